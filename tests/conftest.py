@@ -1,0 +1,45 @@
+"""Fixtures and settings that all tests share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).parent.parent
+
+settings.register_profile("fast", max_examples=50, deadline=None, derandomize=False, print_blob=True)
+settings.register_profile("long", settings.get_profile("fast"), max_examples=1000)
+# `--hypothesis-profile` is read later than this file, so it wins.
+settings.load_profile(os.environ.get("PENSTOCK_HYPOTHESIS", "fast"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep what Penstock caches apart from the user's own cache."""
+    os.environ["PENSTOCK_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Callable[[str], Path]:
+    """Return a function from a name to that real table or file of the corpus.
+
+    The corpus holds tables that other software wrote. It is too large for this repository: it is looked for at
+    `PENSTOCK_CORPUS`, then in `shared/corpus` beside the repository, and without it the test is skipped.
+    """
+    given = os.environ.get("PENSTOCK_CORPUS")
+    place = Path(given) if given else ROOT.parent / "shared" / "corpus"
+    if not place.is_dir():
+        pytest.skip(f"There is no corpus at {place}. Set PENSTOCK_CORPUS to the folder that holds it.")
+
+    def find(name: str) -> Path:
+        found = place / name
+        if not found.exists():
+            existing = ", ".join(sorted(entry.name for entry in place.iterdir()))
+            pytest.fail(f"The corpus at {place} has no {name!r}. It has: {existing}.")
+        return found
+
+    return find

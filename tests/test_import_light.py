@@ -1,0 +1,25 @@
+"""`import penstock` stays light: it loads no framework and no optional library."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+HEAVY = {"PIL", "cv2", "deltalake", "jax", "pandas", "pyspark", "simplejpeg", "tensorflow", "torch"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Return the top-level modules that a fresh interpreter has loaded after a statement."""
+    script = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    return set(done.stdout.split())
+
+
+def test_import_penstock_loads_nothing_heavy() -> None:
+    """Whoever reads with one framework never waits for another."""
+    assert loaded_by("import penstock") & HEAVY == set()
+
+
+def test_a_loaded_module_is_seen() -> None:
+    """The check itself works: what a statement loads is found."""
+    assert "wave" in loaded_by("import wave")

@@ -1,0 +1,157 @@
+"""The errors Penstock raises, as one tree.
+
+Every error of ours is a `PenstockError` and also the built-in that Python would have raised, so both
+`except penstock.PenstockError` and `except KeyError` work:
+
+* PenstockError
+    * ColumnNotFoundError (KeyError)      a name that the table does not have
+    * ArgumentError (ValueError)          an argument that cannot be meant
+    * FilterError (ValueError)            a filter that does not fit the table
+    * EmptyDatasetError (ValueError)      nothing, or too little, to hand out
+    * StateError (ValueError)             a checkpoint of another table, order or question
+    * TableNotFoundError (FileNotFoundError)  nothing that we can open lies there
+    * DataError (ValueError)              a data file that cannot be read as promised
+        * DataChangedError                what is read differs from what was planned
+    * MapError (ValueError)               a map that broke its promise
+    * MissingExtraError (ImportError)     an optional package that is not installed
+
+Each message has three parts: what was wrong, what was expected or exists, and what to do next.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "ArgumentError",
+    "ColumnNotFoundError",
+    "DataChangedError",
+    "DataError",
+    "EmptyDatasetError",
+    "FilterError",
+    "MapError",
+    "MissingExtraError",
+    "PenstockError",
+    "StateError",
+    "TableNotFoundError",
+]
+
+
+class PenstockError(Exception):
+    """The root of every error that Penstock raises on purpose.
+
+    Example:
+        >>> from penstock.errors import ColumnNotFoundError, PenstockError
+        >>> issubclass(ColumnNotFoundError, PenstockError)
+        True
+    """
+
+
+class ArgumentError(PenstockError, ValueError):
+    """An argument has a value that cannot be meant.
+
+    Example:
+        >>> issubclass(ArgumentError, ValueError)
+        True
+    """
+
+
+class ColumnNotFoundError(PenstockError, KeyError):
+    """A column is not in the table.
+
+    Example:
+        >>> str(ColumnNotFoundError.of("lable", ["image", "label"], table="mem:t"))
+        "Column 'lable' is not in mem:t. Columns: image, label. Did you mean 'label'?"
+    """
+
+    def __str__(self) -> str:
+        """Return the sentence itself; KeyError would show its repr."""
+        return str(self.args[0]) if self.args else ""
+
+    @classmethod
+    def of(cls, name: str, existing: Iterable[str], *, table: str) -> ColumnNotFoundError:
+        """Return the error for one missing name, with what exists and the nearest name."""
+        names = list(existing)
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+        hint = f" Did you mean {near[0]!r}?" if near else " Print `ds.schema` to see their types."
+        return cls(f"Column {name!r} is not in {table}. Columns: {listed(names)}.{hint}")
+
+
+class FilterError(PenstockError, ValueError):
+    """A filter does not fit the table, or is not a filter.
+
+    Example:
+        >>> issubclass(FilterError, ValueError)
+        True
+    """
+
+
+class EmptyDatasetError(PenstockError, ValueError):
+    """There are no rows to hand out, or fewer than the question needs.
+
+    Example:
+        >>> issubclass(EmptyDatasetError, ValueError)
+        True
+    """
+
+
+class StateError(PenstockError, ValueError):
+    """A saved state does not belong to this table, order or question.
+
+    Example:
+        >>> issubclass(StateError, ValueError)
+        True
+    """
+
+
+class TableNotFoundError(PenstockError, FileNotFoundError):
+    """Nothing that Penstock can open lies at a location.
+
+    Example:
+        >>> issubclass(TableNotFoundError, FileNotFoundError)
+        True
+    """
+
+
+class DataError(PenstockError, ValueError):
+    """A data file cannot be read as its table promised.
+
+    Example:
+        >>> issubclass(DataError, ValueError)
+        True
+    """
+
+
+class DataChangedError(DataError):
+    """What was read differs from what was planned: the data changed under us.
+
+    Example:
+        >>> issubclass(DataChangedError, DataError)
+        True
+    """
+
+
+class MapError(PenstockError, ValueError):
+    """A function given to `map` returned something other than it promised.
+
+    Example:
+        >>> issubclass(MapError, ValueError)
+        True
+    """
+
+
+class MissingExtraError(PenstockError, ImportError):
+    """A package that an optional part needs is not installed.
+
+    Example:
+        >>> issubclass(MissingExtraError, ImportError)
+        True
+    """
+
+
+def listed(names: Iterable[str], limit: int = 20) -> str:
+    """Return names for a message: all of them, or the first `limit` and how many more there are."""
+    every = list(names)
+    shown = ", ".join(every[:limit]) or "(none)"
+    return shown if len(every) <= limit else f"{shown} and {len(every) - limit} more"

@@ -1,0 +1,97 @@
+"""Cutting sequences into parts: the arithmetic under lanes, windows and deals.
+
+A stretch is a half-open range `(start, stop)` of places. A part of a sequence is a tuple of stretches, read in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import numpy as np
+
+from penstock.model import IntArray
+
+__all__ = ["Stretches", "between", "cut", "even_edges", "joined", "length"]
+
+Stretches: TypeAlias = tuple[tuple[int, int], ...]
+
+
+def even_edges(start: int, stop: int, parts: int) -> IntArray:
+    """Return the edges of `parts` consecutive parts of `start..stop`, whose lengths differ by at most one.
+
+    Example:
+        >>> even_edges(10, 20, 3).tolist()
+        [10, 13, 16, 20]
+    """
+    whole, rest = divmod(stop - start, parts)
+    part = np.arange(parts + 1, dtype=np.int64)
+    # part * (stop - start) // parts, written so that no product leaves 64 bits.
+    return start + part * whole + part * rest // parts
+
+
+def length(stretches: Stretches) -> int:
+    """Return the number of places in a part.
+
+    Example:
+        >>> length(((0, 3), (10, 11)))
+        4
+    """
+    return sum(stop - start for start, stop in stretches)
+
+
+def between(stretches: Stretches, start: int, stop: int) -> Stretches:
+    """Return places number `start` to `stop` of a part.
+
+    Example:
+        >>> between(((0, 3), (10, 20)), 2, 5)
+        ((2, 3), (10, 12))
+    """
+    found = []
+    passed = 0
+    for low, high in stretches:
+        if passed >= stop:
+            break
+        first, last = max(start, passed), min(stop, passed + high - low)
+        if first < last:
+            found.append((low + first - passed, low + last - passed))
+        passed += high - low
+    return tuple(found)
+
+
+def cut(stretches: Stretches, parts: int) -> list[Stretches]:
+    """Return `parts` consecutive parts, whose lengths differ by at most one and which together are the whole.
+
+    Example:
+        >>> cut(((0, 3), (10, 13)), 2)
+        [((0, 3),), ((10, 13),)]
+    """
+    edges = even_edges(0, length(stretches), parts).tolist()
+    found: list[list[tuple[int, int]]] = [[] for _ in range(parts)]
+    part, passed = 0, 0
+    for low, high in stretches:
+        place = low
+        while place < high:
+            while edges[part + 1] <= passed:
+                part += 1
+            step = min(high - place, edges[part + 1] - passed)
+            found[part].append((place, place + step))
+            place += step
+            passed += step
+    return [tuple(lane) for lane in found]
+
+
+def joined(parts: Iterable[Stretches]) -> Stretches:
+    """Return several parts as one, with stretches that touch made one stretch.
+
+    Example:
+        >>> joined([((0, 2),), ((2, 5), (8, 9))])
+        ((0, 5), (8, 9))
+    """
+    found: list[tuple[int, int]] = []
+    for low, high in (stretch for part in parts for stretch in part):
+        if found and found[-1][1] == low:
+            found[-1] = (found[-1][0], high)
+        else:
+            found.append((low, high))
+    return tuple(found)

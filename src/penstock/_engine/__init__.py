@@ -1,0 +1,1 @@
+"""The corridor: the rooms data walks through, private, in the order it walks."""

@@ -1,0 +1,125 @@
+"""Batches of a rank: which rows make up each, and how many rows are consumed after it.
+
+The four ways to end an epoch differ only here. `drop` stops before a batch that not every rank can fill, `pad` fills the
+last one up and marks it, `wrap` fills it with rows of the rank's beginning, and `uneven` lets every rank end on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from penstock._engine.deal import Hand
+from penstock.model import Deal, IntArray, Position
+from penstock.stretches import Stretches
+
+__all__ = ["Draw", "Last", "Schedule", "schedule"]
+
+Last: TypeAlias = Literal["drop", "pad", "wrap", "uneven"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """What one batch is made of.
+
+    Attributes:
+        stretches: The part of the epoch's sequence to read.
+        valid: How many of the batch's rows are its own; the rest only fill it up.
+        size: Rows of the batch; where it is more than was read, the last row read is repeated.
+    """
+
+    stretches: Stretches
+    valid: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Schedule:
+    """The batches that a rank has left in an epoch.
+
+    Attributes:
+        hand: The rank's rows.
+        start: Rows it had consumed before.
+        steps: The number of batches left.
+        size: Rows of a batch.
+        last: How the epoch ends.
+        spare: A row for a rank that has none of its own and must fill a batch all the same.
+        edges: Where batches begin, counted in rows after `start`, where they are not all of one size.
+    """
+
+    hand: Hand
+    start: int
+    steps: int
+    size: int
+    last: Last
+    spare: Stretches = ()
+    edges: IntArray | None = None
+
+    def __len__(self) -> int:
+        """Return the number of batches left."""
+        return self.steps
+
+    def consumed(self, step: int) -> int:
+        """Return the rows that the rank has consumed after `step` of these batches."""
+        if self.edges is not None:
+            return self.start + int(self.edges[step])
+        return min(self.start + step * self.size, self.hand.num_rows)
+
+    def draw(self, step: int) -> Draw:
+        """Return what batch number `step` is made of."""
+        start, stop = self.consumed(step), self.consumed(step + 1)
+        own = self.hand.stretches(start, stop)
+        valid = stop - start
+        if self.last in ("drop", "uneven") or valid == self.size:
+            return Draw(stretches=own, valid=valid, size=valid)
+        if self.last == "pad":
+            return Draw(stretches=own or self.spare, valid=valid, size=self.size)
+        return Draw(stretches=own + self._fill(self.size - valid), valid=self.size, size=self.size)
+
+    def _fill(self, rows: int) -> Stretches:
+        """Return rows of the rank's beginning, over again as often as it takes."""
+        total = self.hand.num_rows
+        if total == 0:
+            return self.spare * rows
+        again, rest = divmod(rows, total)
+        return self.hand.stretches(0, total) * again + self.hand.stretches(0, rest)
+
+    def position(self, start: Position, step: int) -> Position:
+        """Return the position after `step` of these batches, given where they started."""
+        if step >= self.steps:
+            return Position(epoch=start.epoch + 1)
+        deal = replace(start.deals[-1], rows=self.consumed(step))
+        return Position(epoch=start.epoch, deals=(*start.deals[:-1], deal))
+
+
+def schedule(hands: Sequence[Hand], deal: Deal, rank: int, *, size: int, last: Last) -> Schedule:
+    """Return the batches that a rank has left, equally many on all ranks unless they are `uneven`.
+
+    Example:
+        >>> from penstock._engine.deal import hands
+        >>> deal = Deal(lanes=2, stride=2, ranks=2)
+        >>> [len(schedule(hands(9, (deal,)), deal, 0, size=2, last=last)) for last in ("drop", "pad", "wrap", "uneven")]
+        [2, 3, 3, 2]
+    """
+    left = [hand.num_rows - deal.consumed(number) for number, hand in enumerate(hands)]
+    if last == "drop":
+        steps = min(left) // size
+    elif last == "uneven":
+        steps = -(-left[rank] // size)
+    else:
+        steps = -(-max(left) // size)
+    first = next((hand.stretches(0, 1) for hand in hands if hand.num_rows), ())
+    return Schedule(hand=hands[rank], start=deal.consumed(rank), steps=steps, size=size, last=last, spare=first)
+
+
+def ragged_schedule(hand: Hand, start: int, edges: IntArray) -> Schedule:
+    """Return a rank's batches where each ends at an edge: `edges` counts rows after `start`, from 0 to the last.
+
+    Example:
+        >>> import numpy as np
+        >>> from penstock._engine.deal import Hand
+        >>> ragged_schedule(Hand((((0, 5),),), stride=5), 1, np.array([0, 3, 4])).draw(1)
+        Draw(stretches=((4, 5),), valid=1, size=1)
+    """
+    return Schedule(hand=hand, start=start, steps=len(edges) - 1, size=1, last="uneven", edges=edges)

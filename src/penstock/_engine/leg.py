@@ -1,0 +1,100 @@
+"""What a rank has left of one epoch: the deal it plays, its hand and its batches. Pure, but for nothing being read yet."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from penstock._engine.batch import Schedule, ragged_schedule, schedule
+from penstock._engine.deal import Hand, first_deal, hands, redeal
+from penstock._engine.order import Epoch
+from penstock._engine.question import Question
+from penstock.errors import EmptyDatasetError
+from penstock.model import Plan, Position
+from penstock.protocols import Shuffle
+
+__all__ = ["Leg", "check_rows"]
+
+
+class Leg:
+    """One rank's way from a position to the end of its epoch."""
+
+    def __init__(self, plan: Plan, shuffle: Shuffle, question: Question, position: Position) -> None:
+        """Deal what is left of the epoch to the question's ranks."""
+        self._plan, self._shuffle, self._question = plan, shuffle, question
+        size, ranks = self._stride, question.world_size
+        if position.deals:
+            deals = redeal(plan.num_rows, position.deals, ranks=ranks, size=size)
+        else:
+            deals = (first_deal(ranks=ranks, lanes=question.lanes, size=size),)
+        self.position = Position(epoch=position.epoch, deals=deals)
+
+    @property
+    def _stride(self) -> int:
+        """Rows a rank takes of a lane in turn; row groups are not cut, so their lanes are taken one after the other."""
+        size = self._question.size
+        return max(1, self._plan.num_rows) if size == "row_group" else size or 1
+
+    @property
+    def lanes_in_turn(self) -> int:
+        """How many lanes the rank takes in turn."""
+        return self.position.deals[-1].lanes // self._question.world_size
+
+    @cached_property
+    def epoch(self) -> Epoch:
+        """The epoch's sequence."""
+        question = self._question
+        lanes = self.position.deals[0].lanes
+        return Epoch(self._shuffle, self._plan.counts, seed=question.seed, epoch=self.position.epoch, lanes=lanes)
+
+    @cached_property
+    def _hands(self) -> list[Hand]:
+        return hands(self._plan.num_rows, self.position.deals)
+
+    @property
+    def hand(self) -> Hand:
+        """The rank's own rows."""
+        return self._hands[self._question.rank]
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The rank's batches; single rows where the question has no batches."""
+        question, deal = self._question, self.position.deals[-1]
+        if question.size == "row_group":
+            start = deal.consumed(question.rank)
+            return ragged_schedule(self.hand, start, self.epoch.edges(self.hand.stretches(start, self.hand.num_rows)))
+        return schedule(self._hands, deal, question.rank, size=question.size or 1, last=question.ending)
+
+    def after(self, step: int) -> Position:
+        """Return the position after `step` batches."""
+        return self.schedule.position(self.position, step)
+
+
+def check_rows(plan: Plan, question: Question) -> None:
+    """Refuse an epoch that would hand out nothing to some rank.
+
+    Single rows read by one reader are a query, and a query may find nothing.
+
+    Raises:
+        EmptyDatasetError: If there are too few rows.
+    """
+    found, ranks, size = plan.num_rows, question.world_size, question.size
+    kept = f"{plan.snapshot.table} has {_rows(found)} to hand out"
+    if question.condition is not None:
+        kept += f" under the filter {question.condition!r}"
+    if found == 0 and (size is not None or ranks > 1):
+        msg = f"{kept}. At least one is needed. Check the filter, or ask `ds.num_rows` first where none may be right."
+        raise EmptyDatasetError(msg)
+    if found < ranks and found:
+        msg = f"{kept}, fewer than its {ranks} ranks. Every rank needs at least one row. Use at most {found} ranks."
+        raise EmptyDatasetError(msg)
+    if isinstance(size, int) and question.ending == "drop" and found // ranks < size and not question.lazy:
+        whole = f"one global batch of {size * ranks} rows ({ranks} ranks of {size})" if ranks > 1 else f"one batch of {size}"
+        msg = (
+            f'{kept}, fewer than {whole}, and last="drop" would drop them all. Use a batch of at most {found // ranks} rows, '
+            'or last="pad", "wrap" or "uneven".'
+        )
+        raise EmptyDatasetError(msg)
+
+
+def _rows(count: int) -> str:
+    return f"{count} row" if count == 1 else f"{count} rows"

@@ -1,0 +1,69 @@
+"""The question as a value: every clause a user can state, with nothing read yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock._engine.batch import Last
+from penstock._engine.transform import Map, Stack
+from penstock.filters import Expr
+from penstock.protocols import Shuffle
+from penstock.shuffles import InOrder
+
+__all__ = ["Question"]
+
+STORED = InOrder()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Question:
+    """What is asked of a table.
+
+    Attributes:
+        condition: The filter, bound to the table.
+        lazy: Whether the filter is run on the fly, without counting first.
+        columns: The columns read, in order; None for all.
+        shuffle: The order of rows.
+        seed: The seed of the order and of maps.
+        size: Rows of a batch; "row_group" for what is read at once; None for single rows.
+        last: How an epoch ends; None for the default of the situation.
+        maps: Functions run on what is handed out, in order.
+        stacks: Columns stacked before the maps.
+        rank: Which of `world_size` readers this is.
+        world_size: How many readers share an epoch.
+        lanes: Parts the order is cut into; None for as many as ranks.
+        limit: Only the first so many rows in stored order.
+        epochs: Epochs of one iteration; None for endless.
+        row_ids: Whether the columns `_file`, `_row_group` and `_row` are added.
+    """
+
+    condition: Expr | None = None
+    lazy: bool = False
+    columns: tuple[str, ...] | None = None
+    shuffle: Shuffle = STORED
+    seed: int = 0
+    size: int | Literal["row_group"] | None = None
+    last: Last | None = None
+    maps: tuple[Map, ...] = ()
+    stacks: tuple[Stack, ...] = ()
+    rank: int = 0
+    world_size: int = 1
+    lanes: int | None = None
+    limit: int | None = None
+    epochs: int | None = 1
+    row_ids: bool = False
+
+    @property
+    def shuffled(self) -> bool:
+        """Whether rows come in another order than stored."""
+        return not isinstance(self.shuffle, InOrder)
+
+    @property
+    def ending(self) -> Last:
+        """How an epoch ends: as asked, or `drop` where training needs equal steps, or `uneven` where nothing may be lost."""
+        if self.last is not None:
+            return self.last
+        if not isinstance(self.size, int) or self.lazy:
+            return "uneven"
+        return "drop" if self.shuffled or self.world_size > 1 else "uneven"

@@ -1,0 +1,174 @@
+"""User functions on batches or rows, held to what they promise."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import randomness
+from penstock.errors import MapError
+from penstock.model import IntArray
+from penstock.schema import Field
+
+__all__ = ["Batch", "Map", "Stack", "apply_map", "apply_stack", "apply_to_row", "by_row"]
+
+Batch: TypeAlias = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Map:
+    """A user's function and what it promises.
+
+    Attributes:
+        function: Called with a batch, or a row; with a generator as well where it takes a second argument.
+        per_row: Whether it is called with one row at a time.
+        fields: The columns it returns, where the user says; None where they are not known.
+    """
+
+    function: Callable[..., Mapping[str, Any]]
+    per_row: bool = False
+    fields: tuple[Field, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """What the function is called in messages."""
+        return getattr(self.function, "__qualname__", None) or repr(self.function)
+
+    def wants_rng(self) -> bool:
+        """Return whether the function takes a generator besides its data."""
+        try:
+            parameters = inspect.signature(self.function).parameters
+        except (TypeError, ValueError):
+            return False
+        plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        required = [p for p in parameters.values() if p.kind in plain and p.default is inspect.Parameter.empty]
+        return len(required) > 1 or "rng" in parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """Columns of numbers that become one column of vectors."""
+
+    name: str
+    columns: tuple[str, ...]
+
+
+def apply_stack(stack: Stack, batch: Batch) -> Batch:
+    """Return a batch with some of its columns stacked into one, at the end."""
+    stacked = np.stack([batch[name] for name in stack.columns], axis=1)
+    return {**{name: values for name, values in batch.items() if name not in stack.columns}, stack.name: stacked}
+
+
+def apply_map(step: Map, batch: Batch, places: IntArray, key: tuple[int, int], *, resize: bool) -> Batch:
+    """Return what a user's function makes of a batch.
+
+    Args:
+        step: The function and its promises.
+        batch: The rows.
+        places: Where each row stands in the epoch's sequence; randomness depends on nothing else.
+        key: Seed and epoch.
+        resize: Whether the function may change the number of rows.
+
+    Raises:
+        MapError: If it returns something other than promised.
+    """
+    if step.per_row:
+        return _by_rows(step, batch, places, key)
+    made = _called(step, batch, int(places[0]) if len(places) else 0, key)
+    found = {name: _column(step, name, values) for name, values in made.items()}
+    sizes = {len(values) for values in found.values()}
+    if len(sizes) > 1 or (sizes and not resize and sizes != {len(places)}):
+        told = ", ".join(f"{name}: {len(values)}" for name, values in found.items())
+        msg = (
+            f"map {step.name} was given {len(places)} rows and returned columns of other lengths ({told}). It must return as "
+            'many rows as it gets. To change the number of rows use .batch("row_group").'
+        )
+        raise MapError(msg)
+    return _promised(step, found)
+
+
+def by_row(step: Map) -> Map:
+    """Return the function as it is run on single rows."""
+    return replace(step, per_row=True)
+
+
+def apply_to_row(step: Map, row: Mapping[str, Any], place: int, key: tuple[int, int]) -> dict[str, Any]:
+    """Return what a user's function makes of one row."""
+    return dict(_promised(step, dict(_called(step, row, place, key))))
+
+
+def _called(step: Map, data: Mapping[str, Any], place: int, key: tuple[int, int]) -> Mapping[str, Any]:
+    """Return what the function returns, which must be a mapping."""
+    if step.wants_rng():
+        rng = np.random.Generator(np.random.Philox(key=randomness.key("map", *key, place)))
+        made = step.function(data, rng)
+    else:
+        made = step.function(data)
+    if not isinstance(made, Mapping):
+        msg = (
+            f"map {step.name} returned {type(made).__name__}. A mapping of column names to values was expected. "
+            "Return the batch, changed or not."
+        )
+        raise MapError(msg)
+    return made
+
+
+def _by_rows(step: Map, batch: Batch, places: IntArray, key: tuple[int, int]) -> Batch:
+    rows = [
+        apply_to_row(step, {name: values[at] for name, values in batch.items()}, int(place), key)
+        for at, place in enumerate(places)
+    ]
+    if not rows:
+        return batch
+    names = rows[0].keys()
+    for at, row in enumerate(rows):
+        if row.keys() != names:
+            msg = (
+                f"map {step.name} returned columns {sorted(row)} for row {at} of a batch and {sorted(names)} for row 0. "
+                "Every row must have the same columns."
+            )
+            raise MapError(msg)
+    return {name: _joined([row[name] for row in rows]) for name in names}
+
+
+def _joined(cells: list[Any]) -> npt.NDArray[Any]:
+    """Return cells as one column: stacked where their shapes agree, else an object array."""
+    shapes = {np.shape(cell) for cell in cells}
+    if len(shapes) == 1 and not isinstance(cells[0], (str, bytes)):
+        stacked = np.stack([np.asarray(cell) for cell in cells])
+        if stacked.dtype.kind not in "US":
+            return stacked
+    found = np.empty(len(cells), dtype=object)
+    for at, cell in enumerate(cells):
+        found[at] = cell
+    return found
+
+
+def _column(step: Map, name: str, values: Any) -> npt.NDArray[Any]:
+    """Return a returned column as an array, strings as objects."""
+    array = np.asarray(values)
+    if array.ndim == 0:
+        msg = (
+            f"map {step.name} returned a single value for column {name!r}. An array with one entry per row was expected. "
+            "Return an array, or use per_row=True."
+        )
+        raise MapError(msg)
+    return array.astype(object) if array.dtype.kind in "US" else array
+
+
+def _promised(step: Map, made: dict[str, Any]) -> dict[str, Any]:
+    """Return what was made, after comparing its columns with what the user declared."""
+    if step.fields is not None:
+        declared = {column.name for column in step.fields}
+        if declared != made.keys() - {"_valid"}:
+            msg = (
+                f"map {step.name} returned columns {', '.join(sorted(made))}, but its fields say "
+                f"{', '.join(sorted(declared))}. Declare what it returns, or leave `fields` out."
+            )
+            raise MapError(msg)
+    return made

@@ -1,0 +1,116 @@
+"""A stream of units: which unit stands where when the rows kept of all units follow one another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from penstock.model import IntArray, Read, Window
+from penstock.randomness import permutation
+
+__all__ = ["Blocks", "window_rows"]
+
+WINDOW_BYTES = 128 << 20
+"""What a window holds on storage unless the user says otherwise."""
+
+MOST_WINDOW_ROWS = 1_000_000
+"""Very narrow rows would otherwise make windows of a hundred million."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Blocks:
+    """Units in the order of a stream.
+
+    Attributes:
+        units: The unit at each place; units of which no row is kept have none.
+        ends: Where in the stream the rows of each of them end.
+    """
+
+    units: IntArray
+    ends: IntArray
+
+    @classmethod
+    def stored(cls, counts: IntArray) -> Self:
+        """Return the stream in stored order.
+
+        Example:
+            >>> Blocks.stored(np.array([2, 0, 3])).ends.tolist()
+            [2, 5]
+        """
+        units = np.flatnonzero(counts)
+        return cls(units=units, ends=np.cumsum(counts[units]))
+
+    @classmethod
+    def shuffled(cls, counts: IntArray, *, seed: int, epoch: int) -> Self:
+        """Return the stream with its units permuted over all files.
+
+        Example:
+            >>> sorted(Blocks.shuffled(np.array([2, 0, 3]), seed=0, epoch=0).units.tolist())
+            [0, 2]
+        """
+        units = np.flatnonzero(counts)
+        units = units[permutation(len(units), "units", seed, epoch)]
+        ends = counts[units]
+        return cls(units=units, ends=np.cumsum(ends, out=ends))
+
+    def edges(self, start: int, stop: int) -> IntArray:
+        """Return `start`, the ends of units inside `start..stop`, and `stop`."""
+        low, high = np.searchsorted(self.ends, [start, stop], side="right")
+        inner = self.ends[low:high]
+        inner = inner[:-1] if len(inner) and inner[-1] == stop else inner
+        return np.concatenate(([start], inner, [stop])) if start < stop else np.array([start])
+
+    def window(self, start: int, stop: int, *, lane: int, index: int) -> Window:  # noqa: ARG002 - nothing is drawn
+        """Return `start..stop` of the stream with its rows as they stand."""
+        return Window(reads=self.reads(start, stop))
+
+    def reads(self, start: int, stop: int) -> tuple[Read, ...]:
+        """Return the parts of units that make up `start..stop` of the stream."""
+        edges = self.edges(start, stop)
+        first = int(np.searchsorted(self.ends, start, side="right"))
+        units = self.units[first : first + len(edges) - 1].tolist()
+        begin = int(self.ends[first - 1]) if first else 0
+        low = start - begin
+        sizes = np.diff(edges).tolist()
+        reads = []
+        for unit, size in zip(units, sizes, strict=True):
+            reads.append(Read(unit=unit, rows=slice(low, low + size)))
+            low = 0
+        return tuple(reads)
+
+    def scattered(self, places: IntArray) -> Window:
+        """Return a window of rows from anywhere in the stream, handed out in the order of `places`.
+
+        Example:
+            >>> window = Blocks.stored(np.array([2, 3])).scattered(np.array([4, 0, 2]))
+            >>> [(read.unit, read.rows.tolist()) for read in window.reads], window.take.tolist()
+            ([(0, [0]), (1, [0, 2])], [2, 0, 1])
+        """
+        order = np.argsort(places, kind="stable")
+        units, rows = self.locate(places[order])
+        firsts = np.flatnonzero(np.diff(units, prepend=-1))
+        parts = np.split(rows, firsts[1:])
+        take = np.empty(len(places), dtype=np.int64)
+        take[order] = np.arange(len(places))
+        reads = tuple(Read(unit=int(units[at]), rows=part) for at, part in zip(firsts, parts, strict=False))
+        return Window(reads=reads, take=take)
+
+    def locate(self, places: IntArray) -> tuple[IntArray, IntArray]:
+        """Return, for ascending places of the stream, the unit of each and the row in that unit."""
+        block = np.searchsorted(self.ends, places, side="right")
+        begin = np.where(block > 0, self.ends[block - 1], 0)
+        return self.units[block], places - begin
+
+
+def window_rows(num_rows: int, num_bytes: int, window_bytes: int = WINDOW_BYTES) -> int:
+    """Return how many of a table's rows make up `window_bytes` of its storage.
+
+    Example:
+        >>> window_rows(num_rows=1000, num_bytes=1_000_000, window_bytes=200_000)
+        200
+    """
+    if num_rows == 0 or num_bytes == 0:
+        return MOST_WINDOW_ROWS
+    return max(1, min(MOST_WINDOW_ROWS, window_bytes * num_rows // num_bytes))

@@ -49,7 +49,9 @@ class Library:
 # From the ground up.
 FLOORS = (
     Floor(rooms=("errors",)),
-    Floor(rooms=("randomness", "model", "dtypes", "stable_hash", "stretches", "_prune"), ordered=True),
+    Floor(
+        rooms=("randomness", "model", "dtypes", "stable_hash", "stretches", "_literals", "_prune", "_expressions"), ordered=True
+    ),
     Floor(rooms=("schema", "protocols"), ordered=True),
     Floor(rooms=("filters", "codecs.*")),
     Floor(rooms=("shuffles.*", "formats.*")),

@@ -1,0 +1,189 @@
+"""Reading a unit: its rows as Arrow, less the deleted and the filtered ones. The only room that reads data files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs as pafs
+
+from penstock.errors import DataChangedError, DataError
+from penstock.filters import Expr
+from penstock.model import WHOLE_FILE, BoolArray, IntArray, Snapshot, Units
+
+__all__ = ["Part", "Reader", "Unit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One unit, spelt out: what a worker needs to know to read it."""
+
+    file: int
+    row_group: int
+    start: int
+    first: int
+    rows: int
+    count: int
+    residual: bool
+
+    @classmethod
+    def of(cls, units: Units, index: int) -> Unit:
+        """Return one entry of the arrays."""
+        return cls(
+            file=int(units.file[index]),
+            row_group=int(units.row_group[index]),
+            start=int(units.start[index]),
+            first=int(units.first[index]),
+            rows=int(units.rows[index]),
+            count=int(units.counts[index]),
+            residual=bool(units.residual[index]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Part:
+    """The rows kept of one unit.
+
+    Attributes:
+        table: The columns asked for.
+        rows: The number of each row in its file.
+        passed: Under a filter on the fly, which of the rows pass it; None where all do.
+    """
+
+    table: pa.Table
+    rows: IntArray
+    passed: BoolArray | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Reader:
+    """Reads units of one snapshot.
+
+    Attributes:
+        snapshot: The table's facts.
+        filesystem: Where its files lie.
+        condition: The row filter, bound to the table; None for none.
+        lazy: Whether filtered rows are only marked, since they were not counted before.
+    """
+
+    snapshot: Snapshot
+    filesystem: pafs.FileSystem
+    condition: Expr | None = None
+    lazy: bool = False
+
+    def read(self, unit: Unit, columns: Sequence[str]) -> Part:
+        """Return the rows kept of a unit.
+
+        Raises:
+            DataError: If the file cannot be read.
+            DataChangedError: If other rows pass than were counted.
+        """
+        asked = self.condition if unit.residual else None
+        needed = list(dict.fromkeys([*columns, *sorted(asked.columns if asked is not None else ())]))
+        table = self._stored(unit, needed)
+        numbers = np.arange(unit.first, unit.first + unit.rows)
+        alive = self._alive(unit)
+        if alive is not None:
+            table, numbers = table.filter(pa.array(alive)), numbers[alive]
+        passed = None
+        if asked is not None:
+            passed = asked.mask(table)
+            if not self.lazy:
+                table, numbers, passed = table.filter(pa.array(passed)), numbers[passed], None
+        if len(numbers) != unit.count:
+            raise DataChangedError(self._changed(unit, len(numbers)))
+        return Part(table=table.select(columns), rows=numbers, passed=passed)
+
+    def count(self, unit: Unit) -> int:
+        """Return how many rows of a unit are kept, reading no more than the filter's columns."""
+        assert self.condition is not None  # noqa: S101 - only units with a filter yet to be run are counted
+        table = self._stored(unit, sorted(self.condition.columns))
+        mask = self.condition.mask(table)
+        alive = self._alive(unit)
+        return int(np.count_nonzero(mask if alive is None else mask & alive))
+
+    def row_groups(self, file: int, rows: IntArray) -> IntArray:
+        """Return the number of the row group that each row of a file lies in."""
+        with self.filesystem.open_input_file(self.snapshot.files.path[file].as_py()) as source:
+            footer = pq.read_metadata(source)
+        ends = np.cumsum([footer.row_group(at).num_rows for at in range(footer.num_row_groups)])
+        return np.searchsorted(ends, rows, side="right")
+
+    def where(self, unit: Unit) -> str:
+        """Return the name of a unit for messages."""
+        path = self.snapshot.files.path[unit.file].as_py()
+        return path if unit.row_group == WHOLE_FILE else f"{path}, row group {unit.row_group}"
+
+    def _stored(self, unit: Unit, columns: Sequence[str]) -> pa.Table:
+        """Return a unit's rows as stored, with the table's names and types, partition values among them."""
+        files = self.snapshot.files
+        inside = [name for name in columns if name not in files.partitions.column_names]
+        table = self._from_file(unit, inside)
+        stated = files.rows[unit.file] if unit.row_group == WHOLE_FILE else -1
+        if table.num_rows < unit.start + unit.rows or stated not in (-1, table.num_rows):
+            raise DataChangedError(self._changed(unit, table.num_rows))
+        table = table.slice(unit.start, unit.rows)
+        found = []
+        for name in columns:
+            kind = self.snapshot.schema.field(name).type
+            if name in files.partitions.column_names:
+                value = files.partitions.column(name)[unit.file].cast(kind)
+                found.append(pa.chunked_array([pa.repeat(value, unit.rows)], type=kind))
+            else:
+                found.append(self._typed(unit, table, name, kind))
+        fields = [self.snapshot.schema.field(name) for name in columns]
+        if not found:
+            return table.select([])
+        return pa.Table.from_arrays(found, schema=pa.schema(fields))
+
+    def _from_file(self, unit: Unit, columns: Sequence[str]) -> pa.Table:
+        path = self.snapshot.files.path[unit.file].as_py()
+        names = [self.snapshot.names.get(name, name) for name in columns]
+        try:
+            with self.filesystem.open_input_file(path) as source:
+                file = pq.ParquetFile(source)
+                stored = set(file.schema_arrow.names)
+                present = [name for name in names if name in stored]
+                if unit.row_group == WHOLE_FILE:
+                    return file.read(present, use_threads=False)
+                return file.read_row_group(unit.row_group, present, use_threads=False)
+        except (OSError, pa.ArrowException) as error:
+            msg = f"{self.where(unit)}: cannot be read: {error}. The table says it has {unit.rows} rows. Check the file."
+            raise DataError(msg) from error
+
+    def _typed(self, unit: Unit, table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+        """Return a column in the table's type; all null where the file was written before the column was added."""
+        physical = self.snapshot.names.get(name, name)
+        if physical not in table.column_names:
+            return pa.chunked_array([pa.nulls(unit.rows, kind)], type=kind)
+        column = table.column(physical)
+        if column.type == kind:
+            return column
+        try:
+            return column.cast(kind)
+        except pa.ArrowException as error:
+            msg = (
+                f"{self.where(unit)}, column {name!r}: stored as {column.type}, which does not fit the table's {kind}: "
+                f"{error}. "
+                "Rewrite the file with the table's type, or leave the column out."
+            )
+            raise DataError(msg) from error
+
+    def _alive(self, unit: Unit) -> BoolArray | None:
+        """Return which rows of a unit are not deleted; None where none is."""
+        deleted = self.snapshot.files.deletes.get(unit.file)
+        if deleted is None:
+            return None
+        low, high = np.searchsorted(deleted, [unit.first, unit.first + unit.rows])
+        alive = np.ones(unit.rows, dtype=np.bool_)
+        alive[deleted[low:high] - unit.first] = False
+        return alive
+
+    def _changed(self, unit: Unit, rows: int) -> str:
+        return (
+            f"{self.where(unit)}: {rows} rows were found where the plan has {unit.count} of {unit.rows}. The file was changed "
+            "after the table was opened. Open the table again; a state saved before cannot be resumed."
+        )

@@ -1,0 +1,115 @@
+"""An opened table: one snapshot, where its bytes lie, and the plans made of it so far."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from pyarrow import fs as pafs
+
+from penstock._engine import plan as planning
+from penstock._engine.count import counted
+from penstock._engine.footers import RowGroups, read_footers
+from penstock._engine.order import ORDER
+from penstock._engine.question import Question
+from penstock._engine.read import Reader
+from penstock.model import IntArray, Plan, Snapshot
+from penstock.protocols import Shuffle
+
+__all__ = ["Planned", "Table"]
+
+PLANS_KEPT = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Planned:
+    """A plan, the shuffle with its numbers fixed, and the reader that carries the plan out."""
+
+    plan: Plan
+    shuffle: Shuffle
+    reader: Reader
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Table:
+    """A table pinned to one snapshot.
+
+    Attributes:
+        snapshot: Its facts.
+        filesystem: Where its files lie.
+    """
+
+    snapshot: Snapshot
+    filesystem: pafs.FileSystem
+    _plans: OrderedDict[str, Planned] = field(default_factory=OrderedDict, repr=False)
+
+    def plan(self, question: Question) -> Planned:
+        """Return what a question reads; footers are read and rows counted the first time it is asked.
+
+        Raises:
+            DataError: If a file that is needed cannot be read.
+        """
+        name = repr((_asked(question, question.shuffle), question.shuffle))
+        found = self._plans.pop(name, None) or self._made(question)
+        self._plans[name] = found
+        while len(self._plans) > PLANS_KEPT:
+            self._plans.popitem(last=False)
+        return found
+
+    def _made(self, question: Question) -> Planned:
+        snapshot, condition = self.snapshot, question.condition
+        kept = planning.prune_files(snapshot, condition)
+        groups = self._footers(planning.unstated(snapshot.files, kept), question)
+        shuffle = question.shuffle.settle(*_size(snapshot, kept, groups))
+        more = self._footers(planning.with_footers(snapshot.files, kept, shuffle), question)
+        units = planning.lay_units(snapshot, kept, _together(groups, more), condition, shuffle)
+        reader = Reader(snapshot=snapshot, filesystem=self.filesystem, condition=condition, lazy=question.lazy)
+        if condition is not None and not question.lazy:
+            units = counted(units, reader, planning.fingerprint(snapshot, units, {"filter": condition.describe()}))
+        plan = Plan(
+            snapshot=snapshot,
+            units=units,
+            counts=planning.limited(units.counts, question.limit),
+            fingerprint=planning.fingerprint(snapshot, units, _asked(question, shuffle)),
+        )
+        return Planned(plan=plan, shuffle=shuffle, reader=reader)
+
+    def _footers(self, files: IntArray, question: Question) -> RowGroups:
+        """Return the row groups of some files, with the statistics the question's filter asks about."""
+        paths = question.condition.paths if question.condition is not None else frozenset()
+        partitions = set(self.snapshot.files.partitions.column_names)
+        columns = [path for path in sorted(paths) if path not in partitions]
+        return read_footers(self.snapshot, files.tolist(), columns, self.filesystem)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs: plans are made again there."""
+        return {"snapshot": self.snapshot, "filesystem": self.filesystem, "_plans": OrderedDict()}
+
+
+def _asked(question: Question, shuffle: Shuffle) -> dict[str, Any]:
+    """Return the part of a question that decides which rows come in which order."""
+    return {
+        "order": ORDER,
+        "filter": question.condition.describe() if question.condition is not None else None,
+        "lazy": question.lazy,
+        "limit": question.limit,
+        "shuffle": dict(shuffle.describe()),
+        "seed": question.seed,
+    }
+
+
+def _size(snapshot: Snapshot, kept: IntArray, groups: RowGroups) -> tuple[int, int]:
+    """Return the rows and bytes of the files that are kept."""
+    stated = snapshot.files.rows[kept]
+    return int(stated[stated >= 0].sum() + groups.rows.sum()), int(snapshot.files.size[kept].sum())
+
+
+def _together(first: RowGroups, second: RowGroups) -> RowGroups:
+    """Return the row groups of two sets of files as one, in the order of files."""
+    file = np.concatenate([first.file, second.file])
+    order = np.argsort(file, kind="stable")
+    ranges = {name: planning.joined_range(found, second.ranges[name], order) for name, found in first.ranges.items()}
+    number, rows = np.concatenate([first.number, second.number]), np.concatenate([first.rows, second.rows])
+    return replace(first, file=file[order], number=number[order], rows=rows[order], ranges=ranges)

@@ -1,0 +1,115 @@
+"""A dataset told: its schema, its name, its text and its explanation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+
+from penstock._engine.access import columns_of
+from penstock._engine.leg import Leg
+from penstock._engine.question import Question
+from penstock._engine.table import Table
+from penstock.model import Position
+from penstock.schema import Field, Schema
+from penstock.shuffles import InOrder, WindowShuffle
+
+__all__ = ["explain", "fingerprint", "schema", "told"]
+
+
+def schema(table: Table, question: Question) -> Schema:
+    """Return the columns that the consumer gets, as far as they are known before any map runs."""
+    every = Schema.from_arrow(table.snapshot.schema, table.snapshot.table)
+    fields = {name: every[name] for name in columns_of(table, question)}
+    if question.row_ids:
+        ids = (Field("_file", object), Field("_row_group", np.int64), Field("_row", np.int64))
+        fields.update({field.name: field for field in ids})
+    for stack in question.stacks:
+        parts = [fields.pop(name) for name in stack.columns]
+        dtype = np.result_type(*(part.dtype for part in parts))
+        fields[stack.name] = Field(stack.name, dtype, (len(parts), *parts[0].shape))
+    if question.ending == "pad":
+        fields["_valid"] = Field("_valid", np.bool_)
+    for step in question.maps:
+        if step.fields is not None:
+            marks = [fields["_valid"]] if "_valid" in fields else []
+            fields = {field.name: field for field in (*step.fields, *marks)}
+    return Schema(every.name, list(fields.values()))
+
+
+def fingerprint(table: Table, question: Question) -> str:
+    """Return a name for the question; functions are told apart by identity."""
+    asked = [
+        table.snapshot.table,
+        table.snapshot.version,
+        None if question.condition is None else question.condition.describe(),
+        [id(step.function) for step in question.maps],
+        told(table, question),
+    ]
+    return hashlib.blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
+
+
+def told(table: Table, question: Question) -> str:
+    """Return the question as Python that asks it."""
+    return f"penstock.open({table.snapshot.table!r}{_version(table)})" + "".join(_told_clauses(question))
+
+
+def _version(table: Table) -> str:
+    return f", version={table.snapshot.version!r}" if table.snapshot.version else ""
+
+
+def _told_clauses(question: Question) -> list[str]:
+    """Return the clauses that differ from a plain question, in the order they act."""
+    found = []
+    if question.condition is not None:
+        found.append(_call("where", [repr(question.condition)], lazy=(question.lazy, False)))
+    if question.limit is not None:
+        found.append(_call("limit", [str(question.limit)]))
+    if question.columns is not None:
+        found.append(_call("select", [repr(name) for name in question.columns]))
+    if question.row_ids:
+        found.append(_call("with_row_ids", []))
+    if question.shuffle != InOrder() or question.seed:
+        shown = [] if question.shuffle == WindowShuffle() else [repr(question.shuffle)]
+        found.append(_call("shuffle", shown, seed=(question.seed, None)))
+    if question.world_size > 1 or question.lanes is not None:
+        found.append(_call("shard", [str(question.rank), str(question.world_size)], lanes=(question.lanes, None)))
+    if question.size is not None:
+        found.append(_call("batch", [repr(question.size)], last=(question.last, None)))
+    if question.epochs != 1:
+        found.append(_call("repeat", [] if question.epochs is None else [str(question.epochs)]))
+    found += [_call("stack", [repr(stack.name), repr(list(stack.columns))]) for stack in question.stacks]
+    return found + [_call("map", [step.name], per_row=(step.per_row, False)) for step in question.maps]
+
+
+def _call(name: str, arguments: list[str], **options: tuple[Any, Any]) -> str:
+    """Return a call as text, with those options that differ from their defaults."""
+    said = [f"{option}={value!r}" for option, (value, default) in options.items() if value != default]
+    return f".{name}({', '.join(arguments + said)})"
+
+
+def explain(table: Table, question: Question) -> str:
+    """Return a page that says what will be read and handed out."""
+    planned = table.plan(question)
+    units, files = planned.plan.units, table.snapshot.files
+    leg = Leg(planned.plan, planned.shuffle, question, Position())
+    shuffle = ", ".join(f"{key}={value}" for key, value in planned.shuffle.describe().items() if value is not None)
+    lines = {
+        "files": f"{len(np.unique(units.file))} of {len(files)}",
+        "units": f"{len(units)} ({int(units.residual.sum())} with rows to filter)",
+        "rows": f"{planned.plan.num_rows}{' before the lazy filter' if question.lazy else f' of {int(units.rows.sum())} read'}",
+        "order": f"{shuffle}, seed={question.seed}",
+        "ranks": f"{question.world_size}, {leg.position.deals[0].lanes} lanes; this is rank {question.rank}",
+        "fingerprint": planned.plan.fingerprint,
+    }
+    if not question.lazy:
+        lines["steps"] = f"{len(leg.schedule)} per epoch on this rank, {_left_out(leg, planned.plan.num_rows, question)}"
+    return "\n".join([told(table, question), *(f"  {name:<11} {text}" for name, text in lines.items())])
+
+
+def _left_out(leg: Leg, num_rows: int, question: Question) -> str:
+    if question.ending != "drop" or not isinstance(question.size, int):
+        return f"last={question.ending}"
+    return f"last=drop, which leaves out {num_rows - len(leg.schedule) * question.size * question.world_size} rows"

@@ -1,0 +1,354 @@
+"""The question: a frozen value that says which rows of a table are wanted, in which order and shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from penstock import _clauses as clauses
+from penstock import _telling as telling
+from penstock._engine import access
+from penstock._engine.batch import Last
+from penstock._engine.leg import check_rows
+from penstock._engine.loader import Batches, Loader
+from penstock._engine.question import Question
+from penstock._engine.table import Table
+from penstock._engine.transform import Batch, Map
+from penstock.filters import Expr
+from penstock.model import Position
+from penstock.protocols import Shuffle
+from penstock.schema import Field, Schema
+from penstock.shuffles import WindowShuffle
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Dataset", "loader"]
+
+
+PLAIN = Question()
+"""All rows of all columns, one by one, as they are stored."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Dataset:
+    """A question asked of a table; every clause returns a new one, and nothing is read before an answer is asked for.
+
+    Clauses act in this order, whatever the order of calls: `where`, `split`, `limit`, `select`, `shuffle`, `shard`,
+    `batch`, `stack`, `map`. Two datasets are equal when they ask the same of the same table.
+
+    Example:
+        >>> from penstock.testing import example
+        >>> ds = example().where(col("id") >= 7).select("id")
+        >>> ds
+        penstock.open('memory:example').where(col('id') >= 7).select('id')
+        >>> [int(row["id"]) for row in ds]
+        [7, 8, 9]
+    """
+
+    _table: Table
+    _question: Question = PLAIN
+
+    def where(self, *conditions: Expr | Sequence[Any], lazy: bool = False) -> Dataset:
+        """Return the rows that pass: pruned by partition and statistics first, then row by row.
+
+        Conditions given together, or in several calls, must all hold. A null passes none.
+
+        Args:
+            conditions: Expressions over `penstock.col`, or tuples like `("x", ">", 3)` in lists as pyarrow takes them.
+            lazy: Filter while reading instead of counting first. It saves a pass over the filter's columns; the length is
+                then unknown, and ranks may get unequal numbers of batches.
+
+        Raises:
+            ColumnNotFoundError: If the table has no such column.
+            FilterError: If a value does not fit its column, or the column is made by `map`.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> example().where(("id", "<", 3), col("label") == "even").num_rows
+            2
+        """
+        condition = clauses.bound(conditions, self._question, self._table.snapshot)
+        return self._with(condition=condition, lazy=lazy or self._question.lazy)
+
+    def select(self, *columns: str | Field) -> Dataset:
+        """Return only some columns, in this order: names, regular expressions that match whole names, or fields.
+
+        Raises:
+            ColumnNotFoundError: If nothing matches.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> example().select("l.*", "id").schema.names
+            ('label', 'id')
+        """
+        return self._with(columns=clauses.selected(columns, self._table.snapshot))
+
+    def shuffle(self, shuffle: Shuffle | None = None, *, seed: int = 0) -> Dataset:
+        """Return the rows in another order each epoch, the same for the same seed, for ever.
+
+        Args:
+            shuffle: The kind of order; by default a `WindowShuffle`, whose window trades mixing against memory.
+            seed: Any integer from 0 on; 0 is a seed like others.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> sorted(int(row["id"]) for row in example().shuffle(seed=7))
+            [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+        """
+        return self._with(shuffle=clauses.order(shuffle or WindowShuffle()), seed=clauses.seed(seed))
+
+    def batch(self, size: int | Literal["row_group"], *, last: Last | None = None) -> Dataset:
+        """Return batches instead of rows: a dict of arrays, `size` rows each.
+
+        Args:
+            size: Rows of a batch on each rank, or "row_group" for what is read in one go.
+            last: What becomes of the rows that do not fill a batch on every rank. "drop" leaves them out, fewer than one
+                global batch and others each epoch; "pad" repeats a row to fill up and marks it False in the column
+                `_valid`; "wrap" fills up with rows of the beginning; "uneven" lets ranks have unequal batches. By
+                default "drop" for shuffled or sharded datasets, and "uneven" for others, which loses nothing.
+
+        Raises:
+            ArgumentError: If the size is not positive or `last` is not one of these.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> [len(batch["id"]) for batch in example().batch(4)]
+            [4, 4, 2]
+        """
+        size, last = clauses.batching(size, last)
+        return self._with(size=size, last=last)
+
+    def map(
+        self,
+        function: Callable[..., Mapping[str, Any]],
+        *,
+        per_row: bool = False,
+        fields: Sequence[Field] | None = None,
+    ) -> Dataset:
+        """Return what a function makes of each batch, or of each row of a dataset without batches.
+
+        The function gets a dict of arrays and returns one with as many rows. Where it takes a second argument, or one
+        called `rng`, it also gets a `numpy.random.Generator` that depends on nothing but the seed, the epoch and the
+        rows' place in it.
+
+        Args:
+            function: The function; several maps run one after the other.
+            per_row: Call it with one row at a time, also where there are batches.
+            fields: The columns it returns, where they are to be known before it runs.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> next(iter(example().batch(3).map(lambda batch: {"twice": batch["id"] * 2})))
+            {'twice': array([0, 2, 4])}
+        """
+        step = Map(function=function, per_row=per_row, fields=None if fields is None else tuple(fields))
+        return self._with(maps=(*self._question.maps, step))
+
+    def stack(self, name: str, columns: Sequence[str]) -> Dataset:
+        """Return a dataset with columns of numbers stacked into one column of vectors, before any map.
+
+        Args:
+            name: What the new column is called.
+            columns: Names, or regular expressions that match whole names.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> next(iter(example().select("id", "x").batch(2).stack("both", ["id", "x"])))["both"].shape
+            (2, 2)
+        """
+        stacked = clauses.stacked(name, columns, self._question, self._table.snapshot)
+        return self._with(stacks=(*self._question.stacks, stacked))
+
+    def shard(self, rank: int, world_size: int, *, lanes: int | None = None) -> Dataset:
+        """Return the part of one of several readers; together they read every row once.
+
+        Args:
+            rank: Which reader this is, from 0.
+            world_size: How many there are.
+            lanes: Parts that the order is cut into, a multiple of `world_size`; by default `world_size`. A job that will go
+                on with another number of readers which divides the lanes sees the same global batches.
+
+        Raises:
+            ArgumentError: If the rank is not below the world size.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> [len(example().shard(rank, 3)) for rank in range(3)]
+            [3, 3, 4]
+        """
+        return self._with(**clauses.sharding(rank, world_size, lanes))
+
+    def limit(self, rows: int) -> Dataset:
+        """Return at most the first `rows` rows that pass the filter, in stored order, the same in every epoch.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> example().limit(4).num_rows
+            4
+        """
+        return self._with(limit=clauses.limit(rows, self._question.limit))
+
+    def repeat(self, epochs: int | None = None) -> Dataset:
+        """Return a dataset whose one iteration is several epochs, each in an order of its own; without end by default.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> len(example().repeat(3))
+            30
+        """
+        return self._with(epochs=clauses.epochs(epochs))
+
+    def with_row_ids(self) -> Dataset:
+        """Return a dataset with the columns `_file`, `_row_group` and `_row` (the row's number in its file) added.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> example().with_row_ids()[5]["_row_group"]
+            np.int64(1)
+        """
+        return self._with(row_ids=True)
+
+    def split(self, parts: Mapping[str, float], *, by: str, seed: int = 0) -> dict[str, Dataset]:
+        """Return disjoint datasets that hold about the given shares of the rows.
+
+        A row's part depends on nothing but its value of `by` and the seed, so rows never move when others are added.
+
+        Args:
+            parts: The share of each part by its name; together at most 1.
+            by: The column that decides, best one that is unique, or the one whose groups must stay together.
+            seed: Another seed gives other parts.
+
+        Raises:
+            ArgumentError: If the shares are not positive or exceed 1 together.
+            ColumnNotFoundError: If the table has no such column.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> train, rest = example().split({"train": 0.8, "rest": 0.2}, by="id").values()
+            >>> train.num_rows + rest.num_rows
+            10
+        """
+        return {name: self.where(part) for name, part in clauses.parts(parts, by, seed).items()}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Return the batches, or rows, of epoch 0.
+
+        Raises:
+            EmptyDatasetError: If there is nothing, or too little, to hand out.
+        """
+        batches = Batches(self._table, self._question, Position())
+        check_rows(batches.planned.plan, self._question)
+        return batches
+
+    def __len__(self) -> int:
+        """Return how many batches, or rows, one iteration yields on this rank.
+
+        Raises:
+            TypeError: If it has no length: it repeats without end, or filters on the fly.
+        """
+        return len(Batches(self._table, self._question, Position()))
+
+    def __bool__(self) -> bool:
+        """Return True: whether a dataset has rows is asked with `num_rows`."""
+        return True
+
+    @property
+    def num_rows(self) -> int:
+        """The rows of an epoch over all ranks; under a row filter it costs one pass over the filter's columns."""
+        return clauses.exact(self._question, self._table.plan(self._question).plan).num_rows
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of a row, as NumPy types; what a map makes is known where the map declares it."""
+        return telling.schema(self._table, self._question)
+
+    @property
+    def fingerprint(self) -> str:
+        """A name of the question; equal datasets have equal names."""
+        return telling.fingerprint(self._table, self._question)
+
+    def explain(self) -> str:
+        """Return what will be read and handed out, before any data is.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> print(example().where(col("id") > 8).batch(2).explain().splitlines()[1].strip())
+            files       1 of 1
+        """
+        return telling.explain(self._table, self._question)
+
+    def __getitem__(self, row: int | slice) -> dict[str, Any]:
+        """Return one row by its number in stored order, or a slice of rows as one batch."""
+        if isinstance(row, slice):
+            return self.take(range(*row.indices(self.num_rows)))
+        return {name: values[0] for name, values in self.take([row]).items()}
+
+    def take(self, rows: Sequence[int]) -> Batch:
+        """Return rows by their numbers in stored order, as one batch in the order asked for.
+
+        Raises:
+            ArgumentError: If the dataset is shuffled or batched, or has not so many rows.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> example().take([3, 9, 5])["id"]
+            array([3, 9, 5])
+        """
+        return access.numbered(self._table, self._question, rows)
+
+    def head(self, rows: int = 5) -> Batch:
+        """Return the first rows in stored order, as one batch.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> example().head(2)["id"]
+            array([0, 1])
+        """
+        return self.take(range(min(rows, self.num_rows)))
+
+    def to_arrow(self) -> pa.Table:
+        """Return all rows in stored order as an Arrow table, as they are stored."""
+        return access.to_arrow(self._table, self._question)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return all rows in stored order as a pandas data frame."""
+        return self.to_arrow().to_pandas()
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether two datasets ask the same question of the same table."""
+        return isinstance(other, Dataset) and self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        """Return a hash that equal datasets share."""
+        return hash(self.fingerprint)
+
+    def __repr__(self) -> str:
+        """Return the question as it can be asked again."""
+        return telling.told(self._table, self._question)
+
+    def _with(self, **changes: Any) -> Dataset:
+        return Dataset(self._table, clauses.checked(replace(self._question, **changes)))
+
+
+def loader(ds: Dataset) -> Loader:
+    """Return a loader for plain Python: batches of arrays, epoch after epoch, with a state to save and take back.
+
+    Each `iter()` is the next epoch. `state_dict()` says how far it has come; after `load_state_dict(state)` the next
+    `iter()` goes on there, on the same number of ranks or another.
+
+    Example:
+        >>> from penstock.testing import example
+        >>> ds = example().shuffle(seed=1).batch(2)
+        >>> first = loader(ds)
+        >>> batches = iter(first)
+        >>> _ = next(batches)
+        >>> again = loader(ds)
+        >>> again.load_state_dict(first.state_dict())
+        >>> all((a["id"] == b["id"]).all() for a, b in zip(batches, again, strict=True))
+        True
+    """
+    return Loader(ds._table, ds._question)  # noqa: SLF001 - a dataset has no other parts

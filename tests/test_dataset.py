@@ -1,0 +1,707 @@
+"""The question: its clauses, its text, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.errors import ArgumentError, ColumnNotFoundError, EmptyDatasetError, FilterError, MapError, StateError
+from penstock.testing import MemoryFormat, example
+
+
+@pytest.fixture
+def ds() -> ps.Dataset:
+    """Return ten rows in row groups of four."""
+    return example()
+
+
+def ids(ds: ps.Dataset) -> list[int]:
+    """Return the ids of all rows, in the order they come."""
+    return [int(number) for item in ds for number in np.atleast_1d(item["id"])]
+
+
+# What it says of itself.
+
+
+def test_a_dataset_prints_as_the_question_it_asks(ds: ps.Dataset) -> None:
+    """Every clause shows, in the order in which it acts."""
+    asked = (
+        ds.map(np.copy)
+        .batch(4, last="pad")
+        .shuffle(ps.ExactShuffle(rows=3), seed=7)
+        .select("x", "id")
+        .where(ps.col("id") < 8, lazy=False)
+        .limit(6)
+        .shard(1, 2, lanes=4)
+        .stack("v", ["x"])
+        .with_row_ids()
+        .repeat(2)
+    )
+
+    assert repr(asked) == (
+        "penstock.open('memory:example').where(col('id') < 8).limit(6).select('x', 'id').with_row_ids()"
+        ".shuffle(ExactShuffle(rows=3), seed=7).shard(1, 2, lanes=4).batch(4, last='pad').repeat(2)"
+        ".stack('v', ['x']).map(copy)"
+    )
+    assert repr(ds.shuffle().repeat()) == "penstock.open('memory:example').shuffle(seed=0).repeat()"
+    assert (
+        repr(MemoryFormat([[pa.table({"a": [1]})]], version="3", name="v").open()) == "penstock.open('memory:v', version='3')"
+    )
+
+
+def test_datasets_are_equal_when_they_ask_the_same(ds: ps.Dataset) -> None:
+    """Equality is by question, whatever the order of calls."""
+    double = lambda row: row  # noqa: E731 - two functions that look alike
+
+    assert ds.select("id").where(ps.col("id") > 2) == example().where(("id", ">", 2)).select("id")
+    assert hash(ds.limit(3)) == hash(example().limit(3))
+    assert ds.select("id") != ds.select("x")
+    assert ds.where(ps.col("id") > 2) != ds.where(ps.col("id") > 2.5)
+    assert ds.map(double) == ds.map(double)
+    assert ds.map(double) != ds.map(lambda row: row)
+    assert ds != "memory:example"
+    assert bool(ds.limit(0)) is True
+
+
+def test_a_dataset_is_a_value(ds: ps.Dataset) -> None:
+    """Clauses leave the dataset as it was; it cannot be changed, and it survives copying and pickling."""
+    narrow = ds.select("id").shuffle(seed=3)
+
+    assert ds.schema.names == ("id", "x", "label")
+    with pytest.raises(AttributeError):
+        ds._question = narrow._question  # type: ignore[misc]
+    assert copy.copy(narrow) == narrow
+    assert ids(cloudpickle.loads(cloudpickle.dumps(narrow))) == ids(narrow)
+
+
+def test_the_schema_is_that_of_what_comes(ds: ps.Dataset) -> None:
+    """Row ids, stacks, padding and declared maps show in the schema."""
+    asked = ds.with_row_ids().stack("both", ["id", "x"]).shuffle().batch(2, last="pad")
+
+    assert asked.schema.names == ("label", "_file", "_row_group", "_row", "both", "_valid")
+    assert asked.schema["both"] == ps.Field("both", np.float64, (2,))
+    assert set(next(iter(asked))) == set(asked.schema.names)
+    mapped = asked.map(lambda batch: {"y": batch["both"]}, fields=[ps.Field("y", np.float64, (2,))])
+    assert mapped.schema.names == ("y", "_valid")
+    assert set(next(iter(mapped))) == {"y", "_valid"}
+
+
+def test_explain_says_what_will_be_read(ds: ps.Dataset) -> None:
+    """Files, units, rows, order, ranks, steps and what is left out."""
+    told = ds.where(ps.col("id") >= 5).shuffle(ps.WindowShuffle(rows=8), seed=2).shard(1, 2).batch(2).explain().splitlines()
+
+    assert told[0].startswith("penstock.open('memory:example')")
+    assert [line.strip() for line in told[1:6]] == [
+        "files       1 of 1",
+        "units       2 (1 with rows to filter)",
+        "rows        5 of 6 read",
+        "order       name=window, rows=8, seed=2",
+        "ranks       2, 2 lanes; this is rank 1",
+    ]
+    assert told[-1].strip() == "steps       1 per epoch on this rank, last=drop, which leaves out 1 rows"
+    assert "before the lazy filter" in ds.where(ps.col("id") >= 5, lazy=True).explain()
+    assert "last=uneven" in ds.explain()
+
+
+# Clauses.
+
+
+def test_columns_are_selected_by_name_pattern_or_field(ds: ps.Dataset) -> None:
+    """The order asked for is kept, and nothing comes twice."""
+    assert ds.select("x", "id").schema.names == ("x", "id")
+    assert ds.select(".*l", ps.Field("id", np.int64), "i.").schema.names == ("label", "id")
+    assert list(ds.select("label").where(ps.col("id") == 3)) == [{"label": "odd"}]
+
+
+def test_no_column_at_all_still_counts_rows(ds: ps.Dataset) -> None:
+    """A selection of nothing has rows without columns."""
+    assert list(ds.select()) == [{}] * 10
+    assert ds.select().num_rows == 10
+    assert list(ds.select().where(ps.col("id") > 7)) == [{}, {}]
+
+
+def test_the_ending_follows_from_the_situation(ds: ps.Dataset) -> None:
+    """Read in order nothing is lost; shuffled or sharded steps are equal."""
+    assert len(ds.batch(4)) == 3
+    assert len(ds.shuffle().batch(4)) == 2
+    assert [len(ds.shard(rank, 3).batch(2)) for rank in range(3)] == [1, 1, 1]
+
+
+def test_row_groups_can_be_batches(ds: ps.Dataset) -> None:
+    """Each batch is a row group, in stored or shuffled order, and a map may change the number of rows."""
+    assert [batch["id"].tolist() for batch in ds.batch("row_group")] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    shuffled = ds.shuffle(ps.RowGroupShuffle(), seed=1).batch("row_group")
+    assert sorted(len(batch["id"]) for batch in shuffled) == [2, 4, 4]
+    assert len(shuffled) == 3
+    odd = ds.batch("row_group").map(lambda batch: {"id": batch["id"][batch["id"] % 2 == 1]})
+    assert ids(odd) == [1, 3, 5, 7, 9]
+    parts = [[batch["id"].tolist() for batch in ds.shard(rank, 2).batch("row_group")] for rank in range(2)]
+    assert parts == [[[0, 1, 2, 3], [4]], [[5, 6, 7], [8, 9]]]
+
+
+def test_row_ids_say_where_a_row_lies() -> None:
+    """File, row group and row number, for row groups and for files taken whole."""
+    for stated in (False, True):
+        table = MemoryFormat.of({"id": range(10)}, row_group_rows=3, files=2, stated=stated)
+        rows = list(table.open().with_row_ids())
+        assert [(row["_file"], int(row["_row_group"]), int(row["_row"])) for row in rows[4:8]] == [
+            ("part-0.parquet", 1, 4),
+            ("part-0.parquet", 1, 5),
+            ("part-1.parquet", 0, 0),
+            ("part-1.parquet", 0, 1),
+        ]
+
+
+def test_partition_columns_are_columns() -> None:
+    """Values that lie in no file come with every row, can be filtered on, and be null."""
+    groups = [[pa.table({"id": [at * 2, at * 2 + 1]})] for at in range(3)]
+    table = MemoryFormat(groups, partitions=pa.table({"day": pa.array(["mon", "tue", None])})).open()
+
+    assert [row["day"] for row in table] == ["mon", "mon", "tue", "tue", None, None]
+    assert ids(table.where(ps.col("day") == "tue")) == [2, 3]
+    assert ids(table.where(ps.col("day").is_null())) == [4, 5]
+    assert "files       1 of 3" in table.where(ps.col("day") == "tue").explain()
+
+
+def test_epochs_repeat_each_in_its_own_order(ds: ps.Dataset) -> None:
+    """One iteration of several epochs has every row in each of them."""
+    found = ids(ds.shuffle(seed=1).repeat(3))
+    epochs = [found[at : at + 10] for at in (0, 10, 20)]
+
+    assert [sorted(epoch) for epoch in epochs] == [list(range(10))] * 3
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    endless = iter(ds.repeat())
+    assert [int(next(endless)["id"]) for _ in range(12)] == [*range(10), 0, 1]
+    with pytest.raises(TypeError, match="has no length"):
+        len(ds.repeat())
+
+
+def test_split_is_disjoint_stable_and_about_right() -> None:
+    """A row's part does not change when other rows come or go."""
+    large = MemoryFormat.of({"id": range(2000)}, row_group_rows=500).open()
+    small = MemoryFormat.of({"id": range(0, 2000, 7)}, row_group_rows=100).open()
+    shares = {"train": 0.7, "val": 0.2, "test": 0.1}
+
+    parts = {name: set(ids(part)) for name, part in large.split(shares, by="id").items()}
+    again = {name: set(ids(part)) for name, part in small.split(shares, by="id").items()}
+    assert sorted(sum(map(sorted, parts.values()), [])) == list(range(2000))
+    assert all(again[name] <= parts[name] for name in shares)
+    assert all(abs(len(parts[name]) - 2000 * share) < 100 for name, share in shares.items())
+    assert set(ids(large.split(shares, by="id", seed=1)["val"])) != parts["val"]
+    assert sum(part.num_rows for part in large.split({"a": 0.25, "b": 0.25}, by="id").values()) < 1200
+
+
+def test_rows_are_had_by_number(ds: ps.Dataset) -> None:
+    """Numbers count the rows kept, in stored order, also from the end, and come as asked."""
+    late = ds.where(ps.col("id") >= 4).select("id")
+
+    assert int(late[0]["id"]) == 4
+    assert int(late[-1]["id"]) == 9
+    assert late.take([5, 0, 5])["id"].tolist() == [9, 4, 9]
+    assert late[1:4]["id"].tolist() == [5, 6, 7]
+    assert late.head(2)["id"].tolist() == [4, 5]
+    assert late.head(99)["id"].tolist() == [4, 5, 6, 7, 8, 9]
+    assert late.limit(0).head()["id"].tolist() == []
+    assert late.map(lambda row: {"id": row["id"] * 2})[1] == {"id": 10}
+    assert ds.stack("v", ["id", "x"])[3]["v"].tolist() == [3.0, 1.5]
+
+
+def test_all_rows_are_had_as_arrow_or_pandas(ds: ps.Dataset) -> None:
+    """Types are those stored; the filter, the limit and the columns hold."""
+    table = ds.where(ps.col("label") == "odd").limit(2).select("label", "id").with_row_ids().to_arrow()
+
+    assert table.to_pydict() == {
+        "label": ["odd", "odd"],
+        "id": [1, 3],
+        "_file": ["part-0.parquet"] * 2,
+        "_row_group": [0, 0],
+        "_row": [1, 3],
+    }
+    assert ds.limit(0).with_row_ids().to_arrow().schema.names == ["id", "x", "label", "_file", "_row_group", "_row"]
+    assert ds.to_pandas()["x"].tolist() == [number / 2 for number in range(10)]
+
+
+# Maps.
+
+
+def test_a_map_sees_what_the_consumer_gets(ds: ps.Dataset) -> None:
+    """Batches where there are batches, rows where there are rows, rows of batches on request."""
+    assert [row["id"] for row in ds.map(lambda row: {"id": int(row["id"]) + 1})] == list(range(1, 11))
+    assert ids(ds.batch(4).map(lambda batch: {"id": batch["id"] + 1})) == list(range(1, 11))
+    each = ds.batch(4).map(lambda row: {"id": row["id"] + 1, "name": f"n{row['id']}"}, per_row=True)
+    assert ids(each) == list(range(1, 11))
+    assert next(iter(each))["name"].tolist() == ["n0", "n1", "n2", "n3"]
+    assert next(iter(ds.batch(2).map(lambda _: {"s": np.array(["a", "b"])})))["s"].dtype == object
+
+
+def test_maps_run_one_after_the_other(ds: ps.Dataset) -> None:
+    """Each gets what the one before made."""
+    asked = ds.map(lambda row: {"a": row["id"]}).map(lambda row: {"b": row["a"] * 10})
+
+    assert next(iter(asked)) == {"b": 0}
+
+
+def test_randomness_in_a_map_depends_on_the_place_alone(ds: ps.Dataset) -> None:
+    """The same rows get the same draws on any number of ranks, and others in the next epoch."""
+
+    def noisy(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        return {"id": row["id"], "draw": rng.random()}
+
+    asked = ds.shuffle(seed=4).batch(2).map(noisy, per_row=True)
+    alone = {int(i): d for batch in asked for i, d in zip(batch["id"], batch["draw"], strict=True)}
+    first = ps.loader(asked.shard(0, 1, lanes=1))
+    again = {int(i): d for batch in first for i, d in zip(batch["id"], batch["draw"], strict=True)}
+    later = {int(i): d for batch in first for i, d in zip(batch["id"], batch["draw"], strict=True)}
+
+    assert alone == again
+    assert len(set(alone.values())) == 10
+    assert not set(alone.values()) & set(later.values())
+    keyword = ds.batch(10).map(lambda _, rng=None: {"draw": rng.random(10)})
+    assert next(iter(keyword))["draw"].tolist() == next(iter(keyword))["draw"].tolist()
+    assert ids(ds.map(dict)) == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "expected"),
+    [
+        (
+            lambda _: {"id": np.zeros(3)},
+            {},
+            "was given 4 rows and returned columns of other lengths (id: 3). It must return as many rows as it gets. "
+            'To change the number of rows use .batch("row_group").',
+        ),
+        (
+            lambda _: 3,
+            {},
+            "returned int. A mapping of column names to values was expected. Return the batch, changed or not.",
+        ),
+        (
+            lambda _: {"id": 3},
+            {},
+            "returned a single value for column 'id'. An array with one entry per row was expected. "
+            "Return an array, or use per_row=True.",
+        ),
+        (
+            lambda batch: batch,
+            {"fields": [ps.Field("id", np.int64)]},
+            "returned columns id, label, x, but its fields say id. Declare what it returns, or leave `fields` out.",
+        ),
+        (
+            lambda row: {f"c{row['id']}": 1},
+            {"per_row": True},
+            "returned columns ['c1'] for row 1 of a batch and ['c0'] for row 0. Every row must have the same columns.",
+        ),
+    ],
+)
+def test_a_map_that_breaks_its_promise_is_told(ds: ps.Dataset, function: Any, options: Any, expected: str) -> None:
+    """The message says what the map did and what it should have done, again at every further call."""
+    batches = iter(ds.batch(4).map(function, **options))
+
+    for _ in range(2):
+        with pytest.raises(MapError) as caught:
+            next(batches)
+        assert str(caught.value).endswith(expected)
+
+
+# What is refused.
+
+
+def test_an_unknown_column_is_refused_with_the_nearest_name(ds: ps.Dataset) -> None:
+    """Where it is said, not where it is read."""
+    told = "Column 'lable' is not in memory:example. Columns: id, x, label. Did you mean 'label'?"
+    with pytest.raises(ColumnNotFoundError) as caught:
+        ds.select("lable")
+    assert str(caught.value) == told
+    with pytest.raises(KeyError) as keyed:
+        ds.where(ps.col("lable") == "odd")
+    assert str(keyed.value) == told
+    with pytest.raises(ColumnNotFoundError, match=r"Print `ds\.schema` to see their types"):
+        ds.stack("v", ["q.*"])
+    with pytest.raises(ColumnNotFoundError):
+        ds.split({"a": 1}, by="nowhere")
+    with pytest.raises(ColumnNotFoundError, match=r"Column '\(' is not in"):
+        ds.select("(")
+
+
+def test_a_filter_on_a_made_column_is_refused(ds: ps.Dataset) -> None:
+    """Maps and stacks act after filters, whatever the order of calls."""
+    made = ds.map(lambda row: row, fields=[ps.Field("y", np.int64)])
+    with pytest.raises(FilterError) as caught:
+        made.where(ps.col("y") > 0)
+
+    assert str(caught.value) == (
+        "Column 'y' is made by map or stack, and where acts before both. Columns of memory:example: id, x, label. "
+        'Filter on those, or drop rows in a map with .batch("row_group").'
+    )
+    with pytest.raises(FilterError, match="Column 'v' is made by map or stack"):
+        ds.stack("v", ["id", "x"]).where(ps.col("v") > 0)
+
+
+@pytest.mark.parametrize(
+    ("ask", "expected"),
+    [
+        (lambda ds: ds.batch(0), 'batch got 0. A positive number of rows, or "row_group" was expected. Give one.'),
+        (lambda ds: ds.batch(2.5), 'batch got 2.5. A positive number of rows, or "row_group" was expected. Give one.'),
+        (
+            lambda ds: ds.batch(2, last="keep"),
+            "batch got last='keep'. One of 'drop', 'pad', 'wrap', 'uneven' was expected. Choose one, or leave it out.",
+        ),
+        (lambda ds: ds.shard(2, 2), "shard got rank 2 of 2. Ranks go from 0 to 1. Give the number of this reader."),
+        (lambda ds: ds.shard(-1, 2), "shard got rank -1 of 2. Ranks go from 0 to 1. Give the number of this reader."),
+        (lambda ds: ds.shard(0, 0), "shard got 0. A positive number of ranks was expected. Give one."),
+        (
+            lambda ds: ds.shard(0, 4, lanes=6),
+            "6 lanes cannot be shared out among 4 ranks. The number of lanes must be a multiple of the number of ranks. "
+            "Use lanes=4, or leave it out.",
+        ),
+        (lambda ds: ds.limit(-1), "limit got -1. A number of rows from 0 on was expected. Give such a number."),
+        (
+            lambda ds: ds.repeat(0),
+            "repeat got 0. A positive number of epochs, or none to repeat without end was expected. Give one.",
+        ),
+        (
+            lambda ds: ds.shuffle(seed=-1),
+            "seed got -1. An integer from 0 to 2**63 - 1 was expected; 0 is a seed like others. Give such a number.",
+        ),
+        (
+            lambda ds: ds.shuffle("window"),
+            "shuffle got 'window'. A Shuffle object was expected. Pass one like penstock.WindowShuffle(rows=100_000).",
+        ),
+        (
+            lambda ds: ds.split({"a": 0.0}, by="id"),
+            "split got 0.0 for part 'a'. Shares lie between 0 and 1. Give each part a share of the rows.",
+        ),
+        (
+            lambda ds: ds.split({"a": 0.8, "b": 0.3}, by="id"),
+            "split got shares that make 1.1 together. They may make 1 at most. Make them smaller.",
+        ),
+        (
+            lambda ds: ds.stack("id", ["x"]),
+            "stack would hide column 'id', which it does not stack. Columns: id, x, label. Choose another name.",
+        ),
+        (
+            lambda ds: ds.shuffle().batch("row_group"),
+            'batch("row_group") hands out row groups whole, and this shuffle takes them apart. '
+            "Use .shuffle(penstock.RowGroupShuffle()), or a number of rows.",
+        ),
+        (
+            lambda ds: ds.batch("row_group", last="drop"),
+            'batch("row_group") has batches of unequal sizes, so last=\'drop\' means nothing. Use last="uneven".',
+        ),
+        (
+            lambda ds: ds.where(ps.col("id") > 1, lazy=True).batch(2, last="pad"),
+            "A lazy filter cannot promise equal steps, which last='pad' asks for. "
+            'Use last="uneven" or "drop", or leave lazy=True out.',
+        ),
+        (
+            lambda ds: ds.where(ps.col("id") > 1, lazy=True).num_rows,
+            "A dataset with a lazy filter does not know its rows before it is read. Leave lazy=True out to count them first.",
+        ),
+        (
+            lambda ds: ds.shuffle()[3],
+            "Rows by number count in stored order, and this dataset is shuffled, batched, sharded or filtered lazily. "
+            "Ask the dataset before .shuffle(), .batch() and .shard().",
+        ),
+        (
+            lambda ds: ds.take([3, 10]),
+            "Row 10 is not among the 10 rows of memory:example. Rows count from 0, or from -1 backwards.",
+        ),
+        (
+            lambda ds: ds.map(dict).to_arrow(),
+            "to_arrow shows rows as they are stored, and this dataset has maps or stacks. Iterate over it, or leave them out.",
+        ),
+        (
+            lambda ds: ps.loader(ds).set_epoch(-1),
+            "set_epoch got -1. Epochs count from 0. Give the number of the epoch to begin.",
+        ),
+        (
+            lambda ds: ps.loader(ds.batch(4)).state_at(4),
+            "state_at got step 4. This iteration has 3 steps. Give a number from 0 to that.",
+        ),
+        (
+            lambda ds: ps.loader(ds.where(ps.col("id") > 1, lazy=True)).state_at(1),
+            "state_at cannot tell how many rows a lazy filter passes. Use state_dict(), or leave lazy=True out.",
+        ),
+        (
+            lambda _: MemoryFormat([]),
+            "MemoryFormat got no file, or a file without row groups. Give a table without rows for an empty row group.",
+        ),
+        (
+            lambda _: MemoryFormat([[pa.table({"a": [1]})]], partitions=pa.table({"p": [1, 2]})),
+            "MemoryFormat got 2 rows of partitions for 1 files. Give a row for each file.",
+        ),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_refused(ds: ps.Dataset, ask: Any, expected: str) -> None:
+    """What was wrong, what was expected, what to do."""
+    with pytest.raises(ArgumentError) as caught:
+        ask(ds)
+
+    assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("ask", "expected"),
+    [
+        (
+            lambda ds: ds.where(ps.col("id") > 100).batch(2),
+            "memory:example has 0 rows to hand out under the filter col('id') > 100. At least one is needed. Check the filter, "
+            "or ask `ds.num_rows` first where none may be right.",
+        ),
+        (
+            lambda ds: ds.limit(0).shard(0, 2),
+            "memory:example has 0 rows to hand out. At least one is needed. Check the filter, or ask `ds.num_rows` first where "
+            "none may be right.",
+        ),
+        (
+            lambda ds: ds.limit(1).shuffle().batch(4),
+            'memory:example has 1 row to hand out, fewer than one batch of 4, and last="drop" would drop them all. '
+            'Use a batch of at most 1 rows, or last="pad", "wrap" or "uneven".',
+        ),
+        (
+            lambda ds: ds.shard(0, 3).batch(4),
+            'memory:example has 10 rows to hand out, fewer than one global batch of 12 rows (3 ranks of 4), and last="drop" '
+            'would drop them all. Use a batch of at most 3 rows, or last="pad", "wrap" or "uneven".',
+        ),
+        (
+            lambda ds: ds.limit(2).shard(0, 3).batch(1, last="pad"),
+            "memory:example has 2 rows to hand out, fewer than its 3 ranks. Every rank needs at least one row. "
+            "Use at most 2 ranks.",
+        ),
+    ],
+)
+def test_too_few_rows_are_refused(ds: ps.Dataset, ask: Any, expected: str) -> None:
+    """Zero rows, one row, fewer rows than ranks, fewer than a batch: by iteration and by loader alike."""
+    asked = ask(ds)
+    for begin in (lambda: iter(asked), lambda: iter(ps.loader(asked))):
+        with pytest.raises(EmptyDatasetError) as caught:
+            begin()
+        assert str(caught.value) == expected
+
+
+def test_a_query_may_find_nothing(ds: ps.Dataset) -> None:
+    """Single rows read by one reader are a query; its length and its table are empty."""
+    nothing = ds.where(ps.col("id") > 100)
+
+    assert list(nothing) == []
+    assert len(nothing) == nothing.num_rows == nothing.to_arrow().num_rows == 0
+    assert len(nothing.batch(2)) == 0
+    assert list(ds.limit(1)) == [{"id": 0, "x": 0.0, "label": "even"}]
+
+
+# States.
+
+
+def saved(ds: ps.Dataset, steps: int = 1) -> dict[str, Any]:
+    """Return the state after some steps, through JSON."""
+    state: dict[str, Any] = json.loads(json.dumps(ps.loader(ds).state_at(steps)))
+    return state
+
+
+def test_a_state_is_a_few_numbers_of_json(ds: ps.Dataset) -> None:
+    """What a checkpoint holds, pinned."""
+    state = saved(ds.shuffle(ps.WindowShuffle(rows=8), seed=5).shard(0, 2).batch(2))
+
+    assert state == {
+        "state": 1,
+        "order": 1,
+        "table": "memory:example",
+        "version": "",
+        "fingerprint": state["fingerprint"],
+        "seed": 5,
+        "epoch": 0,
+        "deals": [[2, 2, 2, 2]],
+        "alike": True,
+    }
+
+
+def test_columns_maps_and_batches_may_change_on_a_resume(ds: ps.Dataset) -> None:
+    """The state speaks of rows: what is made of them is not its business."""
+    asked = ds.shuffle(seed=5)
+    state = saved(asked.batch(2), 2)
+    after = ps.loader(asked.select("id").batch(3, last="uneven").map(lambda batch: {"id": batch["id"]}))
+    after.load_state_dict(state)
+
+    assert [batch["id"].tolist() for batch in after] == [ids(asked)[4:7], ids(asked)[7:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (
+            {"table": "memory:other"},
+            "The state was saved with table 'memory:other', but this dataset has table 'memory:example'. "
+            "Resume over the same table, or start without the state.",
+        ),
+        (
+            {"version": "7"},
+            "The state was saved with version '7', but this dataset has version ''. "
+            "Resume over the same version, or start without the state.",
+        ),
+        (
+            {"seed": 1},
+            "The state was saved with seed 1, but this dataset has seed 5. "
+            "Resume over the same seed, or start without the state.",
+        ),
+        (
+            {"order": 2},
+            "The state was saved in order number 2; this version knows order number 1. "
+            "Resume it with the version of Penstock that saved it, or start without it.",
+        ),
+        (
+            {"state": 9},
+            "The state is of kind 9; this version reads kind 1. "
+            "Resume it with the version of Penstock that saved it, or start without it.",
+        ),
+        (
+            {"deals": [[2, 2, 3, 0]]},
+            "The state's position cannot be: epoch 0, deals [[2, 2, 3, 0]]. Deals are lists of lanes, stride, ranks and rows. "
+            "The state was damaged; start without it.",
+        ),
+        (
+            {"deals": 3},
+            "The state's position cannot be: epoch 0, deals 3. Deals are lists of lanes, stride, ranks and rows. "
+            "The state was damaged; start without it.",
+        ),
+        (
+            {"epoch": -1},
+            "The state's position cannot be: epoch -1, deals [[1, 2, 1, 2]]. Deals are lists of lanes, stride, ranks and rows. "
+            "The state was damaged; start without it.",
+        ),
+    ],
+)
+def test_a_state_that_belongs_elsewhere_is_refused(ds: ps.Dataset, change: dict[str, Any], expected: str) -> None:
+    """The message names what differs."""
+    asked = ds.shuffle(seed=5).batch(2)
+    with pytest.raises(StateError) as caught:
+        ps.loader(asked).load_state_dict({**saved(asked), **change})
+
+    assert str(caught.value) == expected
+
+
+def test_a_state_of_another_question_says_which_side_changed(ds: ps.Dataset) -> None:
+    """The fingerprint tells data from question."""
+    asked = ds.shuffle(seed=5).batch(2)
+    state = saved(asked)
+    with pytest.raises(StateError, match="since it was saved, the filter, shuffle, window or limit changed"):
+        ps.loader(asked.limit(9)).load_state_dict(state)
+    with pytest.raises(StateError, match="the filter, shuffle, window or limit changed"):
+        ps.loader(ds.shuffle(ps.WindowShuffle(rows=3), seed=5).batch(2)).load_state_dict(state)
+    longer = MemoryFormat.of({"id": range(11)}, row_group_rows=4, name="example").open().shuffle(seed=5).batch(2)
+    with pytest.raises(StateError, match="since it was saved, its files or rows changed"):
+        ps.loader(longer).load_state_dict(state)
+
+
+def test_a_state_without_its_parts_is_refused(ds: ps.Dataset) -> None:
+    """Missing keys are named; an empty list is no state."""
+    asked = ds.shuffle(seed=5).batch(2)
+    state = saved(asked)
+    del state["deals"], state["seed"]
+    with pytest.raises(StateError) as caught:
+        ps.loader(asked).load_state_dict(state)
+    assert str(caught.value) == (
+        "The state has no seed, deals. A state as `state_dict()` returns it was expected. Start without it."
+    )
+    with pytest.raises(StateError, match="An empty list of states was given"):
+        ps.loader(asked).load_state_dict([])
+
+
+def test_uneven_ranks_resume_elsewhere_only_with_all_states(ds: ps.Dataset) -> None:
+    """Ranks that do not advance alike say so."""
+    asked = ds.batch(2, last="uneven")
+    states = [saved(asked.shard(rank, 3), steps=2) for rank in range(3)]
+    with pytest.raises(StateError) as caught:
+        ps.loader(asked.shard(0, 2)).load_state_dict(saved(asked.shard(0, 3)))
+    assert str(caught.value) == (
+        "The state of one rank was given to resume 3 ranks on 2, but their ranks do not advance alike (uneven batches, a lazy "
+        "filter or a map that changes the number of rows). Pass the states of all ranks, in the order of ranks."
+    )
+    reader = ps.loader(asked)
+    reader.load_state_dict(states)
+    assert reader.state_dict()["epoch"] == 1
+    reader.load_state_dict([saved(asked.shard(rank, 3)) for rank in range(3)])
+    assert [batch["id"].tolist() for batch in reader] == [[2, 5], [8, 9]]
+
+
+def test_the_state_of_merged_ranks_can_be_saved_again(ds: ps.Dataset) -> None:
+    """A position of ranks that advanced unlike each other goes through JSON as well."""
+    asked = ds.batch(3, last="uneven")
+    states = [saved(asked.shard(rank, 3), steps=steps) for rank, steps in enumerate((0, 1, 0))]
+    reader = ps.loader(asked.shard(0, 2))
+    reader.load_state_dict(states)
+    state = json.loads(json.dumps(reader.state_dict()))
+
+    assert state["deals"] == [[3, 3, 3, [0, 3, 0]]]
+    parts = []
+    for rank in range(2):
+        part = ps.loader(asked.shard(rank, 2))
+        part.load_state_dict(state)
+        parts += [batch["id"].tolist() for batch in part]
+    assert sorted(sum(parts, [])) == [0, 1, 2, 6, 7, 8, 9]
+
+
+# Loaders.
+
+
+def test_each_iteration_is_the_next_epoch_also_after_a_break(ds: ps.Dataset) -> None:
+    """Only the first after a state goes on inside an epoch."""
+    asked = ds.shuffle(seed=3).batch(5)
+    whole = ps.loader(asked)
+    epochs = [[batch["id"].tolist() for batch in whole] for _ in range(3)]
+    reader = ps.loader(asked)
+    for batch in reader:
+        assert batch["id"].tolist() == epochs[0][0]
+        break
+    state = reader.state_dict()
+
+    assert [batch["id"].tolist() for batch in reader] == epochs[1]
+    reader.load_state_dict(state)
+    assert [batch["id"].tolist() for batch in reader] == epochs[0][1:]
+    assert [batch["id"].tolist() for batch in reader] == epochs[1]
+    assert [batch["id"].tolist() for batch in asked] == epochs[0]
+
+
+def test_an_endless_loader_goes_on_where_it_stopped(ds: ps.Dataset) -> None:
+    """A state of a later epoch of one endless iteration leads to the same rest."""
+    asked = ds.shuffle(seed=3).batch(4).repeat()
+    reader = ps.loader(asked)
+    batches = iter(reader)
+    for _ in range(5):
+        next(batches)
+    state = reader.state_dict()
+    expected = [next(batches)["id"].tolist() for _ in range(4)]
+
+    again = ps.loader(asked)
+    again.load_state_dict(state)
+    resumed = iter(again)
+    assert [next(resumed)["id"].tolist() for _ in range(4)] == expected
+    assert again.state_at(3)["epoch"] == 4
+    assert state["epoch"] == 2
+
+
+def test_a_closed_iterator_has_ended(ds: ps.Dataset) -> None:
+    """Closing lets go of everything, and a further next ends the iteration."""
+    batches = iter(ps.loader(ds.batch(2)))
+    next(batches)
+    batches.close()
+
+    assert list(batches) == []
+    batches.close()
+
+
+def test_lazy_rows_and_row_groups_come_filtered(ds: ps.Dataset) -> None:
+    """Filters on the fly work without batches, with row groups, and with short last batches dropped."""
+    lazy = ds.where(ps.col("label") == "odd", lazy=True)
+
+    assert ids(lazy) == [1, 3, 5, 7, 9]
+    assert [batch["id"].tolist() for batch in lazy.batch("row_group")] == [[1, 3], [5, 7], [9]]
+    assert [batch["id"].tolist() for batch in lazy.batch(2, last="drop")] == [[1, 3], [5, 7]]
+    with pytest.raises(TypeError, match="has no length before it is read"):
+        len(lazy)

@@ -49,7 +49,7 @@ def run(snapshot: Snapshot, footers: RowGroups) -> None:
     """Plan, order, deal, resume in mid-epoch and look at two windows of one rank."""
     shuffle = WindowShuffle(rows=WINDOW)
     units = planning.lay_units(snapshot, np.arange(len(snapshot.files)), footers, None, shuffle)
-    name = planning.fingerprint(snapshot, units, {"shuffle": dict(shuffle.describe())})
+    name = planning.fingerprint(snapshot, units, {}, dict(shuffle.describe()))
     plan = Plan(snapshot=snapshot, units=units, counts=units.counts, fingerprint=name)
     before = Leg(plan, shuffle, Question(size=BATCH, last="drop", world_size=RANKS, shuffle=shuffle), Position())
     stopped = before.after(len(before.schedule) // 2)
@@ -57,7 +57,7 @@ def run(snapshot: Snapshot, footers: RowGroups) -> None:
     after = Leg(plan, shuffle, question, stopped)
     for step in (0, len(after.schedule) - 1):
         draw = after.schedule.draw(step)
-        pieces = list(after.epoch.pieces(draw.stretches))
+        pieces = list(after.epoch.pieces(after.hand.stretches(draw.start, draw.stop)))
         window = after.epoch.window(pieces[0].lane, pieces[0].window)
         assert sum(piece.stop - piece.start for piece in pieces) == BATCH
         assert window.take is not None

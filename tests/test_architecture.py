@@ -50,7 +50,8 @@ class Library:
 FLOORS = (
     Floor(rooms=("errors",)),
     Floor(
-        rooms=("randomness", "model", "dtypes", "stable_hash", "stretches", "_literals", "_prune", "_expressions"), ordered=True
+        rooms=("randomness", "model", "dtypes", "stable_hash", "stretches", "_literals", "_prune", "_expressions", "policies"),
+        ordered=True,
     ),
     Floor(rooms=("schema", "protocols"), ordered=True),
     Floor(rooms=("filters", "codecs.*")),
@@ -59,22 +60,25 @@ FLOORS = (
         rooms=(
             "_engine",
             "_engine.storage",
+            "_engine.execute",
+            "_engine.thrift",
             "_engine.footers",
             "_engine.plan",
             "_engine.read",
             "_engine.count",  # runs the filter through read
             "_engine.order",
             "_engine.deal",
-            "_engine.state",
             "_engine.cache",
             "_engine.decode",
             "_engine.transform",
             "_engine.sequence",
             "_engine.batch",
             "_engine.question",
+            "_engine.state",
             "_engine.leg",
             "_engine.gather",
-            "_engine.execute",
+            "_engine.feed",
+            "_engine.stream",
             "_engine.worker",
             "_engine.table",
             "_engine.access",
@@ -82,15 +86,16 @@ FLOORS = (
         ),
         ordered=True,
     ),
-    Floor(rooms=("_clauses", "_telling", "dataset", "opening", "mix", "write"), ordered=True),
+    Floor(rooms=("_clauses", "_telling", "dataset", "loading", "opening", "mix", "write"), ordered=True),
     Floor(rooms=("torch", "tensorflow", "jax", "spark")),
     Floor(rooms=("petastorm.*", "deltatorch.*")),
     Floor(rooms=("dropin", "cli.*", "testing.*")),
     Floor(rooms=("",)),  # the front door, penstock/__init__.py
 )
 
-# Imports that go up and are meant: a format finds its files through the one room that knows clouds.
-EXCEPTIONS = (("formats.*", "_engine.storage"),)
+# Imports that go up and are meant: a format finds its files through the one room that knows clouds, and their columns
+# through the one that reads footers.
+EXCEPTIONS = (("formats.*", "_engine.storage"), ("formats.*", "_engine.footers"))
 
 ANYWHERE = ("*",)
 ADAPTERS_AND_UP = ("torch", "tensorflow", "jax", "spark", "petastorm.*", "deltatorch.*", "dropin", "cli.*", "testing.*")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import cloudpickle
@@ -22,7 +23,7 @@ def ds() -> ps.Dataset:
     return example()
 
 
-def ids(ds: ps.Dataset) -> list[int]:
+def ids(ds: Iterable[dict[str, Any]]) -> list[int]:
     """Return the ids of all rows, in the order they come."""
     return [int(number) for item in ds for number in np.atleast_1d(item["id"])]
 
@@ -98,14 +99,19 @@ def test_explain_says_what_will_be_read(ds: ps.Dataset) -> None:
     told = ds.where(ps.col("id") >= 5).shuffle(ps.WindowShuffle(rows=8), seed=2).shard(1, 2).batch(2).explain().splitlines()
 
     assert told[0].startswith("penstock.open('memory:example')")
-    assert [line.strip() for line in told[1:6]] == [
+    assert [line.strip() for line in told[1:5]] == [
         "files       1 of 1",
-        "units       2 (1 with rows to filter)",
-        "rows        5 of 6 read",
-        "order       name=window, rows=8, seed=2",
-        "ranks       2, 2 lanes; this is rank 1",
+        "row groups  2 of 3, 1 pruned by partition or statistics",
+        "units       2 to read, 1 of them with rows to filter",
+        "rows        5 of 10",
     ]
-    assert told[-1].strip() == "steps       1 per epoch on this rank, last=drop, which leaves out 1 rows"
+    assert [line.strip() for line in told[7:10]] == [
+        "order       name=window, rows=8, seed=2",
+        "ranks       2, 2 lanes; this is rank 1, 3 rows",
+        "steps       1 per epoch on this rank, last=drop, which leaves out 1 rows",
+    ]
+    assert told[5].startswith("  bytes       about ")
+    assert told[6].startswith("  memory      windows of 5 rows, ")
     assert "before the lazy filter" in ds.where(ps.col("id") >= 5, lazy=True).explain()
     assert "last=uneven" in ds.explain()
 
@@ -406,13 +412,21 @@ def test_a_filter_on_a_made_column_is_refused(ds: ps.Dataset) -> None:
         ),
         (
             lambda ds: ds.shuffle()[3],
-            "Rows by number count in stored order, and this dataset is shuffled, batched, sharded or filtered lazily. "
+            "Rows by number count in stored order, and this dataset is shuffled, batched or sharded. "
             "Ask the dataset before .shuffle(), .batch() and .shard().",
         ),
         (
-            lambda ds: ds.take([3, 10]),
-            "Row 10 is not among the 10 rows of memory:example. Rows count from 0, or from -1 backwards.",
+            lambda ds: ds.where(ps.col("id") > 1, lazy=True).to_arrow(),
+            "to_arrow counts the rows that pass, and a lazy filter has not counted them. Leave lazy=True out.",
         ),
+        (
+            lambda ds: ds.take(np.array([True, False])),
+            "Rows are counted by whole numbers, and array([ True, False]) is bool. Give numbers from 0 on. "
+            "Of a mask, take numpy.flatnonzero(mask).",
+        ),
+        (lambda ds: ds[2.5], "Rows are counted by whole numbers, and [2.5] is float64. Give numbers from 0 on."),
+        (lambda ds: ds["id"], "Rows are counted by whole numbers, and ['id'] is <U2. Give numbers from 0 on."),
+        (lambda ds: ds.head(-1), "head got -1. A number of rows from 0 on was expected. Give such a number."),
         (
             lambda ds: ds.map(dict).to_arrow(),
             "to_arrow shows rows as they are stored, and this dataset has maps or stacks. Iterate over it, or leave them out.",
@@ -518,6 +532,7 @@ def test_a_state_is_a_few_numbers_of_json(ds: ps.Dataset) -> None:
         "seed": 5,
         "epoch": 0,
         "deals": [[2, 2, 2, 2]],
+        "rank": 0,
         "alike": True,
     }
 
@@ -621,7 +636,7 @@ def test_uneven_ranks_resume_elsewhere_only_with_all_states(ds: ps.Dataset) -> N
         ps.loader(asked.shard(0, 2)).load_state_dict(saved(asked.shard(0, 3)))
     assert str(caught.value) == (
         "The state of one rank was given to resume 3 ranks on 2, but their ranks do not advance alike (uneven batches, a lazy "
-        "filter or a map that changes the number of rows). Pass the states of all ranks, in the order of ranks."
+        "filter or a map that changes the number of rows). Pass the states of all ranks."
     )
     reader = ps.loader(asked)
     reader.load_state_dict(states)
@@ -638,7 +653,7 @@ def test_the_state_of_merged_ranks_can_be_saved_again(ds: ps.Dataset) -> None:
     reader.load_state_dict(states)
     state = json.loads(json.dumps(reader.state_dict()))
 
-    assert state["deals"] == [[3, 3, 3, [0, 3, 0]]]
+    assert state["deals"] == [[3, 3, 3, [0, 3, 0]], [2, 3, 2, 0]]
     parts = []
     for rank in range(2):
         part = ps.loader(asked.shard(rank, 2))
@@ -705,3 +720,244 @@ def test_lazy_rows_and_row_groups_come_filtered(ds: ps.Dataset) -> None:
     assert [batch["id"].tolist() for batch in lazy.batch(2, last="drop")] == [[1, 3], [5, 7]]
     with pytest.raises(TypeError, match="has no length before it is read"):
         len(lazy)
+
+
+# What a stranger found.
+
+
+def test_a_lazy_filter_drops_no_more_than_the_last_short_batch(ds: ps.Dataset) -> None:
+    """Rows before the filter do not decide how an epoch ends, also after a resume."""
+    lazy = ds.where(~ps.col("id").isin([0, 5]), lazy=True).select("id").batch(2, last="drop")
+    whole = [ids([batch]) for batch in lazy]
+    assert whole == [[1, 2], [3, 4], [6, 7], [8, 9]]
+    reader = ps.loader(lazy)
+    batches = iter(reader)
+    next(batches)
+    again = ps.loader(lazy)
+    again.load_state_dict(reader.state_dict())
+    assert [ids([batch]) for batch in again] == whole[1:]
+
+    assert [ids([b]) for b in ds.where(ps.col("id") != 1, lazy=True).batch(4, last="drop")] == [[0, 2, 3, 4], [5, 6, 7, 8]]
+
+
+def test_a_rank_with_a_row_more_loads_its_own_state(ds: ps.Dataset) -> None:
+    """Uneven ranks are dealt unequal numbers of rows, and each state is held against its own."""
+    asked = ds.where(ps.col("id") != 1, lazy=True).select("id").batch(2, last="uneven").shard(2, 3)
+    reader = ps.loader(asked.repeat(2))
+    batches = iter(reader)
+    expected = [ids([batch]) for batch in batches][2:]
+    batches = iter(ps.loader(asked.repeat(2)))
+    again = ps.loader(asked.repeat(2))
+    other = ps.loader(asked.repeat(2))
+    steps = iter(other)
+    next(steps), next(steps)
+    again.load_state_dict(other.state_dict())
+
+    assert [ids([batch]) for batch in again] == expected
+
+
+def test_each_of_several_maps_has_draws_of_its_own(ds: ps.Dataset) -> None:
+    """Two augmentations are not correlated; a generator is had by name as well."""
+
+    def drawing(name: str) -> Any:
+        def draw(batch: dict[str, Any], *, rng: np.random.Generator) -> dict[str, Any]:
+            return {**batch, name: rng.random(len(batch["id"]))}
+
+        return draw
+
+    batch = next(iter(ds.batch(3).map(drawing("a")).map(drawing("b"))))
+    assert not set(batch["a"]) & set(batch["b"])
+
+
+def test_a_part_of_a_split_is_split_anew() -> None:
+    """Splitting twice by one column gives shares of the part, not all or nothing."""
+    whole = MemoryFormat.of({"id": range(4000)}, row_group_rows=1000).open()
+    half = whole.split({"a": 0.5, "b": 0.5}, by="id")["b"]
+    parts = {name: set(ids(part)) for name, part in half.split({"fit": 0.5, "val": 0.5}, by="id").items()}
+
+    assert parts["fit"] | parts["val"] == set(ids(half))
+    assert not parts["fit"] & parts["val"]
+    assert abs(len(parts["fit"]) - len(parts["val"])) < 250
+
+
+def test_repeating_nothing_without_end_is_refused(ds: ps.Dataset) -> None:
+    """It would never hand out anything, and never end."""
+    for nothing in (ds.where(ps.col("id") > 99), ds.limit(0)):
+        with pytest.raises(EmptyDatasetError, match="0 rows to hand out"):
+            iter(nothing.repeat())
+    for lazy in (
+        ds.where(ps.col("label") == "neither", lazy=True),
+        ds.where(ps.col("x") == 0.25, lazy=True).batch(4, last="drop"),
+    ):
+        with pytest.raises(EmptyDatasetError):
+            next(iter(lazy.repeat()))
+
+
+def test_setting_the_epoch_that_was_loaded_keeps_the_position(ds: ps.Dataset) -> None:
+    """The usual loop over epochs goes on where the state says; another epoch begins at its start."""
+    asked = ds.shuffle(seed=3).batch(2)
+    state = ps.loader(asked).state_at(2)
+    reader = ps.loader(asked)
+    reader.load_state_dict(state)
+    reader.set_epoch(np.int64(0))
+    assert len(reader) == 3
+    reader.set_epoch(5)
+    batches = iter(reader)
+    next(batches)
+    reader.set_epoch(2)
+    assert json.dumps(reader.state_dict()["epoch"]) == "2"
+    next(batches)
+
+    assert (reader.state_dict()["epoch"], reader.state_dict()["deals"][-1][-1]) == (5, 4)
+    for epoch in (1.5, "a", None, -1, 1 << 70, True):
+        with pytest.raises(ArgumentError, match="Epochs count from 0"):
+            reader.set_epoch(epoch)
+
+
+def test_states_of_several_ranks_must_go_together(ds: ps.Dataset) -> None:
+    """Their order does not matter, for each says its rank; what is missing, doubled or of another step is refused."""
+    asked = ds.batch(2, last="uneven")
+    states = [saved(asked.shard(rank, 3)) for rank in range(3)]
+    reader = ps.loader(asked)
+    reader.load_state_dict(states[::-1])
+    assert [batch["id"].tolist() for batch in reader] == [[2, 5], [8, 9]]
+    with pytest.raises(StateError, match=r"States of ranks \[0, 2\] were given"):
+        reader.load_state_dict(states[::2])
+    alike = ds.shuffle().batch(1)
+    with pytest.raises(StateError, match="were saved after different steps, though their ranks advance alike"):
+        ps.loader(alike).load_state_dict([saved(alike.shard(0, 2), 1), saved(alike.shard(1, 2), 4)])
+    with pytest.raises(StateError, match="The state of rank 0 was given to rank 1"):
+        ps.loader(asked.shard(1, 3)).load_state_dict(states[0])
+    for wrong in (None, "text", [states[0], None]):
+        with pytest.raises(StateError, match="was given as a state"):
+            reader.load_state_dict(wrong)  # type: ignore[arg-type]
+    before = reader.state_dict()
+    with pytest.raises(StateError, match="has consumed 999 rows"):
+        reader.load_state_dict({**saved(asked), "deals": [[1, 2, 1, 999]]})
+    assert reader.state_dict() == before
+
+
+def test_arrays_are_writable_alike_in_all_batches(ds: ps.Dataset) -> None:
+    """Read in order they are views that nobody may write to; shuffled, and in a map, they are the user's own."""
+    assert {batch["x"].flags.writeable for batch in ds.batch(3)} == {False}
+    assert {batch["x"].flags.writeable for batch in ds.shuffle().batch(3)} == {True}
+
+    def halved(batch: dict[str, Any]) -> dict[str, Any]:
+        batch["x"] /= 2
+        return batch
+
+    assert [float(x) for batch in ds.batch(3).map(halved) for x in batch["x"]] == [number / 4 for number in range(10)]
+
+
+def test_columns_of_ours_never_hide_the_tables() -> None:
+    """A name that a clause adds and the table has is refused where it is said."""
+    table = MemoryFormat.of({"_valid": [1, 2], "_file": [3, 4], "id": [0, 1]}, row_group_rows=2).open()
+    asks: list[Callable[[], Any]] = [
+        lambda: table.shuffle().batch(2, last="pad"),
+        table.with_row_ids,
+        lambda: table.stack("_file", ["id"]),
+    ]
+    for ask in asks:
+        with pytest.raises(ArgumentError, match=r"and the table has one of that name|would hide column"):
+            ask()
+
+    assert set(next(iter(table.select("id").with_row_ids()))) == {"id", "_file", "_row_group", "_row"}
+
+
+def test_stacks_are_of_columns_that_are_there(ds: ps.Dataset) -> None:
+    """A column is stacked once, and only where it is selected."""
+    with pytest.raises(ColumnNotFoundError, match="Column 'x' is not in the columns that are left for stack 'v'"):
+        ds.stack("v", ["x"]).select("id")
+    with pytest.raises(ColumnNotFoundError):
+        ds.stack("v", ["x", "id"]).stack("w", ["x"])
+    nothing: list[str] = []
+    for columns in (nothing, "x"):
+        with pytest.raises(ArgumentError, match="A name and a list of columns were expected"):
+            ds.stack("v", columns)
+
+
+def test_numbers_of_numpy_are_numbers(ds: ps.Dataset) -> None:
+    """Sizes come from arrays as often as not."""
+    two: Any = np.int64(2)
+    asked = ds.shuffle(seed=two).batch(two).shard(two - 2, two, lanes=two * 2).limit(two * 4).repeat(two)
+
+    assert asked == ds.shuffle(seed=2).batch(2).shard(0, 2, lanes=4).limit(8).repeat(2)
+    assert json.dumps(ps.loader(asked).state_dict())
+
+
+def test_what_is_no_dataset_map_or_format_is_refused(ds: Any) -> None:
+    """In words, at once."""
+    wrong: Any = None
+    parquet: Any = "parquet"
+    refusals: list[tuple[Callable[[], Any], str]] = [
+        (lambda: ds.map(wrong), "map got None. A function of a batch or a row was expected. Give one."),
+        (lambda: ds.map(dict, fields=wrong or ["q"]), "Field objects were expected"),
+        (lambda: ds.select(["id", "x"]), "Names, regular expressions or fields were expected"),
+        (lambda: ps.loader(wrong), "loader got NoneType. A dataset was expected."),
+        (lambda: ds.split([0.5, 0.5], by="id"), "Names of parts and their shares were expected"),
+        (lambda: ps.open("x", format=parquet), "A TableFormat object was expected"),
+        (lambda: MemoryFormat.of({"id": [1]}, row_group_rows=0), "Both are at least 1"),
+        (lambda: ds.where(ps.col("id") > 1, lazy=True).limit(3), "limit counts rows that pass the filter"),
+        (lambda: ds[1, 2], "ds[...] takes one row or a slice"),
+        (lambda: ds.nulls("fill", "x"), "One of DefaultNulls, Fill, Mask, RaiseOnNull was expected"),
+        (lambda: ds.ragged(ps.Pad()), "No column was named"),
+    ]
+    for ask, expected in refusals:
+        with pytest.raises(ArgumentError) as caught:
+            ask()
+        assert expected in str(caught.value)
+    with pytest.raises(IndexError, match="Row 10 is not among the 10 rows"):
+        ds[10]
+    assert "id" in ds.schema
+    assert "q" not in ds.schema
+
+
+def test_a_promise_of_types_is_held(ds: ps.Dataset) -> None:
+    """Declared dtypes and shapes are checked against what comes."""
+    lying = ds.batch(2).map(lambda batch: {"y": batch["id"]}, fields=[ps.Field("y", np.float32)])
+    with pytest.raises(MapError, match="returned int64 of shape"):
+        next(iter(lying))
+
+
+def test_lists_stay_lists_in_a_map_of_rows() -> None:
+    """Whether lengths happen to agree in a batch does not change what a column is."""
+    ds = MemoryFormat.of({"t": [[1, 2], [3, 4], [5], [6, 7, 8]]}, row_group_rows=4).open().batch(2)
+
+    assert [batch["t"].dtype for batch in ds.map(lambda row: row, per_row=True)] == [np.dtype(object)] * 2
+
+
+def test_text_views_can_be_filtered_and_shuffled() -> None:
+    """Arrow cannot pick rows of views, so they are read as plain text."""
+    text = pa.array([f"t{number}" for number in range(8)], pa.string_view())
+    ds = MemoryFormat.of(pa.table({"id": range(8), "t": text}), row_group_rows=3).open()
+
+    assert {int(row["id"]): row["t"] for row in ds.where(ps.col("t") != "t3").shuffle()} == {
+        n: f"t{n}" for n in range(8) if n != 3
+    }
+    assert sum(part.num_rows for part in ds.split({"a": 0.5, "b": 0.5}, by="t").values()) == 8
+
+
+def test_policies_give_the_columns_that_the_schema_says() -> None:
+    """Nulls masked or filled, lists padded, flat or refused, and rows alone only where they can be."""
+    table = pa.table({"n": pa.array([1, None, 3], pa.int32()), "t": [[1], [2, 3], []]})
+    ds = MemoryFormat.of(table, row_group_rows=2).open()
+    masked = ds.nulls(ps.Mask(), "n").ragged(ps.Pad(9, length=2), "t")
+    batch = next(iter(masked.batch(3)))
+
+    assert {name: values.tolist() for name, values in batch.items()} == {
+        "n": [1, 0, 3],
+        "n_valid": [True, False, True],
+        "t": [[1, 9], [2, 3], [9, 9]],
+        "t_length": [1, 2, 0],
+    }
+    assert masked.schema.names == tuple(batch)
+    flat = next(iter(ds.nulls(ps.Fill(7), "n").ragged(ps.Offsets(), "t").batch(3).map(lambda b: b)))
+    assert (flat["n"].tolist(), flat["t"].tolist(), flat["t_offsets"].tolist()) == ([1, 7, 3], [1, 2, 3], [0, 1, 3, 3])
+    assert masked[1]["t"].tolist() == [2, 3]
+    with pytest.raises(ArgumentError, match=r"depends on the other rows of a batch"):
+        iter(ds.ragged(ps.Offsets(), "t"))
+    with pytest.raises(ArgumentError, match="cannot be padded or filtered on the fly"):
+        ds.ragged(ps.Offsets(), "t").batch(2, last="pad")
+    assert repr(masked) == (
+        f"penstock.open('{ds.schema.name}').nulls(Mask(), 'n').ragged(Pad(value=9, length=2, truncate=False), 't')"
+    )

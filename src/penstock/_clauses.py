@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from dataclasses import replace
+from operator import index
+from typing import Any, Literal, SupportsIndex, cast, get_args
 
+import numpy as np
+
+from penstock import randomness
 from penstock._engine.batch import Last
+from penstock._engine.decode import Column
 from penstock._engine.question import Question
 from penstock._engine.transform import Stack
-from penstock.errors import ArgumentError, ColumnNotFoundError, FilterError
+from penstock.errors import ArgumentError, ColumnNotFoundError, FilterError, listed
 from penstock.filters import Expr, from_tuples, in_split
 from penstock.model import Plan, Snapshot
+from penstock.policies import Mask, Nulls, Offsets, Pad, Ragged
 from penstock.protocols import Shuffle
 from penstock.schema import Field
 
 __all__ = [
     "batching",
     "bound",
+    "check_map",
     "checked",
     "epochs",
     "exact",
     "limit",
+    "means",
     "order",
     "parts",
+    "policies",
     "seed",
     "selected",
     "sharding",
@@ -57,6 +68,9 @@ def selected(columns: Sequence[str | Field], snapshot: Snapshot) -> tuple[str, .
     names = snapshot.schema.names
     found: dict[str, None] = {}
     for column in columns:
+        if not isinstance(column, str | Field):
+            msg = f"select got {column!r}. Names, regular expressions or fields were expected. Give each: select('a', 'b')."
+            raise ArgumentError(msg)
         found.update(dict.fromkeys(_matching(column.name if isinstance(column, Field) else column, names, snapshot.table)))
     return tuple(found)
 
@@ -77,6 +91,9 @@ def _matching(pattern: str, names: Sequence[str], table: str) -> list[str]:
 def stacked(name: str, columns: Sequence[str], question: Question, snapshot: Snapshot) -> Stack:
     """Return which columns are stacked under a new name."""
     names = list(question.columns if question.columns is not None else snapshot.schema.names)
+    if isinstance(columns, str) or not columns or not isinstance(name, str):
+        msg = f"stack got {name!r} and {columns!r}. A name and a list of columns were expected: stack('x', ['a', 'b'])."
+        raise ArgumentError(msg)
     found = dict.fromkeys(column for pattern in columns for column in _matching(pattern, names, snapshot.table))
     if name in names and name not in found:
         msg = f"stack would hide column {name!r}, which it does not stack. Columns: {', '.join(names)}. Choose another name."
@@ -86,7 +103,7 @@ def stacked(name: str, columns: Sequence[str], question: Question, snapshot: Sna
 
 def order(shuffle: object) -> Shuffle:
     """Return a shuffle, which must be an object of that kind."""
-    if not isinstance(shuffle, Shuffle):
+    if isinstance(shuffle, type) or not isinstance(shuffle, Shuffle):
         msg = f"shuffle got {shuffle!r}. A Shuffle object was expected. Pass one like penstock.WindowShuffle(rows=100_000)."
         raise ArgumentError(msg)
     return shuffle
@@ -94,10 +111,10 @@ def order(shuffle: object) -> Shuffle:
 
 def seed(number: Any) -> int:
     """Return a seed that fits 63 bits."""
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 63:
+    if not _whole(number) or not 0 <= number < 1 << 63:
         msg = f"seed got {number!r}. An integer from 0 to 2**63 - 1 was expected; 0 is a seed like others. Give such a number."
         raise ArgumentError(msg)
-    return int(number)
+    return index(number)
 
 
 def batching(size: int | Literal["row_group"], last: Last | None) -> tuple[int | Literal["row_group"], Last | None]:
@@ -115,24 +132,25 @@ def batching(size: int | Literal["row_group"], last: Last | None) -> tuple[int |
 def sharding(rank: Any, world_size: Any, lanes: Any) -> dict[str, int | None]:
     """Return which part of the readers this is."""
     ranks = _positive("shard", world_size, "ranks")
-    if not isinstance(rank, int) or isinstance(rank, bool) or not 0 <= rank < ranks:
+    if not _whole(rank) or not 0 <= rank < ranks:
         msg = f"shard got rank {rank!r} of {ranks}. Ranks go from 0 to {ranks - 1}. Give the number of this reader."
         raise ArgumentError(msg)
-    if lanes is not None and _positive("shard", lanes, "lanes") % ranks:
+    lanes = None if lanes is None else _positive("shard", lanes, "lanes")
+    if lanes is not None and lanes % ranks:
         msg = (
             f"{lanes} lanes cannot be shared out among {ranks} ranks. The number of lanes must be a multiple of the number of "
             f"ranks. Use lanes={max(1, lanes // ranks) * ranks}, or leave it out."
         )
         raise ArgumentError(msg)
-    return {"rank": rank, "world_size": ranks, "lanes": lanes}
+    return {"rank": index(rank), "world_size": ranks, "lanes": lanes}
 
 
-def limit(rows: Any, before: int | None) -> int:
+def limit(rows: Any, before: int | None, clause: str = "limit") -> int:
     """Return the smaller of two limits."""
-    if not isinstance(rows, int) or isinstance(rows, bool) or rows < 0:
-        msg = f"limit got {rows!r}. A number of rows from 0 on was expected. Give such a number."
+    if not _whole(rows) or rows < 0:
+        msg = f"{clause} got {rows!r}. A number of rows from 0 on was expected. Give such a number."
         raise ArgumentError(msg)
-    return int(rows) if before is None else min(int(rows), before)
+    return index(rows) if before is None else min(index(rows), before)
 
 
 def epochs(count: int | None) -> int | None:
@@ -140,8 +158,44 @@ def epochs(count: int | None) -> int | None:
     return None if count is None else _positive("repeat", count, "epochs, or none to repeat without end")
 
 
-def parts(shares: Mapping[str, float], by: str, number: int) -> dict[str, Expr]:
-    """Return the condition of each part of a split: a stretch of the hashes of a column."""
+def means(threads: int | None, memory_limit: int | None) -> dict[str, int | None]:
+    """Return with what a dataset is read."""
+    return {
+        "threads": None if threads is None else _positive("using", threads, "threads"),
+        "memory_limit": None if memory_limit is None else _positive("using", memory_limit, "bytes"),
+    }
+
+
+def policies(
+    columns: Sequence[str], question: Question, snapshot: Snapshot, *, nulls: Nulls | None = None, ragged: Ragged | None = None
+) -> tuple[Column, ...]:
+    """Return how nulls and lists are treated, with another policy for some columns."""
+    for name, given, kind in (("nulls", nulls, Nulls), ("ragged", ragged, Ragged)):
+        if given is not None and not isinstance(given, kind):
+            known = listed(one.__name__ for one in get_args(kind))
+            msg = f"{name} got {given!r}. One of {known} was expected. Give such an object."
+            raise ArgumentError(msg)
+    if not columns:
+        msg = f"No column was named for {nulls or ragged}. Name columns, or regular expressions: '.*' for all."
+        raise ArgumentError(msg)
+    found = {column.name: column for column in question.policies}
+    for pattern in columns:
+        for name in _matching(pattern, snapshot.schema.names, snapshot.table):
+            before = found.get(name) or Column(name=name)
+            found[name] = replace(before, nulls=nulls or before.nulls, ragged=ragged or before.ragged)
+    return tuple(found.values())
+
+
+def parts(shares: Mapping[str, float], by: str, number: int, question: Question) -> dict[str, Expr]:
+    """Return the condition of each part of a split: a stretch of the hashes of a column.
+
+    A part of a split is split by other hashes than the whole was, or all of it would fall into one part.
+    """
+    if not isinstance(shares, Mapping):
+        msg = f"split got {shares!r}. Names of parts and their shares were expected. Give them: {{'train': 0.9, 'val': 0.1}}."
+        raise ArgumentError(msg)
+    depth = 0 if question.condition is None else json.dumps(question.condition.describe()).count('"in_split"')
+    salt = seed(number) if not depth else int(randomness.key("split", seed(number), depth)[0] >> 1)
     for name, share in shares.items():
         if not 0 < share <= 1:
             msg = f"split got {share!r} for part {name!r}. Shares lie between 0 and 1. Give each part a share of the rows."
@@ -155,7 +209,7 @@ def parts(shares: Mapping[str, float], by: str, number: int) -> dict[str, Expr]:
     for name, share in shares.items():
         passed += share
         high = HASHES if passed > 1 - 1e-9 else int(passed * HASHES)
-        found[name] = in_split(by, low, high, seed(number))
+        found[name] = in_split(by, low, high, salt)
         low = high
     return found
 
@@ -168,8 +222,43 @@ def exact(question: Question, plan: Plan) -> Plan:
     return plan
 
 
-def checked(question: Question) -> Question:
+def check_map(function: object, fields: object) -> None:
+    """Refuse what cannot be called, and fields that are none."""
+    if not callable(function):
+        msg = f"map got {function!r}. A function of a batch or a row was expected. Give one."
+        raise ArgumentError(msg)
+    if fields is not None and not all(isinstance(column, Field) for column in cast("Sequence[object]", fields)):
+        msg = f"map got fields={fields!r}. Field objects were expected. Give them: fields=[penstock.Field('y', numpy.float32)]."
+        raise ArgumentError(msg)
+
+
+def _check_names(question: Question, snapshot: Snapshot) -> None:
+    """Refuse columns of ours that would hide the table's, and stacks of what is not there."""
+    names = list(question.columns if question.columns is not None else snapshot.schema.names)
+    for stack in question.stacks:
+        for name in stack.columns:
+            if name not in names:
+                raise ColumnNotFoundError.of(name, names, table=f"the columns that are left for stack {stack.name!r}")
+            names.remove(name)
+    added = [stack.name for stack in question.stacks] + (["_file", "_row_group", "_row"] if question.row_ids else [])
+    added += ["_valid"] if question.ending == "pad" else []
+    for column in question.policies:
+        suffixes = {"_valid": isinstance(column.nulls, Mask)}
+        suffixes |= {"_length": isinstance(column.ragged, Pad), "_offsets": isinstance(column.ragged, Offsets)}
+        added += [column.name + suffix for suffix, used in suffixes.items() if used and column.name in names]
+    for name in added:
+        if name in names:
+            msg = (
+                f"This dataset adds a column {name!r}, and the table has one of that name. Leave the table's out with "
+                ".select(...), or the clause that adds it."
+            )
+            raise ArgumentError(msg)
+        names.append(name)
+
+
+def checked(question: Question, snapshot: Snapshot) -> Question:
     """Return a question whose clauses go together."""
+    _check_names(question, snapshot)
     if question.size == "row_group" and question.shuffle.describe()["name"] not in ("in_order", "row_groups"):
         msg = (
             'batch("row_group") hands out row groups whole, and this shuffle takes them apart. '
@@ -178,6 +267,10 @@ def checked(question: Question) -> Question:
         raise ArgumentError(msg)
     if question.last not in (None, "uneven") and question.size == "row_group":
         msg = f'batch("row_group") has batches of unequal sizes, so last={question.last!r} means nothing. Use last="uneven".'
+        raise ArgumentError(msg)
+    _check_policies(question)
+    if question.lazy and question.limit is not None:
+        msg = "limit counts rows that pass the filter, and a lazy filter has not counted them. Leave lazy=True or limit out."
         raise ArgumentError(msg)
     if question.lazy and question.last in ("pad", "wrap"):
         msg = (
@@ -188,8 +281,25 @@ def checked(question: Question) -> Question:
     return question
 
 
+def _check_policies(question: Question) -> None:
+    """Refuse what gives rows together with what needs batches."""
+    for column in question.policies:
+        flat = isinstance(column.ragged, Offsets)
+        if flat and (question.lazy or question.last == "pad"):
+            msg = (
+                f"Column {column.name!r} is to come as values and offsets, which cannot be padded or filtered on the fly. "
+                'Use Pad() for it, or leave lazy=True and last="pad" out.'
+            )
+            raise ArgumentError(msg)
+
+
 def _positive(clause: str, number: Any, what: str) -> int:
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+    if not _whole(number) or number < 1:
         msg = f"{clause} got {number!r}. A positive number of {what} was expected. Give one."
         raise ArgumentError(msg)
-    return int(number)
+    return index(number)
+
+
+def _whole(number: object) -> bool:
+    """Return whether something is a whole number, of Python or of NumPy."""
+    return isinstance(number, SupportsIndex) and not isinstance(number, bool | np.ndarray)

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 
 from penstock._engine.access import columns_of
+from penstock._engine.footers import column_bytes
 from penstock._engine.leg import Leg
 from penstock._engine.question import Question
-from penstock._engine.table import Table
+from penstock._engine.stream import MEMORY_LIMIT
+from penstock._engine.table import Planned, Table
 from penstock.model import Position
+from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED, Mask, Offsets, Pad
 from penstock.schema import Field, Schema
 from penstock.shuffles import InOrder, WindowShuffle
 
@@ -22,7 +25,7 @@ __all__ = ["explain", "fingerprint", "schema", "told"]
 def schema(table: Table, question: Question) -> Schema:
     """Return the columns that the consumer gets, as far as they are known before any map runs."""
     every = Schema.from_arrow(table.snapshot.schema, table.snapshot.table)
-    fields = {name: every[name] for name in columns_of(table, question)}
+    fields = {field.name: field for name in columns_of(table, question) for field in _decoded(every[name], question)}
     if question.row_ids:
         ids = (Field("_file", object), Field("_row_group", np.int64), Field("_row", np.int64))
         fields.update({field.name: field for field in ids})
@@ -37,6 +40,24 @@ def schema(table: Table, question: Question) -> Schema:
             marks = [fields["_valid"]] if "_valid" in fields else []
             fields = {field.name: field for field in (*step.fields, *marks)}
     return Schema(every.name, list(fields.values()))
+
+
+def _decoded(field: Field, question: Question) -> list[Field]:
+    """Return the columns that one column becomes under its policies."""
+    policy = next((column for column in question.policies if column.name == field.name), None)
+    if policy is None:
+        return [field]
+    name, dtype, shape = field.name, field.dtype, field.shape
+    found: list[Field] = []
+    if None in shape and isinstance(policy.ragged, Pad):
+        shape = (policy.ragged.length, *shape[1:])
+        found = [Field(f"{name}_length", np.int64)]
+    elif None in shape and isinstance(policy.ragged, Offsets):
+        shape = shape[1:]
+        found = [Field(f"{name}_offsets", np.int64)]
+    if isinstance(policy.nulls, Mask):
+        found.append(Field(f"{name}_valid", np.bool_, shape))
+    return [Field(name, dtype, shape, nullable=field.nullable and policy.nulls == DEFAULT_NULLS), *found]
 
 
 def fingerprint(table: Table, question: Question) -> str:
@@ -78,6 +99,12 @@ def _told_clauses(question: Question) -> list[str]:
         found.append(_call("shard", [str(question.rank), str(question.world_size)], lanes=(question.lanes, None)))
     if question.size is not None:
         found.append(_call("batch", [repr(question.size)], last=(question.last, None)))
+    for column in question.policies:
+        found += [
+            _call(clause, [repr(policy), repr(column.name)])
+            for clause, policy in (("nulls", column.nulls), ("ragged", column.ragged))
+            if policy not in (DEFAULT_NULLS, DEFAULT_RAGGED)
+        ]
     if question.epochs != 1:
         found.append(_call("repeat", [] if question.epochs is None else [str(question.epochs)]))
     found += [_call("stack", [repr(stack.name), repr(list(stack.columns))]) for stack in question.stacks]
@@ -93,20 +120,59 @@ def _call(name: str, arguments: list[str], **options: tuple[Any, Any]) -> str:
 def explain(table: Table, question: Question) -> str:
     """Return a page that says what will be read and handed out."""
     planned = table.plan(question)
-    units, files = planned.plan.units, table.snapshot.files
-    leg = Leg(planned.plan, planned.shuffle, question, Position())
+    pruned, plan = planned.pruned, planned.plan
+    leg = Leg(plan, planned.shuffle, question, Position())
     shuffle = ", ".join(f"{key}={value}" for key, value in planned.shuffle.describe().items() if value is not None)
+    filtered = int(plan.units.residual.sum())
     lines = {
-        "files": f"{len(np.unique(units.file))} of {len(files)}",
-        "units": f"{len(units)} ({int(units.residual.sum())} with rows to filter)",
-        "rows": f"{planned.plan.num_rows}{' before the lazy filter' if question.lazy else f' of {int(units.rows.sum())} read'}",
+        "files": f"{pruned.files_kept} of {pruned.files}{_pruned(pruned.files - pruned.files_kept)}",
+        "row groups": f"{pruned.groups_kept} of {pruned.groups}{_pruned(pruned.groups - pruned.groups_kept)}",
+        "units": f"{len(plan.units)} to read, {filtered} of them with rows to filter",
+        "rows": f"{plan.num_rows} of {pruned.rows}" + (", before the lazy filter" if question.lazy else ""),
+        "bytes": _bytes(table, planned, columns_of(table, question)),
+        "memory": _memory(planned, question),
         "order": f"{shuffle}, seed={question.seed}",
-        "ranks": f"{question.world_size}, {leg.position.deals[0].lanes} lanes; this is rank {question.rank}",
-        "fingerprint": planned.plan.fingerprint,
+        "ranks": f"{question.world_size}, {leg.position.deals[0].lanes} lanes; "
+        f"this is rank {question.rank}, {leg.hand.num_rows} rows",
     }
     if not question.lazy:
-        lines["steps"] = f"{len(leg.schedule)} per epoch on this rank, {_left_out(leg, planned.plan.num_rows, question)}"
+        lines["steps"] = f"{len(leg.schedule)} per epoch on this rank, {_left_out(leg, plan.num_rows, question)}"
+    lines["fingerprint"] = plan.fingerprint
     return "\n".join([told(table, question), *(f"  {name:<11} {text}" for name, text in lines.items())])
+
+
+def _pruned(count: int) -> str:
+    return f", {count} pruned by partition or statistics" if count else ""
+
+
+def _bytes(table: Table, planned: Planned, columns: tuple[str, ...]) -> str:
+    """Return what the columns asked for take on storage, of the rows that are read; footers tell."""
+    partitions = set(table.snapshot.files.partitions.column_names)
+    stored = [name for name in columns if name not in partitions]
+    files = np.unique(planned.plan.units.file).tolist()
+    size = sum(column_bytes(table.snapshot, files, stored, table.filesystem).values())
+    share = int(planned.plan.units.rows.sum()) / max(1, planned.pruned.rows)
+    requests = len(planned.plan.units) * len(stored)
+    return f"about {_told_bytes(size * share)} of {len(stored)} columns in about {requests} requests"
+
+
+def _memory(planned: Planned, question: Question) -> str:
+    """Return what is held at a time, by the size of files."""
+    files, plan = planned.plan.snapshot.files, planned.plan
+    each = int(files.size[np.unique(plan.units.file)].sum()) / max(1, int(plan.units.rows.sum()))
+    window = getattr(planned.shuffle, "rows", None) or int(plan.units.rows.max(initial=0))
+    limit = question.memory_limit or MEMORY_LIMIT
+    rows = min(window, plan.num_rows)
+    return f"windows of {rows} rows, {_told_bytes(rows * each)} on storage; {_told_bytes(limit)} read ahead at most"
+
+
+def _told_bytes(count: float) -> str:
+    """Return a number of bytes as people say it."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:  # noqa: PLR2004 - of the next unit
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
 
 
 def _left_out(leg: Leg, num_rows: int, question: Question) -> str:

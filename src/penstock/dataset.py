@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import pyarrow as pa
 
 from penstock import _clauses as clauses
@@ -13,12 +14,14 @@ from penstock import _telling as telling
 from penstock._engine import access
 from penstock._engine.batch import Last
 from penstock._engine.leg import check_rows
-from penstock._engine.loader import Batches, Loader
+from penstock._engine.loader import Batches
 from penstock._engine.question import Question
 from penstock._engine.table import Table
 from penstock._engine.transform import Batch, Map
+from penstock.errors import ArgumentError, MissingExtraError
 from penstock.filters import Expr
 from penstock.model import Position
+from penstock.policies import Nulls, Ragged
 from penstock.protocols import Shuffle
 from penstock.schema import Field, Schema
 from penstock.shuffles import WindowShuffle
@@ -26,7 +29,7 @@ from penstock.shuffles import WindowShuffle
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Dataset", "loader"]
+__all__ = ["Dataset"]
 
 
 PLAIN = Question()
@@ -145,6 +148,7 @@ class Dataset:
             >>> next(iter(example().batch(3).map(lambda batch: {"twice": batch["id"] * 2})))
             {'twice': array([0, 2, 4])}
         """
+        clauses.check_map(function, fields)
         step = Map(function=function, per_row=per_row, fields=None if fields is None else tuple(fields))
         return self._with(maps=(*self._question.maps, step))
 
@@ -202,6 +206,54 @@ class Dataset:
         """
         return self._with(epochs=clauses.epochs(epochs))
 
+    def nulls(self, policy: Nulls, *columns: str) -> Dataset:
+        """Return a dataset in which nulls of some columns are treated otherwise than by default.
+
+        By default they are NaN among floats, NaT among times and None among objects, and an error anywhere else.
+
+        Args:
+            policy: `Fill(value)`, `Mask()`, which adds a column `<name>_valid`, or `RaiseOnNull()`.
+            columns: Names, or regular expressions that match whole names.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> sorted(example().nulls(Mask(), "x").head())
+            ['id', 'label', 'x', 'x_valid']
+        """
+        return self._with(policies=clauses.policies(columns, self._question, self._table.snapshot, nulls=policy))
+
+    def ragged(self, policy: Ragged, *columns: str) -> Dataset:
+        """Return a dataset in which lists of some columns become arrays otherwise than by default.
+
+        By default a column of lists is an object array of arrays.
+
+        Args:
+            policy: `Pad(value, length)`, which adds a column `<name>_length`; `Offsets()`, which gives all values in one
+                array and adds `<name>_offsets`; or `RaiseIfRagged()`, for lists that are all of one length.
+            columns: Names, or regular expressions that match whole names.
+
+        Example:
+            >>> from penstock.testing import MemoryFormat
+            >>> ds = MemoryFormat.of({"tokens": [[1], [2, 3]]}, row_group_rows=2).open().batch(2)
+            >>> next(iter(ds.ragged(Pad(), "tokens")))["tokens"].tolist()
+            [[1, 0], [2, 3]]
+        """
+        return self._with(policies=clauses.policies(columns, self._question, self._table.snapshot, ragged=policy))
+
+    def using(self, *, threads: int | None = None, memory_limit: int | None = None) -> Dataset:
+        """Return a dataset that is read with other means; it changes nothing in what comes, nor in its order.
+
+        Args:
+            threads: How many threads read and decode; by default one for each processor.
+            memory_limit: Bytes that may be read ahead of the consumer, where a single window is not more; 1 GiB by default.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> example().using(threads=4) == example()
+            True
+        """
+        return self._with(**clauses.means(threads, memory_limit))
+
     def with_row_ids(self) -> Dataset:
         """Return a dataset with the columns `_file`, `_row_group` and `_row` (the row's number in its file) added.
 
@@ -232,7 +284,7 @@ class Dataset:
             >>> train.num_rows + rest.num_rows
             10
         """
-        return {name: self.where(part) for name, part in clauses.parts(parts, by, seed).items()}
+        return {name: self.where(part) for name, part in clauses.parts(parts, by, seed, self._question).items()}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Return the batches, or rows, of epoch 0.
@@ -285,6 +337,9 @@ class Dataset:
         """Return one row by its number in stored order, or a slice of rows as one batch."""
         if isinstance(row, slice):
             return self.take(range(*row.indices(self.num_rows)))
+        if isinstance(row, tuple | list | np.ndarray):
+            msg = f"ds[...] takes one row or a slice, and got {row!r}. For several rows use ds.take([...])."
+            raise ArgumentError(msg)
         return {name: values[0] for name, values in self.take([row]).items()}
 
     def take(self, rows: Sequence[int]) -> Batch:
@@ -308,7 +363,7 @@ class Dataset:
             >>> example().head(2)["id"]
             array([0, 1])
         """
-        return self.take(range(min(rows, self.num_rows)))
+        return self.take(range(min(clauses.limit(rows, None, "head"), self.num_rows)))
 
     def to_arrow(self) -> pa.Table:
         """Return all rows in stored order as an Arrow table, as they are stored."""
@@ -316,7 +371,12 @@ class Dataset:
 
     def to_pandas(self) -> pd.DataFrame:
         """Return all rows in stored order as a pandas data frame."""
-        return self.to_arrow().to_pandas()
+        found = self.to_arrow()
+        try:
+            return found.to_pandas()
+        except ModuleNotFoundError as error:
+            msg = "to_pandas needs pandas, which is not installed. Install it: pip install pandas."
+            raise MissingExtraError(msg) from error
 
     def __eq__(self, other: object) -> bool:
         """Return whether two datasets ask the same question of the same table."""
@@ -331,24 +391,4 @@ class Dataset:
         return telling.told(self._table, self._question)
 
     def _with(self, **changes: Any) -> Dataset:
-        return Dataset(self._table, clauses.checked(replace(self._question, **changes)))
-
-
-def loader(ds: Dataset) -> Loader:
-    """Return a loader for plain Python: batches of arrays, epoch after epoch, with a state to save and take back.
-
-    Each `iter()` is the next epoch. `state_dict()` says how far it has come; after `load_state_dict(state)` the next
-    `iter()` goes on there, on the same number of ranks or another.
-
-    Example:
-        >>> from penstock.testing import example
-        >>> ds = example().shuffle(seed=1).batch(2)
-        >>> first = loader(ds)
-        >>> batches = iter(first)
-        >>> _ = next(batches)
-        >>> again = loader(ds)
-        >>> again.load_state_dict(first.state_dict())
-        >>> all((a["id"] == b["id"]).all() for a, b in zip(batches, again, strict=True))
-        True
-    """
-    return Loader(ds._table, ds._question)  # noqa: SLF001 - a dataset has no other parts
+        return Dataset(self._table, clauses.checked(replace(self._question, **changes), self._table.snapshot))

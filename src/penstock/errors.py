@@ -8,6 +8,7 @@ Every error of ours is a `PenstockError` and also the built-in that Python would
     * ArgumentError (ValueError)          an argument that cannot be meant
     * FilterError (ValueError)            a filter that does not fit the table
     * EmptyDatasetError (ValueError)      nothing, or too little, to hand out
+    * RowNotFoundError (IndexError)       a row number that the dataset does not have
     * StateError (ValueError)             a checkpoint of another table, order or question
     * TableNotFoundError (FileNotFoundError)  nothing that we can open lies there
     * DataError (ValueError)              a data file that cannot be read as promised
@@ -33,6 +34,7 @@ __all__ = [
     "MapError",
     "MissingExtraError",
     "PenstockError",
+    "RowNotFoundError",
     "StateError",
     "TableNotFoundError",
 ]
@@ -73,7 +75,8 @@ class ColumnNotFoundError(PenstockError, KeyError):
     def of(cls, name: str, existing: Iterable[str], *, table: str) -> ColumnNotFoundError:
         """Return the error for one missing name, with what exists and the nearest name."""
         names = list(existing)
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+        lower = {each.lower(): each for each in reversed(names)}
+        near = [lower[each] for each in difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)]
         hint = f" Did you mean {near[0]!r}?" if near else " Print `ds.schema` to see their types."
         return cls(f"Column {name!r} is not in {table}. Columns: {listed(names)}.{hint}")
 
@@ -92,6 +95,15 @@ class EmptyDatasetError(PenstockError, ValueError):
 
     Example:
         >>> issubclass(EmptyDatasetError, ValueError)
+        True
+    """
+
+
+class RowNotFoundError(PenstockError, IndexError):
+    """A row number is not in the dataset.
+
+    Example:
+        >>> issubclass(RowNotFoundError, IndexError)
         True
     """
 

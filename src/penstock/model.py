@@ -42,11 +42,19 @@ WHOLE_FILE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Place:
-    """A location that can be read: how it was named, the filesystem, and the path there."""
+    """A location that can be read.
+
+    Attributes:
+        url: How it was named.
+        filesystem: The filesystem.
+        path: The path there; where several were named, the directory that they share.
+        paths: The files and directories, where several were named.
+    """
 
     url: str
     filesystem: pafs.FileSystem
     path: str
+    paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,6 +109,7 @@ class Snapshot:
         schema: The columns as the user sees them, partition columns included.
         files: The data files.
         names: The physical name of each column whose name in the files differs.
+        sampled: Whether the columns are those of some files only, so that another may turn out to have more.
     """
 
     table: str
@@ -108,6 +117,7 @@ class Snapshot:
     schema: pa.Schema
     files: DataFiles
     names: Mapping[str, str] = field(default_factory=dict)
+    sampled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
+from typing import Any
 
-from pyarrow import fs as pafs
-
-from penstock._engine.storage import locate
+from penstock._engine.storage import Source, locate
 from penstock._engine.table import Table
 from penstock.dataset import Dataset
-from penstock.errors import TableNotFoundError
+from penstock.errors import ArgumentError, TableNotFoundError
 from penstock.formats import known_formats
 from penstock.model import Place
 from penstock.protocols import TableFormat
@@ -18,18 +17,20 @@ __all__ = ["open"]
 
 
 def open(
-    url: str | os.PathLike[str],
+    source: Source,
     *,
     version: str | int | None = None,
-    filesystem: pafs.FileSystem | None = None,
+    filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
     format: TableFormat | None = None,  # noqa: A002 - the word for it
 ) -> Dataset:
     """Return a table as a dataset, pinned to what it is now or was at a version.
 
     Args:
-        url: Where the table lies: a path or a URL.
+        source: Where the table lies: a path, a URL, one with wildcards, or a list of them.
         version: Which of the table's versions, where its format has them.
-        filesystem: The filesystem that `url` is a path of, where it is not to be found from the URL.
+        filesystem: A filesystem of pyarrow or fsspec, where the source is a path in it.
+        storage_options: What fsspec is told to open the URL with: keys, endpoints.
         format: The table's format, where it is not to be recognised.
 
     Raises:
@@ -37,12 +38,14 @@ def open(
 
     Example:
         >>> from penstock.testing import MemoryFormat
-        >>> table = MemoryFormat.of({"id": range(10)}, row_group_rows=4, name="ten")
-        >>> open("memory:ten", filesystem=table.filesystem, format=table)
-        penstock.open('memory:ten')
+        >>> table = MemoryFormat.of({"id": range(10)}, row_group_rows=4)
+        >>> open("part-0.parquet", filesystem=table.filesystem).num_rows
+        10
     """
-    name = os.fspath(url)
-    place = locate(name) if filesystem is None else Place(url=name, filesystem=filesystem, path=name)
+    if format is not None and not isinstance(format, TableFormat):
+        msg = f"open got format={format!r}. A TableFormat object was expected. Give one, like ParquetFormat(), or leave it out."
+        raise ArgumentError(msg)
+    place = locate(source, filesystem=filesystem, options=storage_options)
     found = format if format is not None else _recognised(place)
     return Dataset(Table(snapshot=found.snapshot(place, version), filesystem=place.filesystem))
 

@@ -88,6 +88,10 @@ class Schema:
                 return column
         raise ColumnNotFoundError.of(name, self.names, table=f"schema {self.name!r}")
 
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is a column of a name."""
+        return name in self.names
+
     def __iter__(self) -> Iterator[Field]:
         """Return an iterator over the columns."""
         return iter(self.fields)

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock._engine.batch import Draw, ragged_schedule, schedule
+from penstock._engine.batch import Draw, Schedule, ragged_schedule, schedule
 from penstock._engine.deal import Hand, hands
 from penstock.model import Deal, Position
+from penstock.stretches import Stretches
 
 NINE = Deal(lanes=2, stride=2, ranks=2)
+
+
+def spelt(batches: Schedule, step: int) -> Stretches:
+    """Return the part of the epoch's sequence that a batch reads."""
+    draw = batches.draw(step)
+    return batches.hand.stretches(draw.start, draw.stop) + draw.fill
 
 
 def test_drop_stops_before_a_batch_that_some_rank_cannot_fill() -> None:
     """Rank 1 has a fifth row, which is left out with rank 0's."""
     batches = schedule(hands(9, (NINE,)), NINE, 1, size=2, last="drop")
 
-    assert [batches.draw(step).stretches for step in range(len(batches))] == [((4, 6),), ((6, 8),)]
+    assert [spelt(batches, step) for step in range(len(batches))] == [((4, 6),), ((6, 8),)]
 
 
 def test_pad_repeats_a_row_and_counts_the_valid_ones() -> None:
     """What fills up is not read again."""
     batches = schedule(hands(9, (NINE,)), NINE, 1, size=2, last="pad")
 
-    assert batches.draw(2) == Draw(stretches=((8, 9),), valid=1, size=2)
+    assert batches.draw(2) == Draw(start=4, stop=5, valid=1, size=2)
+    assert spelt(batches, 2) == ((8, 9),)
 
 
 def test_a_rank_without_rows_pads_with_the_first_row_of_another() -> None:
@@ -30,16 +38,16 @@ def test_a_rank_without_rows_pads_with_the_first_row_of_another() -> None:
     deals = (Deal(lanes=1, stride=2, ranks=1, rows=8), Deal(lanes=3, stride=2, ranks=3))
     dealt = hands(9, deals)
 
-    assert schedule(dealt, deals[-1], 0, size=2, last="pad").draw(0) == Draw(stretches=((8, 9),), valid=0, size=2)
-    assert schedule(dealt, deals[-1], 0, size=2, last="wrap").draw(0).stretches == ((8, 9), (8, 9))
+    assert schedule(dealt, deals[-1], 0, size=2, last="pad").draw(0) == Draw(start=0, stop=0, fill=((8, 9),), valid=0, size=2)
+    assert spelt(schedule(dealt, deals[-1], 0, size=2, last="wrap"), 0) == ((8, 9), (8, 9))
 
 
 def test_wrap_goes_on_with_the_beginning_as_often_as_it_takes() -> None:
     """A rank of three rows fills a batch of eight with them over and over."""
     deal = Deal(lanes=1, stride=8, ranks=1)
 
-    found = schedule(hands(3, (deal,)), deal, 0, size=8, last="wrap").draw(0)
-    assert found == Draw(stretches=((0, 3), (0, 3), (0, 2)), valid=8, size=8)
+    found = schedule(hands(3, (deal,)), deal, 0, size=8, last="wrap")
+    assert found.draw(0) == Draw(start=0, stop=3, fill=((0, 3), (0, 2)), valid=8, size=8)
 
 
 def test_an_epoch_of_no_rows_has_no_batches() -> None:
@@ -56,6 +64,6 @@ def test_batches_of_unequal_sizes_end_at_their_edges() -> None:
     batches = ragged_schedule(Hand((((10, 16),),), stride=6), 1, np.array([0, 2, 5]))
     start = Position(deals=(Deal(lanes=1, stride=6, ranks=1, rows=1),))
 
-    assert [batches.draw(step).stretches for step in range(len(batches))] == [((11, 13),), ((13, 16),)]
+    assert [spelt(batches, step) for step in range(len(batches))] == [((11, 13),), ((13, 16),)]
     assert batches.position(start, 1).deals[-1].rows == 3
     assert batches.position(start, 2) == Position(epoch=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,16 +165,28 @@ def test_small_files_are_whole_units_up_to_an_eighth_of_a_window() -> None:
 @pytest.mark.parametrize("name", ["rows", "window_bytes", "unit_rows"])
 def test_a_window_without_rows_is_refused(name: str) -> None:
     """Numbers of a window are positive."""
-    expected = f"WindowShuffle got {name}=0. A window has at least one row. Give a positive number, or none."
+    expected = f"WindowShuffle got {name}=0. A positive whole number was expected. Give one, or leave it out."
     with pytest.raises(ps.errors.ArgumentError) as caught:
         ps.WindowShuffle(**{name: 0})
 
     assert str(caught.value) == expected
 
 
+@pytest.mark.parametrize("number", [3.0, "3", True, float("nan"), 1 << 70])
+def test_what_is_no_whole_number_is_refused(number: Any) -> None:
+    """Numbers of NumPy will do, and nothing that only looks like a number."""
+    for make in (ps.WindowShuffle, ps.ExactShuffle, ps.InOrder):
+        with pytest.raises(ps.errors.ArgumentError, match="A positive whole number was expected"):
+            make(number)
+
+    three: Any = np.int64(3)
+    assert ps.WindowShuffle(three) == ps.WindowShuffle(3)
+    assert type(ps.WindowShuffle(three).rows) is int
+
+
 def test_an_exact_shuffle_fetches_at_least_a_row() -> None:
     """The number of rows is positive."""
-    expected = "ExactShuffle got rows=-1. At least one row is fetched at a time. Give a positive number, or none."
+    expected = "ExactShuffle got rows=-1. A positive whole number was expected. Give one, or leave it out."
     with pytest.raises(ps.errors.ArgumentError) as caught:
         ps.ExactShuffle(rows=-1)
 

@@ -7,42 +7,57 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock._engine.gather import Gather
+from penstock._engine.decode import Column
+from penstock._engine.execute import Pool
+from penstock._engine.gather import Gather, Rows, Wanted
 from penstock._engine.question import Question
+from penstock._engine.stream import arranged
 from penstock._engine.table import Table
-from penstock._engine.transform import Batch, apply_map, apply_stack, by_row
-from penstock.errors import ArgumentError
+from penstock._engine.transform import Batch, apply_map, by_row
+from penstock.errors import ArgumentError, RowNotFoundError
 from penstock.model import IntArray
 from penstock.shuffles import InOrder
 
-__all__ = ["numbered", "to_arrow"]
+__all__ = ["columns_of", "numbered", "to_arrow", "wanted"]
 
 
 def numbered(table: Table, question: Question, rows: Sequence[int] | IntArray) -> Batch:
     """Return rows by number, in the order asked for, as one batch.
 
     Raises:
-        ArgumentError: If the dataset is shuffled or batched, or has not so many rows.
+        ArgumentError: If the dataset is shuffled or batched, or what is asked for is no number.
+        RowNotFoundError: If there are not so many rows.
     """
     _stored_only(question, "Rows by number count")
     planned = table.plan(question)
-    wanted = np.asarray(rows, dtype=np.int64).reshape(-1)
+    asked = _numbers(rows)
     found = planned.plan.num_rows
-    outside = wanted[(wanted < -found) | (wanted >= found)]
+    outside = asked[(asked < -found) | (asked >= found)]
     if len(outside):
         msg = (
             f"Row {outside[0]} is not among the {found} rows of {table.snapshot.table}. "
             "Rows count from 0, or from -1 backwards."
         )
-        raise ArgumentError(msg)
-    wanted = np.where(wanted < 0, wanted + found, wanted)
-    gather = Gather(planned.reader, planned.plan, columns_of(table, question), row_ids=question.row_ids)
-    batch, _ = gather.load(InOrder().arrange(planned.plan.counts, seed=0, epoch=0).scattered(wanted))
-    for stack in question.stacks:
-        batch = apply_stack(stack, batch)
-    for step in question.maps:
-        batch = apply_map(by_row(step), batch, wanted, (question.seed, 0), resize=False)
+        raise RowNotFoundError(msg)
+    asked = np.where(asked < 0, asked + found, asked)
+    gather = Gather(planned.reader, planned.plan, wanted(table, question), Pool(1))
+    held = gather.fetch(InOrder().arrange(planned.plan.counts, seed=0, epoch=0).scattered(asked))
+    batch = arranged(question, gather, Rows(pieces=((held, 0, len(asked)),), places=(0,)).put_together(gather))
+    for number, step in enumerate(question.maps):
+        batch = apply_map(by_row(step), batch, asked, (question.seed, 0, number), resize=False)
     return batch
+
+
+def _numbers(rows: object) -> IntArray:
+    """Return numbers of rows as an array, which they must be."""
+    found = np.asarray(rows)
+    if found.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    if found.dtype.kind not in "iu":
+        hint = " Of a mask, take numpy.flatnonzero(mask)." if found.dtype.kind == "b" else ""
+        msg = f"Rows are counted by whole numbers, and {rows!r} is {found.dtype}. Give numbers from 0 on.{hint}"
+        raise ArgumentError(msg)
+    return found.astype(np.int64).reshape(-1)
 
 
 def to_arrow(table: Table, question: Question) -> pa.Table:
@@ -56,9 +71,16 @@ def to_arrow(table: Table, question: Question) -> pa.Table:
         msg = "to_arrow shows rows as they are stored, and this dataset has maps or stacks. Iterate over it, or leave them out."
         raise ArgumentError(msg)
     planned = table.plan(question)
-    gather = Gather(planned.reader, planned.plan, columns_of(table, question), row_ids=question.row_ids)
+    gather = Gather(planned.reader, planned.plan, wanted(table, question), Pool(1))
     parts = [gather.unit(int(unit)) for unit in np.flatnonzero(planned.plan.counts)]
     return pa.concat_tables(parts) if parts else gather.nothing()
+
+
+def wanted(table: Table, question: Question) -> Wanted:
+    """Return what is read of each row."""
+    policies = {column.name: column for column in question.policies}
+    columns = tuple(policies.get(name) or Column(name=name) for name in columns_of(table, question))
+    return Wanted(columns=columns, stacks=question.stacks, row_ids=question.row_ids)
 
 
 def columns_of(table: Table, question: Question) -> tuple[str, ...]:
@@ -68,9 +90,12 @@ def columns_of(table: Table, question: Question) -> tuple[str, ...]:
 
 def _stored_only(question: Question, what: str) -> None:
     """Refuse to count rows in an order that differs from epoch to epoch."""
-    if question.shuffled or question.size is not None or question.world_size > 1 or question.lazy:
+    if question.lazy:
+        msg = f"{what} the rows that pass, and a lazy filter has not counted them. Leave lazy=True out."
+        raise ArgumentError(msg)
+    if question.shuffled or question.size is not None or question.world_size > 1:
         msg = (
-            f"{what} in stored order, and this dataset is shuffled, batched, sharded or filtered lazily. "
+            f"{what} in stored order, and this dataset is shuffled, batched or sharded. "
             "Ask the dataset before .shuffle(), .batch() and .shard()."
         )
         raise ArgumentError(msg)

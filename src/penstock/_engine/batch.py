@@ -24,12 +24,16 @@ class Draw:
     """What one batch is made of.
 
     Attributes:
-        stretches: The part of the epoch's sequence to read.
-        valid: How many of the batch's rows are its own; the rest only fill it up.
+        start: The first of the rank's rows in it, counted in the rank's hand.
+        stop: The row after the last.
+        fill: A part of the epoch's sequence that follows, to fill the batch up.
+        valid: How many of the batch's rows count.
         size: Rows of the batch; where it is more than was read, the last row read is repeated.
     """
 
-    stretches: Stretches
+    start: int
+    stop: int
+    fill: Stretches = ()
     valid: int
     size: int
 
@@ -69,13 +73,12 @@ class Schedule:
     def draw(self, step: int) -> Draw:
         """Return what batch number `step` is made of."""
         start, stop = self.consumed(step), self.consumed(step + 1)
-        own = self.hand.stretches(start, stop)
-        valid = stop - start
-        if self.last in ("drop", "uneven") or valid == self.size:
-            return Draw(stretches=own, valid=valid, size=valid)
+        own = stop - start
+        if self.last in ("drop", "uneven") or own == self.size:
+            return Draw(start=start, stop=stop, valid=own, size=own)
         if self.last == "pad":
-            return Draw(stretches=own or self.spare, valid=valid, size=self.size)
-        return Draw(stretches=own + self._fill(self.size - valid), valid=self.size, size=self.size)
+            return Draw(start=start, stop=stop, fill=() if own else self.spare, valid=own, size=self.size)
+        return Draw(start=start, stop=stop, fill=self._fill(self.size - own), valid=self.size, size=self.size)
 
     def _fill(self, rows: int) -> Stretches:
         """Return rows of the rank's beginning, over again as often as it takes."""
@@ -102,7 +105,7 @@ def schedule(hands: Sequence[Hand], deal: Deal, rank: int, *, size: int, last: L
         >>> [len(schedule(hands(9, (deal,)), deal, 0, size=2, last=last)) for last in ("drop", "pad", "wrap", "uneven")]
         [2, 3, 3, 2]
     """
-    left = [hand.num_rows - deal.consumed(number) for number, hand in enumerate(hands)]
+    left = [max(0, hand.num_rows - deal.consumed(number)) for number, hand in enumerate(hands)]
     if last == "drop":
         steps = min(left) // size
     elif last == "uneven":
@@ -120,6 +123,6 @@ def ragged_schedule(hand: Hand, start: int, edges: IntArray) -> Schedule:
         >>> import numpy as np
         >>> from penstock._engine.deal import Hand
         >>> ragged_schedule(Hand((((0, 5),),), stride=5), 1, np.array([0, 3, 4])).draw(1)
-        Draw(stretches=((4, 5),), valid=1, size=1)
+        Draw(start=4, stop=5, fill=(), valid=1, size=1)
     """
     return Schedule(hand=hand, start=start, steps=len(edges) - 1, size=1, last="uneven", edges=edges)

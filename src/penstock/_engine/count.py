@@ -6,11 +6,15 @@ import contextlib
 import os
 import tempfile
 import warnings
+from collections import deque
+from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from penstock._engine.execute import Pool, Urgency, default_threads
 from penstock._engine.read import Reader, Unit
 from penstock._engine.storage import cache_directory
 from penstock.model import IntArray, Units
@@ -29,11 +33,27 @@ def counted(units: Units, reader: Reader, name: str) -> Units:
     path = cache_directory() / "counts" / f"{name}.npy"
     found = _kept(path, len(open_units))
     if found is None:
-        found = np.array([reader.count(Unit.of(units, int(unit))) for unit in open_units], dtype=np.int64)
+        found = _counts(units, open_units, reader)
         _keep(path, found)
     counts = units.counts.copy()
     counts[open_units] = found
     return replace(units, counts=counts)
+
+
+def _counts(units: Units, which: IntArray, reader: Reader) -> IntArray:
+    """Return the counts of some units, counted on threads."""
+    pool = Pool(default_threads())
+    try:
+        tasks = deque[Future[int]]()
+        found = []
+        for index in which.tolist():
+            tasks.append(pool.submit(Urgency.READ, partial(reader.count, Unit.of(units, index))))
+            if len(tasks) > 2 * pool.threads:
+                found.append(tasks.popleft().result())
+        found += [task.result() for task in tasks]
+    finally:
+        pool.close()
+    return np.array(found, dtype=np.int64)
 
 
 def _kept(path: Path, expected: int) -> IntArray | None:

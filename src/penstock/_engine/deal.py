@@ -65,19 +65,41 @@ class Hand:
             >>> Hand((((0, 5),), ((5, 10),)), stride=2).stretches(3, 10)
             ((6, 7), (2, 4), (7, 9), (4, 5), (9, 10))
         """
-        if len(self.lanes) == 1:
-            return between(self.lanes[0], start, stop)
-        found: list[tuple[int, int]] = []
-        before = self.taken(start)
-        turn = len(self.lanes) * self.stride
-        end = min((start // turn + 1) * turn, stop) if start // turn < self._full_turns else stop
-        while start < stop:
-            after = self.taken(end)
-            for lane, low, high in zip(self.lanes, before, after, strict=True):
-                found.extend(between(lane, low, high))
-            start, before = end, after
-            end = min(end + turn, stop) if end // turn < self._full_turns else stop
+        used, found = list(self.taken(start)), list[tuple[int, int]]()
+        for slot, rows in self.turns(start, stop):
+            found += between(self.lanes[slot], used[slot], used[slot] + rows)
+            used[slot] += rows
         return tuple(found)
+
+    def turns(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return how many rows of which lane make up rows `start..stop` of the rank, in turn.
+
+        Example:
+            >>> Hand((((0, 5),), ((5, 10),)), stride=2).turns(3, 10)
+            [(1, 1), (0, 2), (1, 2), (0, 1), (1, 1)]
+        """
+        if len(self.lanes) == 1:
+            return [(0, stop - start)] if start < stop else []
+        found: list[tuple[int, int]] = []
+        turn = len(self.lanes) * self.stride
+        before = self.taken(start)
+        while start < stop:
+            end = min((start // turn + 1) * turn, stop) if start // turn < self._full_turns else stop
+            after = self.taken(end)
+            found += [(slot, high - low) for slot, (low, high) in enumerate(zip(before, after, strict=True)) if high > low]
+            start, before = end, after
+        return found
+
+    def ahead(self, start: int) -> tuple[Stretches, ...]:
+        """Return what is left of each lane when the rank has consumed `start` rows.
+
+        Example:
+            >>> Hand((((0, 5),), ((5, 10),)), stride=2).ahead(3)
+            (((2, 5),), ((6, 10),))
+        """
+        return tuple(
+            between(lane, used, total) for lane, used, total in zip(self.lanes, self.taken(start), self.lengths, strict=True)
+        )
 
     def rest(self, rows: int) -> Stretches:
         """Return what the rank leaves when it has consumed `rows`, lane after lane.
@@ -86,10 +108,7 @@ class Hand:
             >>> Hand((((0, 5),), ((5, 10),)), stride=2).rest(7)
             ((4, 5), (8, 10))
         """
-        left = (
-            between(lane, used, total) for lane, used, total in zip(self.lanes, self.taken(rows), self.lengths, strict=True)
-        )
-        return joined(left)
+        return joined(self.ahead(rows))
 
 
 def first_deal(*, ranks: int, lanes: int | None, size: int) -> Deal:
@@ -132,14 +151,17 @@ def hands(num_rows: int, deals: tuple[Deal, ...]) -> list[Hand]:
         lanes = cut(stream, deal.lanes)
         share = deal.lanes // deal.ranks
         dealt = [Hand(tuple(lanes[at : at + share]), deal.stride) for at in range(0, deal.lanes, share)]
+        largest = max(hand.num_rows for hand in dealt)
         for rank, hand in enumerate(dealt):
-            if deal.consumed(rank) > hand.num_rows:
+            # One number for all ranks may be that of a rank which was dealt a row more than others.
+            most = hand.num_rows if isinstance(deal.rows, tuple) else largest
+            if deal.consumed(rank) > most:
                 msg = (
                     f"Deal {number} of the state says that rank {rank} has consumed {deal.consumed(rank)} rows, but it was "
                     f"dealt {hand.num_rows}. The state was damaged or belongs to another table. Start without it."
                 )
                 raise StateError(msg)
-        stream = joined(hand.rest(deal.consumed(rank)) for rank, hand in enumerate(dealt))
+        stream = joined(hand.rest(min(deal.consumed(rank), hand.num_rows)) for rank, hand in enumerate(dealt))
     return dealt
 
 
@@ -158,7 +180,11 @@ def redeal(num_rows: int, deals: tuple[Deal, ...], *, ranks: int, size: int) -> 
     last = deals[-1]
     if ranks == last.ranks:
         return deals
-    used = {taken for rank, hand in enumerate(hands(num_rows, deals)) for taken in hand.taken(last.consumed(rank))}
+    used = {
+        taken
+        for rank, hand in enumerate(hands(num_rows, deals))
+        for taken in hand.taken(min(last.consumed(rank), hand.num_rows))
+    }
     if last.lanes % ranks == 0 and len(used) == 1 and min(used) % last.stride == 0:
         return (*deals[:-1], replace(last, ranks=ranks, rows=min(used) * (last.lanes // ranks)))
     # A deal of which nothing was taken leaves no trace, so that restarts without progress do not add up.

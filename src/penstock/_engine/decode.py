@@ -1,65 +1,340 @@
-"""Arrow becomes NumPy, a column at a time."""
+"""Arrow becomes NumPy, a column at a time, as `docs/types.md` promises.
+
+One walk goes down a column's type, through extensions and lists to the values, and back up, where lists are cut, padded or
+reshaped. What a null becomes is worked out once, before the walk, in `_Way`. A refusal far down knows the place of an item;
+each list on its way up turns that into the place of the list, so that what leaves names the row.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.dtypes import numpy_type
+from penstock import dtypes
+from penstock.dtypes import Marks, Values
 from penstock.errors import DataError
+from penstock.policies import (
+    DEFAULT_NULLS,
+    DEFAULT_RAGGED,
+    AsObjects,
+    DefaultNulls,
+    Fill,
+    Mask,
+    Nulls,
+    Offsets,
+    Pad,
+    Ragged,
+    RaiseIfRagged,
+    RaiseOnNull,
+    fitted,
+    zero,
+)
 
-__all__ = ["decode"]
+__all__ = ["CellError", "Column", "decode"]
+
+PERMUTED = re.compile(r"extension<arrow\.variable_shape_tensor\[value_type=.*?, ndim=\d+, permutation=\[([\d,]+)\]")
 
 
-def decode(column: pa.ChunkedArray, name: str, where: str) -> npt.NDArray[Any]:
-    """Return a column as one array, rows first; read-only where it still is Arrow's memory.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """How one column is decoded: its name, and what becomes of its nulls and its ragged lists."""
 
-    Nulls are NaN among floats, NaT among times and None among objects; integers and booleans have no value for them.
+    name: str
+    nulls: Nulls = DEFAULT_NULLS
+    ragged: Ragged = DEFAULT_RAGGED
+
+
+class CellError(DataError):
+    """A cell cannot be decoded as asked.
+
+    Attributes:
+        column: The name of the column.
+        problem: What is wrong, what was expected and what to do, but not where.
+        row: The row it is about, counted in the array that was decoded; None where it is about all of them.
+    """
+
+    def __init__(self, column: str, problem: str, row: int | None = None) -> None:
+        """Store what is wrong, and where."""
+        super().__init__(column, problem, row)
+        self.column, self.problem, self.row = column, problem, row
+
+    def __str__(self) -> str:
+        """Return the whole sentence."""
+        return f"Column {self.column!r}{'' if self.row is None else f', row {self.row}'}: {self.problem}"
+
+
+def decode(array: pa.Array | pa.ChunkedArray, column: Column) -> dict[str, Values]:
+    """Return a column as arrays, rows first; read-only where they still are Arrow's memory.
+
+    Beside the column itself there is `<name>_valid` under `Mask`, and of lists `<name>_length` under `Pad` and
+    `<name>_offsets` under `Offsets`.
 
     Raises:
-        DataError: If an integer or boolean column has nulls.
+        CellError: If there is a null or a list that the column's policies have no place for.
+        ArgumentError: If the value of a policy does not fit the column.
+
+    Example:
+        >>> decode(pa.array([1.5, None]), Column(name="x", nulls=Mask()))
+        {'x': array([1.5, 0. ]), 'x_valid': array([ True, False])}
     """
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):  # no chunk at all
-        array = pa.array([], type=column.type)
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    dtype, shape = numpy_type(array.type)
-    if dtype.kind == "O":
-        return _objects(array)
-    if not shape:
-        return _fixed(array, dtype, name, where)
-    return _cells(array, name, where)
+    way = _Way.of(column, array.type)
+    chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
+    try:
+        cells = _joined(chunks or [pa.nulls(0, array.type)], way)
+    except _Refused as refused:
+        raise CellError(column.name, refused.tell(*refused.places), *refused.places[:1]) from refused.__cause__
+    except DataError as error:
+        raise CellError(column.name, str(error)) from None
+    found = {"": cells.values, "_length": cells.length, "_offsets": cells.offsets, "_valid": cells.valid}
+    return {column.name + suffix: values for suffix, values in found.items() if values is not None}
 
 
-def _fixed(array: pa.Array, dtype: np.dtype[Any], name: str, where: str) -> npt.NDArray[Any]:
-    if array.null_count and dtype.kind in "iub":
-        msg = (
-            f"{where}, column {name!r}: {array.null_count} of {len(array)} values are null, and {dtype} has no value for a "
-            f"null. Keep the rows without: .where(penstock.col({name!r}).is_not_null())."
-        )
-        raise DataError(msg)
-    found: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
-    return found if found.dtype == dtype else found.astype(dtype)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """What becomes of nulls and lists, worked out for the values of one column.
+
+    Attributes:
+        name: The column's name.
+        nulls: What was asked for nulls.
+        ragged: What becomes of lists here.
+        refuses: Whether a null among the values is an error.
+        stand_in: What it becomes otherwise.
+        padding: What lists are filled up with.
+        inner: Whether these are items of lists.
+    """
+
+    name: str
+    nulls: Nulls
+    ragged: Ragged
+    refuses: bool
+    stand_in: Any
+    padding: Any
+    inner: bool = False
+
+    @classmethod
+    def of(cls, column: Column, kind: pa.DataType) -> _Way:
+        """Return what becomes of a column of an Arrow type."""
+        nulls, ragged, (dtype, shape) = column.nulls, column.ragged, dtypes.numpy_type(kind)
+        refuses = isinstance(nulls, RaiseOnNull) or (isinstance(nulls, DefaultNulls) and dtype.kind in "biu")
+        stand_in = fitted(nulls, kind, column.name) if isinstance(nulls, Fill) else zero(dtype)
+        if isinstance(nulls, DefaultNulls) and dtype.kind == "f":
+            stand_in = np.nan
+        padding = fitted(ragged, kind, column.name) if isinstance(ragged, Pad) and None in shape else None
+        return cls(name=column.name, nulls=nulls, ragged=ragged, refuses=refuses, stand_in=stand_in, padding=padding)
+
+    def null(self, valid: npt.NDArray[np.bool_], reason: str) -> _Refused:
+        """Return the refusal of the first null."""
+        what = "an item is" if self.inner else "the value is"
+        if isinstance(self.nulls, RaiseOnNull):
+            reason = f"{self.nulls} refuses nulls"
+        remedy = f"Say what a null becomes: .nulls(penstock.Fill(value), {self.name!r}), or penstock.Mask()"
+        if not self.inner:
+            remedy += f", or keep the rows that have a value: .where(penstock.col({self.name!r}).is_not_null())"
+        return _Refused(lambda _: f"{what} null, and {reason}. {remedy}.", int(valid.argmin()))
 
 
-def _cells(array: pa.Array, name: str, where: str) -> npt.NDArray[Any]:
-    """Return lists as one array where all are of one length by type, else as an object array of arrays."""
-    if pa.types.is_fixed_size_list(array.type) and not array.null_count:
-        inner = decode(pa.chunked_array([array.flatten()]), name, where)
-        return inner.reshape(len(array), array.type.list_size, *inner.shape[1:])
-    found = np.empty(len(array), dtype=object)
-    for row, cell in enumerate(array):
-        if cell.is_valid:
-            found[row] = decode(pa.chunked_array([cell.values]), name, where)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cells:
+    """Decoded cells: their values, where they are valid under `Mask`, and what tells lists apart."""
+
+    values: Values
+    valid: Values | None = None
+    length: Values | None = None
+    offsets: Values | None = None
+
+    def each(self, change: Callable[[Values], Values]) -> _Cells:
+        """Return these cells with all arrays changed alike; flat values, which offsets tell apart, stay as they are."""
+        if self.offsets is not None:
+            return self
+        valid, length = (None if found is None else change(found) for found in (self.valid, self.length))
+        return _Cells(values=change(self.values), valid=valid, length=length)
+
+
+class _Refused(Exception):  # noqa: N818 - never leaves this room
+    """Something has no place in the result: how to tell it, and the places that it is about, the row to blame first."""
+
+    def __init__(self, tell: Callable[..., str], *places: int) -> None:
+        super().__init__()
+        self.tell, self.places = tell, places
+
+
+@contextmanager
+def _placed(outer: Callable[[int], int]) -> Iterator[None]:
+    """Turn the places of a refusal from inside into places outside."""
+    try:
+        yield
+    except _Refused as refused:
+        raise _Refused(refused.tell, *(int(outer(place)) for place in refused.places)) from None
+
+
+def _joined(chunks: list[pa.Array], way: _Way) -> _Cells:
+    """Return the cells of several arrays of one type."""
+    dense = None in dtypes.numpy_type(chunks[0].type)[1] and not isinstance(way.ragged, AsObjects)
+    if len(chunks) > 1 and dense:  # one array needs all lengths
+        try:
+            chunks = [pa.concat_arrays(chunks)]
+        except pa.ArrowInvalid as error:
+            problem = f"its {len(chunks)} parts do not fit one Arrow array, which counts to 2**31. Read fewer rows at a time."
+            raise _Refused(lambda: problem) from error
+    first, parts = 0, []
+    for chunk in chunks:
+        with _placed(first.__add__):
+            parts.append(_cells(chunk, way, None))
+        first += len(chunk)
+    if len(parts) == 1:
+        return parts[0]
+    valid = None if parts[0].valid is None else np.concatenate([part.valid for part in parts])
+    return _Cells(values=np.concatenate([part.values for part in parts]), valid=valid)
+
+
+def _cells(array: pa.Array, way: _Way, present: Marks) -> _Cells:
+    """Return the cells of an array; `present` is False for those that are null because what holds them is."""
+    kind, extension = array.type, dtypes.extension_name(array.type)
+    if pa.types.is_fixed_size_list(kind) or dtypes.is_ragged(kind):
+        return (_lists if dtypes.is_ragged(kind) else _fixed_lists)(array, way, present)
+    if dtypes.is_encoded(kind) and dtypes.is_compound(kind.value_type):
+        return _cells(dtypes.plain(array), way, present)
+    if extension == dtypes.TENSOR:
+        order = [0, *(axis + 1 for axis in kind.permutation or range(len(kind.shape)))]
+        stored = _cells(array.storage, way, present)
+        return stored.each(lambda found: found.reshape(len(array), *kind.shape).transpose(order))
+    if extension not in {None, dtypes.BOOL8, dtypes.UUID, dtypes.VARIABLE_TENSOR}:
+        return _cells(array.storage, way, present)
+    values, valid = _variable_tensors(array, way) if extension == dtypes.VARIABLE_TENSOR else _values(array)
+    valid = dtypes.both(valid, present)
+    if valid is not None and not valid.all():
+        if way.refuses:
+            raise way.null(valid, f"{values.dtype} has no value for a null")
+        values = values if values.flags.writeable else values.copy()
+        values[~valid] = way.stand_in
+    if not isinstance(way.nulls, Mask):
+        return _Cells(values=values)
+    return _Cells(values=values, valid=np.ones(len(array), np.bool_) if valid is None else valid)
+
+
+def _values(array: pa.Array) -> tuple[Values, Marks]:
+    """Return the values of an array, and where they are no nulls."""
+    try:
+        return dtypes.values(array)
+    except UnicodeDecodeError as error:
+        if dtypes.is_encoded(array.type):  # no row may stand for what is wrong
+            return _values(dtypes.plain(array))
+        problem = f"its text is not UTF-8: {error}. Write it anew, or as binary, which may be any bytes."
+    row = next(row for row in range(len(array)) if _is_garbled(array.slice(row, 1)))
+    raise _Refused(lambda _: problem, row)
+
+
+def _is_garbled(array: pa.Array) -> bool:
+    """Return whether there is text in an array that is not UTF-8."""
+    try:
+        dtypes.values(array)
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
+def _fixed_lists(array: pa.Array, way: _Way, present: Marks) -> _Cells:
+    """Return lists whose type fixes their length, as one dimension more."""
+    rows, size = len(array), array.type.list_size
+    valid = dtypes.both(dtypes.valid(array), present)
+    if valid is not None and isinstance(way.nulls, DefaultNulls | RaiseOnNull):
+        raise way.null(valid, f"{array.type} has no value for a null")
+    with _placed(lambda item: item // size):
+        inside = None if valid is None else np.repeat(valid, size)
+        items = _cells(array.values.slice(array.offset * size, rows * size), replace(way, inner=True), inside)
+    return items.each(lambda found: found.reshape(rows, size, *found.shape[1:]))
+
+
+def _lists(array: pa.Array, way: _Way, present: Marks) -> _Cells:
+    """Return lists of any length, as the column's policy says."""
+    flat, length, valid = dtypes.items(array, present)
+    room = isinstance(way.nulls, Fill | Mask) or (isinstance(way.nulls, DefaultNulls) and isinstance(way.ragged, AsObjects))
+    if valid is not None and not room:
+        raise way.null(valid, f"{way.ragged} has no place for a null list")
+    width = _width(length, valid, way)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(length)])
+    inner: Ragged = DEFAULT_RAGGED if isinstance(way.ragged, Offsets) else way.ragged
+    if isinstance(inner, Pad):
+        inner = replace(inner, length=None, truncate=False)
+    with _placed(lambda item: int(np.searchsorted(offsets, item, "right")) - 1):
+        items = _cells(flat, replace(way, inner=True, ragged=inner), None)
+    if isinstance(way.ragged, Offsets):
+        return _Cells(values=items.values, valid=items.valid, offsets=offsets)
+    if isinstance(way.ragged, AsObjects):
+        missing = None if valid is None or isinstance(way.nulls, Fill) else ~valid
+        return items.each(lambda found: _cut(found, offsets, missing))
+    values = _dense(items.values, length, width, way.padding if isinstance(way.ragged, Pad) else way.stand_in)
+    marks = None if items.valid is None else _dense(items.valid, length, width, padding=False)
+    return _Cells(values=values, valid=marks, length=length if isinstance(way.ragged, Pad) else None)
+
+
+def _cut(items: Values, offsets: Values, missing: Marks) -> Values:
+    """Return items as an object array of views of them, None where a list is missing."""
+    edges = offsets.tolist()
+    found = np.fromiter((items[start:stop] for start, stop in pairwise(edges)), object, len(edges) - 1)
+    if missing is not None:
+        found[missing] = None
     return found
 
 
-def _objects(array: pa.Array) -> npt.NDArray[Any]:
-    """Return Python values in an object array, which is never guessed into another shape or type."""
-    found = np.empty(len(array), dtype=object)
-    found[:] = array.to_pylist()
+def _width(length: Values, valid: Marks, way: _Way) -> int:
+    """Return how long all lists are made, or must be, where that is asked for."""
+    there = np.arange(len(length)) if valid is None else np.flatnonzero(valid)
+    what, other = ("a list in it has", "one of") if way.inner else ("the list has", "that of")
+    if isinstance(way.ragged, Pad):
+        longest = int(length.max(initial=0))
+        width = longest if way.ragged.length is None else int(way.ragged.length)
+        if longest > width and not way.ragged.truncate:
+            row = int((length > width).argmax())
+            problem = f"{what} {length[row]} values, and {way.ragged} has room for {width}. "
+            raise _Refused(lambda _: problem + "Give a larger length, or truncate=True to cut.", row)
+        return width
+    width = int(length[there[0]]) if len(there) else 0
+    odd = there[length[there] != width]
+    if len(odd) and isinstance(way.ragged, RaiseIfRagged):
+        found = f"{what} {length[odd[0]]} values"
+        wanted = f"{width}. {way.ragged} needs one length. Use Pad(), Offsets() or AsObjects()."
+        raise _Refused(lambda _, row: f"{found}, and {other} row {row} has {wanted}", int(odd[0]), int(there[0]))
+    return width
+
+
+def _dense(items: Values, length: Values, width: int, padding: Any) -> Values:
+    """Return lists as rows of one width, cut or filled up at their end."""
+    shape = (len(length), width, *items.shape[1:])
+    if (length == width).all():
+        return items.reshape(shape)
+    if length.max() > width:
+        place = np.arange(len(items)) - np.repeat(np.cumsum(length) - length, length)
+        items = items[place < width]
+    found = np.full(shape, padding, items.dtype)
+    found[np.arange(width) < length[:, None]] = items
     return found
+
+
+def _variable_tensors(array: pa.Array, way: _Way) -> tuple[Values, Marks]:
+    """Return tensors that differ in shape as an object array."""
+    data, sizes = array.storage.field(0), array.storage.field(1)
+    valid = dtypes.both(dtypes.valid(array), dtypes.both(dtypes.valid(data), dtypes.valid(sizes)))
+    nulls = way.nulls if isinstance(way.nulls, RaiseOnNull) and valid is None else DEFAULT_NULLS
+    lists = _cells(data, replace(_Way.of(Column(name=way.name, nulls=nulls), data.type), inner=True), valid).values
+    permuted = PERMUTED.match(str(array.type))  # pyarrow tells it nowhere else
+    axes = None if permuted is None else [int(axis) for axis in permuted[1].split(",")]
+    found: Values = np.empty(len(array), object)
+    for row, shape in enumerate(dtypes.python_values(sizes)):
+        if valid is not None and not valid[row]:
+            continue
+        if prod(shape) != len(lists[row]):
+            text = f"the tensor has {len(lists[row])} values, and its shape is {shape}. Both must agree. Write the table anew."
+            raise _Refused(lambda _, text=text: text, row)
+        cell = lists[row].reshape(shape)
+        found[row] = cell if axes is None else cell.transpose(axes)
+    return found, valid

@@ -1,10 +1,19 @@
-"""What footers say: the row groups of data files and the statistics of the columns a filter asks about."""
+"""What footers say: the row groups of data files and the statistics of the columns a filter asks about.
+
+Footers are parsed here and not by pyarrow, whose column metadata ends the process where a file is hostile or encrypted.
+A bound that is not certain is left out: at worst too much is read, never too little.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +21,38 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
+from penstock._engine import thrift
+from penstock._engine.thrift import Leaf, Only, ThriftError, Wanted, leaves, parse, parse_start
+from penstock._literals import array_of, kind, plain
 from penstock.errors import DataError
 from penstock.model import ColumnRange, IntArray, Snapshot
 
-__all__ = ["RowGroups", "read_footers"]
+__all__ = ["RowGroups", "column_bytes", "read_footers", "read_schema"]
+
+T = TypeVar("T")
+Fields: TypeAlias = dict[int, Any]
+
+TAIL = 64 * 1024  # bytes read at the end of a file, in the hope that the footer is among them
+ENDING = 8  # bytes at the very end: the footer's length and "PAR1"
+LONGEST = 4096  # bytes of a bound; longer ones are not worth their memory
+MOST = 2**48  # rows or bytes of a row group, so that sums of them stay within 64 bits
+_SIZE: Wanted = {thrift.META: {thrift.SIZE: int}}
+_MISSING = Leaf(-1, (), False, {})  # noqa: FBT003 - a column that was added after the file was written
+
+# What the values of a column are: by its annotation, of today or of old files, or else by its physical type.
+BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTES, FIXED = range(8)
+LOGICALS = {5: "decimal", 6: "date", 7: "time", 8: "timestamp", 10: "int", 15: "float"}
+LOGICALS |= dict.fromkeys((1, 4, 12, 13, 14), "bytes")
+CONVERTEDS = {5: "decimal", 6: "date", 7: "time", 8: "time", 9: "timestamp", 10: "timestamp"}
+CONVERTEDS |= dict.fromkeys((0, 4, 19, 20), "bytes")
+CONVERTEDS |= dict.fromkeys((11, 12, 13, 14), "uint") | dict.fromkeys((15, 16, 17, 18), "int")
+PHYSICALS = {BOOLEAN: "bool", INT32: "int", INT64: "int", FLOAT: "float", DOUBLE: "float", BYTES: "bytes", FIXED: "bytes"}
+STORED_AS = {"bool": {BOOLEAN}, "int": {INT32, INT64}, "uint": {INT32, INT64}, "float": {FLOAT, DOUBLE, FIXED}, "date": {INT32}}
+STORED_AS |= {"time": {INT32, INT64}, "timestamp": {INT64}, "decimal": {INT32, INT64, BYTES, FIXED}, "bytes": {BYTES, FIXED}}
+WIDTHS = {BOOLEAN: 1, INT32: 4, INT64: 8, FLOAT: 4, DOUBLE: 8, BYTES: 0}  # in bytes; 0 where each value has its own
+FLOATS = {(FIXED, 2): "<e", (FLOAT, 4): "<f", (DOUBLE, 8): "<d"}
+DAY, UNITS = 86_400 * 10**9, {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}  # in nanoseconds
+LOGICAL_UNITS, CONVERTED_UNITS = {1: 10**6, 2: 10**3, 3: 1}, {7: 10**6, 8: 10**3, 9: 10**6, 10: 10**3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,110 +63,337 @@ class RowGroups:
         file: Index of the data file.
         number: Number in its file.
         rows: Rows stored.
-        ranges: Statistics by column name.
+        size: Bytes on storage, of all columns.
+        ranges: Statistics by column name, in the types that columns are compared in.
     """
 
     file: npt.NDArray[np.int32]
     number: npt.NDArray[np.int32]
     rows: IntArray
+    size: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     ranges: dict[str, ColumnRange] = field(default_factory=dict)
 
 
-class _Gathering:
-    """Statistics of one column, collected a row group at a time."""
+class _Stored(NamedTuple):
+    """How a file stores a column: what values, in which Parquet type, of how many bytes (0: any), unit or scale, and order."""
 
-    def __init__(self, kind: pa.DataType) -> None:
-        self.kind = kind
-        self.raw = pa.types.is_temporal(kind)
-        self.low: list[Any] = []
-        self.high: list[Any] = []
-        self.nulls: list[int] = []
-
-    def add(self, statistics: Any | None, kind: pa.DataType | None) -> None:
-        """Add what one row group says of the column, which it holds as `kind`."""
-        low = high = None
-        if statistics is not None and statistics.has_min_max:
-            # Temporal bounds are taken as the integers they are: Python's times would cut off nanoseconds.
-            if not self.raw:
-                low, high = statistics.min, statistics.max
-            elif kind == self.kind:
-                low, high = statistics.min_raw, statistics.max_raw
-        self.low.append(low)
-        self.high.append(high)
-        self.nulls.append(statistics.null_count if statistics is not None and statistics.has_null_count else -1)
-
-    def range(self) -> ColumnRange:
-        nulls = np.array(self.nulls, dtype=np.int64)
-        return ColumnRange(low=self._array(self.low), high=self._array(self.high), nulls=nulls)
-
-    def _array(self, values: list[Any]) -> pa.Array:
-        try:
-            if self.raw:
-                width = pa.int32() if self.kind.bit_width == pa.int32().bit_width else pa.int64()
-                return pa.array(values, type=width).cast(self.kind)
-            return pa.array(values, type=self.kind, from_pandas=True)  # a bound that is not a number is none
-        except (pa.ArrowException, ValueError, OverflowError, TypeError):
-            # A file may hold the column in another type; what it says of it is then no bound.
-            return pa.nulls(len(values), type=self.kind)
+    family: str
+    physical: int
+    width: int
+    unit: int
+    signed: bool
 
 
-def read_footers(snapshot: Snapshot, files: Iterable[int], columns: Sequence[str], filesystem: pafs.FileSystem) -> RowGroups:
-    """Return the row groups of some data files, with statistics of some columns.
+class _Said(NamedTuple):
+    """What a file says of a column, an entry per row group: bounds as the Arrow type stores them, or None, and nulls."""
+
+    low: list[Any]
+    high: list[Any]
+    nulls: list[int]
+
+
+class _Told(NamedTuple):
+    """What a file says of its row groups, and of the columns asked about."""
+
+    rows: list[int]
+    size: list[int]
+    columns: list[_Said]
+
+
+def read_footers(
+    snapshot: Snapshot, files: Sequence[int], columns: Sequence[str], filesystem: pafs.FileSystem, *, threads: int = 16
+) -> RowGroups:
+    """Return the row groups of some data files, with statistics of some columns, by dotted names.
+
+    A column that a file does not have is null in all its rows; of one below a list nothing is known.
 
     Raises:
-        DataError: If a file is not there, or has no footer that can be read.
+        DataError: If a file is not there, or has no footer that can be read; the first such file is named.
+
+    Example:
+        >>> from penstock.testing import MemoryFormat
+        >>> table = MemoryFormat.of({"id": range(10)}, row_group_rows=4)
+        >>> groups = read_footers(table.snapshot(table.place), [0], ["id"], table.filesystem)
+        >>> groups.rows.tolist(), groups.ranges["id"].high.to_pylist()
+        ([4, 4, 2], [3, 7, 9])
     """
-    gathering = {column: _Gathering(_leaf_type(snapshot.schema, column)) for column in columns}
-    wanted = {_physical(snapshot, column): found for column, found in gathering.items()}
-    file, number, rows = [], [], []
-    for index in files:
-        footer = _footer(snapshot.files.path[index].as_py(), filesystem)
-        leaf = {footer.schema.column(at).path: at for at in range(footer.num_columns)} if wanted else {}
-        kinds = _kinds(footer) if any(found.raw for found in wanted.values()) else {}
-        for at in range(footer.num_row_groups):
-            group = footer.row_group(at)
-            file.append(index)
-            number.append(at)
-            rows.append(group.num_rows)
-            for path, found in wanted.items():
-                found.add(group.column(leaf[path]).statistics if path in leaf else None, kinds.get(path))
-    ranges = {column: found.range() for column, found in gathering.items()}
+    asked = [_column(snapshot, column) for column in columns]
+    paths, types = [path for path, _ in asked], [type_ for _, type_ in asked]
+    layout = _by_schema(lambda every, roots: _layout(every, roots, paths))
+    told = _each(snapshot, files, filesystem, lambda footer: _told(footer, layout(footer) if paths else [], types), threads)
+    counts = [len(one.rows) for one in told]
     return RowGroups(
-        file=np.array(file, dtype=np.int32),
-        number=np.array(number, dtype=np.int32),
-        rows=np.array(rows, dtype=np.int64),
-        ranges=ranges,
+        file=np.repeat(np.array(files, dtype=np.int32), counts),
+        number=np.array(_joined(map(range, counts)), dtype=np.int32),
+        rows=np.array(_joined(one.rows for one in told), dtype=np.int64),
+        size=np.array(_joined(one.size for one in told), dtype=np.int64),
+        ranges={column: _range([one.columns[at] for one in told], types[at]) for at, column in enumerate(columns)},
     )
 
 
-def _footer(path: str, filesystem: pafs.FileSystem) -> pq.FileMetaData:
+def read_schema(path: str, filesystem: pafs.FileSystem) -> pa.Schema:
+    """Return the Arrow schema of one data file, with its metadata.
+
+    Raises:
+        DataError: If the file is not there, or has no footer that can be read.
+
+    Example:
+        >>> from penstock.testing import MemoryFormat
+        >>> table = MemoryFormat.of({"id": range(10)}, row_group_rows=4)
+        >>> read_schema("part-0.parquet", table.filesystem).names
+        ['id']
+    """
+    footer = _footer(path, filesystem)
+    try:
+        leaves(parse(footer, {thrift.SCHEMA: [thrift.ELEMENT]}))
+        whole = footer + len(footer).to_bytes(4, "little") + b"PAR1"
+        return pq.read_metadata(pa.BufferReader(whole)).schema.to_arrow_schema()
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise _broken(path, error) from error
+
+
+def column_bytes(
+    snapshot: Snapshot, files: Sequence[int], columns: Sequence[str], filesystem: pafs.FileSystem, *, threads: int = 16
+) -> dict[str, int]:
+    """Return the bytes that top-level columns take on storage, over some data files.
+
+    Raises:
+        DataError: If a file is not there, or has no footer that can be read; the first such file is named.
+
+    Example:
+        >>> from penstock.testing import MemoryFormat
+        >>> table = MemoryFormat.of({"id": range(10)}, row_group_rows=10)
+        >>> column_bytes(table.snapshot(table.place), [0], ["day"], table.filesystem)
+        {'day': 0}
+    """
+    roots = [snapshot.names.get(column, column).encode() for column in columns]
+    layout = _by_schema(lambda every, _: [[leaf.place for leaf in every if leaf.path[0] == root] for root in roots])
+
+    def tell(footer: bytes) -> list[int]:
+        places = layout(footer)
+        wanted = {thrift.CHUNKS: Only(places={place: _SIZE for of_root in places for place in of_root})}
+        found = [one.get(thrift.CHUNKS, []) for one in parse(footer, {thrift.GROUPS: [wanted]}).get(thrift.GROUPS, [])]
+        return [sum(_size(chunks[at]) for chunks in found for at in of_root if at < len(chunks)) for of_root in places]
+
+    told = _each(snapshot, files, filesystem, tell, threads)
+    return {column: sum(one[at] for one in told) for at, column in enumerate(columns)}
+
+
+def _each(
+    snapshot: Snapshot, files: Sequence[int], filesystem: pafs.FileSystem, tell: Callable[[bytes], T], threads: int
+) -> list[T]:
+    """Return what is told of the footer of each file, in their order, having read them in parallel."""
+
+    def told(part: Sequence[int]) -> list[T]:
+        found = []
+        for path in snapshot.files.path.take(pa.array(part, pa.int64())).to_pylist():
+            footer = _footer(path, filesystem)
+            try:
+                found.append(tell(footer))
+            except ThriftError as error:
+                raise _broken(path, error) from error
+        return found
+
+    size = max(1, min(32, len(files) // (4 * threads)))  # a task for each file would cost more than its footer
+    parts = [files[at : at + size] for at in range(0, len(files), size)]
+    with ThreadPoolExecutor(max(1, min(threads, len(parts))), thread_name_prefix="penstock-footers") as pool:
+        return _joined(pool.map(told, parts))  # an error cancels what has not begun
+
+
+def _footer(path: str, filesystem: pafs.FileSystem) -> bytes:
+    """Return the bytes of a file's footer."""
     try:
         with filesystem.open_input_file(path) as source:
-            return pq.read_metadata(source)
+            size = source.size()  # not the table's word, for the file may have been replaced
+            start = max(0, size - TAIL)
+            tail: bytes = source.read_at(size - start, start)
+            length = int.from_bytes(tail[-ENDING:-4], "little")
+            if tail[-4:] == b"PAR1" and len(tail) < length + ENDING <= size:
+                begin = size - ENDING - length
+                tail = source.read_at(start - begin, begin) + tail
     except (OSError, pa.ArrowException) as error:
-        msg = f"{path}: the footer cannot be read: {error}. A complete Parquet file was expected. Write the file again."
-        raise DataError(msg) from error
+        raise _broken(path, error) from error
+    if tail[-4:] == b"PARE":
+        raise DataError(f"{path}: the file is encrypted. Encryption is not supported. Write the file again without it.")
+    if tail[-4:] != b"PAR1" or size < ENDING + 4:
+        raise DataError(
+            f"{path}: not a Parquet file: it has {size} bytes and ends in {tail[-4:]!r}. At least 12 that end in b'PAR1' were "
+            "expected. Write the file again, or keep files of other kinds out of the table."
+        )
+    if length + ENDING > len(tail):
+        raise _broken(path, f"it should have {length} bytes, and the file has {size}")
+    return tail[-ENDING - length : -ENDING]
 
 
-def _kinds(footer: pq.FileMetaData) -> dict[str, pa.DataType]:
-    """Return the Arrow types of a file's columns by name."""
-    schema = footer.schema.to_arrow_schema()
-    return dict(zip(schema.names, schema.types, strict=True))
+def _broken(path: str, why: object) -> DataError:
+    why = " ".join(str(why).split()).rstrip(".")
+    return DataError(f"{path}: the footer cannot be read: {why}. A complete Parquet file was expected. Write the file again.")
 
 
-def _physical(snapshot: Snapshot, column: str) -> str:
-    """Return the path of a leaf column in the files, given its dotted name in the table."""
-    root, dot, rest = column.partition(".")
-    return snapshot.names.get(column) or snapshot.names.get(root, root) + dot + rest
+def _by_schema(derive: Callable[[list[Leaf], set[bytes]], T]) -> Callable[[bytes], T]:
+    """Return a function from a footer to what follows from its schema, found once for all files that have the same."""
+    known: list[tuple[bytes, T]] = []
+
+    def of(footer: bytes) -> T:
+        for start, found in tuple(known):
+            if footer.startswith(start):
+                return found
+        fields, end = parse_start(footer, {thrift.SCHEMA: [thrift.ELEMENT]})
+        found = derive(*leaves(fields))
+        known[:] = [*known[-7:], (footer[:end], found)]
+        return found
+
+    return of
 
 
-def _leaf_type(schema: pa.Schema, column: str) -> pa.DataType:
-    """Return the type of a column, or of a field nested in one."""
-    if column in schema.names:
-        kind = schema.field(column).type
+def _layout(every: list[Leaf], roots: set[bytes], paths: list[tuple[bytes, ...]]) -> list[Leaf | None]:
+    """Return some columns of a file; None for one that is below a list, no leaf, or one of two of that name."""
+    found: dict[tuple[bytes, ...], Leaf | None] = {}
+    for leaf in every:
+        found[leaf.path] = None if leaf.repeated or leaf.path in found else leaf
+    return [found.get(path) if path[0] in roots else _MISSING for path in paths]
+
+
+def _told(footer: bytes, columns: list[Leaf | None], types: list[pa.DataType]) -> _Told:
+    """Return what a footer says of its row groups and of some columns."""
+    places = [leaf.place for leaf in columns if leaf]
+    chunks = Only(places=dict.fromkeys(places, thrift.CHUNK))
+    orders = {thrift.ORDERS: Only(places={place: {1: {}} for place in places})} if places else {}
+    found = parse(footer, {thrift.GROUPS: [{thrift.ROWS: int, thrift.COMPRESSED: int, thrift.CHUNKS: chunks}], **orders})
+    groups = found.get(thrift.GROUPS)
+    if groups is None or not all(0 <= one.get(thrift.ROWS, -1) < MOST for one in groups):
+        raise ThriftError("it does not say the rows of its row groups")
+    rows, size = [one[thrift.ROWS] for one in groups], [one.get(thrift.COMPRESSED, 0) for one in groups]
+    if any(total <= 0 < count for total, count in zip(size, rows, strict=True)):  # old files say the sizes of chunks only
+        sized = parse(footer, {thrift.GROUPS: [{thrift.CHUNKS: [_SIZE]}]})[thrift.GROUPS]
+        size = [sum(map(_size, one.get(thrift.CHUNKS, []))) for one in sized]
+    size = [min(max(0, total), MOST) for total in size]
+    return _Told(rows, size, [_said(found, leaf, type_) for leaf, type_ in zip(columns, types, strict=True)])
+
+
+def _size(chunk: Fields) -> int:
+    """Return the bytes of a column chunk on storage; none are known of an encrypted one."""
+    return max(0, int(chunk.get(thrift.META, {}).get(thrift.SIZE, 0)))
+
+
+def _said(footer: Fields, leaf: Leaf | None, type_: pa.DataType) -> _Said:
+    """Return what a footer says of a column, which the table has in an Arrow type."""
+    said, groups, orders = _Said([], [], []), footer[thrift.GROUPS], footer.get(thrift.ORDERS, [])
+    if leaf is None or leaf is _MISSING:
+        return _Said(
+            [None] * len(groups), [None] * len(groups), [-1 if leaf is None else group[thrift.ROWS] for group in groups]
+        )
+    stored = _stored(leaf.element, type_, ordered=leaf.place < len(orders) and 1 in orders[leaf.place])
+    for group in groups:
+        chunks = group.get(thrift.CHUNKS, [])
+        meta = chunks[leaf.place].get(thrift.META, {}) if leaf.place < len(chunks) else {}
+        same = meta.get(thrift.PATH) == list(leaf.path) and meta.get(thrift.TYPE) == leaf.element[thrift.TYPE]
+        found = meta.get(thrift.STATISTICS, {}) if same else {}
+        low, high = (None, None) if stored is None else _bounds(found, stored, type_)
+        said.low.append(low)
+        said.high.append(high)
+        said.nulls.append(nulls if 0 <= (nulls := found.get(thrift.NULLS, -1)) <= group[thrift.ROWS] else -1)
+    return said
+
+
+def _stored(element: Fields, type_: pa.DataType, *, ordered: bool) -> _Stored | None:
+    """Return how a column is stored; None where what is said of it bounds nothing in an Arrow type."""
+    (family, unit), physical = _annotated(element), element[thrift.TYPE]
+    signed = physical < BYTES and family != "uint"
+    fits = family.removeprefix("u") == kind(type_) or (family, kind(type_)) == ("bytes", "text")
+    if not fits or not (signed or ordered) or physical not in STORED_AS[family]:
+        return None
+    width = WIDTHS[physical] if physical in WIDTHS else element.get(thrift.LENGTH, 0)
+    special = {"float": (physical, width) in FLOATS, "decimal": unit == getattr(type_, "scale", None)}
+    sound = special.get(family, unit > 0 or not pa.types.is_temporal(type_))
+    return _Stored(family, physical, width, unit, signed) if sound else None
+
+
+def _annotated(element: Fields) -> tuple[str, int]:
+    """Return what the values of a column are, and their unit of time or scale; 0 where they have none."""
+    if thrift.LOGICAL in element:
+        which, facts = next(iter(element[thrift.LOGICAL].items()), (0, dict[int, Any]()))
+        family, scale = LOGICALS.get(which, "-"), facts.get(1, -1)
+        if family == "int":
+            return {True: "int", False: "uint"}.get(facts.get(2), "-"), 0
+        unit = next((LOGICAL_UNITS[at] for at in facts.get(2, ())), 0)
     else:
-        root, *inner = column.split(".")
-        kind = schema.field(root).type
-        for name in inner:
-            kind = kind.field(name).type
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+        which, scale = element.get(thrift.CONVERTED, -1), element.get(thrift.SCALE, 0)
+        family = CONVERTEDS.get(which, "-") if thrift.CONVERTED in element else PHYSICALS.get(element[thrift.TYPE], "-")
+        unit = CONVERTED_UNITS.get(which, 0)
+    return family, {"decimal": scale, "date": DAY}.get(family, unit)
+
+
+def _bounds(found: Fields, stored: _Stored, type_: pa.DataType) -> tuple[Any, Any]:
+    """Return the bounds that statistics state, as the Arrow type stores them; None where they are not certain."""
+    old_low, old_high = (found.get(thrift.OLD_LOW), found.get(thrift.OLD_HIGH)) if stored.signed else (None, None)
+    low = _bound(found.get(thrift.LOW, old_low), stored, type_, up=False)
+    high = _bound(found.get(thrift.HIGH, old_high), stored, type_, up=True)
+    return (low, high) if low is None or high is None or low <= high else (None, None)
+
+
+def _bound(raw: bytes | None, stored: _Stored, type_: pa.DataType, *, up: bool) -> Any:
+    """Return one bound, rounded up or down."""
+    if raw is None or stored.width not in (0, len(raw)) or (stored.family == "decimal" and not raw):
+        return None
+    if stored.family == "bytes":
+        return _text(raw, type_, up=up)
+    if stored.family == "float":
+        return None if math.isnan(value := struct.unpack(FLOATS[stored.physical, stored.width], raw)[0]) else value
+    number = int.from_bytes(raw, "little" if stored.physical < BYTES else "big", signed=stored.family != "uint")
+    if pa.types.is_temporal(type_):
+        unit = DAY if pa.types.is_date32(type_) else UNITS[getattr(type_, "unit", "ms")]
+        number = -(-number * stored.unit // unit) if up else number * stored.unit // unit
+    least, most = _limits(type_)
+    return number if least <= number <= most else None
+
+
+def _text(raw: bytes, type_: pa.DataType, *, up: bool) -> str | bytes | None:
+    """Return a bound of bytes or text; a lower one may be cut short, and text cut in the middle of a letter."""
+    if up and len(raw) > LONGEST:
+        return None
+    try:
+        return raw[:LONGEST] if kind(type_) == "bytes" else raw[:LONGEST].decode()
+    except UnicodeDecodeError as error:
+        return None if up else raw[: error.start].decode()
+
+
+@cache
+def _limits(type_: pa.DataType) -> tuple[int, int]:
+    """Return the least and the most that a type stores as an integer."""
+    if pa.types.is_decimal(type_):
+        return 1 - 10**type_.precision, 10**type_.precision - 1
+    if pa.types.is_time(type_):
+        return 0, DAY // UNITS[type_.unit]
+    least = 0 if pa.types.is_boolean(type_) or pa.types.is_unsigned_integer(type_) else -(2 ** (type_.bit_width - 1))
+    return least, least + 2**type_.bit_width - 1
+
+
+def _range(said: list[_Said], type_: pa.DataType) -> ColumnRange:
+    """Return what files say of a column, as arrays."""
+    low, high = _array(_joined(one.low for one in said), type_), _array(_joined(one.high for one in said), type_)
+    return ColumnRange(low=low, high=high, nulls=np.array(_joined(one.nulls for one in said), dtype=np.int64))
+
+
+def _array(values: list[Any], type_: pa.DataType) -> pa.Array:
+    """Return an array of values as a type stores them; null where they are None."""
+    known = np.array([value is not None for value in values], dtype=np.bool_)
+    if not known.any():
+        return pa.nulls(len(values), type_)
+    found = [bool(value) if pa.types.is_boolean(type_) else value for value in values if value is not None]
+    return array_of(found, type_).take(pa.array(np.cumsum(known) - 1, pa.int64(), mask=~known))
+
+
+def _joined(lists: Iterable[Iterable[Any]]) -> list[Any]:
+    return list(chain.from_iterable(lists))
+
+
+def _column(snapshot: Snapshot, column: str) -> tuple[tuple[bytes, ...], pa.DataType]:
+    """Return the names of a column in the files, from the root, and the type it is compared in, given its dotted name."""
+    root, *inner = [column] if column in snapshot.schema.names else column.split(".")
+    type_ = snapshot.schema.field(root).type
+    for name in inner:
+        type_ = type_.field(name).type
+    whole = snapshot.names.get(column, "") if inner else ""
+    names = whole.split(".") if whole else [snapshot.names.get(root, root), *inner]
+    return tuple(name.encode() for name in names), plain(type_)

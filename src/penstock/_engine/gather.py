@@ -1,171 +1,356 @@
-"""Windows become rows: units are read once, windows held while they are handed out, pieces of them put together."""
+"""Windows become rows: units are read on threads, put together to windows, and windows are handed out in pieces.
+
+Columns whose cells have a fixed size are gathered once per window and cut into views. All others stay as they are
+stored, and are picked by index when a batch needs them, so that a blob is never copied with its window.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock._engine.decode import decode
-from penstock._engine.order import Epoch, Piece
+from penstock import dtypes
+from penstock._engine.decode import CellError, Column, decode
+from penstock._engine.execute import Pool, Urgency
 from penstock._engine.read import Part, Reader, Unit
-from penstock._engine.transform import Batch
-from penstock.model import WHOLE_FILE, BoolArray, IntArray, Plan, Read, Window
-from penstock.stretches import Stretches
+from penstock._engine.transform import Batch, Stack, stacked
+from penstock.errors import DataError
+from penstock.model import IntArray, Plan, Read, Window
 
-__all__ = ["ROW_IDS", "Gather", "Gathered"]
+__all__ = ["PASSED", "ROW_IDS", "Gather", "Held", "Pending", "Rows", "Wanted"]
 
 ROW_IDS = ("_file", "_row_group", "_row")
+PASSED = "_passed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is read of each row.
+
+    Attributes:
+        columns: The table's columns, and how their nulls and lists are treated.
+        stacks: Columns stacked into one.
+        row_ids: Whether the columns that say where a row lies are added.
+    """
+
+    columns: tuple[Column, ...]
+    stacks: tuple[Stack, ...] = ()
+    row_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Gathered:
-    """Rows put together: their columns, where each stands in the epoch's sequence, and whether it passes a lazy filter."""
+class _Read:
+    """A unit that has been read: columns of a fixed size as arrays, others as Arrow."""
 
-    columns: Batch
-    places: IntArray
-    passed: BoolArray | None = None
+    unit: Unit
+    numbers: IntArray
+    fixed: dict[str, npt.NDArray[Any]]
+    loose: dict[str, pa.Array]
 
-    @classmethod
-    def none(cls) -> Gathered:
-        """Return no rows at all."""
-        return cls(columns={}, places=np.zeros(0, dtype=np.int64))
 
-    def take(self, index: IntArray) -> Gathered:
-        """Return some of the rows, all of which are taken to pass."""
-        return Gathered(columns={name: values[index] for name, values in self.columns.items()}, places=self.places[index])
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Held:
+    """A window in memory.
 
-    def cut(self, start: int, stop: int) -> Gathered:
-        """Return rows `start..stop`."""
-        columns = {name: values[start:stop] for name, values in self.columns.items()}
-        return Gathered(columns=columns, places=self.places[start:stop])
+    Attributes:
+        fixed: Columns in the order they are handed out.
+        parts: What its units gave, and which rows of it, where columns are still to be picked.
+        ends: Where the rows of each part end, counted in the order they were read.
+        take: For each row handed out, its number in that order; None where it is the same.
+    """
 
-    def followed(self, more: Gathered) -> Gathered:
-        """Return these rows and then others."""
-        if not len(self.places):
-            return more
-        columns = {name: np.concatenate([values, more.columns[name]]) for name, values in self.columns.items()}
-        return Gathered(columns=columns, places=np.concatenate([self.places, more.places]))
+    fixed: dict[str, npt.NDArray[Any]]
+    parts: tuple[tuple[_Read, slice | IntArray], ...] = ()
+    ends: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    take: IntArray | None = None
+
+    def numbers(self, start: int, stop: int) -> IntArray:
+        """Return rows `start..stop` of what is handed out, by their number in the order they were read."""
+        return np.arange(start, stop) if self.take is None else self.take[start:stop]
+
+    def pick(self, name: str, start: int, stop: int) -> pa.Array:
+        """Return a column that was left as stored, of rows `start..stop`."""
+        numbers = self.numbers(start, stop)
+        part = np.searchsorted(self.ends, numbers, side="right")
+        order = np.argsort(part, kind="stable")
+        found = []
+        for at in np.unique(part).tolist():
+            read, rows = self.parts[at]
+            begin = int(self.ends[at - 1]) if at else 0
+            inside = numbers[order[part[order] == at]] - begin
+            inside = inside + rows.start if isinstance(rows, slice) else rows[inside]
+            found.append(read.loose[name].take(pa.array(inside)))
+        picked = pa.concat_arrays(found) if len(found) > 1 else found[0]
+        if len(found) == 1:
+            return picked
+        back = np.empty(len(order), dtype=np.int64)
+        back[order] = np.arange(len(order))
+        return picked.take(pa.array(back))
+
+    def where(self, row: int) -> tuple[_Read, int]:
+        """Return which unit a row that is handed out comes from, and its number in the file."""
+        number = int(self.numbers(row, row + 1)[0])
+        at = int(np.searchsorted(self.ends, number, side="right"))
+        read, rows = self.parts[at]
+        inside = number - (int(self.ends[at - 1]) if at else 0)
+        return read, int(read.numbers[rows][inside])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rows:
+    """Rows of some windows, one after the other, not yet put together.
+
+    Attributes:
+        pieces: Windows, and which rows of each.
+        places: Where the first row of each piece stands in the epoch's sequence.
+    """
+
+    pieces: tuple[tuple[Held, int, int], ...]
+    places: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return sum(stop - start for _, start, stop in self.pieces)
+
+    @property
+    def sequence(self) -> IntArray:
+        """Where each row stands in the epoch's sequence."""
+        parts = [np.arange(at, at + stop - start) for at, (_, start, stop) in zip(self.places, self.pieces, strict=True)]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+
+    def put_together(self, gather: Gather) -> Batch:
+        """Return the rows as columns, those that were left as stored decoded now.
+
+        Raises:
+            DataError: If a cell cannot be decoded; it says where the cell lies.
+        """
+        if len(self.pieces) == 1:
+            held, start, stop = self.pieces[0]
+            found = {name: values[start:stop] for name, values in held.fixed.items()}
+        else:
+            names = self.pieces[0][0].fixed if self.pieces else ()
+            found = {name: _joined([held.fixed[name][start:stop] for held, start, stop in self.pieces]) for name in names}
+            for name, values in found.items():
+                # Whether a batch lies in one window or in two must not show: what is a view elsewhere is none's to write.
+                values.flags.writeable = all(held.fixed[name].flags.writeable for held, _, _ in self.pieces)
+        for column in gather.loose:
+            picked = [held.pick(column.name, start, stop) for held, start, stop in self.pieces]
+            try:
+                made = decode(picked[0] if len(picked) == 1 else pa.concat_arrays(picked), column)
+            except CellError as error:
+                raise self._told(error, gather) from error
+            gather.outputs[column.name] = tuple(made)
+            found.update(made)
+        return found
+
+    def _told(self, error: CellError, gather: Gather) -> DataError:
+        """Return an error of a cell with the place of the cell."""
+        row = error.row or 0
+        for held, start, stop in self.pieces:
+            if row < stop - start:
+                read, number = held.where(start + row)
+                return gather.told(error, read.unit, number if error.row is not None else None)
+            row -= stop - start
+        return DataError(f"column {error.column!r}: {error.problem}")
+
+
+class Pending:
+    """A window that is being read; its units are read on threads, and the last of them puts it together."""
+
+    def __init__(self) -> None:
+        """Make the promise of a window."""
+        self.held: Future[Held] = Future()
+        self.tail: tuple[int, Future[_Read]] | None = None
+        self._left = 0
+        self._lock = threading.Lock()
+
+    def expect(self, reads: Sequence[Future[_Read]], then: Callable[[], None]) -> None:
+        """Call `then` when all reads have ended; with none to wait for, at once."""
+        self._left = len(reads) + 1
+
+        def ended(_: object) -> None:
+            with self._lock:
+                self._left -= 1
+                last = self._left == 0
+            if last:
+                then()
+
+        for read in reads:
+            read.add_done_callback(ended)
+        ended(None)
 
 
 class Gather:
-    """Puts together the rows of an epoch's pieces, holding no more than a window per lane in use."""
+    """Reads units and puts windows together, on the threads of a pool."""
 
-    def __init__(self, reader: Reader, plan: Plan, columns: tuple[str, ...], *, row_ids: bool) -> None:
-        """Store what is read."""
-        self.units_read = 0
-        self._reader, self._plan, self._columns, self._row_ids = reader, plan, columns, row_ids
-        self._lanes = 1
-        self._held: OrderedDict[tuple[int, int], tuple[Batch, BoolArray | None]] = OrderedDict()
-        self._carried: OrderedDict[int, pa.Table] = OrderedDict()
-        self._epoch: Epoch | None = None
+    def __init__(self, reader: Reader, plan: Plan, wanted: Wanted, pool: Pool) -> None:
+        """Store what is read, and with which threads."""
+        self.units_read = self._rows = self._bytes = 0
+        self._counting = threading.Lock()
+        self.outputs: dict[str, tuple[str, ...]] = {}
+        self._reader, self._plan, self._wanted, self._pool = reader, plan, wanted, pool
+        schema = plan.snapshot.schema
+        self._fixed = [column for column in wanted.columns if dtypes.is_fixed(schema.field(column.name).type)]
+        self._loose = [column for column in wanted.columns if column not in self._fixed]
+        self._columns = tuple(column.name for column in wanted.columns)
 
-    def begin(self, epoch: Epoch, lanes: int) -> None:
-        """Go on with another epoch, of which `lanes` lanes are read in turn."""
-        self._epoch, self._lanes = epoch, lanes
-        self.release()
+    @property
+    def row_bytes(self) -> float:
+        """What a row has taken in memory so far, on average."""
+        return self._bytes / max(1, self._rows)
 
-    def release(self) -> None:
-        """Let go of what is held."""
-        self._held.clear()
-        self._carried.clear()
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the table's columns that are read, in the order asked for."""
+        return self._columns
 
-    def rows(self, stretches: Stretches) -> Gathered:
-        """Return the rows of a part of the sequence."""
-        assert self._epoch is not None  # noqa: S101 - begin() comes first
-        pieces = list(self._epoch.pieces(stretches))
-        found = [self._cut(piece) for piece in pieces]
-        places = [np.arange(piece.place, piece.place + piece.stop - piece.start) for piece in pieces]
-        names = found[0][0].keys() if found else ()
-        columns = {name: _concatenated([columns[name] for columns, _ in found]) for name in names}
-        marks = [passed for _, passed in found if passed is not None]
-        return Gathered(
-            columns=columns,
-            places=np.concatenate(places) if places else np.zeros(0, dtype=np.int64),
-            passed=np.concatenate(marks) if marks else None,
-        )
+    @property
+    def loose(self) -> tuple[Column, ...]:
+        """The columns that are picked per batch."""
+        return tuple(self._loose)
 
-    def _cut(self, piece: Piece) -> tuple[Batch, BoolArray | None]:
-        """Return one piece of a window."""
-        columns, passed = self._window(piece)
-        cut = slice(piece.start, piece.stop)
-        return {name: values[cut] for name, values in columns.items()}, None if passed is None else passed[cut]
+    def arranged(self, found: Batch) -> Batch:
+        """Return columns in the order asked for: the table's, those that say where rows lie, stacks."""
+        names = [name for column in self._columns for name in self.outputs.get(column, (column,))]
+        names += [*ROW_IDS, *(stack.name for stack in self._wanted.stacks), PASSED]
+        return {name: found[name] for name in dict.fromkeys(names) if name in found}
 
-    def _window(self, piece: Piece) -> tuple[Batch, BoolArray | None]:
-        """Return a window's columns, read where it is not held, and held until its last row is handed out."""
-        held = self._held.pop((piece.lane, piece.window), None)
-        if held is None:
-            assert self._epoch is not None  # noqa: S101 - begin() comes first
-            held = self.load(self._epoch.window(piece.lane, piece.window))
-        if not piece.last:
-            self._held[piece.lane, piece.window] = held
-            _trim(self._held, 2 * self._lanes)
-        return held
+    def request(self, window: Callable[[], Window], before: Pending | None) -> Pending:
+        """Begin to read a window; a unit that the window before left half used is not read again."""
+        pending = Pending()
 
-    def load(self, window: Window) -> tuple[Batch, BoolArray | None]:
-        """Return the columns of a window, and which of its rows pass a lazy filter."""
-        parts = [self._read(read) for read in window.reads]
-        table = pa.concat_tables(parts) if parts else self.nothing()
-        if window.take is not None:
-            table = table.take(pa.array(window.take))
-        passed = None
-        if "_passed" in table.column_names:
-            passed = table.column("_passed").to_numpy()
-            table = table.drop_columns(["_passed"])
-        where = self._reader.where(Unit.of(self._plan.units, window.reads[0].unit)) if window.reads else ""
-        columns = {name: decode(table.column(name), name, where) for name in table.column_names}
-        return columns, passed
+        def begin() -> None:
+            found = window()
+            kept = dict([before.tail]) if before is not None and before.tail is not None else {}
+            reads = [kept.get(read.unit) or self._begin(read.unit) for read in found.reads]
+            if found.reads and self._half_used(found.reads[-1]):
+                pending.tail = (found.reads[-1].unit, reads[-1])
 
-    def _read(self, read: Read) -> pa.Table:
-        """Return some rows of a unit; a unit that a window left half used is kept for the next window."""
-        table = self._carried.pop(read.unit, None)
-        if table is None:
-            table = self.unit(read.unit)
-        if not isinstance(read.rows, slice):
-            return table.take(pa.array(read.rows))
-        if read.rows.stop < self._plan.counts[read.unit]:
-            self._carried[read.unit] = table
-            _trim(self._carried, 2 * self._lanes)
-        return table.slice(read.rows.start, read.rows.stop - read.rows.start)
+            def assemble() -> None:
+                self._pool.submit(Urgency.ASSEMBLE, lambda: self._complete(pending, found, reads))
+
+            pending.expect(reads, assemble)
+
+        self._pool.submit(Urgency.ASSEMBLE, lambda: _or_fail(pending.held, begin))
+        return pending
+
+    def fetch(self, window: Window) -> Held:
+        """Return a window, read here and now."""
+        if not window.reads:
+            empty = Unit(file=0, row_group=0, start=0, first=0, rows=0, count=0, residual=False)
+            fields = [self._plan.snapshot.schema.field(name) for name in self._columns]
+            nothing = Part(table=pa.schema(fields).empty_table(), rows=np.zeros(0, dtype=np.int64))
+            window = Window(reads=(Read(unit=0, rows=slice(0, 0)),))
+            return self._assembled(window, [self._decoded(empty, nothing)])
+        return self._assembled(window, [self._read(read.unit) for read in window.reads])
 
     def unit(self, index: int) -> pa.Table:
-        """Return the rows that are handed out of one unit."""
+        """Return the rows that are handed out of one unit, as stored."""
         unit = Unit.of(self._plan.units, index)
-        table = self._completed(self._reader.read(unit, self._columns), unit)
-        self.units_read += 1
+        part = self._reader.read(unit, self._columns)
+        table = part.table
+        for name, values in self._ids(unit, part).items():
+            table = table.append_column(name, pa.array(values))
         return table.slice(0, int(self._plan.counts[index]))
 
     def nothing(self) -> pa.Table:
         """Return no rows, with the columns that rows would have."""
-        kinds = dict(zip(ROW_IDS, (pa.string(), pa.int64(), pa.int64()), strict=True)) if self._row_ids else {}
+        kinds = dict(zip(ROW_IDS, (pa.string(), pa.int64(), pa.int64()), strict=True)) if self._wanted.row_ids else {}
         fields = [self._plan.snapshot.schema.field(name) for name in self._columns]
         return pa.schema([*fields, *(pa.field(name, kind) for name, kind in kinds.items())]).empty_table()
 
-    def _completed(self, part: Part, unit: Unit) -> pa.Table:
-        """Return a unit's rows with the columns we add ourselves."""
-        table = part.table
-        if self._row_ids:
-            path = self._plan.snapshot.files.path[unit.file]
-            group = pa.repeat(pa.scalar(unit.row_group, pa.int64()), len(part.rows))
-            if unit.row_group == WHOLE_FILE:
-                group = pa.array(self._reader.row_groups(unit.file, part.rows))
-            for name, values in zip(ROW_IDS, (pa.repeat(path, len(part.rows)), group, pa.array(part.rows)), strict=True):
-                table = table.append_column(name, values)
+    def _begin(self, index: int) -> Future[_Read]:
+        return self._pool.submit(Urgency.READ, lambda: self._read(index))
+
+    def _half_used(self, read: Read) -> bool:
+        return isinstance(read.rows, slice) and read.rows.stop < self._plan.counts[read.unit]
+
+    def _complete(self, pending: Pending, window: Window, reads: Iterable[Future[_Read]]) -> None:
+        _or_fail(pending.held, lambda: pending.held.set_result(self._assembled(window, [read.result() for read in reads])))
+
+    def _read(self, index: int) -> _Read:
+        """Return a unit, read and decoded."""
+        unit = Unit.of(self._plan.units, index)
+        part = self._reader.read(unit, self._columns)
+        found = self._decoded(unit, part)
+        with self._counting:
+            self.units_read += 1
+            self._rows += len(part.rows)
+            # Numbers are copied once more when their window is put together.
+            self._bytes += 2 * sum(values.nbytes for values in found.fixed.values())
+            self._bytes += sum(values.nbytes for values in found.loose.values())
+        return found
+
+    def _decoded(self, unit: Unit, part: Part) -> _Read:
+        """Return a unit's rows with the columns of a fixed size decoded, and those stacked that can be."""
+        fixed: Batch = {}
+        for column in self._fixed:
+            try:
+                made = decode(part.table.column(column.name), column)
+            except CellError as error:
+                raise self.told(error, unit, None if error.row is None else int(part.rows[error.row])) from error
+            self.outputs[column.name] = tuple(made)
+            fixed.update(made)
+        for stack in self._wanted.stacks:
+            if all(name in fixed for name in stack.columns):
+                fixed[stack.name] = stacked([fixed.pop(name) for name in stack.columns])
+        loose = {column.name: _one_chunk(part.table.column(column.name)) for column in self._loose}
+        fixed.update(self._ids(unit, part))
         if self._reader.lazy:
-            passed: npt.NDArray[Any] = np.ones(len(part.rows), dtype=np.bool_) if part.passed is None else part.passed
-            table = table.append_column("_passed", pa.array(passed))
-        return table
+            fixed[PASSED] = np.ones(len(part.rows), dtype=np.bool_) if part.passed is None else part.passed
+        return _Read(unit=unit, numbers=part.rows, fixed=fixed, loose=loose)
+
+    def told(self, error: CellError, unit: Unit, row: int | None) -> DataError:
+        """Return an error of a cell as one that says which file, row group, row and column it is in."""
+        at = "" if row is None else f", row {row}"
+        return DataError(f"{self._reader.where(unit)}{at}, column {error.column!r}: {error.problem}")
+
+    def _ids(self, unit: Unit, part: Part) -> Batch:
+        """Return the columns that say where each row lies."""
+        if not self._wanted.row_ids:
+            return {}
+        path = np.full(len(part.rows), self._plan.snapshot.files.path[unit.file].as_py(), dtype=object)
+        return dict(zip(ROW_IDS, (path, self._reader.row_groups(unit, part.rows), part.rows), strict=True))
+
+    def _assembled(self, window: Window, reads: Sequence[_Read]) -> Held:
+        """Return a window put together: its columns of a fixed size gathered in the order they are handed out."""
+        rows = [read.rows for read in window.reads]
+        names = reads[0].fixed if reads else ()
+        both = list(zip(reads, rows, strict=True))
+        fixed = self.arranged({name: _gathered([read.fixed[name][at] for read, at in both], window.take) for name in names})
+        sizes = [at.stop - at.start if isinstance(at, slice) else len(at) for at in rows]
+        # Without columns to be picked later, a window need not keep what its units gave.
+        parts = tuple(both) if self._loose else ()
+        return Held(fixed=fixed, parts=parts, ends=np.cumsum(sizes), take=window.take)
 
 
-def _trim(held: OrderedDict[Any, Any], most: int) -> None:
-    """Let go of the oldest; each lane uses one, and may have left one behind where its rows end inside."""
-    while len(held) > most:
-        held.popitem(last=False)
-
-
-def _concatenated(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _gathered(chunks: list[npt.NDArray[Any]], take: IntArray | None) -> npt.NDArray[Any]:
+    """Return chunks as one array, in another order where one is given."""
+    whole = _joined(chunks)
+    # mode="clip" spares the check of every index; they come from a permutation.
+    return whole if take is None else whole.take(take, axis=0, mode="clip")
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+
+
+def _or_fail(promise: Future[Any], task: Callable[[], None]) -> None:
+    """Run a task that is to keep a promise; what goes wrong is told through the promise."""
+    try:
+        task()
+    except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+        promise.set_exception(error)

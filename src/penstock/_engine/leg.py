@@ -8,8 +8,9 @@ from penstock._engine.batch import Schedule, ragged_schedule, schedule
 from penstock._engine.deal import Hand, first_deal, hands, redeal
 from penstock._engine.order import Epoch
 from penstock._engine.question import Question
-from penstock.errors import EmptyDatasetError
+from penstock.errors import ArgumentError, EmptyDatasetError
 from penstock.model import Plan, Position
+from penstock.policies import Offsets, Pad
 from penstock.protocols import Shuffle
 
 __all__ = ["Leg", "check_rows"]
@@ -34,11 +35,6 @@ class Leg:
         size = self._question.size
         return max(1, self._plan.num_rows) if size == "row_group" else size or 1
 
-    @property
-    def lanes_in_turn(self) -> int:
-        """How many lanes the rank takes in turn."""
-        return self.position.deals[-1].lanes // self._question.world_size
-
     @cached_property
     def epoch(self) -> Epoch:
         """The epoch's sequence."""
@@ -62,7 +58,9 @@ class Leg:
         if question.size == "row_group":
             start = deal.consumed(question.rank)
             return ragged_schedule(self.hand, start, self.epoch.edges(self.hand.stretches(start, self.hand.num_rows)))
-        return schedule(self._hands, deal, question.rank, size=question.size or 1, last=question.ending)
+        # A lazy filter runs on all rows, so how its last batch ends is not a matter of the rows before it.
+        last = "uneven" if question.lazy else question.ending
+        return schedule(self._hands, deal, question.rank, size=question.size or 1, last=last)
 
     def after(self, step: int) -> Position:
         """Return the position after `step` batches."""
@@ -76,12 +74,14 @@ def check_rows(plan: Plan, question: Question) -> None:
 
     Raises:
         EmptyDatasetError: If there are too few rows.
+        ArgumentError: If a column needs batches and there are none.
     """
+    _check_batches(question)
     found, ranks, size = plan.num_rows, question.world_size, question.size
     kept = f"{plan.snapshot.table} has {_rows(found)} to hand out"
     if question.condition is not None:
         kept += f" under the filter {question.condition!r}"
-    if found == 0 and (size is not None or ranks > 1):
+    if found == 0 and (size is not None or ranks > 1 or question.epochs is None):
         msg = f"{kept}. At least one is needed. Check the filter, or ask `ds.num_rows` first where none may be right."
         raise EmptyDatasetError(msg)
     if found < ranks and found:
@@ -94,6 +94,18 @@ def check_rows(plan: Plan, question: Question) -> None:
             'or last="pad", "wrap" or "uneven".'
         )
         raise EmptyDatasetError(msg)
+
+
+def _check_batches(question: Question) -> None:
+    """Refuse to hand out single rows of what only batches have."""
+    for column in question.policies:
+        longest = isinstance(column.ragged, Pad) and column.ragged.length is None
+        if question.size is None and (longest or isinstance(column.ragged, Offsets)):
+            msg = (
+                f"Column {column.name!r} comes as {column.ragged}, which depends on the other rows of a batch, and this "
+                "dataset has no batches. Add .batch(size), or give Pad a length."
+            )
+            raise ArgumentError(msg)
 
 
 def _rows(count: int) -> str:

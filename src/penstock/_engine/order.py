@@ -85,7 +85,7 @@ class Epoch:
                 inside = edges[(edges >= start) & (edges < stop)]
                 found.append(np.union1d(inside, [max(start, int(self._lane_edges[lane]))]) - start + passed)
             passed += stop - start
-        return np.concatenate([*found, [passed]])
+        return np.unique(np.concatenate([*found, [passed]]))  # where there are more lanes than rows, some are empty
 
     def window(self, lane: int, index: int) -> Window:
         """Return one window of a lane: what to read, and in which order to hand it out."""

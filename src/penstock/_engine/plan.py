@@ -181,12 +181,13 @@ def limited(counts: IntArray, limit: int | None) -> IntArray:
     return np.diff(ends, prepend=0)
 
 
-def fingerprint(snapshot: Snapshot, units: Units, question: Mapping[str, Any]) -> str:
+def fingerprint(snapshot: Snapshot, units: Units, question: Mapping[str, Any], settled: Mapping[str, Any]) -> str:
     """Return the name of a plan: two parts, of the files and rows, and of the question that is asked of them.
 
-    Everything that decides which rows come in which order is in it, and nothing else.
+    Everything that decides which rows come in which order is in it, and nothing else. `settled` is what follows from the
+    files' sizes, and so belongs to the first part.
     """
-    files = hashlib.blake2b(digest_size=8)
+    files = hashlib.blake2b(json.dumps(settled, sort_keys=True).encode(), digest_size=8)
     read = np.unique(units.file)
     for column in (snapshot.files.path, snapshot.files.stamp):
         _, ends, text = column.take(pa.array(read)).buffers()

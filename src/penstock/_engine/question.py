@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock._engine.batch import Last
+from penstock._engine.decode import Column
 from penstock._engine.transform import Map, Stack
 from penstock.filters import Expr
 from penstock.protocols import Shuffle
@@ -36,6 +37,9 @@ class Question:
         limit: Only the first so many rows in stored order.
         epochs: Epochs of one iteration; None for endless.
         row_ids: Whether the columns `_file`, `_row_group` and `_row` are added.
+        policies: How nulls and lists of some columns are treated, where it is not the default.
+        threads: How many threads read; None for one per processor.
+        memory_limit: Bytes that may be read ahead; None for the default.
     """
 
     condition: Expr | None = None
@@ -53,6 +57,9 @@ class Question:
     limit: int | None = None
     epochs: int | None = 1
     row_ids: bool = False
+    policies: tuple[Column, ...] = ()
+    threads: int | None = None
+    memory_limit: int | None = None
 
     @property
     def shuffled(self) -> bool:

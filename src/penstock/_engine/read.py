@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import warnings
+from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -58,6 +61,35 @@ class Part:
     passed: BoolArray | None = None
 
 
+class Handles(threading.local):
+    """Open data files, of each thread its own: the newest few, closed when the thread ends.
+
+    What their footers say is shared, so that a file is opened often but its footer read once.
+    """
+
+    MOST = 8
+
+    def __init__(self, footers: OrderedDict[str, pq.FileMetaData] | None = None) -> None:
+        """Begin without any; called anew in every thread, with the same footers."""
+        self._files: OrderedDict[str, pq.ParquetFile] = OrderedDict()
+        self._footers = OrderedDict() if footers is None else footers
+
+    def get(self, path: str, filesystem: pafs.FileSystem) -> pq.ParquetFile:
+        """Return an open file."""
+        found = self._files.pop(path, None)
+        if found is None:
+            remote = not isinstance(filesystem, pafs.LocalFileSystem)
+            source = filesystem.open_input_file(path)
+            found = pq.ParquetFile(source, metadata=self._footers.get(path), pre_buffer=remote)
+            self._footers[path] = found.metadata
+            while len(self._footers) > 8 * self.MOST:
+                self._footers.popitem(last=False)
+        self._files[path] = found
+        while len(self._files) > self.MOST:
+            self._files.popitem(last=False)[1].close(force=True)
+        return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reader:
     """Reads units of one snapshot.
@@ -73,6 +105,8 @@ class Reader:
     filesystem: pafs.FileSystem
     condition: Expr | None = None
     lazy: bool = False
+    handles: Handles = field(default_factory=lambda: Handles(OrderedDict()), repr=False)
+    warned: list[int] = field(default_factory=list, repr=False)
 
     def read(self, unit: Unit, columns: Sequence[str]) -> Part:
         """Return the rows kept of a unit.
@@ -105,9 +139,11 @@ class Reader:
         alive = self._alive(unit)
         return int(np.count_nonzero(mask if alive is None else mask & alive))
 
-    def row_groups(self, file: int, rows: IntArray) -> IntArray:
-        """Return the number of the row group that each row of a file lies in."""
-        with self.filesystem.open_input_file(self.snapshot.files.path[file].as_py()) as source:
+    def row_groups(self, unit: Unit, rows: IntArray) -> IntArray:
+        """Return the number of the row group that each row of a unit lies in."""
+        if unit.row_group != WHOLE_FILE:
+            return np.full(len(rows), unit.row_group)
+        with self.filesystem.open_input_file(self.snapshot.files.path[unit.file].as_py()) as source:
             footer = pq.read_metadata(source)
         ends = np.cumsum([footer.row_group(at).num_rows for at in range(footer.num_row_groups)])
         return np.searchsorted(ends, rows, side="right")
@@ -126,33 +162,46 @@ class Reader:
         if table.num_rows < unit.start + unit.rows or stated not in (-1, table.num_rows):
             raise DataChangedError(self._changed(unit, table.num_rows))
         table = table.slice(unit.start, unit.rows)
+        fields = {name: _takeable(self.snapshot.schema.field(name)) for name in columns}
         found = []
         for name in columns:
-            kind = self.snapshot.schema.field(name).type
+            kind = fields[name].type
             if name in files.partitions.column_names:
                 value = files.partitions.column(name)[unit.file].cast(kind)
                 found.append(pa.chunked_array([pa.repeat(value, unit.rows)], type=kind))
             else:
                 found.append(self._typed(unit, table, name, kind))
-        fields = [self.snapshot.schema.field(name) for name in columns]
         if not found:
             return table.select([])
-        return pa.Table.from_arrays(found, schema=pa.schema(fields))
+        return pa.Table.from_arrays(found, schema=pa.schema(list(fields.values())))
 
     def _from_file(self, unit: Unit, columns: Sequence[str]) -> pa.Table:
-        path = self.snapshot.files.path[unit.file].as_py()
-        names = [self.snapshot.names.get(name, name) for name in columns]
         try:
-            with self.filesystem.open_input_file(path) as source:
-                file = pq.ParquetFile(source)
-                stored = set(file.schema_arrow.names)
-                present = [name for name in names if name in stored]
-                if unit.row_group == WHOLE_FILE:
-                    return file.read(present, use_threads=False)
-                return file.read_row_group(unit.row_group, present, use_threads=False)
+            file = self.handles.get(self.snapshot.files.path[unit.file].as_py(), self.filesystem)
+            stored = set(file.schema_arrow.names)
+            if self.snapshot.sampled and not self.warned:
+                self._warn(unit, stored)
+            present = [name for name in (self.snapshot.names.get(name, name) for name in columns) if name in stored]
+            if unit.row_group == WHOLE_FILE:
+                return file.read(present, use_threads=False)
+            return file.read_row_group(unit.row_group, present, use_threads=False)
         except (OSError, pa.ArrowException) as error:
-            msg = f"{self.where(unit)}: cannot be read: {error}. The table says it has {unit.rows} rows. Check the file."
+            why = " ".join(str(error).split()).rstrip(".")
+            msg = f"{self.where(unit)}: cannot be read: {why}. The table says it has {unit.rows} rows. Check the file."
             raise DataError(msg) from error
+
+    def _warn(self, unit: Unit, stored: set[str]) -> None:
+        """Tell, once, of columns that the files which told the table's columns did not have."""
+        more = stored.difference(self.snapshot.schema.names, self.snapshot.names.values())
+        if more:
+            self.warned.append(unit.file)
+            warnings.warn(
+                f"{self.snapshot.files.path[unit.file].as_py()} has columns that the table does not: "
+                f"{', '.join(sorted(more))}. The table's columns are those of its first and last file. To have those of all: "
+                'penstock.open(..., format=ParquetFormat(columns="union")).',
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _typed(self, unit: Unit, table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
         """Return a column in the table's type; all null where the file was written before the column was added."""
@@ -187,3 +236,9 @@ class Reader:
             f"{self.where(unit)}: {rows} rows were found where the plan has {unit.count} of {unit.rows}. The file was changed "
             "after the table was opened. Open the table again; a state saved before cannot be resumed."
         )
+
+
+def _takeable(field: pa.Field) -> pa.Field:
+    """Return a column in a type that rows can be picked from, which Arrow cannot do of views yet."""
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(field.type)
+    return field if plain is None else field.with_type(plain)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from penstock._engine.deal import merged
+from penstock._engine.deal import hands, merged
 from penstock._engine.order import ORDER
+from penstock._engine.question import Question
 from penstock.errors import StateError
 from penstock.model import Deal, Plan, Position
 
@@ -14,10 +15,10 @@ __all__ = ["STATE", "State", "dump", "load"]
 
 STATE = 1
 State: TypeAlias = dict[str, Any]
-KEYS = ("state", "order", "table", "version", "fingerprint", "seed", "epoch", "deals", "alike")
+KEYS = ("state", "order", "table", "version", "fingerprint", "seed", "epoch", "deals", "rank", "alike")
 
 
-def dump(plan: Plan, position: Position, *, seed: int, alike: bool) -> State:
+def dump(plan: Plan, position: Position, question: Question, *, alike: bool) -> State:
     """Return a position as JSON can hold it.
 
     `alike` says whether all ranks consume as many rows in every step, so that the state of one speaks for all.
@@ -28,41 +29,78 @@ def dump(plan: Plan, position: Position, *, seed: int, alike: bool) -> State:
         "table": plan.snapshot.table,
         "version": plan.snapshot.version,
         "fingerprint": plan.fingerprint,
-        "seed": seed,
+        "seed": question.seed,
         "epoch": position.epoch,
         "deals": [[deal.lanes, deal.stride, deal.ranks, _listed(deal.rows)] for deal in position.deals],
+        "rank": question.rank,
         "alike": alike,
     }
 
 
-def load(state: Mapping[str, Any] | Sequence[Mapping[str, Any]], plan: Plan, *, seed: int, ranks: int) -> Position:
+def load(state: Mapping[str, Any] | Sequence[Mapping[str, Any]], plan: Plan, question: Question) -> Position:
     """Return the position that a state, or the states of all ranks, say.
 
     Raises:
         StateError: If a state is damaged, or was saved over another table, order or question.
     """
-    states = [state] if isinstance(state, Mapping) else list(state)
+    states: list[Any] = list(state) if isinstance(state, list | tuple) else [state]
     if not states:
-        msg = "An empty list of states was given. Pass one state, or those of all ranks in the order of ranks."
+        msg = "An empty list of states was given. Pass one state, or those of all ranks."
         raise StateError(msg)
     for one in states:
-        _check(one, plan, seed)
+        _check(one, plan, question.seed)
+    states.sort(key=lambda one: one["rank"])
     positions = [_position(one) for one in states]
+    for position in positions:
+        if position.deals:
+            hands(plan.num_rows, position.deals)  # which refuses what cannot have been dealt
     if len(positions) > 1:
+        _check_all(states, positions)
         return merged(plan.num_rows, positions)
-    position, deals = positions[0], positions[0].deals
-    if deals and deals[-1].ranks != ranks and not states[0]["alike"] and isinstance(deals[-1].rows, int):
+    _check_alone(states[0], positions[0], question)
+    return positions[0]
+
+
+def _check_all(states: Sequence[Mapping[str, Any]], positions: Sequence[Position]) -> None:
+    """Refuse several states that are not those of all ranks at one moment."""
+    ranks = [one["rank"] for one in states]
+    if ranks != list(range(len(states))):
+        msg = f"States of ranks {ranks} were given. One of each rank was expected, from 0 on. Pass the states of all ranks."
+        raise StateError(msg)
+    if any(one["alike"] for one in states) and any(position != positions[0] for position in positions):
         msg = (
-            f"The state of one rank was given to resume {deals[-1].ranks} ranks on {ranks}, but their ranks do not "
-            "advance alike (uneven batches, a lazy filter or a map that changes the number of rows). Pass the states of "
-            "all ranks, in the order of ranks."
+            "The states given were saved after different steps, though their ranks advance alike. Pass states that were all "
+            "saved after the same step; the state of one rank is enough."
         )
         raise StateError(msg)
-    return position
+
+
+def _check_alone(state: Mapping[str, Any], position: Position, question: Question) -> None:
+    """Refuse the state of one rank where it does not speak for the rank that loads it."""
+    deals = position.deals
+    if state["alike"] or not deals or deals[-1].rows == 0 or not isinstance(deals[-1].rows, int):
+        return
+    if deals[-1].ranks != question.world_size:
+        msg = (
+            f"The state of one rank was given to resume {deals[-1].ranks} ranks on {question.world_size}, but their ranks do "
+            "not advance alike (uneven batches, a lazy filter or a map that changes the number of rows). Pass the states of "
+            "all ranks."
+        )
+        raise StateError(msg)
+    if state["rank"] != question.rank:
+        msg = (
+            f"The state of rank {state['rank']} was given to rank {question.rank}, but their ranks do not advance alike "
+            "(uneven batches, a lazy filter or a map that changes the number of rows). Pass each rank its own, or all states."
+        )
+        raise StateError(msg)
 
 
 def _check(state: Mapping[str, Any], plan: Plan, seed: int) -> None:
     """Refuse a state that does not belong to this plan, naming the first thing that differs."""
+    if not isinstance(state, Mapping):
+        hint = " Of text, take json.loads(text)." if isinstance(state, str | bytes) else ""
+        msg = f"{type(state).__name__} was given as a state. A dict as `state_dict()` returns it was expected.{hint}"
+        raise StateError(msg)
     missing = [key for key in KEYS if key not in state]
     if missing:
         msg = f"The state has no {', '.join(missing)}. A state as `state_dict()` returns it was expected. Start without it."
@@ -92,8 +130,9 @@ def _check_plan(state: Mapping[str, Any], plan: Plan, seed: int) -> None:
             )
             raise StateError(msg)
     if state["fingerprint"] != plan.fingerprint:
-        theirs, ours = (str(text).partition("-") for text in (state["fingerprint"], plan.fingerprint))
-        what = "its files or rows" if theirs[0] != ours[0] else "the filter, shuffle, window or limit"
+        # The question is asked first: another filter also reads other files and rows.
+        theirs, ours = (str(text).partition("-")[2] for text in (state["fingerprint"], plan.fingerprint))
+        what = "the filter, shuffle, window or limit" if theirs != ours else "its files or rows"
         msg = (
             f"The state's fingerprint {state['fingerprint']!r} is not {plan.fingerprint!r}: since it was saved, {what} "
             "changed. Rows would be lost or repeated. Ask the same question of the same version of the table, or start "
@@ -109,7 +148,8 @@ def _position(state: Mapping[str, Any]) -> Position:
             Deal(lanes=lanes, stride=stride, ranks=ranks, rows=rows if isinstance(rows, int) else tuple(rows))
             for lanes, stride, ranks, rows in state["deals"]
         )
-        sound = all(_sound(deal) for deal in deals) and isinstance(state["epoch"], int) and state["epoch"] >= 0
+        sound = all(_sound(deal) for deal in deals) and isinstance(state["epoch"], int) and 0 <= state["epoch"] < 1 << 62
+        sound = sound and isinstance(state["alike"], bool) and isinstance(state["rank"], int)
     except (TypeError, ValueError):
         sound = False
     if not sound:

@@ -1,56 +1,129 @@
-"""Where bytes lie: a URL becomes a filesystem and a path in it. The only room that knows of storage systems."""
+"""Where bytes lie: a URL becomes a filesystem and paths in it. The only room that knows of storage systems."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from penstock.errors import TableNotFoundError
+from penstock.errors import ArgumentError, TableNotFoundError
 from penstock.model import Place
 
-__all__ = ["cache_directory", "locate"]
+__all__ = ["Source", "cache_directory", "list_files", "locate"]
 
-NATIVE_SCHEMES = frozenset({"file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})
+Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""What a user may say a table is: a path or URL, one with wildcards, or several files."""
+
+NATIVE_SCHEMES = frozenset({"file", "s3", "gs", "gcs", "hdfs", "viewfs"})
+WILDCARD = re.compile(r"[*?[]")
 
 
-def locate(url: str | os.PathLike[str]) -> Place:
-    """Return the filesystem and path that a URL or a plain path names.
+def locate(source: Source, *, filesystem: Any = None, options: Mapping[str, Any] | None = None) -> Place:
+    """Return the filesystem and the paths that a source names.
+
+    Args:
+        source: A path, a URL, either with wildcards, or a list of them.
+        filesystem: A filesystem of pyarrow or fsspec, where the source is a path in it.
+        options: What fsspec is told to open the URL with: keys, endpoints.
 
     Raises:
-        TableNotFoundError: If no filesystem is known for the URL.
+        TableNotFoundError: If no filesystem is known for the URL, or nothing lies there.
 
     Example:
-        >>> locate("/data/table").path
-        '/data/table'
+        >>> locate("/").path
+        '/'
     """
-    name = os.fspath(url)
+    if not isinstance(source, (str, os.PathLike)):
+        return _several(list(source), filesystem, options)
+    name = os.fspath(source)
+    found, path = _filesystem(name, filesystem, options)
+    try:
+        info = found.get_file_info(path)
+    except (OSError, pa.ArrowException, ValueError) as error:
+        msg = f"{name!r} cannot be looked at: {error}. Check the path, and what you may read there."
+        raise TableNotFoundError(msg) from error
+    if info.type == pafs.FileType.NotFound:
+        if WILDCARD.search(path):
+            return _matching(name, found, path)
+        msg = f"Nothing lies at {name!r}. A file or a directory was expected. Check the path."
+        raise TableNotFoundError(msg)
+    return Place(url=name, filesystem=found, path=path.rstrip("/") or "/")
+
+
+def _several(sources: list[str | os.PathLike[str]], filesystem: Any, options: Mapping[str, Any] | None) -> Place:
+    """Return the place of several files or directories, all of one filesystem."""
+    if not sources:
+        msg = "An empty list names no table. Give at least one path."
+        raise ArgumentError(msg)
+    places = [locate(source, filesystem=filesystem, options=options) for source in sources]
+    paths = tuple(path for place in places for path in place.paths or (place.path,))
+    base = os.path.commonpath([path if place.paths else str(Path(path).parent) for place, path in _paired(places)])
+    return Place(url=", ".join(place.url for place in places), filesystem=places[0].filesystem, path=base, paths=paths)
+
+
+def _paired(places: Iterable[Place]) -> list[tuple[Place, str]]:
+    return [(place, path) for place in places for path in place.paths or (place.path,)]
+
+
+def _matching(name: str, filesystem: pafs.FileSystem, pattern: str) -> Place:
+    """Return the place of all files that match a pattern."""
+    from fsspec.utils import glob_translate
+
+    base = pattern[: WILDCARD.search(pattern).start()].rpartition("/")[0]  # type: ignore[union-attr] # it has one
+    selector = pafs.FileSelector(base or "/", recursive=True, allow_not_found=True)
+    matches = re.compile(glob_translate(pattern)).fullmatch
+    infos = [info for info in filesystem.get_file_info(selector) if matches(info.path)]
+    if not infos:
+        msg = f"Nothing matches {name!r}. Files or directories were expected. Check the pattern."
+        raise TableNotFoundError(msg)
+    paths = tuple(sorted(info.path for info in infos))
+    return Place(url=name, filesystem=filesystem, path=base or "/", paths=paths)
+
+
+def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tuple[pafs.FileSystem, str]:
+    """Return the filesystem of a name, and the name's path in it."""
+    if given is not None:
+        return (given if isinstance(given, pafs.FileSystem) else pafs.PyFileSystem(pafs.FSSpecHandler(given))), name
     scheme = urlsplit(name).scheme
     if not scheme[1:]:  # a plain path; one letter is a Windows drive
-        return Place(url=name, filesystem=pafs.LocalFileSystem(), path=str(Path(name).absolute()))
+        return pafs.LocalFileSystem(), str(Path(name).expanduser().absolute())
     try:
-        if scheme in NATIVE_SCHEMES:
-            filesystem, path = pafs.FileSystem.from_uri(name)
-        else:
-            filesystem, path = _through_fsspec(name)
-    except (ImportError, ValueError, OSError, pa.ArrowInvalid) as error:
+        if scheme in NATIVE_SCHEMES and not options:
+            found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(name)
+            return found
+        return _through_fsspec(name, options or {})
+    except (ImportError, ValueError, OSError, pa.ArrowException) as error:
         msg = (
             f"No filesystem opens {name!r}: {error}. Plain paths and the schemes of pyarrow and fsspec are known. "
             "Check the URL, or install the package that fsspec names for it."
         )
         raise TableNotFoundError(msg) from error
-    return Place(url=name, filesystem=filesystem, path=path)
 
 
-def _through_fsspec(url: str) -> tuple[pafs.FileSystem, str]:
-    """Return a filesystem that pyarrow does not know itself."""
+def _through_fsspec(url: str, options: Mapping[str, Any]) -> tuple[pafs.FileSystem, str]:
+    """Return a filesystem that pyarrow does not know itself, or not with such options."""
     import fsspec.core
 
-    filesystem, path = fsspec.core.url_to_fs(url)
+    filesystem, path = fsspec.core.url_to_fs(url, **options)
     return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), path
+
+
+def list_files(place: Place) -> list[pafs.FileInfo]:
+    """Return the files at a place, below its directories too, in the order given and by path below a directory."""
+    found: list[pafs.FileInfo] = []
+    for info in place.filesystem.get_file_info(list(place.paths or (place.path,))):
+        if info.type == pafs.FileType.Directory:
+            inside = place.filesystem.get_file_info(pafs.FileSelector(info.path, recursive=True))
+            found += sorted((one for one in inside if one.type == pafs.FileType.File), key=lambda one: one.path)
+        elif info.type == pafs.FileType.File:
+            found.append(info)
+    return found
 
 
 def cache_directory() -> Path:

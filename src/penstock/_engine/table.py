@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from pyarrow import fs as pafs
 
 from penstock._engine import plan as planning
@@ -15,21 +16,41 @@ from penstock._engine.footers import RowGroups, read_footers
 from penstock._engine.order import ORDER
 from penstock._engine.question import Question
 from penstock._engine.read import Reader
-from penstock.model import IntArray, Plan, Snapshot
+from penstock.model import WHOLE_FILE, IntArray, Plan, Snapshot
 from penstock.protocols import Shuffle
 
-__all__ = ["Planned", "Table"]
+__all__ = ["Planned", "Pruned", "Table"]
 
 PLANS_KEPT = 8
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What a plan leaves out before anything is read.
+
+    Attributes:
+        files: Files of the table.
+        files_kept: Files that may hold rows that pass.
+        groups: Row groups of those files, where their footers were read.
+        groups_kept: Row groups that may hold rows that pass.
+        rows: Rows stored in the files kept.
+    """
+
+    files: int
+    files_kept: int
+    groups: int
+    groups_kept: int
+    rows: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Planned:
-    """A plan, the shuffle with its numbers fixed, and the reader that carries the plan out."""
+    """A plan, the shuffle with its numbers fixed, the reader that carries the plan out, and what was left out of it."""
 
     plan: Plan
     shuffle: Shuffle
     reader: Reader
+    pruned: Pruned
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,7 +72,7 @@ class Table:
         Raises:
             DataError: If a file that is needed cannot be read.
         """
-        name = repr((_asked(question, question.shuffle), question.shuffle))
+        name = repr((_asked(question), question.shuffle))
         found = self._plans.pop(name, None) or self._made(question)
         self._plans[name] = found
         while len(self._plans) > PLANS_KEPT:
@@ -64,17 +85,25 @@ class Table:
         groups = self._footers(planning.unstated(snapshot.files, kept), question)
         shuffle = question.shuffle.settle(*_size(snapshot, kept, groups))
         more = self._footers(planning.with_footers(snapshot.files, kept, shuffle), question)
-        units = planning.lay_units(snapshot, kept, _together(groups, more), condition, shuffle)
+        every = _together(groups, more)
+        units = planning.lay_units(snapshot, kept, every, condition, shuffle)
         reader = Reader(snapshot=snapshot, filesystem=self.filesystem, condition=condition, lazy=question.lazy)
         if condition is not None and not question.lazy:
-            units = counted(units, reader, planning.fingerprint(snapshot, units, {"filter": condition.describe()}))
+            units = counted(units, reader, planning.fingerprint(snapshot, units, {"filter": condition.describe()}, {}))
         plan = Plan(
             snapshot=snapshot,
             units=units,
             counts=planning.limited(units.counts, question.limit),
-            fingerprint=planning.fingerprint(snapshot, units, _asked(question, shuffle)),
+            fingerprint=planning.fingerprint(snapshot, units, _asked(question), dict(shuffle.describe())),
         )
-        return Planned(plan=plan, shuffle=shuffle, reader=reader)
+        pruned = Pruned(
+            files=len(snapshot.files),
+            files_kept=len(kept),
+            groups=len(every.rows),
+            groups_kept=len(np.unique(_key(units.file, units.row_group)[units.row_group != WHOLE_FILE])),
+            rows=_size(snapshot, kept, groups)[0],
+        )
+        return Planned(plan=plan, shuffle=shuffle, reader=reader, pruned=pruned)
 
     def _footers(self, files: IntArray, question: Question) -> RowGroups:
         """Return the row groups of some files, with the statistics the question's filter asks about."""
@@ -88,16 +117,21 @@ class Table:
         return {"snapshot": self.snapshot, "filesystem": self.filesystem, "_plans": OrderedDict()}
 
 
-def _asked(question: Question, shuffle: Shuffle) -> dict[str, Any]:
+def _asked(question: Question) -> dict[str, Any]:
     """Return the part of a question that decides which rows come in which order."""
     return {
         "order": ORDER,
         "filter": question.condition.describe() if question.condition is not None else None,
         "lazy": question.lazy,
         "limit": question.limit,
-        "shuffle": dict(shuffle.describe()),
+        "shuffle": dict(question.shuffle.describe()),
         "seed": question.seed,
     }
+
+
+def _key(file: npt.NDArray[np.int32], row_group: npt.NDArray[np.int32]) -> IntArray:
+    """Return one number for each row group of each file."""
+    return file.astype(np.int64) << 32 | row_group
 
 
 def _size(snapshot: Snapshot, kept: IntArray, groups: RowGroups) -> tuple[int, int]:

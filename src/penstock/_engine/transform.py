@@ -19,6 +19,8 @@ __all__ = ["Batch", "Map", "Stack", "apply_map", "apply_stack", "apply_to_row", 
 
 Batch: TypeAlias = dict[str, npt.NDArray[Any]]
 
+BLOCK = 2048
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Map:
@@ -39,15 +41,22 @@ class Map:
         """What the function is called in messages."""
         return getattr(self.function, "__qualname__", None) or repr(self.function)
 
+    def rng_by_name(self) -> bool:
+        """Return whether the function takes a generator by the name `rng`."""
+        found = self._parameters().get("rng")
+        return found is not None and found.kind is not inspect.Parameter.POSITIONAL_ONLY
+
     def wants_rng(self) -> bool:
         """Return whether the function takes a generator besides its data."""
-        try:
-            parameters = inspect.signature(self.function).parameters
-        except (TypeError, ValueError):
-            return False
         plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        required = [p for p in parameters.values() if p.kind in plain and p.default is inspect.Parameter.empty]
-        return len(required) > 1 or "rng" in parameters
+        required = [p for p in self._parameters().values() if p.kind in plain and p.default is inspect.Parameter.empty]
+        return len(required) > 1 or self.rng_by_name()
+
+    def _parameters(self) -> Mapping[str, inspect.Parameter]:
+        try:
+            return inspect.signature(self.function).parameters
+        except (TypeError, ValueError):
+            return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,19 +69,44 @@ class Stack:
 
 def apply_stack(stack: Stack, batch: Batch) -> Batch:
     """Return a batch with some of its columns stacked into one, at the end."""
-    stacked = np.stack([batch[name] for name in stack.columns], axis=1)
-    return {**{name: values for name, values in batch.items() if name not in stack.columns}, stack.name: stacked}
+    whole = stacked([batch[name] for name in stack.columns])
+    return {**{name: values for name, values in batch.items() if name not in stack.columns}, stack.name: whole}
 
 
-def apply_map(step: Map, batch: Batch, places: IntArray, key: tuple[int, int], *, resize: bool) -> Batch:
+def stacked(columns: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return columns side by side, in the type that holds them all.
+
+    Example:
+        >>> stacked([np.array([1, 2]), np.array([3, 4])]).tolist()
+        [[1, 3], [2, 4]]
+    """
+    rows, shape = len(columns[0]), columns[0].shape[1:]
+    found = np.empty((rows, len(columns), *shape), dtype=np.result_type(*(column.dtype for column in columns)))
+    # Some rows of all columns at a time, so that what is written stays in the processor's cache.
+    for start in range(0, rows, BLOCK):
+        for at, column in enumerate(columns):
+            found[start : start + BLOCK, at] = column[start : start + BLOCK]
+    return found
+
+
+def apply_map(
+    step: Map,
+    batch: Batch,
+    places: IntArray,
+    key: tuple[int, int, int],
+    *,
+    resize: bool,
+    free: frozenset[str] = frozenset(),
+) -> Batch:
     """Return what a user's function makes of a batch.
 
     Args:
         step: The function and its promises.
         batch: The rows.
         places: Where each row stands in the epoch's sequence; randomness depends on nothing else.
-        key: Seed and epoch.
+        key: Seed, epoch, and which of several maps this is.
         resize: Whether the function may change the number of rows.
+        free: Columns that do not have one entry per row.
 
     Raises:
         MapError: If it returns something other than promised.
@@ -81,7 +115,7 @@ def apply_map(step: Map, batch: Batch, places: IntArray, key: tuple[int, int], *
         return _by_rows(step, batch, places, key)
     made = _called(step, batch, int(places[0]) if len(places) else 0, key)
     found = {name: _column(step, name, values) for name, values in made.items()}
-    sizes = {len(values) for values in found.values()}
+    sizes = {len(values) for name, values in found.items() if name not in free}
     if len(sizes) > 1 or (sizes and not resize and sizes != {len(places)}):
         told = ", ".join(f"{name}: {len(values)}" for name, values in found.items())
         msg = (
@@ -97,16 +131,16 @@ def by_row(step: Map) -> Map:
     return replace(step, per_row=True)
 
 
-def apply_to_row(step: Map, row: Mapping[str, Any], place: int, key: tuple[int, int]) -> dict[str, Any]:
+def apply_to_row(step: Map, row: Mapping[str, Any], place: int, key: tuple[int, int, int]) -> dict[str, Any]:
     """Return what a user's function makes of one row."""
     return dict(_promised(step, dict(_called(step, row, place, key))))
 
 
-def _called(step: Map, data: Mapping[str, Any], place: int, key: tuple[int, int]) -> Mapping[str, Any]:
+def _called(step: Map, data: Mapping[str, Any], place: int, key: tuple[int, int, int]) -> Mapping[str, Any]:
     """Return what the function returns, which must be a mapping."""
     if step.wants_rng():
         rng = np.random.Generator(np.random.Philox(key=randomness.key("map", *key, place)))
-        made = step.function(data, rng)
+        made = step.function(data, rng=rng) if step.rng_by_name() else step.function(data, rng)
     else:
         made = step.function(data)
     if not isinstance(made, Mapping):
@@ -118,7 +152,7 @@ def _called(step: Map, data: Mapping[str, Any], place: int, key: tuple[int, int]
     return made
 
 
-def _by_rows(step: Map, batch: Batch, places: IntArray, key: tuple[int, int]) -> Batch:
+def _by_rows(step: Map, batch: Batch, places: IntArray, key: tuple[int, int, int]) -> Batch:
     rows = [
         apply_to_row(step, {name: values[at] for name, values in batch.items()}, int(place), key)
         for at, place in enumerate(places)
@@ -133,13 +167,14 @@ def _by_rows(step: Map, batch: Batch, places: IntArray, key: tuple[int, int]) ->
                 "Every row must have the same columns."
             )
             raise MapError(msg)
-    return {name: _joined([row[name] for row in rows]) for name in names}
+    loose = {name for name, values in batch.items() if values.dtype.kind == "O"}
+    return {name: _joined([row[name] for row in rows], loose=name in loose) for name in names}
 
 
-def _joined(cells: list[Any]) -> npt.NDArray[Any]:
-    """Return cells as one column: stacked where their shapes agree, else an object array."""
+def _joined(cells: list[Any], *, loose: bool) -> npt.NDArray[Any]:
+    """Return cells as one column: stacked where their shapes agree, else objects; what was objects before stays so."""
     shapes = {np.shape(cell) for cell in cells}
-    if len(shapes) == 1 and not isinstance(cells[0], (str, bytes)):
+    if not loose and len(shapes) == 1 and not isinstance(cells[0], (str, bytes)):
         stacked = np.stack([np.asarray(cell) for cell in cells])
         if stacked.dtype.kind not in "US":
             return stacked
@@ -171,4 +206,20 @@ def _promised(step: Map, made: dict[str, Any]) -> dict[str, Any]:
                 f"{', '.join(sorted(declared))}. Declare what it returns, or leave `fields` out."
             )
             raise MapError(msg)
+        for column in step.fields:
+            _check_promise(step, column, made[column.name])
     return made
+
+
+def _check_promise(step: Map, column: Field, made: Any) -> None:
+    """Refuse an array of another type or shape than was declared; rows, and what has no type, are taken as they are."""
+    if not isinstance(made, np.ndarray) or made.ndim < len(column.shape):
+        return
+    cell = made.shape[made.ndim - len(column.shape) :]
+    shaped = all(want in (None, have) for want, have in zip(column.shape, cell, strict=True))
+    if made.dtype != column.dtype or not shaped:
+        msg = (
+            f"map {step.name} returned {made.dtype} of shape {made.shape} for column {column.name!r}, but its fields say "
+            f"{column.dtype} with cells of shape {column.shape}. Declare what it returns, or leave `fields` out."
+        )
+        raise MapError(msg)

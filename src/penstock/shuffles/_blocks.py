@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from operator import index
+from typing import Self, SupportsIndex
 
 import numpy as np
 
+from penstock.errors import ArgumentError
 from penstock.model import IntArray, Read, Window
 from penstock.randomness import permutation
 
-__all__ = ["Blocks", "window_rows"]
+__all__ = ["WINDOW_BYTES", "Blocks", "positive", "window_rows"]
 
 WINDOW_BYTES = 128 << 20
 """What a window holds on storage unless the user says otherwise."""
@@ -102,6 +104,22 @@ class Blocks:
         block = np.searchsorted(self.ends, places, side="right")
         begin = np.where(block > 0, self.ends[block - 1], 0)
         return self.units[block], places - begin
+
+
+def positive(shuffle: str, name: str, number: object) -> int:
+    """Return a number of rows or bytes, which must be a positive whole number.
+
+    Raises:
+        ArgumentError: If it is not.
+
+    Example:
+        >>> positive("WindowShuffle", "rows", np.int64(8))
+        8
+    """
+    if not isinstance(number, SupportsIndex) or isinstance(number, bool | np.ndarray) or not 0 < index(number) < 1 << 62:
+        msg = f"{shuffle} got {name}={number!r}. A positive whole number was expected. Give one, or leave it out."
+        raise ArgumentError(msg)
+    return index(number)
 
 
 def window_rows(num_rows: int, num_bytes: int, window_bytes: int = WINDOW_BYTES) -> int:

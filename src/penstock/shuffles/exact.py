@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import ArgumentError
 from penstock.model import IntArray, Window
 from penstock.randomness import key
-from penstock.shuffles._blocks import Blocks, window_rows
+from penstock.shuffles._blocks import Blocks, positive, window_rows
 from penstock.stable_hash import mix
 from penstock.stretches import even_edges
 
@@ -44,9 +43,8 @@ class ExactShuffle:
     rows: int | None = None
 
     def __post_init__(self) -> None:
-        if self.rows is not None and self.rows < 1:
-            msg = f"ExactShuffle got rows={self.rows}. At least one row is fetched at a time. Give a positive number, or none."
-            raise ArgumentError(msg)
+        if self.rows is not None:
+            object.__setattr__(self, "rows", positive("ExactShuffle", "rows", self.rows))
 
     @property
     def whole_file_rows(self) -> int:

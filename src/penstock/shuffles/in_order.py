@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.model import IntArray
-from penstock.shuffles._blocks import Blocks, window_rows
+from penstock.shuffles._blocks import Blocks, positive, window_rows
 
 __all__ = ["InOrder"]
 
@@ -27,6 +27,10 @@ class InOrder:
     """
 
     file_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.file_rows:
+            object.__setattr__(self, "file_rows", positive("InOrder", "file_rows", self.file_rows))
 
     @property
     def whole_file_rows(self) -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from penstock.errors import ArgumentError
 from penstock.model import IntArray, Window
 from penstock.randomness import permutation
-from penstock.shuffles._blocks import WINDOW_BYTES, Blocks, window_rows
+from penstock.shuffles._blocks import WINDOW_BYTES, Blocks, positive, window_rows
 from penstock.stretches import even_edges
 
 __all__ = ["WindowShuffle"]
@@ -45,10 +44,8 @@ class WindowShuffle:
 
     def __post_init__(self) -> None:
         for name in ("rows", "window_bytes", "unit_rows"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                msg = f"WindowShuffle got {name}={number}. A window has at least one row. Give a positive number, or none."
-                raise ArgumentError(msg)
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, positive("WindowShuffle", name, getattr(self, name)))
 
     @property
     def whole_file_rows(self) -> int:

@@ -81,6 +81,9 @@ class MemoryFormat:
             >>> MemoryFormat.of({"id": range(10)}, row_group_rows=3, files=2).open().num_rows
             10
         """
+        if row_group_rows < 1 or files < 1:
+            msg = f"MemoryFormat.of got row_group_rows={row_group_rows}, files={files}. Both are at least 1. Give such numbers."
+            raise ArgumentError(msg)
         table = columns if isinstance(columns, pa.Table) else pa.table({name: list(cells) for name, cells in columns.items()})
         groups = [table.slice(at, row_group_rows) for at in range(0, max(1, table.num_rows), row_group_rows)]
         share = -(-len(groups) // files)

@@ -1,0 +1,114 @@
+"""The rows of a leg, in the order a rank takes them, with windows read ahead."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from penstock._engine.execute import outcome, succeeded
+from penstock._engine.gather import Gather, Held, Pending, Rows
+from penstock._engine.leg import Leg
+from penstock._engine.order import Epoch, Piece
+from penstock.stretches import Stretches
+
+__all__ = ["Feed"]
+
+
+class Feed:
+    """Hands out a leg's rows from its beginning on, lane after lane in turn."""
+
+    def __init__(self, gather: Gather, leg: Leg, *, ahead: int, memory_limit: int) -> None:
+        """Store where the leg begins.
+
+        Args:
+            gather: What reads windows.
+            leg: The leg.
+            ahead: How many windows of each lane are read before they are needed, at most.
+            memory_limit: Bytes that all windows in memory may have, where one of each lane does not have more.
+        """
+        self._gather, self._leg = gather, leg
+        lanes = leg.hand.ahead(leg.schedule.start)
+        self._lanes = [_Lane(gather, leg.epoch, lane, ahead, memory_limit // len(lanes)) for lane in lanes]
+
+    def rows(self, start: int, stop: int, fill: Stretches = ()) -> Rows:
+        """Return rows `start..stop` of the rank's hand, which must go on where the last ones ended.
+
+        `fill` is read out of turn and comes after them.
+        """
+        pieces: list[tuple[Held, int, int]] = []
+        places: list[int] = []
+        for slot, count in self._leg.hand.turns(start, stop):
+            self._lanes[slot].take(count, pieces, places)
+        for piece in self._leg.epoch.pieces(fill):
+            pieces.append((self._gather.fetch(self._leg.epoch.window(piece.lane, piece.window)), piece.start, piece.stop))
+            places.append(piece.place)
+        return Rows(pieces=tuple(pieces), places=tuple(places))
+
+    def ready(self, start: int, stop: int) -> bool:
+        """Return whether `rows` would not have to wait."""
+        return all(self._lanes[slot].ready(count) for slot, count in self._leg.hand.turns(start, stop))
+
+
+class _Lane:
+    """What is left of one lane, window after window."""
+
+    def __init__(self, gather: Gather, epoch: Epoch, stretches: Stretches, ahead: int, memory_limit: int) -> None:
+        self._gather, self._epoch, self._ahead, self._limit = gather, epoch, ahead, memory_limit
+        self._pieces = epoch.pieces(stretches)
+        self._coming = next(self._pieces, None)
+        self._queue: deque[tuple[Piece, Pending]] = deque()
+        self._newest: Pending | None = None
+        self._held: Held | None = None
+        self._at = self._stop = self._place = 0
+
+    def take(self, count: int, pieces: list[tuple[Held, int, int]], places: list[int]) -> None:
+        """Add the next `count` rows to what a batch is made of."""
+        while count:
+            if self._held is None:
+                self._next()
+            rows = min(count, self._stop - self._at)
+            assert self._held is not None  # noqa: S101 - a lane is never asked for more than it has
+            pieces.append((self._held, self._at, self._at + rows))
+            places.append(self._place)
+            self._at += rows
+            self._place += rows
+            count -= rows
+            if self._at == self._stop:
+                self._held = None
+
+    def ready(self, count: int) -> bool:
+        """Return whether the next `count` rows are in memory."""
+        if self._held is not None:
+            count -= self._stop - self._at
+        for piece, pending in self._queue:
+            if count <= 0 or not succeeded(pending.held):
+                break
+            count -= piece.stop - piece.start
+        return count <= 0
+
+    def _next(self) -> None:
+        """Go on to the next window, and have the ones after it read."""
+        if not self._queue:
+            self._request()
+        piece, pending = self._queue.popleft()
+        self._held = outcome(pending.held)
+        self._at, self._stop, self._place = piece.start, piece.stop, piece.place
+        while len(self._queue) < self._ahead and self._affordable() and self._request():
+            pass
+
+    def _affordable(self) -> bool:
+        """Return whether one more window fits in memory beside those that are held or coming, by what rows took so far."""
+        if self._coming is None:
+            return False
+        rows = self._stop + sum(piece.stop for piece, _ in self._queue) + self._coming.stop
+        return rows * self._gather.row_bytes <= self._limit
+
+    def _request(self) -> bool:
+        """Begin to read one more window; False where there is none."""
+        piece = self._coming
+        if piece is None:
+            return False
+        self._coming = next(self._pieces, None)
+        epoch, lane, window = self._epoch, piece.lane, piece.window
+        self._newest = self._gather.request(lambda: epoch.window(lane, window), self._newest)
+        self._queue.append((piece, self._newest))
+        return True

@@ -1,0 +1,182 @@
+"""Plain Parquet: a file, files, or a directory of them, with hive partitions in the names of directories."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import fs as pafs
+
+from penstock._engine.footers import read_schema
+from penstock._engine.storage import list_files
+from penstock.errors import ArgumentError, DataError, TableNotFoundError
+from penstock.model import DataFiles, Place, Snapshot
+
+__all__ = ["FORMAT", "PRECEDENCE", "ParquetFormat"]
+
+PRECEDENCE = 100
+"""Tried last: formats that add a log or a schema to Parquet files come first."""
+
+ENDINGS = (".parquet", ".parq", ".pq", ".parquet.gz", ".par")
+NULL = "__HIVE_DEFAULT_PARTITION__"
+INTEGER = re.compile(r"[+-]?\d{1,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetFormat:
+    """Parquet files as they lie.
+
+    Args:
+        columns: The columns of the table. By default those of its first and its last file together; a file without
+            one of them has nulls there, and one with a narrower type is widened. Give `"union"` to look at every
+            file, or an Arrow schema.
+
+    Example:
+        >>> ParquetFormat().name
+        'parquet'
+    """
+
+    columns: pa.Schema | str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the format."""
+        return "parquet"
+
+    def recognises(self, place: Place) -> bool:  # noqa: ARG002 - whatever lies there is tried
+        """Return True: what no other format claims is taken for Parquet."""
+        return True
+
+    def snapshot(self, place: Place, version: str | int | None) -> Snapshot:
+        """Return the files that lie at a place now.
+
+        Raises:
+            ArgumentError: If a version is asked for.
+            TableNotFoundError: If there is no data file.
+            DataError: If a file's schema cannot be read, or does not go with the others.
+        """
+        if version is not None:
+            msg = f"version={version!r} was asked of {place.url}, but plain Parquet files have no versions. Leave it out."
+            raise ArgumentError(msg)
+        infos = data_files(place)
+        paths = [info.path for info in infos]
+        values = [hive_values(path, place.path) for path in paths]
+        schema = self._schema(place, paths)
+        partitions = partition_table(values, schema)
+        inside = [field for field in schema if field.name not in partitions.column_names]
+        files = DataFiles(
+            path=pa.array(paths, type=pa.string()),
+            size=np.array([info.size or 0 for info in infos], dtype=np.int64),
+            rows=np.full(len(infos), -1, dtype=np.int64),
+            stamp=pa.array([_stamp(info) for info in infos], type=pa.string()),
+            partitions=partitions,
+        )
+        columns = pa.schema([*inside, *partitions.schema])
+        return Snapshot(table=place.url, version="", schema=columns, files=files, sampled=self.columns is None)
+
+    def _schema(self, place: Place, paths: Sequence[str]) -> pa.Schema:
+        """Return the table's columns, of whatever files the policy looks at."""
+        if isinstance(self.columns, pa.Schema):
+            return self.columns
+        if self.columns not in (None, "union"):
+            msg = f'ParquetFormat got columns={self.columns!r}. An Arrow schema, "union" or nothing was expected. Give one.'
+            raise ArgumentError(msg)
+        looked = paths if self.columns == "union" else list(dict.fromkeys([paths[0], paths[-1]]))
+        return unified({path: read_schema(path, place.filesystem) for path in looked})
+
+
+FORMAT = ParquetFormat()
+
+
+def data_files(place: Place) -> list[pafs.FileInfo]:
+    """Return the data files at a place: hidden names left out, and other endings where Parquet's own are there.
+
+    Raises:
+        TableNotFoundError: If there is none.
+    """
+    every = list_files(place)
+    shown = [info for info in every if place.path == info.path or not _hidden(info.path, place)]
+    named = [info for info in shown if info.path.lower().endswith(ENDINGS)]
+    found = named or shown
+    if not found:
+        msg = (
+            f"No Parquet file lies at {place.url!r}: {len(every)} files were found there, all of them hidden "
+            "(names that begin with _ or . are left out). Check the path."
+        )
+        raise TableNotFoundError(msg)
+    return found
+
+
+def _hidden(path: str, place: Place) -> bool:
+    """Return whether a path below a place has a part that readers of tables pass over, as Spark does."""
+    if place.paths and path in place.paths:
+        return False
+    parts = path[len(place.path) :].strip("/").split("/")
+    return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in parts)
+
+
+def hive_values(path: str, base: str) -> dict[str, str | None]:
+    """Return the partition values that the directories between a base and a file name.
+
+    Example:
+        >>> hive_values("/t/day=mon/city=S%C3%A3o/x.parquet", "/t")
+        {'day': 'mon', 'city': 'São'}
+    """
+    found: dict[str, str | None] = {}
+    for part in path[len(base) :].split("/")[:-1]:
+        name, equals, value = part.partition("=")
+        if equals:
+            found[unquote(name)] = None if value == NULL else unquote(value)
+    return found
+
+
+def partition_table(values: Sequence[Mapping[str, str | None]], schema: pa.Schema) -> pa.Table:
+    """Return partition values as columns: integers where all are, else text, or the type that the schema says."""
+    names = list(dict.fromkeys(name for file in values for name in file))
+    columns = {}
+    for name in names:
+        cells = [file.get(name) for file in values]
+        kind = schema.field(name).type if name in schema.names else None
+        if kind is None or kind == pa.null():
+            whole = all(cell is None or INTEGER.fullmatch(cell) for cell in cells) and any(cell is not None for cell in cells)
+            kind = pa.int64() if whole else pa.string()
+        try:
+            columns[name] = pa.array(cells, type=pa.string()).cast(kind)
+        except pa.ArrowException as error:
+            msg = f"Partition column {name!r} does not fit its type {kind}: {error} Give another type in the schema."
+            raise DataError(msg) from error
+    return pa.table(columns) if columns else pa.table({})
+
+
+def unified(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
+    """Return one schema for files whose schemas differ: all columns, each in the widest of its types.
+
+    Raises:
+        DataError: If a column has types that have none in common.
+
+    Example:
+        >>> one, two = pa.schema({"a": pa.int32()}), pa.schema({"a": pa.int64(), "b": pa.string()})
+        >>> unified({"1.parquet": one, "2.parquet": two}).types
+        [DataType(int64), DataType(string)]
+    """
+    found, *others = schemas.items()
+    path, schema = found
+    for other, more in others:
+        try:
+            schema = pa.unify_schemas([schema.remove_metadata(), more.remove_metadata()], promote_options="permissive")
+        except pa.ArrowException as error:
+            msg = (
+                f"The schemas of {path} and {other} do not go together: {error} One type was expected for each column. "
+                "Rewrite one of the files, or open with a schema of your own: format=ParquetFormat(columns=schema)."
+            )
+            raise DataError(msg) from error
+    return schema
+
+
+def _stamp(info: pafs.FileInfo) -> str:
+    """Return what changes when a file is replaced: its size and the time it was last written."""
+    return f"{info.size}:{info.mtime_ns or ''}"

@@ -1,0 +1,34 @@
+"""A loader for plain Python."""
+
+from __future__ import annotations
+
+from penstock._engine.loader import Loader
+from penstock.dataset import Dataset
+from penstock.errors import ArgumentError
+
+__all__ = ["loader"]
+
+
+def loader(ds: Dataset) -> Loader:
+    """Return a loader for plain Python: batches of arrays, epoch after epoch, with a state to save and take back.
+
+    Each `iter()` is the next epoch. `state_dict()` says how far it has come; after `load_state_dict(state)` the next
+    `iter()` goes on there, on the same number of ranks or another.
+
+    Example:
+        >>> from penstock.testing import example
+        >>> ds = example().shuffle(seed=1).batch(2)
+        >>> first = loader(ds)
+        >>> batches = iter(first)
+        >>> _ = next(batches)
+        >>> again = loader(ds)
+        >>> again.load_state_dict(first.state_dict())
+        >>> all((a["id"] == b["id"]).all() for a, b in zip(batches, again, strict=True))
+        True
+    """
+    if not isinstance(ds, Dataset):
+        msg = (
+            f"loader got {type(ds).__name__}. A dataset was expected. Give one: penstock.loader(penstock.open(url).batch(32))."
+        )
+        raise ArgumentError(msg)
+    return Loader(ds._table, ds._question)  # noqa: SLF001 - a dataset has no other parts

@@ -1,0 +1,246 @@
+"""Reading real files on threads: the same rows in the same order, errors where they happen, nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import aligned, rows
+
+import penstock as ps
+from penstock.errors import DataChangedError, DataError
+from penstock.protocols import Shuffle
+
+GROUP, FILES, EACH = 25, 4, 150
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory of four files of six row groups each."""
+    place = tmp_path_factory.mktemp("table")
+    for file in range(FILES):
+        pq.write_table(rows(range(file * EACH, (file + 1) * EACH)), place / f"{file}.parquet", row_group_size=GROUP)
+    return place
+
+
+def threads() -> list[str]:
+    """Return the names of our threads that are alive."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")]
+
+
+def failing(batch: dict[str, Any]) -> dict[str, Any]:
+    """Raise an error of the user's own."""
+    return {"id": 1 / 0, **batch}
+
+
+def ids(batch: dict[str, Any]) -> list[int]:
+    """Return the ids of a batch."""
+    return [int(number) for number in batch["id"]]
+
+
+SHUFFLES: list[Shuffle] = [
+    ps.InOrder(),
+    ps.RowGroupShuffle(),
+    ps.WindowShuffle(rows=60),
+    ps.WindowShuffle(rows=30, unit_rows=10),
+    ps.ExactShuffle(40),
+]
+
+
+@settings(max_examples=25)
+@given(st.sampled_from(SHUFFLES), st.integers(1, 8), st.integers(1, 5), st.integers(1, 40), st.integers(0, 2))
+def test_the_number_of_threads_never_changes_what_comes(
+    table: Path, shuffle: Shuffle, count: int, ranks: int, size: int, seed: int
+) -> None:
+    """Order is a matter of arithmetic: with any number of threads, rows come as with one, each once, columns aligned."""
+    ds = ps.open(table).shuffle(shuffle, seed=seed).batch(size, last="uneven")
+    once = [[ids(batch) for batch in ds.shard(rank, ranks).using(threads=1)] for rank in range(ranks)]
+    found = []
+    for rank in range(ranks):
+        batches = list(ds.shard(rank, ranks).using(threads=count))
+        assert all(aligned(batch) for batch in batches)
+        found.append([ids(batch) for batch in batches])
+
+    assert found == once
+    assert sorted(number for rank in found for batch in rank for number in batch) == list(range(FILES * EACH))
+
+
+@settings(max_examples=15)
+@given(st.integers(1, 8), st.integers(1, 3), st.integers(1, 30), st.data())
+def test_a_resume_goes_on_with_other_threads(table: Path, count: int, ranks: int, size: int, data: st.DataObject) -> None:
+    """A state speaks of rows handed out, not of what threads have read ahead."""
+    ds = ps.open(table).shuffle(ps.WindowShuffle(rows=60), seed=3).batch(size).map(lambda batch: batch)
+    reader = ps.loader(ds.shard(0, ranks).using(threads=count))
+    batches = iter(reader)
+    stop = data.draw(st.integers(1, len(batches) - 1))
+    for _ in range(stop):
+        next(batches)
+    state = reader.state_dict()
+    expected = [ids(batch) for batch in batches]
+
+    again = ps.loader(ds.shard(0, ranks).using(threads=1))
+    again.load_state_dict(state)
+    assert [ids(batch) for batch in again] == expected
+
+
+def test_the_first_batch_comes_before_a_second_window_is_read(table: Path) -> None:
+    """Shuffling waits for one window, no more."""
+    ds = ps.open(table).shuffle(ps.WindowShuffle(rows=100)).batch(10).using(threads=4)
+    batches = iter(ds)
+    release = threading.Event()
+    gather = batches._gather  # type: ignore[attr-defined]
+    read, seen = gather._read, []
+
+    def watched(index: int) -> Any:
+        seen.append(index)
+        if len(seen) > 4:
+            release.wait()
+        return read(index)
+
+    gather._read = watched
+    first = next(batches)
+    release.set()
+
+    assert len(first["id"]) == 10
+    assert len(set(seen[:4])) == 4
+
+
+def test_threads_and_files_end_with_the_iteration(table: Path) -> None:
+    """At the end, on a break, on close, on garbage collection and on an error, nothing is left."""
+    ds = ps.open(table).shuffle(ps.WindowShuffle(rows=60)).batch(20).using(threads=4)
+    handles = len(list(Path("/proc/self/fd").iterdir()))
+
+    list(ds)
+    assert threads() == []
+    for _ in ds:
+        break
+    gc.collect()
+    assert threads() == []
+    batches = iter(ps.loader(ds))
+    next(batches)
+    assert threads() != []
+    batches.close()
+    assert threads() == []
+    other = iter(ds)
+    next(other)
+    del other
+    assert threads() == []
+    with pytest.raises(ZeroDivisionError):
+        list(ds.map(failing))
+    assert threads() == []
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) == handles
+
+
+def test_what_goes_wrong_in_a_thread_reaches_the_consumer_in_order(table: Path, tmp_path: Path) -> None:
+    """Batches before the error come; then the error, and the same again at every further call, with its place."""
+    for file in table.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    ds = ps.open(tmp_path).batch(50)
+    assert ds.num_rows == FILES * EACH
+    whole = (tmp_path / "2.parquet").read_bytes()
+    (tmp_path / "2.parquet").write_bytes(whole[:100] + bytes(len(whole) - 2000) + whole[-1900:])
+    batches = iter(ds)
+    found = [ids(next(batches)) for _ in range(6)]
+
+    assert sum(found, []) == list(range(300))
+    for _ in range(3):
+        with pytest.raises(DataError, match=r"2\.parquet, row group 0") as caught:
+            next(batches)
+    assert "Check the file." in str(caught.value)
+    assert threads() == []
+
+
+def test_a_file_that_vanished_or_was_replaced_is_told(table: Path, tmp_path: Path) -> None:
+    """The table was opened with other files than there are now."""
+    for file in table.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    ds = ps.open(tmp_path).batch(50)
+    assert ds.num_rows == FILES * EACH
+    (tmp_path / "3.parquet").unlink()
+    with pytest.raises(DataError, match=r"3\.parquet, row group 0: cannot be read"):
+        list(ds)
+    pq.write_table(rows(range(450, 470)), tmp_path / "3.parquet")
+    with pytest.raises(DataChangedError, match=r"3\.parquet, row group 0: 20 rows were found where the plan has 25 of 25"):
+        list(ds)
+
+
+def test_a_cell_that_cannot_be_decoded_says_where_it_lies(tmp_path: Path) -> None:
+    """File, row group, row and column, and what to do."""
+    for file in range(2):
+        numbers = pa.array([None if file and at == 7 else at for at in range(10)], pa.int32())
+        pq.write_table(pa.table({"id": range(10), "n": numbers}), tmp_path / f"{file}.parquet", row_group_size=5)
+    with pytest.raises(DataError) as caught:
+        list(ps.open(tmp_path).batch(4))
+
+    text = str(caught.value)
+    assert text.startswith(f"{tmp_path}/1.parquet, row group 1, row 7, column 'n': ")
+    assert "nulls(" in text
+
+
+def test_an_interrupt_ends_everything(tmp_path: Path) -> None:
+    """Ctrl-C in a loop over a map that waits ends the process with its threads, promptly."""
+    pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet", row_group_size=10)
+    script = textwrap.dedent(
+        """
+        import sys, threading
+        import penstock as ps
+
+        waiting = threading.Event()
+        def slow(batch):
+            print("ready", flush=True)
+            waiting.wait()
+            return batch
+
+        try:
+            for batch in ps.open(sys.argv[1]).batch(5).map(slow).using(threads=2):
+                pass
+        except KeyboardInterrupt:
+            waiting.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith("penstock"):
+                thread.join()
+        print("ended", flush=True)
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(5) == "ready"
+        process.send_signal(signal.SIGINT)
+
+        assert "ended" in process.stdout.read()
+        assert process.wait() == 0
+
+
+def test_blobs_are_picked_from_their_windows(tmp_path: Path) -> None:
+    """Strings, bytes and lists come with the right rows, in any order, over several windows and files."""
+    for file in range(3):
+        numbers = range(file * 40, (file + 1) * 40)
+        columns = {
+            "id": list(numbers),
+            "text": [f"row {number}" for number in numbers],
+            "blob": [bytes([number]) * (number % 5) for number in numbers],
+            "list": [list(range(number % 4)) for number in numbers],
+        }
+        pq.write_table(pa.table(columns), tmp_path / f"{file}.parquet", row_group_size=9)
+    for shuffle in SHUFFLES:
+        seen = []
+        for batch in ps.open(tmp_path).shuffle(shuffle, seed=1).batch(7, last="uneven").using(threads=3):
+            for number, text, blob, cells in zip(batch["id"], batch["text"], batch["blob"], batch["list"], strict=True):
+                seen.append(int(number))
+                assert text == f"row {number}"
+                assert blob == bytes([number]) * (number % 5)
+                assert np.asarray(cells).tolist() == list(range(number % 4))
+        assert sorted(seen) == list(range(120))

@@ -1,0 +1,228 @@
+"""Opening Parquet files as they lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs as pafs
+
+import penstock as ps
+from penstock.errors import ArgumentError, DataError, TableNotFoundError
+from penstock.formats.parquet import ParquetFormat
+
+
+def put(path: Path, **columns: Any) -> Path:
+    """Write a Parquet file, with its directories."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def ids(ds: ps.Dataset) -> list[int]:
+    """Return the ids of all rows."""
+    return [int(row["id"]) for row in ds]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """Return a directory of two files, with what others leave beside them."""
+    put(tmp_path / "b.parquet", id=[3, 4])
+    put(tmp_path / "a.parquet", id=[1, 2])
+    put(tmp_path / "_temporary" / "c.parquet", id=[9])
+    (tmp_path / "_SUCCESS").write_bytes(b"")
+    (tmp_path / ".a.parquet.crc").write_bytes(b"crc")
+    (tmp_path / "README.md").write_text("Not a table.")
+    return tmp_path
+
+
+def test_a_table_is_had_by_every_name_it_has(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory, a file, a list, a pattern, a relative path, a URL, and paths in filesystems of pyarrow and fsspec."""
+    monkeypatch.chdir(two.parent)
+
+    assert ids(ps.open(two)) == [1, 2, 3, 4]
+    assert ids(ps.open(str(two) + "/")) == [1, 2, 3, 4]
+    assert ids(ps.open(two.name)) == [1, 2, 3, 4]
+    assert ids(ps.open(two.as_uri())) == [1, 2, 3, 4]
+    assert ids(ps.open(two / "b.parquet")) == [3, 4]
+    assert ids(ps.open([two / "b.parquet", str(two / "a.parquet")])) == [3, 4, 1, 2]
+    assert ids(ps.open(f"{two}/*.parquet")) == [1, 2, 3, 4]
+    assert ids(ps.open(f"{two}/[b-c].parquet")) == [3, 4]
+    assert ids(ps.open(str(two), filesystem=pafs.LocalFileSystem())) == [1, 2, 3, 4]
+    assert ids(ps.open(str(two), filesystem=fsspec.filesystem("file"))) == [1, 2, 3, 4]
+    assert ids(ps.open(f"local://{two}", storage_options={"auto_mkdir": False})) == [1, 2, 3, 4]
+
+
+def test_a_table_in_memory_of_fsspec_is_opened_by_url() -> None:
+    """Schemes that pyarrow does not know go through fsspec."""
+    memory = fsspec.filesystem("memory")
+    with memory.open("/penstock-test/x.parquet", "wb") as target:
+        pq.write_table(pa.table({"id": [5, 6]}), target)
+    try:
+        assert ids(ps.open("memory://penstock-test")) == [5, 6]
+    finally:
+        memory.rm("/penstock-test", recursive=True)
+
+
+def test_files_without_parquets_ending_are_read_where_there_are_no_others(tmp_path: Path) -> None:
+    """Hive names files 000000_0; where files end in .parquet, others beside them are no data."""
+    put(tmp_path / "000000_0", id=[1])
+    put(tmp_path / "000001_0", id=[2])
+
+    assert ids(ps.open(tmp_path)) == [1, 2]
+
+
+def test_hidden_files_are_read_when_they_are_named(tmp_path: Path) -> None:
+    """Whoever names a file means it."""
+    hidden = put(tmp_path / "_odd.parquet", id=[1])
+
+    assert ids(ps.open(hidden)) == [1]
+    assert ids(ps.open([hidden])) == [1]
+
+
+def test_hive_partitions_are_columns(tmp_path: Path) -> None:
+    """Nested directories, percent signs, nulls, whole numbers; a name with an underscore is a partition still."""
+    put(tmp_path / "_y=2024" / "city=S%C3%A3o%20Paulo" / "a.parquet", id=[1, 2])
+    put(tmp_path / "_y=2025" / "city=__HIVE_DEFAULT_PARTITION__" / "a.parquet", id=[3])
+    put(tmp_path / "_y=2025" / "city=a%2Fb%3D" / "a.parquet", id=[4])
+    ds = ps.open(tmp_path)
+
+    rows = sorted((int(row["id"]), int(row["_y"]), row["city"]) for row in ds)
+    assert rows == [(1, 2024, "São Paulo"), (2, 2024, "São Paulo"), (3, 2025, None), (4, 2025, "a/b=")]
+    assert ds.schema["_y"].dtype == np.int64
+    assert ids(ds.where(ps.col("_y") == 2025, ps.col("city").is_not_null())) == [4]
+    assert ids(ds.select("id").where(ps.col("city") == "São Paulo")) == [1, 2]
+    assert "files       1 of 3" in ds.where(ps.col("city").is_null()).explain()
+
+
+def test_partitions_that_are_not_all_numbers_are_text(tmp_path: Path) -> None:
+    """A type holds for the whole column; a key that some paths lack is null there."""
+    put(tmp_path / "k=1" / "a.parquet", id=[1])
+    put(tmp_path / "k=x" / "a.parquet", id=[2])
+    put(tmp_path / "a.parquet", id=[3])
+
+    assert {int(row["id"]): row["k"] for row in ps.open(tmp_path)} == {1: "1", 2: "x", 3: None}
+
+
+def test_a_partition_may_be_a_column_of_the_files_too(tmp_path: Path) -> None:
+    """The directory is believed, in the type that the files have for it."""
+    put(tmp_path / "k=7" / "a.parquet", id=[1], k=pa.array([5], pa.int16()))
+
+    row = next(iter(ps.open(tmp_path)))
+    assert (int(row["k"]), row["k"].dtype) == (7, np.int16)
+
+
+def test_empty_files_and_tables_without_columns_are_tables(tmp_path: Path) -> None:
+    """Zero rows, zero columns."""
+    put(tmp_path / "a.parquet", id=pa.array([], pa.int64()))
+    assert list(ps.open(tmp_path)) == []
+    put(tmp_path / "b.parquet", id=[1])
+    ds = ps.open(tmp_path)
+
+    assert ids(ds) == [1]
+    assert list(ds.select()) == [{}]
+    assert ps.open(tmp_path / "a.parquet").num_rows == 0
+
+
+def test_files_whose_schemas_differ_make_one_table(tmp_path: Path) -> None:
+    """An added column is null before it was added, a widened type is widened, another order of columns is no difference."""
+    put(tmp_path / "1.parquet", id=pa.array([1], pa.int32()), x=[1.5])
+    put(tmp_path / "2.parquet", x=[2.5], id=pa.array([2**40], pa.int64()), name=["n"])
+    ds = ps.open(tmp_path)
+
+    assert ds.schema.names == ("id", "x", "name")
+    assert [(int(row["id"]), row["x"], row["name"]) for row in ds] == [(1, 1.5, None), (2**40, 2.5, "n")]
+    assert ids(ds.where(ps.col("name").is_null())) == [1]
+    assert ids(ds.where(ps.col("id") > 10)) == [2**40]
+
+
+def test_a_file_in_the_middle_may_be_wider_when_all_are_looked_at(tmp_path: Path) -> None:
+    """By default the first and the last file tell the columns; what one between them adds is told, not dropped in silence."""
+    for name, columns in (("1", {"id": [1]}), ("2", {"id": [2], "more": [20]}), ("3", {"id": [3]})):
+        put(tmp_path / f"{name}.parquet", **columns)
+    with pytest.warns(RuntimeWarning, match=r"2\.parquet has columns that the table does not: more\."):
+        assert ids(ps.open(tmp_path)) == [1, 2, 3]
+
+    union = ps.open(tmp_path, format=ParquetFormat(columns="union"))
+    assert union.where(ps.col("more").is_not_null()).take([0])["more"].tolist() == [20]
+    chosen = ps.open(tmp_path, format=ParquetFormat(columns=pa.schema({"id": pa.float64()})))
+    assert [row["id"] for row in chosen] == [1.0, 2.0, 3.0]
+
+
+def test_types_that_have_none_in_common_are_refused(tmp_path: Path) -> None:
+    """The message names both files and the remedy."""
+    put(tmp_path / "1.parquet", id=[1])
+    put(tmp_path / "2.parquet", id=["one"])
+    with pytest.raises(DataError) as caught:
+        ps.open(tmp_path)
+
+    text = str(caught.value)
+    assert f"The schemas of {tmp_path}/1.parquet and {tmp_path}/2.parquet do not go together" in text
+    assert "open with a schema of your own: format=ParquetFormat(columns=schema)." in text
+
+
+def test_a_foreign_summary_file_is_no_data(two: Path) -> None:
+    """`_metadata` and `_common_metadata` of other writers neither add rows nor columns."""
+    pq.write_metadata(pa.schema({"other": pa.string()}), two / "_common_metadata")
+    (two / "_metadata").write_bytes(b"PAR1 nonsense")
+
+    assert ids(ps.open(two)) == [1, 2, 3, 4]
+    assert ps.open(two).schema.names == ("id",)
+
+
+def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+    """Nothing, nothing but hidden files, a pattern without match, no filesystem, an empty list, a version."""
+    for source, expected in (
+        (tmp_path / "nowhere", f"Nothing lies at '{tmp_path}/nowhere'. A file or a directory was expected. Check the path."),
+        (f"{tmp_path}/*.pq", f"Nothing matches '{tmp_path}/*.pq'. Files or directories were expected. Check the pattern."),
+        (
+            tmp_path,
+            f"No Parquet file lies at '{tmp_path}': 0 files were found there, all of them hidden (names that begin with _ or . "
+            "are left out). Check the path.",
+        ),
+    ):
+        with pytest.raises(TableNotFoundError) as caught:
+            ps.open(source)
+        assert str(caught.value) == expected
+    with pytest.raises(TableNotFoundError, match="No filesystem opens 'nosuch://x'"):
+        ps.open("nosuch://x")
+    with pytest.raises(ArgumentError, match=r"An empty list names no table\. Give at least one path\."):
+        ps.open([])
+    put(tmp_path / "a.parquet", id=[1])
+    with pytest.raises(ArgumentError, match=r"plain Parquet files have no versions\. Leave it out\."):
+        ps.open(tmp_path, version=3)
+    with pytest.raises(ArgumentError, match='An Arrow schema, "union" or nothing was expected'):
+        ps.open(tmp_path, format=ParquetFormat(columns="all"))
+
+
+def test_what_is_not_parquet_is_told(tmp_path: Path) -> None:
+    """A file of other bytes, named like a table, is refused with its name."""
+    bad = tmp_path / "bad.parquet"
+    long = b"PAR1" + b"\0" * 30 + b"\xff\xff\xff\x7fPAR1"
+    for content in (b"", b"PAR1", b"not a table at all, but long enough to be one", long):
+        bad.write_bytes(content)
+        with pytest.raises(DataError, match=r"bad\.parquet"):
+            ps.open(bad)
+
+
+def test_only_needed_footers_are_read_and_each_once(tmp_path: Path) -> None:
+    """Partitions are pruned before footers: of ten files, those that tell the schema and the one that is kept are opened."""
+    for day in range(10):
+        put(tmp_path / f"day={day}" / "a.parquet", id=[day])
+    opened: list[str] = []
+
+    class Watched(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
+        def open_input_file(self, path: str) -> Any:
+            opened.append(path)
+            return super().open_input_file(path)
+
+    filesystem = pafs.PyFileSystem(Watched(fsspec.filesystem("file")))
+    ds = ps.open(str(tmp_path), filesystem=filesystem).where(ps.col("day") == 4)
+    assert ds.num_rows == 1
+
+    assert {path.split("day=")[1][0] for path in opened} == {"0", "4", "9"}

@@ -61,6 +61,7 @@ FLOORS = (
             "_engine",
             "_engine.storage",
             "_engine.execute",
+            "_engine.lease",
             "_engine.thrift",
             "_engine.footers",
             "_engine.plan",

@@ -961,3 +961,14 @@ def test_policies_give_the_columns_that_the_schema_says() -> None:
     assert repr(masked) == (
         f"penstock.open('{ds.schema.name}').nulls(Mask(), 'n').ragged(Pad(value=9, length=2, truncate=False), 't')"
     )
+
+
+def test_stacks_hold_the_values_of_their_columns(ds: ps.Dataset) -> None:
+    """In order, shuffled and over batches that lie in two windows, beside text as well as without."""
+    for asked in (ds, ds.select("id", "x")):
+        for order in (ps.InOrder(), ps.WindowShuffle(rows=4), ps.ExactShuffle(rows=3)):
+            seen = []
+            for batch in asked.shuffle(order, seed=2).stack("both", ["id", "x"]).batch(3, last="uneven"):
+                assert batch["both"].shape == (len(batch["both"]), 2)
+                seen += [(float(one), float(two)) for one, two in batch["both"]]
+            assert sorted(seen) == [(float(number), number / 2) for number in range(10)]

@@ -11,12 +11,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import fs as pafs
 from strategies import aligned, rows
 
 import penstock as ps
@@ -244,3 +246,70 @@ def test_blobs_are_picked_from_their_windows(tmp_path: Path) -> None:
                 assert blob == bytes([number]) * (number % 5)
                 assert np.asarray(cells).tolist() == list(range(number % 4))
         assert sorted(seen) == list(range(120))
+
+
+class Counted(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
+    """A filesystem that counts the bytes read of its files."""
+
+    total = 0
+
+    def open_input_file(self, path: str) -> Any:
+        """Return a file whose reads are counted."""
+        outer, file = self, self.fs.open(path, "rb", block_size=0, cache_type="none")
+
+        class Watched:
+            closed = False
+
+            def read(self, size: int = -1) -> bytes:
+                found: bytes = file.read(size)
+                outer.total += len(found)
+                return found
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(file, name)
+
+        return pa.PythonFile(Watched(), mode="r")
+
+
+def test_a_filter_that_keeps_a_hundredth_reads_no_more_than_two(tmp_path: Path) -> None:
+    """Row groups that statistics rule out are not read, nor columns that nobody asked for."""
+    random = np.random.default_rng(0)
+    blobs = [random.bytes(300) for _ in range(100_000)]
+    pq.write_table(pa.table({"id": range(100_000), "blob": blobs}), tmp_path / "a.parquet", row_group_size=1000)
+    handler = Counted(fsspec.filesystem("file"))
+    ds = ps.open(str(tmp_path), filesystem=pafs.PyFileSystem(handler))
+
+    assert sum(len(batch["id"]) for batch in ds.where(ps.col("id").between(5000, 5999)).batch(100)) == 1000
+    assert handler.total <= 0.02 * (tmp_path / "a.parquet").stat().st_size
+    before = handler.total
+    assert sum(len(batch["id"]) for batch in ds.select("id").batch(1000)) == 100_000
+    assert handler.total - before <= 0.04 * (tmp_path / "a.parquet").stat().st_size
+
+
+def test_what_is_read_ahead_stays_within_its_limit(tmp_path: Path) -> None:
+    """With a limit of two row groups no more are in memory, whatever the number of threads."""
+    pq.write_table(pa.table({"id": np.arange(400_000)}), tmp_path / "a.parquet", row_group_size=10_000)
+    ds = ps.open(tmp_path).batch(10_000).using(threads=4)
+    bounded, free = iter(ds.using(threads=4, memory_limit=300_000)), iter(ds)
+    for batches in (bounded, free):
+        for _ in range(3):
+            next(batches)
+    ahead = [len(batches._stream._feed._lanes[0]._queue) for batches in (bounded, free)]  # type: ignore[attr-defined]
+
+    assert ahead[0] <= 1 < ahead[1]
+    assert sum(len(batch["id"]) for batch in ds.using(memory_limit=1)) == 400_000
+
+
+def test_memory_that_was_lent_is_never_lent_twice(table: Path) -> None:
+    """Batches that are kept hold what they held, however many come after them."""
+    ds = (
+        ps.open(table)
+        .select("id", "triple")
+        .shuffle(ps.WindowShuffle(rows=60), seed=5)
+        .batch(7, last="uneven")
+        .using(threads=3)
+    )
+    kept = [(batch, ids(batch)) for _ in range(3) for batch in ds]
+
+    assert all(ids(batch) == numbers for batch, numbers in kept)
+    assert all((batch["triple"] == 3.0 * batch["id"]).all() for batch, _ in kept)

@@ -8,6 +8,7 @@ from penstock._engine.execute import outcome, succeeded
 from penstock._engine.gather import Gather, Held, Pending, Rows
 from penstock._engine.leg import Leg
 from penstock._engine.order import Epoch, Piece
+from penstock._engine.transform import Batch
 from penstock.stretches import Stretches
 
 __all__ = ["Feed"]
@@ -43,6 +44,15 @@ class Feed:
             places.append(piece.place)
         return Rows(pieces=tuple(pieces), places=tuple(places))
 
+    def views(self, count: int) -> Batch | None:
+        """Return the next rows as views of the window that is held, or None where it takes more than that."""
+        return self._lanes[0].views(count) if len(self._lanes) == 1 else None
+
+    def prefetch(self) -> None:
+        """Have the windows read that come next; for those who wait for rows first, so that no thread is taken from them."""
+        for lane in self._lanes:
+            lane.prefetch()
+
     def ready(self, start: int, stop: int) -> bool:
         """Return whether `rows` would not have to wait."""
         return all(self._lanes[slot].ready(count) for slot, count in self._leg.hand.turns(start, stop))
@@ -75,6 +85,15 @@ class _Lane:
             if self._at == self._stop:
                 self._held = None
 
+    def views(self, count: int) -> Batch | None:
+        """Return the next rows as views of the window that is held; None where they lie in two, or are its last."""
+        stop = self._at + count
+        if self._held is None or stop >= self._stop:
+            return None
+        found = {name: values[self._at : stop] for name, values in self._held.fixed.items()}
+        self._at, self._place = stop, self._place + count
+        return found
+
     def ready(self, count: int) -> bool:
         """Return whether the next `count` rows are in memory."""
         if self._held is not None:
@@ -86,12 +105,15 @@ class _Lane:
         return count <= 0
 
     def _next(self) -> None:
-        """Go on to the next window, and have the ones after it read."""
+        """Go on to the next window."""
         if not self._queue:
             self._request()
         piece, pending = self._queue.popleft()
         self._held = outcome(pending.held)
         self._at, self._stop, self._place = piece.start, piece.stop, piece.place
+
+    def prefetch(self) -> None:
+        """Begin to read the windows after the one that is held, as far as they fit in memory."""
         while len(self._queue) < self._ahead and self._affordable() and self._request():
             pass
 

@@ -315,7 +315,7 @@ def _annotated(element: Fields) -> tuple[str, int]:
         which, facts = next(iter(element[thrift.LOGICAL].items()), (0, dict[int, Any]()))
         family, scale = LOGICALS.get(which, "-"), facts.get(1, -1)
         if family == "int":
-            return {True: "int", False: "uint"}.get(facts.get(2), "-"), 0
+            return (("uint", "int")[facts[2]] if 2 in facts else "-"), 0  # noqa: PLR2004 - the field that says if it is signed
         unit = next((LOGICAL_UNITS[at] for at in facts.get(2, ())), 0)
     else:
         which, scale = element.get(thrift.CONVERTED, -1), element.get(thrift.SCALE, 0)

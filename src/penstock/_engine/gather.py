@@ -19,10 +19,12 @@ import pyarrow as pa
 from penstock import dtypes
 from penstock._engine.decode import CellError, Column, decode
 from penstock._engine.execute import Pool, Urgency
+from penstock._engine.lease import Slabs, scratch
 from penstock._engine.read import Part, Reader, Unit
-from penstock._engine.transform import Batch, Stack, stacked
+from penstock._engine.transform import Batch, Stack
 from penstock.errors import DataError
 from penstock.model import IntArray, Plan, Read, Window
+from penstock.policies import DEFAULT_NULLS
 
 __all__ = ["PASSED", "ROW_IDS", "Gather", "Held", "Pending", "Rows", "Wanted"]
 
@@ -50,7 +52,7 @@ class _Read:
     """A unit that has been read: columns of a fixed size as arrays, others as Arrow."""
 
     unit: Unit
-    numbers: IntArray
+    part: Part
     fixed: dict[str, npt.NDArray[Any]]
     loose: dict[str, pa.Array]
 
@@ -100,7 +102,7 @@ class Held:
         at = int(np.searchsorted(self.ends, number, side="right"))
         read, rows = self.parts[at]
         inside = number - (int(self.ends[at - 1]) if at else 0)
-        return read, int(read.numbers[rows][inside])
+        return read, int(read.part.numbers()[rows][inside])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -192,6 +194,7 @@ class Gather:
 
     def __init__(self, reader: Reader, plan: Plan, wanted: Wanted, pool: Pool) -> None:
         """Store what is read, and with which threads."""
+        self._slabs = reader.slabs
         self.units_read = self._rows = self._bytes = 0
         self._counting = threading.Lock()
         self.outputs: dict[str, tuple[str, ...]] = {}
@@ -246,7 +249,7 @@ class Gather:
         if not window.reads:
             empty = Unit(file=0, row_group=0, start=0, first=0, rows=0, count=0, residual=False)
             fields = [self._plan.snapshot.schema.field(name) for name in self._columns]
-            nothing = Part(table=pa.schema(fields).empty_table(), rows=np.zeros(0, dtype=np.int64))
+            nothing = Part(table=pa.schema(fields).empty_table(), first=0, count=0)
             window = Window(reads=(Read(unit=0, rows=slice(0, 0)),))
             return self._assembled(window, [self._decoded(empty, nothing)])
         return self._assembled(window, [self._read(read.unit) for read in window.reads])
@@ -282,7 +285,7 @@ class Gather:
         found = self._decoded(unit, part)
         with self._counting:
             self.units_read += 1
-            self._rows += len(part.rows)
+            self._rows += part.count
             # Numbers are copied once more when their window is put together.
             self._bytes += 2 * sum(values.nbytes for values in found.fixed.values())
             self._bytes += sum(values.nbytes for values in found.loose.values())
@@ -293,19 +296,18 @@ class Gather:
         fixed: Batch = {}
         for column in self._fixed:
             try:
-                made = decode(part.table.column(column.name), column)
+                made = _plain(part.table.column(column.name), column) or decode(part.table.column(column.name), column)
             except CellError as error:
-                raise self.told(error, unit, None if error.row is None else int(part.rows[error.row])) from error
+                raise self.told(error, unit, None if error.row is None else int(part.numbers()[error.row])) from error
             self.outputs[column.name] = tuple(made)
             fixed.update(made)
-        for stack in self._wanted.stacks:
-            if all(name in fixed for name in stack.columns):
-                fixed[stack.name] = stacked([fixed.pop(name) for name in stack.columns])
         loose = {column.name: _one_chunk(part.table.column(column.name)) for column in self._loose}
         fixed.update(self._ids(unit, part))
         if self._reader.lazy:
-            fixed[PASSED] = np.ones(len(part.rows), dtype=np.bool_) if part.passed is None else part.passed
-        return _Read(unit=unit, numbers=part.rows, fixed=fixed, loose=loose)
+            fixed[PASSED] = np.ones(part.count, dtype=np.bool_) if part.passed is None else part.passed
+        # What has been decoded need not be kept as Arrow too.
+        left = Part(table=pa.table({}), first=part.first, count=part.count, kept=part.kept)
+        return _Read(unit=unit, part=left, fixed=fixed, loose=loose)
 
     def told(self, error: CellError, unit: Unit, row: int | None) -> DataError:
         """Return an error of a cell as one that says which file, row group, row and column it is in."""
@@ -316,30 +318,62 @@ class Gather:
         """Return the columns that say where each row lies."""
         if not self._wanted.row_ids:
             return {}
-        path = np.full(len(part.rows), self._plan.snapshot.files.path[unit.file].as_py(), dtype=object)
-        return dict(zip(ROW_IDS, (path, self._reader.row_groups(unit, part.rows), part.rows), strict=True))
+        path = np.full(part.count, self._plan.snapshot.files.path[unit.file].as_py(), dtype=object)
+        numbers = part.numbers()
+        return dict(zip(ROW_IDS, (path, self._reader.row_groups(unit, numbers), numbers), strict=True))
 
     def _assembled(self, window: Window, reads: Sequence[_Read]) -> Held:
         """Return a window put together: its columns of a fixed size gathered in the order they are handed out."""
         rows = [read.rows for read in window.reads]
-        names = reads[0].fixed if reads else ()
         both = list(zip(reads, rows, strict=True))
-        fixed = self.arranged({name: _gathered([read.fixed[name][at] for read, at in both], window.take) for name in names})
+        columns = {name: [read.fixed[name][at] for read, at in both] for name in (reads[0].fixed if reads else ())}
+        found: Batch = {}
+        for stack in self._wanted.stacks:
+            if all(name in columns for name in stack.columns):
+                parts = [columns.pop(name) for name in stack.columns]
+                found[stack.name] = _stacked(parts, window.take, self._slabs)
+        found.update({name: _gathered(chunks, window.take, self._slabs) for name, chunks in columns.items()})
+        fixed = self.arranged(found)
         sizes = [at.stop - at.start if isinstance(at, slice) else len(at) for at in rows]
         # Without columns to be picked later, a window need not keep what its units gave.
-        parts = tuple(both) if self._loose else ()
-        return Held(fixed=fixed, parts=parts, ends=np.cumsum(sizes), take=window.take)
+        kept = tuple(both) if self._loose else ()
+        return Held(fixed=fixed, parts=kept, ends=np.cumsum(sizes), take=window.take)
 
 
 def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _gathered(chunks: list[npt.NDArray[Any]], take: IntArray | None) -> npt.NDArray[Any]:
+def _gathered(chunks: list[npt.NDArray[Any]], take: IntArray | None, slabs: Slabs) -> npt.NDArray[Any]:
     """Return chunks as one array, in another order where one is given."""
-    whole = _joined(chunks)
+    if take is None:
+        return _joined(chunks)
+    dtype, shape = chunks[0].dtype, (len(take), *chunks[0].shape[1:])
+    whole = chunks[0]
+    if len(chunks) > 1:
+        room = np.empty(shape, dtype=dtype) if dtype.hasobject else scratch(shape, dtype)
+        whole = np.concatenate(chunks, out=room)
     # mode="clip" spares the check of every index; they come from a permutation.
-    return whole if take is None else whole.take(take, axis=0, mode="clip")
+    return whole.take(take, axis=0, mode="clip", out=slabs.lend(shape, dtype))
+
+
+def _stacked(columns: list[list[npt.NDArray[Any]]], take: IntArray | None, slabs: Slabs) -> npt.NDArray[Any]:
+    """Return columns, each of several chunks, side by side in one array, in another order where one is given."""
+    dtype = np.result_type(*(chunks[0].dtype for chunks in columns))
+    shape = (sum(map(len, columns[0])), len(columns), *columns[0][0].shape[1:])
+    whole = slabs.lend(shape, dtype) if take is None else scratch(shape, dtype)
+    for at, chunks in enumerate(columns):
+        np.concatenate(chunks, out=whole[:, at], casting="unsafe")
+    return whole if take is None else whole.take(take, axis=0, mode="clip", out=slabs.lend(shape, dtype))
+
+
+def _plain(column: pa.ChunkedArray, policy: Column) -> Batch | None:
+    """Return numbers in one chunk without nulls as a view, which is most of what is ever decoded; None for all else."""
+    if column.num_chunks != 1 or column.null_count or not pa.types.is_primitive(column.type) or policy.nulls != DEFAULT_NULLS:
+        return None
+    if pa.types.is_boolean(column.type) or pa.types.is_temporal(column.type):
+        return None
+    return {policy.name: column.chunk(0).to_numpy(zero_copy_only=True)}
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
+from penstock._engine.lease import Slabs
 from penstock.errors import DataChangedError, DataError
 from penstock.filters import Expr
 from penstock.model import WHOLE_FILE, BoolArray, IntArray, Snapshot, Units
@@ -52,13 +53,25 @@ class Part:
 
     Attributes:
         table: The columns asked for.
-        rows: The number of each row in its file.
+        first: The number of the unit's first row in its file.
+        count: How many rows are kept; there may be no column to tell.
+        kept: Which rows of the unit they are; None where all are.
         passed: Under a filter on the fly, which of the rows pass it; None where all do.
     """
 
     table: pa.Table
-    rows: IntArray
+    first: int
+    count: int
+    kept: IntArray | None = None
     passed: BoolArray | None = None
+
+    def numbers(self) -> IntArray:
+        """Return the number of each row in its file."""
+        return np.arange(self.first, self.first + self.count) if self.kept is None else self.first + self.kept
+
+
+IDLE_BYTES = 256 << 20
+"""Memory of windows that may wait to be used again."""
 
 
 class Handles(threading.local):
@@ -71,22 +84,23 @@ class Handles(threading.local):
 
     def __init__(self, footers: OrderedDict[str, pq.FileMetaData] | None = None) -> None:
         """Begin without any; called anew in every thread, with the same footers."""
-        self._files: OrderedDict[str, pq.ParquetFile] = OrderedDict()
+        self._files: OrderedDict[str, tuple[pq.ParquetFile, set[str]]] = OrderedDict()
         self._footers = OrderedDict() if footers is None else footers
 
-    def get(self, path: str, filesystem: pafs.FileSystem) -> pq.ParquetFile:
-        """Return an open file."""
+    def get(self, path: str, filesystem: pafs.FileSystem) -> tuple[pq.ParquetFile, set[str]]:
+        """Return an open file, and the names of its columns."""
         found = self._files.pop(path, None)
         if found is None:
             remote = not isinstance(filesystem, pafs.LocalFileSystem)
             source = filesystem.open_input_file(path)
-            found = pq.ParquetFile(source, metadata=self._footers.get(path), pre_buffer=remote)
-            self._footers[path] = found.metadata
+            file = pq.ParquetFile(source, metadata=self._footers.get(path), pre_buffer=remote)
+            found = (file, set(file.schema_arrow.names))
+            self._footers[path] = file.metadata
             while len(self._footers) > 8 * self.MOST:
                 self._footers.popitem(last=False)
         self._files[path] = found
         while len(self._files) > self.MOST:
-            self._files.popitem(last=False)[1].close(force=True)
+            self._files.popitem(last=False)[1][0].close(force=True)
         return found
 
 
@@ -99,6 +113,9 @@ class Reader:
         filesystem: Where its files lie.
         condition: The row filter, bound to the table; None for none.
         lazy: Whether filtered rows are only marked, since they were not counted before.
+        handles: Files that are open.
+        warned: Files that were warned of.
+        slabs: Memory that windows use over and over, also from one epoch to the next.
     """
 
     snapshot: Snapshot
@@ -107,6 +124,7 @@ class Reader:
     lazy: bool = False
     handles: Handles = field(default_factory=lambda: Handles(OrderedDict()), repr=False)
     warned: list[int] = field(default_factory=list, repr=False)
+    slabs: Slabs = field(default_factory=lambda: Slabs(IDLE_BYTES), repr=False)
 
     def read(self, unit: Unit, columns: Sequence[str]) -> Part:
         """Return the rows kept of a unit.
@@ -118,18 +136,20 @@ class Reader:
         asked = self.condition if unit.residual else None
         needed = list(dict.fromkeys([*columns, *sorted(asked.columns if asked is not None else ())]))
         table = self._stored(unit, needed)
-        numbers = np.arange(unit.first, unit.first + unit.rows)
+        kept = passed = None
         alive = self._alive(unit)
         if alive is not None:
-            table, numbers = table.filter(pa.array(alive)), numbers[alive]
-        passed = None
+            table, kept = table.filter(pa.array(alive)), np.flatnonzero(alive)
         if asked is not None:
             passed = asked.mask(table)
             if not self.lazy:
-                table, numbers, passed = table.filter(pa.array(passed)), numbers[passed], None
-        if len(numbers) != unit.count:
-            raise DataChangedError(self._changed(unit, len(numbers)))
-        return Part(table=table.select(columns), rows=numbers, passed=passed)
+                table = table.filter(pa.array(passed))
+                kept, passed = np.flatnonzero(passed) if kept is None else kept[passed], None
+        count = unit.rows if kept is None else len(kept)
+        if count != unit.count:
+            raise DataChangedError(self._changed(unit, count))
+        table = table if len(needed) == len(columns) else table.select(columns)
+        return Part(table=table, first=unit.first, count=count, kept=kept, passed=passed)
 
     def count(self, unit: Unit) -> int:
         """Return how many rows of a unit are kept, reading no more than the filter's columns."""
@@ -161,7 +181,7 @@ class Reader:
         stated = files.rows[unit.file] if unit.row_group == WHOLE_FILE else -1
         if table.num_rows < unit.start + unit.rows or stated not in (-1, table.num_rows):
             raise DataChangedError(self._changed(unit, table.num_rows))
-        table = table.slice(unit.start, unit.rows)
+        table = table if table.num_rows == unit.rows else table.slice(unit.start, unit.rows)
         fields = {name: _takeable(self.snapshot.schema.field(name)) for name in columns}
         found = []
         for name in columns:
@@ -177,8 +197,7 @@ class Reader:
 
     def _from_file(self, unit: Unit, columns: Sequence[str]) -> pa.Table:
         try:
-            file = self.handles.get(self.snapshot.files.path[unit.file].as_py(), self.filesystem)
-            stored = set(file.schema_arrow.names)
+            file, stored = self.handles.get(self.snapshot.files.path[unit.file].as_py(), self.filesystem)
             if self.snapshot.sampled and not self.warned:
                 self._warn(unit, stored)
             present = [name for name in (self.snapshot.names.get(name, name) for name in columns) if name in stored]

@@ -26,7 +26,7 @@ __all__ = ["Stream", "arranged"]
 ROWS_AT_ONCE = 256
 """Rows put together at a time where the consumer takes them one by one."""
 
-WINDOWS_AHEAD = 1
+WINDOWS_AHEAD = 2
 """Windows of several units keep all threads busy by themselves; single units do not, and more of them are read ahead."""
 
 MEMORY_LIMIT = 1 << 30
@@ -85,6 +85,9 @@ class Stream:
         self._told_any = False
         # What only cuts views of a window is not worth a task.
         self._inline = not (gather.loose or question.maps)
+        self._plain = self._inline and isinstance(question.size, int) and question.ending != "pad"
+        self._size = question.size if isinstance(question.size, int) else 1
+        self._full = 0
         self.next = self._chosen()
 
     @property
@@ -99,6 +102,10 @@ class Stream:
         return self._next_row if self._question.size is None else self._next_batch
 
     def _next_batch(self) -> dict[str, Any]:
+        if self._plain and self._step < self._full and (views := self._feed.views(self._size)) is not None:  # type: ignore[union-attr] # _full says so
+            self._step += 1
+            self._handed = (self._leg, self._step)  # type: ignore[assignment] # as above
+            return views
         chunk = self._next_chunk()
         self._handed = (chunk.leg, chunk.stop)
         return chunk.columns
@@ -146,6 +153,7 @@ class Stream:
             return chunk if plain else _mapped(question, chunk, draw.valid if draw else count)
 
         self._queue.append(finish() if self._inline else self._pool.submit(Urgency.FINISH, finish))
+        feed.prefetch()
         return True
 
     def _on_a_leg(self) -> bool:
@@ -158,6 +166,8 @@ class Stream:
             ahead = WINDOWS_AHEAD if windowed else self._pool.threads + 2
             limit = self._question.memory_limit or MEMORY_LIMIT
             self._feed, self._step = Feed(self._gather, self._leg, ahead=ahead, memory_limit=limit), 0
+            self._full = (self._leg.hand.num_rows - self._leg.schedule.start) // self._size
+            self._full = min(self._full, len(self._leg.schedule))
         return True
 
     def _filtered(self) -> Iterator[dict[str, Any]]:

@@ -146,4 +146,5 @@ def _together(first: RowGroups, second: RowGroups) -> RowGroups:
     order = np.argsort(file, kind="stable")
     ranges = {name: planning.joined_range(found, second.ranges[name], order) for name, found in first.ranges.items()}
     number, rows = np.concatenate([first.number, second.number]), np.concatenate([first.rows, second.rows])
-    return replace(first, file=file[order], number=number[order], rows=rows[order], ranges=ranges)
+    size = np.concatenate([first.size, second.size])
+    return replace(first, file=file[order], number=number[order], rows=rows[order], size=size[order], ranges=ranges)

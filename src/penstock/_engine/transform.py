@@ -19,8 +19,6 @@ __all__ = ["Batch", "Map", "Stack", "apply_map", "apply_stack", "apply_to_row", 
 
 Batch: TypeAlias = dict[str, npt.NDArray[Any]]
 
-BLOCK = 2048
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Map:
@@ -69,24 +67,8 @@ class Stack:
 
 def apply_stack(stack: Stack, batch: Batch) -> Batch:
     """Return a batch with some of its columns stacked into one, at the end."""
-    whole = stacked([batch[name] for name in stack.columns])
+    whole = np.stack([batch[name] for name in stack.columns], axis=1)
     return {**{name: values for name, values in batch.items() if name not in stack.columns}, stack.name: whole}
-
-
-def stacked(columns: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Return columns side by side, in the type that holds them all.
-
-    Example:
-        >>> stacked([np.array([1, 2]), np.array([3, 4])]).tolist()
-        [[1, 3], [2, 4]]
-    """
-    rows, shape = len(columns[0]), columns[0].shape[1:]
-    found = np.empty((rows, len(columns), *shape), dtype=np.result_type(*(column.dtype for column in columns)))
-    # Some rows of all columns at a time, so that what is written stays in the processor's cache.
-    for start in range(0, rows, BLOCK):
-        for at, column in enumerate(columns):
-            found[start : start + BLOCK, at] = column[start : start + BLOCK]
-    return found
 
 
 def apply_map(

@@ -13,6 +13,7 @@ import numpy as np
 
 from penstock import randomness
 from penstock._engine.batch import Last
+from penstock._engine.deal import first_deal
 from penstock._engine.decode import Column
 from penstock._engine.question import Question
 from penstock._engine.transform import Stack
@@ -136,12 +137,7 @@ def sharding(rank: Any, world_size: Any, lanes: Any) -> dict[str, int | None]:
         msg = f"shard got rank {rank!r} of {ranks}. Ranks go from 0 to {ranks - 1}. Give the number of this reader."
         raise ArgumentError(msg)
     lanes = None if lanes is None else _positive("shard", lanes, "lanes")
-    if lanes is not None and lanes % ranks:
-        msg = (
-            f"{lanes} lanes cannot be shared out among {ranks} ranks. The number of lanes must be a multiple of the number of "
-            f"ranks. Use lanes={max(1, lanes // ranks) * ranks}, or leave it out."
-        )
-        raise ArgumentError(msg)
+    first_deal(ranks=ranks, lanes=lanes, size=1)  # which refuses lanes that cannot be shared out
     return {"rank": index(rank), "world_size": ranks, "lanes": lanes}
 
 

@@ -26,10 +26,11 @@ class Case:
     condition: Expr | None = None
     seed: int = 0
     ids: list[int] = field(default_factory=list)
+    threads: int = 2
 
     def dataset(self) -> ps.Dataset:
         """Return the question, without ranks or batches."""
-        ds = self.table.open().shuffle(self.shuffle, seed=self.seed)
+        ds = self.table.open().shuffle(self.shuffle, seed=self.seed).using(threads=self.threads)
         return ds if self.condition is None else ds.where(self.condition)
 
 
@@ -97,6 +98,7 @@ def cases(draw: st.DrawFn, kinds: st.SearchStrategy[Shuffle] = shuffles, smalles
         condition=condition,
         seed=draw(st.integers(0, 3)),
         ids=kept,
+        threads=draw(st.sampled_from([1, 2, 3, 8])),
     )
 
 

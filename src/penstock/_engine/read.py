@@ -183,14 +183,14 @@ class Reader:
             raise DataChangedError(self._changed(unit, table.num_rows))
         table = table if table.num_rows == unit.rows else table.slice(unit.start, unit.rows)
         fields = {name: _takeable(self.snapshot.schema.field(name)) for name in columns}
-        found = []
+        stored_as, found = dict(zip(table.column_names, table.columns, strict=True)), []
         for name in columns:
             kind = fields[name].type
             if name in files.partitions.column_names:
                 value = files.partitions.column(name)[unit.file].cast(kind)
                 found.append(pa.chunked_array([pa.repeat(value, unit.rows)], type=kind))
             else:
-                found.append(self._typed(unit, table, name, kind))
+                found.append(self._typed(unit, stored_as.get(self.snapshot.names.get(name, name)), name, kind))
         if not found:
             return table.select([])
         return pa.Table.from_arrays(found, schema=pa.schema(list(fields.values())))
@@ -222,12 +222,10 @@ class Reader:
                 stacklevel=2,
             )
 
-    def _typed(self, unit: Unit, table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    def _typed(self, unit: Unit, column: pa.ChunkedArray | None, name: str, kind: pa.DataType) -> pa.ChunkedArray:
         """Return a column in the table's type; all null where the file was written before the column was added."""
-        physical = self.snapshot.names.get(name, name)
-        if physical not in table.column_names:
+        if column is None:
             return pa.chunked_array([pa.nulls(unit.rows, kind)], type=kind)
-        column = table.column(physical)
         if column.type == kind:
             return column
         try:
@@ -259,5 +257,6 @@ class Reader:
 
 def _takeable(field: pa.Field) -> pa.Field:
     """Return a column in a type that rows can be picked from, which Arrow cannot do of views yet."""
-    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(field.type)
-    return field if plain is None else field.with_type(plain)
+    if pa.types.is_string_view(field.type):
+        return field.with_type(pa.large_string())
+    return field.with_type(pa.large_binary()) if pa.types.is_binary_view(field.type) else field

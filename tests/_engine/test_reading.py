@@ -161,8 +161,12 @@ def test_what_goes_wrong_in_a_thread_reaches_the_consumer_in_order(table: Path, 
     for _ in range(3):
         with pytest.raises(DataError, match=r"2\.parquet, row group 0") as caught:
             next(batches)
-    assert "Check the file." in str(caught.value)
+    assert "Open the table again" in str(caught.value)
     assert threads() == []
+    footer = int.from_bytes(whole[-8:-4], "little") + 8
+    (tmp_path / "2.parquet").write_bytes(whole[:4] + bytes(len(whole) - 4 - footer) + whole[-footer:])
+    with pytest.raises(DataError, match=r"2\.parquet, row group 0: cannot be read: .*Check the file\."):
+        list(ps.open(tmp_path).batch(50))
 
 
 def test_a_file_that_vanished_or_was_replaced_is_told(table: Path, tmp_path: Path) -> None:
@@ -175,7 +179,11 @@ def test_a_file_that_vanished_or_was_replaced_is_told(table: Path, tmp_path: Pat
     with pytest.raises(DataError, match=r"3\.parquet, row group 0: cannot be read"):
         list(ds)
     pq.write_table(rows(range(450, 470)), tmp_path / "3.parquet")
-    with pytest.raises(DataChangedError, match=r"3\.parquet, row group 0: 20 rows were found where the plan has 25 of 25"):
+    with pytest.raises(DataChangedError, match=r"3\.parquet, row group 0: the file was changed after the table was opened"):
+        list(ds)
+    (tmp_path / "3.parquet").unlink()
+    pq.write_table(rows(range(599, 449, -1)), tmp_path / "3.parquet", row_group_size=GROUP)
+    with pytest.raises(DataChangedError, match="Open the table again"):
         list(ds)
 
 
@@ -313,3 +321,27 @@ def test_memory_that_was_lent_is_never_lent_twice(table: Path) -> None:
 
     assert all(ids(batch) == numbers for batch, numbers in kept)
     assert all((batch["triple"] == 3.0 * batch["id"]).all() for batch, _ in kept)
+
+
+def test_an_iteration_stays_in_its_process(table: Path) -> None:
+    """Threads do not follow a fork, so a child is told instead of waiting for them; it may begin its own."""
+    script = """
+import os, sys
+import penstock as ps
+batches = iter(ps.open(sys.argv[1]).batch(10).using(threads=2, memory_limit=2000))
+next(batches)
+child = os.fork()
+if child == 0:
+    try:
+        list(batches)
+    except ps.PenstockError as error:
+        print("told" if "Begin a new one" in str(error) else error, len(list(ps.open(sys.argv[1]).batch(10))), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(len(list(batches)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, str(table)], capture_output=True, text=True, check=False
+    )
+
+    assert done.stdout.split() == ["told", "60", "59"], done.stderr

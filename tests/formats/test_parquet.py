@@ -182,8 +182,8 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
         (f"{tmp_path}/*.pq", f"Nothing matches '{tmp_path}/*.pq'. Files or directories were expected. Check the pattern."),
         (
             tmp_path,
-            f"No Parquet file lies at '{tmp_path}': 0 files were found there, all of them hidden (names that begin with _ or . "
-            "are left out). Check the path.",
+            f"No Parquet file lies at '{tmp_path}': of 0 files there none is data (names that begin with _ or . are left out). "
+            "Check the path.",
         ),
     ):
         with pytest.raises(TableNotFoundError) as caught:
@@ -226,3 +226,66 @@ def test_only_needed_footers_are_read_and_each_once(tmp_path: Path) -> None:
     assert ds.num_rows == 1
 
     assert {path.split("day=")[1][0] for path in opened} == {"0", "4", "9"}
+
+
+def test_a_file_in_the_middle_of_another_type_is_refused(tmp_path: Path) -> None:
+    """What would have been an error at the table's ends is one in its middle: no value is changed to fit."""
+    naive, zoned = pa.timestamp("us"), pa.timestamp("us", tz="America/New_York")
+    for number, (outer, inner) in enumerate(
+        (
+            (pa.array([1]), pa.array(["5"])),
+            (pa.array(["a"]), pa.array([5])),
+            (pa.array([1]), pa.array([True])),
+            (pa.array([0], naive), pa.array([0], zoned)),
+            (pa.array([0.5], pa.float32()), pa.array([16777217.0])),
+        )
+    ):
+        place = tmp_path / str(number)
+        for name, values in (("1", outer), ("2", inner), ("3", outer)):
+            put(place / f"{name}.parquet", x=values)
+        with pytest.raises(DataError, match=r"2\.parquet, row group 0, column 'x': stored as"):
+            list(ps.open(place))
+    narrow = tmp_path / "narrow"
+    for name, values in (("1", [1, 2]), ("2", pa.array([3], pa.int8())), ("3", [4])):
+        put(narrow / f"{name}.parquet", id=values)
+    assert ids(ps.open(narrow)) == [1, 2, 3, 4]
+
+
+def test_what_names_nothing_is_refused() -> None:
+    """An unset variable does not open the working directory."""
+    for source in (None, 3, b"lake", ""):
+        with pytest.raises(ArgumentError, match=r"A path, a URL or a list of them was expected\. Give one\."):
+            ps.open(source)  # type: ignore[arg-type]
+
+
+def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    """At once, and in words."""
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"has more than one column called 'a'\. Names must differ\. Rename all but one\."):
+        ps.open(tmp_path)
+
+
+def test_nothing_has_the_columns_of_something(tmp_path: Path) -> None:
+    """Empty selections of text are empty arrays, and rows without columns are rows."""
+    put(tmp_path / "a.parquet", id=[1, 2], s=["a", "b"])
+    ds = ps.open(tmp_path)
+
+    for nothing in (ds.head(0), ds[0:0], ds.take([]), ds.where(ps.col("id") < 0).head()):
+        assert {name: values.tolist() for name, values in nothing.items()} == {"id": [], "s": []}
+    assert ds.select().to_arrow().num_rows == 2
+
+
+def test_a_map_cannot_end_a_dataset_in_silence(tmp_path: Path) -> None:
+    """StopIteration in a map is an error; other errors say which map and where."""
+    put(tmp_path / "a.parquet", id=list(range(10)))
+
+    def stopping(batch: dict[str, Any]) -> dict[str, Any]:
+        if batch["id"][0] >= 4:
+            raise StopIteration
+        return batch
+
+    with pytest.raises(ps.errors.MapError, match="raised StopIteration, which would end the dataset in silence"):
+        list(ps.open(tmp_path).batch(2).map(stopping))
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(ps.open(tmp_path).map(lambda row: {"id": 1 // (int(row["id"]) - 3)}))
+    assert "on what begins at place 3 of epoch 0." in caught.value.__notes__[0]

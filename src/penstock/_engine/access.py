@@ -72,6 +72,8 @@ def to_arrow(table: Table, question: Question) -> pa.Table:
         raise ArgumentError(msg)
     planned = table.plan(question)
     gather = Gather(planned.reader, planned.plan, wanted(table, question), Pool(1))
+    if not columns_of(table, question) and not question.row_ids:
+        return pa.table({"rows": pa.nulls(planned.plan.num_rows)}).select([])  # rows without columns are rows
     parts = [gather.unit(int(unit)) for unit in np.flatnonzero(planned.plan.counts)]
     return pa.concat_tables(parts) if parts else gather.nothing()
 

@@ -80,6 +80,8 @@ class Held:
     def pick(self, name: str, start: int, stop: int) -> pa.Array:
         """Return a column that was left as stored, of rows `start..stop`."""
         numbers = self.numbers(start, stop)
+        if not len(numbers):
+            return self.parts[0][0].loose[name].slice(0, 0)
         part = np.searchsorted(self.ends, numbers, side="right")
         order = np.argsort(part, kind="stable")
         found = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from operator import index
@@ -125,6 +126,7 @@ class Batches:
         self._stream = Stream(self._gather, self._pool, question, self._legs())
         self._failed: BaseException | None = None
         self._turn = threading.Lock()
+        self._process = os.getpid()
         self.handed = 0
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -133,6 +135,12 @@ class Batches:
 
     def __next__(self) -> dict[str, Any]:
         """Return the next batch, or row; what went wrong once is raised again by every further call."""
+        if os.getpid() != self._process:
+            msg = (
+                f"This iteration was begun in process {self._process}, and its threads are there. "
+                f"Begin a new one in process {os.getpid()}."
+            )
+            raise ArgumentError(msg)
         with self._turn:
             return self._handed_out()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from penstock._engine.lease import Slabs
+from penstock._engine.storage import stamp
 from penstock.errors import DataChangedError, DataError
 from penstock.filters import Expr
 from penstock.model import WHOLE_FILE, BoolArray, IntArray, Snapshot, Units
@@ -87,10 +89,11 @@ class Handles(threading.local):
         self._files: OrderedDict[str, tuple[pq.ParquetFile, set[str]]] = OrderedDict()
         self._footers = OrderedDict() if footers is None else footers
 
-    def get(self, path: str, filesystem: pafs.FileSystem) -> tuple[pq.ParquetFile, set[str]]:
-        """Return an open file, and the names of its columns."""
+    def get(self, path: str, filesystem: pafs.FileSystem, check: Callable[[], None]) -> tuple[pq.ParquetFile, set[str]]:
+        """Return an open file, and the names of its columns; `check` is called before one is opened."""
         found = self._files.pop(path, None)
         if found is None:
+            check()
             remote = not isinstance(filesystem, pafs.LocalFileSystem)
             source = filesystem.open_input_file(path)
             file = pq.ParquetFile(source, metadata=self._footers.get(path), pre_buffer=remote)
@@ -197,7 +200,7 @@ class Reader:
 
     def _from_file(self, unit: Unit, columns: Sequence[str]) -> pa.Table:
         try:
-            file, stored = self.handles.get(self.snapshot.files.path[unit.file].as_py(), self.filesystem)
+            file, stored = self.handles.get(self.snapshot.files.path[unit.file].as_py(), self.filesystem, self._check(unit))
             if self.snapshot.sampled and not self.warned:
                 self._warn(unit, stored)
             present = [name for name in (self.snapshot.names.get(name, name) for name in columns) if name in stored]
@@ -205,9 +208,27 @@ class Reader:
                 return file.read(present, use_threads=False)
             return file.read_row_group(unit.row_group, present, use_threads=False)
         except (OSError, pa.ArrowException) as error:
+            with contextlib.suppress(OSError):
+                self._check(unit)()
             why = " ".join(str(error).split()).rstrip(".")
             msg = f"{self.where(unit)}: cannot be read: {why}. The table says it has {unit.rows} rows. Check the file."
             raise DataError(msg) from error
+
+    def _check(self, unit: Unit) -> Callable[[], None]:
+        """Return what refuses a file that is not the one the table was opened with."""
+
+        def check() -> None:
+            told = self.snapshot.files.stamp[unit.file].as_py()
+            if told.startswith("@"):
+                info = self.filesystem.get_file_info(self.snapshot.files.path[unit.file].as_py())
+                if info.type == pafs.FileType.File and stamp(info) != told:
+                    msg = (
+                        f"{self.where(unit)}: the file was changed after the table was opened: its size or the time of its "
+                        "last write differ. Open the table again; a state saved before cannot be resumed."
+                    )
+                    raise DataChangedError(msg)
+
+        return check
 
     def _warn(self, unit: Unit, stored: set[str]) -> None:
         """Tell, once, of columns that the files which told the table's columns did not have."""
@@ -229,6 +250,9 @@ class Reader:
         if column.type == kind:
             return column
         try:
+            if self.snapshot.sampled and not _widens(column.type, kind):
+                msg = "no value may change"
+                raise pa.ArrowInvalid(msg)
             return column.cast(kind)
         except pa.ArrowException as error:
             msg = (
@@ -253,6 +277,21 @@ class Reader:
             f"{self.where(unit)}: {rows} rows were found where the plan has {unit.count} of {unit.rows}. The file was changed "
             "after the table was opened. Open the table again; a state saved before cannot be resumed."
         )
+
+
+def _widens(kind: pa.DataType, into: pa.DataType) -> bool:
+    """Return whether a type goes into another as it would if both had been looked at when the table was opened."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    text = (pa.string(), pa.large_string(), pa.string_view())
+    if kind == into or (kind in text and into in text):
+        return True
+    try:
+        one, two = pa.schema({"x": kind}), pa.schema({"x": into})
+        both = pa.unify_schemas([one, two], promote_options="permissive").field("x").type
+    except pa.ArrowException:
+        return False
+    return bool(both == into)
 
 
 def _takeable(field: pa.Field) -> pa.Field:

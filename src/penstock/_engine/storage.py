@@ -15,7 +15,7 @@ from pyarrow import fs as pafs
 from penstock.errors import ArgumentError, TableNotFoundError
 from penstock.model import Place
 
-__all__ = ["Source", "cache_directory", "list_files", "locate"]
+__all__ = ["Source", "cache_directory", "list_files", "locate", "stamp"]
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """What a user may say a table is: a path or URL, one with wildcards, or several files."""
@@ -24,21 +24,25 @@ NATIVE_SCHEMES = frozenset({"file", "s3", "gs", "gcs", "hdfs", "viewfs"})
 WILDCARD = re.compile(r"[*?[]")
 
 
-def locate(source: Source, *, filesystem: Any = None, options: Mapping[str, Any] | None = None) -> Place:
+def locate(source: Any, *, filesystem: Any = None, options: Mapping[str, Any] | None = None) -> Place:
     """Return the filesystem and the paths that a source names.
 
     Args:
-        source: A path, a URL, either with wildcards, or a list of them.
+        source: A path, a URL, either with wildcards, or a list of them, as `Source` says.
         filesystem: A filesystem of pyarrow or fsspec, where the source is a path in it.
         options: What fsspec is told to open the URL with: keys, endpoints.
 
     Raises:
+        ArgumentError: If the source names nothing.
         TableNotFoundError: If no filesystem is known for the URL, or nothing lies there.
 
     Example:
         >>> locate("/").path
         '/'
     """
+    if isinstance(source, bytes) or not isinstance(source, (str, os.PathLike, Iterable)) or source == "":
+        msg = f"open got {source!r}. A path, a URL or a list of them was expected. Give one."
+        raise ArgumentError(msg)
     if not isinstance(source, (str, os.PathLike)):
         return _several(list(source), filesystem, options)
     name = os.fspath(source)
@@ -112,6 +116,14 @@ def _through_fsspec(url: str, options: Mapping[str, Any]) -> tuple[pafs.FileSyst
 
     filesystem, path = fsspec.core.url_to_fs(url, **options)
     return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), path
+
+
+def stamp(info: pafs.FileInfo) -> str:
+    """Return what changes when a file is replaced: its size and the time it was last written.
+
+    It begins with @, so that a reader knows it for one that can be compared with the file.
+    """
+    return f"@{info.size}:{info.mtime_ns or ''}"
 
 
 def list_files(place: Place) -> list[pafs.FileInfo]:

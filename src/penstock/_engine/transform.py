@@ -120,11 +120,14 @@ def apply_to_row(step: Map, row: Mapping[str, Any], place: int, key: tuple[int, 
 
 def _called(step: Map, data: Mapping[str, Any], place: int, key: tuple[int, int, int]) -> Mapping[str, Any]:
     """Return what the function returns, which must be a mapping."""
-    if step.wants_rng():
-        rng = np.random.Generator(np.random.Philox(key=randomness.key("map", *key, place)))
-        made = step.function(data, rng=rng) if step.rng_by_name() else step.function(data, rng)
-    else:
-        made = step.function(data)
+    try:
+        made = _made(step, data, place, key)
+    except StopIteration as error:
+        msg = f"map {step.name} raised StopIteration, which would end the dataset in silence. Catch it, or raise another error."
+        raise MapError(msg) from error
+    except Exception as error:
+        error.add_note(f"Raised by map {step.name}, on what begins at place {place} of epoch {key[1]}.")
+        raise
     if not isinstance(made, Mapping):
         msg = (
             f"map {step.name} returned {type(made).__name__}. A mapping of column names to values was expected. "
@@ -132,6 +135,14 @@ def _called(step: Map, data: Mapping[str, Any], place: int, key: tuple[int, int,
         )
         raise MapError(msg)
     return made
+
+
+def _made(step: Map, data: Mapping[str, Any], place: int, key: tuple[int, int, int]) -> Mapping[str, Any]:
+    """Return what the function returns, given a generator where it takes one."""
+    if not step.wants_rng():
+        return step.function(data)
+    rng = np.random.Generator(np.random.Philox(key=randomness.key("map", *key, place)))
+    return step.function(data, rng=rng) if step.rng_by_name() else step.function(data, rng)
 
 
 def _by_rows(step: Map, batch: Batch, places: IntArray, key: tuple[int, int, int]) -> Batch:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from penstock._engine.footers import read_schema
-from penstock._engine.storage import list_files
+from penstock._engine.storage import list_files, stamp
 from penstock.errors import ArgumentError, DataError, TableNotFoundError
 from penstock.model import DataFiles, Place, Snapshot
 
@@ -72,7 +72,7 @@ class ParquetFormat:
             path=pa.array(paths, type=pa.string()),
             size=np.array([info.size or 0 for info in infos], dtype=np.int64),
             rows=np.full(len(infos), -1, dtype=np.int64),
-            stamp=pa.array([_stamp(info) for info in infos], type=pa.string()),
+            stamp=pa.array([stamp(info) for info in infos], type=pa.string()),
             partitions=partitions,
         )
         columns = pa.schema([*inside, *partitions.schema])
@@ -86,7 +86,14 @@ class ParquetFormat:
             msg = f'ParquetFormat got columns={self.columns!r}. An Arrow schema, "union" or nothing was expected. Give one.'
             raise ArgumentError(msg)
         looked = paths if self.columns == "union" else list(dict.fromkeys([paths[0], paths[-1]]))
-        return unified({path: read_schema(path, place.filesystem) for path in looked})
+        schemas = {path: read_schema(path, place.filesystem) for path in looked}
+        for path, schema in schemas.items():
+            twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+            if twice:
+                names = ", ".join(map(repr, twice))
+                msg = f"{path} has more than one column called {names}. Names must differ. Rename all but one."
+                raise DataError(msg)
+        return unified(schemas)
 
 
 FORMAT = ParquetFormat()
@@ -104,7 +111,7 @@ def data_files(place: Place) -> list[pafs.FileInfo]:
     found = named or shown
     if not found:
         msg = (
-            f"No Parquet file lies at {place.url!r}: {len(every)} files were found there, all of them hidden "
+            f"No Parquet file lies at {place.url!r}: of {len(every)} files there none is data "
             "(names that begin with _ or . are left out). Check the path."
         )
         raise TableNotFoundError(msg)
@@ -175,8 +182,3 @@ def unified(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
             )
             raise DataError(msg) from error
     return schema
-
-
-def _stamp(info: pafs.FileInfo) -> str:
-    """Return what changes when a file is replaced: its size and the time it was last written."""
-    return f"{info.size}:{info.mtime_ns or ''}"

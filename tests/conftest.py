@@ -11,7 +11,7 @@ from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
 
-settings.register_profile("fast", max_examples=50, deadline=None, derandomize=False, print_blob=True)
+settings.register_profile("fast", max_examples=30, deadline=None, derandomize=False, print_blob=True)
 settings.register_profile("long", settings.get_profile("fast"), max_examples=1000)
 # `--hypothesis-profile` is read later than this file, so it wins.
 settings.load_profile(os.environ.get("PENSTOCK_HYPOTHESIS", "fast"))

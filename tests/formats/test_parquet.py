@@ -289,3 +289,15 @@ def test_a_map_cannot_end_a_dataset_in_silence(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         list(ps.open(tmp_path).map(lambda row: {"id": 1 // (int(row["id"]) - 3)}))
     assert "on what begins at place 3 of epoch 0." in caught.value.__notes__[0]
+
+
+def test_categories_in_some_files_are_values_like_others(tmp_path: Path) -> None:
+    """Where a column was categorical pandas writes it as a dictionary, and elsewhere as text."""
+    put(tmp_path / "1.parquet", id=[1, 2], s=pa.array(["a", "b"]).dictionary_encode())
+    put(tmp_path / "2.parquet", id=[3], s=["c"])
+    put(tmp_path / "3.parquet", id=[4], s=pa.array([None], pa.string()).dictionary_encode())
+    stored: dict[int, list[str | None]] = {1: ["a", "b"], 2: ["c"], 3: [None]}
+    for places in ([1, 2, 3], [1, 2], [2, 3], [2, 1, 2]):
+        ds = ps.open([tmp_path / f"{place}.parquet" for place in places])
+        assert ids(ds.where(ps.col("s") == "c").shuffle()) == [3] * places.count(2)
+        assert [row["s"] for row in ds] == [value for place in places for value in stored[place]]

@@ -253,6 +253,8 @@ class Reader:
             if self.snapshot.sampled and not _widens(column.type, kind):
                 msg = "no value may change"
                 raise pa.ArrowInvalid(msg)
+            if pa.types.is_dictionary(kind) and not pa.types.is_dictionary(column.type):
+                column = column.cast(kind.value_type).dictionary_encode()
             return column.cast(kind)
         except pa.ArrowException as error:
             msg = (
@@ -281,8 +283,7 @@ class Reader:
 
 def _widens(kind: pa.DataType, into: pa.DataType) -> bool:
     """Return whether a type goes into another as it would if both had been looked at when the table was opened."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
+    kind, into = (one.value_type if pa.types.is_dictionary(one) else one for one in (kind, into))
     text = (pa.string(), pa.large_string(), pa.string_view())
     if kind == into or (kind in text and into in text):
         return True

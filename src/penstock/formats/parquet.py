@@ -99,6 +99,20 @@ class ParquetFormat:
 FORMAT = ParquetFormat()
 
 
+def _together(one: pa.Schema, two: pa.Schema) -> pa.Schema:
+    """Return two schemas as one; a dictionary in one of them only is as good as its values."""
+    try:
+        return pa.unify_schemas([one, two], promote_options="permissive")
+    except pa.ArrowException:
+        return pa.unify_schemas([_without_dictionaries(one), _without_dictionaries(two)], promote_options="permissive")
+
+
+def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
+    return pa.schema(
+        [field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field for field in schema]
+    )
+
+
 def data_files(place: Place) -> list[pafs.FileInfo]:
     """Return the data files at a place: hidden names left out, and other endings where Parquet's own are there.
 
@@ -174,7 +188,7 @@ def unified(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
     path, schema = found
     for other, more in others:
         try:
-            schema = pa.unify_schemas([schema.remove_metadata(), more.remove_metadata()], promote_options="permissive")
+            schema = _together(schema.remove_metadata(), more.remove_metadata())
         except pa.ArrowException as error:
             msg = (
                 f"The schemas of {path} and {other} do not go together: {error} One type was expected for each column. "

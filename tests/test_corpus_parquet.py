@@ -42,7 +42,7 @@ def test_readable_files_give_the_values_that_pyarrow_gives(files: dict[Path, dic
             continue
         found = ps.open(path).to_arrow()
         expected = read(path)
-        assert found.num_rows == expected.num_rows, path
+        assert found.num_rows == pq.read_metadata(path).num_rows, path
         assert found.schema.names == expected.schema.names, path
         for name in set(expected.schema.names):
             if expected.schema.names.count(name) == 1:

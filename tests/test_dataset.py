@@ -107,7 +107,7 @@ def test_explain_says_what_will_be_read(ds: ps.Dataset) -> None:
     ]
     assert [line.strip() for line in told[7:10]] == [
         "order       name=window, rows=8, seed=2",
-        "ranks       2, 2 lanes; this is rank 1, 3 rows",
+        "ranks       2, 2 lanes; this is rank 1, with 3 of 2 to 3 rows per rank",
         "steps       1 per epoch on this rank, last=drop, which leaves out 1 rows",
     ]
     assert told[5].startswith("  bytes       about ")

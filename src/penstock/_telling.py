@@ -133,12 +133,18 @@ def explain(table: Table, question: Question) -> str:
         "memory": _memory(planned, question),
         "order": f"{shuffle}, seed={question.seed}",
         "ranks": f"{question.world_size}, {leg.position.deals[0].lanes} lanes; "
-        f"this is rank {question.rank}, {leg.hand.num_rows} rows",
+        f"this is rank {question.rank}, with {leg.hand.num_rows} of {_balance(plan.num_rows, question.world_size)}",
     }
     if not question.lazy:
         lines["steps"] = f"{len(leg.schedule)} per epoch on this rank, {_left_out(leg, plan.num_rows, question)}"
     lines["fingerprint"] = plan.fingerprint
     return "\n".join([told(table, question), *(f"  {name:<11} {text}" for name, text in lines.items())])
+
+
+def _balance(rows: int, ranks: int) -> str:
+    """Return how many rows ranks have; they differ by at most one."""
+    least, odd = divmod(rows, ranks)
+    return f"{least} to {least + 1} rows per rank" if odd else f"{least} rows per rank"
 
 
 def _pruned(count: int) -> str:

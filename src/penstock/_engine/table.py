@@ -65,6 +65,7 @@ class Table:
     snapshot: Snapshot
     filesystem: pafs.FileSystem
     _plans: OrderedDict[str, Planned] = field(default_factory=OrderedDict, repr=False)
+    _groups: OrderedDict[bytes, RowGroups] = field(default_factory=OrderedDict, repr=False)
 
     def plan(self, question: Question) -> Planned:
         """Return what a question reads; footers are read and rows counted the first time it is asked.
@@ -106,15 +107,22 @@ class Table:
         return Planned(plan=plan, shuffle=shuffle, reader=reader, pruned=pruned)
 
     def _footers(self, files: IntArray, question: Question) -> RowGroups:
-        """Return the row groups of some files, with the statistics the question's filter asks about."""
+        """Return the row groups of some files, with the statistics the question's filter asks about; read once."""
         paths = question.condition.paths if question.condition is not None else frozenset()
-        partitions = set(self.snapshot.files.partitions.column_names)
-        columns = [path for path in sorted(paths) if path not in partitions]
-        return read_footers(self.snapshot, files.tolist(), columns, self.filesystem)
+        columns = paths.difference(self.snapshot.files.partitions.column_names)
+        name = files.tobytes()
+        known = self._groups.get(name)
+        if known is None or not columns <= known.ranges.keys():
+            every = sorted(columns.union(known.ranges if known is not None else ()))
+            known = read_footers(self.snapshot, files.tolist(), every, self.filesystem)
+            self._groups[name] = known
+            while len(self._groups) > PLANS_KEPT:
+                self._groups.popitem(last=False)
+        return replace(known, ranges={column: known.ranges[column] for column in sorted(columns)})
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process needs: plans are made again there."""
-        return {"snapshot": self.snapshot, "filesystem": self.filesystem, "_plans": OrderedDict()}
+        return {"snapshot": self.snapshot, "filesystem": self.filesystem, "_plans": OrderedDict(), "_groups": OrderedDict()}
 
 
 def _asked(question: Question) -> dict[str, Any]:

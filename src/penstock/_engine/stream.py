@@ -102,10 +102,13 @@ class Stream:
         return self._next_row if self._question.size is None else self._next_batch
 
     def _next_batch(self) -> dict[str, Any]:
-        if self._plain and self._step < self._full and (views := self._feed.views(self._size)) is not None:  # type: ignore[union-attr] # _full says so
-            self._step += 1
-            self._handed = (self._leg, self._step)  # type: ignore[assignment] # as above
-            return views
+        leg, feed = self._leg, self._feed
+        if self._plain and leg is not None and feed is not None and self._step < self._full:
+            views = feed.views(self._size)
+            if views is not None:
+                self._step += 1
+                self._handed = (leg, self._step)
+                return views
         chunk = self._next_chunk()
         self._handed = (chunk.leg, chunk.stop)
         return chunk.columns

@@ -77,6 +77,7 @@ FLOORS = (
             "_engine.question",
             "_engine.state",
             "_engine.leg",
+            "_engine.held",
             "_engine.gather",
             "_engine.feed",
             "_engine.stream",

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,11 @@ from pyarrow import fs as pafs
 from strategies import aligned, rows
 
 import penstock as ps
+from penstock._engine.decode import Column
+from penstock._engine.execute import Pool, Urgency
+from penstock._engine.gather import Gather, Wanted
 from penstock.errors import DataChangedError, DataError
+from penstock.model import Read, Window
 from penstock.protocols import Shuffle
 
 GROUP, FILES, EACH = 25, 4, 150
@@ -345,3 +351,61 @@ print(len(list(batches)))
     )
 
     assert done.stdout.split() == ["told", "60", "59"], done.stderr
+
+
+class Backwards(Pool):
+    """Runs tasks when asked to, the newest first, which is the order that threads never promise against."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.tasks: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, urgency: Urgency, task: Callable[[], Any]) -> Future[Any]:  # noqa: ARG002 - one order for all
+        """Keep a task."""
+        future: Future[Any] = Future()
+        self.tasks.append((future, task))
+        return future
+
+    def run(self) -> None:
+        """Run all tasks, and those they submit."""
+        while self.tasks:
+            future, task = self.tasks.pop()
+            future.set_result(task())
+
+
+def test_a_unit_of_two_windows_is_read_once_whichever_thread_is_first(table: Path) -> None:
+    """A window learns what the one before left half used, also where it could have begun earlier."""
+    batches: Any = iter(ps.open(table).batch(10))
+    pool = Backwards()
+    gather = Gather(batches.planned.reader, batches.planned.plan, Wanted(columns=(Column(name="id"),)), pool)
+    first = gather.request(lambda: Window(reads=(Read(unit=0, rows=slice(0, 25)), Read(unit=1, rows=slice(0, 10)))), None)
+    second = gather.request(lambda: Window(reads=(Read(unit=1, rows=slice(10, 25)),)), first)
+    pool.run()
+
+    assert first.held.result().fixed["id"].tolist() == list(range(35))
+    assert second.held.result().fixed["id"].tolist() == list(range(35, 50))
+    assert gather.units_read == 2
+
+
+def test_closing_from_another_thread_ends_a_wait(table: Path) -> None:
+    """A consumer that waits for rows is not left waiting when somebody else closes the iteration."""
+    entered, release = threading.Event(), threading.Event()
+
+    def slow(batch: dict[str, Any]) -> dict[str, Any]:
+        entered.set()
+        release.wait()
+        return batch
+
+    batches = iter(ps.open(table).batch(10).map(slow).using(threads=1))
+    got: list[Any] = []
+    consumer = threading.Thread(target=lambda: got.extend(batches))
+    consumer.start()
+    entered.wait()
+    closer = threading.Thread(target=batches.close)  # type: ignore[attr-defined]
+    closer.start()
+    release.set()
+    consumer.join()
+    closer.join()
+
+    assert len(got) <= 1
+    assert threads() == []

@@ -7,19 +7,18 @@ stored, and are picked by index when a batch needs them, so that a blob is never
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock import dtypes
 from penstock._engine.decode import CellError, Column, decode
 from penstock._engine.execute import Pool, Urgency
-from penstock._engine.lease import Slabs, scratch
+from penstock._engine.held import Filling, Held, UnitRows, joined
 from penstock._engine.read import Part, Reader, Unit
 from penstock._engine.transform import Batch, Stack
 from penstock.errors import DataError
@@ -45,66 +44,6 @@ class Wanted:
     columns: tuple[Column, ...]
     stacks: tuple[Stack, ...] = ()
     row_ids: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Read:
-    """A unit that has been read: columns of a fixed size as arrays, others as Arrow."""
-
-    unit: Unit
-    part: Part
-    fixed: dict[str, npt.NDArray[Any]]
-    loose: dict[str, pa.Array]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Held:
-    """A window in memory.
-
-    Attributes:
-        fixed: Columns in the order they are handed out.
-        parts: What its units gave, and which rows of it, where columns are still to be picked.
-        ends: Where the rows of each part end, counted in the order they were read.
-        take: For each row handed out, its number in that order; None where it is the same.
-    """
-
-    fixed: dict[str, npt.NDArray[Any]]
-    parts: tuple[tuple[_Read, slice | IntArray], ...] = ()
-    ends: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    take: IntArray | None = None
-
-    def numbers(self, start: int, stop: int) -> IntArray:
-        """Return rows `start..stop` of what is handed out, by their number in the order they were read."""
-        return np.arange(start, stop) if self.take is None else self.take[start:stop]
-
-    def pick(self, name: str, start: int, stop: int) -> pa.Array:
-        """Return a column that was left as stored, of rows `start..stop`."""
-        numbers = self.numbers(start, stop)
-        if not len(numbers):
-            return self.parts[0][0].loose[name].slice(0, 0)
-        part = np.searchsorted(self.ends, numbers, side="right")
-        order = np.argsort(part, kind="stable")
-        found = []
-        for at in np.unique(part).tolist():
-            read, rows = self.parts[at]
-            begin = int(self.ends[at - 1]) if at else 0
-            inside = numbers[order[part[order] == at]] - begin
-            inside = inside + rows.start if isinstance(rows, slice) else rows[inside]
-            found.append(read.loose[name].take(pa.array(inside)))
-        picked = pa.concat_arrays(found) if len(found) > 1 else found[0]
-        if len(found) == 1:
-            return picked
-        back = np.empty(len(order), dtype=np.int64)
-        back[order] = np.arange(len(order))
-        return picked.take(pa.array(back))
-
-    def where(self, row: int) -> tuple[_Read, int]:
-        """Return which unit a row that is handed out comes from, and its number in the file."""
-        number = int(self.numbers(row, row + 1)[0])
-        at = int(np.searchsorted(self.ends, number, side="right"))
-        read, rows = self.parts[at]
-        inside = number - (int(self.ends[at - 1]) if at else 0)
-        return read, int(read.part.numbers()[rows][inside])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -140,7 +79,7 @@ class Rows:
             found = {name: values[start:stop] for name, values in held.fixed.items()}
         else:
             names = self.pieces[0][0].fixed if self.pieces else ()
-            found = {name: _joined([held.fixed[name][start:stop] for held, start, stop in self.pieces]) for name in names}
+            found = {name: joined([held.fixed[name][start:stop] for held, start, stop in self.pieces]) for name in names}
             for name, values in found.items():
                 # Whether a batch lies in one window or in two must not show: what is a view elsewhere is none's to write.
                 values.flags.writeable = all(held.fixed[name].flags.writeable for held, _, _ in self.pieces)
@@ -171,11 +110,12 @@ class Pending:
     def __init__(self) -> None:
         """Make the promise of a window."""
         self.held: Future[Held] = Future()
-        self.tail: tuple[int, Future[_Read]] | None = None
+        self.begun: Future[None] = Future()
+        self.tail: tuple[int, Future[UnitRows]] | None = None
         self._left = 0
         self._lock = threading.Lock()
 
-    def expect(self, reads: Sequence[Future[_Read]], then: Callable[[], None]) -> None:
+    def expect(self, reads: Sequence[Future[UnitRows]], then: Callable[[], None]) -> None:
         """Call `then` when all reads have ended; with none to wait for, at once."""
         self._left = len(reads) + 1
 
@@ -189,6 +129,16 @@ class Pending:
         for read in reads:
             read.add_done_callback(ended)
         ended(None)
+
+    def settle(self, task: Future[None]) -> None:
+        """Tell those who wait what a task failed of, or that it was dropped; a task that succeeded has told them itself."""
+        if task.cancelled():
+            self.held.cancel()
+            self.begun.cancel()
+        elif (error := task.exception()) is not None:
+            self.held.set_exception(error)
+            if not self.begun.done():
+                self.begun.set_result(None)
 
 
 class Gather:
@@ -232,19 +182,47 @@ class Gather:
         pending = Pending()
 
         def begin() -> None:
-            found = window()
-            kept = dict([before.tail]) if before is not None and before.tail is not None else {}
-            reads = [kept.get(read.unit) or self._begin(read.unit) for read in found.reads]
-            if found.reads and self._half_used(found.reads[-1]):
-                pending.tail = (found.reads[-1].unit, reads[-1])
+            filling = Filling(window(), self._wanted.stacks, self._slabs)
+            tail = before.tail if before is not None else None
+            reads, late = self._begin_reads(filling, pending, tail)
+            pending.begun.set_result(None)
 
-            def assemble() -> None:
-                self._pool.submit(Urgency.ASSEMBLE, lambda: self._complete(pending, found, reads))
+            def finish() -> None:
+                found = [read.result() for read in reads]
+                for at in late:
+                    filling.put(at, found[at].fixed)
+                pending.held.set_result(self._held(filling, found))
 
-            pending.expect(reads, assemble)
+            pending.expect(reads, lambda: self._promised(pending, finish))
 
-        self._pool.submit(Urgency.ASSEMBLE, lambda: _or_fail(pending.held, begin))
+        def start(_: object = None) -> None:
+            self._promised(pending, begin)
+
+        # Only when the window before has begun is it known what it leaves half used.
+        start() if before is None else before.begun.add_done_callback(start)
         return pending
+
+    def _begin_reads(
+        self, filling: Filling, pending: Pending, tail: tuple[int, Future[UnitRows]] | None
+    ) -> tuple[list[Future[UnitRows]], list[int]]:
+        """Begin to read a window's units, and return them with those that were begun before and are put in at the end."""
+        reads, late = [], []
+        wanted = filling.window.reads
+        for at, read in enumerate(wanted):
+            half_used = at == len(wanted) - 1 and self._half_used(read)
+            if tail is not None and tail[0] == read.unit:
+                future = tail[1]
+                late.append(at)
+            else:
+                future = self._pool.submit(Urgency.READ, partial(self._put_in, filling, at, keep=half_used))
+            if half_used:
+                pending.tail = (read.unit, future)
+            reads.append(future)
+        return reads, late
+
+    def _promised(self, pending: Pending, task: Callable[[], None]) -> None:
+        """Run a task on a thread; whatever becomes of it, those who wait for the window are told."""
+        self._pool.submit(Urgency.ASSEMBLE, task).add_done_callback(pending.settle)
 
     def fetch(self, window: Window) -> Held:
         """Return a window, read here and now."""
@@ -253,8 +231,14 @@ class Gather:
             fields = [self._plan.snapshot.schema.field(name) for name in self._columns]
             nothing = Part(table=pa.schema(fields).empty_table(), first=0, count=0)
             window = Window(reads=(Read(unit=0, rows=slice(0, 0)),))
-            return self._assembled(window, [self._decoded(empty, nothing)])
-        return self._assembled(window, [self._read(read.unit) for read in window.reads])
+            return self._filled(window, [self._decoded(empty, nothing)])
+        return self._filled(window, [self._read(read.unit) for read in window.reads])
+
+    def _filled(self, window: Window, reads: Sequence[UnitRows]) -> Held:
+        filling = Filling(window, self._wanted.stacks, self._slabs)
+        for at, read in enumerate(reads):
+            filling.put(at, read.fixed)
+        return self._held(filling, reads)
 
     def unit(self, index: int) -> pa.Table:
         """Return the rows that are handed out of one unit, as stored."""
@@ -271,16 +255,10 @@ class Gather:
         fields = [self._plan.snapshot.schema.field(name) for name in self._columns]
         return pa.schema([*fields, *(pa.field(name, kind) for name, kind in kinds.items())]).empty_table()
 
-    def _begin(self, index: int) -> Future[_Read]:
-        return self._pool.submit(Urgency.READ, lambda: self._read(index))
-
     def _half_used(self, read: Read) -> bool:
         return isinstance(read.rows, slice) and read.rows.stop < self._plan.counts[read.unit]
 
-    def _complete(self, pending: Pending, window: Window, reads: Iterable[Future[_Read]]) -> None:
-        _or_fail(pending.held, lambda: pending.held.set_result(self._assembled(window, [read.result() for read in reads])))
-
-    def _read(self, index: int) -> _Read:
+    def _read(self, index: int) -> UnitRows:
         """Return a unit, read and decoded."""
         unit = Unit.of(self._plan.units, index)
         part = self._reader.read(unit, self._columns)
@@ -293,7 +271,7 @@ class Gather:
             self._bytes += sum(values.nbytes for values in found.loose.values())
         return found
 
-    def _decoded(self, unit: Unit, part: Part) -> _Read:
+    def _decoded(self, unit: Unit, part: Part) -> UnitRows:
         """Return a unit's rows with the columns of a fixed size decoded, and those stacked that can be."""
         fixed: Batch = {}
         for column in self._fixed:
@@ -309,7 +287,7 @@ class Gather:
             fixed[PASSED] = np.ones(part.count, dtype=np.bool_) if part.passed is None else part.passed
         # What has been decoded need not be kept as Arrow too.
         left = Part(table=pa.table({}), first=part.first, count=part.count, kept=part.kept)
-        return _Read(unit=unit, part=left, fixed=fixed, loose=loose)
+        return UnitRows(unit=unit, part=left, fixed=fixed, loose=loose)
 
     def told(self, error: CellError, unit: Unit, row: int | None) -> DataError:
         """Return an error of a cell as one that says which file, row group, row and column it is in."""
@@ -324,49 +302,19 @@ class Gather:
         numbers = part.numbers()
         return dict(zip(ROW_IDS, (path, self._reader.row_groups(unit, numbers), numbers), strict=True))
 
-    def _assembled(self, window: Window, reads: Sequence[_Read]) -> Held:
-        """Return a window put together: its columns of a fixed size gathered in the order they are handed out."""
-        rows = [read.rows for read in window.reads]
-        both = list(zip(reads, rows, strict=True))
-        columns = {name: [read.fixed[name][at] for read, at in both] for name in (reads[0].fixed if reads else ())}
-        found: Batch = {}
-        for stack in self._wanted.stacks:
-            if all(name in columns for name in stack.columns):
-                parts = [columns.pop(name) for name in stack.columns]
-                found[stack.name] = _stacked(parts, window.take, self._slabs)
-        found.update({name: _gathered(chunks, window.take, self._slabs) for name, chunks in columns.items()})
-        fixed = self.arranged(found)
-        sizes = [at.stop - at.start if isinstance(at, slice) else len(at) for at in rows]
+    def _put_in(self, filling: Filling, at: int, *, keep: bool) -> UnitRows:
+        """Read a unit, put it in its window, and let go of what nobody needs after that."""
+        found = self._read(filling.window.reads[at].unit)
+        filling.put(at, found.fixed)
+        return found if keep else replace(found, fixed={})
+
+    def _held(self, filling: Filling, reads: Sequence[UnitRows]) -> Held:
+        """Return a window that has been filled, its columns of a fixed size in the order they are handed out."""
+        fixed = self.arranged(filling.complete())
+        rows = (read.rows for read in filling.window.reads)
         # Without columns to be picked later, a window need not keep what its units gave.
-        kept = tuple(both) if self._loose else ()
-        return Held(fixed=fixed, parts=kept, ends=np.cumsum(sizes), take=window.take)
-
-
-def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
-def _gathered(chunks: list[npt.NDArray[Any]], take: IntArray | None, slabs: Slabs) -> npt.NDArray[Any]:
-    """Return chunks as one array, in another order where one is given."""
-    if take is None:
-        return _joined(chunks)
-    dtype, shape = chunks[0].dtype, (len(take), *chunks[0].shape[1:])
-    whole = chunks[0]
-    if len(chunks) > 1:
-        room = np.empty(shape, dtype=dtype) if dtype.hasobject else scratch(shape, dtype)
-        whole = np.concatenate(chunks, out=room)
-    # mode="clip" spares the check of every index; they come from a permutation.
-    return whole.take(take, axis=0, mode="clip", out=slabs.lend(shape, dtype))
-
-
-def _stacked(columns: list[list[npt.NDArray[Any]]], take: IntArray | None, slabs: Slabs) -> npt.NDArray[Any]:
-    """Return columns, each of several chunks, side by side in one array, in another order where one is given."""
-    dtype = np.result_type(*(chunks[0].dtype for chunks in columns))
-    shape = (sum(map(len, columns[0])), len(columns), *columns[0][0].shape[1:])
-    whole = slabs.lend(shape, dtype) if take is None else scratch(shape, dtype)
-    for at, chunks in enumerate(columns):
-        np.concatenate(chunks, out=whole[:, at], casting="unsafe")
-    return whole if take is None else whole.take(take, axis=0, mode="clip", out=slabs.lend(shape, dtype))
+        kept = tuple((replace(read, fixed={}), at) for read, at in zip(reads, rows, strict=True)) if self._loose else ()
+        return Held(fixed=fixed, parts=kept, ends=filling.ends, take=filling.window.take)
 
 
 def _plain(column: pa.ChunkedArray, policy: Column) -> Batch | None:
@@ -382,11 +330,3 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
-
-
-def _or_fail(promise: Future[Any], task: Callable[[], None]) -> None:
-    """Run a task that is to keep a promise; what goes wrong is told through the promise."""
-    try:
-        task()
-    except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
-        promise.set_exception(error)

@@ -5,14 +5,13 @@ Fresh memory costs a page fault for every four kilobytes, which is more than the
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Slabs", "scratch"]
+__all__ = ["Slabs"]
 
 STEP = 1 << 16
 """Slabs are of sizes that are multiples of this, so that windows which differ by a row can share them."""
@@ -72,25 +71,3 @@ class _Lease:
 
     def __del__(self) -> None:
         self._slabs.give(self._slab)
-
-
-class _Scratch(threading.local):
-    """Memory of one thread, used over and over."""
-
-    memory: npt.NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
-
-
-_SCRATCH = _Scratch()
-
-
-def scratch(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return an array of this thread's own, which the next call overwrites.
-
-    Example:
-        >>> scratch((2, 3), np.dtype(np.int64)).shape
-        (2, 3)
-    """
-    wanted = int(np.prod(shape)) * dtype.itemsize
-    if len(_SCRATCH.memory) < wanted:
-        _SCRATCH.memory = np.empty(-(-wanted // STEP) * STEP, dtype=np.uint8)
-    return _SCRATCH.memory[:wanted].view(dtype).reshape(shape)

@@ -166,7 +166,7 @@ class Stream:
             if self._leg is None:
                 return False
             windowed = self._question.shuffle.describe()["name"] not in ("in_order", "row_groups")
-            ahead = WINDOWS_AHEAD if windowed else self._pool.threads + 2
+            ahead = WINDOWS_AHEAD if windowed else self._pool.threads + 1
             limit = self._question.memory_limit or MEMORY_LIMIT
             self._feed, self._step = Feed(self._gather, self._leg, ahead=ahead, memory_limit=limit), 0
             self._full = (self._leg.hand.num_rows - self._leg.schedule.start) // self._size

@@ -1,0 +1,185 @@
+"""Windows in memory: how units that were read are put together to one, and how rows are picked from it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock._engine.lease import Slabs
+from penstock._engine.read import Part, Unit
+from penstock._engine.transform import Batch, Stack
+from penstock.model import IntArray, Window
+
+__all__ = ["Filling", "Held", "UnitRows", "joined"]
+
+BLOCK = 1 << 18
+"""Bytes that a core keeps near while columns are written side by side."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UnitRows:
+    """A unit that has been read: columns of a fixed size as arrays, others as Arrow."""
+
+    unit: Unit
+    part: Part
+    fixed: dict[str, npt.NDArray[Any]]
+    loose: dict[str, pa.Array]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Held:
+    """A window in memory.
+
+    Attributes:
+        fixed: Columns in the order they are handed out.
+        parts: What its units gave, and which rows of it, where columns are still to be picked.
+        ends: Where the rows of each part end, counted in the order they were read.
+        take: For each row handed out, its number in that order; None where it is the same.
+    """
+
+    fixed: dict[str, npt.NDArray[Any]]
+    parts: tuple[tuple[UnitRows, slice | IntArray], ...] = ()
+    ends: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    take: IntArray | None = None
+
+    def numbers(self, start: int, stop: int) -> IntArray:
+        """Return rows `start..stop` of what is handed out, by their number in the order they were read."""
+        return np.arange(start, stop) if self.take is None else self.take[start:stop]
+
+    def pick(self, name: str, start: int, stop: int) -> pa.Array:
+        """Return a column that was left as stored, of rows `start..stop`."""
+        numbers = self.numbers(start, stop)
+        if not len(numbers):
+            return self.parts[0][0].loose[name].slice(0, 0)
+        part = np.searchsorted(self.ends, numbers, side="right")
+        order = np.argsort(part, kind="stable")
+        found = []
+        for at in np.unique(part).tolist():
+            read, rows = self.parts[at]
+            begin = int(self.ends[at - 1]) if at else 0
+            inside = numbers[order[part[order] == at]] - begin
+            inside = inside + rows.start if isinstance(rows, slice) else rows[inside]
+            found.append(read.loose[name].take(pa.array(inside)))
+        picked = pa.concat_arrays(found) if len(found) > 1 else found[0]
+        if len(found) == 1:
+            return picked
+        back = np.empty(len(order), dtype=np.int64)
+        back[order] = np.arange(len(order))
+        return picked.take(pa.array(back))
+
+    def where(self, row: int) -> tuple[UnitRows, int]:
+        """Return which unit a row that is handed out comes from, and its number in the file."""
+        number = int(self.numbers(row, row + 1)[0])
+        at = int(np.searchsorted(self.ends, number, side="right"))
+        read, rows = self.parts[at]
+        inside = number - (int(self.ends[at - 1]) if at else 0)
+        return read, int(read.part.numbers()[rows][inside])
+
+
+class Filling:
+    """A window that is being filled, each unit by the thread that has read it.
+
+    Where rows are to be permuted, a unit's columns are copied to memory that is used over and over, and can be let go at
+    once: the memory they were read to is then still warm for the next unit. Held until the window is complete, it would
+    be fresh memory for every unit, whose page faults cost more than reading.
+    """
+
+    def __init__(self, window: Window, stacks: Sequence[Stack], slabs: Slabs) -> None:
+        """Store what is to come; memory is taken when the first unit does."""
+        self.window = window
+        rows = [read.rows for read in window.reads]
+        self.ends: IntArray = np.cumsum([at.stop - at.start if isinstance(at, slice) else len(at) for at in rows])
+        self._stacks, self._slabs = stacks, slabs
+        self._copies = window.take is not None and len(rows) > 1
+        self._chunks: list[Batch] = [{} for _ in rows]
+        self._rooms: Batch = {}
+        self._makers: list[_Maker] = []
+        self._making = threading.Lock()
+
+    def put(self, at: int, fixed: Batch) -> None:
+        """Put in the rows of the window's read number `at`."""
+        rows = self.window.reads[at].rows
+        chunk = {name: values[rows] for name, values in fixed.items()}
+        with self._making:
+            if not self._makers:
+                self._makers = _makers(chunk, self._stacks)
+            if self._copies and not self._rooms:
+                self._rooms = {make.name: self._room(make, chunk) for make in self._makers}
+        if not self._copies:
+            self._chunks[at] = chunk
+            return
+        start, stop = (int(self.ends[at - 1]) if at else 0), int(self.ends[at])
+        for make in self._makers:
+            make.copy(chunk, self._rooms[make.name][start:stop])
+
+    def complete(self) -> Batch:
+        """Return the window's columns in the order they are handed out, after everything has been put in."""
+        take = self.window.take
+        found: Batch = {}
+        for make in self._makers:
+            whole = self._rooms.pop(make.name) if self._copies else self._joined(make)
+            # mode="clip" spares the check of every index; they come from a permutation.
+            out = None if take is None else self._slabs.lend(whole.shape, whole.dtype)
+            found[make.name] = whole if take is None else whole.take(take, axis=0, mode="clip", out=out)
+        self._chunks = []
+        return found
+
+    def _room(self, make: _Maker, chunk: Batch) -> npt.NDArray[Any]:
+        shape, dtype = make.kind(chunk)
+        return self._slabs.lend((int(self.ends[-1]), *shape), dtype)
+
+    def _joined(self, make: _Maker) -> npt.NDArray[Any]:
+        """Return chunks that were kept as one array."""
+        if make.columns is None:
+            return joined([chunk[make.name] for chunk in self._chunks])
+        whole = self._room(make, self._chunks[0])
+        start = 0
+        for chunk, stop in zip(self._chunks, self.ends.tolist(), strict=True):
+            make.copy(chunk, whole[start:stop])
+            start = stop
+        return whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Maker:
+    """Something that is handed out, and what it is made of: a column as it is, or several side by side."""
+
+    name: str
+    columns: tuple[str, ...] | None = None
+
+    def kind(self, chunk: Batch) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Return the shape of a row, and the type."""
+        if self.columns is None:
+            return chunk[self.name].shape[1:], chunk[self.name].dtype
+        first = chunk[self.columns[0]]
+        return (len(self.columns), *first.shape[1:]), np.result_type(*(chunk[name].dtype for name in self.columns))
+
+    def copy(self, chunk: Batch, room: npt.NDArray[Any]) -> None:
+        """Copy it to where it belongs."""
+        if self.columns is None:
+            room[...] = chunk[self.name]
+            return
+        # In blocks that stay near: each line of memory is written once for every column.
+        step = max(1, BLOCK // max(1, room[:1].nbytes))
+        for start in range(0, len(room), step):
+            for at, name in enumerate(self.columns):
+                room[start : start + step, at] = chunk[name][start : start + step]
+
+
+def _makers(fixed: Batch, stacks: Sequence[Stack]) -> list[_Maker]:
+    """Return everything that can be handed out of columns of a fixed size."""
+    possible = [stack for stack in stacks if all(name in fixed for name in stack.columns)]
+    used = {name for stack in possible for name in stack.columns}
+    made = [_Maker(name=stack.name, columns=stack.columns) for stack in possible]
+    return made + [_Maker(name=name) for name in fixed if name not in used]
+
+
+def joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return arrays as one, a single one as it is."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

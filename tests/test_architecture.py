@@ -50,20 +50,40 @@ class Library:
 FLOORS = (
     Floor(rooms=("errors",)),
     Floor(
-        rooms=("randomness", "model", "dtypes", "stable_hash", "stretches", "_literals", "_prune", "_expressions", "policies"),
+        rooms=(
+            "randomness",
+            "dtypes",
+            "blobs",
+            "schema",
+            "model",
+            "stable_hash",
+            "stretches",
+            "_literals",
+            "_prune",
+            "_expressions",
+            "policies",
+            "protocols",
+        ),
         ordered=True,
     ),
-    Floor(rooms=("schema", "protocols"), ordered=True),
     Floor(rooms=("filters", "codecs.*")),
+    Floor(rooms=("_schema_json",)),
     Floor(rooms=("shuffles.*", "formats.*")),
     Floor(
         rooms=(
             "_engine",
             "_engine.storage",
+            "_engine.markers",
+            "_engine.survey",
+            "_engine.inplace",
+            "_engine.swap",
+            "_engine.commit",
+            "_engine.agree",
             "_engine.execute",
             "_engine.lease",
             "_engine.thrift",
             "_engine.footers",
+            "_engine.chunks",
             "_engine.plan",
             "_engine.read",
             "_engine.count",  # runs the filter through read
@@ -71,6 +91,7 @@ FLOORS = (
             "_engine.deal",
             "_engine.cache",
             "_engine.decode",
+            "_engine.decode_cells",
             "_engine.transform",
             "_engine.sequence",
             "_engine.batch",
@@ -79,47 +100,64 @@ FLOORS = (
             "_engine.leg",
             "_engine.held",
             "_engine.gather",
+            "_engine.hand_over",
             "_engine.feed",
             "_engine.stream",
             "_engine.worker",
             "_engine.table",
+            "_engine.together",
             "_engine.access",
             "_engine.loader",
+            "_engine.cells",
+            "_engine.shelf",
+            "_engine.packing",
+            "_engine.fit",
+            "_engine.encode",
+            "_engine.columns",
+            "_engine.hive",
+            "_engine.intake",
+            "_engine.layout",
+            "_engine.conveyor",
+            "_engine.writeback",
+            "_engine.output",
+            "_engine.existing",
+            "_engine.progress",
+            "_engine.writing",
         ),
         ordered=True,
     ),
-    Floor(rooms=("_clauses", "_telling", "dataset", "loading", "opening", "mix", "write"), ordered=True),
-    Floor(rooms=("torch", "tensorflow", "jax", "spark")),
+    Floor(rooms=("_clauses", "_telling", "dataset", "loading", "opening", "mix", "write", "adopt"), ordered=True),
+    Floor(rooms=("torch.*", "tensorflow", "jax", "spark")),
     Floor(rooms=("petastorm.*", "deltatorch.*")),
     Floor(rooms=("dropin", "cli.*", "testing.*")),
+    Floor(rooms=("__main__",)),
     Floor(rooms=("",)),  # the front door, penstock/__init__.py
 )
 
-# Imports that go up and are meant: a format finds its files through the one room that knows clouds, and their columns
-# through the one that reads footers.
-EXCEPTIONS = (("formats.*", "_engine.storage"), ("formats.*", "_engine.footers"))
+# Imports that go up and are meant: a format finds its files through the one room that knows clouds, which of them count
+# through the one that knows changes, and their columns through the one that reads footers.
+EXCEPTIONS = (("formats.*", "_engine.storage"), ("formats.*", "_engine.footers"), ("formats.*", "_engine.commit"))
 
 ANYWHERE = ("*",)
-ADAPTERS_AND_UP = ("torch", "tensorflow", "jax", "spark", "petastorm.*", "deltatorch.*", "dropin", "cli.*", "testing.*")
+ADAPTERS_AND_UP = ("torch.*", "tensorflow", "jax", "spark", "petastorm.*", "deltatorch.*", "dropin", "cli.*", "testing.*")
 LIBRARIES = {
     "numpy": Library(rooms=ANYWHERE, top=ANYWHERE),
     "pyarrow": Library(rooms=ANYWHERE, top=ANYWHERE),
     "fsspec": Library(rooms=("_engine.storage", "testing"), top=("_engine.storage", "testing")),
     "cloudpickle": Library(
-        rooms=("_engine.transform", "_engine.execute", "_engine.worker", "dataset"),
-        top=("_engine.transform", "_engine.execute", "_engine.worker", "dataset"),
+        rooms=("_engine.transform", "_engine.execute", "_engine.worker", "dataset", "torch.*"),
+        top=("_engine.transform", "_engine.execute", "_engine.worker", "dataset", "torch.*"),
     ),
     "deltalake": Library(rooms=("formats.delta",)),
     "cv2": Library(rooms=("codecs.*", *ADAPTERS_AND_UP)),
     "simplejpeg": Library(rooms=("codecs.*", *ADAPTERS_AND_UP)),
     "PIL": Library(rooms=("codecs.*", *ADAPTERS_AND_UP)),
     "pandas": Library(rooms=("dataset", "write", *ADAPTERS_AND_UP)),
-    "torch": Library(rooms=ADAPTERS_AND_UP, top=("torch",)),
+    "torch": Library(rooms=ADAPTERS_AND_UP, top=("torch.*",)),
     "tensorflow": Library(rooms=ADAPTERS_AND_UP, top=("tensorflow",)),
     "jax": Library(rooms=ADAPTERS_AND_UP, top=("jax",)),
     "pyspark": Library(rooms=ADAPTERS_AND_UP, top=("spark",)),
-    "typer": Library(rooms=("cli.*",), top=("cli.*",)),
-    "rich": Library(rooms=("cli.*",), top=("cli.*",)),
+    "rich": Library(rooms=("cli.*", "_engine.progress"), top=("cli.*",)),
 }
 
 # What could run code that came with the data.
@@ -130,6 +168,7 @@ NAMELESS = {"util", "utils", "helper", "helpers", "common", "misc"}
 MOST_LINES_IN_FILE = 400
 MOST_LINES_IN_FUNCTION = 50
 MOST_PARAMETERS = 7
+MANY_OPTIONS = {"write.write"}  # options that users give by name, one at a time: an object of them would be in their way
 
 # Their file names and signatures were fixed by the projects that they stand in for.
 DOORS = ("petastorm.*", "deltatorch.*")
@@ -276,7 +315,7 @@ def size_faults(room: str, source: str) -> list[str]:
         if lines > MOST_LINES_IN_FUNCTION:
             faults.append(f"{room}.{node.name} has {lines} lines, more than {MOST_LINES_IN_FUNCTION}.")
         count = len(parameters(node))
-        if count > MOST_PARAMETERS:
+        if count > MOST_PARAMETERS and f"{room}.{node.name}" not in MANY_OPTIONS:
             faults.append(f"{room}.{node.name} has {count} parameters, more than {MOST_PARAMETERS}. Make an object of them.")
     return faults
 
@@ -353,7 +392,7 @@ def test_every_pure_room_exists() -> None:
         ("filters", "import_module('penstock.cli')", "imports penstock.cli, which is not below it"),
         ("formats.delta", "from penstock._engine.read import read", "which is not below it"),
         ("torch", "import penstock.jax", "which is not below it"),
-        ("_engine.read", "def f():\n    import torch", "which belongs to torch, tensorflow"),
+        ("_engine.read", "def f():\n    import torch", "which belongs to torch.*, tensorflow"),
         ("dataset", "import pandas as pd", "at its top. Import it in the function"),
         ("formats.delta", "import deltalake", "at its top. Import it in the function"),
         ("codecs.image", "try:\n    import cv2\nexcept ImportError:\n    cv2 = None", "at its top"),

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from penstock import errors
+from importlib import import_module as _import_module
+from types import ModuleType as _ModuleType
+from typing import TYPE_CHECKING
+
+from penstock import codecs, errors
+from penstock.adopt import adopt
 from penstock.dataset import Dataset
 from penstock.errors import PenstockError
 from penstock.filters import col
 from penstock.loading import loader
 from penstock.opening import open
-from penstock.policies import AsObjects, Fill, Mask, Offsets, Pad, RaiseIfRagged, RaiseOnNull
+from penstock.policies import AsObjects, Fill, Mask, Offsets, Pad, RaiseIfRagged, RaiseOnNull, Resize
 from penstock.schema import Field, Schema
 from penstock.shuffles import ExactShuffle, InOrder, RowGroupShuffle, WindowShuffle
+from penstock.write import write
+
+if TYPE_CHECKING:
+    from penstock import torch as torch
 
 __all__ = [
     "AsObjects",
@@ -25,14 +34,29 @@ __all__ = [
     "PenstockError",
     "RaiseIfRagged",
     "RaiseOnNull",
+    "Resize",
     "RowGroupShuffle",
     "Schema",
     "WindowShuffle",
+    "adopt",
+    "codecs",
     "col",
     "errors",
     "loader",
     "open",
+    "write",
 ]
+
+_ADAPTERS = ("torch",)
+
+
+def __getattr__(name: str) -> _ModuleType:
+    """Return an adapter, whose framework is loaded when it is first asked for."""
+    if name in _ADAPTERS:
+        return _import_module(f"{__name__}.{name}")
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)
+
 
 for _name in __all__:
     if hasattr(globals()[_name], "__qualname__"):

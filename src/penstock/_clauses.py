@@ -20,9 +20,9 @@ from penstock._engine.transform import Stack
 from penstock.errors import ArgumentError, ColumnNotFoundError, FilterError, listed
 from penstock.filters import Expr, from_tuples, in_split
 from penstock.model import Plan, Snapshot
-from penstock.policies import Mask, Nulls, Offsets, Pad, Ragged
+from penstock.policies import Mask, Nulls, Offsets, Pad, Ragged, Resize
 from penstock.protocols import Shuffle
-from penstock.schema import Field
+from penstock.schema import CellCodec, Field
 
 __all__ = [
     "batching",
@@ -154,11 +154,12 @@ def epochs(count: int | None) -> int | None:
     return None if count is None else _positive("repeat", count, "epochs, or none to repeat without end")
 
 
-def means(threads: int | None, memory_limit: int | None) -> dict[str, int | None]:
+def means(threads: int | None, memory_limit: int | None, max_cell_bytes: int | None) -> dict[str, int | None]:
     """Return with what a dataset is read."""
     return {
         "threads": None if threads is None else _positive("using", threads, "threads"),
         "memory_limit": None if memory_limit is None else _positive("using", memory_limit, "bytes"),
+        "max_cell_bytes": None if max_cell_bytes is None else _positive("using", max_cell_bytes, "bytes"),
     }
 
 
@@ -177,9 +178,23 @@ def policies(
     found = {column.name: column for column in question.policies}
     for pattern in columns:
         for name in _matching(pattern, snapshot.schema.names, snapshot.table):
+            _check_images(name, ragged, snapshot)
             before = found.get(name) or Column(name=name)
             found[name] = replace(before, nulls=nulls or before.nulls, ragged=ragged or before.ragged)
     return tuple(found.values())
+
+
+def _check_images(name: str, ragged: Ragged | None, snapshot: Snapshot) -> None:
+    """Refuse to resize what is no image."""
+    field = snapshot.fields.get(name)
+    codec = None if field is None else field.codec
+    images = isinstance(codec, CellCodec) and type(codec).decode_resized is not CellCodec.decode_resized
+    if isinstance(ragged, Resize) and not images:
+        msg = (
+            f"{ragged} was asked for column {name!r}, which does not hold images: its codec is {codec!r}. Name columns of "
+            "images, or tell penstock which they are: penstock.adopt(url, schema)."
+        )
+        raise ArgumentError(msg)
 
 
 def parts(shares: Mapping[str, float], by: str, number: int, question: Question) -> dict[str, Expr]:

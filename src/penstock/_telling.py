@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from penstock._engine.question import Question
 from penstock._engine.stream import MEMORY_LIMIT
 from penstock._engine.table import Planned, Table
 from penstock.model import Position
-from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED, Mask, Offsets, Pad
-from penstock.schema import Field, Schema
+from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED, Mask, Offsets, Pad, Resize
+from penstock.schema import CellCodec, Field, Schema
 from penstock.shuffles import InOrder, WindowShuffle
 
 __all__ = ["explain", "fingerprint", "schema", "told"]
@@ -25,6 +26,7 @@ __all__ = ["explain", "fingerprint", "schema", "told"]
 def schema(table: Table, question: Question) -> Schema:
     """Return the columns that the consumer gets, as far as they are known before any map runs."""
     every = Schema.from_arrow(table.snapshot.schema, table.snapshot.table)
+    every = Schema(every.name, [_told(table.snapshot.fields.get(field.name, field)) for field in every])
     fields = {field.name: field for name in columns_of(table, question) for field in _decoded(every[name], question)}
     if question.row_ids:
         ids = (Field("_file", object), Field("_row_group", np.int64), Field("_row", np.int64))
@@ -42,6 +44,11 @@ def schema(table: Table, question: Question) -> Schema:
     return Schema(every.name, list(fields.values()))
 
 
+def _told(field: Field) -> Field:
+    """Return a field as its values come: text and bytes are objects."""
+    return replace(field, dtype=np.dtype(object)) if field.dtype.kind in "US" and field.shape == () else field
+
+
 def _decoded(field: Field, question: Question) -> list[Field]:
     """Return the columns that one column becomes under its policies."""
     policy = next((column for column in question.policies if column.name == field.name), None)
@@ -49,15 +56,21 @@ def _decoded(field: Field, question: Question) -> list[Field]:
         return [field]
     name, dtype, shape = field.name, field.dtype, field.shape
     found: list[Field] = []
-    if None in shape and isinstance(policy.ragged, Pad):
-        shape = (policy.ragged.length, *shape[1:])
-        found = [Field(f"{name}_length", np.int64)]
+    if isinstance(policy.ragged, Resize):
+        shape = (policy.ragged.height, policy.ragged.width, *shape[2:])
+    elif None in shape and isinstance(policy.ragged, Pad):
+        first = shape.index(None)
+        loose = () if field.codec is None or shape.count(None) == 1 else (shape.count(None),)
+        shape = (*shape[:first], policy.ragged.length, *shape[first + 1 :])
+        found = [Field(f"{name}_length", np.int64, loose)]
     elif None in shape and isinstance(policy.ragged, Offsets):
         shape = shape[1:]
         found = [Field(f"{name}_offsets", np.int64)]
+    cells = isinstance(field.codec, CellCodec)
     if isinstance(policy.nulls, Mask):
-        found.append(Field(f"{name}_valid", np.bool_, shape))
-    return [Field(name, dtype, shape, nullable=field.nullable and policy.nulls == DEFAULT_NULLS), *found]
+        found.append(Field(f"{name}_valid", np.bool_, () if cells else shape))
+    nullable = field.nullable and policy.nulls == DEFAULT_NULLS
+    return [Field(name, dtype, shape, field.codec if shape == field.shape else None, nullable=nullable), *found]
 
 
 def fingerprint(table: Table, question: Question) -> str:

@@ -240,19 +240,22 @@ class Dataset:
         """
         return self._with(policies=clauses.policies(columns, self._question, self._table.snapshot, ragged=policy))
 
-    def using(self, *, threads: int | None = None, memory_limit: int | None = None) -> Dataset:
+    def using(
+        self, *, threads: int | None = None, memory_limit: int | None = None, max_cell_bytes: int | None = None
+    ) -> Dataset:
         """Return a dataset that is read with other means; it changes nothing in what comes, nor in its order.
 
         Args:
             threads: How many threads read and decode; by default one for each processor.
             memory_limit: Bytes that may be read ahead of the consumer, where a single window is not more; 1 GiB by default.
+            max_cell_bytes: What one cell may take when it is decoded, 256 MiB by default: a small file can claim to be huge.
 
         Example:
             >>> from penstock.testing import example
             >>> example().using(threads=4) == example()
             True
         """
-        return self._with(**clauses.means(threads, memory_limit))
+        return self._with(**clauses.means(threads, memory_limit, max_cell_bytes))
 
     def with_row_ids(self) -> Dataset:
         """Return a dataset with the columns `_file`, `_row_group` and `_row` (the row's number in its file) added.

@@ -15,6 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import fs as pafs
 
+from penstock.schema import Field
+
 __all__ = [
     "BoolArray",
     "ColumnRange",
@@ -109,6 +111,7 @@ class Snapshot:
         schema: The columns as the user sees them, partition columns included.
         files: The data files.
         names: The physical name of each column whose name in the files differs.
+        fields: What the schema stored with the table says of columns; none of those that it does not name.
         sampled: Whether the columns are those of some files only, so that another may turn out to have more.
     """
 
@@ -117,6 +120,7 @@ class Snapshot:
     schema: pa.Schema
     files: DataFiles
     names: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, Field] = field(default_factory=dict)
     sampled: bool = False
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from penstock._engine.storage import Source, locate
 from penstock._engine.table import Table
+from penstock.codecs import Codec, resolved
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError, TableNotFoundError
 from penstock.formats import known_formats
 from penstock.model import Place
 from penstock.protocols import TableFormat
 
-__all__ = ["open"]
+__all__ = ["open", "recognised"]
 
 
 def open(
@@ -23,6 +25,7 @@ def open(
     filesystem: Any = None,
     storage_options: Mapping[str, Any] | None = None,
     format: TableFormat | None = None,  # noqa: A002 - the word for it
+    codecs: Iterable[type[Codec]] = (),
 ) -> Dataset:
     """Return a table as a dataset, pinned to what it is now or was at a version.
 
@@ -32,6 +35,7 @@ def open(
         filesystem: A filesystem of pyarrow or fsspec, where the source is a path in it.
         storage_options: What fsspec is told to open the URL with: keys, endpoints.
         format: The table's format, where it is not to be recognised.
+        codecs: Codecs of your own that the table was written with, where they are not registered.
 
     Raises:
         TableNotFoundError: If no known table lies there.
@@ -46,11 +50,18 @@ def open(
         msg = f"open got format={format!r}. A TableFormat object was expected. Give one, like ParquetFormat(), or leave it out."
         raise ArgumentError(msg)
     place = locate(source, filesystem=filesystem, options=storage_options)
-    found = format if format is not None else _recognised(place)
-    return Dataset(Table(snapshot=found.snapshot(place, version), filesystem=place.filesystem))
+    found = format if format is not None else recognised(place)
+    snapshot = found.snapshot(place, version)
+    fields = {name: resolved(field, codecs) for name, field in snapshot.fields.items()}
+    return Dataset(Table(snapshot=replace(snapshot, fields=fields), filesystem=place.filesystem))
 
 
-def _recognised(place: Place) -> TableFormat:
+def recognised(place: Place) -> TableFormat:
+    """Return the format of the table at a place.
+
+    Raises:
+        TableNotFoundError: If it is none that is known.
+    """
     formats = known_formats()
     for known in formats:
         if known.recognises(place):

@@ -31,6 +31,7 @@ __all__ = [
     "Ragged",
     "RaiseIfRagged",
     "RaiseOnNull",
+    "Resize",
     "Scalar",
 ]
 
@@ -157,8 +158,36 @@ class RaiseIfRagged:
     """
 
 
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Images become one dense array, each made to one size; JPEGs are decoded at no more than the size that needs.
+
+    Args:
+        height: Rows of pixels.
+        width: Pixels of a row.
+
+    Raises:
+        ArgumentError: If a size is no positive number.
+
+    Example:
+        >>> Resize(224, 224)
+        Resize(height=224, width=224)
+    """
+
+    height: int
+    width: int
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        sizes: tuple[object, object] = (self.height, self.width)
+        for size in sizes:
+            if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+                msg = f"{self} is no size. Two positive whole numbers were expected. Give them: Resize(224, 224)."
+                raise ArgumentError(msg)
+
+
 Nulls: TypeAlias = DefaultNulls | Fill | Mask | RaiseOnNull
-Ragged: TypeAlias = AsObjects | Pad | Offsets | RaiseIfRagged
+Ragged: TypeAlias = AsObjects | Pad | Offsets | RaiseIfRagged | Resize
 
 DEFAULT_NULLS = DefaultNulls()
 DEFAULT_RAGGED = AsObjects()

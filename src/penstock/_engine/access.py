@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from penstock._engine.question import Question
 from penstock._engine.stream import arranged
 from penstock._engine.table import Table
 from penstock._engine.transform import Batch, apply_map, by_row
+from penstock.blobs import MOST_BYTES
 from penstock.errors import ArgumentError, RowNotFoundError
 from penstock.model import IntArray
 from penstock.shuffles import InOrder
@@ -81,8 +83,12 @@ def to_arrow(table: Table, question: Question) -> pa.Table:
 def wanted(table: Table, question: Question) -> Wanted:
     """Return what is read of each row."""
     policies = {column.name: column for column in question.policies}
-    columns = tuple(policies.get(name) or Column(name=name) for name in columns_of(table, question))
-    return Wanted(columns=columns, stacks=question.stacks, row_ids=question.row_ids)
+    fields = table.snapshot.fields
+    columns = tuple(
+        replace(policies.get(name) or Column(name=name), field=fields.get(name)) for name in columns_of(table, question)
+    )
+    most = question.max_cell_bytes or MOST_BYTES
+    return Wanted(columns=columns, stacks=question.stacks, row_ids=question.row_ids, most_bytes=most)
 
 
 def columns_of(table: Table, question: Question) -> tuple[str, ...]:

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from penstock._engine.agree import Group
 from penstock._engine.execute import Pool, Urgency, default_threads
 from penstock._engine.read import Reader, Unit
 from penstock._engine.storage import cache_directory
 from penstock.model import IntArray, Units
 
-__all__ = ["counted"]
+__all__ = ["counted", "counted_together"]
 
 
 def counted(units: Units, reader: Reader, name: str) -> Units:
@@ -33,14 +34,33 @@ def counted(units: Units, reader: Reader, name: str) -> Units:
     path = cache_directory() / "counts" / f"{name}.npy"
     found = _kept(path, len(open_units))
     if found is None:
-        found = _counts(units, open_units, reader)
+        found = counts_of(units, open_units, reader)
         _keep(path, found)
     counts = units.counts.copy()
     counts[open_units] = found
     return replace(units, counts=counts)
 
 
-def _counts(units: Units, which: IntArray, reader: Reader) -> IntArray:
+def counted_together(units: Units, reader: Reader, name: str, group: Group) -> Units:
+    """Return units with exact counts, each rank having counted its share; counts kept on disk are those of rank 0."""
+    open_units = np.flatnonzero(units.residual)
+    if not len(open_units):
+        return units
+    path = cache_directory() / "counts" / f"{name}.npy"
+    found = group.share(lambda: _kept(path, len(open_units)))
+    if found is None:
+        shares = group.gather(lambda: counts_of(units, open_units[group.rank :: group.size], reader))
+        found = np.zeros(len(open_units), dtype=np.int64)
+        for rank, share in enumerate(shares):
+            found[rank :: group.size] = share
+        if group.rank == 0:
+            _keep(path, found)
+    counts = units.counts.copy()
+    counts[open_units] = found
+    return replace(units, counts=counts)
+
+
+def counts_of(units: Units, which: IntArray, reader: Reader) -> IntArray:
     """Return the counts of some units, counted on threads."""
     pool = Pool(default_threads())
     try:

@@ -38,6 +38,7 @@ from penstock.policies import (
     fitted,
     zero,
 )
+from penstock.schema import CellCodec, Field
 
 __all__ = ["CellError", "Column", "decode"]
 
@@ -46,11 +47,25 @@ PERMUTED = re.compile(r"extension<arrow\.variable_shape_tensor\[value_type=.*?, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """How one column is decoded: its name, and what becomes of its nulls and its ragged lists."""
+    """How one column is decoded.
+
+    Attributes:
+        name: Its name.
+        nulls: What becomes of its nulls.
+        ragged: What becomes of lists and arrays that differ in size.
+        field: What the table's schema says of it, where it has one.
+    """
 
     name: str
     nulls: Nulls = DEFAULT_NULLS
     ragged: Ragged = DEFAULT_RAGGED
+    field: Field | None = None
+
+    @property
+    def codec(self) -> CellCodec | None:
+        """What decodes the column's cells, where they are stored as bytes."""
+        codec = None if self.field is None else self.field.codec
+        return codec if isinstance(codec, CellCodec) else None
 
 
 class CellError(DataError):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from typing import Any
 
 from penstock._engine.execute import outcome, succeeded
 from penstock._engine.gather import Gather, Held, Pending, Rows
+from penstock._engine.hand_over import HandOver
 from penstock._engine.leg import Leg
 from penstock._engine.order import Epoch, Piece
 from penstock._engine.transform import Batch
@@ -17,7 +20,7 @@ __all__ = ["Feed"]
 class Feed:
     """Hands out a leg's rows from its beginning on, lane after lane in turn."""
 
-    def __init__(self, gather: Gather, leg: Leg, *, ahead: int, memory_limit: int) -> None:
+    def __init__(self, gather: Gather, leg: Leg, *, ahead: int, memory_limit: int, hand_over: HandOver | None = None) -> None:
         """Store where the leg begins.
 
         Args:
@@ -25,10 +28,12 @@ class Feed:
             leg: The leg.
             ahead: How many windows of each lane are read before they are needed, at most.
             memory_limit: Bytes that all windows in memory may have, where one of each lane does not have more.
+            hand_over: What turns views into the types of a framework, if anything does.
         """
         self._gather, self._leg = gather, leg
         lanes = leg.hand.ahead(leg.schedule.start)
         self._lanes = [_Lane(gather, leg.epoch, lane, ahead, memory_limit // len(lanes)) for lane in lanes]
+        self._hand_over = hand_over
 
     def rows(self, start: int, stop: int, fill: Stretches = ()) -> Rows:
         """Return rows `start..stop` of the rank's hand, which must go on where the last ones ended.
@@ -44,9 +49,11 @@ class Feed:
             places.append(piece.place)
         return Rows(pieces=tuple(pieces), places=tuple(places))
 
-    def views(self, count: int) -> Batch | None:
+    def views(self, count: int) -> dict[str, Any] | None:
         """Return the next rows as views of the window that is held, or None where it takes more than that."""
-        return self._lanes[0].views(count) if len(self._lanes) == 1 else None
+        if len(self._lanes) > 1:
+            return None
+        return self._lanes[0].views(count) if self._hand_over is None else self._lanes[0].cuts(count, self._hand_over)
 
     def prefetch(self) -> None:
         """Have the windows read that come next; for those who wait for rows first, so that no thread is taken from them."""
@@ -69,6 +76,7 @@ class _Lane:
         self._newest: Pending | None = None
         self._held: Held | None = None
         self._at = self._stop = self._place = 0
+        self._cuts: Iterator[dict[str, Any]] | None = None
 
     def take(self, count: int, pieces: list[tuple[Held, int, int]], places: list[int]) -> None:
         """Add the next `count` rows to what a batch is made of."""
@@ -82,6 +90,7 @@ class _Lane:
             self._at += rows
             self._place += rows
             count -= rows
+            self._cuts = None  # they went on from elsewhere
             if self._at == self._stop:
                 self._held = None
 
@@ -93,6 +102,20 @@ class _Lane:
         found = {name: values[self._at : stop] for name, values in self._held.fixed.items()}
         self._at, self._place = stop, self._place + count
         return found
+
+    def cuts(self, count: int, hand_over: HandOver) -> dict[str, Any] | None:
+        """Return the next rows as views, as a framework has them; a window is cut once for all of its batches."""
+        if self._held is None or self._at + count >= self._stop:
+            return None
+        if self._cuts is None:
+            whole = (self._stop - self._at - 1) // count
+            held, start = self._held, self._at
+            names = tuple(held.fixed)
+            columns = [hand_over.cuts(values[start : start + whole * count], count) for values in held.fixed.values()]
+            rows = zip(*columns, strict=True) if columns else iter([()] * whole)
+            self._cuts = (dict(zip(names, row, strict=True)) for row in rows)
+        self._at, self._place = self._at + count, self._place + count
+        return next(self._cuts)
 
     def ready(self, count: int) -> bool:
         """Return whether the next `count` rows are in memory."""
@@ -109,7 +132,7 @@ class _Lane:
         if not self._queue:
             self._request()
         piece, pending = self._queue.popleft()
-        self._held = outcome(pending.held)
+        self._held, self._cuts = outcome(pending.held), None
         self._at, self._stop, self._place = piece.start, piece.stop, piece.place
 
     def prefetch(self) -> None:

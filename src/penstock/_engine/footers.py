@@ -27,7 +27,7 @@ from penstock._literals import array_of, kind, plain
 from penstock.errors import DataError
 from penstock.model import ColumnRange, IntArray, Snapshot
 
-__all__ = ["RowGroups", "column_bytes", "read_footers", "read_schema"]
+__all__ = ["RowGroups", "column_bytes", "footer_of", "of_each", "read_footers", "read_schema"]
 
 T = TypeVar("T")
 Fields: TypeAlias = dict[int, Any]
@@ -120,7 +120,7 @@ def read_footers(
     asked = [_column(snapshot, column) for column in columns]
     paths, types = [path for path, _ in asked], [type_ for _, type_ in asked]
     layout = _by_schema(lambda every, roots: _layout(every, roots, paths))
-    told = _each(snapshot, files, filesystem, lambda footer: _told(footer, layout(footer) if paths else [], types), threads)
+    told = of_each(snapshot, files, filesystem, lambda footer: _told(footer, layout(footer) if paths else [], types), threads)
     counts = [len(one.rows) for one in told]
     return RowGroups(
         file=np.repeat(np.array(files, dtype=np.int32), counts),
@@ -131,8 +131,8 @@ def read_footers(
     )
 
 
-def read_schema(path: str, filesystem: pafs.FileSystem) -> pa.Schema:
-    """Return the Arrow schema of one data file, with its metadata.
+def read_schema(path: str, filesystem: pafs.FileSystem | bytes) -> pa.Schema:
+    """Return the Arrow schema of one data file, with its metadata; its bytes may be given instead of a filesystem.
 
     Raises:
         DataError: If the file is not there, or has no footer that can be read.
@@ -143,7 +143,7 @@ def read_schema(path: str, filesystem: pafs.FileSystem) -> pa.Schema:
         >>> read_schema("part-0.parquet", table.filesystem).names
         ['id']
     """
-    footer = _footer(path, filesystem)
+    footer = footer_of(path, filesystem)
     try:
         leaves(parse(footer, {thrift.SCHEMA: [thrift.ELEMENT]}))
         whole = footer + len(footer).to_bytes(4, "little") + b"PAR1"
@@ -175,11 +175,11 @@ def column_bytes(
         found = [one.get(thrift.CHUNKS, []) for one in parse(footer, {thrift.GROUPS: [wanted]}).get(thrift.GROUPS, [])]
         return [sum(_size(chunks[at]) for chunks in found for at in of_root if at < len(chunks)) for of_root in places]
 
-    told = _each(snapshot, files, filesystem, tell, threads)
+    told = of_each(snapshot, files, filesystem, tell, threads)
     return {column: sum(one[at] for one in told) for at, column in enumerate(columns)}
 
 
-def _each(
+def of_each(
     snapshot: Snapshot, files: Sequence[int], filesystem: pafs.FileSystem, tell: Callable[[bytes], T], threads: int
 ) -> list[T]:
     """Return what is told of the footer of each file, in their order, having read them in parallel."""
@@ -187,7 +187,7 @@ def _each(
     def told(part: Sequence[int]) -> list[T]:
         found = []
         for path in snapshot.files.path.take(pa.array(part, pa.int64())).to_pylist():
-            footer = _footer(path, filesystem)
+            footer = footer_of(path, filesystem)
             try:
                 found.append(tell(footer))
             except ThriftError as error:
@@ -200,10 +200,10 @@ def _each(
         return _joined(pool.map(told, parts))  # an error cancels what has not begun
 
 
-def _footer(path: str, filesystem: pafs.FileSystem) -> bytes:
+def footer_of(path: str, place: pafs.FileSystem | bytes) -> bytes:
     """Return the bytes of a file's footer."""
     try:
-        with filesystem.open_input_file(path) as source:
+        with pa.BufferReader(place) if isinstance(place, bytes) else place.open_input_file(path) as source:
             size = source.size()  # not the table's word, for the file may have been replaced
             start = max(0, size - TAIL)
             tail: bytes = source.read_at(size - start, start)

@@ -17,10 +17,12 @@ import pyarrow as pa
 
 from penstock import dtypes
 from penstock._engine.decode import CellError, Column, decode
+from penstock._engine.decode_cells import as_tensors, decode_cells, is_stored_flat
 from penstock._engine.execute import Pool, Urgency
-from penstock._engine.held import Filling, Held, UnitRows, joined
+from penstock._engine.held import Filling, Held, UnitRows, joined, one_after_another
 from penstock._engine.read import Part, Reader, Unit
 from penstock._engine.transform import Batch, Stack
+from penstock.blobs import MOST_BYTES, Blobs
 from penstock.errors import DataError
 from penstock.model import IntArray, Plan, Read, Window
 from penstock.policies import DEFAULT_NULLS
@@ -39,11 +41,15 @@ class Wanted:
         columns: The table's columns, and how their nulls and lists are treated.
         stacks: Columns stacked into one.
         row_ids: Whether the columns that say where a row lies are added.
+        most_bytes: What one cell may take when it is decoded.
+        writable: Whether no array may be a view of memory that others share.
     """
 
     columns: tuple[Column, ...]
     stacks: tuple[Stack, ...] = ()
     row_ids: bool = False
+    most_bytes: int = MOST_BYTES
+    writable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,7 +92,7 @@ class Rows:
         for column in gather.loose:
             picked = [held.pick(column.name, start, stop) for held, start, stop in self.pieces]
             try:
-                made = decode(picked[0] if len(picked) == 1 else pa.concat_arrays(picked), column)
+                made = _decoded(one_after_another(picked), column, gather)
             except CellError as error:
                 raise self._told(error, gather) from error
             gather.outputs[column.name] = tuple(made)
@@ -146,20 +152,26 @@ class Gather:
 
     def __init__(self, reader: Reader, plan: Plan, wanted: Wanted, pool: Pool) -> None:
         """Store what is read, and with which threads."""
-        self._slabs = reader.slabs
+        self.slabs = reader.slabs
         self.units_read = self._rows = self._bytes = 0
         self._counting = threading.Lock()
         self.outputs: dict[str, tuple[str, ...]] = {}
         self._reader, self._plan, self._wanted, self._pool = reader, plan, wanted, pool
         schema = plan.snapshot.schema
-        self._fixed = [column for column in wanted.columns if dtypes.is_fixed(schema.field(column.name).type)]
+        self._fixed = [column for column in wanted.columns if _is_fixed(column, schema.field(column.name).type)]
         self._loose = [column for column in wanted.columns if column not in self._fixed]
         self._columns = tuple(column.name for column in wanted.columns)
+        self._blobs = tuple(column.name for column in self._loose if column.codec is not None)
 
     @property
     def row_bytes(self) -> float:
         """What a row has taken in memory so far, on average."""
         return self._bytes / max(1, self._rows)
+
+    @property
+    def most_bytes(self) -> int:
+        """What one cell may take when it is decoded."""
+        return self._wanted.most_bytes
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -182,7 +194,7 @@ class Gather:
         pending = Pending()
 
         def begin() -> None:
-            filling = Filling(window(), self._wanted.stacks, self._slabs)
+            filling = Filling(window(), self._wanted.stacks, self.slabs, writable=self._wanted.writable)
             tail = before.tail if before is not None else None
             reads, late = self._begin_reads(filling, pending, tail)
             pending.begun.set_result(None)
@@ -235,7 +247,7 @@ class Gather:
         return self._filled(window, [self._read(read.unit) for read in window.reads])
 
     def _filled(self, window: Window, reads: Sequence[UnitRows]) -> Held:
-        filling = Filling(window, self._wanted.stacks, self._slabs)
+        filling = Filling(window, self._wanted.stacks, self.slabs, writable=self._wanted.writable)
         for at, read in enumerate(reads):
             filling.put(at, read.fixed)
         return self._held(filling, reads)
@@ -261,7 +273,7 @@ class Gather:
     def _read(self, index: int) -> UnitRows:
         """Return a unit, read and decoded."""
         unit = Unit.of(self._plan.units, index)
-        part = self._reader.read(unit, self._columns)
+        part = self._reader.read(unit, self._columns, self._blobs)
         found = self._decoded(unit, part)
         with self._counting:
             self.units_read += 1
@@ -281,7 +293,8 @@ class Gather:
                 raise self.told(error, unit, None if error.row is None else int(part.numbers()[error.row])) from error
             self.outputs[column.name] = tuple(made)
             fixed.update(made)
-        loose = {column.name: _one_chunk(part.table.column(column.name)) for column in self._loose}
+        loose: dict[str, pa.Array | Blobs] = dict(part.cells)
+        loose.update({one.name: _stored(part.table.column(one.name), one) for one in self._loose if one.name not in loose})
         fixed.update(self._ids(unit, part))
         if self._reader.lazy:
             fixed[PASSED] = np.ones(part.count, dtype=np.bool_) if part.passed is None else part.passed
@@ -315,6 +328,25 @@ class Gather:
         # Without columns to be picked later, a window need not keep what its units gave.
         kept = tuple((replace(read, fixed={}), at) for read, at in zip(reads, rows, strict=True)) if self._loose else ()
         return Held(fixed=fixed, parts=kept, ends=filling.ends, take=filling.window.take)
+
+
+def _is_fixed(column: Column, kind: pa.DataType) -> bool:
+    """Return whether a column is decoded once per window; cells that have a codec wait until their batch is made."""
+    return column.codec is None and dtypes.is_fixed(kind) and not is_stored_flat(column, kind)
+
+
+def _decoded(cells: pa.Array | Blobs, column: Column, gather: Gather) -> Batch:
+    """Return cells that were left as stored, decoded."""
+    if isinstance(cells, Blobs):
+        return decode_cells(replace(cells, most_bytes=gather.most_bytes), column, gather.slabs)
+    return as_tensors(cells, column) if is_stored_flat(column, cells.type) else decode(cells, column)
+
+
+def _stored(column: pa.ChunkedArray, policy: Column) -> pa.Array | Blobs:
+    """Return a column as it is kept until its batch is made."""
+    if policy.codec is None:
+        return _one_chunk(column)
+    return Blobs.joined([Blobs.of(chunk) for chunk in column.chunks] or [Blobs.of(pa.nulls(0, column.type))])
 
 
 def _plain(column: pa.ChunkedArray, policy: Column) -> Batch | None:

@@ -14,9 +14,10 @@ import pyarrow as pa
 from penstock._engine.lease import Slabs
 from penstock._engine.read import Part, Unit
 from penstock._engine.transform import Batch, Stack
+from penstock.blobs import Blobs
 from penstock.model import IntArray, Window
 
-__all__ = ["Filling", "Held", "UnitRows", "joined"]
+__all__ = ["Filling", "Held", "UnitRows", "joined", "one_after_another"]
 
 BLOCK = 1 << 18
 """Bytes that a core keeps near while columns are written side by side."""
@@ -24,12 +25,12 @@ BLOCK = 1 << 18
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UnitRows:
-    """A unit that has been read: columns of a fixed size as arrays, others as Arrow."""
+    """A unit that has been read: columns of a fixed size as arrays, cells of a codec where they lie, others as Arrow."""
 
     unit: Unit
     part: Part
     fixed: dict[str, npt.NDArray[Any]]
-    loose: dict[str, pa.Array]
+    loose: dict[str, pa.Array | Blobs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,11 +53,11 @@ class Held:
         """Return rows `start..stop` of what is handed out, by their number in the order they were read."""
         return np.arange(start, stop) if self.take is None else self.take[start:stop]
 
-    def pick(self, name: str, start: int, stop: int) -> pa.Array:
+    def pick(self, name: str, start: int, stop: int) -> pa.Array | Blobs:
         """Return a column that was left as stored, of rows `start..stop`."""
         numbers = self.numbers(start, stop)
         if not len(numbers):
-            return self.parts[0][0].loose[name].slice(0, 0)
+            return _picked(self.parts[0][0].loose[name], np.zeros(0, dtype=np.int64))
         part = np.searchsorted(self.ends, numbers, side="right")
         order = np.argsort(part, kind="stable")
         found = []
@@ -65,13 +66,12 @@ class Held:
             begin = int(self.ends[at - 1]) if at else 0
             inside = numbers[order[part[order] == at]] - begin
             inside = inside + rows.start if isinstance(rows, slice) else rows[inside]
-            found.append(read.loose[name].take(pa.array(inside)))
-        picked = pa.concat_arrays(found) if len(found) > 1 else found[0]
+            found.append(_picked(read.loose[name], inside))
         if len(found) == 1:
-            return picked
+            return found[0]
         back = np.empty(len(order), dtype=np.int64)
         back[order] = np.arange(len(order))
-        return picked.take(pa.array(back))
+        return _picked(one_after_another(found), back)
 
     def where(self, row: int) -> tuple[UnitRows, int]:
         """Return which unit a row that is handed out comes from, and its number in the file."""
@@ -82,6 +82,17 @@ class Held:
         return read, int(read.part.numbers()[rows][inside])
 
 
+def one_after_another(cells: Sequence[pa.Array | Blobs]) -> pa.Array | Blobs:
+    """Return the cells of several as one."""
+    if len(cells) == 1:
+        return cells[0]
+    return Blobs.joined(cells) if isinstance(cells[0], Blobs) else pa.concat_arrays(cells)
+
+
+def _picked(cells: pa.Array | Blobs, rows: IntArray) -> pa.Array | Blobs:
+    return cells.take(rows) if isinstance(cells, Blobs) else cells.take(pa.array(rows))
+
+
 class Filling:
     """A window that is being filled, each unit by the thread that has read it.
 
@@ -90,13 +101,13 @@ class Filling:
     be fresh memory for every unit, whose page faults cost more than reading.
     """
 
-    def __init__(self, window: Window, stacks: Sequence[Stack], slabs: Slabs) -> None:
-        """Store what is to come; memory is taken when the first unit does."""
+    def __init__(self, window: Window, stacks: Sequence[Stack], slabs: Slabs, *, writable: bool = False) -> None:
+        """Store what is to come, and whether it may be no view of memory that others share."""
         self.window = window
         rows = [read.rows for read in window.reads]
         self.ends: IntArray = np.cumsum([at.stop - at.start if isinstance(at, slice) else len(at) for at in rows])
         self._stacks, self._slabs = stacks, slabs
-        self._copies = window.take is not None and len(rows) > 1
+        self._copies = writable if window.take is None else len(rows) > 1
         self._chunks: list[Batch] = [{} for _ in rows]
         self._rooms: Batch = {}
         self._makers: list[_Maker] = []

@@ -6,6 +6,7 @@ import itertools
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import index
 from typing import Any, SupportsIndex
 
@@ -13,6 +14,7 @@ from penstock._engine import state as states
 from penstock._engine.access import wanted
 from penstock._engine.execute import PATIENCE, Pool, default_threads
 from penstock._engine.gather import Gather
+from penstock._engine.hand_over import HandOver
 from penstock._engine.leg import Leg, check_rows
 from penstock._engine.question import Question
 from penstock._engine.stream import Stream
@@ -31,11 +33,11 @@ class Loader:
     Each `iter()` is the next epoch, also after a `break`; only the first after `load_state_dict` goes on inside one.
     """
 
-    def __init__(self, table: Table, question: Question) -> None:
-        """Store the question; nothing is read before it is needed."""
-        self._table, self._question = table, question
+    def __init__(self, table: Table, question: Question, hand_over: HandOver | None = None) -> None:
+        """Store the question, and what its batches are turned into; nothing is read before it is needed."""
+        self._table, self._question, self._hand_over = table, question, hand_over
         self._next = Position()
-        self._running: Batches | None = None
+        self._running: Course | None = None
         self._overtaken = 0
 
     def __iter__(self) -> Batches:
@@ -44,10 +46,11 @@ class Loader:
         Raises:
             EmptyDatasetError: If there is nothing, or too little, to hand out.
         """
-        batches = Batches(self._table, self._question, self._next)
+        batches = Batches(self._table, self._question, self._next, self._hand_over)
         check_rows(batches.planned.plan, self._question)
-        self._running, self._overtaken = batches, 0
-        self._next = Position(epoch=batches.start.epoch + 1 if batches.end is None else batches.end)
+        # The iteration itself is not kept: after a `break` it ends, and its threads with it.
+        self._running, self._overtaken = batches.course, 0
+        self._next = Position(epoch=batches.start.epoch + 1 if batches.course.end is None else batches.course.end)
         return batches
 
     def __len__(self) -> int:
@@ -56,7 +59,7 @@ class Loader:
         Raises:
             TypeError: If it has no length: it repeats without end, or filters on the fly.
         """
-        return len(Batches(self._table, self._question, self._next))
+        return len(self._coming)
 
     def set_epoch(self, epoch: Any) -> None:
         """Make the next `iter()` begin this epoch; a state loaded inside of the same epoch stays.
@@ -78,7 +81,7 @@ class Loader:
         # What was set while an iteration ran counts until that iteration goes on.
         gone_on = running is not None and (not self._overtaken or running.handed > self._overtaken)
         if running is None or not gone_on:
-            running = Batches(self._table, self._question, self._next)
+            running = self._coming
         return self._told(running.position)
 
     def state_at(self, step: int) -> states.State:
@@ -89,8 +92,7 @@ class Loader:
         Raises:
             ArgumentError: If the iteration has not so many steps.
         """
-        batches = Batches(self._table, self._question, self._next) if self._running is None else self._running
-        return self._told(batches.position_at(step))
+        return self._told((self._coming if self._running is None else self._running).position_at(step))
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go on where a state says: that of any rank, or a list of those of all ranks in the order of ranks.
@@ -102,10 +104,93 @@ class Loader:
         position = states.load(state, plan, self._question)
         self._running, self._next, self._overtaken = None, position, 0
 
+    @property
+    def _coming(self) -> Course:
+        """The iteration that the next `iter()` begins."""
+        return Course(self._table.plan(self._question), self._question, self._next)
+
     def _told(self, position: Position) -> states.State:
         question, plan = self._question, self._table.plan(self._question).plan
         alike = question.world_size == 1 or not (question.lazy or question.ending == "uneven")
         return states.dump(plan, position, question, alike=alike)
+
+
+class Course:
+    """The way of one iteration, and how far it has come; arithmetic only, so that it can be kept when its threads are gone.
+
+    Attributes:
+        planned: What is read.
+        start: Where it begins.
+        end: The epoch that it ends before; None where it has no end.
+        handed: Batches, or rows, handed out so far.
+        at: Where the last of them ended: a leg and a step of it, or a position; None before the first.
+    """
+
+    def __init__(self, planned: Planned, question: Question, start: Position) -> None:
+        """Deal what is left of the first epoch."""
+        self.planned, self._question, self.start = planned, question, start
+        self.end = None if question.epochs is None else (start.epoch // question.epochs + 1) * question.epochs
+        self._first = Leg(planned.plan, planned.shuffle, question, start)
+        self.handed = 0
+        self.at: tuple[Leg, int] | Position | None = None
+
+    @property
+    def position(self) -> Position:
+        """The position after what has been handed out."""
+        if self.at is None:
+            return self._at_once()
+        return self.at[0].after(self.at[1]) if isinstance(self.at, tuple) else self.at
+
+    def __len__(self) -> int:
+        """Return the number of batches, or rows, of the whole iteration.
+
+        Raises:
+            TypeError: If it has no length: it repeats without end, or filters on the fly.
+        """
+        if self._question.lazy:
+            msg = "A dataset with a lazy filter has no length before it is read. Leave lazy=True out to count rows first."
+            raise TypeError(msg)
+        if self.end is None:
+            msg = "A dataset that repeats without end has no length. Give .repeat() a number of epochs."
+            raise TypeError(msg)
+        if self._question.size == "row_group":
+            return sum(len(leg.schedule) for leg in self.legs())
+        # Epochs after the first are all of one length.
+        whole = itertools.islice(self.legs(), 1, 2)
+        return len(self._first.schedule) + sum(len(leg.schedule) * (self.end - leg.position.epoch) for leg in whole)
+
+    def position_at(self, step: int) -> Position:
+        """Return the position after `step` batches.
+
+        Raises:
+            ArgumentError: If the iteration has not so many, or nobody can know how many rows they need.
+        """
+        if self._question.lazy:
+            msg = "state_at cannot tell how many rows a lazy filter passes. Use state_dict(), or leave lazy=True out."
+            raise ArgumentError(msg)
+        left = step
+        if left == 0:
+            return self._at_once()
+        for leg in self.legs():
+            if 0 <= left <= len(leg.schedule):
+                return leg.after(left)
+            left -= len(leg.schedule)
+        msg = f"state_at got step {step}. This iteration has {len(self)} steps. Give a number from 0 to that."
+        raise ArgumentError(msg)
+
+    def legs(self) -> Iterator[Leg]:
+        """Yield what is left of the first epoch, then the whole epochs after it."""
+        yield self._first
+        epoch = self._first.position.epoch + 1
+        while self.end is None or epoch < self.end:
+            yield Leg(self.planned.plan, self.planned.shuffle, self._question, Position(epoch=epoch))
+            epoch += 1
+
+    def _at_once(self) -> Position:
+        """Return the position before the first batch: dealt anew, or past an epoch that has too little left for a step."""
+        if not self._question.lazy and not len(self._first.schedule):
+            return Position(epoch=self.start.epoch + 1)
+        return self._first.position
 
 
 class Batches:
@@ -114,20 +199,18 @@ class Batches:
     Its threads end with it: at its end, when it is closed or collected, or when something goes wrong.
     """
 
-    def __init__(self, table: Table, question: Question, start: Position) -> None:
+    def __init__(self, table: Table, question: Question, start: Position, hand_over: HandOver | None = None) -> None:
         """Plan and deal; no data is read before the first `next`."""
         self.planned: Planned = table.plan(question)
-        self._question = question
         self.start = start
-        self.end = None if question.epochs is None else (start.epoch // question.epochs + 1) * question.epochs
-        self._first = Leg(self.planned.plan, self.planned.shuffle, question, start)
+        self.course = Course(self.planned, question, start)
         self._pool = Pool(question.threads or default_threads())
-        self._gather = Gather(self.planned.reader, self.planned.plan, wanted(table, question), self._pool)
-        self._stream = Stream(self._gather, self._pool, question, self._legs())
-        self._failed: BaseException | None = None
+        asked = replace(wanted(table, question), writable=hand_over is not None)
+        self._gather = Gather(self.planned.reader, self.planned.plan, asked, self._pool)
+        self._stream = Stream(self._gather, self._pool, question, self.course.legs(), hand_over)
+        self._failed: BaseException | type[StopIteration] | None = None
         self._turn = threading.Lock()
         self._process = os.getpid()
-        self.handed = 0
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Return itself."""
@@ -147,25 +230,25 @@ class Batches:
     def _handed_out(self) -> dict[str, Any]:
         if self._failed is not None:
             raise self._failed
+        course, stream = self.course, self._stream
         try:
-            made = self._stream.next()
+            made = stream.next()
         except BaseException as error:
-            self._failed = error
+            # An end that is kept would keep all that its traceback leads to: the functions that wait, and their variables.
+            self._failed = StopIteration if isinstance(error, StopIteration) else error
+            course.at = stream.handed  # a lazy filter may have gone on after the last batch
             # Whoever interrupts does not want to wait for the functions that run.
             self._pool.close(0.0 if isinstance(error, KeyboardInterrupt) else PATIENCE)
+            stream.close()
             raise
-        self.handed += 1
+        course.handed += 1
+        course.at = stream.handed
         return made
 
     def __del__(self) -> None:
         """End the threads."""
-        if hasattr(self, "_pool"):
-            self._pool.close()
-
-    @property
-    def position(self) -> Position:
-        """The position after what has been handed out."""
-        return self._stream.position or self._at_once()
+        if hasattr(self, "_turn"):
+            self.close()
 
     def __len__(self) -> int:
         """Return the number of batches, or rows, of the whole iteration.
@@ -173,61 +256,22 @@ class Batches:
         Raises:
             TypeError: If it has no length: it repeats without end, or filters on the fly.
         """
-        if self._question.lazy:
-            msg = "A dataset with a lazy filter has no length before it is read. Leave lazy=True out to count rows first."
-            raise TypeError(msg)
-        if self.end is None:
-            msg = "A dataset that repeats without end has no length. Give .repeat() a number of epochs."
-            raise TypeError(msg)
-        if self._question.size == "row_group":
-            return sum(len(leg.schedule) for leg in self._legs())
-        # Epochs after the first are all of one length.
-        whole = itertools.islice(self._legs(), 1, 2)
-        return len(self._first.schedule) + sum(len(leg.schedule) * (self.end - leg.position.epoch) for leg in whole)
+        return len(self.course)
 
     @property
     def units_read(self) -> int:
         """How often a unit has been read so far."""
         return self._gather.units_read
 
-    def position_at(self, step: int) -> Position:
-        """Return the position after `step` batches.
-
-        Raises:
-            ArgumentError: If the iteration has not so many, or nobody can know how many rows they need.
-        """
-        if self._question.lazy:
-            msg = "state_at cannot tell how many rows a lazy filter passes. Use state_dict(), or leave lazy=True out."
-            raise ArgumentError(msg)
-        left = step
-        if left == 0:
-            return self._at_once()
-        for leg in self._legs():
-            if 0 <= left <= len(leg.schedule):
-                return leg.after(left)
-            left -= len(leg.schedule)
-        msg = f"state_at got step {step}. This iteration has {len(self)} steps. Give a number from 0 to that."
-        raise ArgumentError(msg)
+    def only(self, worker: int, workers: int) -> None:
+        """Hand out no more than batches `worker`, `worker + workers` and so on; called before the first `next`."""
+        self._stream.only(worker, workers)
 
     def close(self) -> None:
         """Stop and let go of everything; a further `next` ends the iteration."""
-        self._failed = self._failed or StopIteration()
+        self._failed = self._failed or StopIteration
         self._pool.close()
-
-    def _at_once(self) -> Position:
-        """Return the position before the first batch: dealt anew, or past an epoch that has too little left for a step."""
-        if not self._question.lazy and not len(self._first.schedule):
-            return Position(epoch=self.start.epoch + 1)
-        return self._first.position
-
-    def _legs(self) -> Iterator[Leg]:
-        return _legs(self.planned, self._question, self._first, self.end)
-
-
-def _legs(planned: Planned, question: Question, first: Leg, end: int | None) -> Iterator[Leg]:
-    """Yield what is left of the first epoch, then the whole epochs after it; not a method, so as not to keep one alive."""
-    yield first
-    epoch = first.position.epoch + 1
-    while end is None or epoch < end:
-        yield Leg(planned.plan, planned.shuffle, question, Position(epoch=epoch))
-        epoch += 1
+        # A thread that waits for a batch right now has been told that there is none, and lets go of the rest itself.
+        if self._turn.acquire(blocking=False):
+            self._stream.close()
+            self._turn.release()

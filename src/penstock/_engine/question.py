@@ -40,6 +40,7 @@ class Question:
         policies: How nulls and lists of some columns are treated, where it is not the default.
         threads: How many threads read; None for one per processor.
         memory_limit: Bytes that may be read ahead; None for the default.
+        max_cell_bytes: What one cell may take when it is decoded; None for the default.
     """
 
     condition: Expr | None = None
@@ -60,6 +61,7 @@ class Question:
     policies: tuple[Column, ...] = ()
     threads: int | None = None
     memory_limit: int | None = None
+    max_cell_bytes: int | None = None
 
     @property
     def shuffled(self) -> bool:

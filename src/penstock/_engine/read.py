@@ -6,19 +6,23 @@ import contextlib
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
+from penstock._engine.chunks import Chunk, find_chunks, read_chunk
 from penstock._engine.lease import Slabs
 from penstock._engine.storage import stamp
+from penstock.blobs import Blobs
 from penstock.errors import DataChangedError, DataError
 from penstock.filters import Expr
 from penstock.model import WHOLE_FILE, BoolArray, IntArray, Snapshot, Units
+from penstock.schema import CellCodec
 
 __all__ = ["Part", "Reader", "Unit"]
 
@@ -59,6 +63,7 @@ class Part:
         count: How many rows are kept; there may be no column to tell.
         kept: Which rows of the unit they are; None where all are.
         passed: Under a filter on the fly, which of the rows pass it; None where all do.
+        cells: Columns of blobs that were read as they lie, and are not in the table.
     """
 
     table: pa.Table
@@ -66,6 +71,7 @@ class Part:
     count: int
     kept: IntArray | None = None
     passed: BoolArray | None = None
+    cells: Mapping[str, Blobs] = field(default_factory=dict)
 
     def numbers(self) -> IntArray:
         """Return the number of each row in its file."""
@@ -74,6 +80,20 @@ class Part:
 
 IDLE_BYTES = 256 << 20
 """Memory of windows that may wait to be used again."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Handle:
+    """An open data file: as pyarrow reads it, its bytes, and the names of its columns.
+
+    Attributes:
+        chunks: Where the cells of some columns lie that can be read as they are; None before anybody asked.
+    """
+
+    file: pq.ParquetFile
+    source: Any
+    names: frozenset[str]
+    chunks: dict[str, list[Chunk]] | None = None
 
 
 class Handles(threading.local):
@@ -86,24 +106,24 @@ class Handles(threading.local):
 
     def __init__(self, footers: OrderedDict[str, pq.FileMetaData] | None = None) -> None:
         """Begin without any; called anew in every thread, with the same footers."""
-        self._files: OrderedDict[str, tuple[pq.ParquetFile, set[str]]] = OrderedDict()
+        self._files: OrderedDict[str, Handle] = OrderedDict()
         self._footers = OrderedDict() if footers is None else footers
 
-    def get(self, path: str, filesystem: pafs.FileSystem, check: Callable[[], None]) -> tuple[pq.ParquetFile, set[str]]:
-        """Return an open file, and the names of its columns; `check` is called before one is opened."""
+    def get(self, path: str, filesystem: pafs.FileSystem, check: Callable[[], None]) -> Handle:
+        """Return an open file; `check` is called before one is opened."""
         found = self._files.pop(path, None)
         if found is None:
             check()
             remote = not isinstance(filesystem, pafs.LocalFileSystem)
             source = filesystem.open_input_file(path)
             file = pq.ParquetFile(source, metadata=self._footers.get(path), pre_buffer=remote)
-            found = (file, set(file.schema_arrow.names))
+            found = Handle(file=file, source=source, names=frozenset(file.schema_arrow.names))
             self._footers[path] = file.metadata
             while len(self._footers) > 8 * self.MOST:
                 self._footers.popitem(last=False)
         self._files[path] = found
         while len(self._files) > self.MOST:
-            self._files.popitem(last=False)[1][0].close(force=True)
+            self._files.popitem(last=False)[1].file.close(force=True)
         return found
 
 
@@ -129,14 +149,16 @@ class Reader:
     warned: list[int] = field(default_factory=list, repr=False)
     slabs: Slabs = field(default_factory=lambda: Slabs(IDLE_BYTES), repr=False)
 
-    def read(self, unit: Unit, columns: Sequence[str]) -> Part:
-        """Return the rows kept of a unit.
+    def read(self, unit: Unit, columns: Sequence[str], blobs: Sequence[str] = ()) -> Part:
+        """Return the rows kept of a unit; those columns among `blobs` that can be are read as they lie.
 
         Raises:
             DataError: If the file cannot be read.
             DataChangedError: If other rows pass than were counted.
         """
         asked = self.condition if unit.residual else None
+        cells = self._cells(unit, blobs)
+        columns = [name for name in columns if name not in cells] if cells else columns
         needed = list(dict.fromkeys([*columns, *sorted(asked.columns if asked is not None else ())]))
         table = self._stored(unit, needed)
         kept = passed = None
@@ -152,7 +174,8 @@ class Reader:
         if count != unit.count:
             raise DataChangedError(self._changed(unit, count))
         table = table if len(needed) == len(columns) else table.select(columns)
-        return Part(table=table, first=unit.first, count=count, kept=kept, passed=passed)
+        cells = cells if kept is None else {name: found.take(kept) for name, found in cells.items()}
+        return Part(table=table, first=unit.first, count=count, kept=kept, passed=passed, cells=cells)
 
     def count(self, unit: Unit) -> int:
         """Return how many rows of a unit are kept, reading no more than the filter's columns."""
@@ -199,20 +222,51 @@ class Reader:
         return pa.Table.from_arrays(found, schema=pa.schema(list(fields.values())))
 
     def _from_file(self, unit: Unit, columns: Sequence[str]) -> pa.Table:
-        try:
-            file, stored = self.handles.get(self.snapshot.files.path[unit.file].as_py(), self.filesystem, self._check(unit))
+        with self._told(unit):
+            handle = self._handle(unit)
             if self.snapshot.sampled and not self.warned:
-                self._warn(unit, stored)
-            present = [name for name in (self.snapshot.names.get(name, name) for name in columns) if name in stored]
+                self._warn(unit, handle.names)
+            present = [name for name in (self.snapshot.names.get(name, name) for name in columns) if name in handle.names]
             if unit.row_group == WHOLE_FILE:
-                return file.read(present, use_threads=False)
-            return file.read_row_group(unit.row_group, present, use_threads=False)
+                return handle.file.read(present, use_threads=False)
+            return handle.file.read_row_group(unit.row_group, present, use_threads=False)
+
+    @contextlib.contextmanager
+    def _told(self, unit: Unit) -> Iterator[None]:
+        """Tell what goes wrong in a file as an error of ours."""
+        try:
+            yield
         except (OSError, pa.ArrowException) as error:
             with contextlib.suppress(OSError):
                 self._check(unit)()
             why = " ".join(str(error).split()).rstrip(".")
             msg = f"{self.where(unit)}: cannot be read: {why}. The table says it has {unit.rows} rows. Check the file."
             raise DataError(msg) from error
+
+    def _handle(self, unit: Unit) -> Handle:
+        return self.handles.get(self.snapshot.files.path[unit.file].as_py(), self.filesystem, self._check(unit))
+
+    def _cells(self, unit: Unit, columns: Sequence[str]) -> dict[str, Blobs]:
+        """Return the cells of those columns that can be read as they lie."""
+        if not columns:
+            return {}
+        path = self.snapshot.files.path[unit.file].as_py()
+        with self._told(unit):
+            handle = self._handle(unit)
+            stored = {self.snapshot.names.get(name, name): name for name in columns}
+            if handle.chunks is None:
+                every = [name for name, column in self.snapshot.fields.items() if isinstance(column.codec, CellCodec)]
+                handle.chunks = find_chunks(path, self.filesystem, [self.snapshot.names.get(name, name) for name in every])
+            found = {}
+            for name, chunks in handle.chunks.items():
+                if name not in stored:
+                    continue
+                mine = chunks if unit.row_group == WHOLE_FILE else chunks[unit.row_group : unit.row_group + 1]
+                cells = [read_chunk(handle.source, chunk, self.slabs) for chunk in mine]
+                whole = Blobs.joined([one for one in cells if one is not None]) if cells and None not in cells else None
+                if whole is not None and len(whole) >= unit.start + unit.rows:
+                    found[stored[name]] = whole.take(slice(unit.start, unit.start + unit.rows))
+        return found
 
     def _check(self, unit: Unit) -> Callable[[], None]:
         """Return what refuses a file that is not the one the table was opened with."""
@@ -230,7 +284,7 @@ class Reader:
 
         return check
 
-    def _warn(self, unit: Unit, stored: set[str]) -> None:
+    def _warn(self, unit: Unit, stored: frozenset[str]) -> None:
         """Tell, once, of columns that the files which told the table's columns did not have."""
         more = stored.difference(self.snapshot.schema.names, self.snapshot.names.values())
         if more:

@@ -15,10 +15,13 @@ from pyarrow import fs as pafs
 from penstock.errors import ArgumentError, TableNotFoundError
 from penstock.model import Place
 
-__all__ = ["Source", "cache_directory", "list_files", "locate", "stamp"]
+__all__ = ["ENDINGS", "Source", "cache_directory", "destination", "list_files", "locate", "stamp"]
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """What a user may say a table is: a path or URL, one with wildcards, or several files."""
+
+ENDINGS = (".parquet", ".parq", ".pq", ".parquet.gz", ".par")
+"""How the names of Parquet files end."""
 
 NATIVE_SCHEMES = frozenset({"file", "s3", "gs", "gcs", "hdfs", "viewfs"})
 WILDCARD = re.compile(r"[*?[]")
@@ -57,6 +60,25 @@ def locate(source: Any, *, filesystem: Any = None, options: Mapping[str, Any] | 
             return _matching(name, found, path)
         msg = f"Nothing lies at {name!r}. A file or a directory was expected. Check the path."
         raise TableNotFoundError(msg)
+    return Place(url=name, filesystem=found, path=path.rstrip("/") or "/")
+
+
+def destination(source: Any, *, filesystem: Any = None, options: Mapping[str, Any] | None = None) -> Place:
+    """Return the place that a path or URL names, where nothing need lie yet.
+
+    Raises:
+        ArgumentError: If it names none, or several.
+        TableNotFoundError: If no filesystem is known for the URL.
+
+    Example:
+        >>> destination("/data/hello/").path
+        '/data/hello'
+    """
+    if not isinstance(source, (str, os.PathLike)) or not os.fspath(source) or isinstance(os.fspath(source), bytes):
+        msg = f"write got {source!r} to write to. The path or URL of one directory was expected. Give one."
+        raise ArgumentError(msg)
+    name = os.fspath(source)
+    found, path = _filesystem(name, filesystem, options)
     return Place(url=name, filesystem=found, path=path.rstrip("/") or "/")
 
 
@@ -127,7 +149,26 @@ def stamp(info: pafs.FileInfo) -> str:
 
 
 def list_files(place: Place) -> list[pafs.FileInfo]:
-    """Return the files at a place, below its directories too, in the order given and by path below a directory."""
+    """Return the files at a place, below its directories too, in the order given and by path below a directory.
+
+    A directory that is exchanged for another while it is listed, which is how a table on a local disk changes, is listed
+    again: else files of the old one and of the new would be mixed.
+    """
+    while True:
+        before = _identities(place)
+        found = _listed(place)
+        if _identities(place) == before:
+            return found
+
+
+def _identities(place: Place) -> list[int]:
+    """Return what tells local directories apart from those that come to stand under the same names."""
+    if not isinstance(place.filesystem, pafs.LocalFileSystem):
+        return []
+    return [os.stat(path).st_ino if os.path.isdir(path) else 0 for path in place.paths or (place.path,)]  # noqa: PTH112, PTH116
+
+
+def _listed(place: Place) -> list[pafs.FileInfo]:
     found: list[pafs.FileInfo] = []
     for info in place.filesystem.get_file_info(list(place.paths or (place.path,))):
         if info.type == pafs.FileType.Directory:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +17,10 @@ from penstock._engine.footers import RowGroups, read_footers
 from penstock._engine.order import ORDER
 from penstock._engine.question import Question
 from penstock._engine.read import Reader
-from penstock.model import WHOLE_FILE, IntArray, Plan, Snapshot
+from penstock.model import WHOLE_FILE, IntArray, Plan, Snapshot, Units
 from penstock.protocols import Shuffle
 
-__all__ = ["Planned", "Pruned", "Table"]
+__all__ = ["Counter", "Laid", "Planned", "Pruned", "Table", "asked"]
 
 PLANS_KEPT = 8
 
@@ -53,6 +54,19 @@ class Planned:
     pruned: Pruned
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Laid:
+    """What a question may read, with the rows that pass its filter not counted yet."""
+
+    units: Units
+    shuffle: Shuffle
+    pruned: Pruned
+
+
+Counter: TypeAlias = Callable[[Units, Reader, str], Units]
+"""What counts the rows that pass a filter: units, what reads them, and the name that counts are kept under."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Table:
     """A table pinned to one snapshot.
@@ -73,14 +87,18 @@ class Table:
         Raises:
             DataError: If a file that is needed cannot be read.
         """
-        name = repr((_asked(question), question.shuffle))
-        found = self._plans.pop(name, None) or self._made(question)
-        self._plans[name] = found
-        while len(self._plans) > PLANS_KEPT:
-            self._plans.popitem(last=False)
+        found = self._plans.get(_name(question))
+        if found is None:
+            return self.settle(question, self.laid(question), counted)
+        self._plans.move_to_end(_name(question))
         return found
 
-    def _made(self, question: Question) -> Planned:
+    def laid(self, question: Question) -> Laid:
+        """Return what a question may read, before its rows are counted; footers are read.
+
+        Raises:
+            DataError: If a file that is needed cannot be read.
+        """
         snapshot, condition = self.snapshot, question.condition
         kept = planning.prune_files(snapshot, condition)
         groups = self._footers(planning.unstated(snapshot.files, kept), question)
@@ -88,15 +106,6 @@ class Table:
         more = self._footers(planning.with_footers(snapshot.files, kept, shuffle), question)
         every = _together(groups, more)
         units = planning.lay_units(snapshot, kept, every, condition, shuffle)
-        reader = Reader(snapshot=snapshot, filesystem=self.filesystem, condition=condition, lazy=question.lazy)
-        if condition is not None and not question.lazy:
-            units = counted(units, reader, planning.fingerprint(snapshot, units, {"filter": condition.describe()}, {}))
-        plan = Plan(
-            snapshot=snapshot,
-            units=units,
-            counts=planning.limited(units.counts, question.limit),
-            fingerprint=planning.fingerprint(snapshot, units, _asked(question), dict(shuffle.describe())),
-        )
         pruned = Pruned(
             files=len(snapshot.files),
             files_kept=len(kept),
@@ -104,7 +113,29 @@ class Table:
             groups_kept=len(np.unique(_key(units.file, units.row_group)[units.row_group != WHOLE_FILE])),
             rows=_size(snapshot, kept, groups)[0],
         )
-        return Planned(plan=plan, shuffle=shuffle, reader=reader, pruned=pruned)
+        return Laid(units=units, shuffle=shuffle, pruned=pruned)
+
+    def reader(self, question: Question) -> Reader:
+        """Return what reads the rows of a question."""
+        return Reader(snapshot=self.snapshot, filesystem=self.filesystem, condition=question.condition, lazy=question.lazy)
+
+    def settle(self, question: Question, laid: Laid, counter: Counter) -> Planned:
+        """Return the plan of a question whose rows are counted now, and keep it for when it is asked again."""
+        snapshot, condition, units, reader = self.snapshot, question.condition, laid.units, self.reader(question)
+        if condition is not None and not question.lazy:
+            name = planning.fingerprint(snapshot, units, {"filter": condition.describe()}, {})
+            units = counter(units, reader, name)
+        plan = Plan(
+            snapshot=snapshot,
+            units=units,
+            counts=planning.limited(units.counts, question.limit),
+            fingerprint=planning.fingerprint(snapshot, units, asked(question), dict(laid.shuffle.describe())),
+        )
+        found = Planned(plan=plan, shuffle=laid.shuffle, reader=reader, pruned=laid.pruned)
+        self._plans[_name(question)] = found
+        while len(self._plans) > PLANS_KEPT:
+            self._plans.popitem(last=False)
+        return found
 
     def _footers(self, files: IntArray, question: Question) -> RowGroups:
         """Return the row groups of some files, with the statistics the question's filter asks about; read once."""
@@ -125,7 +156,11 @@ class Table:
         return {"snapshot": self.snapshot, "filesystem": self.filesystem, "_plans": OrderedDict(), "_groups": OrderedDict()}
 
 
-def _asked(question: Question) -> dict[str, Any]:
+def _name(question: Question) -> str:
+    return repr((asked(question), question.shuffle))
+
+
+def asked(question: Question) -> dict[str, Any]:
     """Return the part of a question that decides which rows come in which order."""
     return {
         "order": ORDER,

@@ -11,17 +11,21 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs as pafs
 
+from penstock._engine.commit import small_file, visible
 from penstock._engine.footers import read_schema
-from penstock._engine.storage import list_files, stamp
+from penstock._engine.storage import ENDINGS, list_files, stamp
+from penstock._schema_json import KEY, load
+from penstock.codecs import Scalar
 from penstock.errors import ArgumentError, DataError, TableNotFoundError
 from penstock.model import DataFiles, Place, Snapshot
+from penstock.schema import Field
 
 __all__ = ["FORMAT", "PRECEDENCE", "ParquetFormat"]
 
 PRECEDENCE = 100
 """Tried last: formats that add a log or a schema to Parquet files come first."""
 
-ENDINGS = (".parquet", ".parq", ".pq", ".parquet.gz", ".par")
+COMMON = "_common_metadata"
 NULL = "__HIVE_DEFAULT_PARTITION__"
 INTEGER = re.compile(r"[+-]?\d{1,18}")
 
@@ -62,11 +66,14 @@ class ParquetFormat:
         if version is not None:
             msg = f"version={version!r} was asked of {place.url}, but plain Parquet files have no versions. Leave it out."
             raise ArgumentError(msg)
-        infos = data_files(place)
+        every = list_files(place)
+        infos = data_files(place, visible(place.filesystem, place.path, every))
         paths = [info.path for info in infos]
         values = [hive_values(path, place.path) for path in paths]
-        schema = self._schema(place, paths)
-        partitions = partition_table(values, schema)
+        schemas = self._schemas(place, paths)
+        schema = self.columns if isinstance(self.columns, pa.Schema) else unified(schemas)
+        fields = stored_fields(place, every, schemas)
+        partitions = partition_table(values, _typed(schema, fields))
         inside = [field for field in schema if field.name not in partitions.column_names]
         files = DataFiles(
             path=pa.array(paths, type=pa.string()),
@@ -76,13 +83,12 @@ class ParquetFormat:
             partitions=partitions,
         )
         columns = pa.schema([*inside, *partitions.schema])
-        return Snapshot(table=place.url, version="", schema=columns, files=files, sampled=self.columns is None)
+        fields = {name: field for name, field in fields.items() if name in columns.names}
+        return Snapshot(table=place.url, version="", schema=columns, files=files, fields=fields, sampled=self.columns is None)
 
-    def _schema(self, place: Place, paths: Sequence[str]) -> pa.Schema:
-        """Return the table's columns, of whatever files the policy looks at."""
-        if isinstance(self.columns, pa.Schema):
-            return self.columns
-        if self.columns not in (None, "union"):
+    def _schemas(self, place: Place, paths: Sequence[str]) -> dict[str, pa.Schema]:
+        """Return the schemas of whatever files the policy looks at, by path."""
+        if self.columns is not None and not isinstance(self.columns, pa.Schema) and self.columns != "union":
             msg = f'ParquetFormat got columns={self.columns!r}. An Arrow schema, "union" or nothing was expected. Give one.'
             raise ArgumentError(msg)
         looked = paths if self.columns == "union" else list(dict.fromkeys([paths[0], paths[-1]]))
@@ -93,7 +99,7 @@ class ParquetFormat:
                 names = ", ".join(map(repr, twice))
                 msg = f"{path} has more than one column called {names}. Names must differ. Rename all but one."
                 raise DataError(msg)
-        return unified(schemas)
+        return schemas
 
 
 FORMAT = ParquetFormat()
@@ -113,13 +119,12 @@ def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
     )
 
 
-def data_files(place: Place) -> list[pafs.FileInfo]:
-    """Return the data files at a place: hidden names left out, and other endings where Parquet's own are there.
+def data_files(place: Place, every: list[pafs.FileInfo]) -> list[pafs.FileInfo]:
+    """Return the data files among those at a place: hidden names left out, and other endings where Parquet's own are there.
 
     Raises:
         TableNotFoundError: If there is none.
     """
-    every = list_files(place)
     shown = [info for info in every if place.path == info.path or not _hidden(info.path, place)]
     named = [info for info in shown if info.path.lower().endswith(ENDINGS)]
     found = named or shown
@@ -138,6 +143,52 @@ def _hidden(path: str, place: Place) -> bool:
         return False
     parts = path[len(place.path) :].strip("/").split("/")
     return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in parts)
+
+
+def stored_fields(place: Place, every: list[pafs.FileInfo], schemas: Mapping[str, pa.Schema]) -> dict[str, Field]:
+    """Return what schemas of ours say of columns: the one in `_common_metadata`, or else those in the footers of files.
+
+    Raises:
+        DataError: If a schema cannot be read, or two files say different things of one column.
+    """
+    common = small_file(place.filesystem, place.path, COMMON, every)
+    if common is not None:
+        path = place.path.rstrip("/") + "/" + COMMON
+        found = _fields(path, read_schema(path, common))
+        if found:
+            return found
+    told: dict[str, tuple[str, Field]] = {}
+    for path, schema in schemas.items():
+        for name, field in _fields(path, schema).items():
+            where, before = told.setdefault(name, (path, field))
+            if before != field:
+                msg = (
+                    f"{where} and {path} were written with different schemas: column {name!r} is {before} in the one and "
+                    f"{field} in the other. One was expected. Open them apart, or adopt a schema that fits both."
+                )
+                raise DataError(msg)
+    return {name: field for name, (_, field) in told.items()}
+
+
+def _fields(path: str, schema: pa.Schema) -> dict[str, Field]:
+    """Return what a schema of ours in a file's metadata says of columns; nothing where there is none."""
+    text = (schema.metadata or {}).get(KEY)
+    if text is None:
+        return {}
+    try:
+        return {field.name: field for field in load(text)}
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def _typed(schema: pa.Schema, fields: Mapping[str, Field]) -> pa.Schema:
+    """Return a schema that also has the columns which only the names of directories hold."""
+    more = [
+        pa.field(name, field.codec.storage(field))
+        for name, field in fields.items()
+        if name not in schema.names and isinstance(field.codec, Scalar)
+    ]
+    return pa.schema([*schema, *more])
 
 
 def hive_values(path: str, base: str) -> dict[str, str | None]:

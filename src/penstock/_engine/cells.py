@@ -1,0 +1,338 @@
+"""Whether one value is a cell of a field: each check returns what the field's codec is given, or says what is wrong."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.codecs.scalar import Scalar
+from penstock.dtypes import numpy_type
+from penstock.schema import Field
+
+__all__ = ["Check", "Misfit", "check_of", "told"]
+
+Check: TypeAlias = Callable[[Any], Any]
+"""From a value that is not None to what is stored of it; None where it is a null of its own kind, like NaT."""
+
+LONGEST = 60
+"""Characters of a value in a message."""
+
+KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "c": "iufc", "M": "M", "m": "m"}
+"""For each kind of dtype, the kinds that may be cast to it: booleans are no numbers here, though NumPy casts them."""
+
+
+class Misfit(Exception):  # noqa: N818 - it becomes an error where the row and the field are known
+    """A value that is no cell of its field: what it is, what was expected, what to do, and which of those given it is."""
+
+    def __init__(self, got: str, expected: str, advice: str, row: int = 0) -> None:
+        """Store what is told."""
+        super().__init__(f"got {got}; expected {expected}. {advice}")
+        self.row = row
+
+
+def told(value: object) -> str:
+    """Return what a value is, for a message.
+
+    Example:
+        >>> told(np.zeros((2, 3), np.int8)), told("x")
+        ('a int8 array of shape (2, 3)', "'x' (str)")
+    """
+    if isinstance(value, np.ndarray):
+        return f"a {value.dtype} array of shape {value.shape}"
+    shown = repr(value)
+    kind = type(value)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    return f"{shown if len(shown) <= LONGEST else shown[:LONGEST] + '…'} ({name})"
+
+
+def check_of(field: Field, kind: pa.DataType | None = None) -> Check:
+    """Return the check of a field's cells, where they are stored as an Arrow type, or by a codec that says itself how.
+
+    Example:
+        >>> check_of(Field("x", np.uint8), pa.uint8())(200)
+        200
+    """
+    if field.shape:
+        return partial(_array, field, field.dtype, field.shape)
+    found = _SCALARS.get(field.dtype.kind)
+    if found is None:
+        return partial(_array, field, field.dtype, field.shape)
+    check = found(field, kind)
+    if kind is None:
+        return partial(_as_numpy, field.dtype, check) if field.dtype.kind in "biufc" else check
+    natural = field.dtype.kind != "O" and Scalar().storage(field) == kind
+    return check if natural or field.dtype.kind in "mM" else partial(_storable, kind, check)
+
+
+def castable(given: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
+    """Return whether every value of one dtype is one of another, and means the same.
+
+    Example:
+        >>> castable(np.dtype("int8"), np.dtype("int64")), castable(np.dtype("bool"), np.dtype("int64"))
+        (True, False)
+    """
+    return given == dtype or (given.kind in KINDS.get(dtype.kind, "") and np.can_cast(given, dtype, "safe"))
+
+
+def _as_numpy(dtype: np.dtype[Any], check: Check, cell: Any) -> Any:
+    """Return a number as NumPy's own, for a codec that makes bytes of it."""
+    return dtype.type(check(cell))
+
+
+def _storable(kind: pa.DataType, check: Check, cell: Any) -> Any:
+    """Return a cell that is stored as a type other than that of its dtype, where it can be."""
+    found = check(cell)
+    try:
+        pa.scalar(found, type=kind)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise Misfit(
+            f"{told(cell)}, which Arrow refuses: {error}", f"a value of {kind}", "Change it or the codec's type."
+        ) from None
+    return found
+
+
+def _array(field: Field, dtype: np.dtype[Any], shape: tuple[int | None, ...], cell: Any) -> npt.NDArray[Any]:
+    if type(cell) is np.ndarray and cell.dtype == dtype and (cell.shape == shape or field.fits(cell)):
+        return cell
+    expected = f"a {field.dtype} array of shape {field.shape}"
+    if not isinstance(cell, np.ndarray):
+        raise Misfit(told(cell), expected, f"Make it one: numpy.asarray(cell, {field.dtype.name!r}).")
+    if isinstance(cell, np.ma.MaskedArray):
+        raise Misfit("a masked array", expected, "Fill it: cell.filled(value).")
+    if field.fits(cell):
+        return np.asarray(cell)
+    if len(cell.shape) == len(shape) and field.fits(np.empty(cell.shape, field.dtype)):
+        raise Misfit(told(cell), expected, f"Convert it: cell.astype({field.dtype.name!r}); or change the field's dtype.")
+    raise Misfit(told(cell), expected, "Bring it to that shape, or change the field's: None stands for any size.")
+
+
+def _boolean(field: Field, kind: pa.DataType | None) -> Check:  # noqa: ARG001 - as the others
+    def check(cell: Any) -> bool:
+        if isinstance(cell, (bool, np.bool_)) or (isinstance(cell, np.ndarray) and cell.shape == () and cell.dtype == np.bool_):
+            return bool(cell)
+        raise Misfit(told(cell), "True or False", "Make it one: bool(cell).")
+
+    return check
+
+
+def _integer(field: Field, kind: pa.DataType | None) -> Check:  # noqa: ARG001 - as the others
+    bounds = np.iinfo(field.dtype)
+    low, high = int(bounds.min), int(bounds.max)
+    expected = f"a whole number of {field.dtype}, from {low} to {high}"
+
+    def check(cell: Any) -> int:
+        if type(cell) is int and low <= cell <= high:
+            return cell
+        if isinstance(cell, (np.generic, np.ndarray)):
+            if cell.shape == () and castable(cell.dtype, field.dtype):
+                return int(cell)
+            raise Misfit(told(cell), expected, f"Convert it: numpy.{field.dtype}(cell); or change the field's dtype.")
+        if isinstance(cell, float) and cell.is_integer():
+            cell = int(cell)
+        if isinstance(cell, int) and not isinstance(cell, bool) and low <= cell <= high:
+            return cell
+        raise Misfit(told(cell), expected, "Change it, or the field's dtype.")
+
+    return check
+
+
+def _floating(field: Field, kind: pa.DataType | None) -> Check:  # noqa: ARG001 - as the others
+    make = field.dtype.type
+    expected = f"a number that {field.dtype} holds"
+
+    def check(cell: Any) -> Any:
+        if isinstance(cell, (np.generic, np.ndarray)):
+            if cell.shape == () and castable(cell.dtype, field.dtype):
+                return make(cell)
+            raise Misfit(told(cell), expected, f"Convert it: numpy.{field.dtype}(cell); or change the field's dtype.")
+        if isinstance(cell, (int, float)) and not isinstance(cell, bool):
+            with np.errstate(all="ignore"):
+                try:
+                    found = make(cell)
+                except OverflowError:  # an integer beyond all floats
+                    found = make(np.inf)
+            # A float is rounded to the field's precision; an integer means what it says.
+            if float(found) == cell or (isinstance(cell, float) and (np.isfinite(found) or not np.isfinite(cell))):
+                return found
+        raise Misfit(told(cell), expected, "Change it, or the field's dtype.")
+
+    return check
+
+
+def _complex(field: Field, kind: pa.DataType | None) -> Check:  # noqa: ARG001 - as the others
+    def check(cell: Any) -> Any:
+        if isinstance(cell, complex) and not isinstance(cell, np.generic):
+            return field.dtype.type(cell)
+        if isinstance(cell, (np.generic, np.ndarray)) and cell.shape == () and castable(cell.dtype, field.dtype):
+            return field.dtype.type(cell)
+        raise Misfit(told(cell), f"a number of {field.dtype}", f"Convert it: numpy.{field.dtype}(cell).")
+
+    return check
+
+
+def _text(field: Field, kind: pa.DataType | None) -> Check:  # noqa: ARG001 - as the others
+    most = field.dtype.itemsize // 4
+
+    def check(cell: Any) -> str:
+        if not isinstance(cell, str):
+            advice = "Decode it: cell.decode()." if isinstance(cell, bytes) else "Make it text: str(cell)."
+            raise Misfit(told(cell), "a str", advice)
+        if not cell.isascii():
+            try:
+                cell.encode()
+            except UnicodeEncodeError as error:
+                raise Misfit(f"text that is no Unicode: {error}", "a str that UTF-8 can hold", "Clean it.") from None
+        if most and len(cell) > most:
+            raise Misfit(f"{told(cell)} of {len(cell)} characters", f"a str of {most} at most", "Shorten it, or use dtype=str.")
+        return cell
+
+    return check
+
+
+def _bytes(field: Field, kind: pa.DataType | None) -> Check:  # noqa: ARG001 - as the others
+    most = field.dtype.itemsize
+
+    def check(cell: Any) -> bytes:
+        if not isinstance(cell, (bytes, bytearray, memoryview)):
+            advice = "Encode it: cell.encode()." if isinstance(cell, str) else "Make it bytes."
+            raise Misfit(told(cell), "bytes", advice)
+        found = cell if isinstance(cell, bytes) else bytes(cell)
+        if most and len(found) > most:
+            raise Misfit(f"{len(found)} bytes", f"{most} at most", "Shorten them, or use dtype=bytes.")
+        return found
+
+    return check
+
+
+def _decimal(field: Field, kind: pa.DataType | None) -> Check:
+    if kind is None or not pa.types.is_decimal(kind):
+        return lambda cell: cell  # an object of any kind, for the codec or for Arrow to judge
+
+    def check(cell: Any) -> Decimal:
+        if isinstance(cell, Decimal):
+            return cell
+        if isinstance(cell, int) and not isinstance(cell, bool):
+            return Decimal(cell)
+        advice = (
+            f"Give the field its dtype: Field({field.name!r}, str)."
+            if isinstance(cell, str)
+            else "Make it one: Decimal(str(cell))."
+        )
+        raise Misfit(told(cell), "a decimal.Decimal", advice)
+
+    return check
+
+
+def _moment(field: Field, kind: pa.DataType | None) -> Check:
+    zoned = kind is not None and pa.types.is_timestamp(kind) and kind.tz is not None
+    days = np.datetime_data(field.dtype)[0] == "D" or (kind is not None and pa.types.is_date(kind))
+    units = _units(field, kind)
+    expected = f"a {'date' if days else 'datetime'} or numpy.datetime64 that {field.dtype} holds"
+
+    def check(cell: Any) -> Any:
+        found = cell
+        if isinstance(cell, dt.datetime) and not days:
+            if cell.tzinfo is not None and not zoned:
+                advice = (
+                    "Give the field a zone: codec=Scalar('timestamp[us, tz=UTC]'); or make it naive: "
+                    "cell.astimezone(datetime.UTC).replace(tzinfo=None)."
+                )
+                raise Misfit(f"{told(cell)} with a time zone", "one without", advice)
+            found = cell.astimezone(dt.UTC).replace(tzinfo=None) if cell.tzinfo is not None else cell
+            found = found.to_datetime64() if hasattr(found, "to_datetime64") else np.datetime64(found)
+        elif isinstance(cell, dt.date) and not isinstance(cell, dt.datetime) and days:
+            found = np.datetime64(cell)
+        if isinstance(found, np.datetime64):
+            return _exact(cell, found, units, expected)
+        raise Misfit(told(cell), expected, "Make it one.")
+
+    return check
+
+
+def _duration(field: Field, kind: pa.DataType | None) -> Check:
+    clock = kind is not None and pa.types.is_time(kind)
+    units = _units(field, kind)
+    expected = f"a {'time' if clock else 'timedelta'} or numpy.timedelta64 that {field.dtype} holds"
+
+    def check(cell: Any) -> Any:
+        found = cell
+        if clock and isinstance(cell, dt.time) and cell.tzinfo is None:
+            found = np.timedelta64(dt.datetime.combine(dt.date.min, cell) - dt.datetime.min)  # noqa: DTZ901 - a time of any day
+        elif isinstance(cell, dt.timedelta):
+            found = cell.to_timedelta64() if hasattr(cell, "to_timedelta64") else np.timedelta64(cell)
+        if isinstance(found, np.timedelta64):
+            return _exact(cell, found, units, expected)
+        raise Misfit(told(cell), expected, "Make it one.")
+
+    return check
+
+
+def _units(field: Field, kind: pa.DataType | None) -> list[np.dtype[Any]]:
+    """Return the dtypes that a moment or a duration must survive: that it is stored in, and that of the field."""
+    return [field.dtype] if kind is None else [numpy_type(kind)[0], field.dtype]
+
+
+def _exact(cell: Any, found: Any, units: list[np.dtype[Any]], expected: str) -> Any:
+    """Return a moment or a duration in the last of some units; None for NaT."""
+    if np.isnat(found):
+        return None
+    for unit in units:
+        here = found.astype(unit)
+        if np.isnat(here) or here.astype(found.dtype) != found:
+            raise Misfit(
+                f"{told(cell)}, which is finer or further than that", expected, "Round it, or change the field's dtype."
+            )
+    return here
+
+
+def arrow_check(kind: pa.DataType) -> Check:
+    """Return the check of cells that Arrow itself makes a type of: lists, structs, maps.
+
+    Example:
+        >>> arrow_check(pa.list_(pa.int8()))([1, 2])
+        [1, 2]
+    """
+
+    def check(cell: Any) -> Any:
+        try:
+            stored = pa.scalar(cell, type=kind).as_py()
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            raise Misfit(f"{told(cell)}, which Arrow refuses: {error}", f"a value of {kind}", "Change it.") from None
+        if _changed(cell, stored):  # Arrow cuts the decimals of floats, and drops what a struct does not have
+            raise Misfit(told(cell), f"a value of {kind}", f"It would be stored as {stored!r}. Change it, or the schema.")
+        return cell
+
+    return check
+
+
+def _changed(given: Any, stored: Any) -> bool:
+    """Return whether something was lost on the way to Arrow."""
+    if isinstance(stored, list) and not isinstance(given, (str, bytes)):
+        found = list(given.items()) if isinstance(given, dict) else list(given)
+        return len(found) != len(stored) or any(map(_changed, found, stored))
+    if isinstance(stored, dict) and isinstance(given, dict):
+        return not given.keys() <= stored.keys() or any(_changed(given[key], stored[key]) for key in given)
+    if isinstance(stored, tuple) and isinstance(given, tuple):
+        return any(map(_changed, given, stored))
+    return isinstance(stored, int) and isinstance(given, (float, np.floating)) and bool(given != stored)
+
+
+_SCALARS: dict[str, Callable[[Field, pa.DataType | None], Check]] = {
+    "b": _boolean,
+    "i": _integer,
+    "u": _integer,
+    "f": _floating,
+    "c": _complex,
+    "U": _text,
+    "S": _bytes,
+    "O": _decimal,
+    "M": _moment,
+    "m": _duration,
+}

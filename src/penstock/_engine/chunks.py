@@ -1,0 +1,210 @@
+"""Column chunks of blobs, read as they lie: their cells are found in the chunk's own bytes, and no byte is copied twice.
+
+It is for chunks that need no decoding: bytes in plain encoding, not compressed, without a dictionary, as our writer lays out
+images and arrays. Whatever else a file holds is pyarrow's to read. Nothing a file says is believed: sizes and counts are
+checked against the bytes that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - a class, whatever its name
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pyarrow import fs as pafs
+
+from penstock._engine import thrift
+from penstock._engine.footers import footer_of
+from penstock._engine.lease import Slabs
+from penstock._engine.thrift import Only, ThriftError, Wanted, leaves, parse, parse_start
+from penstock.blobs import Blobs
+
+__all__ = ["Chunk", "find_chunks", "read_chunk"]
+
+BYTES = 6  # the physical type
+REQUIRED, OPTIONAL = 0, 1
+ENCODINGS, CODEC, VALUES, DATA_AT, DICTIONARY_AT = 2, 4, 5, 9, 11
+PLAIN, SIMPLE = 0, {0, 3, 4}  # plain values; levels in either of their encodings
+_META: Wanted = {
+    thrift.META: {
+        thrift.TYPE: int,
+        ENCODINGS: [int],
+        CODEC: int,
+        VALUES: int,
+        thrift.SIZE: int,
+        DATA_AT: int,
+        DICTIONARY_AT: int,
+    }
+}
+PAGE_TYPE, COMPRESSED, V1, V2 = 1, 3, 5, 8
+DATA_PAGE, DATA_PAGE_V2 = 0, 3
+PAGE_VALUES, V1_ENCODING, V2_ENCODING, V2_LEVELS, V2_REPETITIONS = 1, 2, 4, 5, 6
+_HEADER: dict[int, Wanted] = {
+    PAGE_TYPE: int,
+    COMPRESSED: int,
+    V1: {PAGE_VALUES: int, V1_ENCODING: int},
+    V2: {PAGE_VALUES: int, V2_ENCODING: int, V2_LEVELS: int, V2_REPETITIONS: int},
+    1 << 14: int,  # which no header has, so that it is read to its end
+}
+HEADER_MOST = 16 << 10
+"""Bytes of a page's header; ours take less than a hundred, and one that needs more is left to pyarrow."""
+
+LENGTH = Struct("<I")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Where the cells of one column and row group lie in a file.
+
+    Attributes:
+        start: The first byte of the first page.
+        size: Bytes of all pages.
+        values: Cells, nulls among them.
+        optional: Whether there may be nulls.
+    """
+
+    start: int
+    size: int
+    values: int
+    optional: bool
+
+
+def find_chunks(path: str, filesystem: pafs.FileSystem, columns: Iterable[str]) -> dict[str, list[Chunk]]:
+    """Return, of columns that can be read as they lie, the chunk of each row group.
+
+    Raises:
+        DataError: If the footer cannot be read.
+    """
+    footer = footer_of(path, filesystem)
+    wanted = {column.encode(): column for column in columns}
+    try:
+        every, _ = leaves(parse(footer, {thrift.SCHEMA: [thrift.ELEMENT]}))
+        flat = {leaf.place: leaf for leaf in every if len(leaf.path) == 1 and leaf.path[0] in wanted and not leaf.repeated}
+        tree: Wanted = {thrift.CHUNKS: Only(places=dict.fromkeys(flat, _META))}
+        groups = parse(footer, {thrift.GROUPS: [tree]}).get(thrift.GROUPS, [])
+    except ThriftError:
+        return {}  # pyarrow tells what is wrong
+    found: dict[str, list[Chunk]] = {}
+    for place, leaf in flat.items():
+        optional = leaf.element.get(thrift.REPETITION, REQUIRED) == OPTIONAL
+        chunks = [_chunk(group, place, optional=optional) for group in groups]
+        if all(chunk is not None for chunk in chunks):
+            found[wanted[leaf.path[0]]] = [chunk for chunk in chunks if chunk is not None]
+    return found
+
+
+def _chunk(group: Mapping[int, Any], place: int, *, optional: bool) -> Chunk | None:
+    """Return a chunk that needs no decoding; None for any other."""
+    chunks = group.get(thrift.CHUNKS) or []
+    meta = (chunks[place] or {}).get(thrift.META, {}) if place < len(chunks) else {}
+    simple = meta.get(thrift.TYPE) == BYTES and meta.get(CODEC) == 0 and DICTIONARY_AT not in meta
+    if not simple or not set(meta.get(ENCODINGS, [None])) <= SIMPLE or meta.get(VALUES, -1) < 0:
+        return None
+    return Chunk(start=meta.get(DATA_AT, -1), size=meta.get(thrift.SIZE, -1), values=meta[VALUES], optional=optional)
+
+
+def read_chunk(source: Any, chunk: Chunk, slabs: Slabs) -> Blobs | None:
+    """Return the cells of a chunk; None where they are not laid out as the footer promised, for pyarrow to tell why."""
+    if chunk.start < 0 or chunk.size < 0 or chunk.start + chunk.size > source.size():
+        return None
+    data = slabs.lend((chunk.size,), np.dtype(np.uint8))
+    source.seek(chunk.start)
+    if source.readinto(data.data) != chunk.size:
+        return None
+    try:
+        start, stop, valid = _cells(data, chunk)
+    except (ThriftError, IndexError, KeyError, StructError, ValueError):
+        return None
+    if len(start) != chunk.values:
+        return None
+    marks = None if valid is None or valid.all() else valid
+    return Blobs(buffers=(data,), source=np.zeros(len(start), dtype=np.int64), start=start, stop=stop, valid=marks)
+
+
+def _cells(data: npt.NDArray[np.uint8], chunk: Chunk) -> tuple[Any, Any, npt.NDArray[np.bool_] | None]:
+    """Return where each cell of a chunk begins and ends, and which are no nulls."""
+    view, at = data.data, 0
+    edges: list[int] = []
+    marks: list[npt.NDArray[np.bool_]] = []
+    while at < chunk.size:
+        header, length = parse_start(view[at : at + HEADER_MOST], _HEADER)
+        at += length
+        stop = at + header[COMPRESSED]
+        if not at <= stop <= chunk.size:
+            raise ValueError
+        at, there = _levels(view, at, header, chunk)
+        filled = int(there.sum())
+        edges += _walk(view, at, stop, filled)
+        marks.append(there)
+        at = stop
+    starts, stops = np.array(edges[0::2], dtype=np.int64), np.array(edges[1::2], dtype=np.int64)
+    valid = np.concatenate(marks) if marks else np.zeros(0, dtype=np.bool_)
+    if valid.all():
+        return starts, stops, None
+    start, stop_ = np.zeros(len(valid), dtype=np.int64), np.zeros(len(valid), dtype=np.int64)
+    start[valid], stop_[valid] = starts, stops
+    return start, stop_, valid
+
+
+def _levels(view: memoryview, at: int, header: Mapping[int, Any], chunk: Chunk) -> tuple[int, npt.NDArray[np.bool_]]:
+    """Return where the values of a page begin, and which of its cells have one."""
+    if header[PAGE_TYPE] == DATA_PAGE:
+        told, encoding = header[V1], V1_ENCODING
+        length = LENGTH.unpack_from(view, at)[0] if chunk.optional else 0
+        at += LENGTH.size if chunk.optional else 0
+    elif header[PAGE_TYPE] == DATA_PAGE_V2 and not header[V2].get(V2_REPETITIONS):
+        told, encoding = header[V2], V2_ENCODING
+        length = told[V2_LEVELS]
+    else:
+        raise ValueError
+    count = told[PAGE_VALUES]
+    if told[encoding] != PLAIN or not 0 <= count <= chunk.values or length < 0:
+        raise ValueError
+    there = _ones(view[at : at + length], count) if chunk.optional else np.ones(count, dtype=np.bool_)
+    return at + length, there
+
+
+def _walk(view: memoryview, at: int, stop: int, count: int) -> list[int]:
+    """Return where each of `count` values begins and ends, one after the other."""
+    edges: list[int] = []
+    unpack = LENGTH.unpack_from
+    for _ in range(count):
+        start = at + 4
+        at = start + unpack(view, at)[0]
+        if at > stop:
+            raise ValueError
+        edges += (start, at)
+    if at != stop:
+        raise ValueError
+    return edges
+
+
+def _ones(levels: memoryview, count: int) -> npt.NDArray[np.bool_]:
+    """Return levels of one bit, in runs or packed by eight, as Parquet has them."""
+    found: list[npt.NDArray[np.bool_]] = []
+    at = have = 0
+    while have < count:
+        head = shift = 0
+        while True:
+            byte = levels[at]
+            at += 1
+            head |= (byte & 127) << shift
+            shift += 7
+            if byte < 128 or shift > 63:  # noqa: PLR2004 - the last byte of a number of seven bits each
+                break
+        if head & 1:
+            size = head >> 1
+            packed = np.frombuffer(levels[at : at + size], dtype=np.uint8)
+            found.append(np.unpackbits(packed, bitorder="little").astype(np.bool_))
+            at += size
+        else:
+            found.append(np.full(min(head >> 1, count - have), levels[at] == 1, dtype=np.bool_))
+            at += 1
+        if not len(found[-1]):
+            raise ValueError
+        have += len(found[-1])
+    return np.concatenate([np.zeros(0, dtype=np.bool_), *found])[:count]

@@ -1,0 +1,304 @@
+"""Rows, batches and Arrow tables to what is stored: checked where they are given, encoded wherever there is a thread."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock._engine.cells import Check, Misfit, castable, told
+from penstock._engine.fit import fitted
+from penstock._engine.packing import pieces
+from penstock._schema_json import KEY, dump
+from penstock.codecs.scalar import Scalar
+from penstock.errors import DataError, listed
+from penstock.schema import CellCodec, Codec, Field, Schema
+
+__all__ = ["Chunk", "Column", "Columns"]
+
+Values: TypeAlias = npt.NDArray[Any] | Sequence[Any] | pa.Array
+"""Cells of a column that have been checked: an array of them, one by one, or as they are stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Column:
+    """One column that is written.
+
+    Attributes:
+        field: What its cells are.
+        arrow: What it is in the files.
+        codec: What stores the cells; None where Arrow makes them itself, of lists or structs.
+        stated: Whether it stands in the schema that is stored with the table.
+        check: The check of one cell.
+    """
+
+    field: Field
+    arrow: pa.Field
+    codec: Codec | None
+    stated: bool
+    check: Check
+
+    @property
+    def is_blob(self) -> bool:
+        """Whether cells are stored as bytes that a codec has made."""
+        return isinstance(self.codec, CellCodec)
+
+    def cell(self, cell: Any) -> Any:
+        """Return what is stored of a cell.
+
+        Raises:
+            Misfit: If it does not fit.
+        """
+        found = None if cell is None else self.check(cell)
+        if found is None and not self.field.nullable:
+            advice = f"Give a value, or allow nulls: Field({self.field.name!r}, ..., nullable=True)."
+            raise Misfit("a null" if cell is None else f"{told(cell)}, a null", "a value", advice)
+        return found
+
+    def column(self, cells: Any) -> Values:
+        """Return what is stored of the cells of a batch.
+
+        Raises:
+            Misfit: If one does not fit, with its number.
+        """
+        if isinstance(cells, (pa.Array, pa.ChunkedArray)):
+            return fitted(self.field, self.codec, self.arrow, cells)
+        if isinstance(cells, np.ma.MaskedArray):
+            raise Misfit("a masked array", "an array or a list", "Give a list with None where there is no value.")
+        if isinstance(cells, np.ndarray) and cells.ndim and (dense := self._dense(cells)) is not None:
+            return dense
+        found = []
+        for row, cell in enumerate(cells):
+            try:
+                found.append(self.cell(cell))
+            except Misfit as misfit:
+                misfit.row = row
+                raise
+        return found
+
+    def _dense(self, cells: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+        """Return an array of cells that all fit; None where they must be looked at one by one."""
+        wanted, given = self.field.dtype, cells.dtype
+        if self.codec is None or given.kind in "OUS" or wanted.kind in "OUS":
+            return None
+        if self.field.shape:
+            fits = cells.ndim == len(self.field.shape) + 1 and given == wanted and (not len(cells) or self.field.fits(cells[0]))
+            return cells if fits else None
+        natural = self.is_blob or (isinstance(self.codec, Scalar) and self.arrow.type == Scalar().storage(self.field))
+        if cells.ndim != 1 or not natural or not castable(given, wanted):
+            return None
+        if given.kind in "mM" and (given != wanted or np.isnat(cells).any()):
+            return None
+        return cells if given == wanted else cells.astype(wanted)
+
+    def encode(self, cells: Values) -> pa.Array | pa.ChunkedArray:
+        """Return cells as they are stored."""
+        if isinstance(cells, pa.Array):
+            return cells
+        if self.codec is None:
+            return pa.array(cells, type=self.arrow.type)
+        if type(self.codec).encode_column is CellCodec.encode_column and self.arrow.type == pa.binary():
+            encode = self.codec.encode  # type: ignore[attr-defined] # it is a CellCodec
+            return pieces([None if cell is None else encode(self.field, cell) for cell in cells])
+        found = self.codec.encode_column(self.field, cells)
+        if found.type == self.arrow.type:
+            return found
+        if isinstance(self.arrow.type, pa.BaseExtensionType):  # the same tensors, told in other words
+            return pa.ExtensionArray.from_storage(self.arrow.type, found.storage)
+        return found.cast(self.arrow.type)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Chunk:
+    """Some rows that have been checked, to be encoded together.
+
+    Attributes:
+        first: The number of the first, counted from the first row of the write.
+        rows: How many.
+        nbytes: About how many bytes they take.
+        columns: Their cells by column, or none where `cells` has them.
+        cells: Their cells by row, or none.
+    """
+
+    first: int
+    rows: int
+    nbytes: int
+    columns: Sequence[Values] = ()
+    cells: Sequence[Sequence[Any]] = ()
+
+    def cut(self, nbytes: int) -> Iterator[Chunk]:
+        """Yield parts of about so many bytes; they share nothing with arrays that the caller can write to."""
+        if not self.columns:  # appended one by one, until there was enough
+            yield self
+            return
+        step = max(1, nbytes * self.rows // max(1, self.nbytes))
+        for start in range(0, self.rows, step):
+            rows = min(step, self.rows - start)
+            columns = [_part(column, start, rows) for column in self.columns]
+            yield Chunk(first=self.first + start, rows=rows, nbytes=self.nbytes * rows // self.rows, columns=columns)
+
+
+def _part(cells: Values, start: int, rows: int) -> Values:
+    if isinstance(cells, pa.Array):
+        return cells.slice(start, rows)
+    found = cells[start : start + rows]
+    return owned(found) if isinstance(found, np.ndarray) else [owned(cell) for cell in found]
+
+
+def owned(cell: Any) -> Any:
+    """Return a cell that the caller cannot change: a copy of an array that is not read-only."""
+    return cell.copy() if isinstance(cell, np.ndarray) and cell.flags.writeable else cell
+
+
+def _bytes(cells: Values) -> int:
+    if isinstance(cells, (np.ndarray, pa.Array)):
+        return int(cells.nbytes)
+    return sum(map(size, cells))
+
+
+def size(cell: Any) -> int:
+    """Return about how many bytes a cell takes."""
+    if isinstance(cell, np.ndarray):
+        return cell.nbytes
+    return len(cell) if isinstance(cell, (str, bytes, list)) else 8
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The columns of a table that is written, in order.
+
+    Example:
+        >>> from penstock._engine.columns import of_schema
+        >>> columns = of_schema(Schema("Hello", [Field("id", np.int32), Field("x", np.float32, (2,))]))
+        >>> batch = columns.batch({"id": [1, 2], "x": np.ones((2, 2), np.float32)}, first=0)
+        >>> columns.encode(batch).num_rows
+        2
+    """
+
+    columns: tuple[Column, ...]
+    schema: Schema
+    metadata: Mapping[bytes, bytes]
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """What the table is in Arrow, with the schema that is stored with it."""
+        return pa.schema([column.arrow for column in self.columns], metadata=dict(self.metadata) or None)
+
+    @cached_property
+    def _checks(self) -> list[tuple[str, Check, bool]]:
+        return [(column.field.name, column.check, column.field.nullable) for column in self.columns]
+
+    @cached_property
+    def _names(self) -> dict[str, None]:
+        return {column.field.name: None for column in self.columns}
+
+    def row(self, row: Mapping[str, Any], number: int) -> list[Any]:
+        """Return the cells of a row, checked, in the order of the columns.
+
+        Raises:
+            DataError: If one does not fit.
+        """
+        if row.keys() != self._names.keys():
+            row = self._complete(row, number)
+        found, name = [], ""
+        try:
+            for name, check, nullable in self._checks:
+                cell = row[name]
+                if cell is not None:
+                    cell = check(cell)
+                if cell is None and not nullable:
+                    self.named(name).cell(row[name])
+                found.append(cell)
+        except Misfit as misfit:
+            raise DataError(f"Row {number}, field {name!r}: {misfit}") from None
+        return found
+
+    def batch(self, batch: Mapping[str, Any], first: int) -> Chunk:
+        """Return the rows of a batch, checked; whatever is wrong with one, none is taken.
+
+        Raises:
+            DataError: If one does not fit, or columns have not one length.
+        """
+        batch = self._complete(batch, first)
+        lengths = {name: len(cells) for name, cells in batch.items() if cells is not None}
+        if len(set(lengths.values())) > 1:
+            told_lengths = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+            msg = f"The batch that begins with row {first} has columns of different lengths: {told_lengths}. One was expected. "
+            raise DataError(msg + "Rows come first in every column; give them alike, or append rows one by one.")
+        rows = next(iter(lengths.values()), 0)
+        found: list[Values] = []
+        for column in self.columns:
+            cells = batch[column.field.name]
+            try:
+                if cells is None:
+                    column.cell(None)
+                found.append(pa.nulls(rows, column.arrow.type) if cells is None else column.column(cells))
+            except Misfit as misfit:
+                raise DataError(f"Row {first + misfit.row}, field {column.field.name!r}: {misfit}") from None
+        return Chunk(first=first, rows=rows, nbytes=sum(map(_bytes, found)), columns=found)
+
+    def named(self, name: str) -> Column:
+        """Return one column."""
+        return next(column for column in self.columns if column.field.name == name)
+
+    def encode(self, chunk: Chunk) -> pa.Table:
+        """Return rows as they are stored.
+
+        Raises:
+            DataError: If a codec cannot encode a cell.
+        """
+        columns = chunk.columns or list(zip(*chunk.cells, strict=True))
+        arrays = []
+        for column, cells in zip(self.columns, columns, strict=True):
+            try:
+                arrays.append(column.encode(cells))
+            except Exception as error:  # noqa: BLE001 - a codec may be anyone's
+                _tell(column, cells, chunk.first, error)
+        return pa.Table.from_arrays(arrays, schema=self.arrow)
+
+    def stating(self, names: Sequence[str]) -> Columns:
+        """Return the columns with some of them in the stored schema: those that no file will tell the type of."""
+        if all(self.named(name).stated for name in names):
+            return self
+        columns = tuple(replace(each, stated=each.stated or each.field.name in names) for each in self.columns)
+        schema = Schema(self.schema.name, [column.field for column in columns if column.stated])
+        return Columns(columns, schema, {**self.metadata, KEY: dump(schema).encode()})
+
+    def _complete(self, given: Mapping[str, Any], number: int) -> dict[str, Any]:
+        """Return what was given with None for what may be null, and refuse what nobody knows."""
+        if not isinstance(given, Mapping):
+            msg = f"Row {number} is {told(given)}. A mapping of field names to cells was expected. Give one: dict(row)."
+            raise DataError(msg)
+        unknown = [str(name) for name in given if name not in self._names]
+        missing = [column.field.name for column in self.columns if column.field.name not in given and not column.field.nullable]
+        if not unknown and not missing:
+            return {name: given.get(name) for name in self._names}
+        parts = []
+        for name in unknown:
+            near = difflib.get_close_matches(name, missing or self._names, n=1)
+            parts.append(f"{name!r} is not in the schema" + (f" (did you mean {near[0]!r}?)" if near else ""))
+        parts += [f"{name!r} is missing" for name in missing]
+        msg = f"Row {number}: {'; '.join(parts)}. Fields: {listed(self._names)}. Give each, or make it nullable in the schema."
+        raise DataError(msg)
+
+
+def _tell(column: Column, cells: Values, first: int, error: Exception) -> NoReturn:
+    """Raise what went wrong with a column, with the row where that can be found."""
+    row, name = None, column.field.name
+    if isinstance(column.codec, CellCodec) and not isinstance(cells, pa.Array):
+        for number, cell in enumerate(cells):
+            try:
+                if cell is not None:
+                    column.codec.encode(column.field, cell)
+            except Exception as found:  # noqa: BLE001 - a codec may be anyone's
+                row, error = number, found
+                break
+    where = f"Row {first + row}" if row is not None else f"One of rows {first} to {first + len(cells) - 1}"
+    msg = f"{where}, field {name!r}: {column.codec!r} cannot encode it: {error}. Nothing was written. Check the cell, "
+    raise DataError(msg + "or use another codec.") from error

@@ -1,0 +1,192 @@
+"""Arrow columns that someone else made, fitted to how a field is stored: cast without loss, unpacked, or taken as encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock._engine.cells import Misfit
+from penstock.blobs import Blobs
+from penstock.codecs.tensor import Tensor
+from penstock.dtypes import is_encoded, is_ragged, numpy_type, plain, valid
+from penstock.errors import DataError
+from penstock.schema import CellCodec, Codec, Field
+
+__all__ = ["family", "fitted", "holds_bytes", "in_c_order", "sampled"]
+
+NUMBERS = frozenset({"integer", "float", "decimal"})
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "integer": ("is_integer",),
+    "float": ("is_floating",),
+    "decimal": ("is_decimal",),
+    "boolean": ("is_boolean",),
+    "text": ("is_string", "is_large_string", "is_string_view"),
+    "bytes": ("is_binary", "is_large_binary", "is_binary_view", "is_fixed_size_binary"),
+    "date": ("is_date",),
+    "timestamp": ("is_timestamp",),
+    "duration": ("is_duration",),
+    "time": ("is_time",),
+}
+
+
+def fitted(field: Field, codec: Codec | None, arrow: pa.Field, given: pa.Array | pa.ChunkedArray) -> Any:
+    """Return the cells of an Arrow column: as they are stored, or as NumPy values that the codec has yet to encode.
+
+    Columns of bytes are taken for cells that a `CellCodec` has encoded already, and the first is decoded to see.
+
+    Raises:
+        Misfit: If they do not fit.
+    """
+    array = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
+    if isinstance(array, pa.ChunkedArray):  # too large for one
+        raise Misfit(f"a column of {given.nbytes} bytes in one batch", "less than 2 GB", "Give smaller batches.")
+    if not field.nullable and array.null_count:
+        row = int(np.argmin(valid(array)))  # type: ignore[arg-type] # there is a null
+        raise Misfit("a null", "a value", f"Give one, or allow nulls: Field({field.name!r}, ..., nullable=True).", row)
+    if array.type == arrow.type and not isinstance(codec, CellCodec):
+        return array
+    if is_encoded(array.type):
+        array = plain(array)
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), arrow.type)
+    if isinstance(codec, CellCodec) and holds_bytes(array.type):
+        sampled(field, codec, array)
+        return _cast(array, arrow.type)
+    if isinstance(codec, (CellCodec, Tensor)) and field.shape:
+        return _unpacked(field, array)
+    if codec is None or _related(array.type, arrow.type):
+        return _cast(array, arrow.type)
+    told_codec = "" if not isinstance(codec, CellCodec) else f" that {codec!r} has encoded"
+    raise Misfit(f"a column of {array.type}", f"{arrow.type}{told_codec}", "Convert the column, or change the field.")
+
+
+def in_c_order(kind: pa.DataType) -> bool:
+    """Return whether the numbers of tensors lie in the order of their shape; what is no tensor has no other."""
+    order = getattr(kind, "permutation", None)
+    return order is None or list(order) == sorted(order)
+
+
+def holds_bytes(kind: pa.DataType) -> bool:
+    """Return whether cells of a type are bytes, or text, which is bytes too."""
+    return family(kind) in {"bytes", "text"}
+
+
+def sampled(field: Field, codec: CellCodec, array: pa.Array) -> None:
+    """Decode the first cell that is not null.
+
+    Raises:
+        Misfit: If that cannot be done.
+    """
+    present = valid(array)
+    first = 0 if present is None else int(np.argmax(present))
+    if not len(array) or (present is not None and not present[first]):
+        return
+    try:
+        codec.decode_each(field, Blobs.of(array.slice(first, 1)))
+    except DataError as error:
+        advice = f"Bytes are taken for encoded cells: encode them so, or give arrays. It says: {error}"
+        raise Misfit("bytes that it cannot decode", f"a cell that {codec!r} has encoded", advice, first) from error
+
+
+def family(kind: pa.DataType) -> str | None:
+    """Return what values of an Arrow type are: a word of `FAMILIES`, or None."""
+    return next((word for word, tests in FAMILIES.items() if any(getattr(pa.types, test)(kind) for test in tests)), None)
+
+
+def _related(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether values of one type may mean values of another; text never means numbers."""
+    one, other = family(given), family(wanted)
+    if one == other == "timestamp":
+        return given.tz is None or wanted.tz is not None
+    return one is not None and (one == other or {one, other} <= NUMBERS)
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return values as another type, where all of them survive it."""
+    if array.type == kind:
+        return array
+    try:
+        return _lossless(array, kind)
+    except (pa.ArrowException, ValueError) as error:
+        row = _first_bad(array, lambda part: _lossless(part, kind))
+        got = f"{array[row].as_py()!r} of {array.type}" if row < len(array) else f"a column of {array.type}"
+        raise Misfit(f"{got}, and Arrow says: {error}", f"{kind}", "Convert the column, or change the field.", row) from None
+
+
+def _lossless(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    found = array.cast(kind, safe=True)
+    if pa.types.is_floating(array.type) and pa.types.is_floating(kind) and kind.bit_width < array.type.bit_width:
+        back = found.cast(array.type)  # Arrow rounds floats without a word
+        same = pc.or_(pc.equal(back, array), pc.is_nan(array))
+        if not pc.all(same, min_count=0).as_py():
+            msg = f"it would be rounded to {kind}"
+            raise ValueError(msg)
+    return found
+
+
+def _first_bad(array: pa.Array, attempt: Callable[[pa.Array], object]) -> int:
+    """Return the number of the first value that an attempt fails for, halving what is looked at."""
+    low, high = 0, len(array)
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            attempt(array.slice(low, middle + 1 - low))
+            low = middle + 1
+        except (pa.ArrowException, ValueError):
+            high = middle
+    return low
+
+
+def _unpacked(field: Field, array: pa.Array) -> npt.NDArray[Any] | list[Any]:
+    """Return tensors or lists as arrays of the field's shape; a list with None where there are nulls."""
+    dtype, shape = numpy_type(array.type)
+    if not in_c_order(array.type):
+        raise Misfit(f"a column of {array.type}", "tensors in C order", "Convert the column, or give NumPy arrays.")
+    sizes = tuple(size for size in field.shape if size is not None)
+    flat_shape = len(shape) == 1 and shape[0] in (None, int(np.prod(sizes)))
+    alike = len(shape) == len(field.shape) and all(one in (None, two) for one, two in zip(shape, field.shape, strict=True))
+    if len(sizes) != len(field.shape) or not (alike or flat_shape) or dtype.kind not in "biuf":
+        told_type = f"a column of {array.type}"
+        raise Misfit(told_type, f"tensors or lists of {field.dtype} {field.shape}", "Convert the column, or give NumPy arrays.")
+    present = valid(array)
+    inner: Any = array if present is None else array.filter(pa.array(present))
+    numbers = np.arange(len(array)) if present is None else np.flatnonzero(present)
+    values = _flat(field, inner, sizes if alike else (int(np.prod(sizes)),), numbers)
+    found = values.reshape(len(inner), *sizes)
+    if present is None:
+        return found
+    cells: list[Any] = [None] * len(array)
+    for number, cell in zip(numbers.tolist(), found, strict=True):
+        cells[number] = cell
+    return cells
+
+
+def _flat(field: Field, array: pa.Array, sizes: tuple[int, ...], numbers: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Return the numbers in lists of given sizes, one after the other."""
+    each = int(np.prod(sizes))
+    rows = len(array)
+    for depth, size in enumerate(sizes):
+        if isinstance(array, pa.ExtensionArray):
+            array = array.storage.flatten()
+            break
+        if is_ragged(array.type):
+            lengths = np.asarray(pc.list_value_length(array).fill_null(-1))
+            if (wrong := np.flatnonzero(lengths != size)).size:
+                row = int(wrong[0]) // int(np.prod(sizes[:depth]))
+                told_length = "a null" if lengths[wrong[0]] < 0 else f"a list of {lengths[wrong[0]]}"
+                advice = "Give lists of one length, or use penstock.codecs.Npy() with None in the shape."
+                raise Misfit(told_length, f"lists of {size} values", advice, int(numbers[row]))
+        elif array.null_count:
+            raise Misfit("lists with nulls in them", f"arrays of {field.dtype} {field.shape}", "Fill the nulls.")
+        array = array.flatten()
+    if array.null_count or len(array) != rows * each:
+        raise Misfit("lists with nulls in them", f"arrays of {field.dtype} {field.shape}", "Fill the nulls.")
+    wanted = pa.from_numpy_dtype(field.dtype)
+    if array.type != wanted:
+        raise Misfit(f"values of {array.type}", f"{wanted}", "Cast the column; arrays are not converted.")
+    return array.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return] # pyarrow has no types

@@ -1,0 +1,118 @@
+"""Partitions as names of directories, the way Hive and Spark write them: `day=mon/city=S%2FA`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock._engine.encode import Columns
+from penstock.errors import ArgumentError, ColumnNotFoundError, DataError
+from penstock.formats.parquet import NULL
+
+__all__ = ["check_partitions", "directory", "split"]
+
+ESCAPED = frozenset([*map(chr, range(32)), "\x7f", *"\"#%'*/:=?\\{[]^"])
+"""What Hive writes as %XX; everything else, letters of any language included, stands as it is."""
+
+TESTS = ("is_boolean", "is_integer", "is_floating", "is_string", "is_large_string", "is_date", "is_timestamp", "is_decimal")
+
+
+def check_partitions(columns: Columns, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the partition columns.
+
+    Raises:
+        ArgumentError: If one cannot be a name of a directory, is named twice, or nothing is left for the files.
+        ColumnNotFoundError: If there is no such field.
+    """
+    found = (names,) if isinstance(names, str) else tuple(names)
+    existing = [column.field.name for column in columns.columns]
+    for name in found:
+        if name not in existing:
+            raise ColumnNotFoundError.of(str(name), existing, table="the schema")
+        kind = columns.named(name).arrow.type
+        if columns.named(name).is_blob or not any(getattr(pa.types, test)(kind) for test in TESTS):
+            msg = (
+                f"write got partition_by={name!r}, which is stored as {kind}. Numbers, text, booleans and dates were expected. "
+            )
+            raise ArgumentError(msg + "Choose another field.")
+    if len(set(found)) < len(found) or len(found) == len(existing):
+        msg = (
+            f"write got partition_by={found!r} of the fields {', '.join(existing)}. Different ones were expected, and one left "
+        )
+        raise ArgumentError(msg + "for the files. Leave some out.")
+    return found
+
+
+def directory(values: Iterable[tuple[str, str | None]]) -> str:
+    """Return the directory of partition values.
+
+    Example:
+        >>> directory([("day", "mon"), ("city", "a/b"), ("x", None)])
+        'day=mon/city=a%2Fb/x=__HIVE_DEFAULT_PARTITION__'
+    """
+    return "/".join(f"{_name(name)}={NULL if value is None else _escaped(value)}" for name, value in values)
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"%{ord(letter):02X}" if letter in ESCAPED else letter for letter in text)
+
+
+def _name(text: str) -> str:
+    """Return a column's name; one that begins with a dot would be hidden."""
+    return f"%2E{_escaped(text[1:])}" if text.startswith(".") else _escaped(text)
+
+
+def split(table: pa.Table, names: Sequence[str]) -> list[tuple[str, pa.Table]]:
+    """Return the rows of each directory, in their order and without the columns that name it.
+
+    Raises:
+        DataError: If a value would be read as a null.
+    """
+    if not names:
+        return [("", table)]
+    texts = [_texts(table, name) for name in names]
+    rest = table.drop_columns(list(names))
+    codes = np.zeros(len(table), dtype=np.int64)
+    for text in texts:
+        encoded = text.dictionary_encode()
+        codes = codes * (len(encoded.dictionary) + 1) + np.asarray(encoded.indices.fill_null(len(encoded.dictionary)))
+        _, codes = np.unique(codes, return_inverse=True)  # so that many columns do not overflow
+    order = np.argsort(codes, kind="stable")
+    edges = [0, *(np.flatnonzero(np.diff(codes[order])) + 1).tolist(), len(order)] if len(order) else [0]
+    found = []
+    for start, stop in itertools.pairwise(edges):
+        rows = order[start:stop]
+        values = [(name, text[int(rows[0])].as_py()) for name, text in zip(names, texts, strict=True)]
+        found.append((directory(values), _rows(rest, rows)))
+    return found
+
+
+def _rows(table: pa.Table, rows: npt.NDArray[np.int64]) -> pa.Table:
+    """Return some rows; those that lie together are not copied, and neither are large blobs, which come in pieces."""
+    if int(rows[-1]) - int(rows[0]) + 1 == len(rows):
+        return table.slice(int(rows[0]), len(rows))
+    numbers = pa.array(rows)
+    columns = []
+    for column in table.columns:
+        if column.num_chunks == 1:
+            columns.append(column.take(numbers))
+        else:
+            chunks = [chunk for row in rows.tolist() for chunk in column.slice(row, 1).chunks]
+            columns.append(pa.chunked_array(chunks, type=column.type))
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+def _texts(table: pa.Table, name: str) -> pa.Array:
+    """Return the values of a partition column as text."""
+    found = pa.concat_arrays(table.column(name).cast(pa.string()).chunks or [pa.array([], type=pa.string())])
+    if pc.any(pc.equal(found, NULL), min_count=0).as_py():
+        msg = (
+            f"Partition field {name!r} has the value {NULL!r}, which is how a null is written. Another was expected. Rename it."
+        )
+        raise DataError(msg)
+    return found

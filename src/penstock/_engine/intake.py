@@ -1,0 +1,216 @@
+"""What was given to be written: Arrow, pandas, a batch or a row, told apart; and the schema that follows from it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock._engine.cells import told
+from penstock._engine.encode import Column, Columns
+from penstock.codecs.scalar import Scalar
+from penstock.errors import ArgumentError, DataError
+from penstock.schema import PYTHON_TYPES, Field, Schema
+
+__all__ = ["Tabular", "infer", "is_batch", "tabular"]
+
+PLAIN_TYPES = (bool, int, float, str, bytes, Decimal, dt.date, dt.timedelta)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tabular:
+    """Something that is columns already.
+
+    Attributes:
+        schema: Its columns in Arrow; None where they are Python's and NumPy's.
+        batches: Its rows, some at a time, by column.
+    """
+
+    schema: pa.Schema | None
+    batches: Iterable[Mapping[str, Any]]
+
+
+def tabular(data: Any, columns: Columns | None) -> Tabular | None:
+    """Return Arrow or pandas data as columns; None for anything else.
+
+    Raises:
+        DataError: If Arrow cannot make anything of a data frame.
+    """
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(data, pandas.DataFrame):
+        return _frame(data, columns)
+    if isinstance(data, pa.RecordBatch):
+        return Tabular(schema=data.schema, batches=[_columns_of(data)])
+    if isinstance(data, pa.Table):
+        return Tabular(schema=data.schema, batches=(_columns_of(batch) for batch in data.to_batches()))
+    if not isinstance(data, pa.RecordBatchReader) and hasattr(data, "__arrow_c_stream__"):
+        data = pa.RecordBatchReader.from_stream(data)
+    if isinstance(data, pa.RecordBatchReader):
+        return Tabular(schema=data.schema, batches=(_columns_of(batch) for batch in data))
+    return None
+
+
+def _columns_of(batch: pa.RecordBatch) -> dict[str, Any]:
+    twice = sorted({name for name in batch.schema.names if batch.schema.names.count(name) > 1})
+    if twice:
+        msg = f"The Arrow table has more than one column called {', '.join(twice)}. Names must differ. Rename all but one."
+        raise DataError(msg)
+    return dict(zip(batch.schema.names, batch.columns, strict=True))
+
+
+def _frame(frame: Any, columns: Columns | None) -> Tabular:
+    """Return a data frame; its index where it has a meaning: a name, or values that are not row numbers."""
+    if columns is None:
+        ranged = type(frame.index).__name__ == "RangeIndex"
+        try:
+            found = pa.Table.from_pandas(frame, preserve_index=False if ranged else None)
+        except (pa.ArrowException, ValueError) as error:
+            msg = f"Arrow makes nothing of the data frame: {error}. Give a schema: penstock.write(url, schema, frame)."
+            raise DataError(msg) from error
+        return Tabular(schema=found.schema, batches=(_columns_of(batch) for batch in found.to_batches()))
+    if not frame.columns.is_unique:
+        twice = ", ".join(sorted({str(name) for name in frame.columns[frame.columns.duplicated()]}))
+        raise DataError(f"The data frame has more than one column called {twice}. Names must differ. Rename all but one.")
+    named = {name: frame.index.get_level_values(name) for name in frame.index.names if name is not None}
+    given = {**named, **{name: frame[name] for name in frame.columns}}
+    known = {column.field.name: column for column in columns.columns}
+    return Tabular(schema=None, batches=[{name: _series(series, known.get(name)) for name, series in given.items()}])
+
+
+def _series(series: Any, column: Column | None) -> Any:
+    """Return a column of a data frame: as Arrow, or as cells where those are arrays."""
+    if column is None:
+        return series
+    if column.field.shape or column.is_blob:
+        cells = series.to_numpy(dtype=object)
+        first = next((cell for cell in cells if cell is not None), None)
+        if not isinstance(first, (bytes, list)):
+            return [None if isinstance(cell, float) and np.isnan(cell) else cell for cell in cells]
+    try:
+        return pa.Array.from_pandas(series, type=column.arrow.type if column.codec is None else None)
+    except (pa.ArrowException, ValueError):
+        return series.to_numpy(dtype=object)  # checked cell by cell, so that the row is told
+
+
+def is_batch(item: Mapping[str, Any], columns: Columns | None, number: int, *, alone: bool = False) -> bool:
+    """Return whether a mapping is a batch, and not a row.
+
+    It is a batch if every value is a list, or an array of one dimension more than a cell of its field has. Without a
+    schema a batch is one of lists and arrays, if it is all that is written; among others arrays could be cells too.
+
+    Raises:
+        DataError: If it could be both, or is neither.
+    """
+    kinds = {name: _kind(value, columns, name) for name, value in item.items()}
+    found = set(kinds.values()) - {"either"}
+    if found == {"batch"} or (alone and not found):
+        return True
+    if found == {"row"}:
+        return False
+    rows = ", ".join(repr(name) for name, kind in kinds.items() if kind != "batch")
+    batches = ", ".join(repr(name) for name, kind in kinds.items() if kind != "row")
+    why = f"{rows} could be cells, {batches} could be columns" if kinds else "it is empty"
+    msg = f"Row {number}: a mapping could be a row or a batch: {why}. Only cells, or only columns of them, were expected. "
+    raise DataError(msg + "Say what it is with table.append(row) or table.extend(batch), or give a schema.")
+
+
+def _kind(value: Any, columns: Columns | None, name: str) -> str:
+    """Return what a value of a mapping can be."""
+    if value is None:
+        return "either"
+    if isinstance(value, (pa.Array, pa.ChunkedArray)):
+        return "batch"
+    column = None if columns is None else next((each for each in columns.columns if each.field.name == name), None)
+    if isinstance(value, np.ndarray) and value.ndim:
+        if column is None or (column.codec is None and value.ndim == 1):
+            return "either"
+        ragged = value.dtype.kind == "O" and column.field.dtype.kind != "O"
+        return "batch" if ragged or value.ndim > len(column.field.shape) else "row"
+    if is_column(value):
+        return "either" if column is not None and column.field.dtype.kind == "O" and not _decimal(column) else "batch"
+    return "row"
+
+
+def _decimal(column: Column) -> bool:
+    return bool(pa.types.is_decimal(column.arrow.type))
+
+
+def is_column(value: Any) -> bool:
+    """Return whether a value holds several cells: a list, an array, a series."""
+    if isinstance(value, (str, bytes, bytearray, memoryview, Mapping, np.generic)):
+        return False
+    if isinstance(value, (Sequence, pa.Array, pa.ChunkedArray)):
+        return True
+    return hasattr(value, "__array__") and hasattr(value, "__len__") and len(getattr(value, "shape", (1,))) > 0
+
+
+def as_columns(batch: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return the columns of a batch, whatever they came in.
+
+    Raises:
+        DataError: If one is none.
+    """
+    found = {}
+    for name, cells in batch.items():
+        if cells is not None and not is_column(cells):
+            msg = f"The batch that begins with row {number} has {told(cells)} as column {name!r}. A list or an array of cells "
+            raise DataError(msg + "was expected. Give one; a single row goes to table.append(row).")
+        known = cells is None or isinstance(cells, (np.ndarray, Sequence, pa.Array, pa.ChunkedArray))
+        found[name] = cells if known else np.asarray(cells)
+    return found
+
+
+def infer(item: Mapping[str, Any], *, batch: bool) -> Schema:
+    """Return the schema that follows from a row or a batch.
+
+    Raises:
+        ArgumentError: If none does.
+
+    Example:
+        >>> infer({"id": 1, "x": np.zeros(3, np.float32)}, batch=False).names
+        ('id', 'x')
+    """
+    return Schema("", [_inferred(name, cells if batch else [cells]) for name, cells in item.items()])
+
+
+def _inferred(name: str, cells: Any) -> Field:
+    """Return the field of a column's cells."""
+    if isinstance(cells, np.ndarray) and cells.dtype.kind != "O":
+        return Field(name, _open_ended(cells.dtype), cells.shape[1:])
+    present = [cell for cell in cells if cell is not None]
+    if not present:
+        msg = f"Field {name!r} has no value in the first row or batch, so that its type does not follow. Give a schema: "
+        raise ArgumentError(msg + "penstock.write(url, schema).")
+    nullable = len(present) < len(cells)
+    shapes = [cell.shape for cell in present if isinstance(cell, np.ndarray)]
+    if shapes:
+        deep = {len(shape) for shape in shapes}
+        if len(deep) == 1:
+            shape = [sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True)]
+            return Field(name, _open_ended(present[0].dtype), shape, nullable=nullable)
+    return _plain(name, present[0], nullable=nullable)
+
+
+def _plain(name: str, cell: Any, *, nullable: bool) -> Field:
+    """Return the field of a single value."""
+    if isinstance(cell, np.generic):
+        return Field(name, _open_ended(cell.dtype), nullable=nullable)
+    for kind in PLAIN_TYPES:
+        if isinstance(cell, kind):
+            if isinstance(cell, dt.datetime):
+                codec = Scalar("timestamp[us, tz=UTC]") if cell.tzinfo is not None else None
+                return Field(name, dt.datetime, (), codec, nullable=nullable)
+            return Field(name, kind if kind in PYTHON_TYPES else np.dtype(kind), nullable=nullable)
+    msg = f"Field {name!r} is {told(cell)} in the first row or batch, for which no type follows. Give a schema: "
+    raise ArgumentError(msg + "penstock.write(url, schema).")
+
+
+def _open_ended(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return a dtype; text and bytes of any length, for later rows may be longer."""
+    return np.dtype(dtype.kind) if dtype.kind in "US" else dtype

@@ -1,0 +1,185 @@
+"""The files of a table that is written: rows gathered into row groups, row groups into files, a directory per partition."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs as pafs
+
+from penstock._engine.commit import Change
+from penstock._engine.encode import Columns
+from penstock._engine.hive import directory
+from penstock._engine.layout import Layout, in_pages, writer_options
+from penstock._engine.writeback import begin_writeback
+
+__all__ = ["Output"]
+
+MOST_OPEN, MOST_OPEN_AFAR = 128, 16
+"""Files that are open at once: on a local disk, and elsewhere, where each holds megabytes that are yet to be sent. Of more
+partitions, the one written longest ago is closed and goes on in a new file."""
+
+MOST_GATHERED = 4
+"""Row groups' worth of rows that all partitions together may hold before the largest of them is written as it is."""
+
+SMALL_BYTES, SMALL_PARTS = 64 << 10, 256
+"""So many parts of fewer bytes are joined to one: each part costs memory of its own."""
+
+
+class _Gathered:
+    """Rows of one directory that wait to be a row group."""
+
+    def __init__(self) -> None:
+        self.parts: list[pa.Table] = []
+        self.small: list[pa.Table] = []
+        self.rows = 0
+        self.nbytes = 0
+
+    def add(self, table: pa.Table) -> None:
+        nbytes = table.nbytes
+        self.rows += table.num_rows
+        self.nbytes += nbytes
+        if nbytes < SMALL_BYTES:
+            self.small.append(table)
+        if nbytes >= SMALL_BYTES or len(self.small) >= SMALL_PARTS:
+            self._join()
+        if nbytes >= SMALL_BYTES:
+            self.parts.append(table)
+
+    def _join(self) -> None:
+        if len(self.small) > 1:
+            self.parts.append(pa.concat_tables(self.small).combine_chunks())
+        else:
+            self.parts += self.small
+        self.small = []
+
+    def take(self, rows: int | None = None) -> pa.Table:
+        """Return the first rows, or all, and forget them."""
+        self._join()
+        wanted = self.rows if rows is None else min(rows, self.rows)
+        found: list[pa.Table] = []
+        missing = wanted
+        while missing:
+            table = self.parts.pop(0)
+            if table.num_rows > missing:
+                self.parts.insert(0, table.slice(missing))
+                table = table.slice(0, missing)
+            missing -= table.num_rows
+            found.append(table)
+        self.rows -= wanted
+        self.nbytes -= sum(table.nbytes for table in found)
+        return pa.concat_tables(found)
+
+
+class _File:
+    """One data file that is being written."""
+
+    def __init__(self, filesystem: pafs.FileSystem, path: str, schema: pa.Schema, options: dict[str, Any]) -> None:
+        self._path = path if isinstance(filesystem, pafs.LocalFileSystem) else None
+        self._size = 0
+        self._sink = filesystem.open_output_stream(path, compression=None)
+        try:
+            self._writer = pq.ParquetWriter(self._sink, schema, **options)
+        except BaseException:
+            self.drop()
+            raise
+
+    def write(self, table: pa.Table) -> int:
+        """Write a row group, and return how large the file is."""
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        before, self._size = self._size, int(self._sink.tell())
+        if self._path is not None:
+            begin_writeback(self._path, before, self._size)
+        return self._size
+
+    def close(self) -> None:
+        self._writer.close()
+        self._sink.close()
+
+    def drop(self) -> None:
+        """Let go of the file, which may be in any state."""
+        with suppress(Exception):
+            self._sink.close()
+
+
+class Output:
+    """Where encoded rows go. One thread at a time writes to it."""
+
+    def __init__(self, filesystem: pafs.FileSystem, change: Change, columns: Columns, layout: Layout) -> None:
+        """Store where; nothing is opened yet."""
+        self.names: list[str] = []
+        self._filesystem, self._change, self._layout = filesystem, change, layout
+        inside = [column for column in columns.columns if column.field.name not in layout.partition_by]
+        self._schema = pa.schema([column.arrow for column in inside], metadata=columns.arrow.metadata)
+        self._blobs = [column.field.name for column in inside if column.is_blob]
+        self._columns = columns
+        self._options: dict[str, Any] | None = None
+        self._gathered: dict[str, _Gathered] = {}
+        self._nbytes = 0
+        self._most_open = MOST_OPEN if isinstance(filesystem, pafs.LocalFileSystem) else MOST_OPEN_AFAR
+        self._open: OrderedDict[str, _File] = OrderedDict()
+
+    def take(self, parts: Iterable[tuple[str, pa.Table]]) -> None:
+        """Gather rows of some directories, and write what is a row group."""
+        for where, rows in parts:
+            if not rows.num_rows:
+                continue
+            gathered = self._gathered.setdefault(where, _Gathered())
+            before = gathered.nbytes
+            gathered.add(rows)
+            exact = self._layout.row_group_rows
+            while exact is not None and gathered.rows >= exact:
+                self._write(where, gathered.take(exact))
+            if exact is None and gathered.nbytes >= self._layout.row_group_bytes:
+                self._write(where, gathered.take())
+            self._nbytes += gathered.nbytes - before
+            self._relieve()
+
+    def _relieve(self) -> None:
+        """Write row groups that are not full, where many partitions hold too much together."""
+        while len(self._gathered) > 1 and self._nbytes > MOST_GATHERED * self._layout.row_group_bytes:
+            where = max(self._gathered, key=lambda name: self._gathered[name].nbytes)
+            gathered = self._gathered.pop(where)
+            self._nbytes -= gathered.nbytes
+            if gathered.rows:
+                self._write(where, gathered.take())
+
+    def _write(self, where: str, rows: pa.Table) -> None:
+        """Write a row group to the file that a directory has open, or to a new one."""
+        table = in_pages(rows, self._blobs)
+        file = self._open.pop(where, None) or self._new(where, table)
+        self._open[where] = file
+        if file.write(table) >= self._layout.file_bytes:
+            self._open.pop(where).close()
+
+    def _new(self, where: str, table: pa.Table) -> _File:
+        """Return a new file in a directory, for rows like those of a table; those of the first file decide for all."""
+        while len(self._open) >= self._most_open:
+            self._open.popitem(last=False)[1].close()
+        if self._options is None:
+            self._options = writer_options(self._columns, self._schema, self._layout.compression, table)
+        name = f"{where}{'/' if where else ''}part-{len(self.names):05d}-{self._change.id}.parquet"
+        found = _File(self._filesystem, self._change.path(name), self._schema, self._options)
+        self.names.append(name)
+        return found
+
+    def finish(self) -> None:
+        """Write what is left, and close all files; a table without rows gets a file without rows."""
+        for where, gathered in self._gathered.items():
+            if gathered.rows:
+                self._write(where, gathered.take())
+        if not self.names:
+            where = directory((name, None) for name in self._layout.partition_by)
+            self._open[where] = self._new(where, self._schema.empty_table())
+        while self._open:
+            self._open.popitem(last=False)[1].close()
+
+    def drop(self) -> None:
+        """Let go of all files; whoever made the change removes them."""
+        self._gathered.clear()
+        while self._open:
+            self._open.popitem()[1].drop()

@@ -1,0 +1,168 @@
+"""One write of a table, from rows that were checked to files that can be seen: encoded side by side, written in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock._engine.commit import Change
+from penstock._engine.conveyor import Conveyor, Room
+from penstock._engine.encode import Chunk, Columns, size
+from penstock._engine.existing import Existing, appended
+from penstock._engine.hive import check_partitions, split
+from penstock._engine.layout import Layout, common_metadata
+from penstock._engine.lease import Slabs
+from penstock._engine.output import Output
+from penstock._engine.packing import Slab
+from penstock.errors import ArgumentError
+from penstock.formats.parquet import COMMON
+from penstock.model import Place
+
+__all__ = ["Begun", "Writing"]
+
+CHUNK_BYTES, CHUNK_PART = 1 << 20, 16
+"""What is encoded together: so many bytes, or such a part of a row group if that is less."""
+
+CHUNK_ROWS = 4096
+"""Rows that are taken one by one and encoded together, if their bytes are few."""
+
+CHUNKS_AHEAD = 2
+"""Chunks that wait to be encoded: few, so that a processor still has in its cache what it is to encode."""
+
+MADE_BYTES = 64 << 20
+"""Encoded rows that may wait while a row group is written."""
+
+Parts: TypeAlias = list[tuple[str, pa.Table]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Begun:
+    """A write that was begun, whose columns may not be known yet.
+
+    Attributes:
+        place: Where the table lies, or will.
+        change: What makes it appear.
+        layout: How rows lie in its files.
+        threads: How many encode.
+        table: The table that is appended to; None for a new one.
+    """
+
+    place: Place
+    change: Change
+    layout: Layout
+    threads: int
+    table: Existing | None
+
+
+class Writing:
+    """A write whose columns are known. It knows nothing of who feeds it, so that it is given up when nobody does any more.
+
+    Args:
+        begun: Where and how.
+        columns: What is written; None for the columns of the table that is appended to.
+
+    Attributes:
+        columns: What is written.
+
+    Raises:
+        ArgumentError: If the columns do not go with the table, or cannot be partitioned so.
+    """
+
+    def __init__(self, begun: Begun, columns: Columns | None) -> None:
+        """Decide the columns; threads start with the first rows."""
+        layout = begun.layout
+        found = appended(begun.table, columns, layout.partition_by) if begun.table is not None else columns
+        if found is None:
+            raise ArgumentError("A new table was given no columns. A schema was expected. Give one.")
+        check_partitions(found, layout.partition_by)
+        self.columns = found.stating(layout.partition_by)
+        self._chunk_bytes = min(CHUNK_BYTES, max(1, layout.row_group_bytes // CHUNK_PART))
+        self._begun = begun
+        self._output = Output(begun.place.filesystem, begun.change, self.columns, layout)
+        ahead = begun.threads + CHUNKS_AHEAD
+        room = Room(given=ahead * self._chunk_bytes, made=min(MADE_BYTES, layout.row_group_bytes))
+        self._conveyor: Conveyor[Parts] = Conveyor(begun.threads, self._output.take, _bytes_in, room)
+        self._slabs = Slabs(most=4 * ahead * self._chunk_bytes)
+        self._rows: list[list[Any]] = []
+        self._first = self._nbytes = 0
+        self._slab: Slab | None = None
+
+    def add(self, cells: list[Any], number: int) -> None:
+        """Take the checked cells of one row; arrays are copied, for the caller may go on to fill them with the next row.
+
+        Raises:
+            Exception: What went wrong with earlier rows.
+        """
+        if number != self._first + len(self._rows):  # one between was refused
+            self.flush()
+            self._first = number
+        for at, cell in enumerate(cells):
+            if type(cell) is np.ndarray:
+                if cell.flags.writeable:
+                    cells[at] = self._copied(cell)
+                self._nbytes += cell.nbytes
+            else:
+                self._nbytes += size(cell)
+        self._rows.append(cells)
+        if self._nbytes >= self._chunk_bytes or len(self._rows) >= CHUNK_ROWS:
+            self.flush()
+
+    def _copied(self, cell: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if self._slab is None:
+            self._slab = Slab(self._slabs, 2 * self._chunk_bytes)  # the last array of a chunk may be a large one
+        return self._slab.copy(cell)
+
+    def flush(self) -> None:
+        """Hand over the rows that were taken one by one."""
+        rows, nbytes = self._rows, self._nbytes
+        self._rows, self._slab, self._nbytes = [], None, 0
+        if rows:
+            self._put(Chunk(first=self._first, rows=len(rows), nbytes=nbytes, cells=rows))
+        self._first += len(rows)
+
+    def put(self, chunk: Chunk) -> None:
+        """Take rows that came together, waiting for room.
+
+        Raises:
+            Exception: What went wrong with earlier rows.
+        """
+        self.flush()
+        for part in chunk.cut(self._chunk_bytes):
+            self._put(part)
+
+    def _put(self, chunk: Chunk) -> None:
+        self._conveyor.put(partial(_encoded, self.columns, chunk, self._begun.layout.partition_by), chunk.nbytes)
+
+    def check(self) -> None:
+        """Raise what has gone wrong so far."""
+        self._conveyor.check()
+
+    def finish(self) -> tuple[str, ...]:
+        """Write what is left and make all of it visible; return the names of the files."""
+        self.flush()
+        self._conveyor.finish()
+        self._output.finish()
+        # A table that is appended to has its schema already.
+        small = {} if self._begun.table is not None else {COMMON: common_metadata(self.columns.arrow)}
+        self._begun.change.finish(small)
+        return tuple(self._output.names)
+
+    def abort(self) -> None:
+        """Leave nothing."""
+        self._conveyor.stop()
+        self._output.drop()
+        self._begun.change.abort()
+
+
+def _bytes_in(parts: Parts) -> int:
+    return sum(table.nbytes for _, table in parts)
+
+
+def _encoded(columns: Columns, chunk: Chunk, partition_by: tuple[str, ...]) -> Parts:
+    """Return rows as they are stored, by directory."""
+    return split(columns.encode(chunk), partition_by)

@@ -1,0 +1,195 @@
+"""Giving a schema to a table that others wrote: its data files stay as they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs as pafs
+
+from penstock import codecs
+from penstock._engine.cells import Misfit
+from penstock._engine.commit import begin, visible
+from penstock._engine.fit import family, fitted, holds_bytes, sampled
+from penstock._engine.footers import read_schema
+from penstock._engine.layout import common_metadata
+from penstock._engine.markers import fresh_listing
+from penstock._engine.storage import destination
+from penstock._schema_json import KEY, dump
+from penstock.dtypes import is_encoded, numpy_type, plain
+from penstock.errors import ArgumentError, ColumnNotFoundError, DataError, TableNotFoundError
+from penstock.formats.parquet import COMMON, data_files, hive_values, partition_table, unified
+from penstock.model import Place
+from penstock.schema import CellCodec, Field, Schema
+
+__all__ = ["adopt"]
+
+FOOTERS_AT_ONCE = 16
+FIRST_ROWS = 16
+OBJECTS = {"U": "text", "S": "bytes", "O": "decimal"}
+"""What the values of dtypes without an Arrow type of their own are."""
+
+
+def adopt(
+    source: str | os.PathLike[str],
+    schema: Schema,
+    *,
+    filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
+    """Give a schema to a directory of Parquet files, so that opening it decodes its cells.
+
+    Data files are not touched: the schema is written beside them, to `_common_metadata`. Every file must have the columns of
+    the schema in a type that suits their codecs, and a first cell of each that is encoded must decode. Columns that the
+    schema does not name stay as they are.
+
+    Args:
+        source: The directory: a path or a URL.
+        schema: What its columns hold.
+        filesystem: A filesystem of pyarrow or fsspec, where the source is a path in it.
+        storage_options: What fsspec is told to open the URL with: keys, endpoints.
+
+    Raises:
+        ArgumentError: If it is no directory, or a column does not suit its field.
+        ColumnNotFoundError: If a field has no column.
+
+    Example:
+        >>> import numpy as np, tempfile
+        >>> place = tempfile.mkdtemp()
+        >>> pq.write_table(pa.table({"x": pa.array([[1, 2], [3, 4]], pa.list_(pa.int32()))}), place + "/a.parquet")
+        >>> adopt(place, Schema("Pairs", [Field("x", np.int32, (2,))]))
+    """
+    if not isinstance(schema, Schema) or not schema.fields:  # type: ignore[redundant-expr] # a user may give anything
+        msg = f"adopt got schema={schema!r}. A penstock.Schema with at least one field was expected. Give one."
+        raise ArgumentError(msg)
+    full = Schema(schema.name, [each if each.codec else each.with_codec(codecs.default(each)) for each in schema])
+    place = destination(source, filesystem=filesystem, options=storage_options)
+    if place.filesystem.get_file_info(place.path).type != pafs.FileType.Directory:
+        msg = (
+            f"adopt got {place.url!r}, where no directory lies. A directory of Parquet files was expected. Give one; a single "
+        )
+        raise ArgumentError(msg + "file or a pattern has no place for a schema.")
+    _adopt(place, full)
+
+
+def _adopt(place: Place, schema: Schema) -> None:
+    change = begin(place.filesystem, place.path, "append", url=place.url)
+    try:
+        every = visible(place.filesystem, place.path, fresh_listing(place))
+        try:
+            paths = [info.path for info in data_files(place, every)]
+        except TableNotFoundError as error:
+            raise ArgumentError(f"adopt: {error}") from error
+        columns = _checked(place, paths, schema)
+        common = next((info.path for info in every if info.path == f"{place.path}/{COMMON}"), None)
+        before = columns if common is None else read_schema(common, place.filesystem)
+        metadata = {**(before.metadata or {}), KEY: dump(schema).encode()}
+        change.finish({COMMON: common_metadata(before.with_metadata(metadata))})
+    except BaseException:
+        change.abort()
+        raise
+
+
+def _checked(place: Place, paths: Sequence[str], schema: Schema) -> pa.Schema:
+    """Return the columns of all files together, after a check of those that the schema names."""
+    with ThreadPoolExecutor(min(FOOTERS_AT_ONCE, len(paths)), thread_name_prefix="penstock-footers") as pool:
+        schemas = dict(zip(paths, pool.map(partial(read_schema, filesystem=place.filesystem), paths), strict=True))
+    values = [hive_values(path, place.path) for path in paths]
+    partitions = {name for value in values for name in value}
+    found = unified(schemas)
+    for field in schema:
+        if field.name in partitions:
+            _check_partition(field, [value.get(field.name) for value in values])
+            continue
+        if field.name not in found.names:
+            raise ColumnNotFoundError.of(field.name, [*found.names, *partitions], table=place.url)
+        for path, columns in schemas.items():
+            if field.name in columns.names:
+                _check_type(field, columns.field(field.name).type, path)
+            elif not field.nullable:
+                msg = f"Column {field.name!r} is not in {path}, and the field is not nullable. It was expected in every file. "
+                raise ArgumentError(msg + f"Allow nulls: Field({field.name!r}, ..., nullable=True).")
+    _check_cells(place, schemas, schema)
+    kept = [column for column in found if column.name not in partitions]
+    typed = pa.schema([pa.field(field.name, _scalar_type(field)) for field in schema if field.name in partitions])
+    return pa.schema([*kept, *partition_table(values, pa.schema([*kept, *typed])).schema])
+
+
+def _scalar_type(field: Field) -> pa.DataType:
+    return (field.codec or codecs.default(field)).storage(field)
+
+
+def _check_partition(field: Field, cells: Sequence[str | None]) -> None:
+    """Refuse a field that does not hold what the names of directories say."""
+    if not isinstance(field.codec, codecs.Scalar):
+        msg = f"Column {field.name!r} is named by directories, and {field.codec!r} does not store such. Use Scalar()."
+        raise ArgumentError(msg)
+    try:
+        pa.array(cells, type=pa.string()).cast(_scalar_type(field))
+    except pa.ArrowException as error:
+        msg = (
+            f"Column {field.name!r} is named by directories, whose values do not fit {field.dtype}: {error}. Use another dtype."
+        )
+        raise ArgumentError(msg) from error
+
+
+def _check_type(field: Field, kind: pa.DataType, path: str) -> None:
+    """Refuse a column whose type is none that the field's codec reads."""
+    kind = kind.value_type if is_encoded(kind) else kind
+    dtype, shape = numpy_type(kind)
+    if isinstance(field.codec, CellCodec):
+        suits, expected = holds_bytes(kind), "bytes"
+    elif isinstance(field.codec, codecs.Tensor):
+        alike = len(shape) == len(field.shape) and all(one in (None, two) for one, two in zip(shape, field.shape, strict=True))
+        flat = len(shape) == 1 and shape[0] in (None, int(np.prod([size or 0 for size in field.shape])))
+        suits, expected = dtype == field.dtype and (alike or flat), f"lists or tensors of {field.dtype} {field.shape}"
+    elif isinstance(field.codec, codecs.Scalar):
+        word = OBJECTS.get(field.dtype.kind)
+        suits = shape == () and (dtype == field.dtype if word is None else family(kind) == word)
+        expected = f"single values of {word or field.dtype}"
+    else:
+        suits, expected = kind == _scalar_type(field), str(_scalar_type(field))
+    if not suits:
+        msg = f"Column {field.name!r} is {kind} in {path}, and {field.codec!r} reads {expected}. "
+        raise ArgumentError(msg + "Give the field another dtype, shape or codec.")
+
+
+def _check_cells(place: Place, schemas: Mapping[str, pa.Schema], schema: Schema) -> None:
+    """Decode the first cell of every column that is encoded, or unpack the first lists, of the first file that has rows."""
+    for field in schema:
+        if not isinstance(field.codec, (CellCodec, codecs.Tensor)):
+            continue
+        for path in [path for path, columns in schemas.items() if field.name in columns.names]:
+            array = _first_cells(place, path, field.name)
+            if len(array):
+                _check_array(field, array, path)
+                break
+
+
+def _first_cells(place: Place, path: str, name: str) -> pa.Array:
+    """Return the first cells of a column of a file; none where it has no rows."""
+    try:
+        with pq.ParquetFile(path, filesystem=place.filesystem) as file:
+            found = next(file.iter_batches(batch_size=FIRST_ROWS, columns=[name]), None)
+    except (OSError, pa.ArrowException) as error:
+        msg = f"Column {name!r} of {path} cannot be read: {error}. A Parquet file was expected. Check what wrote it."
+        raise DataError(msg) from error
+    return pa.nulls(0) if found is None or not found.num_columns else found.column(0)
+
+
+def _check_array(field: Field, array: pa.Array, path: str) -> None:
+    array = plain(array) if is_encoded(array.type) else array
+    try:
+        if isinstance(field.codec, CellCodec):
+            sampled(field, field.codec, array)
+        else:
+            fitted(field, field.codec, pa.field(field.name, _scalar_type(field), nullable=field.nullable), array)
+    except Misfit as misfit:
+        msg = f"Column {field.name!r} does not hold in {path} what its field says: row {misfit.row} {misfit}"
+        raise ArgumentError(msg) from misfit

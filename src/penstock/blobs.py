@@ -1,0 +1,125 @@
+"""Cells of bytes where they lie: a batch of blobs is a list of places in Arrow's memory, and no byte is copied to pick it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock import dtypes
+from penstock.dtypes import Marks
+from penstock.errors import DataError
+
+__all__ = ["MOST_BYTES", "Blobs"]
+
+IntArray: TypeAlias = npt.NDArray[np.int64]
+
+MOST_BYTES = 256 << 20
+"""What one cell may take decoded, unless the user says otherwise: small files can claim to be huge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Blobs:
+    """Cells of bytes, or of text as bytes, in the memory of one or several Arrow arrays.
+
+    Attributes:
+        buffers: The bytes of each array.
+        source: Which of the buffers each cell lies in.
+        start: Where in it each cell begins.
+        stop: Where each ends.
+        valid: Which cells are no nulls; None where none is.
+        most_bytes: What one cell may take when it is decoded.
+
+    Example:
+        >>> cells = Blobs.of(pa.array([b"one", None, b"three"]))
+        >>> bytes(cells[2]), len(cells), cells.valid
+        (b'three', 3, array([ True, False,  True]))
+    """
+
+    buffers: tuple[npt.NDArray[np.uint8], ...]
+    source: IntArray
+    start: IntArray
+    stop: IntArray
+    valid: Marks = None
+    most_bytes: int = MOST_BYTES
+
+    @classmethod
+    def of(cls, array: pa.Array) -> Blobs:
+        """Return the cells of an Arrow array of bytes or text.
+
+        Raises:
+            DataError: If it is an array of something else.
+        """
+        kind, rows = array.type, len(array)
+        if dtypes.is_encoded(kind):
+            return cls.of(dtypes.plain(array))
+        if isinstance(kind, pa.BaseExtensionType):
+            return cls.of(array.storage)
+        if pa.types.is_fixed_size_binary(kind):
+            edges = (array.offset + np.arange(rows + 1)) * kind.byte_width
+        elif pa.types.is_binary(kind) or pa.types.is_string(kind):
+            edges = _edges(array, np.int32)
+        elif pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+            edges = _edges(array, np.int64)
+        else:
+            msg = f"the column is {kind}, and its codec stores bytes. Bytes or text were expected. Write the table anew."
+            raise DataError(msg)
+        data = array.buffers()[-1]
+        whole = np.zeros(0, dtype=np.uint8) if data is None else np.frombuffer(data, dtype=np.uint8)
+        source = np.zeros(rows, dtype=np.int64)
+        return cls(buffers=(whole,), source=source, start=edges[:-1], stop=edges[1:], valid=dtypes.valid(array))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Blobs]) -> Blobs:
+        """Return the cells of several, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        first = np.cumsum([0, *(len(part.buffers) for part in parts)])
+        marks = [np.ones(len(part), dtype=np.bool_) if part.valid is None else part.valid for part in parts]
+        return cls(
+            buffers=tuple(buffer for part in parts for buffer in part.buffers),
+            source=np.concatenate([part.source + at for part, at in zip(parts, first, strict=False)]),
+            start=np.concatenate([part.start for part in parts]),
+            stop=np.concatenate([part.stop for part in parts]),
+            valid=None if all(part.valid is None for part in parts) else np.concatenate(marks),
+        )
+
+    def take(self, rows: IntArray | slice) -> Blobs:
+        """Return some of the cells, in another order."""
+        valid = None if self.valid is None else self.valid[rows]
+        return replace(self, source=self.source[rows], start=self.start[rows], stop=self.stop[rows], valid=valid)
+
+    def __len__(self) -> int:
+        """Return the number of cells."""
+        return len(self.start)
+
+    def __getitem__(self, row: int) -> memoryview:
+        """Return the bytes of a cell, which may be one that is null."""
+        view: memoryview = self.buffers[self.source[row]].data[self.start[row] : self.stop[row]]
+        return view
+
+    @property
+    def nbytes(self) -> int:
+        """What the arrays that cells lie in take in memory."""
+        return sum(len(buffer) for buffer in self.buffers)
+
+    def present(self) -> Iterator[tuple[int, memoryview]]:
+        """Yield the number and the bytes of each cell that is not null."""
+        views = [buffer.data for buffer in self.buffers]
+        places = zip(self.source.tolist(), self.start.tolist(), self.stop.tolist(), strict=True)
+        valid: Any = self.valid
+        for row, (source, start, stop) in enumerate(places):
+            if valid is None or valid[row]:
+                yield row, views[source][start:stop]
+
+
+def _edges(array: pa.Array, dtype: type[np.signedinteger[Any]]) -> IntArray:
+    """Return where the cells of an array of varying lengths begin, and where the last ends."""
+    buffer, rows = array.buffers()[1], len(array)
+    if rows == 0 or buffer is None:
+        return np.zeros(rows + 1, dtype=np.int64)
+    return np.frombuffer(buffer, dtype, rows + 1, array.offset * np.dtype(dtype).itemsize).astype(np.int64)

@@ -1,0 +1,307 @@
+"""`penstock demo`: a table is made, read, trained on, stopped in mid-epoch and resumed, and every row is accounted for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pyarrow import fs as pafs
+
+from penstock import codecs
+from penstock._engine.footers import read_schema
+from penstock._engine.loader import Loader
+from penstock._schema_json import KEY, load
+from penstock.cli._digits import CLASSES, SIDE, drawn
+from penstock.cli._facts import looked_at
+from penstock.cli._model import Network, made
+from penstock.cli._progress import bar
+from penstock.cli._rollcall import Rollcall, call
+from penstock.cli._tables import counted, grouped, say, told_bytes
+from penstock.dataset import Dataset
+from penstock.errors import ArgumentError, DataError
+from penstock.loading import loader
+from penstock.opening import open as open_table
+from penstock.schema import Field, Schema
+from penstock.write import write
+
+__all__ = ["add", "run"]
+
+NAME = "PenstockDemo"
+"""The name of the schema, by which a table of an earlier run is known."""
+
+CHECKPOINT = "_checkpoint"
+"""The directory of the checkpoint; readers of tables pass over names that begin so."""
+
+FEWEST_ROWS, BATCH, ROW_GROUP = 100, 32, 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the demo was asked for."""
+
+    directory: Path
+    rows: int
+    epochs: int
+    seed: int
+    keep: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Ledger:
+    """What came, epoch by epoch; it is kept while loaders and networks come and go."""
+
+    ids: list[list[npt.NDArray[np.int64]]] = field(default_factory=list)
+    losses: list[list[float]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def came(self, epoch: int) -> npt.NDArray[np.int64]:
+        """Return the ids that have come in an epoch so far, in their order."""
+        return np.concatenate([np.zeros(0, np.int64), *self.ids[epoch]])
+
+
+@dataclass(slots=True, kw_only=True)
+class Training:
+    """What is thrown away in mid-epoch: a loader and a network."""
+
+    batches: Loader
+    network: Network
+
+
+def add(subparsers: Any) -> argparse.ArgumentParser:
+    """Say what the command is called and takes."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "demo",
+        help="make a table of pictures, train on it, stop, resume, and account for every row",
+        description="Makes a table of pictures, trains a small network on it, stops in mid-epoch, resumes from the files, and "
+        "checks that no row was lost or came twice. It needs no network connection, no Spark and no torch.",
+    )
+    parser.add_argument(
+        "--directory", type=Path, default=Path("penstock-demo"), help="where the table is written (default: ./penstock-demo)"
+    )
+    parser.add_argument("--rows", type=_number(FEWEST_ROWS), default=5000, help="pictures to make (default: %(default)s)")
+    parser.add_argument("--epochs", type=_number(1), default=3, help="times to go through them (default: %(default)s)")
+    parser.add_argument("--seed", type=_number(0), default=0, help="another seed gives other pictures (default: %(default)s)")
+    parser.add_argument(
+        "--keep", action=argparse.BooleanOptionalAction, default=True, help="leave the table there at the end (the default)"
+    )
+    return parser
+
+
+def _number(least: int) -> Any:
+    """Return what reads a whole number from `least` on."""
+
+    def read(text: str) -> int:
+        try:
+            found = int(text)
+        except ValueError:
+            found = least - 1
+        if not least <= found < 2**62:
+            msg = f"{text!r} is not a whole number from {least} on"
+            raise argparse.ArgumentTypeError(msg)
+        return found
+
+    return read
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the demo; 0 where every row came once, else 1.
+
+    Raises:
+        ArgumentError: If something lies in the directory that no demo wrote.
+    """
+    asked = {name: getattr(options, name) for name in ("directory", "rows", "epochs", "seed", "keep")}
+    settings = Settings(**asked)
+    check_place(settings.directory)
+    began = perf_counter()
+    _make(settings)
+    ids = {name: part.select("id").to_arrow()["id"].to_numpy() for name, part in _parts(settings).items()}
+    say(
+        f"split     by id into {counted(len(ids['train']), 'row')} to learn from and {grouped(len(ids['val']))} to be "
+        "examined with"
+    )
+    ledger = Ledger()
+    network = _train(settings, ledger, len(ids["train"]))
+    calls = {"split": call(np.arange(settings.rows), np.concatenate(list(ids.values())))}
+    calls |= {f"epoch {epoch + 1}": call(ids["train"], ledger.came(epoch)) for epoch in range(settings.epochs)}
+    sound = _check(calls)
+    _tell_result(settings, network, ledger, perf_counter() - began)
+    if settings.keep:
+        _tell_next(settings.directory)
+    else:
+        shutil.rmtree(settings.directory)
+    return 0 if sound else 1
+
+
+def check_place(directory: Path) -> None:
+    """Refuse a directory in which anything lies that no demo wrote.
+
+    Raises:
+        ArgumentError: If there is any.
+    """
+    if not directory.exists():
+        return
+    files = [path for path in directory.rglob("*") if not path.is_dir()] if directory.is_dir() else [directory]
+    foreign = [path for path in files if not _is_ours(path, directory)]
+    if foreign:
+        msg = (
+            f"{str(foreign[0])!r} was not written by an earlier demo. A directory that is empty or not there yet was expected, "
+            "or one with the table of an earlier demo, which is overwritten. Name another: --directory."
+        )
+        raise ArgumentError(msg)
+
+
+def _is_ours(path: Path, directory: Path) -> bool:
+    """Return whether a file is one of a demo's: of its checkpoint, or Parquet with its schema."""
+    if path.parent == directory / CHECKPOINT:
+        return True
+    try:
+        text = (read_schema(str(path.absolute()), pafs.LocalFileSystem()).metadata or {}).get(KEY)
+        return text is not None and load(text).name == NAME
+    except DataError:
+        return False
+
+
+def _make(settings: Settings) -> None:
+    """Write the table, and tell what it is."""
+    codec, why = _codec()
+    began = perf_counter()
+    schema = Schema(NAME, [Field("id", np.int64), Field("image", np.uint8, (SIDE, SIDE), codec), Field("label", np.int64)])
+    with write(str(settings.directory), schema, mode="overwrite", row_group_rows=ROW_GROUP) as table:
+        for batch in drawn(settings.rows, settings.seed):
+            table.extend(batch)
+    facts = looked_at(open_table(settings.directory))
+    say(f"table     {settings.directory.absolute()}")
+    say(
+        f"          {grouped(settings.rows)} pictures of {CLASSES} digits, {SIDE} x {SIDE}, codec {codec.name}{why}; "
+        f"written in {perf_counter() - began:.1f} s"
+    )
+    say(
+        f"          {counted(facts.rows, 'row')}, {counted(facts.files, 'file')}, "
+        f"{counted(len(facts.group_rows), 'row group')}, {told_bytes(facts.bytes)}"
+    )
+
+
+def _codec() -> tuple[codecs.Codec, str]:
+    """Return what stores the pictures, and why not as PNG where that cannot be."""
+    try:
+        import_module("cv2")
+    except ImportError:
+        return codecs.Tensor(), " (OpenCV, which PNG needs, is not installed)"
+    return codecs.Png(), ""
+
+
+def _parts(settings: Settings) -> dict[str, Dataset]:
+    """Return the rows to learn from and those to be examined with, from the files."""
+    return open_table(settings.directory).split({"train": 0.8, "val": 0.2}, by="id")
+
+
+def _begin(settings: Settings) -> Training:
+    """Return a loader at the first row and a network that knows nothing, from the files."""
+    ds = _parts(settings)["train"].shuffle(seed=settings.seed).batch(BATCH, last="uneven")
+    return Training(batches=loader(ds), network=made(settings.seed))
+
+
+def _train(settings: Settings, ledger: Ledger, due: int) -> Network:
+    """Go through all epochs, with a stop in the middle of one."""
+    training = _begin(settings)
+    say(f"train     with {training.network.kind}, in batches of {BATCH} rows, shuffled anew in each epoch")
+    for epoch in range(settings.epochs):
+        ledger.ids.append([])
+        ledger.losses.append([])
+        if epoch == settings.epochs // 2:
+            batches = len(training.batches)
+            _learn(training, ledger, due, batches // 2)
+            _save(settings, training)
+            training = _begin(settings)
+            _resume(settings, training)
+            say(
+                f"stopped   in epoch {epoch + 1} after {batches // 2} of {batches} batches, {grouped(len(ledger.came(epoch)))} "
+                f"of {grouped(due)} rows; resumed from {settings.directory / CHECKPOINT}"
+            )
+        _learn(training, ledger, due)
+        say(f"epoch {epoch + 1:<3} loss {np.mean(ledger.losses[epoch]):.3f}")
+    return training.network
+
+
+def _learn(training: Training, ledger: Ledger, due: int, most: int | None = None) -> None:
+    """Learn from what is left of an epoch, or from so many batches of it."""
+    began = perf_counter()
+    with bar(f"epoch {len(ledger.ids)}", due, sum(map(len, ledger.ids[-1]))) as advance:
+        for batch in islice(training.batches, most):
+            ledger.losses[-1].append(training.network.learn(batch["image"], batch["label"]))
+            ledger.ids[-1].append(batch["id"].copy())
+            advance(len(batch["id"]))
+    ledger.seconds += perf_counter() - began
+
+
+def _save(settings: Settings, training: Training) -> None:
+    """Write a checkpoint: how far the reading has come, and what was learned."""
+    place = settings.directory / CHECKPOINT
+    place.mkdir(exist_ok=True)
+    (place / "loader.json").write_text(json.dumps(training.batches.state_dict()))
+    np.savez(place / "network.npz", **training.network.state())  # type: ignore[arg-type] # each array has its name
+
+
+def _resume(settings: Settings, training: Training) -> None:
+    """Take a checkpoint back."""
+    place = settings.directory / CHECKPOINT
+    training.batches.load_state_dict(json.loads((place / "loader.json").read_text()))
+    with np.load(place / "network.npz", allow_pickle=False) as arrays:
+        training.network.load(dict(arrays))
+
+
+def _check(calls: Mapping[str, Rollcall]) -> bool:
+    """Tell what the roll calls found, and return whether all was well."""
+    for what, found in calls.items():
+        say(
+            f"check     {what}: {counted(found.due, 'row')} due, {grouped(found.came)} came, {len(found.lost)} lost, "
+            f"{len(found.repeated)} twice, {len(found.strange)} strange"
+        )
+    sound = all(found.complete for found in calls.values())
+    told = "each row came exactly once in each epoch" if sound else "FAILED: rows were lost, came twice, or were not due"
+    say(f"          {told}")
+    return sound
+
+
+def _tell_result(settings: Settings, network: Network, ledger: Ledger, seconds: float) -> None:
+    """Examine the network on rows that it has not learned from, and tell how it went."""
+    right = total = 0
+    for batch in _parts(settings)["val"].batch(256):
+        right += int((network.guess(batch["image"]) == batch["label"]).sum())
+        total += len(batch["label"])
+    rate = sum(len(ledger.came(epoch)) for epoch in range(settings.epochs)) / ledger.seconds
+    say(f"result    accuracy {right / total:.3f} on {grouped(total)} rows that it did not learn from")
+    say(f"          {grouped(rate)} rows/s read, decoded and learned from; {seconds:.1f} s in all")
+
+
+def next_steps(directory: Path) -> list[str]:
+    """Return commands to try on the table."""
+    place = shlex.quote(str(directory))
+
+    def python(code: str) -> str:
+        opened = f"import penstock as ps; ds = ps.open({json.dumps(str(directory))})"
+        return f"python -c {shlex.quote(f'{opened}; {code}')}"
+
+    return [
+        f"penstock inspect {place}",
+        python('print(ds.where(ps.col("label") == 7).select("id", "label").head(3))'),
+        python("print(ds.shuffle(seed=1).batch(64).explain())"),
+        f"penstock demo --directory {place} --rows 20000 --epochs 5 --seed 1",
+    ]
+
+
+def _tell_next(directory: Path) -> None:
+    say("next      try")
+    for command in next_steps(directory):
+        say(f"            {command}")

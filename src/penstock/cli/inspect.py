@@ -1,0 +1,252 @@
+"""`penstock inspect`: what a table is, its columns and first rows, and what could be better about it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock._engine.storage import locate
+from penstock.cli._advice import advice
+from penstock.cli._cells import first_rows, in_json, in_words
+from penstock.cli._facts import ColumnFacts, TableFacts, first_files, looked_at
+from penstock.cli._tables import counted, grouped, say, show, told_bytes, visible
+from penstock.codecs import Unknown
+from penstock.opening import open as open_table
+from penstock.opening import recognised
+from penstock.schema import Codec
+
+__all__ = ["add", "run"]
+
+LINE = 120
+"""Characters of a line, where no terminal says how many it shows."""
+
+LONGEST_TYPE, LONGEST_URL = 40, 400
+"""Characters of a type, and of the names of files, that are shown."""
+
+
+def add(subparsers: Any) -> argparse.ArgumentParser:
+    """Say what the command is called and takes."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "inspect",
+        help="tell what a table is: files, row groups, columns, first rows, and what could be better",
+        description="Tells what a table is: its format, files, row groups, columns and first rows, and what could be better.",
+    )
+    parser.add_argument("url", metavar="URL", nargs="+", help="a path, a URL, either with wildcards, or several files")
+    parser.add_argument("--rows", type=_count, default=5, help="first rows to show (default: %(default)s)")
+    parser.add_argument("--files", type=_count, default=50, help="files whose footers are read (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    parser.add_argument(
+        "--version", dest="at_version", metavar="VERSION", help="which of the table's versions, where it has them"
+    )
+    parser.add_argument(
+        "--storage-option",
+        dest="storage",
+        metavar="KEY=VALUE",
+        type=_pair,
+        action="append",
+        default=[],
+        help="what fsspec is told to open the URL with; may be given several times; a value is JSON, or else text",
+    )
+    return parser
+
+
+def _count(text: str) -> int:
+    try:
+        found = int(text)
+    except ValueError:
+        found = -1
+    if found < 0:
+        msg = f"{text!r} is not a whole number from 0 on"
+        raise argparse.ArgumentTypeError(msg)
+    return found
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    """Return the two sides of an option of storage."""
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        msg = f"{text!r} is not of the form key=value"
+        raise argparse.ArgumentTypeError(msg)
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what a table is.
+
+    Raises:
+        PenstockError: If it cannot be opened, or its footers cannot be read.
+    """
+    storage = dict(options.storage)
+    source = options.url[0] if len(options.url) == 1 else options.url
+    format_ = recognised(locate(source, options=storage))
+    ds = open_table(source, version=options.at_version, storage_options=storage, format=format_)
+    facts = looked_at(ds, max(1, options.files))
+    rows = first_rows(first_files(ds, max(1, options.files)), options.rows)
+    if options.json:
+        say(json.dumps(told_in_json(facts, format_.name, rows), allow_nan=False))
+    else:
+        _print(facts, format_.name, rows)
+    return 0
+
+
+def told_in_json(facts: TableFacts, format_name: str, rows: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """Return all that is known, as JSON can hold it."""
+    count = max(map(len, rows.values()), default=0)
+    return {
+        "url": facts.url,
+        "format": format_name,
+        "version": facts.version or None,
+        "files": facts.files,
+        "files_read": facts.files_read,
+        "bytes": facts.bytes,
+        "rows": facts.rows,
+        "rows_deleted": facts.rows_deleted,
+        "row_groups": {
+            "count": len(facts.group_rows),
+            "rows": _spread(facts.group_rows),
+            "bytes": _spread(facts.group_bytes),
+        },
+        "columns": [_column_in_json(column) for column in facts.columns],
+        "partitions": [
+            {"name": one.name, "arrow_type": one.arrow_type, "values": one.values, "first": list(one.first)}
+            for one in facts.partitions
+        ],
+        "first_rows": [{name: in_json(cells[at]) for name, cells in rows.items()} for at in range(count)],
+        "warnings": advice(facts),
+    }
+
+
+def _spread(values: npt.NDArray[np.int64]) -> dict[str, float] | None:
+    if not len(values):
+        return None
+    return {"min": int(values.min()), "median": float(np.median(values)), "max": int(values.max())}
+
+
+def _column_in_json(column: ColumnFacts) -> dict[str, Any]:
+    codec = column.codec
+    return {
+        "name": column.name,
+        "arrow_type": column.arrow_type,
+        "dtype": column.dtype,
+        "shape": list(column.shape),
+        "codec": None if codec is None else {"name": _codec_name(codec), **_codec_options(codec)},
+        "nullable": column.nullable,
+        "partition": column.partition,
+        "bytes": column.bytes,
+        "plain_bytes": column.plain_bytes,
+        "compression": list(column.compression),
+        "nulls": column.nulls,
+        "min": in_json(column.low),
+        "max": in_json(column.high),
+        "statistics": column.bounded,
+        "page_index": column.page_index,
+    }
+
+
+def _print(facts: TableFacts, format_name: str, rows: Mapping[str, Sequence[Any]]) -> None:
+    version = f", version {facts.version}" if facts.version else ""
+    some = "" if facts.files_read == facts.files else f" (of {grouped(facts.files_read)} of {grouped(facts.files)} files)"
+    url = visible(facts.url)
+    deleted = f", less {grouped(facts.rows_deleted)} deleted" if facts.rows_deleted else ""
+    say(f"table       {_cut(url, LONGEST_URL)}")
+    say(f"format      {format_name}{version}")
+    say(f"files       {grouped(facts.files)}, {told_bytes(facts.bytes)}")
+    say(f"rows        {grouped(facts.rows)}{deleted}{some}")
+    say(f"row groups  {grouped(len(facts.group_rows))}{some}{_spread_in_words(facts)}")
+    for one in facts.partitions:
+        first = ", ".join(in_words(value) for value in one.first) + (", ..." if one.values > len(one.first) else "")
+        say(f"partition   {visible(one.name)} ({one.arrow_type}), {grouped(one.values)} values: {first}")
+    if some:
+        say(f"            the other files were not looked at; --files {facts.files} looks at all")
+    say()
+    _print_columns(facts.columns)
+    _print_rows({visible(name): [in_words(cell) for cell in cells] for name, cells in rows.items()})
+    for warning in advice(facts):
+        say()
+        say(f"warning: {visible(warning)}")
+
+
+def _spread_in_words(facts: TableFacts) -> str:
+    if not len(facts.group_rows):
+        return ""
+    rows, sizes = facts.group_rows, facts.group_bytes
+    return (
+        f"; rows: {grouped(rows.min())} least, {grouped(float(np.median(rows)))} median, {grouped(rows.max())} most; "
+        f"bytes: {told_bytes(sizes.min())}, {told_bytes(float(np.median(sizes)))}, {told_bytes(sizes.max())}"
+    )
+
+
+def _print_columns(columns: Sequence[ColumnFacts]) -> None:
+    headings = [
+        "column",
+        "Arrow type",
+        "NumPy",
+        "codec",
+        "nullable",
+        "bytes",
+        "compression",
+        "nulls",
+        "min",
+        "max",
+        "page index",
+    ]
+    rows = [
+        [
+            column.name,
+            _cut(column.arrow_type, LONGEST_TYPE),
+            f"{column.dtype} {column.shape}" if column.shape else column.dtype,
+            _codec(column.codec),
+            "yes" if column.nullable else "no",
+            "partition" if column.partition else told_bytes(column.bytes),
+            ", ".join(column.compression),
+            "" if column.nulls is None else grouped(column.nulls),
+            "" if column.low is None else in_words(column.low),
+            "" if column.high is None else in_words(column.high),
+            "" if column.partition else {0.0: "no", 1.0: "yes"}.get(column.page_index, "in part"),
+        ]
+        for column in columns
+    ]
+    show(headings, rows, numbers=("bytes", "nulls"))
+
+
+def _print_rows(rows: Mapping[str, Sequence[str]]) -> None:
+    """Print the first rows: a line each, or, where those would be too long, a column each."""
+    count = max(map(len, rows.values()), default=0)
+    if not count:
+        return
+    say()
+    say(f"first {counted(count, 'row')}")
+    width = sum(max(map(len, [name, *cells])) + 2 for name, cells in rows.items())
+    if width <= shutil.get_terminal_size((LINE, 0)).columns:
+        show(list(rows), list(zip(*rows.values(), strict=True)))
+    else:
+        show(["column", *(f"row {at}" for at in range(count))], [[name, *cells] for name, cells in rows.items()])
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
+def _codec(codec: Codec | None) -> str:
+    if codec is None:
+        return ""
+    options = ", ".join(f"{key}={value}" for key, value in _codec_options(codec).items() if value is not None)
+    return f"{_codec_name(codec)}({options})" if options else _codec_name(codec)
+
+
+def _codec_name(codec: Codec) -> str:
+    """Return what a codec is called on disk, whether it is known here or not."""
+    return codec.called if isinstance(codec, Unknown) else codec.name
+
+
+def _codec_options(codec: Codec) -> Mapping[str, Any]:
+    return {} if isinstance(codec, Unknown) else codec.options()

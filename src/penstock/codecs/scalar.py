@@ -1,0 +1,127 @@
+"""Single values as Arrow has them: numbers, text, bytes, decimals, dates and times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.dtypes import FIXED
+from penstock.errors import ArgumentError
+from penstock.schema import Codec, Field
+
+__all__ = ["CODECS", "Scalar"]
+
+NUMPY = {dtype: kind for kind, dtype in FIXED.items() if kind != pa.date64()}
+PLAIN = ("string", "large_string", "binary", "large_binary", "date32", "date64", "bool", "float16", "float", "double")
+NUMBERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+DECIMAL = re.compile(r"decimal(128|256)\((\d+), ?(-?\d+)\)")
+TIME = re.compile(r"(timestamp|duration|time32|time64)\[(s|ms|us|ns)(?:, ?tz=([^\]]+))?\]")
+
+
+@dataclass(frozen=True)
+class Scalar(Codec):
+    """One value per cell, stored as the Arrow type of its dtype, or as another that is named.
+
+    Args:
+        type: An Arrow type or its name, like `"decimal128(10, 2)"` or `"timestamp[ms, tz=UTC]"`; None for that of the dtype.
+
+    Raises:
+        ArgumentError: If there is no such type.
+
+    Example:
+        >>> Scalar(pa.decimal128(10, 2))
+        Scalar(type='decimal128(10, 2)')
+    """
+
+    name = "scalar"
+    type: str | None = None
+
+    def __init__(self, type: str | pa.DataType | None = None) -> None:  # noqa: A002 - the word for it
+        """Store the type by its name."""
+        told = None if type is None else str(type)
+        if told is not None:
+            arrow_type(told)
+        object.__setattr__(self, "type", told)
+
+    def options(self) -> Mapping[str, Any]:
+        """Return the type where one was given."""
+        return {} if self.type is None else {"type": self.type}
+
+    def check(self, field: Field) -> None:
+        """Refuse arrays, and dtypes that Arrow does not have.
+
+        Raises:
+            ArgumentError: If it is one of them.
+        """
+        if field.shape != ():
+            msg = f"Field {field.name!r} has the shape {field.shape}, and Scalar stores single values. Use Tensor() or Npy()."
+            raise ArgumentError(msg)
+        self.storage(field)
+
+    def storage(self, field: Field) -> pa.DataType:
+        """Return the Arrow type of a field.
+
+        Raises:
+            ArgumentError: If Arrow has none for it.
+        """
+        if self.type is not None:
+            return arrow_type(self.type)
+        if field.dtype in NUMPY:
+            return NUMPY[field.dtype]
+        if field.dtype.kind in "US":
+            return pa.string() if field.dtype.kind == "U" else pa.binary()
+        unit = np.datetime_data(field.dtype)[0] if field.dtype.kind in "mM" else ""
+        if unit in ("s", "ms", "us", "ns"):
+            return pa.timestamp(unit) if field.dtype.kind == "M" else pa.duration(unit)
+        if field.dtype.kind == "O":
+            return pa.decimal128(38, 18)
+        msg = (
+            f"Field {field.name!r} is {field.dtype}, which Arrow does not have. Use another dtype, or penstock.codecs.Npy() "
+            "with a shape."
+        )
+        raise ArgumentError(msg)
+
+    def encode_column(self, field: Field, cells: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
+        """Return cells as Arrow values."""
+        kind = self.storage(field)
+        if isinstance(cells, np.ndarray) and cells.dtype.kind in "US":
+            cells = cells.astype(object)
+        elif not isinstance(cells, np.ndarray) and field.dtype.kind in "mM":
+            cells = np.array(["NaT" if cell is None else cell for cell in cells], field.dtype)
+        return pa.array(cells, type=kind)
+
+
+def arrow_type(name: str) -> pa.DataType:
+    """Return the Arrow type of single values that a name means.
+
+    Raises:
+        ArgumentError: If there is none.
+
+    Example:
+        >>> arrow_type("decimal128(10, 2)")
+        Decimal128Type(decimal128(10, 2))
+    """
+    try:
+        if name in PLAIN or name in NUMBERS:
+            return pa.type_for_alias(name)
+        if found := DECIMAL.fullmatch(name):
+            return (pa.decimal128 if found[1] == "128" else pa.decimal256)(int(found[2]), int(found[3]))
+        if found := TIME.fullmatch(name):
+            make = getattr(pa, found[1])
+            return make(found[2], tz=found[3]) if found[3] else make(found[2])
+    except (ValueError, pa.ArrowException) as error:
+        raise ArgumentError(f"Scalar got the type {name!r}, which Arrow refuses: {error}. Give another.") from error
+    msg = (
+        f"Scalar got the type {name!r}. Known are {', '.join([*NUMBERS, *PLAIN])}, decimal128(p, s), decimal256(p, s), "
+        "timestamp[unit], timestamp[unit, tz=zone], time32[unit], time64[unit] and duration[unit]. Give one of them."
+    )
+    raise ArgumentError(msg)
+
+
+CODECS = (Scalar,)

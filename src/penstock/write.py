@@ -1,0 +1,312 @@
+"""Writing a table: rows are checked, encoded side by side, and appear all at once or not at all."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from penstock._engine.cells import told
+from penstock._engine.columns import of_arrow, of_schema
+from penstock._engine.commit import Mode, begin
+from penstock._engine.encode import Columns
+from penstock._engine.execute import default_threads
+from penstock._engine.existing import existing
+from penstock._engine.hive import check_partitions
+from penstock._engine.intake import Tabular, as_columns, infer, is_batch, tabular
+from penstock._engine.layout import Layout
+from penstock._engine.progress import Progress, progress_line
+from penstock._engine.storage import destination
+from penstock._engine.writing import Begun, Writing
+from penstock.errors import ArgumentError, DataError
+from penstock.model import Place
+from penstock.schema import Schema
+
+__all__ = ["Writer", "write"]
+
+
+class Writer:
+    """A table that is being written: rows are appended, and appear when it is closed.
+
+    `penstock.write` makes it. As a context manager it is closed at the end of the block, or given up if the block raises.
+    One that is neither closed nor given up leaves nothing.
+
+    A row that does not fit is refused where it is given, and the others can go on. What goes wrong later, while cells are
+    encoded or files written, is raised by the next call, and gives up the write.
+
+    Attributes:
+        num_rows: Rows taken so far.
+        files: The names of the files, relative to the table, once it is closed.
+
+    Example:
+        >>> import tempfile
+        >>> with write(tempfile.mkdtemp() + "/t") as table:
+        ...     table.append({"id": 1, "name": "one"})
+        ...     table.extend({"id": [2, 3], "name": ["two", "three"]})
+        >>> table.num_rows, len(table.files)
+        (3, 1)
+    """
+
+    def __init__(self, begun: Begun, columns: Columns | None, progress: Progress) -> None:
+        """Store what was begun; `penstock.write` calls it."""
+        self.num_rows = 0
+        self.files: tuple[str, ...] = ()
+        self._begun, self._progress = begun, progress
+        self._writing: Writing | None = None
+        self._given = 0
+        self._state = "open"
+        self._end = weakref.finalize(self, begun.change.abort)
+        if columns is not None or begun.table is not None:
+            self._start(columns)
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Write one row.
+
+        Args:
+            row: A cell for each field; nullable ones may be left out. Arrays may be changed afterwards.
+
+        Raises:
+            DataError: If a cell does not fit its field. The row is not written; others can follow.
+        """
+        self._check()
+        number = self._given
+        self._given += 1
+        if not isinstance(row, Mapping):
+            msg = (
+                f"Row {number} is {told(row)}. A mapping of field names to cells was expected. Give one; batches go to extend."
+            )
+            raise DataError(msg)
+        writing = self._writing or self._start(of_schema(infer(row, batch=False)))
+        cells = writing.columns.row(row, number)
+        try:
+            writing.add(cells, number)
+        except BaseException:
+            self.abort()
+            raise
+        self.num_rows += 1
+        self._progress.update(self.num_rows)
+
+    def extend(self, data: Any) -> None:
+        """Write many rows.
+
+        Args:
+            data: A batch (a mapping of columns, rows first), an Arrow table, batch or reader, a pandas data frame, or an
+                iterable of these or of rows. In an iterable a mapping is a batch if every value is a list, or an array with
+                one dimension more than a cell; else a row.
+
+        Raises:
+            DataError: If a cell does not fit its field. Of the batch or row that has it nothing is written; what came
+                before it in `data` is.
+        """
+        self._check()
+        if isinstance(data, Mapping):
+            self._batch(data)
+        elif (found := tabular(data, self._columns)) is not None:
+            self._tabular(found)
+        elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, bytearray)):
+            for item in data:
+                self._item(item)
+        else:
+            msg = f"write got {told(data)} to write. Batches, rows, Arrow tables, data frames or an iterable of them were "
+            raise ArgumentError(msg + "expected. Give one of them.")
+
+    def close(self) -> None:
+        """Write what is left, and let the table appear.
+
+        Raises:
+            ArgumentError: If the write was given up, or there is neither a schema nor a row.
+        """
+        if self._state == "closed":
+            return
+        self._check()
+        try:
+            if self._writing is None:
+                msg = f"Nothing was written to {self._begun.place.url}, and no schema was given. One was expected. Give it."
+                raise ArgumentError(msg)  # noqa: TRY301 - the write is given up like for any other reason
+            self.files = self._writing.finish()
+        except BaseException:
+            self.abort()
+            raise
+        self._state = "closed"
+        self._end.detach()
+        self._progress.end(self.num_rows)
+
+    def abort(self) -> None:
+        """Give up the write: nothing of it appears, and what was there before stays."""
+        if self._state == "open":
+            self._state = "given up"
+            self._progress.end(None)
+            self._end()
+
+    def __enter__(self) -> Self:
+        """Return the writer."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close the table, or give it up if the block raised; one that the block has given up stays so."""
+        if kind is not None:
+            self.abort()
+        elif self._state == "open":
+            self.close()
+
+    def __repr__(self) -> str:
+        """Return what is written where."""
+        return f"penstock.Writer({self._begun.place.url!r}, num_rows={self.num_rows}, {self._state})"
+
+    def _fill(self, data: Any) -> None:
+        """Write all that there is to write, and close; a mapping may be a row too."""
+        with self:
+            if isinstance(data, Mapping):
+                self._item(data, alone=True)
+            else:
+                self.extend(data)
+
+    @property
+    def _columns(self) -> Columns | None:
+        return None if self._writing is None else self._writing.columns
+
+    def _start(self, columns: Columns | None) -> Writing:
+        """Go on from a write that was begun to one whose columns are known."""
+        writing = Writing(self._begun, columns)
+        self._writing = writing
+        self._end.detach()
+        self._end = weakref.finalize(self, writing.abort)
+        return writing
+
+    def _check(self) -> None:
+        """Refuse a write that has ended, and raise what has gone wrong with this one."""
+        if self._state != "open":
+            msg = f"The write to {self._begun.place.url} was {self._state}. An open one was expected. "
+            raise ArgumentError(msg + "Begin another: penstock.write(...).")
+        if self._writing is not None:
+            try:
+                self._writing.check()
+            except BaseException:
+                self.abort()
+                raise
+
+    def _item(self, item: Any, *, alone: bool = False) -> None:
+        """Write one of many: a row, a batch or something tabular."""
+        if isinstance(item, Mapping):
+            if is_batch(item, self._columns, self._given, alone=alone):
+                self._batch(item)
+            else:
+                self.append(item)
+            return
+        found = tabular(item, self._columns)
+        if found is None:
+            msg = (
+                f"Row {self._given} is {told(item)}. A mapping of names to cells, a batch, an Arrow table or a data frame was "
+            )
+            raise DataError(msg + "expected. Give one of them.")
+        self._tabular(found)
+
+    def _tabular(self, data: Tabular) -> None:
+        if self._writing is None and data.schema is not None:
+            self._start(of_arrow(data.schema))
+        for batch in data.batches:
+            self._batch(batch)
+
+    def _batch(self, batch: Mapping[str, Any]) -> None:
+        self._check()
+        first = self._given
+        columns = as_columns(batch, first)
+        self._given += max((len(cells) for cells in columns.values() if cells is not None), default=0)
+        writing = self._writing or self._start(of_schema(infer(columns, batch=True)))
+        chunk = writing.columns.batch(columns, first)
+        try:
+            writing.put(chunk)
+        except BaseException:
+            self.abort()
+            raise
+        self.num_rows += chunk.rows
+        self._progress.update(self.num_rows)
+
+
+def write(  # noqa: PLR0913 - each says one thing about the table, and all but the first have a default
+    source: str | os.PathLike[str],
+    schema: Schema | pa.Schema | None = None,
+    data: Any = None,
+    *,
+    mode: Mode = "error",
+    partition_by: str | Sequence[str] = (),
+    row_group_mb: float = 64,
+    row_group_rows: int | None = None,
+    file_mb: float = 512,
+    compression: str | None = "zstd",
+    threads: int | None = None,
+    progress: bool = False,
+    filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Writer:
+    """Write a table of Parquet files, which appears all at once or not at all; return its writer.
+
+    Args:
+        source: The directory to write to: a path or a URL.
+        schema: The columns, as a `Schema` or as Arrow's. By default those of the table that is appended to, or of the data.
+        data: All rows: what `Writer.extend` takes. The writer is closed then; else rows are given to it.
+        mode: What becomes of a table that is there: "error" refuses it, "append" adds to it, "overwrite" replaces it.
+        partition_by: Fields whose values name directories, outermost first, as Hive and Spark do.
+        row_group_mb: The size of a row group, before Parquet compresses it.
+        row_group_rows: The rows of a row group, if it is to be cut by them and not by its size.
+        file_mb: The size at which a file is ended and another begun.
+        compression: The compression of columns whose codec does not compress.
+        threads: How many threads encode cells; by default one for each processor.
+        progress: Whether to show on standard error how far it has come.
+        filesystem: A filesystem of pyarrow or fsspec, where the source is a path in it.
+        storage_options: What fsspec is told to open the URL with: keys, endpoints.
+
+    Raises:
+        ArgumentError: If an argument cannot be meant, or the table that is there does not allow it.
+        DataError: If a row does not fit the schema.
+
+    Example:
+        >>> import tempfile
+        >>> write(tempfile.mkdtemp() + "/t", data={"id": [1, 2], "name": ["one", "two"]}).num_rows
+        2
+    """
+    names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    layout = Layout(row_group_mb, row_group_rows, file_mb, compression=compression, partition_by=names)
+    place = destination(source, filesystem=filesystem, options=storage_options)
+    told_progress = progress_line(place.url, shown=progress)
+    writer = _begun(place, mode, layout, _columns_of(schema, layout), _checked_threads(threads), told_progress)
+    if data is not None:
+        writer._fill(data)  # noqa: SLF001 - of this module
+    return writer
+
+
+def _begun(place: Place, mode: Mode, layout: Layout, columns: Columns | None, threads: int, progress: Progress) -> Writer:
+    """Return a writer that was begun, or leave nothing."""
+    change = begin(place.filesystem, place.path, mode, url=place.url)
+    try:
+        table = existing(place) if mode == "append" else None
+        begun = Begun(place=place, change=change, layout=layout, threads=threads, table=table)
+        return Writer(begun, columns, progress)
+    except BaseException:
+        change.abort()
+        raise
+
+
+def _columns_of(schema: Any, layout: Layout) -> Columns | None:
+    """Return the columns of a schema, which can be partitioned as asked."""
+    if schema is None:
+        return None
+    if not isinstance(schema, (Schema, pa.Schema)):
+        msg = f"write got schema={schema!r}. A penstock.Schema or a pyarrow.Schema was expected. Give one, or leave it out."
+        raise ArgumentError(msg)
+    found = of_arrow(schema) if isinstance(schema, pa.Schema) else of_schema(schema)
+    check_partitions(found, layout.partition_by)
+    return found
+
+
+def _checked_threads(threads: int | None) -> int:
+    if threads is None:
+        return default_threads()
+    if type(threads) is not int or threads < 1:
+        msg = f"write got threads={threads!r}. A whole number from 1 on was expected. Give one, or leave it out."
+        raise ArgumentError(msg)
+    return threads

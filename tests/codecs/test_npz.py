@@ -1,0 +1,263 @@
+"""Arrays stored as compressed `.npz` files: what goes in comes out, and what is broken or a bomb is told."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from array_cells import NUMBERS, Column, array, bits, columns, outs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.blobs import Blobs
+from penstock.codecs import Npz, named
+from penstock.errors import ArgumentError
+from penstock.schema import CellProblem, Field
+
+FIELD = Field("x", np.float32, (2, 3), Npz())
+ONES = np.ones((2, 3), np.float32)
+
+
+def saved(**arrays: npt.NDArray[Any]) -> bytes:
+    """Return what NumPy writes."""
+    file = io.BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **arrays)
+    return file.getvalue()
+
+
+def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """Return a zip file of any members."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for name, content in members.items():
+            archive.writestr(zipfile.ZipInfo(name), content, method)
+    return file.getvalue()
+
+
+def npy(cell: npt.NDArray[Any]) -> bytes:
+    """Return the bytes of a `.npy` file."""
+    file = io.BytesIO()
+    np.save(file, cell)
+    return file.getvalue()
+
+
+def changed(cell: bytes, offset: int, value: bytes) -> bytes:
+    """Return a zip file with other bytes in the first entry of its directory."""
+    at = cell.index(b"PK\x01\x02") + offset
+    return cell[:at] + value + cell[at + len(value) :]
+
+
+def problem(cells: list[bytes], most_bytes: int = 1 << 20) -> tuple[int, str]:
+    """Return which cell is refused and why, the same by whichever way it is decoded."""
+    given = replace(Blobs.of(pa.array(cells, pa.binary())), most_bytes=most_bytes)
+    with pytest.raises(CellProblem) as into:
+        Npz().decode_into(FIELD, given, outs(FIELD, len(cells))["own"])
+    with pytest.raises(CellProblem) as each:
+        Npz().decode_each(FIELD, given)
+    assert (into.value.row, str(into.value)) == (each.value.row, str(each.value))
+    return each.value.row, str(each.value)
+
+
+@given(columns(Npz()))
+def test_arrays_of_one_shape_come_back_as_they_were(column: Column) -> None:
+    """Whatever the dtype, the chunks, the order and the memory, each row is its cell, and null rows are left alone."""
+    out = outs(column.field, len(column.cells))["lent"]
+    before = out.copy()
+
+    Npz().decode_into(column.field, column.cells, out)
+
+    rows = [before[row, ...] if cell is None else cell for row, cell in enumerate(column.expected)]
+    assert bits([out[row, ...] for row in range(len(out))]) == bits(rows)
+
+
+@given(columns(Npz(), (*NUMBERS, "U", "S"), most_differing=3))
+def test_arrays_of_differing_shapes_come_back_as_they_were(column: Column) -> None:
+    """Each cell is an array as it was, and null is None."""
+    found = Npz().decode_each(column.field, column.cells)
+
+    assert bits(found) == bits(column.expected)
+
+
+@given(st.sampled_from(NUMBERS), st.lists(st.integers(0, 3), max_size=3))
+def test_the_bytes_are_those_of_numpy(dtype: str, shape: list[int]) -> None:
+    """A cell is what `numpy.savez_compressed` writes, and `numpy.load` reads it."""
+    cell = array(np.random.default_rng(0), np.dtype(dtype), shape)
+
+    found = Npz().encode(Field("x", dtype, shape, Npz()), cell)
+
+    assert found == saved(arr=cell)
+    assert bits([np.load(io.BytesIO(found))["arr"]]) == bits([cell])
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        saved(other=ONES),
+        saved(first=ONES + 1, arr=ONES, last=ONES + 2),
+        saved(arr=np.asfortranarray(ONES.astype(">f4"))),
+        zipped({"arr.npy": npy(ONES)}, zipfile.ZIP_STORED),
+        b"before" + saved(arr=ONES),
+    ],
+    ids=["named otherwise", "among others", "another order", "not compressed", "not at the start"],
+)
+def test_all_that_numpy_reads_is_read(cell: bytes) -> None:
+    """The member is `arr`, or the only one that there is."""
+    (found,) = Npz().decode_each(FIELD, Blobs.of(pa.array([cell])))
+
+    assert bits([found]) == bits([ONES])
+
+
+def test_decoded_arrays_are_the_callers_own() -> None:
+    """They can be written to."""
+    stored = saved(arr=ONES)
+
+    for cell in (*Npz().decode_each(FIELD, Blobs.of(pa.array([stored]))), Npz().decode(FIELD, memoryview(stored))):
+        cell[:] = 7
+
+        assert cell.tolist() == [[7.0] * 3] * 2
+
+
+GOOD = saved(arr=ONES)
+NPZ = "One member, arr.npy, was expected. Write it anew with numpy.savez_compressed(file, arr=array)."
+NO_ZIP = "it is no zip file: File is not a zip file. The bytes of numpy.savez_compressed were expected. Check what wrote it."
+MEMBER = "its member 'arr.npy'"
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (b"", NO_ZIP),
+        (GOOD[:-5], NO_ZIP),
+        (zipped({}), f"it is a zip file that holds nothing. {NPZ}"),
+        (saved(a=ONES, b=ONES), f"it is a zip file that holds a.npy, b.npy. {NPZ}"),
+        (
+            zipped({f"{number}.npy": b"" for number in range(7)}),
+            f"it is a zip file that holds 0.npy, 1.npy, 2.npy, 3.npy, 4.npy and 2 more. {NPZ}",
+        ),
+        (zipped({"arr.txt": b"hello"}), f"it is a zip file that holds arr.txt. {NPZ}"),
+        (
+            changed(GOOD, 8, b"\x01"),
+            f"{MEMBER} is encrypted. A plain one was expected. Write it anew without a password.",
+        ),
+        (
+            zipped({"arr.npy": npy(ONES)}, zipfile.ZIP_BZIP2),
+            f"{MEMBER} is compressed by method 12 of zip. Deflate (8) or none (0) was expected. Write it anew with "
+            "numpy.savez_compressed.",
+        ),
+        (
+            changed(GOOD, 16, b"\x12\x34\x56\x78"),
+            f"{MEMBER} is damaged: 152 bytes with checksum 0x78563412 were expected, and others are there. Write it anew.",
+        ),
+        (
+            zipped({"arr.npy": b"no array"}),
+            "it begins with b'no arr'. A .npy file begins with b'\\x93NUMPY'. Check what wrote it.",
+        ),
+        (
+            saved(arr=ONES.astype(np.float64)),
+            "it holds float64 (2, 3), and the schema says float32 (2, 3). Write it anew, or adopt a schema that fits: "
+            "penstock.adopt(url, schema).",
+        ),
+    ],
+    ids=range(11),
+)
+def test_what_is_no_such_array_is_refused(cell: bytes, message: str) -> None:
+    """The first cell that is wrong is told, with what is wrong, what was expected and what to do."""
+    assert problem([GOOD, cell, b"worse", GOOD]) == (1, message)
+
+
+def test_bytes_that_cannot_be_inflated_are_refused() -> None:
+    """What zlib says is told."""
+    at = GOOD.index(b"arr.npy") + 7 + 20  # the name, and what zip64 puts after it
+    broken = GOOD[:at] + b"\xff" * 8 + GOOD[at + 8 :]
+
+    row, told = problem([broken])
+
+    assert row == 0
+    assert told.startswith(f"{MEMBER} is damaged: Error -3 while decompressing data: ")
+    assert told.endswith(". Deflated bytes were expected. Write it anew.")
+
+
+def test_python_objects_are_never_loaded() -> None:
+    """An array of objects is refused, since its values are pickles."""
+    header = "{'descr': '|O', 'fortran_order': False, 'shape': (2, 3)}"
+    file = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + b"\x80\x04."
+
+    assert problem([zipped({"arr.npy": file})]) == (
+        0,
+        "it holds Python objects (object), which are never loaded: that could run code. Write it with a plain dtype.",
+    )
+
+
+@pytest.mark.parametrize("claimed", [64 << 20, 152, 0])
+def test_bombs_take_no_memory(claimed: int) -> None:
+    """What claims more than is allowed is refused, and what inflates to more than it claims stops there."""
+    bomb = changed(zipped({"arr.npy": bytes(64 << 20)}), 24, claimed.to_bytes(4, "little"))
+    tracemalloc.start()
+    try:
+        row, told = problem([bomb])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert row == 0
+    assert peak < 4 << 20
+    if claimed > 1 << 20:
+        allowed = "1048576 are allowed for a cell. Check what wrote it, or allow more."
+        assert told == f"{MEMBER} claims 67108864 bytes. {allowed}"
+    else:
+        assert told.startswith(f"{MEMBER} is damaged: {claimed} bytes with checksum ")
+
+
+@given(st.data())
+def test_broken_bytes_are_never_anything_but_a_problem_of_the_cell(data: st.DataObject) -> None:
+    """Whatever bytes are changed, added or lost, a cell is decoded or refused."""
+    cell = bytearray(GOOD)
+    for _ in range(data.draw(st.integers(1, 4))):
+        cell[data.draw(st.integers(0, len(cell) - 1))] = data.draw(st.integers(0, 255))
+    broken = bytes(cell[: data.draw(st.integers(0, len(cell)) | st.just(len(cell)))]) + data.draw(st.binary(max_size=20))
+
+    found = [ONES]
+    with contextlib.suppress(CellProblem):
+        found = Npz().decode_each(FIELD, Blobs.of(pa.array([broken])))
+
+    assert bits(found) == bits([ONES])
+
+
+def test_dtypes_that_numpy_would_pickle_are_refused() -> None:
+    """A field of such a dtype is not made."""
+    with pytest.raises(ArgumentError) as error:
+        Field("x", Decimal, (3,), Npz())
+
+    assert str(error.value) == (
+        "Field 'x' is object, and Npz stores numbers, times, and text and bytes in arrays. Use another dtype, or for single "
+        "values penstock.codecs.Scalar()."
+    )
+
+
+def test_it_is_found_by_its_name() -> None:
+    """What stands on disk makes the codec again."""
+    assert named("npz", Npz().options()) == Npz()
+
+
+def test_what_petastorm_wrote_is_read(corpus: Callable[[str], Path]) -> None:
+    """Cells of its `CompressedNdarrayCodec` are what NumPy loads from them."""
+    field = Field("boxes", np.float32, (None, 4), Npz(), nullable=True)
+    for path in sorted(corpus("petastorm/modern-0.13.1-images").rglob("*.parquet")):
+        stored = pq.ParquetFile(path).read(columns=["boxes"])["boxes"].combine_chunks()
+        expected = [None if cell is None else np.load(io.BytesIO(cell))["arr"] for cell in stored.to_pylist()]
+
+        found = Npz().decode_each(field, Blobs.of(stored))
+
+        assert bits(found) == bits(expected)

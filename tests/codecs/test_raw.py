@@ -1,0 +1,165 @@
+"""Arrays stored as their bare bytes: what goes in comes out, and bytes of another number are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from array_cells import NUMBERS, Column, array, bits, blobs, columns, outs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.blobs import Blobs
+from penstock.codecs import Raw, named
+from penstock.errors import ArgumentError
+from penstock.schema import CellProblem, Field
+
+FIELD = Field("x", np.float32, (2, 3), Raw())
+
+
+@given(columns(Raw()))
+def test_arrays_of_one_shape_come_back_as_they_were(column: Column) -> None:
+    """Whatever the dtype, the chunks, the order and the memory, each row is its cell, and null rows are left alone."""
+    for out in outs(column.field, len(column.cells)).values():
+        before = out.copy()
+        Raw().decode_into(column.field, column.cells, out)
+
+        rows = [before[row, ...] if cell is None else cell for row, cell in enumerate(column.expected)]
+        assert bits([out[row, ...] for row in range(len(out))]) == bits(rows)
+
+
+@pytest.mark.parametrize("rows", [np.arange(400), np.arange(1, 400, 3), np.random.default_rng(0).permutation(400)], ids=len)
+@pytest.mark.parametrize("chunks", [[], [150]], ids=["one chunk", "two chunks"])
+def test_batches_of_many_cells_are_read(rows: npt.NDArray[np.int64], chunks: list[int]) -> None:
+    """In order or not, with nulls among them or none."""
+    cells = [np.full((2, 3), number, np.float32) for number in range(400)]
+    full = blobs(Raw(), FIELD, cells, chunks).take(rows)
+    holed = blobs(Raw(), FIELD, [cell if number % 5 else None for number, cell in enumerate(cells)], chunks).take(rows)
+    found, found_holed = outs(FIELD, len(rows))["own"], outs(FIELD, len(rows))["own"]
+
+    Raw().decode_into(FIELD, full, found)
+    Raw().decode_into(FIELD, holed, found_holed)
+
+    assert found[:, 1, 2].tolist() == rows.tolist()
+    assert found_holed[:, 0, 0].tolist() == np.where(rows % 5, rows, 0).tolist()
+
+
+@given(columns(Raw(), most_differing=1))
+def test_arrays_with_one_differing_dimension_come_back_as_they_were(column: Column) -> None:
+    """The number of bytes tells the dimension, and null is None."""
+    found = Raw().decode_each(column.field, column.cells)
+
+    assert bits(found) == bits(column.expected)
+
+
+@given(st.sampled_from(NUMBERS), st.lists(st.integers(0, 3), max_size=3))
+def test_the_bytes_are_little_endian_and_in_c_order(dtype: str, shape: list[int]) -> None:
+    """Whatever a cell lay like in memory."""
+    cell = array(np.random.default_rng(0), np.dtype(dtype), shape)
+
+    found = Raw().encode(Field("x", dtype, shape, Raw()), np.asfortranarray(cell).reshape(shape))
+
+    assert found == cell.astype(cell.dtype.newbyteorder("<")).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("shape", "storage"),
+    [((2, 3), pa.binary(24)), ((), pa.binary(4)), ((None, 3), pa.binary()), ((0, 3), pa.binary())],
+)
+def test_cells_of_one_size_are_stored_without_their_lengths(shape: tuple[int | None, ...], storage: pa.DataType) -> None:
+    """Arrow has a type for that, unless there are no bytes at all."""
+    assert Raw().storage(Field("x", np.float32, shape, Raw())) == storage
+
+
+def test_decoded_arrays_are_the_callers_own() -> None:
+    """They can be written to, and Arrow's memory stays as it was."""
+    stored = Raw().encode_column(FIELD, [np.zeros((2, 3), np.float32)])
+    before = stored.to_pylist()
+
+    for cell in (*Raw().decode_each(FIELD, Blobs.of(stored)), Raw().decode(FIELD, memoryview(before[0]))):
+        cell[:] = 7
+
+    assert stored.to_pylist() == before
+
+
+SCHEMA = "Check what wrote it, or the dtype and the shape in the schema."
+
+
+@pytest.mark.parametrize(
+    ("shape", "cell", "message"),
+    [
+        ((2, 3), bytes(23), f"it has 23 bytes. float32 (2, 3) takes 24. {SCHEMA}"),
+        ((2, 3), bytes(48), f"it has 48 bytes. float32 (2, 3) takes 24. {SCHEMA}"),
+        ((2, 3), b"", f"it has 0 bytes. float32 (2, 3) takes 24. {SCHEMA}"),
+        ((), bytes(8), f"it has 8 bytes. float32 () takes 4. {SCHEMA}"),
+        ((0, 3), bytes(1), f"it has 1 bytes. float32 (0, 3) takes 0. {SCHEMA}"),
+    ],
+)
+def test_another_number_of_bytes_is_refused(shape: tuple[int, ...], cell: bytes, message: str) -> None:
+    """The first cell that is wrong is told, with the number that was expected."""
+    field = Field("x", np.float32, shape, Raw())
+    good = bytes(4 * int(np.prod(shape)))
+    given = Blobs.of(pa.array([None, good, cell, b"worse"]))
+
+    with pytest.raises(CellProblem) as into:
+        Raw().decode_into(field, given, outs(field, 4)["own"])
+    with pytest.raises(CellProblem) as each:
+        Raw().decode_each(field, given)
+
+    assert (into.value.row, str(into.value)) == (2, message)
+    assert (each.value.row, str(each.value)) == (2, message)
+
+
+def test_bytes_that_make_no_whole_rows_are_refused() -> None:
+    """Where a dimension differs, the number of bytes must still divide."""
+    field = Field("x", np.float32, (None, 3), Raw())
+
+    with pytest.raises(CellProblem) as error:
+        Raw().decode_each(field, Blobs.of(pa.array([bytes(12), bytes(25)])))
+
+    assert error.value.row == 1
+    assert str(error.value) == f"it has 25 bytes. float32 (None, 3) takes a multiple of 12. {SCHEMA}"
+
+
+def test_cells_larger_than_allowed_are_refused() -> None:
+    """What is just as large is allowed."""
+    given = Blobs.of(pa.array([bytes(24), bytes(24)]))
+    Raw().decode_into(FIELD, replace(given, most_bytes=24), outs(FIELD, 2)["own"])
+
+    with pytest.raises(CellProblem) as error:
+        Raw().decode_into(FIELD, replace(given, most_bytes=23), outs(FIELD, 2)["own"])
+
+    assert str(error.value) == "it has 24 bytes. 23 are allowed for a cell. Check what wrote it, or allow more."
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "message"),
+    [
+        (Decimal, (3,), "Field 'x' is object, whose values have no one length, and Raw stores values of one length. "
+         "Use penstock.codecs.Npy(), or a dtype with a length: 'S8'."),
+        (str, (3,), "Field 'x' is <U0, whose values have no one length, and Raw stores values of one length. "
+         "Use penstock.codecs.Npy(), or a dtype with a length: 'S8'."),
+        (bytes, (), "Field 'x' is |S0, whose values have no one length, and Raw stores values of one length. "
+         "Use penstock.codecs.Npy(), or a dtype with a length: 'S8'."),
+        (np.int8, (None, 2, None), "Field 'x' has the shape (None, 2, None), which the number of bytes does not tell. "
+         "Raw stores shapes with one None at most, and no 0 beside it. Use penstock.codecs.Npy()."),
+        (np.int8, (None, 0), "Field 'x' has the shape (None, 0), which the number of bytes does not tell. "
+         "Raw stores shapes with one None at most, and no 0 beside it. Use penstock.codecs.Npy()."),
+    ],
+)  # fmt: skip
+def test_what_bytes_alone_do_not_tell_is_refused(dtype: Any, shape: tuple[int | None, ...], message: str) -> None:
+    """A field of such a dtype or shape is not made."""
+    with pytest.raises(ArgumentError) as error:
+        Field("x", dtype, shape, Raw())
+
+    assert str(error.value) == message
+
+
+def test_it_is_found_by_its_name() -> None:
+    """What stands on disk makes the codec again."""
+    assert named("raw", Raw().options()) == Raw()

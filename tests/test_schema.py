@@ -1,0 +1,182 @@
+"""Fields and schemas as values, and as the JSON that stands on disk."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import pickle
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock import _schema_json, codecs
+from penstock.codecs import Npy, Raw, Scalar, Tensor
+from penstock.errors import ArgumentError, DataError
+from penstock.schema import CellCodec, Field, Schema
+
+DTYPES = ["bool", "int8", "uint16", "int64", "float16", "float64", "datetime64[us]", "timedelta64[ns]", "complex64"]
+
+
+@dataclass(frozen=True)
+class Shouting(CellCodec):
+    """A codec of a user's own: text in capitals."""
+
+    name = "shouting"
+    marks: int = 1
+
+    def encode(self, field: Field, cell: Any) -> bytes:  # noqa: ARG002 - the same for all fields
+        """Return text in capitals."""
+        return (str(cell).upper() + "!" * self.marks).encode()
+
+    def decode(self, field: Field, cell: memoryview) -> Any:  # noqa: ARG002 - the same for all fields
+        """Return the text."""
+        return bytes(cell).decode().rstrip("!")
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.none() | st.integers(1, 4), max_size=3), st.booleans()), max_size=5)
+)
+def test_a_schema_comes_back_from_its_text(told: list[tuple[str, list[int | None], bool]]) -> None:
+    """What was stored is what is loaded, with the codec that stands for none filled in."""
+    fields = [
+        Field(f"f{at}", dtype, shape, nullable=nullable)
+        for at, (dtype, shape, nullable) in enumerate(told)
+        if dtype != "complex64" or shape  # Arrow has no such scalar
+    ]
+    schema = Schema("Any", fields)
+    loaded = _schema_json.load(_schema_json.dump(schema))
+
+    assert [replace(field, codec=None) for field in loaded] == fields
+    assert all(field.codec is not None for field in loaded)
+    assert _schema_json.dump(loaded) == _schema_json.dump(schema)
+
+
+def test_python_types_are_fields_too() -> None:
+    """Text, bytes, decimals, dates and times are given by Python's own names."""
+    given_types = [str, bytes, Decimal, dt.date, dt.datetime, dt.timedelta, int, float, bool]
+    schema = Schema("Python", [Field(kind.__name__, kind) for kind in given_types])
+    stored = [codecs.default(field).storage(field) for field in _schema_json.load(_schema_json.dump(schema))]
+
+    assert stored == [
+        pa.string(),
+        pa.binary(),
+        pa.decimal128(38, 18),
+        pa.date32(),
+        pa.timestamp("us"),
+        pa.duration("us"),
+        pa.int64(),
+        pa.float64(),
+        pa.bool_(),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Field("", np.int32), "Field got the name ''. A text was expected. Give the column's name."),
+        (lambda: Field("x", "nonsense"), "Field 'x' got dtype='nonsense', which NumPy does not know"),
+        (lambda: Field("x", [("a", "i4")]), "which is made of others. Give each part a field of its own."),
+        (lambda: Field("x", np.int32, (-1,)), "Field 'x' got shape=(-1,). Sizes from 0 on, or None, were expected."),
+        (lambda: Field("x", np.int32, "ab"), "Field 'x' got shape='ab'."),  # type: ignore[arg-type]
+        (lambda: Field("x", np.int32, (2.5,)), "Field 'x' got shape=(2.5,)."),  # type: ignore[arg-type]
+        (lambda: Field("x", np.int32, (), Npy), "A codec object was expected. Give one: penstock.codecs.Png()."),  # type: ignore[arg-type]
+        (lambda: Field("x", np.int32, (2,), Scalar()), "Scalar stores single values. Use Tensor() or Npy()."),
+        (lambda: Field("x", np.int32, (None,), Tensor()), "Tensor stores arrays of one shape, not empty."),
+        (lambda: Field("x", np.complex64, (2,), Tensor()), "Tensor stores plain numbers. Use penstock.codecs.Npy()."),
+        (lambda: Field("x", np.complex64, (), Scalar()), "Field 'x' is complex64, which Arrow does not have."),
+        (lambda: Scalar("decimal128(99, 2)"), "which Arrow refuses"),
+        (lambda: Scalar("list<int8>"), "Scalar got the type 'list<int8>'. Known are int8"),
+        (lambda: Schema("S", [Field("a", int), Field("a", int)]), "Schema 'S' has more than one field called a."),
+        (lambda: Schema("S", ["a"]), "Schema 'S' got 'a'. Field objects were expected"),  # type: ignore[list-item]
+    ],
+)
+def test_what_is_no_field_is_refused_where_it_is_said(make: Any, told: str) -> None:
+    """Names, dtypes, shapes and codecs are checked at once, with what to give instead."""
+    with pytest.raises(ArgumentError) as caught:
+        make()
+
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "Expecting value"),
+        ("[]", "list indices"),
+        ("{}", "KeyError('penstock')"),
+        ('{"penstock": 2}', "it is of version 2, and version 1 is known here; a newer Penstock reads it"),
+        ('{"penstock": 1, "name": "x", "fields": 3}', "not iterable"),
+        ('{"penstock": 1, "name": "x", "fields": [{}]}', "KeyError('dtype')"),
+        ("[" * 100_000, "recursion"),
+    ],
+)
+def test_a_text_that_holds_no_schema_is_told(text: str, told: str) -> None:
+    """Whatever stands on disk, the error is ours and says what is wrong."""
+    with pytest.raises(DataError, match="cannot be read") as caught:
+        _schema_json.load(text)
+
+    assert told in str(caught.value)
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_any_field_from_disk_is_a_field_or_an_error_of_ours(anything: Any) -> None:
+    """Dtypes, shapes and options from disk never raise anything else."""
+    field = {"name": "x", "dtype": "int8", "shape": [], "nullable": False, "codec": {"name": "scalar"}}
+    for key in field:
+        text = json.dumps({"penstock": 1, "name": "S", "fields": [{**field, key: anything}]})
+        try:
+            found = _schema_json.load(text)
+        except DataError as error:
+            assert "cannot be read" in str(error)  # noqa: PT017 - one or the other
+        else:
+            assert len(found) == 1
+
+
+def test_codecs_of_others_are_named_registered_or_given() -> None:
+    """A codec nobody knows keeps its options until somebody does; a name is taken once."""
+    schema = Schema("S", [Field("x", object, (), Shouting(marks=3))])
+    text = _schema_json.dump(schema)
+    unknown = _schema_json.load(text)["x"]
+
+    assert isinstance(unknown.codec, codecs.Unknown)
+    assert codecs.resolved(unknown, [Shouting]).codec == Shouting(marks=3)
+    assert _schema_json.load(text, [Shouting])["x"].codec == Shouting(marks=3)
+    with pytest.raises(ArgumentError, match="Names must differ"):
+        codecs.register(type("Other", (Shouting,), {"name": "npy"}))
+    with pytest.raises(ArgumentError, match=r"A class derived from penstock\.codecs\.CellCodec"):
+        codecs.register(Shouting())  # type: ignore[type-var]
+    with pytest.raises(DataError, match="which it does not take"):
+        codecs.named("shouting", {"volume": 11}, [Shouting])
+
+
+def test_fields_are_values() -> None:
+    """They compare, hash, pickle and print as what they are."""
+    one, other = Field("x", "f4", [None, 2], Npy()), Field("x", np.float32, (None, 2), Npy())
+
+    assert one == other
+    assert hash(one) == hash(other)
+    assert pickle.loads(pickle.dumps(one)) == one  # noqa: S301 - our own
+    assert repr(ps.Field("x", np.int32)) == "Field(name='x', dtype=dtype('int32'), shape=(), codec=None, nullable=False)"
+    assert one.with_codec(Raw()) != one
+    assert Field("x", ">i4").dtype == np.dtype("=i4")
+
+
+def test_the_default_codec_is_arrow_where_arrow_has_such_cells() -> None:
+    """Scalars and tensors of one shape are Arrow's own, all else is npy, and what nothing stores is refused."""
+    assert codecs.default(Field("x", np.int8)) == Scalar()
+    assert codecs.default(Field("x", np.int8, (2, 2))) == Tensor()
+    assert codecs.default(Field("x", np.complex64, (2, 2))) == Npy()
+    assert codecs.default(Field("x", str, (None,))) == Npy()
+    with pytest.raises(ArgumentError, match="which no codec of ours stores"):
+        codecs.default(Field("x", object, (2,)))

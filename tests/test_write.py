@@ -1,0 +1,938 @@
+"""What is written can be read, by us and by others; and it is there whole or not at all."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gc
+import json
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import fs as pafs
+
+import penstock as ps
+from penstock._engine import thrift
+from penstock._schema_json import KEY, load
+from penstock.codecs import CellCodec, Npy, Png, Raw, Scalar, Tensor, register
+from penstock.errors import ArgumentError, ColumnNotFoundError, DataError
+from penstock.schema import Field, Schema
+from penstock.write import write
+
+
+@register
+@dataclass(frozen=True)
+class Plain(CellCodec):
+    """The bytes of an array; -1 in it cannot be encoded."""
+
+    name = "plain-bytes-of-test-write"
+
+    def encode(self, field: Field, cell: Any) -> bytes:
+        """Return the bytes."""
+        if field.dtype.kind == "i" and cell.size and cell.flat[0] == -1:
+            msg = "minus one"
+            raise RuntimeError(msg)
+        return bytes(np.asarray(cell, field.dtype).tobytes())
+
+    def decode(self, field: Field, cell: memoryview) -> Any:
+        """Return the array."""
+        return np.frombuffer(cell, field.dtype).reshape([-1 if size is None else size for size in field.shape])
+
+
+@register
+@dataclass(frozen=True)
+class Packed(Plain):
+    """One that says of its bytes that they are compressed."""
+
+    name = "packed-bytes-of-test-write"
+    compressed = True
+
+
+IDS = Schema("Ids", [Field("id", np.int64)])
+BLOBS = Schema("Blobs", [Field("id", np.int64), Field("blob", np.int64, (None,), Plain())])
+
+
+def files_below(place: Path) -> list[str]:
+    """Return the names of all files below a directory."""
+    return sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
+
+
+def ids_in(place: Path) -> list[int]:
+    """Return the ids of a table, as pyarrow reads it."""
+    return sorted(pq.read_table(place, columns=["id"]).column("id").to_pylist())
+
+
+def pages(path: Path) -> dict[str, list[int]]:
+    """Return how many rows each page of each column has, by what the page index of the first row group says."""
+    data = path.read_bytes()
+    footer = thrift.parse(data[-8 - int.from_bytes(data[-8:-4], "little") : -8])
+    group = footer[4][0]
+    found = {}
+    for chunk in group[1]:
+        index = thrift.parse(data[chunk[4] : chunk[4] + chunk[5]])
+        starts = [page.get(3, 0) for page in index[1]]
+        found[b".".join(chunk[3][3]).decode()] = np.diff([*starts, group[3]]).tolist()
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------- there and back
+
+
+def test_rows_come_back_by_us_and_by_others(tmp_path: Path) -> None:
+    """Every kind of field is decoded by `penstock.open`, and stored so that pyarrow reads it."""
+    schema = Schema(
+        "All",
+        [
+            Field("id", np.int32),
+            Field("image", np.uint8, (8, 16, 3), Png()),
+            Field("ragged", np.float32, (None, 2), Npy()),
+            Field("raw", np.int16, (3,), Raw()),
+            Field("tensor", np.float32, (2, 2), Tensor()),
+            Field("name", str, nullable=True),
+            Field("day", dt.date),
+            Field("price", Decimal, (), Scalar("decimal128(10, 2)")),
+            Field("at", dt.datetime, (), Scalar("timestamp[us, tz=UTC]"), nullable=True),
+        ],
+    )
+    rows = [
+        {
+            "id": number,
+            "image": np.full((8, 16, 3), number, np.uint8),
+            "ragged": np.full((number % 3, 2), number, np.float32),
+            "raw": np.arange(3, dtype=np.int16) + number,
+            "tensor": np.full((2, 2), number, np.float32),
+            "name": None if number % 4 == 0 else f"row {number}",
+            "day": dt.date(2020, 1, 1 + number),
+            "price": Decimal(number) / 4,
+            "at": dt.datetime(2020, 1, 1, number, tzinfo=dt.UTC),
+        }
+        for number in range(20)
+    ]
+
+    table = write(tmp_path / "t", schema, rows)
+
+    assert (table.num_rows, len(table.files)) == (20, 1)
+    for row, found in zip(rows, ps.open(tmp_path / "t"), strict=True):
+        np.testing.assert_array_equal(found["image"], row["image"])
+        np.testing.assert_array_equal(found["ragged"], row["ragged"])
+        np.testing.assert_array_equal(found["raw"], row["raw"])
+        np.testing.assert_array_equal(found["tensor"], row["tensor"])
+        assert (found["id"], found["name"], found["price"]) == (row["id"], row["name"], row["price"])
+    stored = pq.read_table(tmp_path / "t")
+    assert stored.column("day").to_pylist() == [row["day"] for row in rows]
+    assert stored.column("at").to_pylist() == [row["at"] for row in rows]
+    assert stored.column("price").to_pylist() == [row["price"] for row in rows]
+    assert stored.column("ragged")[2].as_py()[:6] == b"\x93NUMPY"
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[Schema, list[dict[str, Any]]]:
+    """Draw a schema and rows of it."""
+    kinds: dict[Any, st.SearchStrategy[Any]] = {
+        np.int16: st.integers(-(2**15), 2**15 - 1),
+        np.uint64: st.integers(0, 2**64 - 1),
+        np.float64: st.floats(allow_nan=False),
+        np.bool_: st.booleans(),
+        str: st.text(),
+        bytes: st.binary(),
+        dt.date: st.dates(),
+        dt.datetime: st.datetimes(),
+    }
+    fields, cells = [], []
+    for number in range(draw(st.integers(1, 4))):
+        nullable = draw(st.booleans())
+        if draw(st.booleans()):
+            dtype = draw(st.sampled_from(list(kinds)))
+            field, value = Field(f"f{number}", dtype, nullable=nullable), kinds[dtype]
+        else:
+            shape = draw(st.lists(st.integers(1, 3), min_size=1, max_size=2))
+            codec = draw(st.sampled_from([Tensor(), Npy(), Plain()]))
+            field = Field(f"f{number}", np.int32, shape, codec, nullable=nullable)
+            value = st.integers(0, 100).map(partial(_filled, shape))
+        fields.append(field)
+        cells.append(st.none() | value if nullable else value)
+    rows = draw(st.lists(st.tuples(*cells), max_size=12))
+    schema = Schema("Drawn", fields)
+    return schema, [dict(zip(schema.names, row, strict=True)) for row in rows]
+
+
+def _filled(shape: list[int], first: int) -> Any:
+    return np.full(shape, first, np.int32)
+
+
+@given(tables(), st.integers(1, 5), st.sampled_from([1, 2, 4]), st.data())
+def test_any_rows_of_any_schema_come_back(
+    tmp_path_factory: pytest.TempPathFactory, drawn: tuple[Schema, list[dict[str, Any]]], group: int, threads: int, data: Any
+) -> None:
+    """In their order, whatever the threads and row groups, and given as rows or as batches."""
+    schema, rows = drawn
+    place = tmp_path_factory.mktemp("drawn") / "t"
+    cut = data.draw(st.integers(0, len(rows)))
+    batch = {name: [row[name] for row in rows[cut:]] for name in schema.names}
+
+    with write(place, schema, row_group_rows=group, threads=threads) as table:
+        for row in rows[:cut]:
+            table.append(row)
+        table.extend(batch)
+
+    (file,) = table.files
+    groups = pq.read_metadata(place / file)
+    assert [groups.row_group(at).num_rows for at in range(groups.num_row_groups)] == [
+        min(group, len(rows) - start) for start in range(0, len(rows), group)
+    ]
+    found = pq.read_table(place / file)
+    for field in schema:
+        expected = [row[field.name] for row in rows]
+        assert [_decoded(field, cell) for cell in found.column(field.name)] == [_plain(cell) for cell in expected]
+
+
+def _decoded(field: Field, cell: Any) -> Any:
+    """Return a stored cell as lists and plain values."""
+    if not cell.is_valid:
+        return None
+    if isinstance(field.codec, CellCodec):
+        return field.codec.decode(field, memoryview(cell.as_py())).tolist()
+    if isinstance(field.codec, Tensor):
+        return cell.to_numpy().tolist()
+    return cell.as_py()
+
+
+def _plain(cell: Any) -> Any:
+    return cell.tolist() if isinstance(cell, np.ndarray) else cell
+
+
+def test_an_empty_table_can_be_opened(tmp_path: Path) -> None:
+    """It has one file without rows, and its columns."""
+    table = write(tmp_path / "t", BLOBS, [])
+
+    assert len(table.files) == 1
+    assert pq.read_table(tmp_path / "t").num_rows == 0
+    assert ps.open(tmp_path / "t").schema.names == ("id", "blob")
+
+
+def test_the_schema_stands_in_every_file_and_beside_them(tmp_path: Path) -> None:
+    """In the footers and in `_common_metadata`, with the partition columns that no file has."""
+    schema = Schema("Days", [Field("day", str), Field("x", np.int8, (2,), Npy())])
+
+    table = write(tmp_path / "t", schema, [{"day": day, "x": np.zeros(2, np.int8)} for day in "ab"], partition_by="day")
+
+    common = pq.read_schema(tmp_path / "t" / "_common_metadata")
+    assert common.names == ["day", "x"]
+    assert load(common.metadata[KEY]).names == ("day", "x")
+    for file in table.files:
+        metadata = pq.read_metadata(tmp_path / "t" / file)
+        assert metadata.schema.names == ["x"]
+        assert load(metadata.metadata[KEY]) == load(common.metadata[KEY])
+
+
+def test_files_carry_page_indexes_and_checksums(tmp_path: Path) -> None:
+    """What random access and safe reading need is there; blobs have no statistics and no dictionary, other columns do."""
+    rng = np.random.default_rng(0)
+    rows = [{"id": 7, "blob": rng.integers(0, 2**62, 2500)} for _ in range(100)]
+
+    table = write(tmp_path / "t", BLOBS, rows)
+
+    path = tmp_path / "t" / table.files[0]
+    number, blob = (pq.read_metadata(path).row_group(0).column(at) for at in range(2))
+    assert (number.has_offset_index, number.has_column_index, number.is_stats_set) == (True, True, True)
+    assert (blob.has_offset_index, blob.is_stats_set, blob.has_dictionary_page) == (True, False, False)
+    assert number.has_dictionary_page
+    pq.read_table(path, page_checksum_verification=True)
+
+
+@pytest.mark.parametrize("cells", [100, 2_500, 40_000])
+def test_blobs_lie_few_to_a_page_and_numbers_many(tmp_path: Path, cells: int) -> None:
+    """A page of blobs is little more than 64 kB, however the rows came; narrow columns are not cut up for it."""
+    rng = np.random.default_rng(0)
+    schema = Schema("Mixed", [*BLOBS, Field("tensor", np.float32, (16,))])
+    blobs = rng.integers(0, 2**62, (50, cells))
+    batch = {"id": np.arange(50), "blob": blobs, "tensor": np.zeros((50, 16), np.float32)}
+
+    table = write(tmp_path / "t", schema, batch)
+
+    found = pages(tmp_path / "t" / table.files[0])
+    assert max(found["blob"]) * cells * 8 <= max(96 << 10, cells * 8)
+    assert found["id"] == [50]
+    assert found["tensor.list.element"] == [50]
+
+
+def test_what_compression_does_not_shrink_is_not_compressed(tmp_path: Path) -> None:
+    """Codecs that compress are left alone, as are bytes that do not get smaller; the rest is compressed."""
+    rng = np.random.default_rng(0)
+    codecs = {"noise": Npy(), "zeros": Npy(), "packed": Packed()}
+    schema = Schema("Kinds", [Field(name, np.uint8, (4096,), codec) for name, codec in codecs.items()])
+    zeros = np.zeros(4096, np.uint8)
+    rows = [{"noise": rng.integers(0, 256, 4096, np.uint8), "zeros": zeros, "packed": zeros} for _ in range(20)]
+
+    table = write(tmp_path / "t", schema, rows)
+
+    group = pq.read_metadata(tmp_path / "t" / table.files[0]).row_group(0)
+    assert [group.column(at).compression for at in range(3)] == ["UNCOMPRESSED", "ZSTD", "UNCOMPRESSED"]
+
+
+def test_row_groups_are_cut_by_size(tmp_path: Path) -> None:
+    """By the bytes they take in Arrow, about."""
+    rows = ({"id": number, "blob": np.arange(1024)} for number in range(1000))
+
+    table = write(tmp_path / "t", BLOBS, rows, row_group_mb=1)
+
+    metadata = pq.read_metadata(tmp_path / "t" / table.files[0])
+    sizes = [metadata.row_group(at).num_rows * 8 * 1024 for at in range(metadata.num_row_groups)]
+    assert len(sizes) > 5
+    assert all(1 << 20 <= size <= 1.25 * (1 << 20) for size in sizes[:-1])
+
+
+def test_files_are_cut_by_size(tmp_path: Path) -> None:
+    """A file ends with the row group that fills it, and the next goes on with the next row."""
+    rng = np.random.default_rng(0)
+    rows = ({"id": number, "blob": rng.integers(0, 2**62, 1024)} for number in range(1000))
+
+    table = write(tmp_path / "t", BLOBS, rows, row_group_mb=0.5, file_mb=2)
+
+    sizes = [(tmp_path / "t" / file).stat().st_size for file in table.files]
+    assert len(sizes) == 4
+    assert all(2 << 20 <= size <= 2.7 * (1 << 20) for size in sizes[:-1])
+    assert [file.split("-")[1] for file in table.files] == ["00000", "00001", "00002", "00003"]
+    assert pa.concat_tables(pq.read_table(tmp_path / "t" / file) for file in table.files)["id"].to_pylist() == list(range(1000))
+
+
+def test_many_small_batches_make_few_chunks(tmp_path: Path) -> None:
+    """Batches of one row are joined, so that each does not cost memory of its own."""
+    batches = (pa.record_batch({"id": [number]}) for number in range(2000))
+
+    table = write(tmp_path / "t", IDS, batches, threads=1)
+
+    assert table.num_rows == 2000
+    assert ids_in(tmp_path / "t") == list(range(2000))
+    assert pq.read_metadata(tmp_path / "t" / table.files[0]).num_row_groups == 1
+
+
+# ------------------------------------------------------------------------------------------------------------- the input
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"id": [0, 1, 2, 3]},
+        {"id": np.arange(4)},
+        {"id": pd.Series(range(4))},
+        [{"id": 0}, {"id": [1, 2]}, pa.table({"id": [3]})],
+        [{"id": number} for number in range(4)].__iter__,
+        pa.table({"id": [0, 1, 2, 3]}),
+        pa.record_batch({"id": [0, 1, 2, 3]}),
+        lambda: pa.table({"id": [0, 1, 2, 3]}).to_reader(max_chunksize=3),
+        pd.DataFrame({"id": range(4)}),
+        [pd.DataFrame({"id": [0, 1]}), pd.DataFrame({"id": [2, 3]})],
+    ],
+    ids=range(10),
+)
+@pytest.mark.parametrize("schema", [IDS, pa.schema({"id": pa.int64()}), None], ids=["ours", "arrow", "none"])
+def test_all_kinds_of_data_are_taken(tmp_path: Path, data: Any, schema: Any) -> None:
+    """Mappings, Arrow, pandas and iterables of them, with or without a schema."""
+    table = write(tmp_path / "t", schema, data() if callable(data) else data)
+
+    assert table.num_rows == 4
+    assert ids_in(tmp_path / "t") == [0, 1, 2, 3]
+
+
+def test_whatever_speaks_arrow_is_taken(tmp_path: Path) -> None:
+    """Objects of other libraries come over by Arrow's stream protocol."""
+
+    class Foreign:
+        """Not one of pyarrow's own."""
+
+        def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+            """Return a stream."""
+            return pa.table({"id": [1, 2]}).__arrow_c_stream__(requested_schema)
+
+    write(tmp_path / "t", IDS, Foreign())
+
+    assert ids_in(tmp_path / "t") == [1, 2]
+
+
+def test_one_row_is_data_too(tmp_path: Path) -> None:
+    """A mapping of cells is a row, whether there is a schema or not."""
+    write(tmp_path / "a", IDS, {"id": 5})
+    write(tmp_path / "b", None, {"id": 5, "x": np.zeros(3)})
+
+    assert (ids_in(tmp_path / "a"), ids_in(tmp_path / "b")) == ([5], [5])
+
+
+def test_a_schema_that_was_inferred_is_stored(tmp_path: Path) -> None:
+    """What follows from the first row holds for all, and is read back."""
+    with write(tmp_path / "t") as table:
+        table.append({"id": 1, "x": np.zeros((2, 3), np.float32), "name": "a"})
+        table.append({"id": 2, "x": np.ones((2, 3), np.float32), "name": "b"})
+        with pytest.raises(DataError, match="Row 2, field 'x': got a float64 array"):
+            table.append({"id": 3, "x": np.ones((2, 3)), "name": "c"})
+
+    assert ps.open(tmp_path / "t").schema["x"].shape == (2, 3)
+
+
+def test_an_arrow_table_is_stored_as_it_is(tmp_path: Path) -> None:
+    """With its types, nested ones too, its metadata and its index of pandas."""
+    frame = pd.DataFrame({"a": [1, 2], "b": [[1], [2, 3]], "c": pd.Categorical(["x", "y"])}, index=pd.Index([5, 6], name="key"))
+    table = pa.Table.from_pandas(frame).replace_schema_metadata({**pa.Table.from_pandas(frame).schema.metadata, "mine": "yes"})
+
+    pq.write_table(table, tmp_path / "theirs.parquet")
+
+    write(tmp_path / "t", data=table)
+
+    found = pq.read_table(tmp_path / "t")
+    assert found.schema.equals(pq.read_table(tmp_path / "theirs.parquet").schema)
+    assert found.schema.metadata[b"mine"] == b"yes"
+    pd.testing.assert_frame_equal(found.to_pandas(), frame, check_categorical=False)
+
+
+def test_a_table_of_ours_that_pyarrow_read_is_written_again(tmp_path: Path) -> None:
+    """Encoded cells stay as they are, and so does the schema."""
+    write(tmp_path / "a", BLOBS, [{"id": 1, "blob": np.arange(3)}])
+
+    write(tmp_path / "b", data=pq.read_table(tmp_path / "a"))
+
+    assert ps.open(tmp_path / "b")[0]["blob"].tolist() == [0, 1, 2]
+
+
+def test_nothing_is_made_of_anything_else(tmp_path: Path) -> None:
+    """What is no data is refused, alone and among others."""
+    with pytest.raises(
+        ArgumentError, match=r"write got 5 \(int\) to write. Batches, rows, Arrow tables, data frames or an iter"
+    ):
+        write(tmp_path / "t", IDS, 5)
+    with pytest.raises(DataError, match=r"Row 1 is 5 \(int\). A mapping of names to cells"):
+        write(tmp_path / "t", IDS, [{"id": 0}, 5])
+    with (
+        write(tmp_path / "t", IDS) as table,
+        pytest.raises(DataError, match=r"Row 0 is \[1\] \(list\). A mapping of field names"),
+    ):
+        table.append([1])  # type: ignore[arg-type] # that is what is tested
+
+
+def test_a_refused_row_is_left_out_and_others_go_on(tmp_path: Path) -> None:
+    """Rows are counted as they were given, the refused ones too."""
+    with write(tmp_path / "t", IDS) as table:
+        for number in range(10):
+            try:
+                table.append({"id": "x" if number == 3 else number})
+            except DataError as error:
+                assert str(error).startswith("Row 3, field 'id': got 'x' (str);")  # noqa: PT017 - it must be there, as below
+        with pytest.raises(DataError, match="Row 11, field 'id': got 'y'"):
+            table.extend({"id": [10, "y"]})
+
+    assert table.num_rows == 9
+    assert ids_in(tmp_path / "t") == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+
+
+def test_arrays_may_be_filled_again_after_they_were_given(tmp_path: Path) -> None:
+    """A caller that reads every row into the same array gets every row."""
+    schema = Schema("Reused", [Field("a", np.int64, (4,)), Field("b", np.int64, (4,), Npy()), Field("c", np.int64)])
+    cell, column = np.zeros(4, np.int64), np.zeros(1, np.int64)
+
+    with write(tmp_path / "t", schema, row_group_rows=10, threads=2) as table:
+        for number in range(100):
+            cell[:] = column[:] = number
+            if number % 2:
+                table.append({"a": cell, "b": cell, "c": number})
+            else:
+                table.extend({"a": cell[None], "b": [cell], "c": column})
+
+    for number, row in enumerate(ps.open(tmp_path / "t")):
+        assert (row["a"].tolist(), row["b"].tolist(), int(row["c"])) == ([number] * 4, [number] * 4, number)
+
+
+# ----------------------------------------------------------------------------------------------------- all or nothing
+
+
+def test_an_exception_in_the_block_leaves_nothing(tmp_path: Path) -> None:
+    """Neither a table nor a trace beside it."""
+
+    def interrupted() -> None:
+        with write(tmp_path / "t", IDS, row_group_rows=1) as table:
+            table.extend({"id": range(100)})
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+
+    assert files_below(tmp_path) == []
+
+
+def test_a_generator_that_raises_leaves_the_old_table(tmp_path: Path) -> None:
+    """Whatever it gave before is gone, and what was there is still there."""
+    write(tmp_path / "t", IDS, {"id": [1, 2, 3]})
+    before = files_below(tmp_path)
+
+    def broken() -> Iterator[dict[str, int]]:
+        yield {"id": 9}
+        msg = "no more"
+        raise RuntimeError(msg)
+
+    for mode in ("append", "overwrite"):
+        with pytest.raises(RuntimeError, match="no more"):
+            write(tmp_path / "t", IDS, broken(), mode=mode)
+
+        assert files_below(tmp_path) == before
+
+
+def test_a_writer_that_nobody_holds_leaves_nothing(tmp_path: Path) -> None:
+    """One that is neither closed nor given up is given up when it is collected, and its threads end."""
+    for schema in (IDS, None):
+        table = write(tmp_path / "t", schema, row_group_rows=1, threads=2)
+        table.extend({"id": range(10)})
+        del table
+        gc.collect()
+
+        assert files_below(tmp_path) == []
+        assert [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")] == []
+
+
+def test_a_block_may_give_up_its_write(tmp_path: Path) -> None:
+    """Or close it before its end; either way the end of the block changes nothing."""
+    with write(tmp_path / "a", IDS, row_group_rows=1) as table:
+        table.extend({"id": range(10)})
+        table.abort()
+    with write(tmp_path / "b", IDS) as table:
+        table.append({"id": 1})
+        table.close()
+
+    assert not (tmp_path / "a").exists()
+    assert ids_in(tmp_path / "b") == [1]
+
+
+def test_nothing_is_seen_before_the_end(tmp_path: Path) -> None:
+    """Rows appear when the table is closed, and only then."""
+    table = write(tmp_path / "t", IDS, row_group_rows=1)
+    table.extend({"id": range(100)})
+
+    assert not (tmp_path / "t").exists()
+    table.close()
+    table.close()
+    assert ids_in(tmp_path / "t") == list(range(100))
+
+
+def test_a_write_that_has_ended_takes_no_rows(tmp_path: Path) -> None:
+    """Closed or given up, the message says which."""
+    closed, given_up = write(tmp_path / "a", IDS, []), write(tmp_path / "b", IDS)
+    given_up.abort()
+    given_up.abort()
+
+    with pytest.raises(ArgumentError, match=r"was closed. An open one was expected. Begin another"):
+        closed.append({"id": 1})
+    with pytest.raises(ArgumentError, match=r"was given up."):
+        given_up.extend({"id": [1]})
+    with pytest.raises(ArgumentError, match=r"was given up."):
+        given_up.close()
+    assert repr(closed) == f"penstock.Writer({str(tmp_path / 'a')!r}, num_rows=0, closed)"
+
+
+def test_a_cell_that_cannot_be_encoded_ends_the_write(tmp_path: Path) -> None:
+    """The next call or the end raises it, with the row, and nothing is left."""
+    table = write(tmp_path / "t", BLOBS)
+    for number in range(10):
+        table.append({"id": number, "blob": np.array([-1 if number == 5 else number])})
+
+    with pytest.raises(DataError, match=r"Row 5, field 'blob': Plain.* cannot encode it: minus one. Nothing was written."):
+        table.close()
+
+    assert files_below(tmp_path) == []
+
+
+def test_an_error_on_a_thread_is_raised_by_a_later_call(tmp_path: Path) -> None:
+    """A producer without end is stopped by it, and does not go on for nothing."""
+    table = write(tmp_path / "t", BLOBS, row_group_mb=0.1)
+
+    def produce() -> None:
+        table.append({"id": 0, "blob": np.array([-1])})
+        while True:
+            table.append({"id": 1, "blob": np.zeros(10_000, np.int64)})
+
+    with pytest.raises(DataError, match="Row 0, field 'blob'"):
+        produce()
+    with pytest.raises(ArgumentError, match="was given up"):
+        table.append({"id": 1, "blob": np.zeros(1, np.int64)})
+    assert files_below(tmp_path) == []
+
+
+def test_without_schema_and_rows_there_is_no_table(tmp_path: Path) -> None:
+    """Nothing says what its columns are."""
+    with pytest.raises(ArgumentError, match=r"Nothing was written to .*, and no schema was given. One was expected. Give it."):
+        write(tmp_path / "t", data=[])
+
+    assert files_below(tmp_path) == []
+
+
+def test_a_fast_producer_waits(tmp_path: Path) -> None:
+    """Rows that wait to be encoded are bounded, however many there are."""
+    alive, most = [0], 0
+    lock = threading.Lock()
+
+    def died() -> None:
+        with lock:
+            alive[0] -= 1
+
+    with write(tmp_path / "t", BLOBS, threads=1) as table:
+        for number in range(400):
+            blob = np.full(1 << 15, number)  # a quarter of a megabyte, 100 MB in all
+            blob.flags.writeable = False  # so that it is not copied
+            with lock:
+                alive[0] += 1
+            weakref.finalize(blob, died)
+            table.append({"id": number, "blob": blob})
+            del blob
+            most = max(most, alive[0])
+
+    assert most * 0.25 <= 6
+    assert table.num_rows == 400
+
+
+# ---------------------------------------------------------------------------------------------------------------- modes
+
+
+def test_a_table_that_is_there_is_refused_by_default(tmp_path: Path) -> None:
+    """Nothing is overwritten that nobody named."""
+    write(tmp_path / "t", IDS, {"id": [1]})
+
+    with pytest.raises(ArgumentError, match='mode="error" writes only where nothing is'):
+        write(tmp_path / "t", IDS, {"id": [2]})
+
+    assert ids_in(tmp_path / "t") == [1]
+
+
+def test_rows_are_appended(tmp_path: Path) -> None:
+    """With the same schema in any order of fields, or with none; and to nothing, which makes a table."""
+    schema = Schema("Two", [Field("id", np.int64), Field("x", np.int8, (2,), Npy())])
+    turned = Schema("Two", [schema["x"], schema["id"]])
+    rows: list[Any] = [{"id": number, "x": np.full(2, number, np.int8)} for number in range(4)]
+
+    write(tmp_path / "t", schema, rows[0], mode="append")
+    write(tmp_path / "t", turned, rows[1], mode="append")
+    write(tmp_path / "t", None, rows[2], mode="append")
+    write(tmp_path / "t", schema, {"id": [3], "x": rows[3]["x"][None]}, mode="append")
+
+    assert sorted((int(row["id"]), row["x"].tolist()) for row in ps.open(tmp_path / "t")) == [(n, [n, n]) for n in range(4)]
+    assert len({tuple(pq.read_schema(path).names) for path in (tmp_path / "t").glob("*.parquet")}) == 1
+
+
+def test_a_table_is_overwritten(tmp_path: Path) -> None:
+    """With another schema and other directories."""
+    write(tmp_path / "t", IDS, {"id": [1, 2]})
+
+    table = write(tmp_path / "t", BLOBS, [{"id": 3, "blob": np.zeros(1, np.int64)}], mode="overwrite", partition_by="id")
+
+    assert files_below(tmp_path / "t") == ["_common_metadata", table.files[0]]
+    assert ps.open(tmp_path / "t").schema.names == ("blob", "id")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ([Field("id", np.int32), Field("x", np.int8, (2,), Npy())], "'id' has dtype 'int32' and not 'int64'"),
+        ([Field("id", np.int64), Field("x", np.int8, (3,), Npy())], "'x' has shape [3] and not [2]"),
+        ([Field("id", np.int64), Field("x", np.int8, (2,))], "'x' has codec {'name': 'tensor'} and not {'name': 'npy'}"),
+        ([Field("id", np.int64, nullable=True), Field("x", np.int8, (2,), Npy())], "'id' has nullable True and not False"),
+        ([Field("id", np.int64)], "'x' is missing"),
+        ([Field("id", np.int64), Field("x", np.int8, (2,), Npy()), Field("y", str)], "'y' is not in the table"),
+    ],
+)
+def test_only_the_same_schema_is_appended(tmp_path: Path, fields: list[Field], message: str) -> None:
+    """What differs is told."""
+    write(tmp_path / "t", Schema("Two", [Field("id", np.int64), Field("x", np.int8, (2,), Npy())]), [])
+
+    with pytest.raises(ArgumentError) as caught:
+        write(tmp_path / "t", Schema("Two", fields), [], mode="append")
+
+    assert str(caught.value) == (
+        f"The schema is not that of {tmp_path / 't'}: {message}. The same was expected. Its columns are id, x. Change the "
+        'schema, leave it out, or replace the table with mode="overwrite".'
+    )
+
+
+def test_rows_are_appended_to_a_table_of_others(tmp_path: Path) -> None:
+    """A plain directory of Parquet files is taken by its Arrow types, and stays plain."""
+    (tmp_path / "t").mkdir()
+    pq.write_table(pa.table({"id": [1], "name": ["a"]}), tmp_path / "t" / "one.parquet")
+
+    write(tmp_path / "t", Schema("Given", [Field("id", np.int64), Field("name", str)]), {"id": 2, "name": "b"}, mode="append")
+    write(tmp_path / "t", None, pa.table({"id": [3], "name": ["c"]}), mode="append")
+    with pytest.raises(ArgumentError, match="'id' would be stored as int8 and is int64 there"):
+        write(tmp_path / "t", Schema("Given", [Field("id", np.int8), Field("name", str)]), [], mode="append")
+    with pytest.raises(ArgumentError, match="'name' would be stored as binary by Npy"):
+        write(tmp_path / "t", Schema("Given", [Field("id", np.int64), Field("name", np.int8, (2,), Npy())]), [], mode="append")
+
+    assert ids_in(tmp_path / "t") == [1, 2, 3]
+    assert not (tmp_path / "t" / "_common_metadata").exists()
+
+
+def test_an_arrow_table_is_appended_to_ours(tmp_path: Path) -> None:
+    """By its types: encoded cells and all."""
+    write(tmp_path / "t", BLOBS, [{"id": 1, "blob": np.arange(2)}])
+
+    write(tmp_path / "t", None, pa.table({"id": [2], "blob": [np.arange(3).tobytes()]}), mode="append")
+    write(tmp_path / "t", pq.read_schema(tmp_path / "t" / "_common_metadata"), {"id": 3, "blob": np.arange(4)}, mode="append")
+
+    assert sorted(len(row["blob"]) for row in ps.open(tmp_path / "t")) == [2, 3, 4]
+
+
+def test_a_petastorm_table_is_not_appended_to(tmp_path: Path) -> None:
+    """Its metadata counts row groups, and would be wrong."""
+    (tmp_path / "t").mkdir()
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "t" / "one.parquet")
+    foreign = pa.schema({"id": pa.int64()}, metadata={"dataset-toolkit.num_row_groups_per_file.v1": "{}"})
+    pq.write_metadata(foreign, tmp_path / "t" / "_common_metadata")
+
+    with pytest.raises(ArgumentError, match="is a Petastorm table, whose metadata counts the row groups"):
+        write(tmp_path / "t", IDS, [], mode="append")
+
+
+# ----------------------------------------------------------------------------------------------------------- partitions
+
+
+@st.composite
+def partitioned(draw: st.DrawFn) -> tuple[Any, list[Any]]:
+    """Draw a type of a partition column, and values of it."""
+    kinds: list[tuple[Any, st.SearchStrategy[Any]]] = [
+        (np.int16, st.integers(-(2**15), 2**15 - 1)),
+        (np.uint64, st.integers(0, 2**64 - 1)),
+        (np.bool_, st.booleans()),
+        (np.float64, st.floats(allow_nan=False)),
+        (np.float32, st.floats(width=32, allow_nan=False)),
+        (str, st.text(max_size=20)),
+        (dt.date, st.dates()),
+        (dt.datetime, st.datetimes(min_value=dt.datetime(1, 1, 1), max_value=dt.datetime(9999, 1, 1))),  # noqa: DTZ001
+    ]
+    dtype, values = draw(st.sampled_from(kinds))
+    return dtype, draw(st.lists(st.none() | values, min_size=1, max_size=8))
+
+
+@given(partitioned())
+def test_partitions_come_back(tmp_path_factory: pytest.TempPathFactory, drawn: tuple[Any, list[Any]]) -> None:
+    """Values of every type, nulls and odd letters too, by pyarrow and by us."""
+    dtype, values = drawn
+    place = tmp_path_factory.mktemp("drawn") / "t"
+    schema = Schema("Parts", [Field("part", dtype, nullable=True), Field("id", np.int64)])
+
+    write(place, schema, [{"part": value, "id": number} for number, value in enumerate(values)], partition_by=["part"])
+
+    stored = pq.read_schema(place / "_common_metadata").field("part").type
+    hive = pads.partitioning(pa.schema({"part": stored}), flavor="hive")
+    theirs = pads.dataset(place, format="parquet", partitioning=hive).to_table().sort_by("id")
+    found = sorted(((int(row["id"]), row) for row in ps.open(place).nulls(ps.Mask(), "part")), key=lambda pair: pair[0])
+    assert theirs.column("id").to_pylist() == list(range(len(values)))
+    assert theirs.column("part").to_pylist() == values
+    for (_, row), value in zip(found, values, strict=True):
+        assert row["part_valid"] == (value is not None)
+        assert value is None or row["part"] == (np.datetime64(value) if isinstance(value, dt.date) else value)
+
+
+def test_directories_are_named_as_hive_names_them(tmp_path: Path) -> None:
+    """Letters that mean something in paths are escaped, others are not; nulls have a name of their own."""
+    schema = Schema("Named", [Field("a b", str, nullable=True), Field("n", np.int8), Field("x", np.int8)])
+    rows = [{"a b": value, "n": 1, "x": 1} for value in ("mon/tue", "São Paulo", None, "50%=x", "")]
+
+    table = write(tmp_path / "t", schema, rows, partition_by=("a b", "n"))
+
+    assert sorted(str(Path(file).parent) for file in table.files) == sorted(
+        f"a b={name}/n=1" for name in ("mon%2Ftue", "São Paulo", "__HIVE_DEFAULT_PARTITION__", "50%25%3Dx", "")
+    )
+
+
+def test_partitions_of_an_arrow_table_keep_their_type(tmp_path: Path) -> None:
+    """The type of a column that no file holds stands in the stored schema."""
+    write(tmp_path / "t", data=pa.table({"part": pa.array(["1", "2"]), "id": [1, 2]}), partition_by="part")
+
+    assert sorted(str(row["part"]) for row in ps.open(tmp_path / "t")) == ["1", "2"]
+    assert ps.open(tmp_path / "t").schema["part"].dtype.kind in "OU"
+
+
+def test_many_partitions_need_few_files_open(tmp_path: Path) -> None:
+    """Rows of a hundred partitions, mixed, all arrive; files are few where row groups are."""
+    rng = np.random.default_rng(0)
+    parts = rng.integers(0, 100, 5000)
+    batch = {"id": np.arange(5000), "part": parts}
+    schema = Schema("Many", [Field("id", np.int64), Field("part", np.int64)])
+
+    with write(tmp_path / "t", schema, row_group_rows=10, partition_by="part") as table:
+        for start in range(0, 5000, 500):
+            table.extend({name: cells[start : start + 500] for name, cells in batch.items()})
+
+    found = pads.dataset(tmp_path / "t", partitioning="hive", format="parquet").to_table().sort_by("id")
+    assert found.column("id").to_pylist() == list(range(5000))
+    assert found.column("part").to_pylist() == parts.tolist()
+    assert len(table.files) >= 100
+
+
+def test_what_partitions_hold_together_is_bounded(tmp_path: Path) -> None:
+    """Row groups that are not full are written when all partitions together hold too much."""
+    schema = Schema("Wide", [*BLOBS, Field("part", np.int64)])
+    rows = ({"id": number, "blob": np.zeros(8192, np.int64), "part": number % 50} for number in range(500))
+
+    table = write(tmp_path / "t", schema, rows, row_group_mb=0.5, partition_by="part")
+
+    groups = [pq.read_metadata(tmp_path / "t" / file).row_group(0).num_rows for file in table.files]
+    assert min(groups) < 8
+    assert sum(pq.read_metadata(tmp_path / "t" / file).num_rows for file in table.files) == 500
+
+
+def test_large_blobs_go_to_their_partitions(tmp_path: Path) -> None:
+    """Large and small ones in turn, each with its row."""
+    schema = Schema("Wide", [*BLOBS, Field("part", str)])
+    rows = [{"id": number, "blob": np.full(1 + 5000 * (number % 3), number), "part": "abc"[number % 2]} for number in range(30)]
+
+    write(tmp_path / "t", schema, rows, partition_by="part")
+
+    for row in ps.open(tmp_path / "t"):
+        number = int(row["id"])
+        assert row["part"] == "abc"[number % 2]
+        assert row["blob"].tolist() == [number] * (1 + 5000 * (number % 3))
+
+
+def test_an_empty_partitioned_table_is_appended_to(tmp_path: Path) -> None:
+    """Its one file lies where nulls would, so that its directories tell the partition columns."""
+    schema = Schema("Empty", [Field("part", str), Field("id", np.int64)])
+    write(tmp_path / "t", schema, [], partition_by="part")
+
+    write(tmp_path / "t", schema, [{"part": "a", "id": 1}], partition_by="part", mode="append")
+
+    assert ps.open(tmp_path / "t").num_rows == 1
+    with pytest.raises(ArgumentError, match=r"write got partition_by=\(\), and the directories of .* are named by \('part',\)"):
+        write(tmp_path / "t", schema, [], mode="append")
+
+
+@pytest.mark.parametrize(
+    ("partition_by", "error", "message"),
+    [
+        ("prt", ColumnNotFoundError, "Column 'prt' is not in the schema. Columns: part, id, x. Did you mean 'part'?"),
+        (
+            "x",
+            ArgumentError,
+            "write got partition_by='x', which is stored as binary. Numbers, text, booleans and dates were expected.",
+        ),
+        (("part", "part"), ArgumentError, "Different ones were expected, and one left for the files. Leave some out."),
+        (("part", "id", "x"), ArgumentError, "write got partition_by='x'"),
+    ],
+)
+def test_not_everything_names_directories(tmp_path: Path, partition_by: Any, error: type[Exception], message: str) -> None:
+    """Fields that cannot, or that are not there, are refused before anything is written."""
+    schema = Schema("Parts", [Field("part", str), Field("id", np.int64), Field("x", np.int8, (2,), Npy())])
+
+    with pytest.raises(error) as caught:
+        write(tmp_path / "t", schema, [], partition_by=partition_by)
+
+    assert message in str(caught.value)
+    assert files_below(tmp_path) == []
+
+
+def test_the_name_of_nulls_is_no_value(tmp_path: Path) -> None:
+    """A text that would be read as a null is refused."""
+    schema = Schema("Parts", [Field("part", str), Field("id", np.int64)])
+
+    with pytest.raises(
+        DataError, match="Partition field 'part' has the value '__HIVE_DEFAULT_PARTITION__', which is how a null"
+    ):
+        write(tmp_path / "t", schema, [{"part": "__HIVE_DEFAULT_PARTITION__", "id": 1}], partition_by="part")
+
+
+# -------------------------------------------------------------------------------------------------------------- the rest
+
+
+def test_other_readers_read_what_was_written(tmp_path: Path) -> None:
+    """Pandas and DuckDB see numbers, text and bytes."""
+    duckdb = pytest.importorskip("duckdb")
+    schema = Schema("Read", [*BLOBS, Field("name", str), Field("tensor", np.float32, (2,))])
+    rows = [
+        {"id": number, "blob": np.arange(number), "name": f"n{number}", "tensor": np.ones(2, np.float32)} for number in range(5)
+    ]
+
+    table = write(tmp_path / "t", schema, rows, row_group_rows=2)
+
+    path = str(tmp_path / "t" / table.files[0])
+    frame = pd.read_parquet(path)
+    found = duckdb.sql(f"select id, blob, name, tensor from '{path}' order by id").fetchall()  # noqa: S608 - our own path
+    assert frame["blob"].tolist() == [np.arange(number).tobytes() for number in range(5)]
+    assert [row[1] for row in found] == frame["blob"].tolist()
+    assert [row[2] for row in found] == ["n0", "n1", "n2", "n3", "n4"]
+    assert [list(row[3]) for row in found] == [[1, 1]] * 5
+
+
+def test_a_table_is_written_to_any_filesystem(tmp_path: Path) -> None:
+    """By URL, by pyarrow's filesystems and by fsspec's, with all that goes with it."""
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    inside = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+
+    write(f"file://{tmp_path}/a", IDS, {"id": [1]})
+    write("b", IDS, {"id": [2]}, filesystem=inside)
+    write("memory://test-write/c", IDS, {"id": [3]})
+    write("/test-write/c", IDS, {"id": [4]}, filesystem=memory, mode="append")
+
+    assert (ids_in(tmp_path / "a"), ids_in(tmp_path / "b")) == ([1], [2])
+    assert sorted(int(row["id"]) for row in ps.open("memory://test-write/c")) == [3, 4]
+    memory.rm("/test-write", recursive=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "replace"}, "mode='replace' is not known."),
+        ({"row_group_mb": 0}, "write got row_group_mb=0. A number of megabytes above 0 was expected."),
+        ({"file_mb": "large"}, "write got file_mb='large'."),
+        ({"row_group_rows": 1.5}, "write got row_group_rows=1.5. A whole number from 1 on was expected."),
+        ({"compression": "zip"}, "write got compression='zip'. One of none, snappy, gzip, brotli, zstd, lz4 was expected."),
+        ({"threads": 0}, "write got threads=0. A whole number from 1 on was expected."),
+        ({"schema": {"id": int}}, "A penstock.Schema or a pyarrow.Schema was expected."),
+        ({"source": ["a", "b"]}, "write got ['a', 'b'] to write to. The path or URL of one directory was expected."),
+        ({"source": ""}, "write got '' to write to."),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    """Before anything is begun."""
+    with pytest.raises(ArgumentError) as caught:
+        write(**{"source": tmp_path / "t", "schema": IDS, "data": [], **options})
+
+    assert message in str(caught.value)
+    assert files_below(tmp_path) == []
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "brotli", "zstd", "lz4", None])
+def test_every_compression_is_read_back(tmp_path: Path, compression: str | None) -> None:
+    """Whatever is chosen for columns that are not compressed already."""
+    write(
+        tmp_path / "t",
+        BLOBS,
+        [{"id": number, "blob": np.zeros(100, np.int64)} for number in range(10)],
+        compression=compression,
+    )
+
+    assert ids_in(tmp_path / "t") == list(range(10))
+
+
+def test_progress_is_told_when_asked_and_only_then(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line on standard error at the end; nothing otherwise."""
+    write(tmp_path / "a", IDS, {"id": [1, 2, 3]})
+    assert capsys.readouterr() == ("", "")
+
+    write(tmp_path / "b", IDS, {"id": [1, 2, 3]}, progress=True)
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "3 rows" in err.replace("\n", " ")
+
+
+def test_the_stored_schema_is_json(tmp_path: Path) -> None:
+    """Whoever looks sees what the columns are, without Penstock."""
+    write(tmp_path / "t", IDS, [])
+
+    told = json.loads(pq.read_schema(tmp_path / "t" / "_common_metadata").metadata[KEY])
+    assert told["fields"] == [{"name": "id", "dtype": "int64", "shape": [], "nullable": False, "codec": {"name": "scalar"}}]

@@ -1,0 +1,171 @@
+"""Datasets for people who bring their own `DataLoader`: as a stream, or by number."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils import data
+
+from penstock._engine.leg import check_rows
+from penstock._engine.loader import Batches
+from penstock.dataset import Dataset
+from penstock.errors import ArgumentError
+from penstock.model import Position
+from penstock.policies import Offsets
+from penstock.torch._elsewhere import received, renewed, sent
+from penstock.torch._frameworks import refuse_accelerate
+from penstock.torch._tensors import Tensors, owned
+
+__all__ = ["IterableDataset", "LoaderDataset", "MapDataset"]
+
+
+class IterableDataset(data.IterableDataset[dict[str, Any]]):
+    """A dataset as torch's stream of rows, or of batches: `DataLoader(IterableDataset(ds.batch(32)), batch_size=None)`.
+
+    With `num_workers=W`, worker w yields batches w, w + W, w + 2W and so on, so that what arrives is in the order of no
+    workers at all. Each worker reads every window, and decodes its own batches only; `penstock.torch.loader` reads all of
+    it once. Which rank reads what is the dataset's own `.shard()`, never guessed from the environment.
+
+    Every iteration is the same epoch, until `set_epoch` says another.
+
+    Args:
+        ds: What to read.
+        jagged: Columns that become nested tensors of jagged layout.
+
+    Raises:
+        ArgumentError: If it is no dataset.
+
+    Example:
+        >>> from penstock.testing import example
+        >>> [row["id"].item() for row in IterableDataset(example().limit(3))]
+        [0, 1, 2]
+    """
+
+    _of_a_loader = False
+
+    def __init__(self, ds: Dataset, *, jagged: Iterable[str] = ()) -> None:
+        """Store the question."""
+        super().__init__()
+        self.ds, self.tensors, self._process = _checked(ds), Tensors.of(jagged), os.getpid()
+        self._epoch = torch.zeros((), dtype=torch.int64)
+        if not self._of_a_loader:
+            # Workers that live on from epoch to epoch see it change.
+            self._epoch.share_memory_()  # type: ignore[no-untyped-call]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration that of another epoch, in workers that run already too."""
+        self._epoch.fill_(int(epoch))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield this worker's part of the epoch."""
+        self._check()
+        if self._process != os.getpid():
+            self.ds, self._process = renewed(self.ds), os.getpid()
+        table, question = self.ds._table, self.ds._question  # noqa: SLF001 - a dataset has no other parts
+        batches = Batches(table, question, Position(epoch=int(self._epoch)), self.tensors)
+        check_rows(batches.planned.plan, question)
+        worker = data.get_worker_info()
+        if worker is None:
+            return batches
+        batches.only(worker.id, worker.num_workers)
+        return map(owned, batches)
+
+    def __len__(self) -> int:
+        """Return how many batches, or rows, an epoch has.
+
+        Raises:
+            TypeError: If it has no length.
+        """
+        return len(self.ds)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs."""
+        self._check()
+        return {"ds": sent(self.ds), "tensors": self.tensors, "epoch": self._epoch}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what another process sent."""
+        self.ds, self.tensors, self._process = received(state["ds"]), state["tensors"], os.getpid()
+        self._epoch = state["epoch"]
+
+    def _check(self) -> None:
+        """Refuse to be dealt out a second time, or behind a loader's back."""
+        if self._of_a_loader or self.ds._question.world_size > 1:  # noqa: SLF001 - a dataset has no other parts
+            refuse_accelerate()
+
+
+class LoaderDataset(IterableDataset):
+    """The dataset that a loader shows to those who look at it, and does not iterate over itself."""
+
+    _of_a_loader = True
+
+
+class MapDataset(data.Dataset[dict[str, Any]]):
+    """A dataset as torch's dataset by number, for samplers of others: rows in stored order, by their number.
+
+    Rows by number cost a read of their row group each, unless a batch of them is fetched at once, as torch does.
+
+    Args:
+        ds: What to read, neither shuffled nor batched, sharded or repeated.
+
+    Raises:
+        ArgumentError: If it is one of these, or has a column that only batches have.
+
+    Example:
+        >>> from penstock.testing import example
+        >>> rows = MapDataset(example())
+        >>> len(rows), rows[3]["id"]
+        (10, tensor(3))
+    """
+
+    def __init__(self, ds: Dataset) -> None:
+        """Store the question."""
+        question = _checked(ds)._question  # noqa: SLF001 - a dataset has no other parts
+        if question.shuffled or question.size is not None or question.world_size > 1 or question.epochs != 1:
+            msg = (
+                f"MapDataset got {ds!r}, which is shuffled, batched, sharded or repeated. Rows by number are in stored order, "
+                "and samplers do all that. Leave .shuffle(), .batch(), .shard() and .repeat() out."
+            )
+            raise ArgumentError(msg)
+        flat = [column.name for column in question.policies if isinstance(column.ragged, Offsets)]
+        if flat:
+            msg = (
+                f"Column {flat[0]!r} comes as Offsets(), which only a batch has, and MapDataset hands out rows. Leave the "
+                "policy out, or give it Pad(length=...)."
+            )
+            raise ArgumentError(msg)
+        self.ds, self.tensors, self._process = ds, Tensors(), os.getpid()
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.ds.num_rows
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return a row."""
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Return several rows, each row group read once."""
+        if self._process != os.getpid():
+            self.ds, self._process = renewed(self.ds), os.getpid()
+        found = self.ds.take([int(index) for index in indices])
+        rows = ({name: values[row] for name, values in found.items()} for row in range(len(indices)))
+        return [self.tensors.batch(row) for row in rows]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs."""
+        return {"ds": sent(self.ds)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what another process sent."""
+        self.ds, self.tensors, self._process = received(state["ds"]), Tensors(), os.getpid()
+
+
+def _checked(ds: Dataset) -> Dataset:
+    if not isinstance(ds, Dataset):
+        msg = f"{type(ds).__name__} was given. A penstock dataset was expected. Give one: penstock.open(url)."
+        raise ArgumentError(msg)
+    return ds

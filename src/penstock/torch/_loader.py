@@ -1,0 +1,237 @@
+"""The loader: torch's own class, with the engine's iterator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import data
+
+from penstock._engine.loader import Batches
+from penstock._engine.loader import Loader as Engine
+from penstock._engine.state import State
+from penstock._engine.together import agreed
+from penstock.dataset import Dataset
+from penstock.errors import ArgumentError
+from penstock.torch._datasets import LoaderDataset
+from penstock.torch._frameworks import Epochs, is_lightning, is_watched, refuse_lightning, told_accelerate
+from penstock.torch._group import check_ranks, ranks
+from penstock.torch._tensors import Tensors
+
+__all__ = ["Loader", "loader"]
+
+
+def loader(
+    ds: Dataset,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    process_group: Any = None,
+    pin_memory: bool = False,
+    device: torch.device | str | None = None,
+    jagged: Iterable[str] = (),
+) -> Loader:
+    """Return a torch `DataLoader` over a dataset: dicts of tensors, sharded by rank, epoch after epoch, resumable.
+
+    Each `iter()` is the next epoch. With a process group all ranks must call this, since they agree here on what is read:
+    rank 0 looks at the table and tells the others, and each counts its share of the rows that pass a filter.
+
+    Args:
+        ds: What to read; its clauses, `batch` among them, say in which form.
+        rank: Which of `world_size` readers this is, where neither a process group nor torchrun's environment shall say.
+            Ranks that need the same data, as those of tensor parallelism, give the same number.
+        world_size: How many readers there are.
+        process_group: The group of data-parallel ranks, where it is not that of all processes. With `rank` and `world_size`
+            beside it, the processes that agree on what is read.
+        pin_memory: Whether tensors are put in pinned memory.
+        device: Where tensors are moved to.
+        jagged: Columns that become nested tensors of jagged layout; they need `.ragged(penstock.Offsets(), ...)`.
+
+    Raises:
+        ArgumentError: If rank and world_size are not given together, or ranks ask different questions.
+
+    Example:
+        >>> from penstock.testing import example
+        >>> batches = loader(example().select("id").shuffle(seed=1).batch(4, last="uneven"))
+        >>> len(batches), batches.batch_size
+        (3, 4)
+        >>> [batch["id"].tolist() for batch in batches]
+        [[0, 2, 9, 4], [1, 6, 5, 3], [8, 7]]
+    """
+    if not isinstance(ds, Dataset):
+        msg = f"loader got {type(ds).__name__}. A dataset was expected. Give one: penstock.open(url).batch(32)."
+        raise ArgumentError(msg)
+    tensors, found = Tensors.of(jagged), ranks(rank, world_size, process_group)
+    question = ds._question  # noqa: SLF001 - a dataset has no other parts
+    dealt = question.world_size > 1
+    if dealt and found.size > 1 and (question.rank, question.world_size) != (found.rank, found.size):
+        msg = (
+            f"The dataset is rank {question.rank} of {question.world_size} by .shard(), and this process is rank {found.rank} "
+            f"of {found.size}. They must be the same. Leave .shard() out, or give the loader rank= and world_size=."
+        )
+        raise ArgumentError(msg)
+    if not dealt:
+        ds = ds.shard(found.rank, found.size, lanes=question.lanes)
+    if found.group is not None:
+        ds = Dataset(agreed(ds._table, ds._question, found.group), ds._question)  # noqa: SLF001 - the same
+    made = Loader(ds, pin_memory=pin_memory, device=device, jagged=tensors.jagged)
+    made._assumed = found.assumed and not dealt  # noqa: SLF001 - nobody else need know
+    return made
+
+
+class Loader(data.DataLoader[dict[str, Any]]):
+    """A `torch.utils.data.DataLoader` whose iterator is the engine's; `loader` makes one.
+
+    Example:
+        >>> from penstock.testing import example
+        >>> first = loader(example().select("id").batch(4))
+        >>> batches = iter(first)
+        >>> _ = next(batches)
+        >>> again = loader(example().select("id").batch(4))
+        >>> again.load_state_dict(first.state_dict())
+        >>> next(iter(again))["id"]
+        tensor([4, 5, 6, 7])
+    """
+
+    # Accelerate takes loaders apart and builds others from their datasets, unless they say that this has been done.
+    _is_accelerate_prepared = True
+    # It saves and loads their states with those of the model, if they say that they have one.
+    use_stateful_dataloader = True
+    end_of_dataloader = False
+    remainder = -1
+
+    def __init__(
+        self,
+        dataset: Dataset | LoaderDataset,
+        *,
+        pin_memory: bool = False,
+        device: torch.device | str | None = None,
+        jagged: Iterable[str] = (),
+        sampler: None = None,
+        batch_sampler: None = None,
+    ) -> None:
+        """Store the question, and what tensors are to be; there are no samplers, whoever names them."""
+        shown = LoaderDataset(dataset, jagged=jagged) if isinstance(dataset, Dataset) else dataset
+        super().__init__(shown, batch_size=None, sampler=sampler, batch_sampler=batch_sampler, pin_memory=pin_memory)
+        self.device = None if device is None else torch.device(device)
+        self._question = shown.ds._question  # noqa: SLF001 - a dataset has no other parts
+        self._engine = Engine(shown.ds._table, self._question, shown.tensors)  # noqa: SLF001 - the same
+        self._assumed = False
+        self._expected: int | None = None
+
+    @property
+    def batch_size(self) -> Any:
+        """Rows of a batch; None for single rows, and for row groups, which differ."""
+        size = self._question.size if hasattr(self, "_question") else None
+        return size if isinstance(size, int) else None
+
+    @batch_size.setter
+    def batch_size(self, _: Any) -> None:
+        """Take what torch says, which does not count here."""
+
+    @property
+    def sampler(self) -> Any:
+        """What those who speak to samplers are shown; rows are dealt by the engine."""
+        return Epochs(self._expect)
+
+    @sampler.setter
+    def sampler(self, _: Any) -> None:
+        """Take what torch says, which does not count here."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:  # type: ignore[override] # torch promises a class of its own
+        """Return the batches of the next epoch.
+
+        Raises:
+            ArgumentError: If torch.distributed has been initialised since, and has other ranks.
+            EmptyDatasetError: If there is nothing, or too little, to hand out.
+        """
+        if self._assumed:
+            check_ranks(self._question.world_size)
+        self._begin_expected()
+        begun = iter(self._engine)
+        batches: Iterator[dict[str, Any]] = self._late(begun) if is_lightning() else begun
+        if self.device is not None or self.pin_memory:
+            batches = _moved(batches, self.device, pin=self.pin_memory)
+        if is_watched():
+            sized = not self._question.lazy and self._question.epochs is not None
+            batches = told_accelerate(self, batches, len(begun) if sized else None)
+        return batches
+
+    def _expect(self, epoch: int) -> None:
+        """Note which epoch Lightning says; where one iteration has several, it counts those together."""
+        if self._question.epochs is not None:
+            self._expected = epoch * self._question.epochs
+
+    def _begin_expected(self) -> None:
+        """Make the next iteration that of the epoch that Lightning said."""
+        if self._expected is not None:
+            self._engine.set_epoch(self._expected)
+        self._expected = None
+
+    def _late(self, begun: Batches) -> Iterator[dict[str, Any]]:
+        """Yield batches; Lightning, where it goes on from the end of an epoch, says after `iter()` which epoch it is."""
+        if self._expected not in (None, begun.start.epoch):
+            self._begin_expected()
+            begun = iter(self._engine)
+        self._expected = None
+        try:
+            yield from begun
+        finally:
+            begun.close()
+
+    def __len__(self) -> int:
+        """Return how many batches the next `iter()` yields.
+
+        Raises:
+            TypeError: If it has no length: it repeats without end, or filters on the fly.
+        """
+        return len(self._engine)
+
+    def state_dict(self) -> State:
+        """Return how far the reading has come, as JSON can hold it.
+
+        Raises:
+            ArgumentError: If Lightning asks for it of a loader without length.
+        """
+        if self._question.lazy or self._question.epochs is None:
+            refuse_lightning()
+        return self._engine.state_dict()
+
+    def state_at(self, step: int) -> State:
+        """Return the state after `step` batches of the iteration that runs, for whoever fetches ahead of the training.
+
+        Raises:
+            ArgumentError: If the iteration has not so many steps.
+        """
+        return self._engine.state_at(step)
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Go on where a state says: that of any rank, or a list of those of all ranks.
+
+        Raises:
+            StateError: If the state is damaged, or was saved over another table, order or question.
+        """
+        self._engine.load_state_dict(state)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next `iter()` begin this epoch; a state loaded inside of the same epoch stays.
+
+        Raises:
+            ArgumentError: If it is no number from 0 on.
+        """
+        self._engine.set_epoch(epoch)
+
+
+def _moved(batches: Iterator[dict[str, Any]], device: torch.device | None, *, pin: bool) -> Iterator[dict[str, Any]]:
+    """Yield batches moved to pinned memory, or to a device."""
+    for batch in batches:
+        yield {name: _placed(value, device, pin=pin) for name, value in batch.items()}
+
+
+def _placed(tensor: Any, device: torch.device | None, *, pin: bool) -> Any:
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
+    # torch.accelerator is younger than the oldest torch that is supported.
+    tensor = tensor.pin_memory() if pin and getattr(torch, "accelerator", torch.cuda).is_available() else tensor
+    return tensor if device is None else tensor.to(device, non_blocking=pin)

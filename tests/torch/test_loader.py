@@ -1,0 +1,631 @@
+"""The loader in one process: torch's class, the engine's order, tensors that are the consumer's own."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gc
+import json
+import threading
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from strategies import Case, cases, rows
+
+import penstock as ps
+from penstock.errors import ArgumentError, EmptyDatasetError, MapError, StateError
+from penstock.testing import MemoryFormat, example
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.torch
+
+LASTS = st.sampled_from(["drop", "pad", "wrap", "uneven"])
+
+
+def listed(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a batch of tensors, or of arrays, as lists."""
+    return {name: values.tolist() if hasattr(values, "tolist") else values for name, values in batch.items()}
+
+
+def lists(batches: Any) -> list[dict[str, Any]]:
+    """Return batches as lists."""
+    return [listed(batch) for batch in batches]
+
+
+def ids(batches: Any) -> list[list[int]]:
+    """Return the ids of each batch."""
+    return [batch["id"].tolist() for batch in batches]
+
+
+def one(column: pa.Array | list[Any], name: str = "x") -> ps.Dataset:
+    """Return a table of one column and an id, in row groups of three."""
+    table = pa.table({"id": pa.array(range(len(column))), name: column})
+    return MemoryFormat.of(table, row_group_rows=3).open()
+
+
+def stored(place: Path, count: int = 120, group: int = 10) -> ps.Dataset:
+    """Return a table of real files."""
+    for at in range(2):
+        part = rows(range(at * count // 2, (at + 1) * count // 2))
+        pq.write_table(part, place / f"{at}.parquet", row_group_size=group)
+    return ps.open(place)
+
+
+def threads() -> list[str]:
+    """Return the names of our threads that are alive."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")]
+
+
+def test_it_is_a_dataloader_of_torch() -> None:
+    """Whoever asks finds torch's class, and a dataset of torch in it."""
+    loader = ps.torch.loader(example().batch(4))
+
+    assert isinstance(loader, torch.utils.data.DataLoader)
+    assert isinstance(loader, ps.torch.Loader)
+    assert isinstance(loader.dataset, torch.utils.data.IterableDataset)
+    assert (loader.num_workers, loader.drop_last, loader.batch_sampler) == (0, False, None)
+    assert isinstance(loader.sampler, torch.utils.data.Sampler)
+    assert next(iter(loader.sampler)) is None
+
+
+@pytest.mark.parametrize(
+    ("ds", "batches", "size"),
+    [
+        (example().batch(4), 3, 4),
+        (example().batch(4, last="drop"), 2, 4),
+        (example().shuffle().batch(3), 3, 3),
+        (example().batch("row_group"), 3, None),
+        (example(), 10, None),
+        (example().batch(4).repeat(2), 6, 4),
+    ],
+)
+def test_length_and_batch_size_are_exact(ds: ps.Dataset, batches: int, size: int | None) -> None:
+    """`len` is what comes, and `batch_size` counts rows."""
+    loader = ps.torch.loader(ds)
+
+    assert (len(loader), loader.batch_size) == (batches, size)
+    assert len(list(loader)) == batches
+
+
+def test_the_length_is_that_of_the_rest_after_a_resume() -> None:
+    """What is left of an epoch has the length that is left, and the next one its own."""
+    loader = ps.torch.loader(example().batch(2))
+    loader.load_state_dict(loader.state_at(2))
+
+    assert len(loader) == 3
+    assert ids(loader) == [[4, 5], [6, 7], [8, 9]]
+    assert len(loader) == 5
+
+
+@given(cases(), st.integers(1, 5), LASTS, st.integers(0, 2))
+def test_it_gives_what_plain_iteration_gives(case: Case, size: int, last: Any, epoch: int) -> None:
+    """In every epoch, values and order are those of the NumPy loader."""
+    assume(case.ids)
+    size = min(size, len(case.ids)) if last == "drop" else size
+    plain, loader = (make(case.dataset().batch(size, last=last)) for make in (ps.loader, ps.torch.loader))
+    plain.set_epoch(epoch)
+    loader.set_epoch(epoch)
+
+    for _ in range(2):
+        assert lists(loader) == lists(plain)
+
+
+@pytest.mark.parametrize(
+    ("column", "dtype", "expected"),
+    [
+        *((pa.array([1, 2], kind), str(kind), [1, 2]) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())),
+        *((pa.array([1, 2], kind), str(kind), [1, 2]) for kind in (pa.uint8(), pa.uint16(), pa.uint32())),
+        (pa.array([1, 2**64 - 1], pa.uint64()), "uint64", [1, 2**64 - 1]),
+        (pa.array(np.array([1.5, 2], np.float16)), "float16", [1.5, 2.0]),
+        (pa.array([1.5, 2], pa.float32()), "float32", [1.5, 2.0]),
+        (pa.array([1.5, 2], pa.float64()), "float64", [1.5, 2.0]),
+        (pa.array([True, False]), "bool", [True, False]),
+        (pa.array([dt.date(1970, 1, 3), dt.date(1970, 1, 1)]), "int64", [2, 0]),
+        (pa.array([5, 6], pa.timestamp("us")), "int64", [5, 6]),
+        (pa.array([5, 6], pa.duration("ns")), "int64", [5, 6]),
+        (pa.array([5, 6], pa.time32("s")), "int64", [5, 6]),
+        (pa.array([[1, 2], [3, 4]], pa.list_(pa.int16(), 2)), "int16", [[1, 2], [3, 4]]),
+    ],
+    ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
+)
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_numbers_become_tensors_of_their_type(column: pa.Array, dtype: str, expected: list[Any], shuffled: bool) -> None:  # noqa: FBT001 - pytest gives it by name
+    """No type is widened or narrowed; dates, moments and durations are whole numbers in their unit."""
+    ds = one(column)
+    batch = next(iter(ps.torch.loader((ds.shuffle(seed=1) if shuffled else ds).batch(2))))
+
+    assert batch["x"].dtype == getattr(torch, dtype)
+    assert [value for _, value in sorted(zip(batch["id"].tolist(), batch["x"].tolist(), strict=True))] == expected
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (["a", None], ["a", None]),
+        ([b"a", b""], [b"a", b""]),
+        ([Decimal("1.50"), None], [Decimal("1.50"), None]),
+        (pa.nulls(2), [None, None]),
+        ([{"a": 1}, None], [{"a": 1}, None]),
+    ],
+)
+def test_text_and_objects_become_lists(column: Any, expected: list[Any]) -> None:
+    """What torch has no type for arrives as a list of Python's objects."""
+    batch = next(iter(ps.torch.loader(one(column).batch(2))))
+
+    assert batch["x"] == expected
+
+
+def test_a_row_has_tensors_without_dimensions() -> None:
+    """Of a dataset without batches come rows: numbers as tensors of no dimension, text as it is."""
+    row = next(iter(ps.torch.loader(example())))
+
+    assert (row["id"].shape, row["id"].dtype, row["x"].item(), row["label"]) == (torch.Size([]), torch.int64, 0.0, "even")
+
+
+def test_cells_of_a_row_that_differ_in_length_are_tensors_of_their_own() -> None:
+    """Only batches need lists of one length."""
+    found = list(ps.torch.loader(one([[1], [2, 3], []])))
+
+    assert [row["x"].tolist() for row in found] == [[1], [2, 3], []]
+
+
+def test_what_a_map_returns_becomes_tensors() -> None:
+    """Strides that torch does not have, memory that may not be written to and foreign byte orders are copied."""
+
+    def changed(batch: Mapping[str, Any]) -> dict[str, Any]:
+        numbers = batch["id"]
+        return {
+            "backwards": numbers[::-1],
+            "broadcast": np.broadcast_to(np.int16(7), (len(numbers), 2)),
+            "foreign": numbers.astype(">i4"),
+            "moments": np.array(["1970-01-02"] * len(numbers), ">M8[D]"),
+            "text": np.array(["a"] * len(numbers)),
+        }
+
+    batch = next(iter(ps.torch.loader(example().batch(2).map(changed))))
+    batch["broadcast"][0, 0] = 1
+
+    assert listed(batch) == {
+        "backwards": [1, 0],
+        "broadcast": [[1, 7], [7, 7]],
+        "foreign": [0, 1],
+        "moments": [1, 1],
+        "text": ["a", "a"],
+    }
+
+
+def test_a_type_that_torch_has_not_is_an_error_with_the_way_out() -> None:
+    """The column is named, and what can be done."""
+    ds = example().batch(2).map(lambda batch: {"wide": batch["x"].astype(np.longdouble)})
+
+    with pytest.raises(ArgumentError) as caught:
+        next(iter(ps.torch.loader(ds)))
+    assert str(caught.value) == (
+        f"Column 'wide' is {np.dtype(np.longdouble)}, of which torch has no tensors. Numbers, booleans, dates and times become "
+        "tensors. Leave it out with .select(...), or turn it into such in a .map()."
+    )
+
+
+RAGGED = [[1], [2, 3], [], [4, 5, 6]]
+
+
+def test_lists_of_different_lengths_are_an_error_that_names_the_options() -> None:
+    """Nothing is guessed: the user says whether they are filled up or nested."""
+    with pytest.raises(ArgumentError) as caught:
+        next(iter(ps.torch.loader(one(RAGGED).batch(4))))
+    assert str(caught.value) == (
+        "Column 'x' holds arrays that may differ in shape, which no tensor does. Say what becomes of them: "
+        ".ragged(penstock.Pad(), 'x'), or .ragged(penstock.Offsets(), 'x') and jagged=['x'] for a nested tensor, or "
+        ".ragged(penstock.Resize(height, width), 'x') for images."
+    )
+
+
+def test_arrays_inside_of_arrays_are_found_too() -> None:
+    """A list of fixed length around lists that differ is no way around the question."""
+    column = pa.array([[[1], [2, 3]]] * 3, pa.list_(pa.list_(pa.int64()), 2))
+
+    with pytest.raises(ArgumentError, match=r"\.ragged\(penstock\.Pad\(\), 'x'\)"):
+        next(iter(ps.torch.loader(one(column).batch(2))))
+
+
+def test_lists_are_filled_up_on_request() -> None:
+    """`Pad` gives one tensor and one of lengths."""
+    batch = next(iter(ps.torch.loader(one(RAGGED).batch(4).ragged(ps.Pad(-1), "x"))))
+
+    assert batch["x"].tolist() == [[1, -1, -1], [2, 3, -1], [-1, -1, -1], [4, 5, 6]]
+    assert batch["x_length"].tolist() == [1, 2, 0, 3]
+
+
+def test_lists_are_nested_tensors_on_request() -> None:
+    """`Offsets` and `jagged=` give one tensor of jagged layout, and no offsets beside it."""
+    ds = one(RAGGED).batch(4).ragged(ps.Offsets(), "x")
+    flat = next(iter(ps.torch.loader(ds)))
+    batch = next(iter(ps.torch.loader(ds, jagged=["x"])))
+
+    assert listed(flat) == {"id": [0, 1, 2, 3], "x": [1, 2, 3, 4, 5, 6], "x_offsets": [0, 1, 3, 3, 6]}
+    assert sorted(batch) == ["id", "x"]
+    assert (batch["x"].is_nested, batch["x"].layout) == (True, torch.jagged)
+    assert [part.tolist() for part in batch["x"].unbind()] == RAGGED
+
+
+@pytest.mark.parametrize(
+    ("jagged", "complaint"),
+    [
+        ("x", "jagged='x' was given. A list of columns was expected. Give one: jagged=['x']."),
+        (
+            ["x"],
+            "Column 'x' is to be a jagged tensor, and has no offsets. Columns: id, x, x_length. Ask for them: "
+            ".ragged(penstock.Offsets(), 'x').",
+        ),
+    ],
+)
+def test_jagged_needs_a_list_of_columns_with_offsets(jagged: Any, complaint: str) -> None:
+    """What is missing is said."""
+    with pytest.raises(ArgumentError) as caught:
+        next(iter(ps.torch.loader(one(RAGGED).batch(4).ragged(ps.Pad(), "x"), jagged=jagged)))
+    assert str(caught.value) == complaint
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (ps.Fill(-1), {"x": [1, -1]}),
+        (ps.Mask(), {"x": [1, 0], "x_valid": [True, False]}),
+    ],
+)
+def test_nulls_follow_the_policy_of_their_column(policy: Any, expected: dict[str, Any]) -> None:
+    """Filled, or marked in a tensor beside."""
+    batch = next(iter(ps.torch.loader(one([1, None]).select("x").batch(2).nulls(policy, "x"))))
+
+    assert listed(batch) == expected
+
+
+def test_nulls_without_a_policy_are_an_error_that_names_it() -> None:
+    """A tensor of whole numbers has no place for a null."""
+    with pytest.raises(ps.errors.DataError, match=r"\.nulls\(penstock\.Fill\(value\), 'x'\)"):
+        next(iter(ps.torch.loader(one([1, None]).batch(2))))
+
+
+def pictures(place: Path) -> ps.Dataset:
+    """Return a table of cells that are arrays and images."""
+    from penstock.write import write
+
+    fields = [ps.Field("id", np.int64), ps.Field("cell", np.float32, (2, 3), ps.codecs.Npy())]
+    schema = ps.Schema("Pictures", [*fields, ps.Field("image", np.uint8, (8, 6, 3), ps.codecs.Png())])
+    with write(place / "pictures", schema, row_group_rows=7) as table:
+        for at in range(30):
+            image = np.full((8, 6, 3), at, np.uint8)
+            table.append({"id": at, "cell": np.full((2, 3), at, np.float32), "image": image})
+    return ps.open(place / "pictures")
+
+
+def test_cells_that_are_arrays_become_dense_tensors(tmp_path: Path) -> None:
+    """Arrays and images of a batch are one tensor each, rows first."""
+    pytest.importorskip("cv2")
+    found = list(ps.torch.loader(pictures(tmp_path).shuffle(seed=3).batch(5)))
+
+    assert {(batch["cell"].shape, batch["image"].shape) for batch in found} == {((5, 2, 3), (5, 8, 6, 3))}
+    assert {(batch["cell"].dtype, batch["image"].dtype) for batch in found} == {(torch.float32, torch.uint8)}
+    for batch in found:
+        assert batch["image"][:, 7, 5, 2].tolist() == batch["cell"][:, 1, 2].tolist() == batch["id"].tolist()
+
+
+def overwritten(batch: dict[str, Any]) -> None:
+    """Write to all tensors of a batch."""
+    for values in batch.values():
+        if isinstance(values, torch.Tensor):
+            values.fill_(1) if values.dtype == torch.bool else values.sub_(values).sub_(9)
+
+
+def assert_own(ds: ps.Dataset) -> None:
+    """Check over three epochs that batches can be kept and written to, and nobody else sees it or changes them."""
+    plain, loader = ps.loader(ds), ps.torch.loader(ds)
+    expected = [lists(plain) for _ in range(3)]
+    kept: list[dict[str, Any]] = []
+    for epoch in expected:
+        for number, (batch, values) in enumerate(zip(loader, epoch, strict=True)):
+            assert listed(batch) == values
+            if number % 3 == 2:
+                continue  # its memory goes back, and may be lent again
+            if number % 3 == 1:
+                overwritten(batch)
+            kept.append({"batch": batch, "values": listed(batch)})
+    gc.collect()
+    assert all(listed(held["batch"]) == held["values"] for held in kept)
+
+
+@given(cases(), st.integers(1, 5), LASTS)
+def test_tensors_are_the_consumers_own(case: Case, size: int, last: Any) -> None:
+    """Whatever the order: batches are writable, and memory that is lent again is never still in somebody's hands."""
+    assume(case.ids)
+    assert_own(case.dataset().batch(min(size, len(case.ids)) if last == "drop" else size, last=last))
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda ds: ds.batch("row_group"),
+        lambda ds: ds.shuffle(ps.RowGroupShuffle()).batch("row_group"),
+        lambda ds: ds.batch(7),
+        lambda ds: ds.shuffle(ps.WindowShuffle(rows=40), seed=2).batch(7),
+        lambda ds: ds.shuffle(ps.WindowShuffle(rows=40), seed=2).stack("both", ["id", "triple"]).batch(7),
+        lambda ds: ds.shuffle(ps.WindowShuffle(rows=40), seed=2).shard(0, 1, lanes=3).batch(6),
+        lambda ds: ds.where(ps.col("third") != 1, lazy=True).batch(7),
+        lambda ds: ds.batch(7).map(lambda batch: batch),
+        lambda ds: ds.limit(40),
+    ],
+)
+def test_memory_of_real_files_is_the_consumers_own(tmp_path: Path, ask: Callable[[ps.Dataset], ps.Dataset]) -> None:
+    """Read in order, whole row groups, stacked, from several lanes, filtered on the fly, mapped, or row by row."""
+    assert_own(ask(stored(tmp_path)))
+
+
+def test_memory_of_decoded_cells_is_the_consumers_own(tmp_path: Path) -> None:
+    """Images are decoded to memory that is lent, and lent again only when nobody has it."""
+    pytest.importorskip("cv2")
+    assert_own(pictures(tmp_path).shuffle(seed=1).batch(4))
+
+
+@given(cases(), st.integers(1, 4), st.integers(1, 5), LASTS, st.data())
+def test_a_resume_after_any_step_gives_the_identical_rest(
+    case: Case, ranks: int, size: int, last: Any, data: st.DataObject
+) -> None:
+    """Over two epochs a state, by way of JSON, leads to the batches that would have come; `state_at` says the same."""
+    assume(case.ids)
+    ranks = min(ranks, len(case.ids))
+    size = min(size, len(case.ids) // ranks) if last == "drop" else size
+    rank = data.draw(st.integers(0, ranks - 1))
+
+    def made() -> Any:
+        return ps.torch.loader(case.dataset().batch(size, last=last), rank=rank, world_size=ranks)
+
+    loader, found, states = made(), [], []
+    for _ in range(2):
+        for steps, batch in enumerate(loader, start=1):
+            found.append(listed(batch))
+            states.append(json.dumps(loader.state_dict()))
+            assert loader.state_at(steps) == loader.state_dict()
+
+    for step, state in enumerate(states, start=1):
+        again = made()
+        again.load_state_dict(json.loads(state))
+        rest = lists(again) + (lists(again) if step < len(states) // 2 else [])
+        assert rest == found[step:] or (step == len(states) and again.state_dict()["epoch"] == 3)
+
+
+def test_each_iteration_is_the_next_epoch_also_after_a_break() -> None:
+    """A break ends an epoch as its last batch does; only a loaded state goes on inside."""
+    ds = example().shuffle(seed=1).batch(2)
+    expected = []
+    for epoch in range(4):
+        plain = ps.loader(ds)
+        plain.set_epoch(epoch)
+        expected.append(ids(plain))
+    loader = ps.torch.loader(ds)
+
+    assert ids(loader) == expected[0]
+    for _ in loader:
+        break
+    assert loader.state_dict()["epoch"] == 1
+    assert ids(loader) == expected[2]
+    loader.set_epoch(1)
+    assert ids(loader) == expected[1]
+    assert loader.state_dict()["epoch"] == 2
+
+
+def test_a_state_of_another_question_is_refused() -> None:
+    """A state says what it was saved over."""
+    state = ps.torch.loader(example().shuffle(seed=1).batch(2)).state_dict()
+
+    with pytest.raises(StateError, match="seed 1, but this dataset has seed 2"):
+        ps.torch.loader(example().shuffle(seed=2).batch(2)).load_state_dict(state)
+
+
+@pytest.mark.parametrize("epoch", [-1, "1", True, 1.0])
+def test_an_epoch_is_a_number_from_0(epoch: Any) -> None:
+    """Anything else is refused by its value."""
+    with pytest.raises(ArgumentError, match=f"set_epoch got {epoch!r}"):
+        ps.torch.loader(example().batch(2)).set_epoch(epoch)
+
+
+def test_ranks_are_those_given() -> None:
+    """`rank` and `world_size` say which part is read; together it is everything."""
+    parts = [ids(ps.torch.loader(example().batch(2, last="uneven"), rank=rank, world_size=3)) for rank in range(3)]
+
+    assert sorted(number for part in parts for batch in part for number in batch) == list(range(10))
+    assert parts[1] == ids(example().shard(1, 3).batch(2, last="uneven"))
+
+
+def test_ranks_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torchrun has set counts before torch.distributed is initialised; what is given counts more."""
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    ds = example().batch(2, last="uneven")
+
+    assert ids(ps.torch.loader(ds)) == ids(ds.shard(2, 3))
+    assert ids(ps.torch.loader(ds, rank=0, world_size=1)) == ids(ds)
+    monkeypatch.setenv("RANK", "two")
+    with pytest.raises(ArgumentError, match=r"The environment says RANK='two'\. A number was expected"):
+        ps.torch.loader(ds)
+
+
+def test_lanes_said_before_the_ranks_are_known_stay() -> None:
+    """`.shard(0, 1, lanes=4)` says how many lanes there are, and the loader which rank this is."""
+    ds = example().shard(0, 1, lanes=4).batch(2)
+
+    assert ps.torch.loader(ds, rank=1, world_size=2).state_dict()["deals"] == [[4, 1, 2, 0]]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"rank": 1}, "loader got rank=1 and world_size=None. Both were expected, or neither."),
+        ({"world_size": 1}, "loader got rank=None and world_size=1. Both were expected, or neither."),
+        ({"rank": 3, "world_size": 2}, "shard got rank 3 of 2. Ranks go from 0 to 1."),
+        ({"process_group": "all"}, "loader got process_group='all', and torch.distributed is not initialised."),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused(options: dict[str, Any], complaint: str) -> None:
+    """The message says what was given and what to give."""
+    with pytest.raises(ArgumentError) as caught:
+        ps.torch.loader(example().batch(2), **options)
+    assert str(caught.value).startswith(complaint)
+
+
+def test_a_shard_of_another_rank_is_refused() -> None:
+    """A dataset that is one rank's already is not read by another in silence."""
+    ds = example().shard(0, 2).batch(2)
+
+    assert ids(ps.torch.loader(ds, rank=0, world_size=2)) == ids(ds)
+    assert ids(ps.torch.loader(ds)) == ids(ds)
+    with pytest.raises(ArgumentError) as caught:
+        ps.torch.loader(ds, rank=1, world_size=2)
+    assert str(caught.value) == (
+        "The dataset is rank 0 of 2 by .shard(), and this process is rank 1 of 2. They must be the same. Leave .shard() out, "
+        "or give the loader rank= and world_size=."
+    )
+
+
+@pytest.mark.parametrize("make", [ps.torch.loader, ps.torch.IterableDataset, ps.torch.MapDataset])
+def test_only_datasets_are_taken(make: Callable[[Any], Any]) -> None:
+    """Whatever else is given is named."""
+    with pytest.raises(ArgumentError, match=r"list.*dataset was expected"):
+        make([1, 2])
+
+
+def test_tensors_are_moved_to_a_device() -> None:
+    """`device` says where; lists stay as they are. `meta` stands for a device that is not the processor."""
+    batch = next(iter(ps.torch.loader(example().batch(4), device="meta")))
+
+    assert (batch["id"].device.type, batch["id"].shape, batch["label"]) == ("meta", (4,), ["even", "odd", "even", "odd"])
+
+
+def test_states_are_right_while_tensors_are_moved() -> None:
+    """Nothing is fetched ahead on the way to a device."""
+    loader = ps.torch.loader(example().batch(4), device="cpu")
+    batches = iter(loader)
+    next(batches)
+
+    assert loader.state_dict() == loader.state_at(1)
+
+
+def test_pinning_without_an_accelerator_does_nothing() -> None:
+    """Where there is nothing to pin for, tensors come as they are."""
+    if torch.accelerator.is_available():
+        pytest.skip("This machine has an accelerator.")
+    batch = next(iter(ps.torch.loader(example().batch(4), pin_memory=True)))
+
+    assert batch["id"].tolist() == [0, 1, 2, 3]
+
+
+def noisy(batch: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Return a batch with random numbers beside."""
+    return {"id": batch["id"], "noise": rng.random(np.shape(batch["id"]))}
+
+
+@pytest.mark.parametrize("size", [None, 3])
+def test_maps_see_what_they_see_without_torch(size: int | None) -> None:
+    """Maps run on arrays, and their random numbers depend on the place alone."""
+    ds = example().shuffle(seed=1).map(noisy)
+    ds = ds if size is None else ds.batch(size)
+
+    assert lists(ps.torch.loader(ds)) == lists(ps.loader(ds))
+
+
+def test_a_map_that_breaks_its_promise_is_an_error() -> None:
+    """The error of a map comes through."""
+    with pytest.raises(MapError, match="was given 4 rows and returned columns of other lengths"):
+        next(iter(ps.torch.loader(example().batch(4).map(lambda batch: {"id": batch["id"][:1]}))))
+
+
+def test_a_dataset_repeats() -> None:
+    """`repeat` makes one iteration of several epochs, and the loader goes on after them."""
+    ds = example().select("id").shuffle(seed=1).batch(5)
+    twice, plain = ps.torch.loader(ds.repeat(2)), ps.loader(ds)
+
+    assert ids(twice) == ids(plain) + ids(plain)
+    assert ids(twice) == ids(plain) + ids(plain)
+    with pytest.raises(TypeError, match="repeats without end has no length"):
+        len(ps.torch.loader(ds.repeat()))
+
+
+def test_a_lazy_filter_has_no_length_and_a_state() -> None:
+    """Rows are filtered on the fly; a resume goes on behind the last row that came."""
+    ds = example().select("id").where(ps.col("label") == "odd", lazy=True).batch(2)
+    loader = ps.torch.loader(ds)
+    first = next(iter(loader))["id"].tolist()
+    again = ps.torch.loader(ds)
+    again.load_state_dict(loader.state_dict())
+
+    assert [first, *ids(again)] == [[1, 3], [5, 7], [9]]
+    with pytest.raises(TypeError, match="lazy filter has no length"):
+        len(loader)
+
+
+def test_too_few_rows_are_an_error_before_anything_is_read() -> None:
+    """As without torch."""
+    with pytest.raises(EmptyDatasetError, match="fewer than one batch of 20"):
+        iter(ps.torch.loader(example().shuffle().batch(20)))
+
+
+def failing(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Raise, whatever it is given."""
+    raise ZeroDivisionError(str(sorted(batch)))
+
+
+@pytest.mark.parametrize("options", [{}, {"device": "cpu"}])
+def test_no_thread_is_left(tmp_path: Path, options: dict[str, Any]) -> None:
+    """At the end, after a break, when an iterator is dropped or closed, and after an error, threads have ended."""
+    ds = stored(tmp_path).shuffle(ps.WindowShuffle(rows=30)).batch(5).using(threads=4)
+    loader = ps.torch.loader(ds, **options)
+
+    list(loader)
+    assert threads() == []
+    for _ in loader:
+        assert threads() != []
+        break
+    assert threads() == []
+    batches: Any = iter(loader)
+    next(batches)
+    batches.close()
+    assert threads() == []
+    assert list(batches) == []
+    with pytest.raises(ZeroDivisionError):
+        list(ps.torch.loader(ds.map(failing), **options))
+    assert threads() == []
+    other = iter(loader)
+    next(other)
+    del loader
+    assert len(list(other)) == 23
+    assert threads() == []
+
+
+def test_memory_is_let_go_after_a_break(tmp_path: Path) -> None:
+    """A loader that is between two iterations holds no window."""
+    from penstock._engine.held import Held
+
+    loader = ps.torch.loader(stored(tmp_path).shuffle(ps.WindowShuffle(rows=30)).batch(5))
+    for _ in loader:
+        break
+    gc.collect()
+
+    assert [found for found in gc.get_objects() if type(found) is Held] == []
+    assert loader.state_dict() == loader.state_at(1)
+
+
+def test_two_iterations_at_once_are_two_epochs() -> None:
+    """Each `iter` is an iteration of its own; the state is that of the newest."""
+    ds = example().select("id").shuffle(seed=4).batch(5)
+    loader, plain = ps.torch.loader(ds), ps.loader(ds)
+    first, second = iter(loader), iter(loader)
+    found = [ids(batches) for batches in (first, second)]
+
+    assert found == [ids(plain), ids(plain)]

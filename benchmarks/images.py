@@ -70,9 +70,9 @@ class Setting:
 
 SETTINGS = (
     Setting(name="litdata", interpreter="modern", module="litdata", variant="pillow-2", best=True),
-    Setting(name="litdata, no workers", interpreter="modern", module="litdata", variant="pillow-0"),
+    Setting(name="litdata, no workers", interpreter="modern", module="litdata", variant="pillow-0", best=True),
     Setting(name="litdata, our decoder", interpreter="modern", module="litdata", variant="simplejpeg-2", best=True),
-    Setting(name="litdata, our decoder, no workers", interpreter="modern", module="litdata", variant="simplejpeg-0"),
+    Setting(name="litdata, our decoder, no workers", interpreter="modern", module="litdata", variant="simplejpeg-0", best=True),
     Setting(name="webdataset", interpreter="modern", module="webdataset", variant="rgb8-2", best=True),
     Setting(name="webdataset, torchrgb8", interpreter="modern", module="webdataset", variant="torchrgb8-2"),
     Setting(name="webdataset, no workers", interpreter="modern", module="webdataset", variant="rgb8-0"),

@@ -55,7 +55,8 @@ def prepare(own: Path, variant: str, workers: int) -> Callable[[], turns.Batches
         stream, collate = stream.cast_column("image", datasets.Image(decode=False)), partial(_stack, decode=_cell)
     else:
         stream = stream.with_format(variant)
-    stream = stream.shuffle(seed=1, buffer_size=BUFFER)
+    # With its default of ten files at once, an epoch ends with a sleep of five seconds (datasets 5.2.0).
+    stream = stream.shuffle(seed=1, buffer_size=BUFFER, max_buffer_input_shards=1)
     loader: Any = DataLoader(stream, batch_size=BATCH, num_workers=workers, collate_fn=collate, persistent_workers=workers > 0)
 
     def epoch() -> Iterator[tuple[Any, Any]]:

@@ -23,11 +23,9 @@ done
 # torch is named again, else litdata's torchvision brings a newer one.
 "$target/modern/bin/pip" install --quiet "$torch" \
     litdata==0.2.76 webdataset==1.0.2 datasets==5.2.0 pyarrow==26.0.1 numpy==2.4.6 pillow==13.0.0 simplejpeg==1.9.0
-# A torchvision built for CUDA cannot be imported beside a CPU build of torch. Without it litdata decodes with Pillow.
-REPLACE
-    "$target/modern/bin/pip" uninstall --quiet --yes torchvision
-fi
+# The torchvision that litdata asks for is built for CUDA, and cannot be imported beside a CPU build of torch.
+"$target/modern/bin/pip" uninstall --quiet --yes torchvision
 
 # petastorm needs a pyarrow before 15 and a NumPy before 2.
 "$target/petastorm/bin/pip" install --quiet \
-    petastorm==0.13.1 pyarrow==14.0.2 'numpy<2' 'pandas<3' pyspark==3.5.9 opencv-python-headless==4.11.0.86 simplejpeg==1.9.0
+    petastorm==0.13.1 pyarrow==14.0.2 'numpy<2' 'pandas<3' pyspark==3.5.9 opencv-python-headless==4.11.0.86

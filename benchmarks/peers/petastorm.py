@@ -53,13 +53,13 @@ def write(photos: Path, own: Path) -> None:
 def prepare(own: Path, pool: str, queue: int) -> Callable[[], turns.Batches]:
     """Return what starts an epoch; one reader reads all epochs.
 
-    Rows are shuffled inside their row group, or in a queue of decoded pictures. Each epoch gets a loader of its own: one
-    that is iterated again repeats the last rows of the epoch before.
+    Rows are shuffled inside their row group, or in a queue of decoded pictures. Without a seed its thread pool would wait
+    for rows in a busy loop, which takes the processor from those that decode. Each epoch gets a loader of its own: one that
+    is iterated again repeats the last rows of the epoch before.
     """
     logging.getLogger("petastorm").setLevel(logging.ERROR)
-    reader = make_reader(
-        own.absolute().as_uri(), reader_pool_type=pool, workers_count=2, shuffle_row_groups=True, shuffle_rows=queue == 0
-    )
+    url, in_groups = own.absolute().as_uri(), queue == 0
+    reader = make_reader(url, reader_pool_type=pool, workers_count=2, seed=1, shuffle_row_groups=True, shuffle_rows=in_groups)
     atexit.register(lambda: (reader.stop(), reader.join()))  # else the processes of its pool live on
 
     def epoch() -> Iterator[tuple[Any, Any]]:

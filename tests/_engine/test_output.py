@@ -13,7 +13,7 @@ from pyarrow import fs as pafs
 from penstock._engine import output as room
 from penstock._engine.columns import of_schema
 from penstock._engine.commit import begin
-from penstock._engine.hive import directory, split
+from penstock._engine.hive import Part, directory, split
 from penstock._engine.layout import Layout
 from penstock._engine.output import Output
 from penstock.schema import Field, Schema
@@ -30,7 +30,8 @@ def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     most = 0
 
     for number in range(20):
-        output.take([(f"part={number % 5}", pa.table({"id": [number]}, schema=pa.schema(list(COLUMNS.arrow)[:1])))])
+        rows = pa.table({"id": [number]}, schema=pa.schema(list(COLUMNS.arrow)[:1]))
+        output.take([Part(f"part={number % 5}", rows, rows.nbytes)])
         most = max(most, len(output._open))
     output.finish()
     change.finish({})
@@ -44,7 +45,7 @@ def test_rows_are_split_by_directory_in_their_order() -> None:
     """Every row goes to one directory, without the columns that name it."""
     batch = pa.table({"a": ["x", "y", "x", None], "id": [0, 1, 2, 3], "b": [1, 1, 1, 1]})
 
-    found = {where: part.to_pydict() for where, part in split(batch, ["a", "b"])}
+    found = {part.directory: part.table.to_pydict() for part in split(batch, ["a", "b"])}
 
     assert found == {
         "a=x/b=1": {"id": [0, 2]},

@@ -87,6 +87,23 @@ def trainer(place: Path, **options: Any) -> Any:
     )
 
 
+class Lazy(Model):
+    """One whose rows are filtered on the fly, so that its loader has no length."""
+
+    def train_dataloader(self) -> Any:
+        """Return a loader without length."""
+        return ps.torch.loader(training(self.table).where(ps.col("third") == 0, lazy=True))
+
+
+def refused(table: str, place: Path) -> str:
+    """Return what is said where Lightning is to save the state of a loader that has no length."""
+    try:
+        trainer(place / "lazy", limit_val_batches=0).fit(Lazy(table))
+    except ps.errors.ArgumentError as error:
+        return str(error)
+    return "nothing"
+
+
 def main() -> None:
     """Train, or go on."""
     table, place, *checkpoints = sys.argv[1:]
@@ -97,6 +114,7 @@ def main() -> None:
         found["trained"], model.validated = model.trained, []
         runs.validate(model, verbose=False)
         found["validated"] = model.validated
+        found["refused"] = refused(table, Path(place))
         found["predicted"] = [number for part in runs.predict(model) or () for number in part]
     for checkpoint in checkpoints:
         name, _, path = checkpoint.partition("=")

@@ -61,7 +61,7 @@ def main() -> None:
     table, place = sys.argv[1], Path(sys.argv[2])
     ds = ps.open(table).select("id", "triple")
     stream = ds.shuffle(ps.WindowShuffle(rows=30), seed=5)
-    saving = {"save_strategy": "steps", "save_steps": 18}
+    saving: dict[str, Any] = {"save_strategy": "steps", "save_steps": 18}
     found = {
         "stream": trained(ps.torch.IterableDataset(stream), place, **saving),
         "resumed": trained(ps.torch.IterableDataset(stream), place, resume=str(place / "checkpoint-18")),

@@ -76,6 +76,10 @@ def test_lightning_fits_and_goes_on_from_its_own_checkpoints(table: Path, tmp_pa
         assert rest == {step: whole[int(step) :] for step in marks}
     for stage in ("validated", "predicted"):
         assert sorted(joined([own[stage] for own in begun])) == list(range(ROWS))
+    assert {own["refused"] for own in begun} == {
+        "Lightning saves the state of a loader without length, of which it fetches a batch before it is needed, so that a "
+        "resume would lose that batch. A length was expected. Leave lazy=True out of .where(), and give .repeat() a number."
+    }
 
 
 def test_accelerate_takes_the_loader_as_it_is_and_datasets_unshared(table: Path, tmp_path: Path) -> None:

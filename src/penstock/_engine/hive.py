@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from penstock._engine.encode import Columns
 from penstock.errors import ArgumentError, ColumnNotFoundError, DataError
 from penstock.formats.parquet import NULL
 
-__all__ = ["check_partitions", "directory", "split"]
+__all__ = ["Part", "check_partitions", "directory", "split"]
 
 ESCAPED = frozenset([*map(chr, range(32)), "\x7f", *"\"#%'*/:=?\\{[]^"])
 """What Hive writes as %XX; everything else, letters of any language included, stands as it is."""
@@ -67,14 +68,29 @@ def _name(text: str) -> str:
     return f"%2E{_escaped(text[1:])}" if text.startswith(".") else _escaped(text)
 
 
-def split(table: pa.Table, names: Sequence[str]) -> list[tuple[str, pa.Table]]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Some rows of one directory.
+
+    Attributes:
+        directory: Its name below the table; nothing for the table's own.
+        table: The rows, without the columns that name the directory.
+        nbytes: The bytes that they take, which it takes a while to count.
+    """
+
+    directory: str
+    table: pa.Table
+    nbytes: int
+
+
+def split(table: pa.Table, names: Sequence[str]) -> list[Part]:
     """Return the rows of each directory, in their order and without the columns that name it.
 
     Raises:
         DataError: If a value would be read as a null.
     """
     if not names:
-        return [("", table)]
+        return [Part("", table, table.nbytes)]
     texts = [_texts(table, name) for name in names]
     rest = table.drop_columns(list(names))
     codes = np.zeros(len(table), dtype=np.int64)
@@ -88,7 +104,8 @@ def split(table: pa.Table, names: Sequence[str]) -> list[tuple[str, pa.Table]]:
     for start, stop in itertools.pairwise(edges):
         rows = order[start:stop]
         values = [(name, text[int(rows[0])].as_py()) for name, text in zip(names, texts, strict=True)]
-        found.append((directory(values), _rows(rest, rows)))
+        part = _rows(rest, rows)
+        found.append(Part(directory(values), part, part.nbytes))
     return found
 
 

@@ -14,7 +14,10 @@ import numpy.typing as npt
 __all__ = ["Slabs"]
 
 STEP = 1 << 16
-"""Slabs are of sizes that are multiples of this, so that windows which differ by a row can share them."""
+"""The smallest slab, and the smallest step from one size to the next."""
+
+STEPS = 3
+"""Sizes go up by an eighth (two to the minus this) of the power of two below them, so that what differs a little can share."""
 
 
 class Slabs:
@@ -43,7 +46,8 @@ class Slabs:
         if dtype.hasobject:
             return np.empty(shape, dtype=dtype)
         wanted = int(np.prod(shape)) * dtype.itemsize
-        size = -(-max(1, wanted) // STEP) * STEP
+        step = max(STEP, 1 << max(0, wanted.bit_length() - 1 - STEPS))
+        size = -(-max(1, wanted) // step) * step
         queue = self._free.setdefault(size, deque())
         try:
             slab = queue.popleft()

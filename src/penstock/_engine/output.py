@@ -13,7 +13,7 @@ from pyarrow import fs as pafs
 
 from penstock._engine.commit import Change
 from penstock._engine.encode import Columns
-from penstock._engine.hive import directory
+from penstock._engine.hive import Part, directory
 from penstock._engine.layout import Layout, in_pages, writer_options
 from penstock._engine.writeback import begin_writeback
 
@@ -39,8 +39,7 @@ class _Gathered:
         self.rows = 0
         self.nbytes = 0
 
-    def add(self, table: pa.Table) -> None:
-        nbytes = table.nbytes
+    def add(self, table: pa.Table, nbytes: int) -> None:
         self.rows += table.num_rows
         self.nbytes += nbytes
         if nbytes < SMALL_BYTES:
@@ -71,7 +70,7 @@ class _Gathered:
             missing -= table.num_rows
             found.append(table)
         self.rows -= wanted
-        self.nbytes -= sum(table.nbytes for table in found)
+        self.nbytes = self.nbytes - sum(table.nbytes for table in found) if self.rows else 0
         return pa.concat_tables(found)
 
 
@@ -123,14 +122,15 @@ class Output:
         self._most_open = MOST_OPEN if isinstance(filesystem, pafs.LocalFileSystem) else MOST_OPEN_AFAR
         self._open: OrderedDict[str, _File] = OrderedDict()
 
-    def take(self, parts: Iterable[tuple[str, pa.Table]]) -> None:
+    def take(self, parts: Iterable[Part]) -> None:
         """Gather rows of some directories, and write what is a row group."""
-        for where, rows in parts:
-            if not rows.num_rows:
+        for part in parts:
+            where = part.directory
+            if not part.table.num_rows:
                 continue
             gathered = self._gathered.setdefault(where, _Gathered())
             before = gathered.nbytes
-            gathered.add(rows)
+            gathered.add(part.table, part.nbytes)
             exact = self._layout.row_group_rows
             while exact is not None and gathered.rows >= exact:
                 self._write(where, gathered.take(exact))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,21 +56,37 @@ def pieces(blobs: Sequence[bytes | None]) -> pa.ChunkedArray:
     if not all(blob is None or isinstance(blob, bytes) for blob in blobs):
         blobs = [None if blob is None else bytes(memoryview(blob)) for blob in blobs]
     found: list[pa.Array] = []
-    for large, group in itertools.groupby(blobs, lambda blob: blob is not None and len(blob) >= LARGE):
-        run = list(group)
-        found += [_joined([blob]) for blob in run] if large else [_joined(run)]
+    small: list[bytes | None] = []
+    for blob in blobs:
+        if blob is None or len(blob) < LARGE:
+            small.append(blob)
+            continue
+        if small:
+            found.append(_joined(small))
+            small = []
+        found.append(_array(1, None, struct.pack("<ii", 0, _checked(len(blob))), blob))
+    if small:
+        found.append(_joined(small))
     return pa.chunked_array(found, type=pa.binary())
 
 
-def _joined(blobs: list[bytes | None]) -> pa.Array:
-    """Return blobs as one array; a single one is not copied."""
+def _joined(blobs: Sequence[bytes | None]) -> pa.Array:
+    """Return blobs as one array, copied together."""
     present = [blob for blob in blobs if blob is not None]
     offsets = np.cumsum([0, *(0 if blob is None else len(blob) for blob in blobs)])
-    if offsets[-1] > MOST_BYTES:
-        raise ValueError(f"{offsets[-1]} bytes are more than Arrow holds in one cell")
+    _checked(int(offsets[-1]))
     marks = None
     if len(present) < len(blobs):
         marks = pa.py_buffer(np.packbits([blob is not None for blob in blobs], bitorder="little"))
-    data = present[0] if len(present) == 1 else b"".join(present)
-    buffers = [marks, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.binary(), len(blobs), buffers, null_count=len(blobs) - len(present))
+    return _array(len(blobs), marks, offsets.astype(np.int32), b"".join(present))
+
+
+def _array(rows: int, marks: pa.Buffer | None, offsets: Any, data: bytes) -> pa.Array:
+    return pa.Array.from_buffers(pa.binary(), rows, [marks, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _checked(nbytes: int) -> int:
+    if nbytes > MOST_BYTES:
+        msg = f"{nbytes} bytes are more than Arrow holds in one array, which is {MOST_BYTES}"
+        raise ValueError(msg)
+    return nbytes

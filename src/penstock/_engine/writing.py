@@ -8,13 +8,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from penstock._engine.commit import Change
 from penstock._engine.conveyor import Conveyor, Room
 from penstock._engine.encode import Chunk, Columns, size
 from penstock._engine.existing import Existing, appended
-from penstock._engine.hive import check_partitions, split
+from penstock._engine.hive import Part, check_partitions, split
 from penstock._engine.layout import Layout, common_metadata
 from penstock._engine.lease import Slabs
 from penstock._engine.output import Output
@@ -37,7 +36,7 @@ CHUNKS_AHEAD = 2
 MADE_BYTES = 64 << 20
 """Encoded rows that may wait while a row group is written."""
 
-Parts: TypeAlias = list[tuple[str, pa.Table]]
+Parts: TypeAlias = list[Part]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -160,7 +159,7 @@ class Writing:
 
 
 def _bytes_in(parts: Parts) -> int:
-    return sum(table.nbytes for _, table in parts)
+    return sum(part.nbytes for part in parts)
 
 
 def _encoded(columns: Columns, chunk: Chunk, partition_by: tuple[str, ...]) -> Parts:

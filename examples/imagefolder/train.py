@@ -1,0 +1,157 @@
+"""Train a small network on a folder of images that has one folder per class.
+
+    python examples/imagefolder/train.py                             # on the digits of scikit-learn, or on drawn shapes
+    python examples/imagefolder/train.py --images FOLDER             # on your own; sizes may differ
+    torchrun --nproc-per-node=2 examples/imagefolder/train.py        # in two processes
+
+The images are written to a table once, and read from there in every epoch: shuffled, decoded on threads, shared out among
+the processes. It needs penstock[image,torch].
+"""
+# ruff: noqa: INP001, T201 - a script, which prints what it does
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from torch import distributed
+
+import penstock as ps
+
+SIDE = 16
+
+
+def draw(folder: Path) -> None:
+    """Write images of several classes: real digits where scikit-learn is installed, else shapes."""
+    try:
+        from sklearn.datasets import load_digits
+
+        digits = load_digits()
+        pictures = [(str(label), image * 16) for image, label in zip(digits.images, digits.target, strict=True)]
+    except ImportError:
+        pictures = list(_shapes(np.random.default_rng(0)))
+    for number, (label, picture) in enumerate(pictures):
+        place = folder / label
+        place.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(place / f"{number:05}.png"), np.clip(picture, 0, 255).astype(np.uint8))
+
+
+def _shapes(random: np.random.Generator) -> Any:
+    for label in ("circle", "square", "cross") * 200:
+        side = int(random.integers(SIDE, 2 * SIDE))
+        picture = random.normal(40, 20, (side, side, 3))
+        middle, reach = (int(at) for at in random.integers(side // 3, side // 2, 2))
+        corner, opposite = (middle - reach // 2,) * 2, (middle + reach // 2,) * 2
+        if label == "circle":
+            cv2.circle(picture, (middle, middle), reach // 2, (220, 180, 160), 2)
+        elif label == "square":
+            cv2.rectangle(picture, corner, opposite, (220, 180, 160), 2)
+        else:
+            cv2.line(picture, corner, opposite, (220, 180, 160), 2)
+            cv2.line(picture, (corner[0], opposite[1]), (opposite[0], corner[1]), (220, 180, 160), 2)
+        yield label, picture
+
+
+def pack(folder: Path, table: Path) -> None:
+    """Write a folder of images as a table; its classes are the names of the folders, in order."""
+    schema = ps.Schema(
+        "Images",
+        [
+            ps.Field("file", str),
+            ps.Field("label", np.int64),
+            ps.Field("image", np.uint8, (None, None, 3), ps.codecs.Png()),
+        ],
+    )
+    with ps.write(table, schema, mode="overwrite", row_group_rows=128) as rows:
+        for label, place in enumerate(sorted(path for path in folder.iterdir() if path.is_dir())):
+            for file in sorted(place.iterdir()):
+                image = cv2.imread(str(file), cv2.IMREAD_COLOR)
+                if image is not None:  # it is no image otherwise
+                    colours = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+                    rows.append({"file": f"{place.name}/{file.name}", "label": label, "image": colours})
+
+
+def ready(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return images as the network takes them: channels first, from 0 to 1. Augmentation goes here too."""
+    return {"image": batch["image"].transpose(0, 3, 1, 2).astype(np.float32) / 255, "label": batch["label"]}
+
+
+def network(classes: int) -> torch.nn.Module:
+    """Return a small convolutional network."""
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 16, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Conv2d(16, 32, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(4),
+        torch.nn.Flatten(),
+        torch.nn.Linear(32 * 16, classes),
+    )
+
+
+def evaluate(model: torch.nn.Module, loader: Any) -> tuple[int, int]:
+    """Return how many images are told right, and of how many, over all processes."""
+    found = torch.zeros(2, dtype=torch.int64)
+    with torch.no_grad():
+        for batch in loader:
+            right = model(batch["image"]).argmax(1) == batch["label"]
+            # The last batch is filled up so that all processes have as many; what was filled in does not count.
+            found += torch.stack([(right & batch["_valid"]).sum(), batch["_valid"].sum()])
+    if distributed.is_initialized():
+        distributed.all_reduce(found)
+    right, total = found.tolist()
+    return right, total
+
+
+def train(table: Path, epochs: int) -> None:
+    """Train on four fifths of the images, and tell after each epoch how many of the others are told right."""
+    ds = ps.open(table).ragged(ps.Resize(SIDE, SIDE), "image").select("image", "label").map(ready)
+    parts = ds.split({"train": 0.8, "test": 0.2}, by="file")
+    # Each `iter()` is the next epoch; with a process group, each process gets its share of it.
+    batches = ps.torch.loader(parts["train"].shuffle(seed=1).batch(32))
+    test = ps.torch.loader(parts["test"].batch(64, last="pad"))
+    classes = int(ps.open(table).select("label").to_arrow().column("label").to_numpy().max()) + 1
+    torch.manual_seed(0)
+    model: torch.nn.Module = network(classes)
+    if distributed.is_initialized():
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for epoch in range(epochs):
+        for batch in batches:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(batch["image"]), batch["label"]).backward()
+            optimizer.step()
+        right, total = evaluate(model, test)
+        if not distributed.is_initialized() or distributed.get_rank() == 0:
+            print(f"epoch {epoch}: {right} of {total} images told right ({right / total:.1%})")
+
+
+def main() -> None:
+    """Make the table where there is none, and train."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=Path, help="a folder with one folder of images per class")
+    parser.add_argument("--table", type=Path, default=Path(tempfile.gettempdir()) / "penstock-imagefolder")
+    parser.add_argument("--epochs", type=int, default=3)
+    options = parser.parse_args()
+    if distributed.is_torchelastic_launched():
+        distributed.init_process_group("gloo")
+    if not distributed.is_initialized() or distributed.get_rank() == 0:
+        with tempfile.TemporaryDirectory() as folder:
+            if options.images is None:
+                draw(Path(folder))
+            pack(options.images or Path(folder), options.table)
+    if distributed.is_initialized():
+        distributed.barrier()
+    train(options.table, options.epochs)
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

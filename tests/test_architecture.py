@@ -109,7 +109,6 @@ FLOORS = (
             "_engine.access",
             "_engine.loader",
             "_engine.cells",
-            "_engine.shelf",
             "_engine.packing",
             "_engine.fit",
             "_engine.encode",

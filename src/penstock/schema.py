@@ -109,6 +109,9 @@ class CellCodec(Codec):
         array([1, 2], dtype=int32)
     """
 
+    compressed: ClassVar[bool] = False
+    """Whether cells are compressed already, so that the writer need not try to compress them again."""
+
     @abstractmethod
     def encode(self, field: Field, cell: Any) -> bytes:
         """Return a cell, which fits the field and is not None, as bytes."""

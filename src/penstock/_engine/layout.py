@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from penstock._engine.encode import Columns
 from penstock.codecs.tensor import Tensor
 from penstock.errors import ArgumentError
+from penstock.schema import CellCodec
 
 __all__ = ["Layout", "common_metadata", "in_pages", "writer_options"]
 
@@ -87,7 +88,7 @@ def writer_options(columns: Columns, schema: pa.Schema, compression: str | None,
     known = {column.field.name: column for column in columns.columns if column.field.name in schema.names}
     blobs = {name: column for name, column in known.items() if column.is_blob}
     opaque = {*blobs, *(name for name, column in known.items() if isinstance(column.codec, Tensor))}
-    packed = {name for name, column in blobs.items() if getattr(column.codec, "compressed", False)}
+    packed = {name for name, column in blobs.items() if isinstance(column.codec, CellCodec) and column.codec.compressed}
     packed |= {name for name in blobs.keys() - packed if not _shrinks(rows.column(name), default)}
     compressions, dictionaries, statistics = {}, [], []
     for path, kind in _leaves(schema):

@@ -25,6 +25,8 @@ class ImageCodec(CellCodec):
     error. Images are not turned, whatever their EXIF says.
     """
 
+    compressed = True
+
     title: ClassVar[str]
     channels: ClassVar[tuple[int, ...]] = (GREY, RGB, RGBA)
     dtypes: ClassVar[tuple[str, ...]] = ("uint8",)

@@ -19,6 +19,7 @@ __all__ = ["CODECS", "Scalar"]
 
 NUMPY = {dtype: kind for kind, dtype in FIXED.items() if kind != pa.date64()}
 PLAIN = ("string", "large_string", "binary", "large_binary", "date32", "date64", "bool", "float16", "float", "double")
+ALIASES = {"date32[day]": "date32", "date64[ms]": "date64", "halffloat": "float16"}  # what Arrow itself calls them
 NUMBERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 DECIMAL = re.compile(r"decimal(128|256)\((\d+), ?(-?\d+)\)")
 TIME = re.compile(r"(timestamp|duration|time32|time64)\[(s|ms|us|ns)(?:, ?tz=([^\]]+))?\]")
@@ -44,7 +45,7 @@ class Scalar(Codec):
 
     def __init__(self, type: str | pa.DataType | None = None) -> None:  # noqa: A002 - the word for it
         """Store the type by its name."""
-        told = None if type is None else str(type)
+        told = None if type is None else ALIASES.get(str(type), str(type))
         if told is not None:
             arrow_type(told)
         object.__setattr__(self, "type", told)
@@ -94,6 +95,10 @@ class Scalar(Codec):
             cells = cells.astype(object)
         elif not isinstance(cells, np.ndarray) and field.dtype.kind in "mM":
             cells = np.array(["NaT" if cell is None else cell for cell in cells], field.dtype)
+        if pa.types.is_time(kind) and isinstance(cells, np.ndarray) and cells.dtype.kind == "m":
+            ticks = cells.astype(f"timedelta64[{kind.unit}]").view(np.int64)  # Arrow has no way from a duration to a time
+            stored = pa.array(ticks, mask=np.isnat(cells)).cast(pa.int32() if kind.bit_width == 32 else pa.int64())  # noqa: PLR2004
+            return stored.cast(kind)
         return pa.array(cells, type=kind)
 
 

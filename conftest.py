@@ -9,9 +9,12 @@ NEEDED = {
     "src/penstock/jax.py": "jax",
     "src/penstock/spark.py": "pyspark",
     "src/penstock/tensorflow.py": "tensorflow",
-    "src/penstock/torch.py": "torch",
+    "src/penstock/torch": "torch",
+    "tests/support/gloo_accelerate.py": "accelerate",
+    "tests/support/gloo_lightning.py": "lightning",
+    "tests/support/gloo_transformers.py": "transformers",
 }
-"""The modules that import an optional library at their top, and that library."""
+"""The modules and packages that import an optional library at their top, and that library."""
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

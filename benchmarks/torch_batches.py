@@ -1,0 +1,185 @@
+"""How fast batches come as tensors, as shares of what NumPy iteration does in the same run, and against Petastorm's loader.
+
+Shuffled batches of 1,024 rows of the table of `benchmarks.tabular`, and batches of 64 cells that are arrays or JPEGs, each by
+`penstock.loader` and by `penstock.torch.loader`. Contenders take turns, so that a slow moment of the machine hits them
+alike, and begin in turn. Before the first turn an epoch of each is summed, and must be that of the other; while the clock
+runs rows are counted. Petastorm's `BatchedDataLoader` reads the same files with a buffer of 100,000 rows, in an interpreter
+of its own, which `benchmarks/peers/install.sh` makes; its clock starts when its reader is ready.
+
+    python -m benchmarks.torch_batches [--peers FOLDER] [--rounds 9] [--work FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TABLE_BATCH, CELL_BATCH = 1_024, 64
+BUFFER = 100_000
+THREADS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """One table, the two loaders over it, and the share of NumPy's speed that tensors are asked to reach."""
+
+    title: str
+    rows: int
+    numpy: Any
+    tensors: Any
+    column: str
+    asked: float
+
+
+def contests(work: Path, rows: int, pictures: int) -> list[Contest]:
+    """Write all tables, and return what is timed over them."""
+    import penstock as ps
+    from benchmarks import images, photos, tabular
+
+    numbers = work / f"numbers-{rows}"
+    if not numbers.exists():
+        numbers.mkdir(parents=True)
+        tabular.write(numbers, rows)
+    cells = work / "cells"
+    fields = [ps.Field("label", np.int64), ps.Field("cell", np.uint8, (128, 120, 3), ps.codecs.Npy())]
+    random = np.random.default_rng(0)
+    with ps.write(cells, ps.Schema("Cells", fields), mode="overwrite", row_group_rows=250) as table:
+        for label in range(pictures):
+            table.append({"label": label, "cell": random.integers(0, 255, (128, 120, 3), np.uint8)})
+    shown = images.table(work, photos.make(work, pictures))
+    shuffled = ps.open(numbers).shuffle(ps.WindowShuffle(rows=tabular.WINDOW), seed=1).batch(TABLE_BATCH, last="uneven")
+    asked = [
+        ("numbers, 22 columns", rows, shuffled, "i0", 0.95),
+        ("numbers, 16 columns stacked", rows, shuffled.stack("x", tabular.FLOATS), "i0", 0.95),
+        ("npy cells (128, 120, 3)", pictures, ps.open(cells).shuffle(seed=1).batch(CELL_BATCH, last="uneven"), "label", 0.97),
+        ("JPEGs of 256 x 256", pictures, ps.open(shown).shuffle(seed=1).batch(CELL_BATCH, last="uneven"), "label", 0.97),
+    ]
+    return [
+        Contest(
+            title=title,
+            rows=count,
+            numpy=ps.loader(ds.using(threads=THREADS)),
+            tensors=ps.torch.loader(ds.using(threads=THREADS)),
+            column=column,
+            asked=share,
+        )
+        for title, count, ds, column, share in asked
+    ]
+
+
+def counted(loader: Any, column: str) -> int:
+    """Return the rows of an epoch."""
+    return sum(len(batch[column]) for batch in loader)
+
+
+def summed(loader: Any) -> dict[str, float]:
+    """Return the sum of each column over an epoch, whatever holds it."""
+    found: dict[str, float] = {}
+    for batch in loader:
+        for name, values in batch.items():
+            found[name] = found.get(name, 0.0) + float(np.asarray(values).sum(dtype=np.float64))
+    return found
+
+
+def seconds(contest: Contest, rounds: int) -> tuple[list[float], list[float]]:
+    """Return how long NumPy and tensors took in each round, after both gave the same sums."""
+    ours, theirs = summed(contest.tensors), summed(contest.numpy)
+    assert ours.keys() == theirs.keys()
+    assert all(abs(ours[name] - theirs[name]) <= 1e-9 * abs(theirs[name]) for name in theirs), "tensors hold other values"
+    taken: dict[str, list[float]] = {"numpy": [], "tensors": []}
+    for turn in range(rounds):
+        for name in ("numpy", "tensors") if turn % 2 else ("tensors", "numpy"):
+            loader = getattr(contest, name)
+            start = time.perf_counter()
+            assert counted(loader, contest.column) == contest.rows
+            taken[name].append(time.perf_counter() - start)
+    return taken["numpy"], taken["tensors"]
+
+
+def petastorm(place: str) -> None:
+    """Be the peer: read the files once, and print how long it took, and what came."""
+    from petastorm import make_batch_reader  # type: ignore[import-not-found] # it is installed in another interpreter
+    from petastorm.pytorch import BatchedDataLoader  # type: ignore[import-not-found] # the same
+
+    with make_batch_reader(Path(place).as_uri(), num_epochs=1, workers_count=THREADS, shuffle_row_groups=True) as reader:
+        loader = BatchedDataLoader(reader, batch_size=TABLE_BATCH, shuffling_queue_capacity=BUFFER)
+        start, rows, total = time.perf_counter(), 0, 0
+        for batch in loader:
+            rows, total = rows + len(batch["i0"]), total + int(batch["i0"].sum())
+        taken = time.perf_counter() - start
+    print(json.dumps({"seconds": taken, "rows": rows, "sum": total}))
+
+
+def against_petastorm(python: Path, work: Path, rows: int, rounds: int) -> tuple[list[float], list[float]]:
+    """Return how long Petastorm and we took over a table, in turn."""
+    import penstock as ps
+    from benchmarks import tabular
+
+    place = work / f"numbers-{rows}"
+    ds = ps.open(place).shuffle(ps.WindowShuffle(rows=BUFFER), seed=1).batch(TABLE_BATCH, last="uneven").using(threads=THREADS)
+    loader = ps.torch.loader(ds)
+    theirs, ours = [], []
+    for _ in range(rounds):
+        command = [
+            str(python.absolute()),
+            "-W",
+            "ignore",
+            "-m",
+            "benchmarks.torch_batches",
+            "--petastorm",
+            str(place.absolute()),
+        ]
+        here = Path(tabular.__file__).parent.parent
+        found = subprocess.run(command, check=True, capture_output=True, text=True, cwd=here)
+        answer = json.loads(found.stdout.splitlines()[-1])
+        assert (answer["rows"], answer["sum"]) == (rows, rows * (rows - 1) // 2), "Petastorm delivered other rows"
+        theirs.append(answer["seconds"])
+        start, total = time.perf_counter(), 0
+        for batch in loader:
+            total += int(batch["i0"].sum())
+        ours.append(time.perf_counter() - start)
+        assert total == rows * (rows - 1) // 2
+    return theirs, ours
+
+
+def report(title: str, base: list[float], taken: list[float], asked: str) -> None:
+    """Print a line of ratios."""
+    best, median = min(base) / min(taken), statistics.median(base) / statistics.median(taken)
+    print(f"{title:<34} {min(base):>8.3f} {min(taken):>8.3f} {best:>7.2f}x {median:>7.2f}x {asked:>8}", flush=True)
+
+
+def main() -> None:
+    """Print a table of ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", type=Path, help="the folder that benchmarks/peers/install.sh has made")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--pictures", type=int, default=2_000)
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "penstock-benchmarks")
+    parser.add_argument("--petastorm", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.petastorm is not None:
+        petastorm(options.petastorm)
+        sys.exit()
+    print(f"{'tensors against':<34} {'theirs s':>8} {'ours s':>8} {'best':>8} {'median':>8} {'asked':>8}")
+    for contest in contests(options.work, options.rows, options.pictures):
+        numpy, tensors = seconds(contest, options.rounds)
+        report(f"NumPy: {contest.title}", numpy, tensors, f"{contest.asked:.2f}x")
+    if options.peers is not None:
+        python = options.peers / "petastorm" / "bin" / "python"
+        theirs, ours = against_petastorm(python, options.work, options.rows, max(1, options.rounds // 3))
+        report("Petastorm, buffer of 100,000 rows", theirs, ours, "8x")
+
+
+if __name__ == "__main__":
+    main()

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ import numpy as np
 TABLE_BATCH, CELL_BATCH = 1_024, 64
 BUFFER = 100_000
 THREADS = 2
+TURN = 1.0
+"""Seconds that a turn takes at least, so that what begins and ends an epoch does not count for more than it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,14 @@ class Contest:
     tensors: Any
     column: str
     asked: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What an epoch took: seconds, and seconds of processors, which suffer less from what else the machine does."""
+
+    seconds: float
+    processor: float
 
 
 def contests(work: Path, rows: int, pictures: int) -> list[Contest]:
@@ -91,37 +102,44 @@ def summed(loader: Any) -> dict[str, float]:
     return found
 
 
-def seconds(contest: Contest, rounds: int) -> tuple[list[float], list[float]]:
-    """Return how long NumPy and tensors took in each round, after both gave the same sums."""
+def turns(contest: Contest, rounds: int) -> tuple[list[Turn], list[Turn]]:
+    """Return what an epoch took by NumPy and as tensors in each round, after both gave the same sums."""
     ours, theirs = summed(contest.tensors), summed(contest.numpy)
     assert ours.keys() == theirs.keys()
     assert all(abs(ours[name] - theirs[name]) <= 1e-9 * abs(theirs[name]) for name in theirs), "tensors hold other values"
-    taken: dict[str, list[float]] = {"numpy": [], "tensors": []}
+    taken: dict[str, list[Turn]] = {"numpy": [], "tensors": []}
+    epochs = max(1, round(TURN / timed(contest, "numpy", 1).seconds))
     for turn in range(rounds):
         for name in ("numpy", "tensors") if turn % 2 else ("tensors", "numpy"):
-            loader = getattr(contest, name)
-            start = time.perf_counter()
-            assert counted(loader, contest.column) == contest.rows
-            taken[name].append(time.perf_counter() - start)
+            taken[name].append(timed(contest, name, epochs))
     return taken["numpy"], taken["tensors"]
+
+
+def timed(contest: Contest, name: str, epochs: int) -> Turn:
+    """Return what an epoch took, of some."""
+    loader = getattr(contest, name)
+    start, processor = time.perf_counter(), time.process_time()
+    for _ in range(epochs):
+        assert counted(loader, contest.column) == contest.rows
+    return Turn(seconds=(time.perf_counter() - start) / epochs, processor=(time.process_time() - processor) / epochs)
 
 
 def petastorm(place: str) -> None:
     """Be the peer: read the files once, and print how long it took, and what came."""
-    from petastorm import make_batch_reader  # type: ignore[import-not-found] # it is installed in another interpreter
-    from petastorm.pytorch import BatchedDataLoader  # type: ignore[import-not-found] # the same
+    from petastorm import make_batch_reader
+    from petastorm.pytorch import BatchedDataLoader
 
     with make_batch_reader(Path(place).as_uri(), num_epochs=1, workers_count=THREADS, shuffle_row_groups=True) as reader:
         loader = BatchedDataLoader(reader, batch_size=TABLE_BATCH, shuffling_queue_capacity=BUFFER)
-        start, rows, total = time.perf_counter(), 0, 0
+        start, processor, rows, total = time.perf_counter(), time.process_time(), 0, 0
         for batch in loader:
             rows, total = rows + len(batch["i0"]), total + int(batch["i0"].sum())
-        taken = time.perf_counter() - start
-    print(json.dumps({"seconds": taken, "rows": rows, "sum": total}))
+        taken = {"seconds": time.perf_counter() - start, "processor": time.process_time() - processor}
+    print(json.dumps({"taken": taken, "rows": rows, "sum": total}))
 
 
-def against_petastorm(python: Path, work: Path, rows: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Return how long Petastorm and we took over a table, in turn."""
+def against_petastorm(python: Path, work: Path, rows: int, rounds: int) -> tuple[list[Turn], list[Turn]]:
+    """Return what an epoch took Petastorm and us, in turn."""
     import penstock as ps
     from benchmarks import tabular
 
@@ -143,19 +161,24 @@ def against_petastorm(python: Path, work: Path, rows: int, rounds: int) -> tuple
         found = subprocess.run(command, check=True, capture_output=True, text=True, cwd=here)
         answer = json.loads(found.stdout.splitlines()[-1])
         assert (answer["rows"], answer["sum"]) == (rows, rows * (rows - 1) // 2), "Petastorm delivered other rows"
-        theirs.append(answer["seconds"])
-        start, total = time.perf_counter(), 0
+        theirs.append(Turn(**answer["taken"]))
+        start, processor, total = time.perf_counter(), time.process_time(), 0
         for batch in loader:
             total += int(batch["i0"].sum())
-        ours.append(time.perf_counter() - start)
+        ours.append(Turn(seconds=time.perf_counter() - start, processor=time.process_time() - processor))
         assert total == rows * (rows - 1) // 2
     return theirs, ours
 
 
-def report(title: str, base: list[float], taken: list[float], asked: str) -> None:
-    """Print a line of ratios."""
-    best, median = min(base) / min(taken), statistics.median(base) / statistics.median(taken)
-    print(f"{title:<34} {min(base):>8.3f} {min(taken):>8.3f} {best:>7.2f}x {median:>7.2f}x {asked:>8}", flush=True)
+def report(title: str, base: Sequence[Turn], taken: Sequence[Turn], asked: str) -> None:
+    """Print a line of ratios: of the best turns and the median of those of each round, in seconds and in processor time."""
+    shares = []
+    for part in ("seconds", "processor"):
+        theirs, ours = ([getattr(turn, part) for turn in turns] for turns in (base, taken))
+        shares += [min(theirs) / min(ours), statistics.median(one / two for one, two in zip(theirs, ours, strict=True))]
+    best = (min(turn.seconds for turn in turns) for turns in (base, taken))
+    told = [f"{title:<34}", *(f"{seconds:>8.3f}" for seconds in best), *(f"{share:>7.2f}x" for share in shares), f"{asked:>8}"]
+    print(*told, flush=True)
 
 
 def main() -> None:
@@ -171,9 +194,10 @@ def main() -> None:
     if options.petastorm is not None:
         petastorm(options.petastorm)
         sys.exit()
-    print(f"{'tensors against':<34} {'theirs s':>8} {'ours s':>8} {'best':>8} {'median':>8} {'asked':>8}")
+    print(f"{'':<34} {'seconds, best':>17} {'ratio of seconds':>17} {'of processor time':>17}")
+    print(f"{'tensors against':<34} {'theirs':>8} {'ours':>8}" + f" {'best':>8} {'median':>8}" * 2 + f" {'asked':>8}")
     for contest in contests(options.work, options.rows, options.pictures):
-        numpy, tensors = seconds(contest, options.rounds)
+        numpy, tensors = turns(contest, options.rounds)
         report(f"NumPy: {contest.title}", numpy, tensors, f"{contest.asked:.2f}x")
     if options.peers is not None:
         python = options.peers / "petastorm" / "bin" / "python"

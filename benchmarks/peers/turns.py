@@ -21,6 +21,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from benchmarks.photos import SIDE
+
 Batches: TypeAlias = Iterable[tuple[Any, Any]]
 """Pictures and their labels, as arrays, tensors or lists of arrays."""
 
@@ -81,7 +83,7 @@ def look(batches: Batches) -> Seen:
 
 
 def examine(batches: Batches) -> tuple[list[int], list[float]]:
-    """Return the labels in the order they came in, and the mean of all values of each picture; refuse other than bytes."""
+    """Return the labels in the order they came in, and the mean of all values of each picture; refuse other sizes."""
     labels: list[int] = []
     means: list[float] = []
     for pictures, numbers in batches:
@@ -89,6 +91,7 @@ def examine(batches: Batches) -> tuple[list[int], list[float]]:
         for picture in pictures:
             values = np.asarray(picture)
             assert values.dtype == np.uint8, f"a picture came as {values.dtype}"
+            assert values.size == 3 * SIDE * SIDE, f"a picture came with {values.shape} pixels"
             means.append(float(values.mean()))
     return labels, means
 

@@ -53,7 +53,13 @@ _ADAPTERS = ("torch",)
 def __getattr__(name: str) -> _ModuleType:
     """Return an adapter, whose framework is loaded when it is first asked for."""
     if name in _ADAPTERS:
-        return _import_module(f"{__name__}.{name}")
+        try:
+            return _import_module(f"{__name__}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+            msg = f"penstock.{name} needs {name}, which is not installed. Install it: pip install 'penstock[{name}]'."
+            raise errors.MissingExtraError(msg) from error
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)
 

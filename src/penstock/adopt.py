@@ -60,7 +60,8 @@ def adopt(
         ColumnNotFoundError: If a field has no column.
 
     Example:
-        >>> import numpy as np, tempfile
+        >>> import numpy as np, pyarrow as pa, pyarrow.parquet as pq, tempfile
+        >>> from penstock import Field, Schema
         >>> place = tempfile.mkdtemp()
         >>> pq.write_table(pa.table({"x": pa.array([[1, 2], [3, 4]], pa.list_(pa.int32()))}), place + "/a.parquet")
         >>> adopt(place, Schema("Pairs", [Field("x", np.int32, (2,))]))

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pyarrow import fs as pafs
+
 from penstock._engine.storage import Source, locate
 from penstock._engine.table import Table
 from penstock.codecs import Codec, resolved
@@ -49,10 +51,17 @@ def open(
     if format is not None and not isinstance(format, TableFormat):
         msg = f"open got format={format!r}. A TableFormat object was expected. Give one, like ParquetFormat(), or leave it out."
         raise ArgumentError(msg)
+    given: list[object] = list(codecs)
+    strangers = [codec for codec in given if not (isinstance(codec, type) and issubclass(codec, Codec))]
+    if strangers:
+        msg = f"open got {strangers[0]!r} among codecs. Classes of codecs were expected. Give them: codecs=[TheCodec]."
+        raise ArgumentError(msg)
     place = locate(source, filesystem=filesystem, options=storage_options)
     found = format if format is not None else recognised(place)
     snapshot = found.snapshot(place, version)
-    fields = {name: resolved(field, codecs) for name, field in snapshot.fields.items()}
+    fields = {
+        name: resolved(field, [codec for codec in given if isinstance(codec, type)]) for name, field in snapshot.fields.items()
+    }
     return Dataset(Table(snapshot=replace(snapshot, fields=fields), filesystem=place.filesystem))
 
 
@@ -62,6 +71,13 @@ def recognised(place: Place) -> TableFormat:
     Raises:
         TableNotFoundError: If it is none that is known.
     """
+    log = place.filesystem.get_file_info(place.path.rstrip("/") + "/_delta_log")
+    if not place.paths and log.type == pafs.FileType.Directory:
+        msg = (
+            f"{place.url!r} is a Delta table: its log says which of its files count. This version does not read Delta logs. "
+            "Open its files as they lie, removed ones among them, with format=penstock.formats.parquet.ParquetFormat()."
+        )
+        raise TableNotFoundError(msg)
     formats = known_formats()
     for known in formats:
         if known.recognises(place):

@@ -134,16 +134,13 @@ def test_what_the_demo_says_to_try_next_works(first: Done, place: Path) -> None:
     steps = [line.strip() for line in first.stdout.partition("next      try\n")[2].splitlines()]
     outputs = []
     for step in steps[:-1]:
-        program, *arguments = shlex.split(step)
-        run = [sys.executable, "-m", "penstock"] if program == "penstock" else [sys.executable]
-        outputs.append(
-            subprocess.run([*run, *arguments], cwd=place, env=ENVIRONMENT, check=True, capture_output=True, text=True).stdout
-        )
+        done = subprocess.run(shlex.split(step), cwd=place, env=ENVIRONMENT, check=True, capture_output=True, text=True)
+        outputs.append(done.stdout)
 
     assert "row groups  2; rows: 100 least, 300 median, 500 most" in outputs[0]
     assert outputs[1].endswith("'label': array([7, 7, 7])}\n")
     assert "penstock.open('penstock-demo').shuffle(seed=1).batch(64)" in outputs[2]
-    assert steps[-1] == "penstock demo --directory penstock-demo --rows 20000 --epochs 5 --seed 1"
+    assert steps[-1] == f"{sys.executable} -m penstock demo --directory penstock-demo --rows 20000 --epochs 5 --seed 1"
 
 
 def test_a_second_demo_overwrites_the_first_and_finds_the_same(first: Done, place: Path) -> None:

@@ -374,6 +374,20 @@ def test_memory_of_decoded_cells_is_the_consumers_own(tmp_path: Path) -> None:
     assert_own(pictures(tmp_path).shuffle(seed=1).batch(4))
 
 
+def test_writing_to_a_batch_does_not_spoil_the_gradients_of_another(tmp_path: Path) -> None:
+    """Batches of one window share memory, and to autograd they are strangers all the same."""
+    batches = iter(ps.torch.loader(stored(tmp_path).select("triple").shuffle(seed=1).batch(5)))
+    next(batches)
+    first, second = next(batches)["triple"], next(batches)["triple"]
+    weight = torch.ones(5, dtype=torch.float64, requires_grad=True)
+    loss = (weight * first).sum()
+    second.add_(1)
+    loss.backward()
+
+    assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    assert weight.grad.tolist() == first.tolist()
+
+
 @given(cases(), st.integers(1, 4), st.integers(1, 5), LASTS, st.data())
 def test_a_resume_after_any_step_gives_the_identical_rest(
     case: Case, ranks: int, size: int, last: Any, data: st.DataObject

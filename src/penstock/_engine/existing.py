@@ -35,11 +35,13 @@ class Existing:
         url: What it is called.
         arrow: Its columns, those that only directories name at the end, with the metadata of its first file.
         partition_by: The names of the latter, outermost first.
+        files: How many files it has, so that those of an append come after them by name.
     """
 
     url: str
     arrow: pa.Schema
     partition_by: tuple[str, ...]
+    files: int
 
 
 def existing(place: Place) -> Existing | None:
@@ -73,7 +75,8 @@ def existing(place: Place) -> Existing | None:
     kinds = _stored_kinds(merged)
     typed = partition_table(values, pa.schema([*file, *(kinds[name] for name in partition_by if name in kinds)]))
     inside = [field for field in file if field.name not in partition_by]
-    return Existing(url=place.url, arrow=pa.schema([*inside, *typed.schema], metadata=merged), partition_by=partition_by)
+    arrow = pa.schema([*inside, *typed.schema], metadata=merged)
+    return Existing(url=place.url, arrow=arrow, partition_by=partition_by, files=len(paths))
 
 
 def _stored_kinds(metadata: Mapping[bytes, bytes]) -> dict[str, pa.Field]:

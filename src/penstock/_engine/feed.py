@@ -17,6 +17,10 @@ from penstock.stretches import Stretches
 __all__ = ["Feed"]
 
 
+CUT_AT_ONCE = 256
+"""Batches that are cut at a time: a call for many costs little more than a call for one."""
+
+
 class Feed:
     """Hands out a leg's rows from its beginning on, lane after lane in turn."""
 
@@ -76,7 +80,7 @@ class _Lane:
         self._newest: Pending | None = None
         self._held: Held | None = None
         self._at = self._stop = self._place = 0
-        self._cuts: Iterator[dict[str, Any]] | None = None
+        self._cuts: Iterator[dict[str, Any]] = iter(())
 
     def take(self, count: int, pieces: list[tuple[Held, int, int]], places: list[int]) -> None:
         """Add the next `count` rows to what a batch is made of."""
@@ -90,7 +94,7 @@ class _Lane:
             self._at += rows
             self._place += rows
             count -= rows
-            self._cuts = None  # they went on from elsewhere
+            self._cuts = iter(())  # they went on from elsewhere
             if self._at == self._stop:
                 self._held = None
 
@@ -104,18 +108,19 @@ class _Lane:
         return found
 
     def cuts(self, count: int, hand_over: HandOver) -> dict[str, Any] | None:
-        """Return the next rows as views, as a framework has them; a window is cut once for all of its batches."""
+        """Return the next rows as views, as a framework has them; several batches are cut at a time, column by column."""
         if self._held is None or self._at + count >= self._stop:
             return None
-        if self._cuts is None:
-            whole = (self._stop - self._at - 1) // count
-            held, start = self._held, self._at
-            names = tuple(held.fixed)
-            columns = [hand_over.cuts(values[start : start + whole * count], count) for values in held.fixed.values()]
-            rows = zip(*columns, strict=True) if columns else iter([()] * whole)
-            self._cuts = (dict(zip(names, row, strict=True)) for row in rows)
+        found = next(self._cuts, None)
+        if found is None:
+            whole = min(CUT_AT_ONCE, (self._stop - self._at - 1) // count)
+            names, rows = tuple(self._held.fixed), slice(self._at, self._at + whole * count)
+            columns = [hand_over.cuts(values[rows], count) for values in self._held.fixed.values()]
+            cut = zip(*columns, strict=True) if columns else iter([()] * whole)
+            self._cuts = (dict(zip(names, row, strict=True)) for row in cut)
+            found = next(self._cuts)
         self._at, self._place = self._at + count, self._place + count
-        return next(self._cuts)
+        return found
 
     def ready(self, count: int) -> bool:
         """Return whether the next `count` rows are in memory."""
@@ -132,7 +137,7 @@ class _Lane:
         if not self._queue:
             self._request()
         piece, pending = self._queue.popleft()
-        self._held, self._cuts = outcome(pending.held), None
+        self._held, self._cuts = outcome(pending.held), iter(())
         self._at, self._stop, self._place = piece.start, piece.stop, piece.place
 
     def prefetch(self) -> None:

@@ -120,6 +120,9 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _lossless(array: pa.Array, kind: pa.DataType) -> pa.Array:
     found = array.cast(kind, safe=True)
+    if pa.types.is_floating(array.type) and pa.types.is_decimal(kind):
+        msg = "a float is no exact decimal"
+        raise ValueError(msg)
     if pa.types.is_floating(array.type) and pa.types.is_floating(kind) and kind.bit_width < array.type.bit_width:
         back = found.cast(array.type)  # Arrow rounds floats without a word
         same = pc.or_(pc.equal(back, array), pc.is_nan(array))

@@ -111,13 +111,18 @@ def is_batch(item: Mapping[str, Any], columns: Columns | None, number: int, *, a
     found = set(kinds.values()) - {"either"}
     if found == {"batch"} or (alone and not found):
         return True
-    if found == {"row"}:
+    if found == {"row"} or (columns is not None and not found and not any(is_many(value) for value in item.values())):
         return False
     rows = ", ".join(repr(name) for name, kind in kinds.items() if kind != "batch")
     batches = ", ".join(repr(name) for name, kind in kinds.items() if kind != "row")
     why = f"{rows} could be cells, {batches} could be columns" if kinds else "it is empty"
     msg = f"Row {number}: a mapping could be a row or a batch: {why}. Only cells, or only columns of them, were expected. "
     raise DataError(msg + "Say what it is with table.append(row) or table.extend(batch), or give a schema.")
+
+
+def is_many(value: Any) -> bool:
+    """Return whether a value could be a column: a list, or an array."""
+    return value is not None and (is_column(value) or (isinstance(value, np.ndarray) and value.ndim > 0))
 
 
 def _kind(value: Any, columns: Columns | None, name: str) -> str:

@@ -108,8 +108,11 @@ class _File:
 class Output:
     """Where encoded rows go. One thread at a time writes to it."""
 
-    def __init__(self, filesystem: pafs.FileSystem, change: Change, columns: Columns, layout: Layout) -> None:
-        """Store where; nothing is opened yet."""
+    def __init__(
+        self, filesystem: pafs.FileSystem, change: Change, columns: Columns, layout: Layout, *, first: int = 0
+    ) -> None:
+        """Store where, and the number of the first file; nothing is opened yet."""
+        self._first = first
         self.names: list[str] = []
         self._filesystem, self._change, self._layout = filesystem, change, layout
         inside = [column for column in columns.columns if column.field.name not in layout.partition_by]
@@ -162,7 +165,7 @@ class Output:
             self._open.popitem(last=False)[1].close()
         if self._options is None:
             self._options = writer_options(self._columns, self._schema, self._layout.compression, table)
-        name = f"{where}{'/' if where else ''}part-{len(self.names):05d}-{self._change.id}.parquet"
+        name = f"{where}{'/' if where else ''}part-{self._first + len(self.names):05d}-{self._change.id}.parquet"
         found = _File(self._filesystem, self._change.path(name), self._schema, self._options)
         self.names.append(name)
         return found

@@ -239,6 +239,9 @@ class Reader:
         except (OSError, pa.ArrowException) as error:
             with contextlib.suppress(OSError):
                 self._check(unit)()
+            if isinstance(error, FileNotFoundError):
+                msg = f"{self.where(unit)}: the file is gone. It was there when the table was opened. Open the table again."
+                raise DataChangedError(msg) from error
             why = " ".join(str(error).split()).rstrip(".")
             msg = f"{self.where(unit)}: cannot be read: {why}. The table says it has {unit.rows} rows. Check the file."
             raise DataError(msg) from error

@@ -64,6 +64,8 @@ def begin(place: Place, mode: Mode, change: str) -> Swap:
     table = Path(place.path).resolve()
     if table.is_mount():
         raise OSError(errno.EXDEV, "The directory is of another filesystem than the one above it.", str(table))
+    if table.exists() and table.samefile(Path.cwd()):
+        raise OSError(errno.EBUSY, "The directory is the one this process works in, which would be deleted.", str(table))
     made = [each for each in reversed(table.parents) if not each.exists()]
     swap = Swap(place, mode, change, table, made)
     try:

@@ -82,7 +82,9 @@ class Writing:
         self.columns = found.stating(layout.partition_by)
         self._chunk_bytes = min(CHUNK_BYTES, max(1, layout.row_group_bytes // CHUNK_PART))
         self._begun = begun
-        self._output = Output(begun.place.filesystem, begun.change, self.columns, layout)
+        self._output = Output(
+            begun.place.filesystem, begun.change, self.columns, layout, first=begun.table.files if begun.table else 0
+        )
         ahead = begun.threads + CHUNKS_AHEAD
         room = Room(given=ahead * self._chunk_bytes, made=min(MADE_BYTES, layout.row_group_bytes))
         self._conveyor: Conveyor[Parts] = Conveyor(begun.threads, self._output.take, _bytes_in, room)

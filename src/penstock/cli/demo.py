@@ -6,6 +6,7 @@ import argparse
 import json
 import shlex
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -291,13 +292,13 @@ def next_steps(directory: Path) -> list[str]:
 
     def python(code: str) -> str:
         opened = f"import penstock as ps; ds = ps.open({json.dumps(str(directory))})"
-        return f"python -c {shlex.quote(f'{opened}; {code}')}"
+        return f"{shlex.quote(sys.executable)} -c {shlex.quote(f'{opened}; {code}')}"
 
     return [
-        f"penstock inspect {place}",
+        f"{shlex.quote(sys.executable)} -m penstock inspect {place}",
         python('print(ds.where(ps.col("label") == 7).select("id", "label").head(3))'),
         python("print(ds.shuffle(seed=1).batch(64).explain())"),
-        f"penstock demo --directory {place} --rows 20000 --epochs 5 --seed 1",
+        f"{shlex.quote(sys.executable)} -m penstock demo --directory {place} --rows 20000 --epochs 5 --seed 1",
     ]
 
 

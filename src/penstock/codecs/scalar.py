@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.dtypes import FIXED
+from penstock.dtypes import FIXED, numpy_type
 from penstock.errors import ArgumentError
 from penstock.schema import Codec, Field
 
@@ -63,7 +63,10 @@ class Scalar(Codec):
         if field.shape != ():
             msg = f"Field {field.name!r} has the shape {field.shape}, and Scalar stores single values. Use Tensor() or Npy()."
             raise ArgumentError(msg)
-        self.storage(field)
+        stored, expected = self.storage(field), Scalar(None).storage(field)
+        if not _suits(stored, expected, field):
+            msg = f"Field {field.name!r} is {field.dtype}, and {stored} does not hold such values. Give another dtype or type."
+            raise ArgumentError(msg)
 
     def storage(self, field: Field) -> pa.DataType:
         """Return the Arrow type of a field.
@@ -100,6 +103,20 @@ class Scalar(Codec):
             stored = pa.array(ticks, mask=np.isnat(cells)).cast(pa.int32() if kind.bit_width == 32 else pa.int64())  # noqa: PLR2004
             return stored.cast(kind)
         return pa.array(cells, type=kind)
+
+
+def _suits(stored: pa.DataType, expected: pa.DataType, field: Field) -> bool:
+    """Return whether a type holds the values of a field, as they come back: none of them changed."""
+    tests = pa.types
+    text = tests.is_string(stored) or tests.is_large_string(stored)
+    blob = tests.is_binary(stored) or tests.is_large_binary(stored)
+    if field.dtype.kind in "OUS":
+        return bool({"O": tests.is_decimal(stored) or text or blob, "U": text, "S": blob}[field.dtype.kind])
+    if field.dtype.kind in "mM":
+        return numpy_type(stored)[0].kind == field.dtype.kind
+    if field.dtype.kind in "iu":  # which the writer holds to the range of what is stored
+        return bool(tests.is_integer(stored))
+    return bool(stored == expected)
 
 
 def arrow_type(name: str) -> pa.DataType:

@@ -10,13 +10,14 @@ from torch.utils import data
 
 from penstock._engine.loader import Batches
 from penstock._engine.loader import Loader as Engine
+from penstock._engine.question import Question
 from penstock._engine.state import State
 from penstock._engine.together import agreed
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
 from penstock.torch._datasets import LoaderDataset
 from penstock.torch._frameworks import Epochs, is_lightning, is_watched, refuse_lightning, told_accelerate
-from penstock.torch._group import check_ranks, ranks
+from penstock.torch._group import Ranks, check_ranks, ranks
 from penstock.torch._tensors import Tensors
 
 __all__ = ["Loader", "loader"]
@@ -65,19 +66,23 @@ def loader(
     tensors, found = Tensors.of(jagged), ranks(rank, world_size, process_group)
     question = ds._question  # noqa: SLF001 - a dataset has no other parts
     dealt = question.world_size > 1
-    if dealt and found.size > 1 and (question.rank, question.world_size) != (found.rank, found.size):
-        msg = (
-            f"The dataset is rank {question.rank} of {question.world_size} by .shard(), and this process is rank {found.rank} "
-            f"of {found.size}. They must be the same. Leave .shard() out, or give the loader rank= and world_size=."
-        )
-        raise ArgumentError(msg)
-    if not dealt:
-        ds = ds.shard(found.rank, found.size, lanes=question.lanes)
+    ds = _checked_shard(ds, question, found) if dealt else ds.shard(found.rank, found.size, lanes=question.lanes)
     if found.group is not None:
         ds = Dataset(agreed(ds._table, ds._question, found.group), ds._question)  # noqa: SLF001 - the same
     made = Loader(ds, pin_memory=pin_memory, device=device, jagged=tensors.jagged)
     made._assumed = found.assumed and not dealt  # noqa: SLF001 - nobody else need know
     return made
+
+
+def _checked_shard(ds: Dataset, question: Question, found: Ranks) -> Dataset:
+    """Return a dataset that is this rank's share already, and no other's."""
+    if found.size > 1 and (question.rank, question.world_size) != (found.rank, found.size):
+        msg = (
+            f"The dataset is rank {question.rank} of {question.world_size} by .shard(), and this process is rank {found.rank} "
+            f"of {found.size}. They must be the same. Leave .shard() out, or give the loader rank= and world_size=."
+        )
+        raise ArgumentError(msg)
+    return ds
 
 
 class Loader(data.DataLoader[dict[str, Any]]):

@@ -60,7 +60,8 @@ class Tensors:
         """Return a column of many batches as views of one tensor."""
         if column.dtype.kind == "O":
             return [column[start : start + size].tolist() for start in range(0, len(column), size)]
-        return torch.split(_tensor(column), size)
+        # Not `split`: to autograd its outputs are one memory, and writing to one batch would spoil what another has saved.
+        return torch.unsafe_split(_tensor(column), size)
 
 
 def owned(batch: dict[str, Any]) -> dict[str, Any]:

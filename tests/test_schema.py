@@ -180,3 +180,18 @@ def test_the_default_codec_is_arrow_where_arrow_has_such_cells() -> None:
     assert codecs.default(Field("x", str, (None,))) == Npy()
     with pytest.raises(ArgumentError, match="which no codec of ours stores"):
         codecs.default(Field("x", object, (2,)))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [(float, "int32"), (Decimal, "int64"), (float, "float"), (str, "binary"), (np.int64, "double")]
+)
+def test_a_type_that_does_not_hold_the_values_is_refused(dtype: Any, kind: str) -> None:
+    """A value that is stored must come back as it was."""
+    with pytest.raises(ArgumentError, match="does not hold such values"):
+        Field("x", dtype, (), Scalar(kind))
+
+
+def test_times_have_a_unit() -> None:
+    """Without one nobody could tell what was written."""
+    with pytest.raises(ArgumentError, match="which has no unit"):
+        Field("x", "M8")

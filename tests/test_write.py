@@ -936,3 +936,39 @@ def test_the_stored_schema_is_json(tmp_path: Path) -> None:
 
     told = json.loads(pq.read_schema(tmp_path / "t" / "_common_metadata").metadata[KEY])
     assert told["fields"] == [{"name": "id", "dtype": "int64", "shape": [], "nullable": False, "codec": {"name": "scalar"}}]
+
+
+def test_rows_of_an_append_come_after_those_before(tmp_path: Path) -> None:
+    """Names of files go on where they ended, so that the order of rows is the same in every build."""
+    for start in range(0, 30, 5):
+        write(tmp_path / "t", data={"id": np.arange(start, start + 5)}, mode="append")
+
+    assert [int(row["id"]) for row in ps.open(tmp_path / "t")] == list(range(30))
+
+
+def test_a_row_of_nulls_is_a_row(tmp_path: Path) -> None:
+    """With a schema a mapping without lists or arrays is never taken for a batch."""
+    schema = Schema("S", [Field("a", int, nullable=True), Field("b", str, nullable=True)])
+    write(tmp_path / "t", schema, [{"a": 1, "b": "x"}, {"a": None, "b": None}, {}])
+
+    assert ps.open(tmp_path / "t").to_arrow().to_pylist() == [
+        {"a": 1, "b": "x"},
+        {"a": None, "b": None},
+        {"a": None, "b": None},
+    ]
+
+
+def test_a_float_is_not_rounded_to_a_decimal(tmp_path: Path) -> None:
+    """Arrow would do it without a word."""
+    schema = Schema("S", [Field("a", Decimal, (), Scalar("decimal128(5, 1)"))])
+    with pytest.raises(DataError, match="a float is no exact decimal"):
+        write(tmp_path / "t", schema, pa.table({"a": [1.25]}))
+
+
+def test_a_write_where_the_process_works_keeps_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory is changed in place, not exchanged for another."""
+    monkeypatch.chdir(tmp_path)
+    write(".", data={"id": [1, 2]})
+
+    assert Path.cwd() == tmp_path
+    assert ps.open(".").num_rows == 2

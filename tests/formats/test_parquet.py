@@ -301,3 +301,19 @@ def test_categories_in_some_files_are_values_like_others(tmp_path: Path) -> None
         ds = ps.open([tmp_path / f"{place}.parquet" for place in places])
         assert ids(ds.where(ps.col("s") == "c").shuffle()) == [3] * places.count(2)
         assert [row["s"] for row in ds] == [value for place in places for value in stored[place]]
+
+
+def test_a_delta_table_is_not_taken_for_its_files(tmp_path: Path) -> None:
+    """Files that its log removed would come back; whoever wants them says so."""
+    put(tmp_path / "a.parquet", id=[1])
+    (tmp_path / "_delta_log").mkdir()
+    with pytest.raises(TableNotFoundError, match="is a Delta table: its log says which of its files count"):
+        ps.open(tmp_path)
+
+    assert ids(ps.open(tmp_path, format=ParquetFormat())) == [1]
+
+
+def test_codecs_that_are_none_are_refused(two: Path) -> None:
+    """A name is no codec."""
+    with pytest.raises(ArgumentError, match="open got 'png' among codecs"):
+        ps.open(two, codecs=["png"])  # type: ignore[list-item]

@@ -35,6 +35,10 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
         ds: What to read.
         jagged: Columns that become nested tensors of jagged layout.
 
+    Attributes:
+        ds: What is read.
+        tensors: What makes tensors of its arrays.
+
     Raises:
         ArgumentError: If it is no dataset.
 

@@ -11,6 +11,8 @@ NEEDED = {
     "src/penstock/tensorflow.py": "tensorflow",
     "src/penstock/torch": "torch",
     "tests/support/gloo_accelerate.py": "accelerate",
+    "tests/support/gloo_driver.py": "torch",
+    "tests/support/gloo_jobs.py": "torch",
     "tests/support/gloo_lightning.py": "lightning",
     "tests/support/gloo_transformers.py": "transformers",
 }

@@ -201,6 +201,7 @@ class Gather:
 
             def finish() -> None:
                 found = [read.result() for read in reads]
+                reads.clear()  # they refer back to here, and a window must not wait for garbage collection
                 for at in late:
                     filling.put(at, found[at].fixed)
                 pending.held.set_result(self._held(filling, found))

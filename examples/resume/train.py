@@ -80,6 +80,7 @@ def main() -> None:
         write(options.work / "table")
     distributed.barrier()
     train(options.work, options.kill)
+    distributed.barrier()  # torch's own threads let go of the last tensors before Python ends
     distributed.destroy_process_group()
 
 

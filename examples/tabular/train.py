@@ -122,6 +122,7 @@ def main() -> None:
         distributed.barrier()
     train(options.table, options.epochs)
     if distributed.is_initialized():
+        distributed.barrier()  # torch's own threads let go of the last tensors before Python ends
         distributed.destroy_process_group()
 
 

@@ -242,7 +242,7 @@ def test_the_demo_fails_where_a_row_is_lost_or_comes_twice(
     told: str,
 ) -> None:
     """The check is no ornament: the exit code is 1, and the numbers tell."""
-    monkeypatch.setattr(demo, "loader", lambda ds: Faulty(ps.loader(ds), tamper))
+    monkeypatch.setattr(NumpyNetwork, "loader", lambda _, ds: Faulty(ps.loader(ds), tamper))
 
     code = main(["demo", "--rows", "150", "--epochs", "2", "--directory", str(tmp_path / "t")])
     output = capsys.readouterr().out

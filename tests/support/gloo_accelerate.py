@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed
 from torch.utils.data import DataLoader
 
 import penstock as ps
@@ -100,6 +101,8 @@ def main() -> None:
     skipping: Any = accelerator.skip_first_batches(ps.torch.loader(asked(table)), 3)
     found["refused"] = [refused(loader) for loader in (prepared, spawned, skipping)]
     (Path(place) / f"accelerate-{os.environ['RANK']}.json").write_text(json.dumps(found))
+    distributed.barrier()  # torch's own threads let go of the last tensors before Python ends
+    distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

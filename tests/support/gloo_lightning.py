@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed
 
 import penstock as ps
 
@@ -123,6 +124,8 @@ def main() -> None:
         runs.fit(model, ckpt_path=path)
         found[name] = model.trained
     (Path(place) / f"{'resumed' if checkpoints else 'begun'}-{os.environ['RANK']}.json").write_text(json.dumps(found))
+    distributed.barrier()  # torch's own threads let go of the last tensors before Python ends
+    distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed
 
 import penstock as ps
 
@@ -69,6 +70,8 @@ def main() -> None:
         "numbers": trained(ps.torch.MapDataset(ds), place),
     }
     (place / f"transformers-{os.environ['RANK']}.json").write_text(json.dumps(found))
+    distributed.barrier()  # torch's own threads let go of the last tensors before Python ends
+    distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

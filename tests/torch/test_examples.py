@@ -21,6 +21,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 def run(tmp_path: Path, *arguments: str) -> str:
     """Run an example in a folder of its own, and return what it prints."""
     told = {"PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    told["PYTHONFAULTHANDLER"] = "1"
     found = subprocess.run(
         [sys.executable, *arguments],
         check=False,
@@ -30,7 +31,7 @@ def run(tmp_path: Path, *arguments: str) -> str:
         text=True,
         timeout=300,
     )
-    assert found.returncode == 0, found.stderr[-6000:]
+    assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-6000:]
     return found.stdout
 
 

@@ -7,6 +7,7 @@ checked against the bytes that are there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from struct import Struct
@@ -54,6 +55,14 @@ HEADER_MOST = 16 << 10
 """Bytes of a page's header; ours take less than a hundred, and one that needs more is left to pyarrow."""
 
 LENGTH = Struct("<I")
+
+_NUMBER = rb"([\x80-\xff]{0,9}[\x00-\x7f])"
+_USUAL = re.compile(
+    # a data page; its sizes in memory and here; a checksum or none; its values, plain; encodings of levels; both ends
+    rb"\x15\x00\x15" + _NUMBER + rb"\x15" + _NUMBER + rb"(?:\x15" + _NUMBER + rb"\x1c|\x2c)"
+    rb"\x15" + _NUMBER + rb"\x15\x00\x15[\x00-\x7f]\x15[\x00-\x7f]\x00\x00"
+)
+"""The header of most pages. There is one for every few cells, and to parse it field by field takes longer than to read them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,23 +140,49 @@ def _cells(data: npt.NDArray[np.uint8], chunk: Chunk) -> tuple[Any, Any, npt.NDA
     edges: list[int] = []
     marks: list[npt.NDArray[np.bool_]] = []
     while at < chunk.size:
-        header, length = parse_start(view[at : at + HEADER_MOST], _HEADER)
-        at += length
-        stop = at + header[COMPRESSED]
+        at, stop, header = _page(view, at)
         if not at <= stop <= chunk.size:
             raise ValueError
-        at, there = _levels(view, at, header, chunk)
-        filled = int(there.sum())
-        edges += _walk(view, at, stop, filled)
-        marks.append(there)
+        if chunk.optional or type(header) is not int:
+            at, there = _levels(view, at, _usual(header) if type(header) is int else header, chunk)
+            filled = int(there.sum())
+            if chunk.optional:
+                marks.append(there)
+        else:
+            filled = header
+        _walk(view, at, stop, filled, edges)
         at = stop
     starts, stops = np.array(edges[0::2], dtype=np.int64), np.array(edges[1::2], dtype=np.int64)
-    valid = np.concatenate(marks) if marks else np.zeros(0, dtype=np.bool_)
-    if valid.all():
+    valid = np.concatenate(marks) if marks else None
+    if valid is None or valid.all():
         return starts, stops, None
     start, stop_ = np.zeros(len(valid), dtype=np.int64), np.zeros(len(valid), dtype=np.int64)
     start[valid], stop_[valid] = starts, stops
     return start, stop_, valid
+
+
+def _page(view: memoryview, at: int) -> tuple[int, int, Any]:
+    """Return where a page's bytes begin and end, and its header: of one of the usual kind no more than its number of values."""
+    usual = _USUAL.match(view, at)
+    if usual is not None:
+        _, size, _, values = usual.groups()
+        begin = usual.end()
+        return begin, begin + _number(size), _number(values)
+    header, length = parse_start(view[at : at + HEADER_MOST], _HEADER)
+    begin = at + length
+    return begin, begin + header[COMPRESSED], header
+
+
+def _number(stored: bytes) -> int:
+    """Return a number of seven bits a byte, whose last bit is its sign."""
+    found = 0
+    for byte in reversed(stored):
+        found = found << 7 | byte & 127
+    return found >> 1 if found & 1 == 0 else -(found + 1 >> 1)
+
+
+def _usual(values: int) -> dict[int, Any]:
+    return {PAGE_TYPE: DATA_PAGE, V1: {PAGE_VALUES: values, V1_ENCODING: PLAIN}}
 
 
 def _levels(view: memoryview, at: int, header: Mapping[int, Any], chunk: Chunk) -> tuple[int, npt.NDArray[np.bool_]]:
@@ -168,9 +203,8 @@ def _levels(view: memoryview, at: int, header: Mapping[int, Any], chunk: Chunk) 
     return at + length, there
 
 
-def _walk(view: memoryview, at: int, stop: int, count: int) -> list[int]:
-    """Return where each of `count` values begins and ends, one after the other."""
-    edges: list[int] = []
+def _walk(view: memoryview, at: int, stop: int, count: int, edges: list[int]) -> None:
+    """Add where each of `count` values begins and ends, one after the other."""
     unpack = LENGTH.unpack_from
     for _ in range(count):
         start = at + 4
@@ -180,7 +214,6 @@ def _walk(view: memoryview, at: int, stop: int, count: int) -> list[int]:
         edges += (start, at)
     if at != stop:
         raise ValueError
-    return edges
 
 
 def _ones(levels: memoryview, count: int) -> npt.NDArray[np.bool_]:

@@ -328,7 +328,8 @@ class Gather:
         rows = (read.rows for read in filling.window.reads)
         # Without columns to be picked later, a window need not keep what its units gave.
         kept = tuple((replace(read, fixed={}), at) for read, at in zip(reads, rows, strict=True)) if self._loose else ()
-        return Held(fixed=fixed, parts=kept, ends=filling.ends, take=filling.window.take)
+        cells = {name: _cells(name, kept) for name in self._blobs} if kept else {}
+        return Held(fixed=fixed, parts=kept, ends=filling.ends, take=filling.window.take, cells=cells)
 
 
 def _is_fixed(column: Column, kind: pa.DataType) -> bool:
@@ -348,6 +349,12 @@ def _stored(column: pa.ChunkedArray, policy: Column) -> pa.Array | Blobs:
     if policy.codec is None:
         return _one_chunk(column)
     return Blobs.joined([Blobs.of(chunk) for chunk in column.chunks] or [Blobs.of(pa.nulls(0, column.type))])
+
+
+def _cells(name: str, parts: Sequence[tuple[UnitRows, slice | IntArray]]) -> Blobs:
+    """Return a column of blobs of all parts of a window, so that batches are picked at once and not from part to part."""
+    found = [(read.loose[name], rows) for read, rows in parts]
+    return Blobs.joined([cells.take(rows) for cells, rows in found if isinstance(cells, Blobs)])
 
 
 def _plain(column: pa.ChunkedArray, policy: Column) -> Batch | None:

@@ -42,12 +42,14 @@ class Held:
         parts: What its units gave, and which rows of it, where columns are still to be picked.
         ends: Where the rows of each part end, counted in the order they were read.
         take: For each row handed out, its number in that order; None where it is the same.
+        cells: Columns of blobs of all parts together, in that order.
     """
 
     fixed: dict[str, npt.NDArray[Any]]
     parts: tuple[tuple[UnitRows, slice | IntArray], ...] = ()
     ends: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     take: IntArray | None = None
+    cells: dict[str, Blobs] = field(default_factory=dict)
 
     def numbers(self, start: int, stop: int) -> IntArray:
         """Return rows `start..stop` of what is handed out, by their number in the order they were read."""
@@ -56,6 +58,8 @@ class Held:
     def pick(self, name: str, start: int, stop: int) -> pa.Array | Blobs:
         """Return a column that was left as stored, of rows `start..stop`."""
         numbers = self.numbers(start, stop)
+        if name in self.cells:
+            return self.cells[name].take(numbers)
         if not len(numbers):
             return _picked(self.parts[0][0].loose[name], np.zeros(0, dtype=np.int64))
         part = np.searchsorted(self.ends, numbers, side="right")

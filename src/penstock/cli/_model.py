@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.cli._digits import CLASSES, SIDE
+from penstock.dataset import Dataset
+from penstock.loading import loader as numpy_loader
 from penstock.randomness import generator
 
 __all__ = ["Network", "NumpyNetwork", "TorchNetwork", "gradients", "initial", "made"]
@@ -29,11 +31,15 @@ class Network(Protocol):
 
     kind: str
 
-    def learn(self, images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
+    def loader(self, ds: Dataset) -> Any:
+        """Return what hands out batches as the network takes them."""
+        ...
+
+    def learn(self, images: Any, labels: Any) -> float:
         """Take one step, and return the loss before it."""
         ...
 
-    def guess(self, images: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    def guess(self, images: Any) -> npt.NDArray[np.int64]:
         """Return what the pictures seem to show."""
         ...
 
@@ -117,6 +123,10 @@ class NumpyNetwork:
         self._squares = {name: np.zeros_like(array) for name, array in self._weights.items()}
         self._steps = 0
 
+    def loader(self, ds: Dataset) -> Any:
+        """Return batches of arrays."""
+        return numpy_loader(ds)
+
     def learn(self, images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
         """Take one step of Adam, and return the loss before it."""
         loss, slopes = gradients(self._weights, _inputs(images), labels)
@@ -168,20 +178,28 @@ class TorchNetwork:
         betas = (KEEP_MEAN, KEEP_SQUARE)
         self._adam = torch.optim.Adam(self._layers.parameters(), lr=RATE, betas=betas, eps=TINY)
 
-    def learn(self, images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
+    def loader(self, ds: Dataset) -> Any:
+        """Return batches of tensors; one process gets all of them, whatever started it."""
+        return import_module("penstock.torch").loader(ds, rank=0, world_size=1)
+
+    def learn(self, images: Any, labels: Any) -> float:
         """Take one step of Adam, and return the loss before it."""
-        scores = self._layers(self._torch.from_numpy(_inputs(images)))
-        loss = self._torch.nn.functional.cross_entropy(scores, self._torch.from_numpy(labels.astype(np.int64)))
+        loss = self._torch.nn.functional.cross_entropy(self._scores(images), self._torch.as_tensor(labels))
         self._adam.zero_grad()
         loss.backward()
         self._adam.step()
         return float(loss.detach())
 
-    def guess(self, images: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    def guess(self, images: Any) -> npt.NDArray[np.int64]:
         """Return what the pictures seem to show."""
         with self._torch.no_grad():
-            found: npt.NDArray[np.int64] = self._layers(self._torch.from_numpy(_inputs(images))).argmax(dim=1).numpy()
+            found: npt.NDArray[np.int64] = self._scores(images).argmax(dim=1).numpy()
         return found
+
+    def _scores(self, images: Any) -> Any:
+        """Return what the output layer says of pictures at half their size, as rows of numbers around zero."""
+        quarters = self._torch.as_tensor(images).reshape(len(images), HALF, 2, HALF, 2).float()
+        return self._layers(quarters.mean(dim=(2, 4)).reshape(len(images), -1) / 255 - 0.5)
 
     def state(self) -> Arrays:
         """Return the weights and the memory of Adam."""

@@ -21,7 +21,6 @@ from pyarrow import fs as pafs
 
 from penstock import codecs
 from penstock._engine.footers import read_schema
-from penstock._engine.loader import Loader
 from penstock._schema_json import KEY, load
 from penstock.cli._digits import CLASSES, SIDE, drawn
 from penstock.cli._facts import looked_at
@@ -31,7 +30,6 @@ from penstock.cli._rollcall import Rollcall, call
 from penstock.cli._tables import counted, grouped, say, told_bytes
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError, DataError
-from penstock.loading import loader
 from penstock.opening import open as open_table
 from penstock.schema import Field, Schema
 from penstock.write import write
@@ -75,7 +73,7 @@ class Ledger:
 class Training:
     """What is thrown away in mid-epoch: a loader and a network."""
 
-    batches: Loader
+    batches: Any
     network: Network
 
 
@@ -210,7 +208,8 @@ def _parts(settings: Settings) -> dict[str, Dataset]:
 def _begin(settings: Settings) -> Training:
     """Return a loader at the first row and a network that knows nothing, from the files."""
     ds = _parts(settings)["train"].shuffle(seed=settings.seed).batch(BATCH, last="uneven")
-    return Training(batches=loader(ds), network=made(settings.seed))
+    network = made(settings.seed)
+    return Training(batches=network.loader(ds), network=network)
 
 
 def _train(settings: Settings, ledger: Ledger, due: int) -> Network:
@@ -241,7 +240,7 @@ def _learn(training: Training, ledger: Ledger, due: int, most: int | None = None
     with bar(f"epoch {len(ledger.ids)}", due, sum(map(len, ledger.ids[-1]))) as advance:
         for batch in islice(training.batches, most):
             ledger.losses[-1].append(training.network.learn(batch["image"], batch["label"]))
-            ledger.ids[-1].append(batch["id"].copy())
+            ledger.ids[-1].append(np.array(batch["id"]))
             advance(len(batch["id"]))
     ledger.seconds += perf_counter() - began
 
@@ -278,8 +277,8 @@ def _check(calls: Mapping[str, Rollcall]) -> bool:
 def _tell_result(settings: Settings, network: Network, ledger: Ledger, seconds: float) -> None:
     """Examine the network on rows that it has not learned from, and tell how it went."""
     right = total = 0
-    for batch in _parts(settings)["val"].batch(256):
-        right += int((network.guess(batch["image"]) == batch["label"]).sum())
+    for batch in network.loader(_parts(settings)["val"].batch(256, last="uneven")):
+        right += int((network.guess(batch["image"]) == np.asarray(batch["label"])).sum())
         total += len(batch["label"])
     rate = sum(len(ledger.came(epoch)) for epoch in range(settings.epochs)) / ledger.seconds
     say(f"result    accuracy {right / total:.3f} on {grouped(total)} rows that it did not learn from")

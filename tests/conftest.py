@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,10 @@ settings.register_profile("fast", max_examples=30, deadline=None, derandomize=Fa
 settings.register_profile("long", settings.get_profile("fast"), max_examples=1000)
 # `--hypothesis-profile` is read later than this file, so it wins.
 settings.load_profile(os.environ.get("PENSTOCK_HYPOTHESIS", "fast"))
+
+# A shell that starts this in the background has it ignore interrupts, and all that tests start with it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def test_what_others_wrote_beside_it_is_kept(tmp_path: Path) -> None:
         (Field("x", np.float32, (2, 3)), pa.array([ARRAY.ravel().tolist()], pa.list_(pa.float32(), 6))),
         (Field("x", np.float32, (2, 3)), pa.FixedShapeTensorArray.from_numpy_ndarray(np.stack([ARRAY, ARRAY]))),
         (Field("x", np.float32, (2, 3), nullable=True), pa.array([None, ARRAY.tolist()], pa.list_(pa.list_(pa.float32())))),
-        (FIELD, encoded(None, ARRAY).cast(pa.large_binary())),
+        (replace(FIELD, nullable=True), encoded(None, ARRAY).cast(pa.large_binary())),
         (Field("x", np.float32, (2, 3), Raw()), pa.array([ARRAY.tobytes()], pa.binary(24))),
     ],
 )

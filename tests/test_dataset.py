@@ -605,9 +605,9 @@ def test_a_state_of_another_question_says_which_side_changed(ds: ps.Dataset) -> 
     """The fingerprint tells data from question."""
     asked = ds.shuffle(seed=5).batch(2)
     state = saved(asked)
-    with pytest.raises(StateError, match="since it was saved, the filter, shuffle, window or limit changed"):
+    with pytest.raises(StateError, match="since it was saved, the filter, sequence, shuffle, window or limit changed"):
         ps.loader(asked.limit(9)).load_state_dict(state)
-    with pytest.raises(StateError, match="the filter, shuffle, window or limit changed"):
+    with pytest.raises(StateError, match="the filter, sequence, shuffle, window or limit changed"):
         ps.loader(ds.shuffle(ps.WindowShuffle(rows=3), seed=5).batch(2)).load_state_dict(state)
     longer = MemoryFormat.of({"id": range(11)}, row_group_rows=4, name="example").open().shuffle(seed=5).batch(2)
     with pytest.raises(StateError, match="since it was saved, its files or rows changed"):

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 from penstock import codecs, errors
 from penstock.adopt import adopt
+from penstock.changing import changes
 from penstock.dataset import Dataset
 from penstock.errors import PenstockError
 from penstock.filters import col
 from penstock.loading import loader
+from penstock.mix import Mixture, mix
 from penstock.opening import open
 from penstock.policies import AsObjects, Fill, Mask, Offsets, Pad, RaiseIfRagged, RaiseOnNull, Resize
 from penstock.schema import Field, Schema
+from penstock.sequences import Sequence
 from penstock.shuffles import ExactShuffle, InOrder, RowGroupShuffle, WindowShuffle
 from penstock.write import write
 
@@ -29,6 +32,7 @@ __all__ = [
     "Fill",
     "InOrder",
     "Mask",
+    "Mixture",
     "Offsets",
     "Pad",
     "PenstockError",
@@ -37,12 +41,15 @@ __all__ = [
     "Resize",
     "RowGroupShuffle",
     "Schema",
+    "Sequence",
     "WindowShuffle",
     "adopt",
+    "changes",
     "codecs",
     "col",
     "errors",
     "loader",
+    "mix",
     "open",
     "write",
 ]

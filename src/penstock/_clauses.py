@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import index
@@ -15,8 +15,10 @@ from penstock import randomness
 from penstock._engine.batch import Last
 from penstock._engine.deal import first_deal
 from penstock._engine.decode import Column
-from penstock._engine.question import Question
+from penstock._engine.question import Question, Skip
 from penstock._engine.transform import Stack
+from penstock._names import matching
+from penstock._sequencing import check_sequence
 from penstock.errors import ArgumentError, ColumnNotFoundError, FilterError, listed
 from penstock.filters import Expr, from_tuples, in_split
 from penstock.model import Plan, Snapshot
@@ -39,6 +41,7 @@ __all__ = [
     "seed",
     "selected",
     "sharding",
+    "skipping",
     "stacked",
 ]
 
@@ -72,21 +75,8 @@ def selected(columns: Sequence[str | Field], snapshot: Snapshot) -> tuple[str, .
         if not isinstance(column, str | Field):
             msg = f"select got {column!r}. Names, regular expressions or fields were expected. Give each: select('a', 'b')."
             raise ArgumentError(msg)
-        found.update(dict.fromkeys(_matching(column.name if isinstance(column, Field) else column, names, snapshot.table)))
+        found.update(dict.fromkeys(matching(column.name if isinstance(column, Field) else column, names, snapshot.table)))
     return tuple(found)
-
-
-def _matching(pattern: str, names: Sequence[str], table: str) -> list[str]:
-    """Return the names that a name or a regular expression means; a name means itself before it is a pattern."""
-    if pattern in names:
-        return [pattern]
-    try:
-        found = [name for name in names if re.fullmatch(pattern, name)]
-    except re.error:
-        found = []
-    if not found:
-        raise ColumnNotFoundError.of(pattern, names, table=table)
-    return found
 
 
 def stacked(name: str, columns: Sequence[str], question: Question, snapshot: Snapshot) -> Stack:
@@ -95,7 +85,7 @@ def stacked(name: str, columns: Sequence[str], question: Question, snapshot: Sna
     if isinstance(columns, str) or not columns or not isinstance(name, str):
         msg = f"stack got {name!r} and {columns!r}. A name and a list of columns were expected: stack('x', ['a', 'b'])."
         raise ArgumentError(msg)
-    found = dict.fromkeys(column for pattern in columns for column in _matching(pattern, names, snapshot.table))
+    found = dict.fromkeys(column for pattern in columns for column in matching(pattern, names, snapshot.table))
     if name in names and name not in found:
         msg = f"stack would hide column {name!r}, which it does not stack. Columns: {', '.join(names)}. Choose another name."
         raise ArgumentError(msg)
@@ -154,13 +144,49 @@ def epochs(count: int | None) -> int | None:
     return None if count is None else _positive("repeat", count, "epochs, or none to repeat without end")
 
 
-def means(threads: int | None, memory_limit: int | None, max_cell_bytes: int | None) -> dict[str, int | None]:
-    """Return with what a dataset is read."""
+def means(
+    threads: int | None,
+    memory_limit: int | None,
+    max_cell_bytes: int | None,
+    workers: object = None,
+    processes: int | None = None,
+    timeout: float | None = None,
+    checksums: object = None,
+) -> dict[str, Any]:
+    """Return with what a dataset is read; whoever says how many processes there are means processes."""
+    if workers not in (None, "threads", "processes"):
+        msg = f"using got workers={workers!r}. One of 'threads', 'processes' was expected. Choose one, or leave it out."
+        raise ArgumentError(msg)
+    if workers == "threads" and processes is not None:
+        msg = f"using got processes={processes!r} and workers='threads'. With threads there are no processes. Leave one out."
+        raise ArgumentError(msg)
+    if timeout is not None and (not _is_number(timeout) or not timeout > 0):
+        msg = f"using got timeout={timeout!r}. Seconds were expected, more than 0. Give such a number, or leave it out."
+        raise ArgumentError(msg)
     return {
+        "workers": workers or ("threads" if processes is None else "processes"),
         "threads": None if threads is None else _positive("using", threads, "threads"),
+        "processes": None if processes is None else _positive("using", processes, "processes"),
         "memory_limit": None if memory_limit is None else _positive("using", memory_limit, "bytes"),
         "max_cell_bytes": None if max_cell_bytes is None else _positive("using", max_cell_bytes, "bytes"),
+        "timeout": None if timeout is None else float(timeout),
+        "checksums": checksums is not None and _claim("using", "checksums", checksums),
     }
+
+
+def skipping(action: object, most: Any, report: object) -> Skip | None:
+    """Return what becomes of bad rows; None to raise."""
+    if action not in ("raise", "skip"):
+        raise ArgumentError(f"on_bad_row got {action!r}. One of 'raise', 'skip' was expected. Choose one.")
+    share = isinstance(most, float) and 0 < most <= 1
+    if not share and not (_whole(most) and most > 0):
+        msg = f"on_bad_row got most={most!r}. A share of the rows above 0 and up to 1.0, or a whole number of them from 1 on, "
+        raise ArgumentError(msg + "was expected. Give one: most=0.01.")
+    if report is not None and (not isinstance(report, str | os.PathLike) or "://" in str(report) or not str(report)):
+        raise ArgumentError(f"on_bad_row got report={report!r}. The path of a file on this machine was expected. Give one.")
+    if action == "raise":
+        return None
+    return Skip(most=most if share else index(most), report=None if report is None else os.fspath(report))
 
 
 def policies(
@@ -177,7 +203,7 @@ def policies(
         raise ArgumentError(msg)
     found = {column.name: column for column in question.policies}
     for pattern in columns:
-        for name in _matching(pattern, snapshot.schema.names, snapshot.table):
+        for name in matching(pattern, snapshot.schema.names, snapshot.table):
             _check_images(name, ragged, snapshot)
             before = found.get(name) or Column(name=name)
             found[name] = replace(before, nulls=nulls or before.nulls, ragged=ragged or before.ragged)
@@ -270,6 +296,8 @@ def _check_names(question: Question, snapshot: Snapshot) -> None:
 def checked(question: Question, snapshot: Snapshot) -> Question:
     """Return a question whose clauses go together."""
     _check_names(question, snapshot)
+    if question.sequence is not None:
+        check_sequence(question, question.sequence)
     if question.size == "row_group" and question.shuffle.describe()["name"] not in ("in_order", "row_groups"):
         msg = (
             'batch("row_group") hands out row groups whole, and this shuffle takes them apart. '
@@ -309,6 +337,17 @@ def _positive(clause: str, number: Any, what: str) -> int:
         msg = f"{clause} got {number!r}. A positive number of {what} was expected. Give one."
         raise ArgumentError(msg)
     return index(number)
+
+
+def _is_number(given: object) -> bool:
+    """Return whether something is a number of any kind."""
+    return isinstance(given, int | float | np.number) and not isinstance(given, bool)
+
+
+def _claim(clause: str, name: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ArgumentError(f"{clause} got {name}={value!r}. True or False was expected. Give one of them.")
 
 
 def _whole(number: object) -> bool:

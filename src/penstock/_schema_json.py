@@ -19,6 +19,10 @@ KEY = b"penstock.schema"
 
 VERSION = 1
 MOST_CHARACTERS = 16 << 20
+LONGEST = 60
+"""Characters of a value in a message."""
+
+WORDS = {int: "a whole number", str: "a text", list: "a list", bool: "true or false", dict: "a JSON object"}
 
 
 def dump(schema: Schema) -> str:
@@ -44,8 +48,8 @@ def load(text: str | bytes, known: Iterable[type[Codec]] = ()) -> Schema:
     """
     try:
         return _schema(text, list(known))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        why = f"{error!r}" if isinstance(error, KeyError) else f"{error}"
+    except (ValueError, TypeError, RecursionError) as error:
+        why = "it is nested too deep" if isinstance(error, RecursionError) else str(error).rstrip(".")
         msg = f"The schema stored with the table cannot be read: {why}. Write the table anew, or adopt a schema for it."
         raise DataError(msg) from error
 
@@ -54,11 +58,34 @@ def _schema(text: str | bytes, known: list[type[Codec]]) -> Schema:
     if len(text) > MOST_CHARACTERS:
         msg = f"it has {len(text)} characters, and {MOST_CHARACTERS} are read at most"
         raise DataError(msg)
-    told = json.loads(text)
+    try:
+        told = json.loads(text)
+    except UnicodeDecodeError as error:
+        raise DataError("it is no text") from error
+    except json.JSONDecodeError as error:
+        raise DataError(f"it is no JSON from line {error.lineno}, column {error.colno} on") from error
+    _check_keys("it", told, {"penstock": int})
     if told["penstock"] != VERSION:
         msg = f"it is of version {told['penstock']!r}, and version {VERSION} is known here; a newer Penstock reads it"
         raise DataError(msg)
-    return Schema(str(told["name"]), [_field(field, known) for field in told["fields"]])
+    _check_keys("it", told, {"name": str, "fields": list})
+    return Schema(told["name"], [_field(number, field, known) for number, field in enumerate(told["fields"])])
+
+
+def _check_keys(what: str, told: Any, keys: Mapping[str, type]) -> None:
+    """Refuse what is no object of JSON with such values."""
+    if not isinstance(told, dict):
+        raise DataError(f"{what} is {_shown(told)} where a JSON object was expected")
+    for key, kind in keys.items():
+        if key not in told:
+            raise DataError(f"{what} has no {key!r}")
+        if type(told[key]) is not kind:
+            raise DataError(f"{what} has {_shown(told[key])} as {key!r}, where {WORDS[kind]} was expected")
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def _dtype_name(dtype: np.dtype[Any]) -> str:
@@ -66,11 +93,11 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
     return {"U": "str", "S": "bytes"}.get(dtype.kind, dtype.name) if dtype.kind in "US" else dtype.name
 
 
-def _field(told: Mapping[str, Any], known: Iterable[type[Codec]]) -> Field:
+def _field(number: int, told: Any, known: Iterable[type[Codec]]) -> Field:
+    _check_keys(f"field {number}", told, {"name": str})
+    _check_keys(f"field {told['name']!r}", told, {"dtype": str, "shape": list, "nullable": bool, "codec": dict})
+    _check_keys(f"the codec of field {told['name']!r}", told["codec"], {"name": str})
     dtype = {"str": str, "bytes": bytes}.get(told["dtype"], told["dtype"])
-    if not isinstance(told["dtype"], str) or not isinstance(told["codec"], dict):
-        msg = f"field {told['name']!r} has the dtype {told['dtype']!r} and the codec {told['codec']!r}"
-        raise DataError(msg)
     options = dict(told["codec"])
-    codec = codecs.named(str(options.pop("name")), options, known)
+    codec = codecs.named(options.pop("name"), options, known)
     return Field(told["name"], dtype, told["shape"], codec, nullable=told["nullable"])

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from penstock._engine.access import columns_of
-from penstock._engine.footers import column_bytes
-from penstock._engine.leg import Leg
+from penstock._engine.column_sizes import column_bytes
+from penstock._engine.leg import Leg, check_rows
+from penstock._engine.loader import Batches
 from penstock._engine.question import Question
+from penstock._engine.stats import told_bytes
 from penstock._engine.stream import MEMORY_LIMIT
 from penstock._engine.table import Planned, Table
 from penstock.model import Position
 from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED, Mask, Offsets, Pad, Resize
 from penstock.schema import CellCodec, Field, Schema
+from penstock.sequences import Sequence
 from penstock.shuffles import InOrder, WindowShuffle
 
-__all__ = ["explain", "fingerprint", "schema", "told"]
+__all__ = ["analyzed", "explain", "fingerprint", "schema", "told", "told_clauses"]
+
+IDS = ("_file", "_row_group", "_row")
+
+ANALYZED_SECONDS = 10.0
+"""How long an epoch is read, at most, to see where its time goes."""
 
 
 def schema(table: Table, question: Question) -> Schema:
@@ -35,6 +44,8 @@ def schema(table: Table, question: Question) -> Schema:
         parts = [fields.pop(name) for name in stack.columns]
         dtype = np.result_type(*(part.dtype for part in parts))
         fields[stack.name] = Field(stack.name, dtype, (len(parts), *parts[0].shape))
+    if question.sequence is not None:
+        fields = {field.name: field for field in _in_sequence(every, [*fields.values()], question, question.sequence)}
     if question.ending == "pad":
         fields["_valid"] = Field("_valid", np.bool_)
     for step in question.maps:
@@ -42,6 +53,25 @@ def schema(table: Table, question: Question) -> Schema:
             marks = [fields["_valid"]] if "_valid" in fields else []
             fields = {field.name: field for field in (*step.fields, *marks)}
     return Schema(every.name, list(fields.values()))
+
+
+def _in_sequence(every: Schema, fields: list[Field], question: Question, sequence: Sequence) -> list[Field]:
+    """Return columns as they are in sequences: with one dimension more, or once for each offset that has them."""
+    if sequence.columns is None:
+        flat = {one.name for one in question.policies if isinstance(one.ragged, Offsets)}
+        flat |= {f"{name}{suffix}" for name in flat for suffix in ("_offsets", "_valid")}
+        width = len(sequence.steps)
+        return [field if field.name in flat else _bare(field, field.name, (width, *field.shape)) for field in fields]
+    ids = [field for field in fields if field.name in IDS]
+    return [
+        _bare(field, f"{field.name}/{offset}", field.shape)
+        for offset, names in sequence.columns.items()
+        for field in (*(made for name in names for made in _decoded(every[name], question)), *ids)
+    ]
+
+
+def _bare(field: Field, name: str, shape: tuple[int | None, ...]) -> Field:
+    return Field(name, field.dtype, shape, nullable=field.nullable)
 
 
 def _told(field: Field) -> Field:
@@ -87,21 +117,17 @@ def fingerprint(table: Table, question: Question) -> str:
 
 def told(table: Table, question: Question) -> str:
     """Return the question as Python that asks it."""
-    return f"penstock.open({table.snapshot.table!r}{_version(table)})" + "".join(_told_clauses(question))
+    return f"penstock.open({table.snapshot.table!r}{_version(table)})" + "".join(told_clauses(question))
 
 
 def _version(table: Table) -> str:
     return f", version={table.snapshot.version!r}" if table.snapshot.version else ""
 
 
-def _told_clauses(question: Question) -> list[str]:
+def told_clauses(question: Question) -> list[str]:
     """Return the clauses that differ from a plain question, in the order they act."""
-    found = []
-    if question.condition is not None:
-        found.append(_call("where", [repr(question.condition)], lazy=(question.lazy, False)))
-    if question.limit is not None:
-        found.append(_call("limit", [str(question.limit)]))
-    if question.columns is not None:
+    found = _told_rows(question)
+    if question.columns is not None and (question.sequence is None or question.sequence.columns is None):
         found.append(_call("select", [repr(name) for name in question.columns]))
     if question.row_ids:
         found.append(_call("with_row_ids", []))
@@ -121,7 +147,22 @@ def _told_clauses(question: Question) -> list[str]:
     if question.epochs != 1:
         found.append(_call("repeat", [] if question.epochs is None else [str(question.epochs)]))
     found += [_call("stack", [repr(stack.name), repr(list(stack.columns))]) for stack in question.stacks]
-    return found + [_call("map", [step.name], per_row=(step.per_row, False)) for step in question.maps]
+    found += [_call("map", [step.name], per_row=(step.per_row, False)) for step in question.maps]
+    if question.skip is not None:
+        found.append(_call("on_bad_row", ["'skip'"], most=(question.skip.most, 0.01), report=(question.skip.report, None)))
+    return found
+
+
+def _told_rows(question: Question) -> list[str]:
+    """Return the clauses that say which rows there are."""
+    found = []
+    if question.condition is not None:
+        found.append(_call("where", [repr(question.condition)], lazy=(question.lazy, False)))
+    if question.sequence is not None:
+        found.append(_call("sequence", [repr(question.sequence)]))
+    if question.limit is not None:
+        found.append(_call("limit", [str(question.limit)]))
+    return found
 
 
 def _call(name: str, arguments: list[str], **options: tuple[Any, Any]) -> str:
@@ -141,7 +182,7 @@ def explain(table: Table, question: Question) -> str:
         "files": f"{pruned.files_kept} of {pruned.files}{_pruned(pruned.files - pruned.files_kept)}",
         "row groups": f"{pruned.groups_kept} of {pruned.groups}{_pruned(pruned.groups - pruned.groups_kept)}",
         "units": f"{len(plan.units)} to read, {filtered} of them with rows to filter",
-        "rows": f"{plan.num_rows} of {pruned.rows}" + (", before the lazy filter" if question.lazy else ""),
+        "rows": _rows(planned, question),
         "bytes": _bytes(table, planned, columns_of(table, question)),
         "memory": _memory(planned, question),
         "order": f"{shuffle}, seed={question.seed}",
@@ -152,6 +193,36 @@ def explain(table: Table, question: Question) -> str:
         lines["steps"] = f"{len(leg.schedule)} per epoch on this rank, {_left_out(leg, plan.num_rows, question)}"
     lines["fingerprint"] = plan.fingerprint
     return "\n".join([told(table, question), *(f"  {name:<11} {text}" for name, text in lines.items())])
+
+
+def analyzed(table: Table, question: Question) -> str:
+    """Return the same page, and where the time goes: found out by reading an epoch, or as much of it as ten seconds allow.
+
+    Raises:
+        EmptyDatasetError: If there is nothing, or too little, to hand out.
+    """
+    once = replace(question, epochs=1)
+    batches = Batches(table, once, Position())
+    check_rows(batches.planned.plan, once)
+    until = time.monotonic() + ANALYZED_SECONDS
+    read = "a whole epoch"
+    for _ in batches:
+        if time.monotonic() >= until:
+            steps = "" if question.lazy else f" of {len(batches)}"
+            read = f"the first {batches.course.handed}{steps} steps of an epoch"
+            break
+    stats = batches.stats()
+    batches.close()
+    done = f"  {'analyzed':<11} {read}, read now for a consumer that does nothing"
+    return "\n".join([explain(table, question), done, str(stats)])
+
+
+def _rows(planned: Planned, question: Question) -> str:
+    """Return how many rows, or sequences, are handed out of how many rows."""
+    found, stored = planned.plan.num_rows, planned.pruned.rows
+    if question.sequence is not None:
+        return f"{found} sequences of {question.sequence.span} rows each, out of {stored} rows"
+    return f"{found} of {stored}" + (", before the lazy filter" if question.lazy else "")
 
 
 def _balance(rows: int, ranks: int) -> str:
@@ -172,7 +243,7 @@ def _bytes(table: Table, planned: Planned, columns: tuple[str, ...]) -> str:
     size = sum(column_bytes(table.snapshot, files, stored, table.filesystem).values())
     share = int(planned.plan.units.rows.sum()) / max(1, planned.pruned.rows)
     requests = len(planned.plan.units) * len(stored)
-    return f"about {_told_bytes(size * share)} of {len(stored)} columns in about {requests} requests"
+    return f"about {told_bytes(size * share)} of {len(stored)} columns in about {requests} requests"
 
 
 def _memory(planned: Planned, question: Question) -> str:
@@ -182,16 +253,7 @@ def _memory(planned: Planned, question: Question) -> str:
     window = getattr(planned.shuffle, "rows", None) or int(plan.units.rows.max(initial=0))
     limit = question.memory_limit or MEMORY_LIMIT
     rows = min(window, plan.num_rows)
-    return f"windows of {rows} rows, {_told_bytes(rows * each)} on storage; {_told_bytes(limit)} read ahead at most"
-
-
-def _told_bytes(count: float) -> str:
-    """Return a number of bytes as people say it."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:  # noqa: PLR2004 - of the next unit
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
+    return f"windows of {rows} rows, {told_bytes(rows * each)} on storage; {told_bytes(limit)} read ahead at most"
 
 
 def _left_out(leg: Leg, num_rows: int, question: Question) -> str:

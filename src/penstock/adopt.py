@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import product
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
@@ -16,13 +16,14 @@ from pyarrow import fs as pafs
 from penstock import codecs
 from penstock._engine.cells import Misfit
 from penstock._engine.commit import begin, visible
-from penstock._engine.fit import family, fitted, holds_bytes, sampled
+from penstock._engine.fit import fitted, sampled
 from penstock._engine.footers import read_schema
 from penstock._engine.layout import common_metadata
 from penstock._engine.markers import fresh_listing
 from penstock._engine.storage import destination
 from penstock._schema_json import KEY, dump
-from penstock.dtypes import is_encoded, numpy_type, plain
+from penstock._suits import storage_of, unsuited
+from penstock.dtypes import is_encoded, plain
 from penstock.errors import ArgumentError, ColumnNotFoundError, DataError, TableNotFoundError
 from penstock.formats.parquet import COMMON, data_files, hive_values, partition_table, unified
 from penstock.model import Place
@@ -32,8 +33,6 @@ __all__ = ["adopt"]
 
 FOOTERS_AT_ONCE = 16
 FIRST_ROWS = 16
-OBJECTS = {"U": "text", "S": "bytes", "O": "decimal"}
-"""What the values of dtypes without an Arrow type of their own are."""
 
 
 def adopt(
@@ -46,8 +45,9 @@ def adopt(
     """Give a schema to a directory of Parquet files, so that opening it decodes its cells.
 
     Data files are not touched: the schema is written beside them, to `_common_metadata`. Every file must have the columns of
-    the schema in a type that suits their codecs, and a first cell of each that is encoded must decode. Columns that the
-    schema does not name stay as they are.
+    the schema in a type that suits their codecs, and a first cell of each that is encoded must decode. A field that is not
+    nullable must have no nulls, as far as the statistics of files tell. Columns that the schema does not name stay as they
+    are.
 
     Args:
         source: The directory: a path or a URL.
@@ -116,14 +116,11 @@ def _checked(place: Place, paths: Sequence[str], schema: Schema) -> pa.Schema:
             elif not field.nullable:
                 msg = f"Column {field.name!r} is not in {path}, and the field is not nullable. It was expected in every file. "
                 raise ArgumentError(msg + f"Allow nulls: Field({field.name!r}, ..., nullable=True).")
+    _check_nulls(place, schemas, schema)
     _check_cells(place, schemas, schema)
     kept = [column for column in found if column.name not in partitions]
-    typed = pa.schema([pa.field(field.name, _scalar_type(field)) for field in schema if field.name in partitions])
+    typed = pa.schema([pa.field(field.name, storage_of(field)) for field in schema if field.name in partitions])
     return pa.schema([*kept, *partition_table(values, pa.schema([*kept, *typed])).schema])
-
-
-def _scalar_type(field: Field) -> pa.DataType:
-    return (field.codec or codecs.default(field)).storage(field)
 
 
 def _check_partition(field: Field, cells: Sequence[str | None]) -> None:
@@ -132,7 +129,7 @@ def _check_partition(field: Field, cells: Sequence[str | None]) -> None:
         msg = f"Column {field.name!r} is named by directories, and {field.codec!r} does not store such. Use Scalar()."
         raise ArgumentError(msg)
     try:
-        pa.array(cells, type=pa.string()).cast(_scalar_type(field))
+        pa.array(cells, type=pa.string()).cast(storage_of(field))
     except pa.ArrowException as error:
         msg = (
             f"Column {field.name!r} is named by directories, whose values do not fit {field.dtype}: {error}. Use another dtype."
@@ -142,23 +139,35 @@ def _check_partition(field: Field, cells: Sequence[str | None]) -> None:
 
 def _check_type(field: Field, kind: pa.DataType, path: str) -> None:
     """Refuse a column whose type is none that the field's codec reads."""
-    kind = kind.value_type if is_encoded(kind) else kind
-    dtype, shape = numpy_type(kind)
-    if isinstance(field.codec, CellCodec):
-        suits, expected = holds_bytes(kind), "bytes"
-    elif isinstance(field.codec, codecs.Tensor):
-        alike = len(shape) == len(field.shape) and all(one in (None, two) for one, two in zip(shape, field.shape, strict=True))
-        flat = len(shape) == 1 and shape[0] in (None, int(np.prod([size or 0 for size in field.shape])))
-        suits, expected = dtype == field.dtype and (alike or flat), f"lists or tensors of {field.dtype} {field.shape}"
-    elif isinstance(field.codec, codecs.Scalar):
-        word = OBJECTS.get(field.dtype.kind)
-        suits = shape == () and (dtype == field.dtype if word is None else family(kind) == word)
-        expected = f"single values of {word or field.dtype}"
-    else:
-        suits, expected = kind == _scalar_type(field), str(_scalar_type(field))
-    if not suits:
+    expected = unsuited(field, kind)
+    if expected is not None:
         msg = f"Column {field.name!r} is {kind} in {path}, and {field.codec!r} reads {expected}. "
         raise ArgumentError(msg + "Give the field another dtype, shape or codec.")
+
+
+def _check_nulls(place: Place, schemas: Mapping[str, pa.Schema], schema: Schema) -> None:
+    """Refuse nulls under a field that has none, as far as the statistics of files tell of them."""
+    full = {field.name for field in schema if not field.nullable}
+    paths = [path for path, columns in schemas.items() if any(each.nullable for each in columns if each.name in full)]
+    with ThreadPoolExecutor(FOOTERS_AT_ONCE, thread_name_prefix="penstock-footers") as pool:
+        for path, nulls in zip(paths, pool.map(partial(_nulls_in, place, full), paths), strict=True):
+            for name, group, count in nulls:
+                msg = f"Column {name!r} of {path} has {count} nulls in row group {group}, and the field is not nullable. "
+                raise ArgumentError(f"{msg}Values were expected. Allow nulls: Field({name!r}, ..., nullable=True).")
+
+
+def _nulls_in(place: Place, names: Collection[str], path: str) -> list[tuple[str, int, int]]:
+    """Return those of some columns of single values that have nulls in a file, with their first row group and its nulls."""
+    with place.filesystem.open_input_file(path) as source:
+        footer = pq.read_metadata(source)
+    found: dict[str, tuple[str, int, int]] = {}
+    flat = [at for at in range(footer.num_columns) if footer.schema.column(at).max_definition_level <= 1]
+    for group, at in product(range(footer.num_row_groups), flat):
+        chunk = footer.row_group(group).column(at)
+        told = chunk.statistics if chunk.path_in_schema in names else None
+        if told is not None and told.has_null_count and told.null_count:
+            found.setdefault(chunk.path_in_schema, (chunk.path_in_schema, group, told.null_count))
+    return list(found.values())
 
 
 def _check_cells(place: Place, schemas: Mapping[str, pa.Schema], schema: Schema) -> None:
@@ -190,7 +199,7 @@ def _check_array(field: Field, array: pa.Array, path: str) -> None:
         if isinstance(field.codec, CellCodec):
             sampled(field, field.codec, array)
         else:
-            fitted(field, field.codec, pa.field(field.name, _scalar_type(field), nullable=field.nullable), array)
+            fitted(field, field.codec, pa.field(field.name, storage_of(field), nullable=field.nullable), array)
     except Misfit as misfit:
         msg = f"Column {field.name!r} does not hold in {path} what its field says: row {misfit.row} {misfit}"
         raise ArgumentError(msg) from misfit

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
-import pyarrow as pa
+from typing import Any, Literal
 
 from penstock import _clauses as clauses
+from penstock import _sequencing as sequencing
 from penstock import _telling as telling
-from penstock._engine import access
+from penstock import sequences
+from penstock._answers import Answers
 from penstock._engine.batch import Last
 from penstock._engine.leg import check_rows
 from penstock._engine.loader import Batches
 from penstock._engine.question import Question
 from penstock._engine.table import Table
-from penstock._engine.transform import Batch, Map
-from penstock.errors import ArgumentError, MissingExtraError
+from penstock._engine.transform import Map
 from penstock.filters import Expr
 from penstock.model import Position
 from penstock.policies import Nulls, Ragged
@@ -26,22 +25,18 @@ from penstock.protocols import Shuffle
 from penstock.schema import Field, Schema
 from penstock.shuffles import WindowShuffle
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 __all__ = ["Dataset"]
-
 
 PLAIN = Question()
 """All rows of all columns, one by one, as they are stored."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Dataset:
+class Dataset(Answers):
     """A question asked of a table; every clause returns a new one, and nothing is read before an answer is asked for.
 
-    Clauses act in this order, whatever the order of calls: `where`, `split`, `limit`, `select`, `shuffle`, `shard`,
-    `batch`, `stack`, `map`. Two datasets are equal when they ask the same of the same table.
+    Clauses act in this order, whatever the order of calls: `where`, `split`, `sequence`, `limit`, `select`, `shuffle`,
+    `shard`, `batch`, `stack`, `map`. Two datasets are equal when they ask the same of the same table.
 
     Example:
         >>> from penstock.testing import example
@@ -76,6 +71,24 @@ class Dataset:
         """
         condition = clauses.bound(conditions, self._question, self._table.snapshot)
         return self._with(condition=condition, lazy=lazy or self._question.lazy)
+
+    def sequence(self, sequence: sequences.Sequence) -> Dataset:
+        """Return sequences of rows that follow one another in time, instead of single rows.
+
+        Whatever counts, orders, limits or shares out rows does so with sequences then. Of every column a batch has one
+        dimension more, the second, for the rows of each sequence. The filter acts first: sequences are made of rows that pass.
+
+        Raises:
+            ColumnNotFoundError: If the table has no such column.
+            ArgumentError: If a column cannot tell times or groups, or the gap does not fit it.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> ds = example().select("id").sequence(sequences.Sequence(length=3, by="x"))
+            >>> ds.num_rows, ds[1]["id"]
+            (4, array([1, 2, 3]))
+        """
+        return self._with(**sequencing.sequence(sequence, self._question, self._table.snapshot))
 
     def select(self, *columns: str | Field) -> Dataset:
         """Return only some columns, in this order: names, regular expressions that match whole names, or fields.
@@ -241,21 +254,56 @@ class Dataset:
         return self._with(policies=clauses.policies(columns, self._question, self._table.snapshot, ragged=policy))
 
     def using(
-        self, *, threads: int | None = None, memory_limit: int | None = None, max_cell_bytes: int | None = None
+        self,
+        *,
+        workers: Literal["threads", "processes"] | None = None,
+        threads: int | None = None,
+        processes: int | None = None,
+        memory_limit: int | None = None,
+        max_cell_bytes: int | None = None,
+        timeout: float | None = None,
+        checksums: bool = False,
     ) -> Dataset:
         """Return a dataset that is read with other means; it changes nothing in what comes, nor in its order.
 
         Args:
-            threads: How many threads read and decode; by default one for each processor.
+            workers: What decodes cells and runs maps: "threads", or "processes" for functions that are Python-bound.
+            threads: How many threads read, and decode; by default one for each processor.
+            processes: How many processes there are, where there are any; by default one for each processor.
             memory_limit: Bytes that may be read ahead of the consumer, where a single window is not more; 1 GiB by default.
             max_cell_bytes: What one cell may take when it is decoded, 256 MiB by default: a small file can claim to be huge.
+            timeout: Seconds that a process may take for one batch before it is ended, with an error; 600 by default.
+            checksums: Compare pages with the checksums that they were written with, where they were; cells are then read by
+                pyarrow and not as they lie, which takes longer.
 
         Example:
             >>> from penstock.testing import example
             >>> example().using(threads=4) == example()
             True
         """
-        return self._with(**clauses.means(threads, memory_limit, max_cell_bytes))
+        return self._with(**clauses.means(threads, memory_limit, max_cell_bytes, workers, processes, timeout, checksums))
+
+    def on_bad_row(
+        self, action: Literal["raise", "skip"], *, most: float = 0.01, report: str | os.PathLike[str] | None = None
+    ) -> Dataset:
+        """Return a dataset that raises on a bad row, as by default, or skips it: its batch is shorter, and nothing else moves.
+
+        A row is bad if a cell of it cannot be decoded, or is null or ragged where that is refused, or if a map raises on it.
+        A map of batches is run again without the rows that it raises on. A file that cannot be read is an error always.
+
+        Args:
+            action: "raise" or "skip". What was skipped is listed in `loader.skipped`.
+            most: How many rows of an epoch may be skipped on each rank before it is an error: a share, or a whole number.
+            report: A file that a line of JSON is added to for every row that is skipped; of several ranks, one for each.
+
+        Example:
+            >>> from penstock.testing import MemoryFormat
+            >>> ds = MemoryFormat.of({"n": [1, None, 3]}).open().batch(3)
+            >>> batches = iter(ds.on_bad_row("skip", most=1))
+            >>> next(batches)["n"], batches.skipped[0].row
+            (array([1, 3]), 1)
+        """
+        return self._with(skip=clauses.skipping(action, most, report))
 
     def with_row_ids(self) -> Dataset:
         """Return a dataset with the columns `_file`, `_row_group` and `_row` (the row's number in its file) added.
@@ -312,11 +360,6 @@ class Dataset:
         return True
 
     @property
-    def num_rows(self) -> int:
-        """The rows of an epoch over all ranks; under a row filter it costs one pass over the filter's columns."""
-        return clauses.exact(self._question, self._table.plan(self._question).plan).num_rows
-
-    @property
     def schema(self) -> Schema:
         """The columns of a row, as NumPy types; what a map makes is known where the map declares it."""
         return telling.schema(self._table, self._question)
@@ -326,60 +369,15 @@ class Dataset:
         """A name of the question; equal datasets have equal names."""
         return telling.fingerprint(self._table, self._question)
 
-    def explain(self) -> str:
-        """Return what will be read and handed out, before any data is.
+    def explain(self, *, analyze: bool = False) -> str:
+        """Return what will be read and handed out; with `analyze` some is read now, and the text tells where the time goes.
 
         Example:
             >>> from penstock.testing import example
             >>> print(example().where(col("id") > 8).batch(2).explain().splitlines()[1].strip())
             files       1 of 1
         """
-        return telling.explain(self._table, self._question)
-
-    def __getitem__(self, row: int | slice) -> dict[str, Any]:
-        """Return one row by its number in stored order, or a slice of rows as one batch."""
-        if isinstance(row, slice):
-            return self.take(range(*row.indices(self.num_rows)))
-        if isinstance(row, tuple | list | np.ndarray):
-            msg = f"ds[...] takes one row or a slice, and got {row!r}. For several rows use ds.take([...])."
-            raise ArgumentError(msg)
-        return {name: values[0] for name, values in self.take([row]).items()}
-
-    def take(self, rows: Sequence[int]) -> Batch:
-        """Return rows by their numbers in stored order, as one batch in the order asked for.
-
-        Raises:
-            ArgumentError: If the dataset is shuffled or batched, or has not so many rows.
-
-        Example:
-            >>> from penstock.testing import example
-            >>> example().take([3, 9, 5])["id"]
-            array([3, 9, 5])
-        """
-        return access.numbered(self._table, self._question, rows)
-
-    def head(self, rows: int = 5) -> Batch:
-        """Return the first rows in stored order, as one batch.
-
-        Example:
-            >>> from penstock.testing import example
-            >>> example().head(2)["id"]
-            array([0, 1])
-        """
-        return self.take(range(min(clauses.limit(rows, None, "head"), self.num_rows)))
-
-    def to_arrow(self) -> pa.Table:
-        """Return all rows in stored order as an Arrow table, as they are stored."""
-        return access.to_arrow(self._table, self._question)
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Return all rows in stored order as a pandas data frame."""
-        found = self.to_arrow()
-        try:
-            return found.to_pandas()
-        except ModuleNotFoundError as error:
-            msg = "to_pandas needs pandas, which is not installed. Install it: pip install pandas."
-            raise MissingExtraError(msg) from error
+        return (telling.analyzed if analyze else telling.explain)(self._table, self._question)
 
     def __eq__(self, other: object) -> bool:
         """Return whether two datasets ask the same question of the same table."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from decimal import Decimal
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -92,6 +93,17 @@ def is_fixed(kind: pa.DataType) -> bool:
     """
     dtype, shape = numpy_type(kind)
     return dtype.kind != "O" and None not in shape
+
+
+def least_bytes(kind: pa.DataType) -> int:
+    """Return the bytes that one cell takes in NumPy at least: all of one that has a fixed size, and none of another.
+
+    Example:
+        >>> least_bytes(pa.list_(pa.float32(), 3)), least_bytes(pa.bool_()), least_bytes(pa.string())
+        (12, 1, 0)
+    """
+    dtype, shape = numpy_type(kind)
+    return 0 if dtype.kind == "O" or None in shape else dtype.itemsize * prod(size or 0 for size in shape)
 
 
 def is_ragged(kind: pa.DataType) -> bool:

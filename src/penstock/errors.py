@@ -13,7 +13,10 @@ Every error of ours is a `PenstockError` and also the built-in that Python would
     * TableNotFoundError (FileNotFoundError)  nothing that we can open lies there
     * DataError (ValueError)              a data file that cannot be read as promised
         * DataChangedError                what is read differs from what was planned
+        * UnorderedError                  rows that a sequence needs in the order of time, and are not
     * MapError (ValueError)               a map that broke its promise
+    * WorkerError (RuntimeError)          a process that ended, hung or could not begin
+    * WriteError (OSError)                storage that refuses what is written to it
     * MissingExtraError (ImportError)     an optional package that is not installed
 
 Each message has three parts: what was wrong, what was expected or exists, and what to do next.
@@ -37,6 +40,9 @@ __all__ = [
     "RowNotFoundError",
     "StateError",
     "TableNotFoundError",
+    "UnorderedError",
+    "WorkerError",
+    "WriteError",
 ]
 
 
@@ -144,6 +150,24 @@ class DataChangedError(DataError):
     """
 
 
+class MemoryLimitError(PenstockError, MemoryError):
+    """What has to be in memory at once is more than `memory_limit` allows.
+
+    Example:
+        >>> issubclass(MemoryLimitError, MemoryError)
+        True
+    """
+
+
+class UnorderedError(DataError):
+    """Rows do not lie in the order of time, which a sequence needs.
+
+    Example:
+        >>> issubclass(UnorderedError, DataError)
+        True
+    """
+
+
 class MapError(PenstockError, ValueError):
     """A function given to `map` returned something other than it promised.
 
@@ -151,6 +175,33 @@ class MapError(PenstockError, ValueError):
         >>> issubclass(MapError, ValueError)
         True
     """
+
+
+class WorkerError(PenstockError, RuntimeError):
+    """A process that runs maps, or decodes, has ended or hangs, or could not begin.
+
+    Example:
+        >>> issubclass(WorkerError, RuntimeError)
+        True
+    """
+
+
+class WriteError(PenstockError, OSError):
+    """Storage refuses what is written to it: it is full, or may not be written to.
+
+    Its `errno` is the system's number for why, where there is one.
+
+    Example:
+        >>> WriteError.of("It is full.", OSError(28, "No space left on device")).errno
+        28
+    """
+
+    @classmethod
+    def of(cls, message: str, cause: OSError) -> WriteError:
+        """Return the error that tells of another."""
+        found = cls(message)
+        found.errno = cause.errno
+        return found
 
 
 class MissingExtraError(PenstockError, ImportError):

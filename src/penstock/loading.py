@@ -5,11 +5,12 @@ from __future__ import annotations
 from penstock._engine.loader import Loader
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
+from penstock.mix import Mixture
 
 __all__ = ["loader"]
 
 
-def loader(ds: Dataset) -> Loader:
+def loader(ds: Dataset | Mixture) -> Loader:
     """Return a loader for plain Python: batches of arrays, epoch after epoch, with a state to save and take back.
 
     Each `iter()` is the next epoch. `state_dict()` says how far it has come; after `load_state_dict(state)` the next
@@ -26,7 +27,7 @@ def loader(ds: Dataset) -> Loader:
         >>> all((a["id"] == b["id"]).all() for a, b in zip(batches, again, strict=True))
         True
     """
-    if not isinstance(ds, Dataset):
+    if not isinstance(ds, Dataset | Mixture):
         msg = (
             f"loader got {type(ds).__name__}. A dataset was expected. Give one: penstock.loader(penstock.open(url).batch(32))."
         )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,8 @@ from penstock.schema import Field
 
 __all__ = [
     "BoolArray",
+    "Chain",
+    "Changed",
     "ColumnRange",
     "DataFiles",
     "Deal",
@@ -110,9 +113,11 @@ class Snapshot:
         version: Which of the table's states this is; "" where the format has no versions.
         schema: The columns as the user sees them, partition columns included.
         files: The data files.
-        names: The physical name of each column whose name in the files differs.
+        names: The physical name of each column whose name in the files differs, and by dotted names of fields inside.
         fields: What the schema stored with the table says of columns; none of those that it does not name.
         sampled: Whether the columns are those of some files only, so that another may turn out to have more.
+        stored: The same columns as `schema`, with the names that files give them and their fields inside, and with their
+            ids (`PARQUET:field_id`) where files are searched by those; None where names are as in `schema`.
     """
 
     table: str
@@ -122,6 +127,22 @@ class Snapshot:
     names: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, Field] = field(default_factory=dict)
     sampled: bool = False
+    stored: pa.Schema | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Changed:
+    """What was added to a table between two of its states.
+
+    Attributes:
+        snapshot: The files that hold it, as a table of their own.
+        column: The column that tells what became of each row; None where all rows of the files were added.
+        kinds: What that says of rows that were added; a null says so too.
+    """
+
+    snapshot: Snapshot
+    column: str | None
+    kinds: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -203,6 +224,59 @@ class Position:
     deals: tuple[Deal, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Chain:
+    """What lies at the borders of units whose sequences go on from one to the next.
+
+    The first arrays have an entry for each row that a group begins with in a unit, as many as a sequence needs which began
+    before them; by group, then by unit, then by time.
+
+    Attributes:
+        counts: Sequences that begin in each unit.
+        group: The number of the group.
+        unit: The unit.
+        row: The number of the row in its unit.
+        time: When it was.
+        held_unit: A unit, for each group in it whose rows may not begin a sequence from its start on; ascending.
+        held_row: The last row of the group that may not, since a sequence of an earlier unit has not ended before.
+    """
+
+    counts: IntArray
+    group: IntArray
+    unit: IntArray
+    row: IntArray
+    time: npt.NDArray[Any]
+    held_unit: IntArray
+    held_row: IntArray
+
+    @cached_property
+    def _by_unit(self) -> tuple[IntArray, IntArray]:
+        """The entries by unit, and the unit of each."""
+        order = np.argsort(self.unit, kind="stable")
+        return order, self.unit[order]
+
+    @cached_property
+    def _ends(self) -> tuple[IntArray, IntArray]:
+        """Where, after each entry, those of its unit and group end, and those of its group."""
+        every = np.arange(1, len(self.group) + 1)
+        group = np.append(self.group, -1)
+        unit = np.append(self.unit, -1)
+        groups = every[group[1:] != group[:-1]]
+        parts = np.union1d(groups, every[unit[1:] != unit[:-1]])
+        return tuple(ends[np.searchsorted(ends, every)] for ends in (parts, groups))  # type: ignore[return-value] # two
+
+    def entries_of(self, unit: int) -> IntArray:
+        """Return the numbers of a unit's entries."""
+        order, units = self._by_unit
+        return order[slice(*np.searchsorted(units, [unit, unit + 1]))]
+
+    def following(self, entries: IntArray, most: int) -> tuple[IntArray, IntArray]:
+        """Return, for entries, from where to where the entries of the same group in later units go, `most` at most."""
+        parts, groups = self._ends
+        low = parts[entries]
+        return low, np.minimum(low + most, groups[entries])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
     """What is read of a table, decided: its units, and the fingerprint of all that decides rows and their order.
@@ -212,12 +286,16 @@ class Plan:
         units: What is read, in stored order, with the rows that pass the filter.
         counts: Rows handed out of each unit: those of `units`, less what a limit cuts off.
         fingerprint: Names the files, rows, filter, shuffle, window and seed; never columns, maps or batches.
+        mixture: Of a mixture, whose rows are slots, what it is made of, as JSON can hold it; None of a table.
+        chain: Of sequences that go on from one unit to the next, what lies at their borders; None for all else.
     """
 
     snapshot: Snapshot
     units: Units
     counts: IntArray
     fingerprint: str
+    mixture: Mapping[str, Any] | None = None
+    chain: Chain | None = None
 
     @property
     def num_rows(self) -> int:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
-
-from pyarrow import fs as pafs
 
 from penstock._engine.storage import Source, locate
 from penstock._engine.table import Table
@@ -15,7 +14,7 @@ from penstock.dataset import Dataset
 from penstock.errors import ArgumentError, TableNotFoundError
 from penstock.formats import known_formats
 from penstock.model import Place
-from penstock.protocols import TableFormat
+from penstock.protocols import TableFormat, TimeTravel
 
 __all__ = ["open", "recognised"]
 
@@ -24,6 +23,7 @@ def open(
     source: Source,
     *,
     version: str | int | None = None,
+    timestamp: str | datetime | None = None,
     filesystem: Any = None,
     storage_options: Mapping[str, Any] | None = None,
     format: TableFormat | None = None,  # noqa: A002 - the word for it
@@ -34,12 +34,14 @@ def open(
     Args:
         source: Where the table lies: a path, a URL, one with wildcards, or a list of them.
         version: Which of the table's versions, where its format has them.
+        timestamp: The version that was the newest at that time, instead: ISO 8601 with a zone, or a datetime with one.
         filesystem: A filesystem of pyarrow or fsspec, where the source is a path in it.
         storage_options: What fsspec is told to open the URL with: keys, endpoints.
         format: The table's format, where it is not to be recognised.
         codecs: Codecs of your own that the table was written with, where they are not registered.
 
     Raises:
+        ArgumentError: If the table has no such version.
         TableNotFoundError: If no known table lies there.
 
     Example:
@@ -58,11 +60,38 @@ def open(
         raise ArgumentError(msg)
     place = locate(source, filesystem=filesystem, options=storage_options)
     found = format if format is not None else recognised(place)
-    snapshot = found.snapshot(place, version)
+    snapshot = found.snapshot(place, version if timestamp is None else _version_at(found, place, version, timestamp))
     fields = {
         name: resolved(field, [codec for codec in given if isinstance(codec, type)]) for name, field in snapshot.fields.items()
     }
     return Dataset(Table(snapshot=replace(snapshot, fields=fields), filesystem=place.filesystem))
+
+
+def _version_at(found: TableFormat, place: Place, version: str | int | None, timestamp: object) -> str | int:
+    """Return the version that a table had at a time."""
+    if version is not None:
+        msg = f"open got version={version!r} and timestamp={timestamp!r}, which both name a version. Give one of them."
+        raise ArgumentError(msg)
+    if not isinstance(found, TimeTravel):
+        msg = (
+            f"timestamp={timestamp!r} was asked of {place.url}, but tables of the format {found.name} do not tell when their "
+            "versions came. Leave it out."
+        )
+        raise ArgumentError(msg)
+    try:
+        moment = datetime.fromisoformat(timestamp) if isinstance(timestamp, str) else timestamp
+    except ValueError:
+        moment = None
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:
+        msg = (
+            f"open got timestamp={timestamp!r}. A time with a zone was expected, as text or as a datetime. "
+            "Write it like timestamp='2026-01-01T00:00:00Z'."
+        )
+        raise ArgumentError(msg)
+    if moment > datetime.now(UTC):
+        msg = f"open got timestamp={timestamp!r}, which is still to come. What the table was at a time was asked. Leave it out."
+        raise ArgumentError(msg)
+    return found.version_at(place, moment)
 
 
 def recognised(place: Place) -> TableFormat:
@@ -71,13 +100,6 @@ def recognised(place: Place) -> TableFormat:
     Raises:
         TableNotFoundError: If it is none that is known.
     """
-    log = place.filesystem.get_file_info(place.path.rstrip("/") + "/_delta_log")
-    if not place.paths and log.type == pafs.FileType.Directory:
-        msg = (
-            f"{place.url!r} is a Delta table: its log says which of its files count. This version does not read Delta logs. "
-            "Open its files as they lie, removed ones among them, with format=penstock.formats.parquet.ParquetFormat()."
-        )
-        raise TableNotFoundError(msg)
     formats = known_formats()
     for known in formats:
         if known.recognises(place):

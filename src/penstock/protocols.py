@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Protocol, runtime_checkable
 
-from penstock.model import IntArray, Place, Snapshot, Window
+from penstock.model import Changed, IntArray, Place, Snapshot, Window
 
-__all__ = ["Arrangement", "Shuffle", "TableFormat"]
+__all__ = ["Arrangement", "Changing", "Shuffle", "TableFormat", "TimeTravel"]
 
 
 @runtime_checkable
@@ -72,4 +73,22 @@ class TableFormat(Protocol):
 
     def snapshot(self, place: Place, version: str | int | None) -> Snapshot:
         """Return the table's facts at a version; at the newest where none is given."""
+        ...
+
+
+@runtime_checkable
+class TimeTravel(Protocol):
+    """What a table format has besides, if its tables tell when their versions came to be."""
+
+    def version_at(self, place: Place, moment: datetime) -> str | int:
+        """Return the version that was the newest at a moment."""
+        ...
+
+
+@runtime_checkable
+class Changing(Protocol):
+    """What a table format has besides, if its tables tell what was added to them."""
+
+    def changes(self, place: Place, first: int, last: int | None) -> Changed:
+        """Return what was added after one version and up to another; up to the newest where none is given."""
         ...

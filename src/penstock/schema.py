@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.blobs import Blobs
 from penstock.dtypes import numpy_type
-from penstock.errors import ArgumentError, ColumnNotFoundError, DataError
+from penstock.errors import ArgumentError, ColumnNotFoundError, DataError, MissingExtraError
 
 __all__ = ["CellCodec", "CellProblem", "Codec", "Field", "Schema"]
 
@@ -159,6 +159,8 @@ class CellCodec(Codec):
     def _decoded(self, field: Field, row: int, cell: memoryview) -> Any:
         try:
             return self.decode(field, cell)
+        except MissingExtraError:
+            raise  # nothing is wrong with the cell
         except Exception as error:
             problem = f"{self.name} cannot decode {len(cell)} bytes: {error}. Check what wrote the cell."
             raise CellProblem(row, problem) from error
@@ -261,6 +263,15 @@ def _checked_dtype(name: str, dtype: Any) -> np.dtype[Any]:
             "or datetime was expected. Give one."
         )
         raise ArgumentError(msg) from None
+    if found.kind == "O" and isinstance(dtype, type) and dtype not in (object, np.object_, Decimal):
+        clock = (
+            " Times of a day are 'timedelta64[us]' with codec=penstock.codecs.Scalar('time64[us]')." if dtype is dt.time else ""
+        )
+        msg = (
+            f"Field {name!r} got dtype={dtype!r}, which NumPy has no type for. A NumPy dtype, str, bytes, Decimal, date or "
+            f"datetime was expected. Give one; or object, with a codec of your own that stores such cells.{clock}"
+        )
+        raise ArgumentError(msg)
     if found.kind == "T":  # NumPy's own text of any length, which comes as objects too
         found = np.dtype("U")
     if found.names is not None or found.subdtype is not None:

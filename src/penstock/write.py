@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,12 +16,14 @@ from penstock._engine.columns import of_arrow, of_schema
 from penstock._engine.commit import Mode, begin
 from penstock._engine.encode import Columns
 from penstock._engine.execute import default_threads
-from penstock._engine.existing import existing
+from penstock._engine.existing import Existing, existing
 from penstock._engine.hive import check_partitions
 from penstock._engine.intake import Tabular, as_columns, infer, is_batch, tabular
-from penstock._engine.layout import Layout
+from penstock._engine.layout import Layout, LoggedFormat, WrittenFormat
 from penstock._engine.progress import Progress, progress_line
 from penstock._engine.storage import destination
+from penstock._engine.survey import check_mode
+from penstock._engine.write_faults import refusals_told
 from penstock._engine.writing import Begun, Writing
 from penstock.errors import ArgumentError, DataError
 from penstock.model import Place
@@ -80,7 +83,7 @@ class Writer:
                 f"Row {number} is {told(row)}. A mapping of field names to cells was expected. Give one; batches go to extend."
             )
             raise DataError(msg)
-        writing = self._writing or self._start(of_schema(infer(row, batch=False)))
+        writing = self._writing or self._start(of_schema(self._begun.suited(infer(row, batch=False))))
         cells = writing.columns.row(row, number)
         try:
             writing.add(cells, number)
@@ -157,13 +160,14 @@ class Writer:
         """Return what is written where."""
         return f"penstock.Writer({self._begun.place.url!r}, num_rows={self.num_rows}, {self._state})"
 
-    def _fill(self, data: Any) -> None:
+    def _fill(self, data: Any) -> Self:
         """Write all that there is to write, and close; a mapping may be a row too."""
         with self:
             if isinstance(data, Mapping):
                 self._item(data, alone=True)
             else:
                 self.extend(data)
+        return self
 
     @property
     def _columns(self) -> Columns | None:
@@ -216,7 +220,7 @@ class Writer:
         first = self._given
         columns = as_columns(batch, first)
         self._given += max((len(cells) for cells in columns.values() if cells is not None), default=0)
-        writing = self._writing or self._start(of_schema(infer(columns, batch=True)))
+        writing = self._writing or self._start(of_schema(self._begun.suited(infer(columns, batch=True))))
         chunk = writing.columns.batch(columns, first)
         try:
             writing.put(chunk)
@@ -242,6 +246,7 @@ def write(  # noqa: PLR0913 - each says one thing about the table, and all but t
     progress: bool = False,
     filesystem: Any = None,
     storage_options: Mapping[str, Any] | None = None,
+    format: WrittenFormat | LoggedFormat | None = None,  # noqa: A002 - the word for it
 ) -> Writer:
     """Write a table of Parquet files, which appears all at once or not at all; return its writer.
 
@@ -259,6 +264,7 @@ def write(  # noqa: PLR0913 - each says one thing about the table, and all but t
         progress: Whether to show on standard error how far it has come.
         filesystem: A filesystem of pyarrow or fsspec, where the source is a path in it.
         storage_options: What fsspec is told to open the URL with: keys, endpoints.
+        format: What is written beside Parquet files: `PetastormFormat()` or `DeltaFormat()`, of `penstock.formats`, or nothing.
 
     Raises:
         ArgumentError: If an argument cannot be meant, or the table that is there does not allow it.
@@ -272,35 +278,74 @@ def write(  # noqa: PLR0913 - each says one thing about the table, and all but t
     names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     layout = Layout(row_group_mb, row_group_rows, file_mb, compression=compression, partition_by=names)
     place = destination(source, filesystem=filesystem, options=storage_options)
-    told_progress = progress_line(place.url, shown=progress)
-    writer = _begun(place, mode, layout, _columns_of(schema, layout), _checked_threads(threads), told_progress)
-    if data is not None:
-        writer._fill(data)  # noqa: SLF001 - of this module
-    return writer
+    start = _Start(mode=mode, layout=layout, threads=_checked_threads(threads), format=_checked_format(format))
+    writer = _begun(place, start, _columns_of(schema, start), progress_line(place.url, shown=progress))
+    return writer if data is None else writer._fill(data)  # noqa: SLF001 - of this module
 
 
-def _begun(place: Place, mode: Mode, layout: Layout, columns: Columns | None, threads: int, progress: Progress) -> Writer:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """What was asked of a write, checked."""
+
+    mode: Mode
+    layout: Layout
+    threads: int
+    format: WrittenFormat | LoggedFormat | None
+
+
+def _begun(place: Place, start: _Start, columns: Columns | None, progress: Progress) -> Writer:
     """Return a writer that was begun, or leave nothing."""
-    change = begin(place.filesystem, place.path, mode, url=place.url)
+    if isinstance(start.format, LoggedFormat):
+        return _begun_logged(place, start, start.format, columns, progress)
+    with refusals_told("The directory", place.url):
+        change = begin(place.filesystem, place.path, start.mode, url=place.url)
     try:
-        table = existing(place) if mode == "append" else None
-        begun = Begun(place=place, change=change, layout=layout, threads=threads, table=table)
+        table = existing(place) if start.mode == "append" else None
+        begun = Begun(place=place, change=change, layout=start.layout, threads=start.threads, table=table, format=start.format)
         return Writer(begun, columns, progress)
     except BaseException:
         change.abort()
         raise
 
 
-def _columns_of(schema: Any, layout: Layout) -> Columns | None:
+def _begun_logged(place: Place, start: _Start, kind: LoggedFormat, columns: Columns | None, progress: Progress) -> Writer:
+    """Return a writer of a table with a log, or leave nothing."""
+    check_mode(start.mode)
+    with refusals_told("The log", place.url):
+        change = kind.begin(place, start.mode)
+    layout, table = start.layout, None
+    if change.arrow is not None:
+        table = Existing(url=place.url, arrow=change.arrow, partition_by=change.partition_by, files=0)
+        # The log says by what a table is partitioned, also to those who do not.
+        layout = replace(layout, partition_by=layout.partition_by or change.partition_by)
+    try:
+        begun = Begun(place=place, change=change, layout=layout, threads=start.threads, table=table, format=kind)
+        return Writer(begun, columns, progress)
+    except BaseException:
+        change.abort()
+        raise
+
+
+def _columns_of(schema: Any, start: _Start) -> Columns | None:
     """Return the columns of a schema, which can be partitioned as asked."""
     if schema is None:
         return None
     if not isinstance(schema, (Schema, pa.Schema)):
         msg = f"write got schema={schema!r}. A penstock.Schema or a pyarrow.Schema was expected. Give one, or leave it out."
         raise ArgumentError(msg)
-    found = of_arrow(schema) if isinstance(schema, pa.Schema) else of_schema(schema)
-    check_partitions(found, layout.partition_by)
+    if isinstance(schema, pa.Schema):
+        found = of_arrow(schema)
+    else:
+        found = of_schema(schema if start.format is None else start.format.suited(schema))
+    check_partitions(found, start.layout.partition_by)
     return found
+
+
+def _checked_format(given: Any) -> WrittenFormat | LoggedFormat | None:
+    if given is None or (isinstance(given, (WrittenFormat, LoggedFormat)) and not isinstance(given, type)):
+        return given
+    msg = f"write got format={given!r}. A format that can be written was expected. Give one, like "
+    raise ArgumentError(msg + "penstock.formats.petastorm.PetastormFormat(), or leave it out for plain Parquet.")
 
 
 def _checked_threads(threads: int | None) -> int:

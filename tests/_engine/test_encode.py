@@ -78,8 +78,8 @@ def refused(field: Field, cell: Any) -> str:
         (
             Field("x", np.int8),
             float("nan"),
-            "Row 7, field 'x': got nan (float); expected a whole number of int8, from -128 to 127. "
-            "Change it, or the field's dtype.",
+            "Row 7, field 'x': got nan, which pandas has where a value is missing; expected a value of int8. Fill it: "
+            "frame['x'].fillna(value); or allow nulls, Field('x', ..., nullable=True), and give None for it.",
         ),
         (Field("x", np.int8), 1.5, "got 1.5 (float); expected a whole number of int8, from -128 to 127."),
         (Field("x", np.int8), True, "got True (bool); expected a whole number of int8"),
@@ -97,7 +97,11 @@ def refused(field: Field, cell: Any) -> str:
         (Field("x", "U2"), "abc", "got 'abc' (str) of 3 characters; expected a str of 2 at most."),
         (Field("x", bytes), "a", "got 'a' (str); expected bytes. Encode it: cell.encode()."),
         (Field("x", "S2"), b"abc", "got 3 bytes; expected 2 at most."),
-        (Field("x", Decimal), "1", "expected a decimal.Decimal. Give the field its dtype: Field('x', str)."),
+        (
+            Field("x", Decimal),
+            "1",
+            "expected a decimal.Decimal, as a field of objects without a codec holds. Say what its cells are: Field('x', str);",
+        ),
         (Field("x", Decimal), 1.5, "expected a decimal.Decimal. Make it one: Decimal(str(cell))."),
         (
             Field("x", Decimal, (), Scalar("decimal128(5, 2)")),
@@ -206,7 +210,7 @@ def test_unknown_and_missing_fields_are_named() -> None:
 
     assert str(caught.value) == (
         "Row 3: 'lable' is not in the schema (did you mean 'label'?); 'label' is missing. Fields: label, image, note. "
-        "Give each, or make it nullable in the schema."
+        "Leave out what the schema does not have, or add a field for it. Give every field, or make it nullable in the schema."
     )
 
 
@@ -238,10 +242,18 @@ def test_columns_of_a_batch_have_one_length() -> None:
     ("field", "cells", "message"),
     [
         (Field("x", np.int8), [1, 2, 300], "Row 12, field 'x': got 300 (int);"),
-        (Field("x", np.int8), np.arange(3), "Row 10, field 'x': got np.int64(0) (numpy.int64);"),
+        (
+            Field("x", np.int8),
+            np.arange(3),
+            "row 10, field 'x': got an array of int64; expected one of int8. Convert it: column.astype('int8'), if",
+        ),
         (Field("x", dt.datetime), np.array(["2020", "NaT"], "M8[us]"), "Row 11, field 'x': got np.datetime64('NaT'"),
         (Field("x", np.float32, (2,)), np.zeros((4, 3), np.float32), "Row 10, field 'x': got a float32 array of shape (3,);"),
-        (Field("x", np.float32, (2,)), np.zeros((4, 2)), "Row 10, field 'x': got a float64 array of shape (2,);"),
+        (
+            Field("x", np.float32, (2,)),
+            np.zeros((4, 2)),
+            "row 10, field 'x': got an array of float64; expected one of float32. Convert it",
+        ),
         (Field("x", np.int8), np.ma.zeros(3, np.int8), "Row 10, field 'x': got a masked array;"),
         (Field("x", np.int8), None, "Row 10, field 'x': got a null;"),
         (Field("x", np.int8), pa.array([1, None], pa.int8()), "Row 11, field 'x': got a null; expected a value."),
@@ -249,7 +261,7 @@ def test_columns_of_a_batch_have_one_length() -> None:
         (
             Field("x", np.float32),
             pa.array([1.0, 0.1]),
-            "Row 11, field 'x': got 0.1 of double, and Arrow says: it would be rounded",
+            "Row 11, field 'x': got 0.1 of float64, which would be rounded to 0.10000000149011612; expected values that",
         ),
         (Field("x", np.int8), pa.array(["1"]), "got a column of string; expected int8."),
         (Field("x", str), pa.array([1]), "got a column of int64; expected string."),

@@ -22,7 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import fs as pafs
 
-from penstock._engine.footers import RowGroups, column_bytes, read_footers, read_schema
+from penstock._engine.column_sizes import column_bytes
+from penstock._engine.footers import RowGroups, read_footers, read_schema
 from penstock._engine.thrift import parse
 from penstock._literals import plain
 from penstock.errors import DataError

@@ -16,6 +16,7 @@ from penstock._engine.commit import begin
 from penstock._engine.hive import Part, directory, split
 from penstock._engine.layout import Layout
 from penstock._engine.output import Output
+from penstock.model import Place
 from penstock.schema import Field, Schema
 
 COLUMNS = of_schema(Schema("Ids", [Field("id", np.int64), Field("part", np.int64)]))
@@ -26,7 +27,12 @@ def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(room, "MOST_OPEN", 3)
     files = pafs.LocalFileSystem()
     change = begin(files, str(tmp_path / "t"), "error", url="t")
-    output = Output(files, change, COLUMNS, Layout(row_group_rows=1, partition_by=("part",)))
+    output = Output(
+        Place(url="t", filesystem=files, path=str(tmp_path / "t")),
+        change,
+        COLUMNS,
+        Layout(row_group_rows=1, partition_by=("part",)),
+    )
     most = 0
 
     for number in range(20):

@@ -171,7 +171,7 @@ def test_what_goes_wrong_in_a_thread_reaches_the_consumer_in_order(table: Path, 
     assert threads() == []
     footer = int.from_bytes(whole[-8:-4], "little") + 8
     (tmp_path / "2.parquet").write_bytes(whole[:4] + bytes(len(whole) - 4 - footer) + whole[-footer:])
-    with pytest.raises(DataError, match=r"2\.parquet, row group 0: cannot be read: .*Check the file\."):
+    with pytest.raises(DataError, match=r"2\.parquet, row group 0, columns 'id', .*: cannot be read: .*Check the file\."):
         list(ps.open(tmp_path).batch(50))
 
 
@@ -311,7 +311,9 @@ def test_what_is_read_ahead_stays_within_its_limit(tmp_path: Path) -> None:
     ahead = [len(batches._stream._feed._lanes[0]._queue) for batches in (bounded, free)]  # type: ignore[attr-defined]
 
     assert ahead[0] <= 1 < ahead[1]
-    assert sum(len(batch["id"]) for batch in ds.using(memory_limit=1)) == 400_000
+    assert sum(len(batch["id"]) for batch in ds.using(memory_limit=80_000)) == 400_000
+    with pytest.raises(ps.errors.MemoryLimitError, match=r"row group 0: .* take 80000 bytes .* memory_limit is 79999"):
+        next(iter(ds.using(memory_limit=79_999)))
 
 
 def test_memory_that_was_lent_is_never_lent_twice(table: Path) -> None:

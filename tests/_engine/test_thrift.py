@@ -141,6 +141,16 @@ def test_nested_fields_are_chosen_by_a_tree() -> None:
     assert parse(data, {4: [{1: [{}]}]}) == {4: [{1: [{}]}, {}]}
 
 
+def test_a_struct_can_be_wanted_as_its_bytes() -> None:
+    """It lies there as it was written, with its end, and can be copied elsewhere."""
+    inner = {1: 5, 3: [{2: b"x"}]}
+    data = encoded({4: [inner, inner], 7: 1})
+
+    assert parse(data, {4: [memoryview], 7: int}) == {4: [encoded(inner)] * 2, 7: 1}
+    with pytest.raises(ThriftError, match="a value of type int lies where one of type memoryview belongs"):
+        parse(data, {7: memoryview})
+
+
 def test_all_types_are_known() -> None:
     """Small integers, sets and maps, of which Parquet makes no use today, are read and skipped like others."""
     fields = {

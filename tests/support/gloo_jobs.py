@@ -182,7 +182,19 @@ def too_early(rank: int, size: int, place: Path, arguments: dict[str, Any]) -> A
     return [ids(batch) for batch in loader]
 
 
+def mixture(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> Any:
+    """Return the ids of all batches of two epochs of a mixture, whose weights may differ from rank to rank."""
+    weights = arguments["weights"]
+    weights = weights[rank] if isinstance(weights[0], list) else weights
+    sources = [
+        (ps.open(url).select("id").shuffle(seed=number), weights[number]) for number, url in enumerate(arguments["tables"])
+    ]
+    loader = ps.torch.loader(ps.mix(sources, seed=1).with_source().batch(arguments["size"]))
+    return [[ids(batch) for batch in loader] for _ in range(2)]
+
+
 JOBS: dict[str, Callable[[int, int, Path, dict[str, Any]], Any]] = {
-    job.__name__: job for job in (epochs, counts, failing_count, unlike, vanished, appended, train, tensor_parallel, too_early)
+    job.__name__: job
+    for job in (epochs, counts, failing_count, unlike, vanished, appended, train, tensor_parallel, too_early, mixture)
 }
 EARLY = {"too_early"}

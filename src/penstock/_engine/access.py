@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock._engine.decode import Column
 from penstock._engine.execute import Pool
-from penstock._engine.gather import Gather, Rows, Wanted
+from penstock._engine.gather import Gather, Wanted
+from penstock._engine.picks import ready
 from penstock._engine.question import Question
 from penstock._engine.stream import arranged
 from penstock._engine.table import Table
 from penstock._engine.transform import Batch, apply_map, by_row
 from penstock.blobs import MOST_BYTES
-from penstock.errors import ArgumentError, RowNotFoundError
+from penstock.errors import ArgumentError, MissingExtraError, RowNotFoundError
 from penstock.model import IntArray
-from penstock.shuffles import InOrder
 
-__all__ = ["columns_of", "numbered", "to_arrow", "wanted"]
+__all__ = ["columns_of", "numbered", "to_arrow", "to_pandas", "wanted"]
 
 
 def numbered(table: Table, question: Question, rows: Sequence[int] | IntArray) -> Batch:
@@ -31,20 +32,20 @@ def numbered(table: Table, question: Question, rows: Sequence[int] | IntArray) -
         RowNotFoundError: If there are not so many rows.
     """
     _stored_only(question, "Rows by number count")
-    planned = table.plan(question)
+    made = ready(table, question, wanted)
+    question, picks = made.question, made.picks
     asked = _numbers(rows)
-    found = planned.plan.num_rows
+    found = picks.num_rows
     outside = asked[(asked < -found) | (asked >= found)]
     if len(outside):
+        one, many = ("Row", "rows") if question.sequence is None else ("Sequence", "sequences")
         msg = (
-            f"Row {outside[0]} is not among the {found} rows of {table.snapshot.table}. "
-            "Rows count from 0, or from -1 backwards."
+            f"{one} {outside[0]} is not among the {found} {many} of {table.snapshot.table}. "
+            f"{many.capitalize()} count from 0, or from -1 backwards."
         )
         raise RowNotFoundError(msg)
     asked = np.where(asked < 0, asked + found, asked)
-    gather = Gather(planned.reader, planned.plan, wanted(table, question), Pool(1))
-    held = gather.fetch(InOrder().arrange(planned.plan.counts, seed=0, epoch=0).scattered(asked))
-    batch = arranged(question, gather, Rows(pieces=((held, 0, len(asked)),), places=(0,)).put_together(gather))
+    batch = arranged(question, picks, picks.rows(asked))
     for number, step in enumerate(question.maps):
         batch = apply_map(by_row(step), batch, asked, (question.seed, 0, number), resize=False)
     return batch
@@ -69,8 +70,9 @@ def to_arrow(table: Table, question: Question) -> pa.Table:
         ArgumentError: If the dataset has clauses that Arrow cannot show.
     """
     _stored_only(question, "to_arrow counts")
-    if question.maps or question.stacks:
-        msg = "to_arrow shows rows as they are stored, and this dataset has maps or stacks. Iterate over it, or leave them out."
+    if question.maps or question.stacks or question.sequence is not None:
+        clauses = "sequences" if question.sequence is not None else "maps or stacks"
+        msg = f"to_arrow shows rows as they are stored, and this dataset has {clauses}. Iterate over it, or leave them out."
         raise ArgumentError(msg)
     planned = table.plan(question)
     gather = Gather(planned.reader, planned.plan, wanted(table, question), Pool(1))
@@ -78,6 +80,21 @@ def to_arrow(table: Table, question: Question) -> pa.Table:
         return pa.table({"rows": pa.nulls(planned.plan.num_rows)}).select([])  # rows without columns are rows
     parts = [gather.unit(int(unit)) for unit in np.flatnonzero(planned.plan.counts)]
     return pa.concat_tables(parts) if parts else gather.nothing()
+
+
+def to_pandas(table: Table, question: Question) -> Any:
+    """Return all rows in stored order as a pandas data frame.
+
+    Raises:
+        ArgumentError: If the dataset has clauses that Arrow cannot show.
+        MissingExtraError: If pandas is not installed.
+    """
+    found = to_arrow(table, question)
+    try:
+        return found.to_pandas()
+    except ModuleNotFoundError as error:
+        msg = "to_pandas needs pandas, which is not installed. Install it: pip install pandas."
+        raise MissingExtraError(msg) from error
 
 
 def wanted(table: Table, question: Question) -> Wanted:
@@ -88,7 +105,14 @@ def wanted(table: Table, question: Question) -> Wanted:
         replace(policies.get(name) or Column(name=name), field=fields.get(name)) for name in columns_of(table, question)
     )
     most = question.max_cell_bytes or MOST_BYTES
-    return Wanted(columns=columns, stacks=question.stacks, row_ids=question.row_ids, most_bytes=most)
+    return Wanted(
+        columns=columns,
+        stacks=question.stacks,
+        row_ids=question.row_ids,
+        most_bytes=most,
+        sequence=question.sequence,
+        skip=question.skip is not None,
+    )
 
 
 def columns_of(table: Table, question: Question) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from penstock.codecs.scalar import Scalar
 from penstock.dtypes import numpy_type
 from penstock.schema import Field
 
-__all__ = ["Check", "Misfit", "check_of", "told"]
+__all__ = ["Check", "Misfit", "check_of", "told", "told_type"]
 
 Check: TypeAlias = Callable[[Any], Any]
 """From a value that is not None to what is stored of it; None where it is a null of its own kind, like NaT."""
@@ -31,8 +31,8 @@ KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "c": "iufc", "M": "M", "m":
 class Misfit(Exception):  # noqa: N818 - it becomes an error where the row and the field are known
     """A value that is no cell of its field: what it is, what was expected, what to do, and which of those given it is."""
 
-    def __init__(self, got: str, expected: str, advice: str, row: int = 0) -> None:
-        """Store what is told."""
+    def __init__(self, got: str, expected: str, advice: str, row: int | None = 0) -> None:
+        """Store what is told; no row where it is about all of them."""
         super().__init__(f"got {got}; expected {expected}. {advice}")
         self.row = row
 
@@ -50,6 +50,16 @@ def told(value: object) -> str:
     kind = type(value)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
     return f"{shown if len(shown) <= LONGEST else shown[:LONGEST] + '…'} ({name})"
+
+
+def told_type(kind: pa.DataType) -> str:
+    """Return what an Arrow type is called in a message: its NumPy name where it has one.
+
+    Example:
+        >>> told_type(pa.float32()), told_type(pa.string())
+        ('float32', 'string')
+    """
+    return {"halffloat": "float16", "float": "float32", "double": "float64"}.get(str(kind), str(kind))
 
 
 def check_of(field: Field, kind: pa.DataType | None = None) -> Check:
@@ -220,12 +230,14 @@ def _decimal(field: Field, kind: pa.DataType | None) -> Check:
             return cell
         if isinstance(cell, int) and not isinstance(cell, bool):
             return Decimal(cell)
+        if isinstance(cell, (float, np.number)):
+            raise Misfit(told(cell), "a decimal.Decimal", "Make it one: Decimal(str(cell)).")
+        expected = "a decimal.Decimal, as a field of objects without a codec holds"
+        kind_ = "str" if isinstance(cell, str) else "bytes" if isinstance(cell, bytes) else "..."
         advice = (
-            f"Give the field its dtype: Field({field.name!r}, str)."
-            if isinstance(cell, str)
-            else "Make it one: Decimal(str(cell))."
+            f"Say what its cells are: Field({field.name!r}, {kind_}); or give the field a codec of your own that stores them."
         )
-        raise Misfit(told(cell), "a decimal.Decimal", advice)
+        raise Misfit(told(cell), expected, advice)
 
     return check
 

@@ -21,10 +21,13 @@ from pyarrow import fs as pafs
 from penstock._engine import thrift
 from penstock._engine.footers import footer_of
 from penstock._engine.lease import Slabs
+from penstock._engine.stored import LocalFile
 from penstock._engine.thrift import Only, ThriftError, Wanted, leaves, parse, parse_start
 from penstock.blobs import Blobs
+from penstock.dtypes import Marks
+from penstock.model import IntArray
 
-__all__ = ["Chunk", "find_chunks", "read_chunk"]
+__all__ = ["Chunk", "Places", "find_chunks", "locate_chunk", "read_chunk"]
 
 BYTES = 6  # the physical type
 REQUIRED, OPTIONAL = 0, 1
@@ -55,6 +58,11 @@ HEADER_MOST = 16 << 10
 """Bytes of a page's header; ours take less than a hundred, and one that needs more is left to pyarrow."""
 
 LENGTH = Struct("<I")
+USUAL_MOST = 96
+"""Bytes that hold the header of a page as most are."""
+
+LEVELS_SPARE = 64
+"""Bytes of levels beyond two for each value, which none of a flat column needs."""
 
 _NUMBER = rb"([\x80-\xff]{0,9}[\x00-\x7f])"
 _USUAL = re.compile(
@@ -80,6 +88,15 @@ class Chunk:
     size: int
     values: int
     optional: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Places:
+    """Where cells lie: from where on, up to where, and which are no nulls; None where none is."""
+
+    start: IntArray
+    stop: IntArray
+    valid: Marks = None
 
 
 def find_chunks(path: str, filesystem: pafs.FileSystem, columns: Iterable[str]) -> dict[str, list[Chunk]]:
@@ -124,19 +141,53 @@ def read_chunk(source: Any, chunk: Chunk, slabs: Slabs) -> Blobs | None:
     source.seek(chunk.start)
     if source.readinto(data.data) != chunk.size:
         return None
+    places = _places(data.data, chunk)
+    if places is None:
+        return None
+    source_ = np.zeros(len(places.start), dtype=np.int64)
+    return Blobs(buffers=(data,), source=source_, start=places.start, stop=places.stop, valid=places.valid)
+
+
+def locate_chunk(file: LocalFile, chunk: Chunk) -> Places | None:
+    """Return where in a file the cells of a chunk lie, reading no more than what stands before each; None as above."""
+    if chunk.start < 0 or chunk.size < 0:
+        return None
+    file.expect(chunk.start, chunk.size)
+    found = _places(_Peeked(file, chunk), chunk)
+    if found is None:
+        return None
+    return Places(start=found.start + chunk.start, stop=found.stop + chunk.start, valid=found.valid)
+
+
+class _Peeked:
+    """The bytes of a chunk in a file, of which only small parts are looked at, mostly one after the other."""
+
+    AT_ONCE = 192
+    """Bytes that hold a page's header, its levels and the length of its first cell, nearly always."""
+
+    def __init__(self, file: LocalFile, chunk: Chunk) -> None:
+        self._file, self._chunk = file, chunk
+        self._at, self._bytes = 0, b""
+
+    def __getitem__(self, part: slice) -> bytes:
+        start, stop = part.start, min(part.stop, self._chunk.size)
+        if not self._at <= start <= stop <= self._at + len(self._bytes):
+            self._at, self._bytes = start, self._file.peek(self._chunk.start + start, max(self.AT_ONCE, stop - start))
+        return self._bytes[start - self._at : stop - self._at]
+
+
+def _places(view: memoryview | _Peeked, chunk: Chunk) -> Places | None:
+    """Return where each cell of a chunk lies, if all is as the footer promised."""
     try:
-        start, stop, valid = _cells(data, chunk)
+        found = _cells(view, chunk)
     except (ThriftError, IndexError, KeyError, StructError, ValueError):
         return None
-    if len(start) != chunk.values:
-        return None
-    marks = None if valid is None or valid.all() else valid
-    return Blobs(buffers=(data,), source=np.zeros(len(start), dtype=np.int64), start=start, stop=stop, valid=marks)
+    return found if len(found.start) == chunk.values else None
 
 
-def _cells(data: npt.NDArray[np.uint8], chunk: Chunk) -> tuple[Any, Any, npt.NDArray[np.bool_] | None]:
+def _cells(view: memoryview | _Peeked, chunk: Chunk) -> Places:
     """Return where each cell of a chunk begins and ends, and which are no nulls."""
-    view, at = data.data, 0
+    at = 0
     edges: list[int] = []
     marks: list[npt.NDArray[np.bool_]] = []
     while at < chunk.size:
@@ -155,18 +206,18 @@ def _cells(data: npt.NDArray[np.uint8], chunk: Chunk) -> tuple[Any, Any, npt.NDA
     starts, stops = np.array(edges[0::2], dtype=np.int64), np.array(edges[1::2], dtype=np.int64)
     valid = np.concatenate(marks) if marks else None
     if valid is None or valid.all():
-        return starts, stops, None
+        return Places(start=starts, stop=stops)
     start, stop_ = np.zeros(len(valid), dtype=np.int64), np.zeros(len(valid), dtype=np.int64)
     start[valid], stop_[valid] = starts, stops
-    return start, stop_, valid
+    return Places(start=start, stop=stop_, valid=valid)
 
 
-def _page(view: memoryview, at: int) -> tuple[int, int, Any]:
+def _page(view: memoryview | _Peeked, at: int) -> tuple[int, int, Any]:
     """Return where a page's bytes begin and end, and its header: of one of the usual kind no more than its number of values."""
-    usual = _USUAL.match(view, at)
+    usual = _USUAL.match(view[at : at + USUAL_MOST])
     if usual is not None:
         _, size, _, values = usual.groups()
-        begin = usual.end()
+        begin = at + usual.end()
         return begin, begin + _number(size), _number(values)
     header, length = parse_start(view[at : at + HEADER_MOST], _HEADER)
     begin = at + length
@@ -185,11 +236,11 @@ def _usual(values: int) -> dict[int, Any]:
     return {PAGE_TYPE: DATA_PAGE, V1: {PAGE_VALUES: values, V1_ENCODING: PLAIN}}
 
 
-def _levels(view: memoryview, at: int, header: Mapping[int, Any], chunk: Chunk) -> tuple[int, npt.NDArray[np.bool_]]:
+def _levels(view: memoryview | _Peeked, at: int, header: Mapping[int, Any], chunk: Chunk) -> tuple[int, npt.NDArray[np.bool_]]:
     """Return where the values of a page begin, and which of its cells have one."""
     if header[PAGE_TYPE] == DATA_PAGE:
         told, encoding = header[V1], V1_ENCODING
-        length = LENGTH.unpack_from(view, at)[0] if chunk.optional else 0
+        length = LENGTH.unpack(view[at : at + 4])[0] if chunk.optional else 0
         at += LENGTH.size if chunk.optional else 0
     elif header[PAGE_TYPE] == DATA_PAGE_V2 and not header[V2].get(V2_REPETITIONS):
         told, encoding = header[V2], V2_ENCODING
@@ -199,16 +250,18 @@ def _levels(view: memoryview, at: int, header: Mapping[int, Any], chunk: Chunk) 
     count = told[PAGE_VALUES]
     if told[encoding] != PLAIN or not 0 <= count <= chunk.values or length < 0:
         raise ValueError
+    if length > 2 * chunk.values + LEVELS_SPARE:
+        raise ValueError
     there = _ones(view[at : at + length], count) if chunk.optional else np.ones(count, dtype=np.bool_)
     return at + length, there
 
 
-def _walk(view: memoryview, at: int, stop: int, count: int, edges: list[int]) -> None:
+def _walk(view: memoryview | _Peeked, at: int, stop: int, count: int, edges: list[int]) -> None:
     """Add where each of `count` values begins and ends, one after the other."""
-    unpack = LENGTH.unpack_from
+    unpack = LENGTH.unpack
     for _ in range(count):
         start = at + 4
-        at = start + unpack(view, at)[0]
+        at = start + unpack(view[at:start])[0]
         if at > stop:
             raise ValueError
         edges += (start, at)
@@ -216,7 +269,7 @@ def _walk(view: memoryview, at: int, stop: int, count: int, edges: list[int]) ->
         raise ValueError
 
 
-def _ones(levels: memoryview, count: int) -> npt.NDArray[np.bool_]:
+def _ones(levels: memoryview | bytes, count: int) -> npt.NDArray[np.bool_]:
     """Return levels of one bit, in runs or packed by eight, as Parquet has them."""
     found: list[npt.NDArray[np.bool_]] = []
     at = have = 0

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from penstock._engine.execute import PATIENCE, Pool, Urgency
+from penstock._engine.gate import Gate
 
 __all__ = ["Conveyor", "Room"]
 
@@ -35,7 +36,7 @@ class _Belt:
     """What the threads share with the conveyor; it knows nothing of that, so that it can be collected."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        self.changed = Gate()
         self.waiting: deque[Future[Any]] = deque()
         self.given = self.made = 0
         self.ended = False

@@ -17,7 +17,7 @@ from penstock._engine.fit import fitted
 from penstock._engine.packing import pieces
 from penstock._schema_json import KEY, dump
 from penstock.codecs.scalar import Scalar
-from penstock.errors import DataError, listed
+from penstock.errors import DataError, MissingExtraError, listed
 from penstock.schema import CellCodec, Codec, Field, Schema
 
 __all__ = ["Chunk", "Column", "Columns"]
@@ -55,11 +55,24 @@ class Column:
         Raises:
             Misfit: If it does not fit.
         """
-        found = None if cell is None else self.check(cell)
+        try:
+            found = None if cell is None else self.check(cell)
+        except Misfit as misfit:
+            raise self.missing(cell) or misfit from None
         if found is None and not self.field.nullable:
             advice = f"Give a value, or allow nulls: Field({self.field.name!r}, ..., nullable=True)."
             raise Misfit("a null" if cell is None else f"{told(cell)}, a null", "a value", advice)
         return found
+
+    def missing(self, cell: Any) -> Misfit | None:
+        """Return what is told of what pandas has in place of a value; None for anything else."""
+        name = self.field.name
+        if not (isinstance(cell, float) and np.isnan(cell)) and type(cell).__name__ != "NAType":
+            return None
+        advice = f"Fill it: frame[{name!r}].fillna(value); " if not self.field.nullable else "Give None for it. "
+        advice += "" if self.field.nullable else f"or allow nulls, Field({name!r}, ..., nullable=True), and give None for it."
+        expected = {"U": "a str", "S": "bytes"}.get(self.field.dtype.kind, f"a value of {self.field.dtype}")
+        return Misfit(f"{cell}, which pandas has where a value is missing", expected, advice.strip())
 
     def column(self, cells: Any) -> Values:
         """Return what is stored of the cells of a batch.
@@ -73,6 +86,8 @@ class Column:
             raise Misfit("a masked array", "an array or a list", "Give a list with None where there is no value.")
         if isinstance(cells, np.ndarray) and cells.ndim and (dense := self._dense(cells)) is not None:
             return dense
+        if isinstance(cells, np.ndarray) and cells.ndim:
+            self._check_dtype(cells)
         found = []
         for row, cell in enumerate(cells):
             try:
@@ -81,6 +96,17 @@ class Column:
                 misfit.row = row
                 raise
         return found
+
+    def _check_dtype(self, cells: npt.NDArray[Any]) -> None:
+        """Refuse numbers of a dtype that is not the field's, whatever the first of them is."""
+        wanted, given = self.field.dtype, cells.dtype
+        same = given == wanted if self.field.shape else castable(given, wanted)
+        if self.codec is None or same or given.kind not in "biufc" or wanted.kind not in "biufc":
+            return
+        changes = {"iu": ", if they are whole numbers in its range", "f": ", which rounds"}
+        why = next((text for kinds, text in changes.items() if wanted.kind in kinds), "")
+        advice = f"Convert it: column.astype({wanted.name!r}){why}; or change the field's dtype."
+        raise Misfit(f"an array of {given}", f"one of {wanted}", advice, None)
 
     def _dense(self, cells: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
         """Return an array of cells that all fit; None where they must be looked at one by one."""
@@ -216,7 +242,8 @@ class Columns:
                     self.named(name).cell(row[name])
                 found.append(cell)
         except Misfit as misfit:
-            raise DataError(f"Row {number}, field {name!r}: {misfit}") from None
+            why = self.named(name).missing(row[name]) or misfit
+            raise DataError(f"Row {number}, field {name!r}: {why}") from None
         return found
 
     def batch(self, batch: Mapping[str, Any], first: int) -> Chunk:
@@ -240,7 +267,8 @@ class Columns:
                     column.cell(None)
                 found.append(pa.nulls(rows, column.arrow.type) if cells is None else column.column(cells))
             except Misfit as misfit:
-                raise DataError(f"Row {first + misfit.row}, field {column.field.name!r}: {misfit}") from None
+                where = f"Row {first + misfit.row}" if misfit.row is not None else f"The batch that begins with row {first}"
+                raise DataError(f"{where}, field {column.field.name!r}: {misfit}") from None
         return Chunk(first=first, rows=rows, nbytes=sum(map(_bytes, found)), columns=found)
 
     def named(self, name: str) -> Column:
@@ -258,6 +286,8 @@ class Columns:
         for column, cells in zip(self.columns, columns, strict=True):
             try:
                 arrays.append(column.encode(cells))
+            except MissingExtraError:
+                raise  # nothing is wrong with the cell
             except Exception as error:  # noqa: BLE001 - a codec may be anyone's
                 _tell(column, cells, chunk.first, error)
         return pa.Table.from_arrays(arrays, schema=self.arrow)
@@ -284,8 +314,9 @@ class Columns:
             near = difflib.get_close_matches(name, missing or self._names, n=1)
             parts.append(f"{name!r} is not in the schema" + (f" (did you mean {near[0]!r}?)" if near else ""))
         parts += [f"{name!r} is missing" for name in missing]
-        msg = f"Row {number}: {'; '.join(parts)}. Fields: {listed(self._names)}. Give each, or make it nullable in the schema."
-        raise DataError(msg)
+        advice = ["Leave out what the schema does not have, or add a field for it."] if unknown else []
+        advice += ["Give every field, or make it nullable in the schema."] if missing else []
+        raise DataError(f"Row {number}: {'; '.join(parts)}. Fields: {listed(self._names)}. {' '.join(advice)}")
 
 
 def _tell(column: Column, cells: Values, first: int, error: Exception) -> NoReturn:

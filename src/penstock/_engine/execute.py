@@ -8,14 +8,18 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from enum import IntEnum
+from functools import partial
 from typing import Any, TypeVar
 
-__all__ = ["Pool", "Urgency", "default_threads", "outcome", "succeeded"]
+from penstock._engine.gate import Gate, Promise
+
+__all__ = ["Pool", "Urgency", "default_threads", "outcome", "run_over", "succeeded"]
 
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 PATIENCE = 5.0
 """Seconds that a closing pool waits for tasks that run."""
@@ -33,11 +37,12 @@ class _Work:
     """What the threads of a pool share; it knows nothing of the pool, so that the pool can be collected."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        self.changed = Gate()
         self.waiting: list[tuple[int, int, Future[Any], Callable[[], Any]]] = []
         self.number = itertools.count()
         self.stopped = False
         self.threads: list[threading.Thread] = []
+        self.ends: list[Callable[[float], None]] = []
 
     def run(self) -> None:
         """Run tasks until told to stop."""
@@ -60,12 +65,15 @@ class _Work:
         with self.changed:
             self.stopped = True
             dropped, self.waiting = self.waiting, []
+            ends, self.ends = self.ends, []
             self.changed.notify_all()
+        for end in ends:
+            end(patience)
         for _, _, future, _ in dropped:
             future.cancel()
         until = time.monotonic() + patience
         for thread in self.threads:
-            if thread is not threading.current_thread():
+            if thread.ident is not None and thread is not threading.current_thread():
                 thread.join(max(0.0, until - time.monotonic()))
 
 
@@ -87,7 +95,7 @@ class Pool:
 
     def submit(self, urgency: Urgency, task: Callable[[], Result]) -> Future[Result]:
         """Return the future of a task; of equal urgency, the older goes first."""
-        future: Future[Result] = Future()
+        future: Future[Result] = Promise()
         work = self._work
         with work.changed:
             if work.stopped:
@@ -101,15 +109,49 @@ class Pool:
             work.changed.notify()
         return future
 
+    def end_too(self, end: Callable[[float], None]) -> None:
+        """Have something else ended with the threads, and before them; it is called with the seconds that it may take."""
+        with self._work.changed:
+            self._work.ends.append(end)
+
     def close(self, patience: float = PATIENCE) -> None:
         """End all threads; tasks that have not begun are dropped, and those that run are waited for, so many seconds."""
-        if self._end.detach():
+        if self._end.alive:
             self._work.stop(patience)
+            self._end.detach()  # not before: who is interrupted here still ends the threads when the pool is collected
+
+    def join(self, patience: float = PATIENCE) -> None:
+        """Wait for the threads of a pool that was closed, so many seconds at most."""
+        until = time.monotonic() + patience
+        for thread in self._work.threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until - time.monotonic()))
 
 
 def default_threads() -> int:
     """Return how many threads read where the user does not say: one for each processor this process may use."""
     return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def run_over(function: Callable[[Item], Result], items: Sequence[Item], threads: int) -> Iterator[Result]:
+    """Yield what a function makes of each of some items, in their order, on threads of their own.
+
+    What goes wrong drops what has not begun. Who interrupts does not wait for what runs.
+
+    Example:
+        >>> list(run_over(abs, [-1, 2, -3], threads=2))
+        [1, 2, 3]
+    """
+    pool = Pool(max(1, min(threads, len(items))))
+    patience = PATIENCE
+    try:
+        for future in [pool.submit(Urgency.READ, partial(function, item)) for item in items]:
+            yield future.result()
+    except KeyboardInterrupt:
+        patience = 0.0
+        raise
+    finally:
+        pool.close(patience)
 
 
 def succeeded(future: Future[Any]) -> bool:

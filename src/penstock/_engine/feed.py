@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from typing import Any, Protocol
 
-from penstock._engine.execute import outcome, succeeded
+from penstock._engine.execute import succeeded
 from penstock._engine.gather import Gather, Held, Pending, Rows
 from penstock._engine.hand_over import HandOver
 from penstock._engine.leg import Leg
-from penstock._engine.order import Epoch, Piece
+from penstock._engine.order import Piece
 from penstock._engine.transform import Batch
+from penstock.model import Window
 from penstock.stretches import Stretches
 
-__all__ = ["Feed"]
+__all__ = ["Feed", "Lane"]
 
 
 CUT_AT_ONCE = 256
 """Batches that are cut at a time: a call for many costs little more than a call for one."""
+
+
+class Ordered(Protocol):
+    """A sequence of rows that is asked for piece by piece."""
+
+    def pieces(self, stretches: Iterable[tuple[int, int]]) -> Iterator[Piece]:
+        """Yield the pieces of windows that make up a part of it."""
+        ...
+
+    def window(self, lane: int, index: int) -> Window:
+        """Return the window of a piece."""
+        ...
 
 
 class Feed:
@@ -36,7 +50,7 @@ class Feed:
         """
         self._gather, self._leg = gather, leg
         lanes = leg.hand.ahead(leg.schedule.start)
-        self._lanes = [_Lane(gather, leg.epoch, lane, ahead, memory_limit // len(lanes)) for lane in lanes]
+        self._lanes = [Lane(gather, leg.epoch, lane, ahead, memory_limit // len(lanes)) for lane in lanes]
         self._hand_over = hand_over
 
     def rows(self, start: int, stop: int, fill: Stretches = ()) -> Rows:
@@ -51,7 +65,7 @@ class Feed:
         for piece in self._leg.epoch.pieces(fill):
             pieces.append((self._gather.fetch(self._leg.epoch.window(piece.lane, piece.window)), piece.start, piece.stop))
             places.append(piece.place)
-        return Rows(pieces=tuple(pieces), places=tuple(places))
+        return self._gather.rows_type(pieces=tuple(pieces), places=tuple(places))
 
     def views(self, count: int) -> dict[str, Any] | None:
         """Return the next rows as views of the window that is held, or None where it takes more than that."""
@@ -64,15 +78,22 @@ class Feed:
         for lane in self._lanes:
             lane.prefetch()
 
+    def coming(self) -> list[Future[Held]]:
+        """Return the windows that are being read."""
+        return [one for lane in self._lanes for one in lane.coming()]
+
     def ready(self, start: int, stop: int) -> bool:
         """Return whether `rows` would not have to wait."""
         return all(self._lanes[slot].ready(count) for slot, count in self._leg.hand.turns(start, stop))
 
 
-class _Lane:
+class Lane:
     """What is left of one lane, window after window."""
 
-    def __init__(self, gather: Gather, epoch: Epoch, stretches: Stretches, ahead: int, memory_limit: int) -> None:
+    def __init__(
+        self, gather: Gather, epoch: Ordered, stretches: Iterable[tuple[int, int]], ahead: int, memory_limit: int
+    ) -> None:
+        """Store which rows come, of what, and how many windows of them may be in memory."""
         self._gather, self._epoch, self._ahead, self._limit = gather, epoch, ahead, memory_limit
         self._pieces = epoch.pieces(stretches)
         self._coming = next(self._pieces, None)
@@ -80,6 +101,7 @@ class _Lane:
         self._newest: Pending | None = None
         self._held: Held | None = None
         self._at = self._stop = self._place = 0
+        self._copying = False
         self._cuts: Iterator[dict[str, Any]] = iter(())
 
     def take(self, count: int, pieces: list[tuple[Held, int, int]], places: list[int]) -> None:
@@ -89,7 +111,8 @@ class _Lane:
                 self._next()
             rows = min(count, self._stop - self._at)
             assert self._held is not None  # noqa: S101 - a lane is never asked for more than it has
-            pieces.append((self._held, self._at, self._at + rows))
+            piece = (self._held, self._at, self._at + rows)
+            pieces.append((self._held.cut(*piece[1:]), 0, rows) if self._copying else piece)
             places.append(self._place)
             self._at += rows
             self._place += rows
@@ -97,6 +120,8 @@ class _Lane:
             self._cuts = iter(())  # they went on from elsewhere
             if self._at == self._stop:
                 self._held = None
+                if count and not self._copying and not self._queue and not self._affordable():
+                    pieces[-1] = (pieces[-1][0].cut(*pieces[-1][1:]), 0, rows)
 
     def views(self, count: int) -> Batch | None:
         """Return the next rows as views of the window that is held; None where they lie in two, or are its last."""
@@ -104,11 +129,17 @@ class _Lane:
         if self._held is None or stop >= self._stop:
             return None
         found = {name: values[self._at : stop] for name, values in self._held.fixed.items()}
+        if self._copying and found:
+            found = {name: values.copy() for name, values in found.items()}
+            self._gather.budget.keep(next(iter(found.values())), sum(values.nbytes for values in found.values()))
         self._at, self._place = stop, self._place + count
         return found
 
     def cuts(self, count: int, hand_over: HandOver) -> dict[str, Any] | None:
         """Return the next rows as views, as a framework has them; several batches are cut at a time, column by column."""
+        if self._copying:
+            views = self.views(count)
+            return views if views is None else hand_over.batch(views)
         if self._held is None or self._at + count >= self._stop:
             return None
         found = next(self._cuts, None)
@@ -121,6 +152,10 @@ class _Lane:
             found = next(self._cuts)
         self._at, self._place = self._at + count, self._place + count
         return found
+
+    def coming(self) -> list[Future[Held]]:
+        """Return the windows that are being read."""
+        return [pending.held for _, pending in self._queue if not pending.held.done()]
 
     def ready(self, count: int) -> bool:
         """Return whether the next `count` rows are in memory."""
@@ -137,8 +172,15 @@ class _Lane:
         if not self._queue:
             self._request()
         piece, pending = self._queue.popleft()
-        self._held, self._cuts = outcome(pending.held), iter(())
+        with self._gather.meter.blocked():
+            self._held, self._cuts = pending.handed(), iter(())
         self._at, self._stop, self._place = piece.start, piece.stop, piece.place
+        self._copying = self._gather.budget.is_pinned(self._stop + sum(coming.stop for coming, _ in self._queue))
+
+    def begin(self) -> None:
+        """Begin to read the next window, where it is needed next and nothing is coming."""
+        if self._held is None and not self._queue:
+            self._request()
 
     def prefetch(self) -> None:
         """Begin to read the windows after the one that is held, as far as they fit in memory."""
@@ -150,7 +192,7 @@ class _Lane:
         if self._coming is None:
             return False
         rows = self._stop + sum(piece.stop for piece, _ in self._queue) + self._coming.stop
-        return rows * self._gather.row_bytes <= self._limit
+        return rows * self._gather.row_bytes <= self._limit and self._gather.budget.has_room(self._coming.stop)
 
     def _request(self) -> bool:
         """Begin to read one more window; False where there is none."""

@@ -10,28 +10,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock._engine.cells import Misfit
+from penstock._engine.cells import Misfit, told_type
+from penstock._suits import family, holds_bytes
 from penstock.blobs import Blobs
 from penstock.codecs.tensor import Tensor
 from penstock.dtypes import is_encoded, is_ragged, numpy_type, plain, valid
 from penstock.errors import DataError
 from penstock.schema import CellCodec, Codec, Field
 
-__all__ = ["family", "fitted", "holds_bytes", "in_c_order", "sampled"]
+__all__ = ["fitted", "in_c_order", "sampled"]
 
 NUMBERS = frozenset({"integer", "float", "decimal"})
-FAMILIES: dict[str, tuple[str, ...]] = {
-    "integer": ("is_integer",),
-    "float": ("is_floating",),
-    "decimal": ("is_decimal",),
-    "boolean": ("is_boolean",),
-    "text": ("is_string", "is_large_string", "is_string_view"),
-    "bytes": ("is_binary", "is_large_binary", "is_binary_view", "is_fixed_size_binary"),
-    "date": ("is_date",),
-    "timestamp": ("is_timestamp",),
-    "duration": ("is_duration",),
-    "time": ("is_time",),
-}
 
 
 def fitted(field: Field, codec: Codec | None, arrow: pa.Field, given: pa.Array | pa.ChunkedArray) -> Any:
@@ -71,11 +60,6 @@ def in_c_order(kind: pa.DataType) -> bool:
     return order is None or list(order) == sorted(order)
 
 
-def holds_bytes(kind: pa.DataType) -> bool:
-    """Return whether cells of a type are bytes, or text, which is bytes too."""
-    return family(kind) in {"bytes", "text"}
-
-
 def sampled(field: Field, codec: CellCodec, array: pa.Array) -> None:
     """Decode the first cell that is not null.
 
@@ -91,11 +75,6 @@ def sampled(field: Field, codec: CellCodec, array: pa.Array) -> None:
     except DataError as error:
         advice = f"Bytes are taken for encoded cells: encode them so, or give arrays. It says: {error}"
         raise Misfit("bytes that it cannot decode", f"a cell that {codec!r} has encoded", advice, first) from error
-
-
-def family(kind: pa.DataType) -> str | None:
-    """Return what values of an Arrow type are: a word of `FAMILIES`, or None."""
-    return next((word for word, tests in FAMILIES.items() if any(getattr(pa.types, test)(kind) for test in tests)), None)
 
 
 def _related(given: pa.DataType, wanted: pa.DataType) -> bool:
@@ -114,8 +93,20 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return _lossless(array, kind)
     except (pa.ArrowException, ValueError) as error:
         row = _first_bad(array, lambda part: _lossless(part, kind))
-        got = f"{array[row].as_py()!r} of {array.type}" if row < len(array) else f"a column of {array.type}"
-        raise Misfit(f"{got}, and Arrow says: {error}", f"{kind}", "Convert the column, or change the field.", row) from None
+        got = (
+            f"{array[row].as_py()!r} of {told_type(array.type)}" if row < len(array) else f"a column of {told_type(array.type)}"
+        )
+        if isinstance(error, _Rounded):
+            expected = f"values that {told_type(kind)} holds as they are"
+            advice = f"Round the column yourself, with .astype({told_type(kind)!r}) or .cast(); or change the field's dtype."
+            raise Misfit(f"{got}, which would be rounded to {error}", expected, advice, row) from None
+        why = str(error).rstrip(".")
+        advice = "Convert the column, or change the field."
+        raise Misfit(f"{got}, and Arrow says: {why}", told_type(kind), advice, row) from None
+
+
+class _Rounded(ValueError):  # noqa: N818 - never leaves this room
+    """A number would become another."""
 
 
 def _lossless(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -127,8 +118,7 @@ def _lossless(array: pa.Array, kind: pa.DataType) -> pa.Array:
         back = found.cast(array.type)  # Arrow rounds floats without a word
         same = pc.or_(pc.equal(back, array), pc.is_nan(array))
         if not pc.all(same, min_count=0).as_py():
-            msg = f"it would be rounded to {kind}"
-            raise ValueError(msg)
+            raise _Rounded(found[np.argmin(same.to_numpy(zero_copy_only=False))].as_py())
     return found
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
@@ -22,12 +21,15 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from penstock._engine import thrift
+from penstock._engine.execute import run_over
+from penstock._engine.read_faults import ADVICE, system_words
 from penstock._engine.thrift import Leaf, Only, ThriftError, Wanted, leaves, parse, parse_start
+from penstock._engine.weigh import row_bytes
 from penstock._literals import array_of, kind, plain
 from penstock.errors import DataError
 from penstock.model import ColumnRange, IntArray, Snapshot
 
-__all__ = ["RowGroups", "column_bytes", "footer_of", "of_each", "read_footers", "read_schema"]
+__all__ = ["RowGroups", "by_schema", "footer_of", "of_each", "read_footers", "read_schema", "stored_size"]
 
 T = TypeVar("T")
 Fields: TypeAlias = dict[int, Any]
@@ -35,6 +37,7 @@ Fields: TypeAlias = dict[int, Any]
 TAIL = 64 * 1024  # bytes read at the end of a file, in the hope that the footer is among them
 ENDING = 8  # bytes at the very end: the footer's length and "PAR1"
 LONGEST = 4096  # bytes of a bound; longer ones are not worth their memory
+WEIGHED = 4  # files of a table whose rows are all weighed
 MOST = 2**48  # rows or bytes of a row group, so that sums of them stay within 64 bits
 _SIZE: Wanted = {thrift.META: {thrift.SIZE: int}}
 _MISSING = Leaf(-1, (), False, {})  # noqa: FBT003 - a column that was added after the file was written
@@ -64,6 +67,7 @@ class RowGroups:
         number: Number in its file.
         rows: Rows stored.
         size: Bytes on storage, of all columns.
+        row_bytes: What a row takes in memory at most, on average of a file; 0 where there are too many files to ask all.
         ranges: Statistics by column name, in the types that columns are compared in.
     """
 
@@ -71,6 +75,7 @@ class RowGroups:
     number: npt.NDArray[np.int32]
     rows: IntArray
     size: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    row_bytes: float = 0.0
     ranges: dict[str, ColumnRange] = field(default_factory=dict)
 
 
@@ -119,10 +124,18 @@ def read_footers(
     """
     asked = [_column(snapshot, column) for column in columns]
     paths, types = [path for path, _ in asked], [type_ for _, type_ in asked]
-    layout = _by_schema(lambda every, roots: _layout(every, roots, paths))
-    told = of_each(snapshot, files, filesystem, lambda footer: _told(footer, layout(footer) if paths else [], types), threads)
+    layout = by_schema(lambda every, roots: _layout(every, roots, paths))
+    weights: list[float] = []
+
+    def tell(footer: bytes) -> _Told:
+        if len(files) <= WEIGHED:
+            weights.append(row_bytes(footer))
+        return _told(footer, layout(footer) if paths else [], types)
+
+    told = of_each(snapshot, files, filesystem, tell, threads)
     counts = [len(one.rows) for one in told]
     return RowGroups(
+        row_bytes=max(weights, default=0.0),
         file=np.repeat(np.array(files, dtype=np.int32), counts),
         number=np.array(_joined(map(range, counts)), dtype=np.int32),
         rows=np.array(_joined(one.rows for one in told), dtype=np.int64),
@@ -152,33 +165,6 @@ def read_schema(path: str, filesystem: pafs.FileSystem | bytes) -> pa.Schema:
         raise _broken(path, error) from error
 
 
-def column_bytes(
-    snapshot: Snapshot, files: Sequence[int], columns: Sequence[str], filesystem: pafs.FileSystem, *, threads: int = 16
-) -> dict[str, int]:
-    """Return the bytes that top-level columns take on storage, over some data files.
-
-    Raises:
-        DataError: If a file is not there, or has no footer that can be read; the first such file is named.
-
-    Example:
-        >>> from penstock.testing import MemoryFormat
-        >>> table = MemoryFormat.of({"id": range(10)}, row_group_rows=10)
-        >>> column_bytes(table.snapshot(table.place), [0], ["day"], table.filesystem)
-        {'day': 0}
-    """
-    roots = [snapshot.names.get(column, column).encode() for column in columns]
-    layout = _by_schema(lambda every, _: [[leaf.place for leaf in every if leaf.path[0] == root] for root in roots])
-
-    def tell(footer: bytes) -> list[int]:
-        places = layout(footer)
-        wanted = {thrift.CHUNKS: Only(places={place: _SIZE for of_root in places for place in of_root})}
-        found = [one.get(thrift.CHUNKS, []) for one in parse(footer, {thrift.GROUPS: [wanted]}).get(thrift.GROUPS, [])]
-        return [sum(_size(chunks[at]) for chunks in found for at in of_root if at < len(chunks)) for of_root in places]
-
-    told = of_each(snapshot, files, filesystem, tell, threads)
-    return {column: sum(one[at] for one in told) for at, column in enumerate(columns)}
-
-
 def of_each(
     snapshot: Snapshot, files: Sequence[int], filesystem: pafs.FileSystem, tell: Callable[[bytes], T], threads: int
 ) -> list[T]:
@@ -196,8 +182,7 @@ def of_each(
 
     size = max(1, min(32, len(files) // (4 * threads)))  # a task for each file would cost more than its footer
     parts = [files[at : at + size] for at in range(0, len(files), size)]
-    with ThreadPoolExecutor(max(1, min(threads, len(parts))), thread_name_prefix="penstock-footers") as pool:
-        return _joined(pool.map(told, parts))  # an error cancels what has not begun
+    return _joined(run_over(told, parts, threads))
 
 
 def footer_of(path: str, place: pafs.FileSystem | bytes) -> bytes:
@@ -226,11 +211,13 @@ def footer_of(path: str, place: pafs.FileSystem | bytes) -> bytes:
 
 
 def _broken(path: str, why: object) -> DataError:
+    if getattr(why, "errno", None) in ADVICE:  # the system refuses, and nothing is said of the file
+        return DataError(f"{path}: the footer cannot be read: {system_words(why)}. {ADVICE[why.errno]}")  # type: ignore[attr-defined]
     why = " ".join(str(why).split()).rstrip(".")
     return DataError(f"{path}: the footer cannot be read: {why}. A complete Parquet file was expected. Write the file again.")
 
 
-def _by_schema(derive: Callable[[list[Leaf], set[bytes]], T]) -> Callable[[bytes], T]:
+def by_schema(derive: Callable[[list[Leaf], set[bytes]], T]) -> Callable[[bytes], T]:
     """Return a function from a footer to what follows from its schema, found once for all files that have the same."""
     known: list[tuple[bytes, T]] = []
 
@@ -266,12 +253,12 @@ def _told(footer: bytes, columns: list[Leaf | None], types: list[pa.DataType]) -
     rows, size = [one[thrift.ROWS] for one in groups], [one.get(thrift.COMPRESSED, 0) for one in groups]
     if any(total <= 0 < count for total, count in zip(size, rows, strict=True)):  # old files say the sizes of chunks only
         sized = parse(footer, {thrift.GROUPS: [{thrift.CHUNKS: [_SIZE]}]})[thrift.GROUPS]
-        size = [sum(map(_size, one.get(thrift.CHUNKS, []))) for one in sized]
+        size = [sum(map(stored_size, one.get(thrift.CHUNKS, []))) for one in sized]
     size = [min(max(0, total), MOST) for total in size]
     return _Told(rows, size, [_said(found, leaf, type_) for leaf, type_ in zip(columns, types, strict=True)])
 
 
-def _size(chunk: Fields) -> int:
+def stored_size(chunk: Fields) -> int:
     """Return the bytes of a column chunk on storage; none are known of an encrypted one."""
     return max(0, int(chunk.get(thrift.META, {}).get(thrift.SIZE, 0)))
 

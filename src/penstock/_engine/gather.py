@@ -11,26 +11,28 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 
 import numpy as np
 import pyarrow as pa
 
-from penstock import dtypes
+from penstock import dtypes, sequences
+from penstock._engine.budget import MEMORY_LIMIT, Budget
 from penstock._engine.decode import CellError, Column, decode
-from penstock._engine.decode_cells import as_tensors, decode_cells, is_stored_flat
-from penstock._engine.execute import Pool, Urgency
-from penstock._engine.held import Filling, Held, UnitRows, joined, one_after_another
+from penstock._engine.execute import Pool, Urgency, outcome
+from penstock._engine.gate import Promise
+from penstock._engine.held import Cells, Filling, Held, UnitRows, joined, one_after_another
+from penstock._engine.local_cells import together
+from penstock._engine.loose import PASSED, ROW_IDS, decoded, in_order, is_fixed, plain, stored
+from penstock._engine.meter import DECODE, GATHER, READ, Meter
 from penstock._engine.read import Part, Reader, Unit
+from penstock._engine.sift import AT, Trouble, code_of, decode_good
 from penstock._engine.transform import Batch, Stack
-from penstock.blobs import MOST_BYTES, Blobs
+from penstock.blobs import MOST_BYTES
 from penstock.errors import DataError
 from penstock.model import IntArray, Plan, Read, Window
-from penstock.policies import DEFAULT_NULLS
 
 __all__ = ["PASSED", "ROW_IDS", "Gather", "Held", "Pending", "Rows", "Wanted"]
-
-ROW_IDS = ("_file", "_row_group", "_row")
-PASSED = "_passed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,9 @@ class Wanted:
         row_ids: Whether the columns that say where a row lies are added.
         most_bytes: What one cell may take when it is decoded.
         writable: Whether no array may be a view of memory that others share.
+        memory_limit: Bytes that all of it may take in memory.
+        sequence: What makes up a sequence, where rows are handed out in sequences.
+        skip: Whether bad rows are marked instead of raised.
     """
 
     columns: tuple[Column, ...]
@@ -50,6 +55,9 @@ class Wanted:
     row_ids: bool = False
     most_bytes: int = MOST_BYTES
     writable: bool = False
+    memory_limit: int = MEMORY_LIMIT
+    sequence: sequences.Sequence | None = None
+    skip: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,26 +88,38 @@ class Rows:
         Raises:
             DataError: If a cell cannot be decoded; it says where the cell lies.
         """
-        if len(self.pieces) == 1:
-            held, start, stop = self.pieces[0]
-            found = {name: values[start:stop] for name, values in held.fixed.items()}
-        else:
-            names = self.pieces[0][0].fixed if self.pieces else ()
-            found = {name: joined([held.fixed[name][start:stop] for held, start, stop in self.pieces]) for name in names}
-            for name, values in found.items():
-                # Whether a batch lies in one window or in two must not show: what is a view elsewhere is none's to write.
-                values.flags.writeable = all(held.fixed[name].flags.writeable for held, _, _ in self.pieces)
+        found = self.gathered()
         for column in gather.loose:
-            picked = [held.pick(column.name, start, stop) for held, start, stop in self.pieces]
-            try:
-                made = _decoded(one_after_another(picked), column, gather)
-            except CellError as error:
-                raise self._told(error, gather) from error
-            gather.outputs[column.name] = tuple(made)
-            found.update(made)
+            with gather.meter.busy(DECODE):
+                found.update(self._decoded(column, gather))
         return found
 
-    def _told(self, error: CellError, gather: Gather) -> DataError:
+    def gathered(self) -> Batch:
+        """Return the columns that were gathered with their windows."""
+        if len(self.pieces) == 1:
+            held, start, stop = self.pieces[0]
+            return {name: values[start:stop] for name, values in held.fixed.items()}
+        names = self.pieces[0][0].fixed if self.pieces else ()
+        found = {name: joined([held.fixed[name][start:stop] for held, start, stop in self.pieces]) for name in names}
+        for name, values in found.items():
+            # Whether a batch lies in one window or in two must not show: what is a view elsewhere is none's to write.
+            values.flags.writeable = all(held.fixed[name].flags.writeable for held, _, _ in self.pieces)
+        return found
+
+    def picked(self, name: str) -> pa.Array | Cells:
+        """Return a column that was left as stored, as it is."""
+        return one_after_another([held.pick(name, start, stop) for held, start, stop in self.pieces])
+
+    def _decoded(self, column: Column, gather: Gather) -> Batch:
+        """Return a column that was left as stored."""
+        try:
+            made = decoded(self.picked(column.name), column, gather.slabs, gather.most_bytes, gather.meter)
+        except CellError as error:
+            raise self.told(error, gather) from error
+        gather.outputs[column.name] = tuple(made)
+        return made
+
+    def told(self, error: CellError, gather: Gather) -> DataError:
         """Return an error of a cell with the place of the cell."""
         row = error.row or 0
         for held, start, stop in self.pieces:
@@ -115,11 +135,22 @@ class Pending:
 
     def __init__(self) -> None:
         """Make the promise of a window."""
-        self.held: Future[Held] = Future()
-        self.begun: Future[None] = Future()
+        self.held: Future[Held] = Promise()
+        self.begun: Future[None] = Promise()
         self.tail: tuple[int, Future[UnitRows]] | None = None
         self._left = 0
         self._lock = threading.Lock()
+
+    def passed_on(self) -> tuple[int, Future[UnitRows]] | None:
+        """Return the unit that this window has left half used, and let go of it: who waits for it leads back to here."""
+        tail, self.tail = self.tail, None
+        return tail
+
+    def handed(self) -> Held:
+        """Return the window, waiting for it, and let go of it, so that its memory comes back without garbage collection."""
+        held = outcome(self.held)
+        self.held = Promise()
+        return held
 
     def expect(self, reads: Sequence[Future[UnitRows]], then: Callable[[], None]) -> None:
         """Call `then` when all reads have ended; with none to wait for, at once."""
@@ -150,23 +181,28 @@ class Pending:
 class Gather:
     """Reads units and puts windows together, on the threads of a pool."""
 
-    def __init__(self, reader: Reader, plan: Plan, wanted: Wanted, pool: Pool) -> None:
-        """Store what is read, and with which threads."""
-        self.slabs = reader.slabs
-        self.units_read = self._rows = self._bytes = 0
+    rows_type = Rows
+
+    def __init__(self, reader: Reader, plan: Plan, wanted: Wanted, pool: Pool, meter: Meter | None = None) -> None:
+        """Store what is read, with which threads, and what counts how long it takes."""
+        self.slabs, self.meter = reader.slabs, meter or Meter(threads=pool.threads)
+        self.budget = Budget(wanted.memory_limit, reader.slabs, pool.threads)
+        self.units_read = 0
         self._counting = threading.Lock()
         self.outputs: dict[str, tuple[str, ...]] = {}
+        self.troubles: dict[int, Trouble] = {}
         self._reader, self._plan, self._wanted, self._pool = reader, plan, wanted, pool
         schema = plan.snapshot.schema
-        self._fixed = [column for column in wanted.columns if _is_fixed(column, schema.field(column.name).type)]
+        self._fixed = [column for column in wanted.columns if is_fixed(column, schema.field(column.name).type)]
         self._loose = [column for column in wanted.columns if column not in self._fixed]
         self._columns = tuple(column.name for column in wanted.columns)
+        self._least = sum(dtypes.least_bytes(schema.field(column.name).type) for column in self._fixed)
         self._blobs = tuple(column.name for column in self._loose if column.codec is not None)
 
     @property
     def row_bytes(self) -> float:
         """What a row has taken in memory so far, on average."""
-        return self._bytes / max(1, self._rows)
+        return self.budget.row_bytes
 
     @property
     def most_bytes(self) -> int:
@@ -183,11 +219,15 @@ class Gather:
         """The columns that are picked per batch."""
         return tuple(self._loose)
 
+    @property
+    def dense_bytes(self) -> int:
+        """What the cells of a row take decoded, of those that all have one shape."""
+        fields = [column.field for column in self._loose if column.field is not None and column.field.is_dense]
+        return sum(field.dtype.itemsize * prod(size or 0 for size in field.shape) for field in fields)
+
     def arranged(self, found: Batch) -> Batch:
         """Return columns in the order asked for: the table's, those that say where rows lie, stacks."""
-        names = [name for column in self._columns for name in self.outputs.get(column, (column,))]
-        names += [*ROW_IDS, *(stack.name for stack in self._wanted.stacks), PASSED]
-        return {name: found[name] for name in dict.fromkeys(names) if name in found}
+        return in_order(found, self._columns, self.outputs, self._wanted.stacks)
 
     def request(self, window: Callable[[], Window], before: Pending | None) -> Pending:
         """Begin to read a window; a unit that the window before left half used is not read again."""
@@ -195,7 +235,7 @@ class Gather:
 
         def begin() -> None:
             filling = Filling(window(), self._wanted.stacks, self.slabs, writable=self._wanted.writable)
-            tail = before.tail if before is not None else None
+            tail = before.passed_on() if before is not None else None
             reads, late = self._begin_reads(filling, pending, tail)
             pending.begun.set_result(None)
 
@@ -235,7 +275,7 @@ class Gather:
 
     def _promised(self, pending: Pending, task: Callable[[], None]) -> None:
         """Run a task on a thread; whatever becomes of it, those who wait for the window are told."""
-        self._pool.submit(Urgency.ASSEMBLE, task).add_done_callback(pending.settle)
+        self._pool.submit(Urgency.ASSEMBLE, self.meter.timed(GATHER, task)).add_done_callback(pending.settle)
 
     def fetch(self, window: Window) -> Held:
         """Return a window, read here and now."""
@@ -274,34 +314,50 @@ class Gather:
     def _read(self, index: int) -> UnitRows:
         """Return a unit, read and decoded."""
         unit = Unit.of(self._plan.units, index)
-        part = self._reader.read(unit, self._columns, self._blobs)
-        found = self._decoded(unit, part)
+        self.budget.check_unit(self._reader.where(unit), unit.rows, self._least)
+        with self.meter.busy(READ):
+            part = self._reader.read(unit, self._columns, self._blobs)
+            self.meter.read(self._reader.fetched())
+        with self.meter.busy(DECODE):
+            found = self._decoded(unit, part)
         with self._counting:
             self.units_read += 1
-            self._rows += part.count
-            # Numbers are copied once more when their window is put together.
-            self._bytes += 2 * sum(values.nbytes for values in found.fixed.values())
-            self._bytes += sum(values.nbytes for values in found.loose.values())
+        fixed, loose = (sum(values.nbytes for values in some.values()) for some in (found.fixed, found.loose))
+        self.budget.note(rows=part.count, fixed=fixed, loose=loose)
         return found
 
     def _decoded(self, unit: Unit, part: Part) -> UnitRows:
         """Return a unit's rows with the columns of a fixed size decoded, and those stacked that can be."""
         fixed: Batch = {}
+        bad: dict[int, Trouble] = {}
         for column in self._fixed:
             try:
-                made = _plain(part.table.column(column.name), column) or decode(part.table.column(column.name), column)
+                made = plain(part.table.column(column.name), column) or decode(part.table.column(column.name), column)
             except CellError as error:
-                raise self.told(error, unit, None if error.row is None else int(part.numbers()[error.row])) from error
+                if not self._wanted.skip:
+                    raise self.told(error, unit, None if error.row is None else int(part.numbers()[error.row])) from error
+                made, more = decode_good(part.table.column(column.name), column)
+                bad = {**more, **bad}
             self.outputs[column.name] = tuple(made)
             fixed.update(made)
-        loose: dict[str, pa.Array | Blobs] = dict(part.cells)
-        loose.update({one.name: _stored(part.table.column(one.name), one) for one in self._loose if one.name not in loose})
+        if self._wanted.skip:
+            fixed[AT] = self._marked(unit, part, bad)
+        loose: dict[str, pa.Array | Cells] = dict(part.cells)
+        loose.update({one.name: stored(part.table.column(one.name), one) for one in self._loose if one.name not in loose})
         fixed.update(self._ids(unit, part))
         if self._reader.lazy:
             fixed[PASSED] = np.ones(part.count, dtype=np.bool_) if part.passed is None else part.passed
         # What has been decoded need not be kept as Arrow too.
         left = Part(table=pa.table({}), first=part.first, count=part.count, kept=part.kept)
         return UnitRows(unit=unit, part=left, fixed=fixed, loose=loose)
+
+    def _marked(self, unit: Unit, part: Part, bad: dict[int, Trouble]) -> IntArray:
+        """Return where each row lies, as numbers that are below 0 for those that are bad."""
+        codes = code_of(unit.file, part.numbers())
+        rows = np.fromiter(bad, np.int64, len(bad))
+        self.troubles.update(zip(codes[rows].tolist(), bad.values(), strict=True))
+        codes[rows] = ~codes[rows]
+        return codes
 
     def told(self, error: CellError, unit: Unit, row: int | None) -> DataError:
         """Return an error of a cell as one that says which file, row group, row and column it is in."""
@@ -319,7 +375,9 @@ class Gather:
     def _put_in(self, filling: Filling, at: int, *, keep: bool) -> UnitRows:
         """Read a unit, put it in its window, and let go of what nobody needs after that."""
         found = self._read(filling.window.reads[at].unit)
-        filling.put(at, found.fixed)
+        self.budget.check_window(int(filling.ends[-1]))
+        with self.meter.busy(GATHER):
+            filling.put(at, found.fixed)
         return found if keep else replace(found, fixed={})
 
     def _held(self, filling: Filling, reads: Sequence[UnitRows]) -> Held:
@@ -329,44 +387,11 @@ class Gather:
         # Without columns to be picked later, a window need not keep what its units gave.
         kept = tuple((replace(read, fixed={}), at) for read, at in zip(reads, rows, strict=True)) if self._loose else ()
         cells = {name: _cells(name, kept) for name in self._blobs} if kept else {}
-        return Held(fixed=fixed, parts=kept, ends=filling.ends, take=filling.window.take, cells=cells)
+        held = Held(fixed=fixed, parts=kept, ends=filling.ends, take=filling.window.take, cells=cells)
+        self.budget.keep(held, sum(values.nbytes for read, _ in kept for values in read.loose.values()))
+        return held
 
 
-def _is_fixed(column: Column, kind: pa.DataType) -> bool:
-    """Return whether a column is decoded once per window; cells that have a codec wait until their batch is made."""
-    return column.codec is None and dtypes.is_fixed(kind) and not is_stored_flat(column, kind)
-
-
-def _decoded(cells: pa.Array | Blobs, column: Column, gather: Gather) -> Batch:
-    """Return cells that were left as stored, decoded."""
-    if isinstance(cells, Blobs):
-        return decode_cells(replace(cells, most_bytes=gather.most_bytes), column, gather.slabs)
-    return as_tensors(cells, column) if is_stored_flat(column, cells.type) else decode(cells, column)
-
-
-def _stored(column: pa.ChunkedArray, policy: Column) -> pa.Array | Blobs:
-    """Return a column as it is kept until its batch is made."""
-    if policy.codec is None:
-        return _one_chunk(column)
-    return Blobs.joined([Blobs.of(chunk) for chunk in column.chunks] or [Blobs.of(pa.nulls(0, column.type))])
-
-
-def _cells(name: str, parts: Sequence[tuple[UnitRows, slice | IntArray]]) -> Blobs:
+def _cells(name: str, parts: Sequence[tuple[UnitRows, slice | IntArray]]) -> Cells:
     """Return a column of blobs of all parts of a window, so that batches are picked at once and not from part to part."""
-    found = [(read.loose[name], rows) for read, rows in parts]
-    return Blobs.joined([cells.take(rows) for cells, rows in found if isinstance(cells, Blobs)])
-
-
-def _plain(column: pa.ChunkedArray, policy: Column) -> Batch | None:
-    """Return numbers in one chunk without nulls as a view, which is most of what is ever decoded; None for all else."""
-    if column.num_chunks != 1 or column.null_count or not pa.types.is_primitive(column.type) or policy.nulls != DEFAULT_NULLS:
-        return None
-    if pa.types.is_boolean(column.type) or pa.types.is_temporal(column.type):
-        return None
-    return {policy.name: column.chunk(0).to_numpy(zero_copy_only=True)}
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+    return together([read.loose[name].take(rows) for read, rows in parts])

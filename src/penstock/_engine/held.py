@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from penstock._engine.lease import Slabs
+from penstock._engine.local_cells import together
 from penstock._engine.read import Part, Unit
+from penstock._engine.stored import StoredBlobs
 from penstock._engine.transform import Batch, Stack
 from penstock.blobs import Blobs
 from penstock.model import IntArray, Window
 
-__all__ = ["Filling", "Held", "UnitRows", "joined", "one_after_another"]
+__all__ = ["Cells", "Filling", "Held", "UnitRows", "joined", "one_after_another"]
+
+Cells: TypeAlias = Blobs | StoredBlobs
 
 BLOCK = 1 << 18
 """Bytes that a core keeps near while columns are written side by side."""
@@ -30,10 +34,10 @@ class UnitRows:
     unit: Unit
     part: Part
     fixed: dict[str, npt.NDArray[Any]]
-    loose: dict[str, pa.Array | Blobs]
+    loose: dict[str, pa.Array | Cells]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, eq=False)
 class Held:
     """A window in memory.
 
@@ -43,23 +47,34 @@ class Held:
         ends: Where the rows of each part end, counted in the order they were read.
         take: For each row handed out, its number in that order; None where it is the same.
         cells: Columns of blobs of all parts together, in that order.
+        places: Where rows that were cut out of a window stood in that order.
     """
 
     fixed: dict[str, npt.NDArray[Any]]
     parts: tuple[tuple[UnitRows, slice | IntArray], ...] = ()
     ends: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     take: IntArray | None = None
-    cells: dict[str, Blobs] = field(default_factory=dict)
+    cells: dict[str, pa.Array | Cells] = field(default_factory=dict)
+    places: IntArray | None = None
+
+    def cut(self, start: int, stop: int) -> Held:
+        """Return rows `start..stop` of what is handed out in memory of their own, so that the window can be let go."""
+        fixed = {name: values[start:stop].copy() for name, values in self.fixed.items()}
+        names = {**self.cells, **(self.parts[0][0].loose if self.parts else {})}
+        cells = {name: self.pick(name, start, stop) for name in names}
+        places = self.numbers(start, stop) if self.places is None else self.places[start:stop]
+        parts = tuple((replace(read, loose={}), rows) for read, rows in self.parts)
+        return Held(fixed=fixed, parts=parts, ends=self.ends, cells=cells, places=places)
 
     def numbers(self, start: int, stop: int) -> IntArray:
         """Return rows `start..stop` of what is handed out, by their number in the order they were read."""
         return np.arange(start, stop) if self.take is None else self.take[start:stop]
 
-    def pick(self, name: str, start: int, stop: int) -> pa.Array | Blobs:
+    def pick(self, name: str, start: int, stop: int) -> pa.Array | Cells:
         """Return a column that was left as stored, of rows `start..stop`."""
         numbers = self.numbers(start, stop)
         if name in self.cells:
-            return self.cells[name].take(numbers)
+            return _picked(self.cells[name], numbers)
         if not len(numbers):
             return _picked(self.parts[0][0].loose[name], np.zeros(0, dtype=np.int64))
         part = np.searchsorted(self.ends, numbers, side="right")
@@ -79,22 +94,20 @@ class Held:
 
     def where(self, row: int) -> tuple[UnitRows, int]:
         """Return which unit a row that is handed out comes from, and its number in the file."""
-        number = int(self.numbers(row, row + 1)[0])
+        number = int((self.numbers(row, row + 1) if self.places is None else self.places[row : row + 1])[0])
         at = int(np.searchsorted(self.ends, number, side="right"))
         read, rows = self.parts[at]
         inside = number - (int(self.ends[at - 1]) if at else 0)
         return read, int(read.part.numbers()[rows][inside])
 
 
-def one_after_another(cells: Sequence[pa.Array | Blobs]) -> pa.Array | Blobs:
+def one_after_another(cells: Sequence[pa.Array | Cells]) -> pa.Array | Cells:
     """Return the cells of several as one."""
-    if len(cells) == 1:
-        return cells[0]
-    return Blobs.joined(cells) if isinstance(cells[0], Blobs) else pa.concat_arrays(cells)
+    return together(cells) if isinstance(cells[0], Blobs | StoredBlobs) or len(cells) == 1 else pa.concat_arrays(cells)
 
 
-def _picked(cells: pa.Array | Blobs, rows: IntArray) -> pa.Array | Blobs:
-    return cells.take(rows) if isinstance(cells, Blobs) else cells.take(pa.array(rows))
+def _picked(cells: pa.Array | Cells, rows: IntArray) -> pa.Array | Cells:
+    return cells.take(rows) if isinstance(cells, Blobs | StoredBlobs) else cells.take(pa.array(rows))
 
 
 class Filling:

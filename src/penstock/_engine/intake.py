@@ -92,10 +92,15 @@ def _series(series: Any, column: Column | None) -> Any:
         first = next((cell for cell in cells if cell is not None), None)
         if not isinstance(first, (bytes, list)):
             return [None if isinstance(cell, float) and np.isnan(cell) else cell for cell in cells]
+    if column.field.dtype.kind == "f" and not column.field.nullable and np.dtype("f8") == series.dtype:
+        return pa.array(series.to_numpy())  # where there are no nulls, NaN is a number
     try:
-        return pa.Array.from_pandas(series, type=column.arrow.type if column.codec is None else None)
+        found = pa.Array.from_pandas(series, type=column.arrow.type if column.codec is None else None)
     except (pa.ArrowException, ValueError):
-        return series.to_numpy(dtype=object)  # checked cell by cell, so that the row is told
+        found = None
+    if found is None or (found.null_count and not column.field.nullable):
+        return series.to_numpy(dtype=object)  # checked cell by cell, so that the row and what it holds is told
+    return found
 
 
 def is_batch(item: Mapping[str, Any], columns: Columns | None, number: int, *, alone: bool = False) -> bool:

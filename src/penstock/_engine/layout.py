@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock._engine.commit import Change, Mode
 from penstock._engine.encode import Columns
 from penstock.codecs.tensor import Tensor
 from penstock.errors import ArgumentError
-from penstock.schema import CellCodec
+from penstock.model import Place
+from penstock.schema import CellCodec, Schema
 
-__all__ = ["Layout", "common_metadata", "in_pages", "writer_options"]
+__all__ = ["Layout", "LoggedChange", "LoggedFormat", "WrittenFormat", "common_metadata", "in_pages", "writer_options"]
 
 PAGE_BYTES = 64 << 10
 """At which a page is closed. One blob of this size or more has a page of its own, so that it can be read alone."""
@@ -25,6 +27,79 @@ SAMPLES, WORTH = 8, 0.9
 """How many blobs are tried to see whether compression shrinks them, and to what part of their size it must."""
 
 NO_DICTIONARY = ("BOOLEAN", "FLOAT", "DOUBLE")
+
+
+@runtime_checkable
+class WrittenFormat(Protocol):
+    """A table format that is Parquet files and more to say of them in `_common_metadata`, so that others read what we write."""
+
+    @property
+    def name(self) -> str:
+        """What the format is called."""
+        ...
+
+    def suited(self, schema: Schema) -> Schema:
+        """Return a schema whose fields without a codec get one that the format has."""
+        ...
+
+    def check(self, schema: Schema, partition_by: Sequence[str]) -> None:
+        """Refuse a table that the format cannot have, before anything is written of it.
+
+        Raises:
+            ArgumentError: If it cannot.
+        """
+        ...
+
+    def metadata(self, schema: Schema, row_groups: Mapping[str, int]) -> Mapping[bytes, bytes]:
+        """Return what the format says of a table, given the number of row groups of each of its files."""
+        ...
+
+
+@runtime_checkable
+class LoggedChange(Change, Protocol):
+    """A change of a table whose log says which files belong to it, and what its columns are.
+
+    Attributes:
+        arrow: The columns of the table that is appended to; None of a new one.
+        partition_by: The columns by which that is partitioned.
+    """
+
+    arrow: pa.Schema | None
+    partition_by: tuple[str, ...]
+
+    def state(self, arrow: pa.Schema, partition_by: tuple[str, ...]) -> None:
+        """Take the columns that are written, before any file is.
+
+        Raises:
+            ArgumentError: If the format cannot have them.
+        """
+        ...
+
+    def written(self, name: str, footer: pq.FileMetaData) -> None:
+        """Take the footer of a data file that is complete."""
+        ...
+
+
+@runtime_checkable
+class LoggedFormat(Protocol):
+    """A table format with a log of its own, by which tables change."""
+
+    @property
+    def name(self) -> str:
+        """What the format is called."""
+        ...
+
+    def suited(self, schema: Schema) -> Schema:
+        """Return a schema whose fields without a codec get one that the format has."""
+        ...
+
+    def begin(self, place: Place, mode: Mode) -> LoggedChange:
+        """Return a change of the table at a place, which need not be there yet.
+
+        Raises:
+            ArgumentError: If the mode, the storage or the table does not allow it.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)

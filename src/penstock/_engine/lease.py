@@ -5,6 +5,7 @@ Fresh memory costs a page fault for every four kilobytes, which is more than the
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import Any
 
@@ -20,11 +21,15 @@ STEPS = 3
 """Sizes go up by an eighth (two to the minus this) of the power of two below them, so that what differs a little can share."""
 
 
+EVENTS = 1000
+"""So many slabs lent and given back are noted before they are added up."""
+
+
 class Slabs:
     """Memory that is lent out as arrays.
 
-    Nothing here is locked: what is free lies in queues, whose ends are safe from threads and from garbage collection,
-    which may give a slab back at any moment.
+    Nothing that garbage collection may do at any moment is locked: what is free, and what is to be counted, lies in queues,
+    whose ends are safe from threads.
 
     Example:
         >>> slabs = Slabs(most=1 << 20)
@@ -39,7 +44,20 @@ class Slabs:
         """Store how many bytes may lie idle."""
         self._most = most
         self._free: dict[int, deque[npt.NDArray[np.uint8]]] = {}
-        self._idle = 0
+        self._events: deque[int] = deque()
+        self._lent, self._adding = 0, threading.Lock()
+
+    @property
+    def lent(self) -> int:
+        """Bytes that are lent now."""
+        with self._adding:
+            while self._events:
+                self._lent += self._events.popleft()
+            return self._lent
+
+    def bound(self, most: int) -> None:
+        """Set how many bytes may lie idle."""
+        self._most = most
 
     def lend(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return an array with whatever was in its memory before."""
@@ -51,15 +69,18 @@ class Slabs:
         queue = self._free.setdefault(size, deque())
         try:
             slab = queue.popleft()
-            self._idle -= size
         except IndexError:
             slab = np.empty(size, dtype=np.uint8)
+        self._events.append(size)
+        if len(self._events) > EVENTS:
+            _ = self.lent
         return np.asarray(_Lease(self, slab, shape, dtype))
 
     def give(self, slab: npt.NDArray[np.uint8]) -> None:
         """Take a slab back."""
-        if self._idle + len(slab) <= self._most:
-            self._idle += len(slab)
+        self._events.append(-len(slab))
+        idle = sum(size * len(queue) for size, queue in list(self._free.items()))
+        if idle + len(slab) <= self._most:
             self._free[len(slab)].append(slab)
 
 

@@ -78,7 +78,10 @@ def check_rows(plan: Plan, question: Question) -> None:
     """
     _check_batches(question)
     found, ranks, size = plan.num_rows, question.world_size, question.size
-    kept = f"{plan.snapshot.table} has {_rows(found)} to hand out"
+    what = _told(found, "row" if question.sequence is None else "sequence")
+    kept = f"{plan.snapshot.table} has {what} to hand out"
+    if question.sequence is not None:
+        kept += f" by {question.sequence!r}"
     if question.condition is not None:
         kept += f" under the filter {question.condition!r}"
     if found == 0 and (size is not None or ranks > 1 or question.epochs is None):
@@ -108,5 +111,5 @@ def _check_batches(question: Question) -> None:
             raise ArgumentError(msg)
 
 
-def _rows(count: int) -> str:
-    return f"{count} row" if count == 1 else f"{count} rows"
+def _told(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -12,11 +12,18 @@ from typing import Any, SupportsIndex
 
 from penstock._engine import state as states
 from penstock._engine.access import wanted
+from penstock._engine.budget import MEMORY_LIMIT
 from penstock._engine.execute import PATIENCE, Pool, default_threads
 from penstock._engine.gather import Gather
+from penstock._engine.gather_sequences import gathering
 from penstock._engine.hand_over import HandOver
+from penstock._engine.left_out import LeftOut
 from penstock._engine.leg import Leg, check_rows
+from penstock._engine.meter import Meter
+from penstock._engine.mixed import Mixed, MixedGather, MixedPlan, opened_mixture
 from penstock._engine.question import Question
+from penstock._engine.skips import SkippedRow, Skips
+from penstock._engine.stats import Stats
 from penstock._engine.stream import Stream
 from penstock._engine.table import Planned, Table
 from penstock.errors import ArgumentError
@@ -33,12 +40,14 @@ class Loader:
     Each `iter()` is the next epoch, also after a `break`; only the first after `load_state_dict` goes on inside one.
     """
 
-    def __init__(self, table: Table, question: Question, hand_over: HandOver | None = None) -> None:
+    def __init__(self, table: Table | Mixed, question: Question, hand_over: HandOver | None = None) -> None:
         """Store the question, and what its batches are turned into; nothing is read before it is needed."""
         self._table, self._question, self._hand_over = table, question, hand_over
         self._next = Position()
         self._running: Course | None = None
         self._overtaken = 0
+        self._skips = Skips(question)
+        self._counted: tuple[Stats, tuple[tuple[Meter, Course], ...]] = (Stats(), ())
 
     def __iter__(self) -> Batches:
         """Return the batches of the next epoch.
@@ -46,10 +55,11 @@ class Loader:
         Raises:
             EmptyDatasetError: If there is nothing, or too little, to hand out.
         """
-        batches = Batches(self._table, self._question, self._next, self._hand_over)
+        batches = Batches(self._table, self._question, self._next, self._hand_over, self._skips)
         check_rows(batches.planned.plan, self._question)
         # The iteration itself is not kept: after a `break` it ends, and its threads with it.
         self._running, self._overtaken = batches.course, 0
+        self._count(batches.meter, batches.course)
         self._next = Position(epoch=batches.start.epoch + 1 if batches.course.end is None else batches.course.end)
         return batches
 
@@ -105,6 +115,37 @@ class Loader:
         self._running, self._next, self._overtaken = None, position, 0
 
     @property
+    def skipped(self) -> tuple[SkippedRow, ...]:
+        """The bad rows that were skipped so far, where and why, in the order in which they would have come.
+
+        No more than the first hundred thousand are listed; `num_skipped` counts all of them.
+        """
+        return self._skips.rows
+
+    @property
+    def num_skipped(self) -> int:
+        """How many rows have been skipped so far."""
+        return self._skips.count
+
+    def stats(self) -> Stats:
+        """Return what all iterations of this loader did so far, where their time went, and what would make them faster.
+
+        Any thread may ask, at any time, and it costs next to nothing.
+        """
+        past, runs = self._counted
+        for meter, course in runs:
+            past = course.stats(meter).plus(past)
+        return past
+
+    def _count(self, meter: Meter, course: Course) -> None:
+        """Count one more iteration; of those that have ended only the sums are kept."""
+        past, runs = self._counted
+        for each, way in runs:
+            past = way.stats(each).plus(past) if each.ended else past
+        # Stored in one go, for whoever asks meanwhile.
+        self._counted = past, (*(run for run in runs if not run[0].ended), (meter, course))
+
+    @property
     def _coming(self) -> Course:
         """The iteration that the next `iter()` begins."""
         return Course(self._table.plan(self._question), self._question, self._next)
@@ -124,14 +165,16 @@ class Course:
         end: The epoch that it ends before; None where it has no end.
         handed: Batches, or rows, handed out so far.
         at: Where the last of them ended: a leg and a step of it, or a position; None before the first.
+        left_out: For every step that bad rows were all of, how many had been handed out before it.
     """
 
-    def __init__(self, planned: Planned, question: Question, start: Position) -> None:
+    def __init__(self, planned: Planned | MixedPlan, question: Question, start: Position) -> None:
         """Deal what is left of the first epoch."""
         self.planned, self._question, self.start = planned, question, start
         self.end = None if question.epochs is None else (start.epoch // question.epochs + 1) * question.epochs
         self._first = Leg(planned.plan, planned.shuffle, question, start)
         self.handed = 0
+        self.left_out: list[int] = []
         self.at: tuple[Leg, int] | Position | None = None
 
     @property
@@ -168,7 +211,7 @@ class Course:
         if self._question.lazy:
             msg = "state_at cannot tell how many rows a lazy filter passes. Use state_dict(), or leave lazy=True out."
             raise ArgumentError(msg)
-        left = step
+        left = step + sum(before < step for before in self.left_out)
         if left == 0:
             return self._at_once()
         for leg in self.legs():
@@ -186,6 +229,10 @@ class Course:
             yield Leg(self.planned.plan, self.planned.shuffle, self._question, Position(epoch=epoch))
             epoch += 1
 
+    def stats(self, meter: Meter) -> Stats:
+        """Return what this iteration did so far, by what was counted of it."""
+        return meter.stats(handed=self.handed, size=self._question.size if isinstance(self._question.size, int) else 1)
+
     def _at_once(self) -> Position:
         """Return the position before the first batch: dealt anew, or past an epoch that has too little left for a step."""
         if not self._question.lazy and not len(self._first.schedule):
@@ -199,15 +246,24 @@ class Batches:
     Its threads end with it: at its end, when it is closed or collected, or when something goes wrong.
     """
 
-    def __init__(self, table: Table, question: Question, start: Position, hand_over: HandOver | None = None) -> None:
+    def __init__(
+        self,
+        table: Table | Mixed,
+        question: Question,
+        start: Position,
+        hand_over: HandOver | None = None,
+        skips: Skips | None = None,
+    ) -> None:
         """Plan and deal; no data is read before the first `next`."""
-        self.planned: Planned = table.plan(question)
+        self.planned: Planned | MixedPlan = table.plan(question)
         self.start = start
         self.course = Course(self.planned, question, start)
         self._pool = Pool(question.threads or default_threads())
-        asked = replace(wanted(table, question), writable=hand_over is not None)
-        self._gather = Gather(self.planned.reader, self.planned.plan, asked, self._pool)
-        self._stream = Stream(self._gather, self._pool, question, self.course.legs(), hand_over)
+        self.meter = Meter(threads=self._pool.threads)
+        self._gather, self._stream = _opened(table, self.course, question, self._pool, self.meter, hand_over)
+        self._skips = skips or Skips(question)
+        if question.skip is not None and isinstance(self.planned, Planned):
+            self._stream.left_out = LeftOut(question, self._skips.of(self.planned.plan, self.planned.reader.filesystem))
         self._failed: BaseException | type[StopIteration] | None = None
         self._turn = threading.Lock()
         self._process = os.getpid()
@@ -236,11 +292,16 @@ class Batches:
         except BaseException as error:
             # An end that is kept would keep all that its traceback leads to: the functions that wait, and their variables.
             self._failed = StopIteration if isinstance(error, StopIteration) else error
-            course.at = stream.handed  # a lazy filter may have gone on after the last batch
+            if isinstance(error, StopIteration):
+                course.at = stream.handed  # a lazy filter may have gone on after the last batch
+            self.meter.end()
             # Whoever interrupts does not want to wait for the functions that run.
             self._pool.close(0.0 if isinstance(error, KeyboardInterrupt) else PATIENCE)
             stream.close()
             raise
+        if stream.left_out.steps:
+            course.left_out += [course.handed] * stream.left_out.steps
+            stream.left_out.steps = 0
         course.handed += 1
         course.at = stream.handed
         return made
@@ -263,6 +324,20 @@ class Batches:
         """How often a unit has been read so far."""
         return self._gather.units_read
 
+    @property
+    def skipped(self) -> tuple[SkippedRow, ...]:
+        """The bad rows that were skipped so far, as `Loader.skipped` has them."""
+        return self._skips.rows
+
+    @property
+    def num_skipped(self) -> int:
+        """How many rows have been skipped so far."""
+        return self._skips.count
+
+    def stats(self) -> Stats:
+        """Return what has been done so far, and where the time went."""
+        return self.course.stats(self.meter)
+
     def only(self, worker: int, workers: int) -> None:
         """Hand out no more than batches `worker`, `worker + workers` and so on; called before the first `next`."""
         self._stream.only(worker, workers)
@@ -270,8 +345,24 @@ class Batches:
     def close(self) -> None:
         """Stop and let go of everything; a further `next` ends the iteration."""
         self._failed = self._failed or StopIteration
+        self.meter.end()
         self._pool.close()
         # A thread that waits for a batch right now has been told that there is none, and lets go of the rest itself.
         if self._turn.acquire(blocking=False):
             self._stream.close()
             self._turn.release()
+
+
+def _opened(
+    table: Table | Mixed, course: Course, question: Question, pool: Pool, meter: Meter, hand_over: HandOver | None
+) -> tuple[Gather | MixedGather, Stream]:
+    """Return what reads, and what makes batches of it."""
+    planned = course.planned
+    if isinstance(table, Mixed):
+        assert isinstance(planned, MixedPlan)  # noqa: S101 - a mixture's own
+        return opened_mixture(table, planned, question, pool, meter, course.legs(), hand_over)
+    assert isinstance(planned, Planned)  # noqa: S101 - a table's own
+    limit = question.memory_limit or MEMORY_LIMIT
+    asked = replace(wanted(table, question), writable=hand_over is not None, memory_limit=limit)
+    gather = gathering(planned.reader, planned.plan, asked, pool, meter)
+    return gather, Stream(gather, pool, question, course.legs(), hand_over)

@@ -6,7 +6,7 @@ permuted. The lanes one after the other are the epoch's *sequence*; deals speak 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,14 +54,14 @@ class Epoch:
 
     __slots__ = ("_arrangement", "_edges", "_lane_edges", "num_rows")
 
-    def __init__(self, shuffle: Shuffle, counts: IntArray, *, seed: int, epoch: int, lanes: int) -> None:
-        """Arrange the stream of one epoch; `lanes` is that of the epoch's first deal."""
+    def __init__(self, shuffle: Shuffle, counts: IntArray, *, seed: int, epoch: int, lanes: int | IntArray) -> None:
+        """Arrange the stream of one epoch; `lanes` is that of the epoch's first deal, or the edges of unequal lanes."""
         self.num_rows = int(counts.sum())
         self._arrangement: Arrangement = shuffle.arrange(counts, seed=seed, epoch=epoch)
-        self._lane_edges = even_edges(0, self.num_rows, lanes)
+        self._lane_edges = even_edges(0, self.num_rows, lanes) if isinstance(lanes, int) else lanes
         self._edges: dict[int, IntArray] = {}
 
-    def pieces(self, stretches: Stretches) -> Iterator[Piece]:
+    def pieces(self, stretches: Iterable[tuple[int, int]]) -> Iterator[Piece]:
         """Yield the pieces of windows that make up a part of the sequence, in its order."""
         for start, stop in stretches:
             place = start

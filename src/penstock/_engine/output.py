@@ -14,8 +14,10 @@ from pyarrow import fs as pafs
 from penstock._engine.commit import Change
 from penstock._engine.encode import Columns
 from penstock._engine.hive import Part, directory
-from penstock._engine.layout import Layout, in_pages, writer_options
+from penstock._engine.layout import Layout, LoggedChange, in_pages, writer_options
+from penstock._engine.write_faults import refusals_told
 from penstock._engine.writeback import begin_writeback
+from penstock.model import Place
 
 __all__ = ["Output"]
 
@@ -78,11 +80,13 @@ class _File:
     """One data file that is being written."""
 
     def __init__(self, filesystem: pafs.FileSystem, path: str, schema: pa.Schema, options: dict[str, Any]) -> None:
+        self._footer: list[pq.FileMetaData] = []
+        self._writer: Any = None
         self._path = path if isinstance(filesystem, pafs.LocalFileSystem) else None
         self._size = 0
         self._sink = filesystem.open_output_stream(path, compression=None)
         try:
-            self._writer = pq.ParquetWriter(self._sink, schema, **options)
+            self._writer = pq.ParquetWriter(self._sink, schema, metadata_collector=self._footer, **options)
         except BaseException:
             self.drop()
             raise
@@ -95,26 +99,39 @@ class _File:
             begin_writeback(self._path, before, self._size)
         return self._size
 
-    def close(self) -> None:
-        self._writer.close()
-        self._sink.close()
+    def close(self) -> pq.FileMetaData:
+        """End the file, and return its footer."""
+        try:
+            self._writer.close()
+            self._sink.close()
+        except BaseException:
+            self.drop()
+            raise
+        return self._footer[0]
 
     def drop(self) -> None:
         """Let go of the file, which may be in any state."""
+        if self._writer is not None:
+            self._writer.is_open = False  # else pyarrow would write the rest when it is collected, and print what comes of it
         with suppress(Exception):
             self._sink.close()
 
 
 class Output:
-    """Where encoded rows go. One thread at a time writes to it."""
+    """Where encoded rows go. One thread at a time writes to it.
 
-    def __init__(
-        self, filesystem: pafs.FileSystem, change: Change, columns: Columns, layout: Layout, *, first: int = 0
-    ) -> None:
+    Attributes:
+        names: The files, by their names relative to the table.
+        row_groups: How many row groups each has that is closed.
+    """
+
+    def __init__(self, place: Place, change: Change, columns: Columns, layout: Layout, *, first: int = 0) -> None:
         """Store where, and the number of the first file; nothing is opened yet."""
-        self._first = first
+        self._first, self._url, filesystem = first, place.url, place.filesystem
         self.names: list[str] = []
+        self.row_groups: dict[str, int] = {}
         self._filesystem, self._change, self._layout = filesystem, change, layout
+        self._logged = change if isinstance(change, LoggedChange) else None
         inside = [column for column in columns.columns if column.field.name not in layout.partition_by]
         self._schema = pa.schema([column.arrow for column in inside], metadata=columns.arrow.metadata)
         self._blobs = [column.field.name for column in inside if column.is_blob]
@@ -123,7 +140,7 @@ class Output:
         self._gathered: dict[str, _Gathered] = {}
         self._nbytes = 0
         self._most_open = MOST_OPEN if isinstance(filesystem, pafs.LocalFileSystem) else MOST_OPEN_AFAR
-        self._open: OrderedDict[str, _File] = OrderedDict()
+        self._open: OrderedDict[str, tuple[str, _File]] = OrderedDict()
 
     def take(self, parts: Iterable[Part]) -> None:
         """Gather rows of some directories, and write what is a row group."""
@@ -154,21 +171,33 @@ class Output:
     def _write(self, where: str, rows: pa.Table) -> None:
         """Write a row group to the file that a directory has open, or to a new one."""
         table = in_pages(rows, self._blobs)
-        file = self._open.pop(where, None) or self._new(where, table)
-        self._open[where] = file
-        if file.write(table) >= self._layout.file_bytes:
-            self._open.pop(where).close()
+        named = self._open.pop(where, None) or self._new(where, table)
+        self._open[where] = named
+        with refusals_told(f"A row group of {table.num_rows} rows in {named[0]}", self._url):
+            size = named[1].write(table)
+        if size >= self._layout.file_bytes:
+            self._close(where)
 
-    def _new(self, where: str, table: pa.Table) -> _File:
-        """Return a new file in a directory, for rows like those of a table; those of the first file decide for all."""
+    def _close(self, where: str) -> None:
+        """End the file that a directory has open."""
+        name, file = self._open.pop(where)
+        with refusals_told(f"The end of {name}", self._url):
+            footer = file.close()
+        self.row_groups[name] = footer.num_row_groups
+        if self._logged is not None:
+            self._logged.written(name, footer)
+
+    def _new(self, where: str, table: pa.Table) -> tuple[str, _File]:
+        """Return a new file in a directory and its name, for rows like those of a table; those of the first decide for all."""
         while len(self._open) >= self._most_open:
-            self._open.popitem(last=False)[1].close()
+            self._close(next(iter(self._open)))
         if self._options is None:
             self._options = writer_options(self._columns, self._schema, self._layout.compression, table)
         name = f"{where}{'/' if where else ''}part-{self._first + len(self.names):05d}-{self._change.id}.parquet"
-        found = _File(self._filesystem, self._change.path(name), self._schema, self._options)
+        with refusals_told(f"The file {name}", self._url):
+            found = _File(self._filesystem, self._change.path(name), self._schema, self._options)
         self.names.append(name)
-        return found
+        return name, found
 
     def finish(self) -> None:
         """Write what is left, and close all files; a table without rows gets a file without rows."""
@@ -179,10 +208,10 @@ class Output:
             where = directory((name, None) for name in self._layout.partition_by)
             self._open[where] = self._new(where, self._schema.empty_table())
         while self._open:
-            self._open.popitem(last=False)[1].close()
+            self._close(next(iter(self._open)))
 
     def drop(self) -> None:
         """Let go of all files; whoever made the change removes them."""
         self._gathered.clear()
         while self._open:
-            self._open.popitem()[1].drop()
+            self._open.popitem()[1][1].drop()

@@ -20,7 +20,7 @@ from penstock.filters import Expr
 from penstock.model import WHOLE_FILE, ColumnRange, DataFiles, IntArray, Snapshot, Units
 from penstock.protocols import Shuffle
 
-__all__ = ["fingerprint", "joined_range", "lay_units", "limited", "prune_files", "unstated", "with_footers"]
+__all__ = ["fingerprint", "joined_range", "lay_units", "limited", "prune_files", "unknown_range", "unstated", "with_footers"]
 
 
 def prune_files(snapshot: Snapshot, condition: Expr | None) -> IntArray:
@@ -33,7 +33,8 @@ def prune_files(snapshot: Snapshot, condition: Expr | None) -> IntArray:
     rows = np.where(unknown, 1, files.rows)  # where the footer alone knows, some row must be assumed
     ranges = {
         name: ColumnRange(low=found.low, high=found.high, nulls=np.where(unknown, -1, found.nulls))
-        for name, found in files.ranges.items()
+        for name in sorted(condition.paths)
+        if (found := files.ranges.get(name)) is not None
     }
     return np.flatnonzero(condition.prune({**ranges, **_partition_ranges(files, every, rows)}, rows).may_keep)
 
@@ -144,6 +145,12 @@ def _appended(first: pa.Array, second: pa.Array) -> pa.Array:
         return pa.concat_arrays([first, second.cast(first.type)])
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return pa.concat_arrays([first, pa.nulls(len(second), first.type)])
+
+
+def unknown_range(count: int, like: ColumnRange | None) -> ColumnRange:
+    """Return statistics that say nothing, in the types of others."""
+    low, high = (pa.null(), pa.null()) if like is None else (like.low.type, like.high.type)
+    return ColumnRange(low=pa.nulls(count, low), high=pa.nulls(count, high), nulls=np.full(count, -1))
 
 
 def _split(units: Units, most: int) -> Units:

@@ -10,11 +10,25 @@ from penstock._engine.decode import Column
 from penstock._engine.transform import Map, Stack
 from penstock.filters import Expr
 from penstock.protocols import Shuffle
+from penstock.sequences import Sequence
 from penstock.shuffles import InOrder
 
-__all__ = ["Question"]
+__all__ = ["Question", "Skip"]
 
 STORED = InOrder()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skip:
+    """What becomes of bad rows: they are left out, counted and listed.
+
+    Attributes:
+        most: How many of an epoch's rows may be, on each rank: a share where it is a float, else a number.
+        report: The file that they are written to, if any.
+    """
+
+    most: float | int = 0.01
+    report: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,13 +48,19 @@ class Question:
         rank: Which of `world_size` readers this is.
         world_size: How many readers share an epoch.
         lanes: Parts the order is cut into; None for as many as ranks.
-        limit: Only the first so many rows in stored order.
+        limit: Only the first so many rows, or sequences, in stored order.
         epochs: Epochs of one iteration; None for endless.
         row_ids: Whether the columns `_file`, `_row_group` and `_row` are added.
         policies: How nulls and lists of some columns are treated, where it is not the default.
+        workers: What decodes cells and runs maps.
         threads: How many threads read; None for one per processor.
+        processes: How many processes decode cells and run maps, where processes do; None for one per processor.
+        timeout: Seconds that a process may take for one batch; None for the default.
         memory_limit: Bytes that may be read ahead; None for the default.
         max_cell_bytes: What one cell may take when it is decoded; None for the default.
+        checksums: Whether pages are compared with the checksums that they were written with.
+        sequence: What rows make up a sequence, where those are handed out instead of rows; its names are the table's.
+        skip: What becomes of rows that are bad; None to raise.
     """
 
     condition: Expr | None = None
@@ -59,9 +79,15 @@ class Question:
     epochs: int | None = 1
     row_ids: bool = False
     policies: tuple[Column, ...] = ()
+    workers: Literal["threads", "processes"] = "threads"
     threads: int | None = None
+    processes: int | None = None
+    timeout: float | None = None
     memory_limit: int | None = None
     max_cell_bytes: int | None = None
+    checksums: bool = False
+    sequence: Sequence | None = None
+    skip: Skip | None = None
 
     @property
     def shuffled(self) -> bool:

@@ -8,6 +8,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,23 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from penstock._engine.chunks import Chunk, find_chunks, read_chunk
+from penstock._engine.fit_stored import columns_by_id, fitted, id_of, int96_unit, takeable
 from penstock._engine.lease import Slabs
+from penstock._engine.local_cells import LARGE_CELL, LocalCells, together
+from penstock._engine.lost import lost
+from penstock._engine.read_faults import read_columns, unreadable
 from penstock._engine.storage import stamp
+from penstock._engine.stored import StoredBlobs
 from penstock.blobs import Blobs
 from penstock.errors import DataChangedError, DataError
 from penstock.filters import Expr
 from penstock.model import WHOLE_FILE, BoolArray, IntArray, Snapshot, Units
 from penstock.schema import CellCodec
 
-__all__ = ["Part", "Reader", "Unit"]
+__all__ = ["UNCOUNTED", "Part", "Reader", "Unit"]
+
+UNCOUNTED = -1
+"""The count of a unit whose rows nobody has counted, since they are not what is handed out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +80,7 @@ class Part:
     count: int
     kept: IntArray | None = None
     passed: BoolArray | None = None
-    cells: Mapping[str, Blobs] = field(default_factory=dict)
+    cells: Mapping[str, Blobs | StoredBlobs] = field(default_factory=dict)
 
     def numbers(self) -> IntArray:
         """Return the number of each row in its file."""
@@ -88,12 +97,22 @@ class Handle:
 
     Attributes:
         chunks: Where the cells of some columns lie that can be read as they are; None before anybody asked.
+        ids: The names of columns by their ids; None before anybody asked.
     """
 
     file: pq.ParquetFile
     source: Any
     names: frozenset[str]
     chunks: dict[str, list[Chunk]] | None = None
+    ids: dict[int, str] | None = None
+
+    def stored_bytes(self, row_group: int, columns: Sequence[str]) -> int:
+        """Return what columns of a row group, or of the whole file, take on storage."""
+        # pyarrow has found out the leaves of columns when it opened the file; to do so again would take as long as that.
+        footer, leaves = self.file.metadata, getattr(self.file, "_nested_paths_by_prefix", {})
+        groups = range(footer.num_row_groups) if row_group == WHOLE_FILE else (row_group,)
+        found = [leaf for name in columns for leaf in leaves.get(name, ())]
+        return sum(footer.row_group(group).column(leaf).total_compressed_size for group in groups for leaf in found)
 
 
 class Handles(threading.local):
@@ -108,15 +127,20 @@ class Handles(threading.local):
         """Begin without any; called anew in every thread, with the same footers."""
         self._files: OrderedDict[str, Handle] = OrderedDict()
         self._footers = OrderedDict() if footers is None else footers
+        self.fetched = 0
 
-    def get(self, path: str, filesystem: pafs.FileSystem, check: Callable[[], None]) -> Handle:
-        """Return an open file; `check` is called before one is opened."""
+    def get(
+        self, path: str, filesystem: pafs.FileSystem, check: Callable[[], None], schema: pa.Schema, *, checksums: bool = False
+    ) -> Handle:
+        """Return an open file of a table with some schema; `check` is called before one is opened."""
         found = self._files.pop(path, None)
         if found is None:
             check()
             remote = not isinstance(filesystem, pafs.LocalFileSystem)
             source = filesystem.open_input_file(path)
-            file = pq.ParquetFile(source, metadata=self._footers.get(path), pre_buffer=remote)
+            footer, unit = self._footers.get(path), int96_unit(schema)
+            options = {"pre_buffer": remote, "coerce_int96_timestamp_unit": unit, "page_checksum_verification": checksums}
+            file = pq.ParquetFile(source, metadata=footer, **options)
             found = Handle(file=file, source=source, names=frozenset(file.schema_arrow.names))
             self._footers[path] = file.metadata
             while len(self._footers) > 8 * self.MOST:
@@ -139,6 +163,8 @@ class Reader:
         handles: Files that are open.
         warned: Files that were warned of.
         slabs: Memory that windows use over and over, also from one epoch to the next.
+        places: Where large cells lie in files of this machine.
+        checksums: Whether pages that were written with a checksum are compared with it.
     """
 
     snapshot: Snapshot
@@ -148,6 +174,8 @@ class Reader:
     handles: Handles = field(default_factory=lambda: Handles(OrderedDict()), repr=False)
     warned: list[int] = field(default_factory=list, repr=False)
     slabs: Slabs = field(default_factory=lambda: Slabs(IDLE_BYTES), repr=False)
+    places: LocalCells = field(default_factory=LocalCells, repr=False)
+    checksums: bool = False
 
     def read(self, unit: Unit, columns: Sequence[str], blobs: Sequence[str] = ()) -> Part:
         """Return the rows kept of a unit; those columns among `blobs` that can be are read as they lie.
@@ -171,7 +199,7 @@ class Reader:
                 table = table.filter(pa.array(passed))
                 kept, passed = np.flatnonzero(passed) if kept is None else kept[passed], None
         count = unit.rows if kept is None else len(kept)
-        if count != unit.count:
+        if unit.count not in (UNCOUNTED, count):
             raise DataChangedError(self._changed(unit, count))
         table = table if len(needed) == len(columns) else table.select(columns)
         cells = cells if kept is None else {name: found.take(kept) for name, found in cells.items()}
@@ -184,6 +212,11 @@ class Reader:
         mask = self.condition.mask(table)
         alive = self._alive(unit)
         return int(np.count_nonzero(mask if alive is None else mask & alive))
+
+    def fetched(self) -> int:
+        """Return what this thread has read since it was last asked, in bytes on storage."""
+        found, self.handles.fetched = self.handles.fetched, 0
+        return found
 
     def row_groups(self, unit: Unit, rows: IntArray) -> IntArray:
         """Return the number of the row group that each row of a unit lies in."""
@@ -208,7 +241,8 @@ class Reader:
         if table.num_rows < unit.start + unit.rows or stated not in (-1, table.num_rows):
             raise DataChangedError(self._changed(unit, table.num_rows))
         table = table if table.num_rows == unit.rows else table.slice(unit.start, unit.rows)
-        fields = {name: _takeable(self.snapshot.schema.field(name)) for name in columns}
+        fields = {name: takeable(self.snapshot.schema.field(name)) for name in columns}
+        called = self._called(unit, inside)
         stored_as, found = dict(zip(table.column_names, table.columns, strict=True)), []
         for name in columns:
             kind = fields[name].type
@@ -216,7 +250,7 @@ class Reader:
                 value = files.partitions.column(name)[unit.file].cast(kind)
                 found.append(pa.chunked_array([pa.repeat(value, unit.rows)], type=kind))
             else:
-                found.append(self._typed(unit, stored_as.get(self.snapshot.names.get(name, name)), name, kind))
+                found.append(self._typed(unit, stored_as.get(called[name]), name, kind))
         if not found:
             return table.select([])
         return pa.Table.from_arrays(found, schema=pa.schema(list(fields.values())))
@@ -226,10 +260,12 @@ class Reader:
             handle = self._handle(unit)
             if self.snapshot.sampled and not self.warned:
                 self._warn(unit, handle.names)
-            present = [name for name in (self.snapshot.names.get(name, name) for name in columns) if name in handle.names]
-            if unit.row_group == WHOLE_FILE:
-                return handle.file.read(present, use_threads=False)
-            return handle.file.read_row_group(unit.row_group, present, use_threads=False)
+            present = [name for name in self._called(unit, columns).values() if name in handle.names]
+            whole, file = unit.row_group == WHOLE_FILE, handle.file
+            read = file.read if whole else partial(file.read_row_group, unit.row_group)
+            table = read_columns(partial(read, use_threads=False), present)
+            self.handles.fetched += handle.stored_bytes(unit.row_group, present)
+            return table
 
     @contextlib.contextmanager
     def _told(self, unit: Unit) -> Iterator[None]:
@@ -240,36 +276,53 @@ class Reader:
             with contextlib.suppress(OSError):
                 self._check(unit)()
             if isinstance(error, FileNotFoundError):
-                msg = f"{self.where(unit)}: the file is gone. It was there when the table was opened. Open the table again."
-                raise DataChangedError(msg) from error
-            why = " ".join(str(error).split()).rstrip(".")
-            msg = f"{self.where(unit)}: cannot be read: {why}. The table says it has {unit.rows} rows. Check the file."
-            raise DataError(msg) from error
+                raise lost(self.snapshot, self.where(unit)) from error
+            raise unreadable(self.where(unit), unit.rows, error) from error
 
     def _handle(self, unit: Unit) -> Handle:
-        return self.handles.get(self.snapshot.files.path[unit.file].as_py(), self.filesystem, self._check(unit))
+        path = self.snapshot.files.path[unit.file].as_py()
+        return self.handles.get(path, self.filesystem, self._check(unit), self.snapshot.schema, checksums=self.checksums)
 
-    def _cells(self, unit: Unit, columns: Sequence[str]) -> dict[str, Blobs]:
+    def _called(self, unit: Unit, columns: Sequence[str]) -> dict[str, str]:
+        """Return what a unit's file calls columns; a name that it does not have stands for a column that it does not have."""
+        names, stored = self.snapshot.names, self.snapshot.stored
+        place = self.snapshot.schema.get_field_index
+        ids = {} if stored is None else {name: id_of(stored.field(place(name))) for name in columns}
+        if not any(number is not None for number in ids.values()):
+            return {name: names.get(name, name) for name in columns}
+        handle = self._handle(unit)
+        if handle.ids is None:
+            handle.ids = columns_by_id(handle.file.schema_arrow, self.where(unit))
+        return {name: handle.ids.get(ids[name] or 0, "\0") for name in columns}
+
+    def _cells(self, unit: Unit, columns: Sequence[str]) -> dict[str, Blobs | StoredBlobs]:
         """Return the cells of those columns that can be read as they lie."""
-        if not columns:
+        if not columns or self.checksums:  # which pyarrow verifies
             return {}
         path = self.snapshot.files.path[unit.file].as_py()
         with self._told(unit):
             handle = self._handle(unit)
-            stored = {self.snapshot.names.get(name, name): name for name in columns}
+            stored = {called: name for name, called in self._called(unit, columns).items()}
             if handle.chunks is None:
                 every = [name for name, column in self.snapshot.fields.items() if isinstance(column.codec, CellCodec)]
-                handle.chunks = find_chunks(path, self.filesystem, [self.snapshot.names.get(name, name) for name in every])
-            found = {}
+                handle.chunks = find_chunks(path, self.filesystem, list(self._called(unit, every).values()))
+            found: dict[str, Blobs | StoredBlobs] = {}
             for name, chunks in handle.chunks.items():
                 if name not in stored:
                     continue
                 mine = chunks if unit.row_group == WHOLE_FILE else chunks[unit.row_group : unit.row_group + 1]
-                cells = [read_chunk(handle.source, chunk, self.slabs) for chunk in mine]
-                whole = Blobs.joined([one for one in cells if one is not None]) if cells and None not in cells else None
-                if whole is not None and len(whole) >= unit.start + unit.rows:
-                    found[stored[name]] = whole.take(slice(unit.start, unit.start + unit.rows))
+                cells = [self._located(unit, chunk) or read_chunk(handle.source, chunk, self.slabs) for chunk in mine]
+                there = [one for one in cells if one is not None]
+                if there and len(there) == len(mine) and sum(map(len, there)) >= unit.start + unit.rows:
+                    found[stored[name]] = together(there).take(slice(unit.start, unit.start + unit.rows))
+                    self.handles.fetched += sum(chunk.size for chunk in mine)
         return found
+
+    def _located(self, unit: Unit, chunk: Chunk) -> StoredBlobs | None:
+        """Return the cells of a chunk where they lie in a file of this machine, if they are large enough to be left there."""
+        if chunk.size < LARGE_CELL * max(1, chunk.values) or not isinstance(self.filesystem, pafs.LocalFileSystem):
+            return None
+        return self.places.located(self.snapshot.files.path[unit.file].as_py(), chunk, self._check(unit))
 
     def _check(self, unit: Unit) -> Callable[[], None]:
         """Return what refuses a file that is not the one the table was opened with."""
@@ -304,15 +357,8 @@ class Reader:
         """Return a column in the table's type; all null where the file was written before the column was added."""
         if column is None:
             return pa.chunked_array([pa.nulls(unit.rows, kind)], type=kind)
-        if column.type == kind:
-            return column
         try:
-            if self.snapshot.sampled and not _widens(column.type, kind):
-                msg = "no value may change"
-                raise pa.ArrowInvalid(msg)
-            if pa.types.is_dictionary(kind) and not pa.types.is_dictionary(column.type):
-                column = column.cast(kind.value_type).dictionary_encode()
-            return column.cast(kind)
+            return fitted(column, name, self.snapshot)
         except pa.ArrowException as error:
             msg = (
                 f"{self.where(unit)}, column {name!r}: stored as {column.type}, which does not fit the table's {kind}: "
@@ -336,24 +382,3 @@ class Reader:
             f"{self.where(unit)}: {rows} rows were found where the plan has {unit.count} of {unit.rows}. The file was changed "
             "after the table was opened. Open the table again; a state saved before cannot be resumed."
         )
-
-
-def _widens(kind: pa.DataType, into: pa.DataType) -> bool:
-    """Return whether a type goes into another as it would if both had been looked at when the table was opened."""
-    kind, into = (one.value_type if pa.types.is_dictionary(one) else one for one in (kind, into))
-    text = (pa.string(), pa.large_string(), pa.string_view())
-    if kind == into or (kind in text and into in text):
-        return True
-    try:
-        one, two = pa.schema({"x": kind}), pa.schema({"x": into})
-        both = pa.unify_schemas([one, two], promote_options="permissive").field("x").type
-    except pa.ArrowException:
-        return False
-    return bool(both == into)
-
-
-def _takeable(field: pa.Field) -> pa.Field:
-    """Return a column in a type that rows can be picked from, which Arrow cannot do of views yet."""
-    if pa.types.is_string_view(field.type):
-        return field.with_type(pa.large_string())
-    return field.with_type(pa.large_binary()) if pa.types.is_binary_view(field.type) else field

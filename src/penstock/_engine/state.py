@@ -23,6 +23,7 @@ def dump(plan: Plan, position: Position, question: Question, *, alike: bool) -> 
 
     `alike` says whether all ranks consume as many rows in every step, so that the state of one speaks for all.
     """
+    mixture = {} if plan.mixture is None else {"mixture": plan.mixture}
     return {
         "state": STATE,
         "order": ORDER,
@@ -34,6 +35,7 @@ def dump(plan: Plan, position: Position, question: Question, *, alike: bool) -> 
         "deals": [[deal.lanes, deal.stride, deal.ranks, _listed(deal.rows)] for deal in position.deals],
         "rank": question.rank,
         "alike": alike,
+        **mixture,
     }
 
 
@@ -117,28 +119,56 @@ def _check(state: Mapping[str, Any], plan: Plan, seed: int) -> None:
             "Resume it with the version of Penstock that saved it, or start without it."
         )
         raise StateError(msg)
-    _check_plan(state, plan, seed)
+    _check_mixture(state, plan)
+    ours = {"table": plan.snapshot.table, "version": plan.snapshot.version, "seed": seed, "fingerprint": plan.fingerprint}
+    _check_same(state, ours, "this dataset")
 
 
-def _check_plan(state: Mapping[str, Any], plan: Plan, seed: int) -> None:
-    told = {"table": plan.snapshot.table, "version": plan.snapshot.version, "seed": seed}
-    for key, ours in told.items():
-        if state[key] != ours:
+def _check_same(state: Mapping[str, Any], ours: Mapping[str, Any], whose: str) -> None:
+    """Refuse what was saved of another table or question than ours."""
+    for key in ("table", "version", "seed"):
+        if state[key] != ours[key]:
             msg = (
-                f"The state was saved with {key} {state[key]!r}, but this dataset has {key} {ours!r}. "
+                f"The state was saved with {key} {state[key]!r}, but {whose} has {key} {ours[key]!r}. "
                 f"Resume over the same {key}, or start without the state."
             )
             raise StateError(msg)
-    if state["fingerprint"] != plan.fingerprint:
+    if state["fingerprint"] != ours["fingerprint"]:
         # The question is asked first: another filter also reads other files and rows.
-        theirs, ours = (str(text).partition("-")[2] for text in (state["fingerprint"], plan.fingerprint))
-        what = "the filter, shuffle, window or limit" if theirs != ours else "its files or rows"
+        their_question, our_question = (str(one["fingerprint"]).partition("-")[2] for one in (state, ours))
+        what = "the filter, sequence, shuffle, window or limit" if their_question != our_question else "its files or rows"
+        what = what if whose == "this dataset" else f"of {whose} {what}"
         msg = (
-            f"The state's fingerprint {state['fingerprint']!r} is not {plan.fingerprint!r}: since it was saved, {what} "
+            f"The state's fingerprint {state['fingerprint']!r} is not {ours['fingerprint']!r}: since it was saved, {what} "
             "changed. Rows would be lost or repeated. Ask the same question of the same version of the table, or start "
             "without the state."
         )
         raise StateError(msg)
+
+
+def _check_mixture(state: Mapping[str, Any], plan: Plan) -> None:
+    """Refuse the state of another mixture, naming the source that differs, or of none."""
+    theirs, ours = state.get("mixture"), plan.mixture
+    if (theirs is None) != (ours is None):
+        kinds = ("a mixture", "one table") if ours is None else ("one table", "a mixture")
+        msg = f"The state was saved of {kinds[0]}, and this is {kinds[1]}. Resume what it was saved of, or start without it."
+        raise StateError(msg)
+    if theirs is None or ours is None:
+        return
+    try:
+        for what in ("sources", "shares", "batches", "stop"):
+            their, our = (len(one[what]) if what == "sources" else one[what] for one in (theirs, ours))
+            if their != our:
+                msg = (
+                    f"The state was saved of a mixture with {what} {their!r}, and this one has {what} {our!r}. The rows of its "
+                    "slots would be others. Mix the same sources by the same weights, or start without the state."
+                )
+                raise StateError(msg)
+        for number, (their, our) in enumerate(zip(theirs["sources"], ours["sources"], strict=True)):
+            _check_same(their, our, f"source {number} of this mixture")
+    except (KeyError, TypeError) as error:
+        msg = f"The state's mixture cannot be: {theirs!r}. The state was damaged; start without it."
+        raise StateError(msg) from error
 
 
 def _position(state: Mapping[str, Any]) -> Position:

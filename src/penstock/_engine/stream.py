@@ -4,75 +4,37 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from concurrent.futures import FIRST_COMPLETED, Future
+from concurrent.futures import wait as wait_for
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from penstock._engine.bad_rows import Finishing, mapped_good
 from penstock._engine.batch import Draw
+from penstock._engine.budget import MEMORY_LIMIT
+from penstock._engine.elsewhere import Elsewhere
 from penstock._engine.execute import Pool, Urgency, outcome
 from penstock._engine.feed import Feed
-from penstock._engine.gather import PASSED, Gather, Held, Rows
+from penstock._engine.finish import Chunk, arranged
+from penstock._engine.gather import PASSED, Gather, Rows
 from penstock._engine.hand_over import HandOver
+from penstock._engine.left_out import LeftOut
 from penstock._engine.leg import Leg
+from penstock._engine.meter import HAND_OVER, MAP
 from penstock._engine.question import Question
-from penstock._engine.transform import Batch, apply_map, apply_stack, apply_to_row
 from penstock.errors import EmptyDatasetError
-from penstock.model import IntArray, Position
-from penstock.policies import Offsets
+from penstock.model import Position
 
-__all__ = ["Stream", "arranged"]
+__all__ = ["MEMORY_LIMIT", "Stream", "arranged", "windows_ahead"]
 
 ROWS_AT_ONCE = 256
 """Rows put together at a time where the consumer takes them one by one."""
 
 WINDOWS_AHEAD = 2
 """Windows of several units keep all threads busy by themselves; single units do not, and more of them are read ahead."""
-
-MEMORY_LIMIT = 1 << 30
-
-NOWHERE: IntArray = np.zeros(0, dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Chunk:
-    """Rows put together: what the steps `start..stop` of a leg give.
-
-    Attributes:
-        leg: The leg.
-        start: The first step.
-        stop: The step after the last.
-        columns: The rows.
-        count: How many there are; there may be no column to tell.
-        places: Where each row stands in the epoch's sequence; none where nobody asks.
-        used: Under a lazy filter, the rows that the rank has consumed with each.
-        every: How many steps lie between one row and the next, where the rows between them are others' to hand out.
-    """
-
-    leg: Leg
-    start: int
-    stop: int
-    columns: Batch
-    count: int
-    places: IntArray
-    used: IntArray | None = None
-    every: int = 1
-
-    def picked(self, rows: slice | IntArray) -> Chunk:
-        """Return some of the rows, all under a lazy filter."""
-        assert self.used is not None  # noqa: S101 - under a lazy filter
-        columns, used = {name: values[rows] for name, values in self.columns.items()}, self.used[rows]
-        places = self.places[rows] if len(self.places) else self.places
-        return replace(self, columns=columns, count=len(used), places=places, used=used)
-
-    def followed(self, more: Chunk) -> Chunk:
-        """Return these rows and then others, all under a lazy filter."""
-        columns = {name: np.concatenate([values, more.columns[name]]) for name, values in self.columns.items()}
-        places, used = np.concatenate([self.places, more.places]), np.concatenate([self.used, more.used])
-        return replace(more, columns=columns, count=len(used), places=places, used=used)
 
 
 class Stream:
@@ -83,7 +45,7 @@ class Stream:
     ) -> None:
         """Store the question; nothing is read before the first `next`."""
         self._gather, self._pool, self._question, self._legs = gather, pool, question, legs
-        self._hand_over = hand_over
+        self._hand_over, self._meter = hand_over, gather.meter
         self._queue: deque[Future[Chunk] | Chunk] = deque()
         self._leg: Leg | None = None
         self._feed: Feed | None = None
@@ -93,16 +55,19 @@ class Stream:
         self._told_any = False
         # What only cuts views of a window is not worth a task.
         self._inline = not (gather.loose or question.maps)
-        self._plain = self._inline and isinstance(question.size, int) and question.ending != "pad"
+        self._largest = gather.dense_bytes * (question.size if isinstance(question.size, int) else ROWS_AT_ONCE)
+        self._elsewhere = Elsewhere.of(question, gather, pool, hand_over)
+        self._plain = self._inline and isinstance(question.size, int) and question.ending != "pad" and question.skip is None
         self._size = question.size if isinstance(question.size, int) else 1
         self._full = 0
         self._worker, self._workers, self._number = 0, 1, 0
+        self.left_out = LeftOut(question)
         self.next = self._chosen()
 
     def only(self, worker: int, workers: int) -> None:
         """Hand out no more than batches `worker`, `worker + workers` and so on; called before the first."""
         if self._question.lazy:  # whose rows are anybody's until the filter has run
-            self.next = islice(self._filtered(), worker, None, workers).__next__
+            self.next = self._meter.waited_for(islice(self._filtered(), worker, None, workers).__next__)
         else:
             self._worker, self._workers = worker, workers
 
@@ -115,7 +80,7 @@ class Stream:
     def _chosen(self) -> Callable[[], dict[str, Any]]:
         """Return the function that makes what comes next: a batch, or a row."""
         if self._question.lazy:
-            return self._filtered().__next__
+            return self._meter.waited_for(self._filtered().__next__)
         return self._next_row if self._question.size is None else self._next_batch
 
     def _next_batch(self) -> dict[str, Any]:
@@ -129,17 +94,36 @@ class Stream:
                 self.handed = (leg, self._step)
                 return views
         chunk = self._next_chunk()
+        while self.left_out.is_batch(chunk):
+            chunk = self._next_chunk()
+        self._meter.surplus += chunk.count - self._size
         self.handed = (chunk.leg, chunk.stop)
         return chunk.columns
 
     def _next_row(self) -> dict[str, Any]:
-        if self._chunk is None or self._at >= self._chunk.count:
-            self._chunk, self._at = self._next_chunk(), 0
-        chunk = self._chunk
-        row = self._handed_over(_row_of(self._question, chunk, self._at))
-        self.handed = (chunk.leg, chunk.start + self._at * chunk.every + 1)
-        self._at += 1
+        row = None
+        while row is None:
+            while self._chunk is None or self._at >= self._chunk.count:
+                self.left_out.end_rows()
+                self._chunk, self._at = self._next_chunk(), 0
+                self.left_out.begin_rows(self._chunk)
+            chunk, at = self._chunk, self._at
+            row = self._row(chunk, at)
+            self._at += 1
+        self.handed = (chunk.leg, chunk.start + self.left_out.step(chunk, at) * chunk.every + 1)
         return row
+
+    def _row(self, chunk: Chunk, at: int) -> dict[str, Any] | None:
+        """Return one row as the consumer gets it, None if it is bad; maps of single rows are run here, while it waits."""
+        if not self._question.maps:
+            return self._handed_over(chunk.row(self._question, at))
+        with self._meter, self._meter.busy(MAP):
+            try:
+                return self._handed_over(chunk.row(self._question, at))
+            except Exception as error:  # of the user's
+                if not self.left_out.is_row(chunk, at, error):
+                    raise
+                return None
 
     def _is_mine(self) -> bool:
         """Return whether the next batch is one of those to hand out."""
@@ -150,14 +134,45 @@ class Stream:
         return made if self._hand_over is None else self._hand_over.batch(made)
 
     def _next_chunk(self) -> Chunk:
+        """Return the next rows that were put together; the clock of what the consumer waits runs meanwhile."""
+        with self._meter:
+            chunk = self._awaited_chunk()
+            self.left_out.note(chunk)
+            return chunk
+
+    def _awaited_chunk(self) -> Chunk:
         """Return the next rows that were put together, and begin to put together the ones after them."""
-        most = 1 if self._inline else self._pool.threads + 1
+        most = self._pool.threads + 1 if self._elsewhere is None else self._elsewhere.most
+        most = 1 if self._inline else min(most, self._affordable)
         while len(self._queue) < most and self._begin(wait=not self._queue):
             pass
         if not self._queue:
             raise StopIteration
         found = self._queue.popleft()
-        return outcome(found) if isinstance(found, Future) else found
+        if not isinstance(found, Future):
+            return found
+        self._begin_meanwhile(found, most - 1)
+        with self._meter.blocked():
+            chunk = outcome(found)
+        self._largest = max(self._largest, sum(getattr(values, "nbytes", 0) for values in chunk.columns.values()))
+        return chunk
+
+    def _begin_meanwhile(self, found: Future[Chunk], most: int) -> None:
+        """Begin to put together what comes into memory while a batch is waited for."""
+        while len(self._queue) < most and not found.done():
+            coming = self._feed.coming() if self._feed is not None else []
+            if not coming:
+                return
+            awaited: list[Future[Any]] = [found, *coming]
+            with self._meter.blocked():
+                wait_for(awaited, return_when=FIRST_COMPLETED)
+            while len(self._queue) < most and self._begin(wait=False):
+                pass
+
+    @property
+    def _affordable(self) -> int:
+        """How many batches may be made at once, so that they take no more than a quarter of the memory."""
+        return max(1, (self._question.memory_limit or MEMORY_LIMIT) // 4 // max(1, self._largest))
 
     def _begin(self, *, wait: bool) -> bool:
         """Begin to put together more rows; False where there are none, or none in memory and they are not to be waited for."""
@@ -176,8 +191,7 @@ class Stream:
         self._step = stop
         mine = self._share(stop - start) if single else 0 if self._is_mine() else None
         if mine is not None:
-            task = self._finishing(leg, draw, rows, range(start + mine, stop, self._workers if single else 1))
-            self._queue.append(task() if self._inline else self._pool.submit(Urgency.FINISH, task))
+            self._finish(leg, draw, rows, range(start + mine, stop, self._workers if single else 1))
         feed.prefetch()
         return True
 
@@ -187,25 +201,25 @@ class Stream:
         self._number += rows
         return first if first < rows else None
 
+    def _finish(self, leg: Leg, draw: Draw | None, rows: Rows, steps: range) -> None:
+        """Have some rows put together: here and now, on a thread, or in another process."""
+        if self._elsewhere is not None:
+            self._queue.append(self._elsewhere.finish(leg, draw, rows, steps))
+            return
+        task = self._finishing(leg, draw, rows, steps)
+        self._queue.append(task() if self._inline else self._pool.submit(Urgency.FINISH, task))
+
     def _finishing(self, leg: Leg, draw: Draw | None, rows: Rows, steps: range) -> Callable[[], Chunk]:
         """Return what puts some rows together; it does not keep the stream alive."""
         question, gather, hand_over = self._question, self._gather, self._hand_over
-        first = steps.start - steps.stop + len(rows)
+        finishing = Finishing(question=question, gather=gather, leg=leg, draw=draw, rows=rows, steps=steps)
 
         def finish() -> Chunk:
-            some = rows if steps.step == 1 else thinned(rows, first, steps.step)
-            count = draw.size if draw else len(some)
-            made, places = put_together(question, gather, some, count)
-            if steps.step > 1 and question.maps:
-                places = rows.sequence[first :: steps.step]
-            chunk = Chunk(
-                leg=leg, start=steps.start, stop=steps.stop, columns=made, count=count, places=places, every=steps.step
-            )
-            plain = question.lazy or question.size is None or (not question.maps and question.ending != "pad")
-            chunk = chunk if plain else _mapped(question, chunk, draw.valid if draw else count)
+            chunk = finishing.run()
             if hand_over is None or question.lazy or question.size is None:
                 return chunk
-            return replace(chunk, columns=hand_over.batch(chunk.columns))
+            with gather.meter.busy(HAND_OVER):
+                return replace(chunk, columns=hand_over.batch(chunk.columns))
 
         return finish
 
@@ -215,30 +229,85 @@ class Stream:
             self._leg = next(self._legs, None)
             if self._leg is None:
                 return False
-            windowed = self._question.shuffle.describe()["name"] not in ("in_order", "row_groups")
-            ahead = WINDOWS_AHEAD if windowed else self._pool.threads + 1
-            limit = self._question.memory_limit or MEMORY_LIMIT
             self._step = 0
-            self._feed = Feed(self._gather, self._leg, ahead=ahead, memory_limit=limit, hand_over=self._hand_over)
+            self._feed = self._feed_of(self._leg)
             self._full = (self._leg.hand.num_rows - self._leg.schedule.start) // self._size
             self._full = min(self._full, len(self._leg.schedule))
         return True
 
+    def _feed_of(self, leg: Leg) -> Feed:
+        """Return what reads the rows of a leg."""
+        ahead = windows_ahead(self._question, self._pool)
+        limit = self._question.memory_limit or MEMORY_LIMIT
+        return Feed(self._gather, leg, ahead=ahead, memory_limit=limit, hand_over=self._hand_over)
+
     def _filtered(self) -> Iterator[dict[str, Any]]:
         """Yield batches, or rows, of those rows that pass a filter which nobody has run before."""
+        for chunk, position in self._mapped(self._regrouped()):
+            if chunk is None:
+                self.handed = position
+            elif self._question.size is None:
+                for at in range(chunk.count):
+                    row = self._row(chunk, at)
+                    self.handed = _after(chunk, at)
+                    if row is not None:
+                        yield row
+            elif self.left_out.is_batch(chunk, note=True):
+                self.handed = position
+            else:
+                self._meter.surplus += chunk.count - self._size
+                self.handed = position
+                yield chunk.columns
+
+    def _mapped(self, regrouped: Iterator[tuple[Chunk | None, Position]]) -> Iterator[tuple[Chunk | None, Position]]:
+        """Yield regrouped rows as the consumer gets them; where other processes map them, some are begun ahead."""
+        queue: deque[tuple[Future[Chunk] | Chunk | None, Position]] = deque()
+        most = self._elsewhere.most if self._elsewhere is not None and self._question.maps else 1
+        failed: Exception | None = None
+        while True:
+            while len(queue) < most and failed is None:
+                try:
+                    chunk, position = next(regrouped)
+                except Exception as error:  # noqa: BLE001 - raised when what comes before it has been handed out
+                    failed = error
+                else:
+                    queue.append((None if chunk is None else self._map(chunk), position))
+            if not queue:
+                break
+            found, position = queue.popleft()
+            if isinstance(found, Future):
+                with self._meter, self._meter.blocked():
+                    found = outcome(found)
+            yield found, position
+        if failed is not None and not isinstance(failed, StopIteration):
+            raise failed
+
+    def _map(self, chunk: Chunk) -> Future[Chunk] | Chunk:
+        """Return regrouped rows as the consumer gets them; single rows are mapped when they are handed out."""
+        if self._elsewhere is not None and self._question.maps:
+            return self._elsewhere.map(chunk)
+        if self._question.size is None:
+            return chunk
+        with self._meter, self._meter.busy(MAP):
+            chunk = mapped_good(self._question, chunk)
+            return replace(chunk, columns=self._handed_over(chunk.columns))
+
+    def _regrouped(self) -> Iterator[tuple[Chunk | None, Position]]:
+        """Yield rows that pass as the consumer asks for them, and the position after them; at the end of an epoch only that."""
         size, held = self._question.size, None
         for chunk in self._passing():
             if held is not None and held.leg is not chunk.leg:
-                yield from self._ended(held)
+                yield self._ended(held)
                 held = None
                 self._check_progress()
             held = chunk if held is None else held.followed(chunk)
             while held.count >= (size if isinstance(size, int) else 1):
-                count = size if isinstance(size, int) else 1 if size is None else held.count
-                yield self._told(held.picked(slice(0, count)))
+                count = size if isinstance(size, int) else held.count
+                self._told_any = True
+                yield held.picked(slice(0, count)), _after(held, count - 1)
                 held = held.picked(slice(count, None))
         if held is not None:
-            yield from self._ended(held)
+            yield self._ended(held)
 
     def _check_progress(self) -> None:
         """Refuse to go on for ever over epochs of which nothing passes."""
@@ -256,90 +325,31 @@ class Stream:
                 chunk = self._next_chunk()
             except StopIteration:
                 return
-            used = chunk.leg.schedule.consumed(chunk.start) + 1 + np.arange(chunk.count)
+            if not chunk.count and chunk.bad:
+                continue
+            used = chunk.leg.schedule.consumed(chunk.start) + 1 + (np.arange(chunk.count) if chunk.kept is None else chunk.kept)
             passed = np.flatnonzero(chunk.columns.pop(PASSED))
             yield replace(chunk, used=used).picked(passed)
 
-    def _ended(self, held: Chunk) -> Iterator[dict[str, Any]]:
-        """Yield what is left at the end of an epoch, too little for a batch."""
+    def _ended(self, held: Chunk) -> tuple[Chunk | None, Position]:
+        """Return what is left at the end of an epoch, too little for a batch, and the position after it."""
         handed = held if held.count and self._question.ending == "uneven" else None
-        made = None if handed is None else self._told(handed)
-        self.handed = Position(epoch=held.leg.position.epoch + 1)
-        if made is not None:
-            yield made
+        self._told_any = self._told_any or handed is not None
+        return handed, Position(epoch=held.leg.position.epoch + 1)
 
-    def _told(self, chunk: Chunk) -> dict[str, Any]:
-        """Return a filtered batch, or row, having noted how many rows were consumed for it."""
-        self._told_any = True
-        if self._question.size is None:
-            made = self._handed_over(_row_of(self._question, chunk, 0))
-        else:
-            made = self._handed_over(_mapped(self._question, chunk, chunk.count).columns)
-        assert chunk.used is not None  # noqa: S101 - a filtered chunk
-        deals = chunk.leg.position.deals
-        self.handed = Position(
-            epoch=chunk.leg.position.epoch, deals=(*deals[:-1], replace(deals[-1], rows=int(chunk.used[-1])))
-        )
-        return made
+
+def _after(chunk: Chunk, at: int) -> Position:
+    """Return the position after a row that has passed a lazy filter."""
+    assert chunk.used is not None  # noqa: S101 - a filtered chunk
+    deals = chunk.leg.position.deals
+    return Position(epoch=chunk.leg.position.epoch, deals=(*deals[:-1], replace(deals[-1], rows=int(chunk.used[at]))))
 
 
 def _nothing() -> dict[str, Any]:
     raise StopIteration
 
 
-def thinned(rows: Rows, first: int, every: int) -> Rows:
-    """Return every so many-th row, from one on; windows are left as they are, and nothing is copied or decoded yet."""
-    pieces: list[tuple[Held, int, int]] = []
-    for held, start, stop in rows.pieces:
-        numbers = held.numbers(start, stop)[first::every]
-        fixed = {name: values[start + first : stop : every] for name, values in held.fixed.items()}
-        if len(numbers):
-            pieces.append((replace(held, fixed=fixed, take=numbers), 0, len(numbers)))
-        first = (first - (stop - start)) % every
-    return Rows(pieces=tuple(pieces), places=(0,) * len(pieces))
-
-
-def put_together(question: Question, gather: Gather, rows: Rows, size: int) -> tuple[Batch, IntArray]:
-    """Return rows as columns, filled up to `size` with the last one, and their places in the sequence."""
-    found = rows.put_together(gather)
-    places = rows.sequence if question.maps else NOWHERE
-    if size > len(rows):
-        index = np.minimum(np.arange(size), len(rows) - 1)
-        found = {name: values[index] for name, values in found.items()}
-        places = places[index] if question.maps else NOWHERE
-    return (arranged(question, gather, found) if gather.loose else found), places
-
-
-def arranged(question: Question, gather: Gather, found: Batch) -> Batch:
-    """Return columns in the order asked for, with those stacked that could not be before."""
-    for stack in question.stacks:
-        if stack.name not in found:
-            found = apply_stack(stack, found)
-    return gather.arranged(found)
-
-
-def _mapped(question: Question, chunk: Chunk, valid: int) -> Chunk:
-    """Return a batch as the consumer gets it: padding marked, maps run."""
-    marks = {"_valid": np.arange(chunk.count) < valid} if question.ending == "pad" else {}
-    batch = {name: _own(values) for name, values in chunk.columns.items()} if question.maps else chunk.columns
-    batch = {**batch, **marks}
-    flat = [column.name for column in question.policies if isinstance(column.ragged, Offsets)]
-    free = frozenset(flat) | {f"{name}{suffix}" for name in flat for suffix in ("_offsets", "_valid")}
-    for number, step in enumerate(question.maps):
-        key = (question.seed, chunk.leg.position.epoch, number)
-        made = apply_map(step, batch, chunk.places, key, resize=question.size == "row_group", free=free)
-        batch = {**made, **{name: mark for name, mark in marks.items() if name not in made}}
-    return replace(chunk, columns=batch)
-
-
-def _row_of(question: Question, chunk: Chunk, at: int) -> dict[str, Any]:
-    """Return one row as the consumer gets it."""
-    row = {name: values[at] for name, values in chunk.columns.items()}
-    for number, step in enumerate(question.maps):
-        row = apply_to_row(step, row, int(chunk.places[at]), (question.seed, chunk.leg.position.epoch, number))
-    return row
-
-
-def _own(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array that a map may write to."""
-    return values if values.flags.writeable else values.copy()
+def windows_ahead(question: Question, pool: Pool) -> int:
+    """Return how many windows are read before they are needed, where memory allows."""
+    windowed = question.shuffle.describe()["name"] not in ("in_order", "row_groups")
+    return WINDOWS_AHEAD if windowed else pool.threads + 1

@@ -42,6 +42,9 @@ NOT_HERE = UNSUPPORTED | {errno.EACCES, errno.EROFS, errno.ENOLCK, errno.ENAMETO
 GRACE_SECONDS = 0.05
 """How long the old directory is left alone, at least: readers that were listing it would miss what is deleted under them."""
 
+PATIENCE_SECONDS, AGAIN_SECONDS = 10.0, 0.01
+"""How long a change that is given up waits for others who change the table, and how often it looks."""
+
 STAGED, LOCK, RECORD = "table", "lock", "replaced.json"
 AT_WORKING_DIRECTORY, EXCHANGE, SWAP = -100, 2, 2  # as Linux and macOS number them
 
@@ -93,7 +96,7 @@ class Swap:
         self._staging = table.with_name(f".{table.name}.penstock-{change}")
         self._staged = self._staging / STAGED
         self._names: dict[str, None] = {}
-        self._lock: int | None = None
+        self._lock: _Lock | None = None
         self._instead: inplace.InPlace | None = None
         self._grace = 0.0
 
@@ -137,10 +140,12 @@ class Swap:
         if self._instead is not None:
             self._instead.abort()
         if self._staging.exists():
-            with _locked(self._table):
-                _clear(self._staging, self._table)
+            # A lock that was taken by what has been interrupted may be held until that is collected. The next writer clears.
+            with _locked(self._table, PATIENCE_SECONDS) as held:
+                if held:
+                    _clear(self._staging, self._table)
         if self._lock is not None:
-            _unlock(self._lock)
+            self._lock.release()
             self._lock = None
         for directory in reversed(self._made):
             with suppress(OSError):
@@ -219,38 +224,61 @@ def exchange(one: Path, other: Path) -> None:
 
 
 @contextmanager
-def _locked(table: Path) -> Iterator[None]:
-    """Hold the one lock of a table, beside it. It is removed when it is given back, so that nothing stays."""
+def _locked(table: Path, patience: float | None = None) -> Iterator[bool]:
+    """Hold the one lock of a table, beside it, and tell so. It is removed when it is given back, so that nothing stays.
+
+    With `patience`, what cannot be locked for so many seconds is told not to be.
+    """
     path = table.with_name(f".{table.name}.penstock-lock")
-    file = None
-    while file is None:
-        file = _lock(path, fcntl.LOCK_EX)
+    until = None if patience is None else time.monotonic() + patience
+    lock = None
+    while lock is None and (until is None or time.monotonic() < until):
+        lock = _lock(path, fcntl.LOCK_EX | (0 if until is None else fcntl.LOCK_NB))
+        if lock is None and until is not None:
+            time.sleep(AGAIN_SECONDS)
     try:
-        yield
+        yield lock is not None
     finally:
-        with suppress(OSError):
-            path.unlink()
-        _unlock(file)
+        if lock is not None:
+            with suppress(OSError):
+                path.unlink()
+            lock.release()
 
 
-def _lock(path: Path, how: int) -> int | None:
-    """Return the lock that a file is; None where another holds it, or held it and has removed the file."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
+class _Lock:
+    """A file that is open to be locked; unlocked when nobody refers to it any more, whatever interrupted those who did."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+
+    def is_locked(self, path: Path, how: int) -> bool:
+        """Lock it, and return whether that went well: no other holds it, or held it and has removed the file."""
         with suppress(BlockingIOError, FileNotFoundError):
-            fcntl.flock(file, how)
-            if os.fstat(file).st_ino == path.stat().st_ino:
-                return file
-    except BaseException:
-        os.close(file)
-        raise
-    os.close(file)
+            fcntl.flock(self._file, how)
+            return os.fstat(self._file).st_ino == path.stat().st_ino
+        return False
+
+    def release(self) -> None:
+        """Unlock and close it."""
+        file, self._file = getattr(self, "_file", -1), -1
+        if file >= 0:
+            try:
+                fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough where a child process has inherited it
+            finally:
+                os.close(file)
+
+    __del__ = release
+
+
+def _lock(path: Path, how: int) -> _Lock | None:
+    """Return the lock that a file is; None where another holds it, or held it and has removed the file."""
+    lock = _Lock(path)
+    if lock.is_locked(path, how):
+        return lock
+    lock.release()
     return None
-
-
-def _unlock(file: int) -> None:
-    fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough where a child process has inherited it
-    os.close(file)
 
 
 def _clear_dead(table: Path) -> None:
@@ -263,7 +291,7 @@ def _clear_dead(table: Path) -> None:
                 try:
                     _clear(staging, table)
                 finally:
-                    _unlock(lock)
+                    lock.release()
 
 
 def _clear(staging: Path, table: Path) -> None:

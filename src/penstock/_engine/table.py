@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from pyarrow import fs as pafs
 
 from penstock._engine import plan as planning
-from penstock._engine.count import counted
-from penstock._engine.footers import RowGroups, read_footers
+from penstock._engine.agree import Group
+from penstock._engine.count import Counts, counted, counted_together, linked
+from penstock._engine.fit_stored import id_of
+from penstock._engine.footers import RowGroups, footer_of, read_footers
+from penstock._engine.lost import lost
 from penstock._engine.order import ORDER
 from penstock._engine.question import Question
 from penstock._engine.read import Reader
-from penstock.model import WHOLE_FILE, IntArray, Plan, Snapshot, Units
+from penstock._engine.timeline import Timeline
+from penstock._engine.weigh import row_bytes
+from penstock.dtypes import least_bytes
+from penstock.errors import DataError
+from penstock.model import WHOLE_FILE, Chain, IntArray, Plan, Snapshot, Units
 from penstock.protocols import Shuffle
+from penstock.shuffles import RowGroupShuffle
 
-__all__ = ["Counter", "Laid", "Planned", "Pruned", "Table", "asked"]
+__all__ = ["Laid", "Planned", "Pruned", "Table", "asked"]
 
 PLANS_KEPT = 8
 
@@ -56,15 +64,12 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Laid:
-    """What a question may read, with the rows that pass its filter not counted yet."""
+    """What a question may read, with the rows that pass its filter not counted yet, and how many bytes it is."""
 
     units: Units
     shuffle: Shuffle
     pruned: Pruned
-
-
-Counter: TypeAlias = Callable[[Units, Reader, str], Units]
-"""What counts the rows that pass a filter: units, what reads them, and the name that counts are kept under."""
+    size: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,7 +94,7 @@ class Table:
         """
         found = self._plans.get(_name(question))
         if found is None:
-            return self.settle(question, self.laid(question), counted)
+            return self.settle(question, self.laid(question))
         self._plans.move_to_end(_name(question))
         return found
 
@@ -102,40 +107,85 @@ class Table:
         snapshot, condition = self.snapshot, question.condition
         kept = planning.prune_files(snapshot, condition)
         groups = self._footers(planning.unstated(snapshot.files, kept), question)
-        shuffle = question.shuffle.settle(*_size(snapshot, kept, groups))
-        more = self._footers(planning.with_footers(snapshot.files, kept, shuffle), question)
+        rows, size = self._size(kept, groups)
+        shuffle = question.shuffle.settle(rows, size)
+        # Sequences are looked for in row groups, so these are neither cut nor taken together.
+        laying = shuffle if question.sequence is None else RowGroupShuffle()
+        more = self._footers(planning.with_footers(snapshot.files, kept, laying), question)
         every = _together(groups, more)
-        units = planning.lay_units(snapshot, kept, every, condition, shuffle)
+        units = planning.lay_units(snapshot, kept, every, condition, laying)
         pruned = Pruned(
             files=len(snapshot.files),
             files_kept=len(kept),
             groups=len(every.rows),
             groups_kept=len(np.unique(_key(units.file, units.row_group)[units.row_group != WHOLE_FILE])),
-            rows=_size(snapshot, kept, groups)[0],
+            rows=rows,
         )
-        return Laid(units=units, shuffle=shuffle, pruned=pruned)
+        return Laid(units=units, shuffle=shuffle, pruned=pruned, size=size)
+
+    def _size(self, kept: IntArray, groups: RowGroups) -> tuple[int, int]:
+        """Return the rows of the files that are kept, and their bytes: on storage, or in memory if that is known to be more.
+
+        Memory counts twice, for while one window is handed out, another is filled. What text and lists take footers tell,
+        of many files that of the middle one.
+        """
+        snapshot, rows = self.snapshot, _rows(self.snapshot, kept, groups)
+        widths = [least_bytes(column.type) for column in snapshot.schema]
+        each = float(sum(widths))
+        if 0 in widths and len(groups.file):
+            path = snapshot.files.path[int(groups.file[len(groups.file) // 2])].as_py()
+            each = max(each, groups.row_bytes or row_bytes(footer_of(path, self.filesystem)))
+        return rows, max(int(2 * rows * each), int(snapshot.files.size[kept].sum()))
 
     def reader(self, question: Question) -> Reader:
         """Return what reads the rows of a question."""
-        return Reader(snapshot=self.snapshot, filesystem=self.filesystem, condition=question.condition, lazy=question.lazy)
+        return Reader(
+            snapshot=self.snapshot,
+            filesystem=self.filesystem,
+            condition=question.condition,
+            lazy=question.lazy,
+            checksums=question.checksums,
+        )
 
-    def settle(self, question: Question, laid: Laid, counter: Counter) -> Planned:
-        """Return the plan of a question whose rows are counted now, and keep it for when it is asked again."""
+    def settle(self, question: Question, laid: Laid, group: Group | None = None) -> Planned:
+        """Return the plan of a question whose rows are counted now, and keep it for when it is asked again.
+
+        Of a group of ranks, which all call this, each counts its share.
+        """
         snapshot, condition, units, reader = self.snapshot, question.condition, laid.units, self.reader(question)
-        if condition is not None and not question.lazy:
+        shuffle, chain = laid.shuffle, None
+        if question.sequence is not None:
+            units, chain = self._sequences(question, units, reader, group)
+            # A window holds so many sequences, and what one takes is known only now.
+            shuffle = question.shuffle.settle(int(units.counts.sum()), laid.size)
+        elif condition is not None and not question.lazy:
             name = planning.fingerprint(snapshot, units, {"filter": condition.describe()}, {})
-            units = counter(units, reader, name)
+            units = _counted(units, reader, name, group)
         plan = Plan(
             snapshot=snapshot,
             units=units,
             counts=planning.limited(units.counts, question.limit),
-            fingerprint=planning.fingerprint(snapshot, units, asked(question), dict(laid.shuffle.describe())),
+            fingerprint=planning.fingerprint(snapshot, units, asked(question), dict(shuffle.describe())),
+            chain=chain,
         )
-        found = Planned(plan=plan, shuffle=laid.shuffle, reader=reader, pruned=laid.pruned)
+        found = Planned(plan=plan, shuffle=shuffle, reader=reader, pruned=laid.pruned)
         self._plans[_name(question)] = found
         while len(self._plans) > PLANS_KEPT:
             self._plans.popitem(last=False)
         return found
+
+    def _sequences(self, question: Question, units: Units, reader: Reader, group: Group | None) -> tuple[Units, Chain | None]:
+        """Return units with the sequences that begin in each, and what lies at their borders where that matters."""
+        sequence, condition = question.sequence, question.condition
+        assert sequence is not None  # noqa: S101 - asked before
+        told = {"filter": None if condition is None else condition.describe(), "sequence": dict(sequence.describe())}
+        name = planning.fingerprint(self.snapshot, units, told, {})
+        timeline = Timeline.of(reader, sequence)
+        if sequence.scope == "table":
+            chain = linked(units, timeline, name, group)
+            return replace(units, counts=chain.counts), chain
+        every = replace(units, residual=np.ones(len(units), dtype=np.bool_))
+        return replace(units, counts=_counted(every, timeline, name, group).counts), None
 
     def _footers(self, files: IntArray, question: Question) -> RowGroups:
         """Return the row groups of some files, with the statistics the question's filter asks about; read once."""
@@ -145,11 +195,25 @@ class Table:
         known = self._groups.get(name)
         if known is None or not columns <= known.ranges.keys():
             every = sorted(columns.union(known.ranges if known is not None else ()))
-            known = read_footers(self.snapshot, files.tolist(), every, self.filesystem)
+            known = self._read_footers(files, every)
             self._groups[name] = known
             while len(self._groups) > PLANS_KEPT:
                 self._groups.popitem(last=False)
         return replace(known, ranges={column: known.ranges[column] for column in sorted(columns)})
+
+    def _read_footers(self, files: IntArray, columns: Sequence[str]) -> RowGroups:
+        """Return row groups and statistics; none of these where columns go by ids, which each file may name otherwise."""
+        snapshot = self.snapshot
+        by_id = snapshot.stored is not None and any(id_of(column) is not None for column in snapshot.stored)
+        try:
+            found = read_footers(snapshot, files.tolist(), [] if by_id else columns, self.filesystem)
+        except DataError as error:
+            if isinstance(error.__cause__, FileNotFoundError) and snapshot.version:
+                raise lost(snapshot, str(error).partition(": the footer")[0]) from error
+            raise
+        stated = snapshot.files.ranges
+        unknown = {name: planning.unknown_range(len(found.rows), stated.get(name)) for name in columns}
+        return replace(found, ranges=unknown) if by_id else found
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process needs: plans are made again there."""
@@ -157,11 +221,12 @@ class Table:
 
 
 def _name(question: Question) -> str:
-    return repr((asked(question), question.shuffle))
+    return repr((asked(question), question.shuffle, question.checksums))
 
 
 def asked(question: Question) -> dict[str, Any]:
     """Return the part of a question that decides which rows come in which order."""
+    sequence = {} if question.sequence is None else {"sequence": dict(question.sequence.describe())}
     return {
         "order": ORDER,
         "filter": question.condition.describe() if question.condition is not None else None,
@@ -169,7 +234,13 @@ def asked(question: Question) -> dict[str, Any]:
         "limit": question.limit,
         "shuffle": dict(question.shuffle.describe()),
         "seed": question.seed,
+        **sequence,
     }
+
+
+def _counted(units: Units, reader: Counts, name: str, group: Group | None) -> Units:
+    """Return units with exact counts, by this process alone or by all ranks together."""
+    return counted(units, reader, name) if group is None else counted_together(units, reader, name, group)
 
 
 def _key(file: npt.NDArray[np.int32], row_group: npt.NDArray[np.int32]) -> IntArray:
@@ -177,10 +248,10 @@ def _key(file: npt.NDArray[np.int32], row_group: npt.NDArray[np.int32]) -> IntAr
     return file.astype(np.int64) << 32 | row_group
 
 
-def _size(snapshot: Snapshot, kept: IntArray, groups: RowGroups) -> tuple[int, int]:
-    """Return the rows and bytes of the files that are kept."""
+def _rows(snapshot: Snapshot, kept: IntArray, groups: RowGroups) -> int:
+    """Return the rows of the files that are kept."""
     stated = snapshot.files.rows[kept]
-    return int(stated[stated >= 0].sum() + groups.rows.sum()), int(snapshot.files.size[kept].sum())
+    return int(stated[stated >= 0].sum() + groups.rows.sum())
 
 
 def _together(first: RowGroups, second: RowGroups) -> RowGroups:

@@ -58,10 +58,12 @@ class Only:
     places: Mapping[int, Wanted]
 
 
-Wanted: TypeAlias = type[bool] | type[int] | type[float] | type[bytes] | Mapping[int, "Wanted"] | list["Wanted"] | Only | None
+Plain: TypeAlias = type[bool] | type[int] | type[float] | type[bytes]
+Wanted: TypeAlias = Plain | type[memoryview] | Mapping[int, "Wanted"] | list["Wanted"] | Only | None
 """What is wanted of a value, which must be of that type.
 
-A plain type, some fields of a struct, a list with what is wanted of each item, some items of a list, or all (None).
+A plain type, some fields of a struct, a struct's bytes as they lie (memoryview), a list with what is wanted of each item,
+some items of a list, or all (None).
 """
 
 _UNIT: Wanted = {2: {1: {}, 2: {}, 3: {}}}
@@ -198,6 +200,9 @@ def _nested(data: bytes, at: int, kind: int, wanted: Wanted, depth: int) -> tupl
     if kind == STRUCT:
         if wanted is None or isinstance(wanted, Mapping):
             return _fields(data, at, wanted, depth)
+        if wanted is memoryview:
+            end = _skip_fields(data, at, depth)
+            return data[at:end], end
         raise _misfit("struct", wanted)
     if kind in (LIST, SET):
         return _list(data, at, wanted, depth)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from penstock._engine.agree import Group
-from penstock._engine.count import counted_together
 from penstock._engine.question import Question
 from penstock._engine.table import Table, asked
 from penstock.errors import ArgumentError
 
-__all__ = ["agreed"]
+__all__ = ["agreed", "check_told"]
 
 
 def agreed(table: Table, question: Question, group: Group) -> Table:
@@ -27,19 +25,28 @@ def agreed(table: Table, question: Question, group: Group) -> Table:
         ArgumentError: If ranks ask different questions.
         DataError: If rank 0 cannot read what it needs, or a rank cannot count its share.
     """
-    questions = group.gather(lambda: _told(table, question))
-    for rank, told in enumerate(questions):
-        for key, value in told.items():
-            if value != questions[0][key]:
+    check_told(group, lambda: _told(table, question))
+    snapshot, laid = group.share(lambda: (table.snapshot, table.laid(question)))
+    found = replace(table, snapshot=snapshot, _plans=OrderedDict(), _groups=OrderedDict())
+    found.settle(question, laid, group)
+    return found
+
+
+def check_told(group: Group, told: Callable[[], Mapping[str, Any]]) -> None:
+    """Refuse ranks that say different things of what they ask.
+
+    Raises:
+        ArgumentError: If they do, on all ranks.
+    """
+    questions = group.gather(told)
+    for rank, found in enumerate(questions):
+        for key, value in found.items():
+            if value != questions[0].get(key):
                 msg = (
-                    f"Rank {rank} asks for {key} {value}, and rank 0 for {questions[0][key]}. All ranks must ask the same. "
+                    f"Rank {rank} asks for {key} {value}, and rank 0 for {questions[0].get(key)}. All ranks must ask the same. "
                     "Build the dataset alike on all of them."
                 )
                 raise ArgumentError(msg)
-    snapshot, laid = group.share(lambda: (table.snapshot, table.laid(question)))
-    found = replace(table, snapshot=snapshot, _plans=OrderedDict(), _groups=OrderedDict())
-    found.settle(question, laid, partial(counted_together, group=group))
-    return found
 
 
 def _told(table: Table, question: Question) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,9 +15,12 @@ from penstock.errors import MapError
 from penstock.model import IntArray
 from penstock.schema import Field
 
-__all__ = ["Batch", "Map", "Stack", "apply_map", "apply_stack", "apply_to_row", "by_row"]
+__all__ = ["Batch", "Map", "Stack", "apply_map", "apply_stack", "apply_to_row", "by_row", "raised_by_map"]
 
 Batch: TypeAlias = dict[str, npt.NDArray[Any]]
+
+NOTE = "Raised by map "
+"""How the note begins that an error of a user's function gets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,27 +31,30 @@ class Map:
         function: Called with a batch, or a row; with a generator as well where it takes a second argument.
         per_row: Whether it is called with one row at a time.
         fields: The columns it returns, where the user says; None where they are not known.
+        wants_rng: Whether it takes a generator besides its data.
+        rng_by_name: Whether it takes it by the name `rng`.
     """
 
     function: Callable[..., Mapping[str, Any]]
     per_row: bool = False
     fields: tuple[Field, ...] | None = None
+    wants_rng: bool = field(init=False, default=False)
+    rng_by_name: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        """See what the function takes, once: to look takes longer than many a function."""
+        found = self._parameters()
+        named = found.get("rng")
+        by_name = named is not None and named.kind is not inspect.Parameter.POSITIONAL_ONLY
+        plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        required = [p for p in found.values() if p.kind in plain and p.default is inspect.Parameter.empty]
+        object.__setattr__(self, "rng_by_name", by_name)
+        object.__setattr__(self, "wants_rng", by_name or len(required) > 1)
 
     @property
     def name(self) -> str:
         """What the function is called in messages."""
         return getattr(self.function, "__qualname__", None) or repr(self.function)
-
-    def rng_by_name(self) -> bool:
-        """Return whether the function takes a generator by the name `rng`."""
-        found = self._parameters().get("rng")
-        return found is not None and found.kind is not inspect.Parameter.POSITIONAL_ONLY
-
-    def wants_rng(self) -> bool:
-        """Return whether the function takes a generator besides its data."""
-        plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        required = [p for p in self._parameters().values() if p.kind in plain and p.default is inspect.Parameter.empty]
-        return len(required) > 1 or self.rng_by_name()
 
     def _parameters(self) -> Mapping[str, inspect.Parameter]:
         try:
@@ -63,6 +69,14 @@ class Stack:
 
     name: str
     columns: tuple[str, ...]
+
+
+def raised_by_map(error: BaseException) -> str | None:
+    """Return the name of the map whose function raised an error; None where none did."""
+    for note in getattr(error, "__notes__", ()):
+        if isinstance(note, str) and note.startswith(NOTE):
+            return note.removeprefix(NOTE).rpartition(", on what begins at place ")[0]
+    return None
 
 
 def apply_stack(stack: Stack, batch: Batch) -> Batch:
@@ -126,7 +140,7 @@ def _called(step: Map, data: Mapping[str, Any], place: int, key: tuple[int, int,
         msg = f"map {step.name} raised StopIteration, which would end the dataset in silence. Catch it, or raise another error."
         raise MapError(msg) from error
     except Exception as error:
-        error.add_note(f"Raised by map {step.name}, on what begins at place {place} of epoch {key[1]}.")
+        error.add_note(f"{NOTE}{step.name}, on what begins at place {place} of epoch {key[1]}.")
         raise
     if not isinstance(made, Mapping):
         msg = (
@@ -139,10 +153,10 @@ def _called(step: Map, data: Mapping[str, Any], place: int, key: tuple[int, int,
 
 def _made(step: Map, data: Mapping[str, Any], place: int, key: tuple[int, int, int]) -> Mapping[str, Any]:
     """Return what the function returns, given a generator where it takes one."""
-    if not step.wants_rng():
+    if not step.wants_rng:
         return step.function(data)
     rng = np.random.Generator(np.random.Philox(key=randomness.key("map", *key, place)))
-    return step.function(data, rng=rng) if step.rng_by_name() else step.function(data, rng)
+    return step.function(data, rng=rng) if step.rng_by_name else step.function(data, rng)
 
 
 def _by_rows(step: Map, batch: Batch, places: IntArray, key: tuple[int, int, int]) -> Batch:

@@ -8,19 +8,22 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from penstock._engine.commit import Change
 from penstock._engine.conveyor import Conveyor, Room
 from penstock._engine.encode import Chunk, Columns, size
 from penstock._engine.existing import Existing, appended
 from penstock._engine.hive import Part, check_partitions, split
-from penstock._engine.layout import Layout, common_metadata
+from penstock._engine.layout import Layout, LoggedChange, LoggedFormat, WrittenFormat, common_metadata
 from penstock._engine.lease import Slabs
 from penstock._engine.output import Output
 from penstock._engine.packing import Slab
+from penstock._engine.write_faults import refusals_told
 from penstock.errors import ArgumentError
 from penstock.formats.parquet import COMMON
 from penstock.model import Place
+from penstock.schema import Schema
 
 __all__ = ["Begun", "Writing"]
 
@@ -49,6 +52,7 @@ class Begun:
         layout: How rows lie in its files.
         threads: How many encode.
         table: The table that is appended to; None for a new one.
+        format: What is told of the table besides its columns, for others to read it; None for nothing.
     """
 
     place: Place
@@ -56,6 +60,11 @@ class Begun:
     layout: Layout
     threads: int
     table: Existing | None
+    format: WrittenFormat | LoggedFormat | None = None
+
+    def suited(self, schema: Schema) -> Schema:
+        """Return a schema whose fields get the codecs that the format has."""
+        return schema if self.format is None else self.format.suited(schema)
 
 
 class Writing:
@@ -80,11 +89,17 @@ class Writing:
             raise ArgumentError("A new table was given no columns. A schema was expected. Give one.")
         check_partitions(found, layout.partition_by)
         self.columns = found.stating(layout.partition_by)
+        if isinstance(begun.change, LoggedChange):
+            begun.change.state(self.columns.arrow, layout.partition_by)
+        elif isinstance(begun.format, WrittenFormat):
+            if begun.table is not None:
+                msg = f"write got format={begun.format!r} to append to {begun.table.url}, of whose files it would not tell. A "
+                raise ArgumentError(f'{msg}new table was expected. Leave the format out, or write all with mode="overwrite".')
+            begun.format.check(_schema_of(self.columns, begun.format), layout.partition_by)
         self._chunk_bytes = min(CHUNK_BYTES, max(1, layout.row_group_bytes // CHUNK_PART))
         self._begun = begun
-        self._output = Output(
-            begun.place.filesystem, begun.change, self.columns, layout, first=begun.table.files if begun.table else 0
-        )
+        first = begun.table.files if begun.table else 0
+        self._output = Output(begun.place, begun.change, self.columns, layout, first=first)
         ahead = begun.threads + CHUNKS_AHEAD
         room = Room(given=ahead * self._chunk_bytes, made=min(MADE_BYTES, layout.row_group_bytes))
         self._conveyor: Conveyor[Parts] = Conveyor(begun.threads, self._output.take, _bytes_in, room)
@@ -149,15 +164,35 @@ class Writing:
         self._conveyor.finish()
         self._output.finish()
         # A table that is appended to has its schema already.
-        small = {} if self._begun.table is not None else {COMMON: common_metadata(self.columns.arrow)}
-        self._begun.change.finish(small)
+        small = {} if self._begun.table is not None else {COMMON: common_metadata(self._told())}
+        with refusals_told("The table", self._begun.place.url):
+            self._begun.change.finish(small)
         return tuple(self._output.names)
+
+    def _told(self) -> pa.Schema:
+        """Return what is told of the table: its columns and its schema, and what its format says more."""
+        arrow, kind = self.columns.arrow, self._begun.format
+        if not isinstance(kind, WrittenFormat):
+            return arrow
+        more = kind.metadata(_schema_of(self.columns, kind), self._output.row_groups)
+        return arrow.with_metadata({**(arrow.metadata or {}), **more})
 
     def abort(self) -> None:
         """Leave nothing."""
         self._conveyor.stop()
         self._output.drop()
         self._begun.change.abort()
+
+
+def _schema_of(columns: Columns, kind: WrittenFormat) -> Schema:
+    """Return all columns as fields with their codecs, which a format may not have."""
+    for column in columns.columns:
+        if column.codec is None:
+            msg = (
+                f"Field {column.field.name!r} is stored as {column.arrow.type}, and {kind.name} has codecs for all its fields. "
+            )
+            raise ArgumentError(msg + "Give a penstock.Schema that says what its cells are, or leave the format out.")
+    return Schema(columns.schema.name, [column.field for column in columns.columns])
 
 
 def _bytes_in(parts: Parts) -> int:

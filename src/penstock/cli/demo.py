@@ -240,9 +240,15 @@ def _learn(training: Training, ledger: Ledger, due: int, most: int | None = None
     with bar(f"epoch {len(ledger.ids)}", due, sum(map(len, ledger.ids[-1]))) as advance:
         for batch in islice(training.batches, most):
             ledger.losses[-1].append(training.network.learn(batch["image"], batch["label"]))
-            ledger.ids[-1].append(np.array(batch["id"]))
+            ledger.ids[-1].append(_array(batch["id"]).copy())
             advance(len(batch["id"]))
     ledger.seconds += perf_counter() - began
+
+
+def _array(values: Any) -> npt.NDArray[Any]:
+    """Return what a batch holds as an array, whichever loader it came from."""
+    found: npt.NDArray[Any] = values if isinstance(values, np.ndarray) else values.numpy()
+    return found
 
 
 def _save(settings: Settings, training: Training) -> None:
@@ -278,7 +284,7 @@ def _tell_result(settings: Settings, network: Network, ledger: Ledger, seconds: 
     """Examine the network on rows that it has not learned from, and tell how it went."""
     right = total = 0
     for batch in network.loader(_parts(settings)["val"].batch(256, last="uneven")):
-        right += int((network.guess(batch["image"]) == np.asarray(batch["label"])).sum())
+        right += int((network.guess(batch["image"]) == _array(batch["label"])).sum())
         total += len(batch["label"])
     rate = sum(len(ledger.came(epoch)) for epoch in range(settings.epochs)) / ledger.seconds
     say(f"result    accuracy {right / total:.3f} on {grouped(total)} rows that it did not learn from")

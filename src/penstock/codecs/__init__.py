@@ -96,8 +96,12 @@ def named(name: str, options: Mapping[str, Any], codecs: Iterable[type[Codec]] =
         return Unknown(called=name, stored=json.dumps(dict(options)))
     try:
         return found.of(options)
-    except (TypeError, ValueError) as error:
-        msg = f"codec {name!r} was stored with options {dict(options)!r}, which it does not take: {error}"
+    except ValueError as error:
+        msg = f"codec {name!r} was stored with options {dict(options)!r}, which it does not take: {str(error).rstrip('.')}"
+        raise DataError(msg) from error
+    except TypeError as error:
+        own = ", ".join(getattr(found, "__dataclass_fields__", ())) or "none"
+        msg = f"codec {name!r} was stored with options {dict(options)!r}, which it does not take; its own are: {own}"
         raise DataError(msg) from error
 
 

@@ -15,7 +15,8 @@ from penstock._engine.commit import small_file, visible
 from penstock._engine.footers import read_schema
 from penstock._engine.storage import ENDINGS, list_files, stamp
 from penstock._schema_json import KEY, load
-from penstock.codecs import Scalar
+from penstock._suits import storage_of, unsuited
+from penstock.codecs import CellCodec, Scalar, Tensor, Unknown
 from penstock.errors import ArgumentError, DataError, TableNotFoundError
 from penstock.model import DataFiles, Place, Snapshot
 from penstock.schema import Field
@@ -68,41 +69,68 @@ class ParquetFormat:
             raise ArgumentError(msg)
         every = list_files(place)
         infos = data_files(place, visible(place.filesystem, place.path, every))
-        paths = [info.path for info in infos]
-        values = [hive_values(path, place.path) for path in paths]
-        schemas = self._schemas(place, paths)
+        schemas = self._schemas(place, [info.path for info in infos])
         schema = self.columns if isinstance(self.columns, pa.Schema) else unified(schemas)
         fields = stored_fields(place, every, schemas)
-        partitions = partition_table(values, _typed(schema, fields))
-        inside = [field for field in schema if field.name not in partitions.column_names]
-        files = DataFiles(
-            path=pa.array(paths, type=pa.string()),
-            size=np.array([info.size or 0 for info in infos], dtype=np.int64),
-            rows=np.full(len(infos), -1, dtype=np.int64),
-            stamp=pa.array([stamp(info) for info in infos], type=pa.string()),
-            partitions=partitions,
-        )
-        columns = pa.schema([*inside, *partitions.schema])
-        fields = {name: field for name, field in fields.items() if name in columns.names}
-        return Snapshot(table=place.url, version="", schema=columns, files=files, fields=fields, sampled=self.columns is None)
+        if not isinstance(self.columns, pa.Schema):
+            check_types(place, schema, fields)
+        return assembled(place, infos, schema, fields, sampled=self.columns is None)
 
     def _schemas(self, place: Place, paths: Sequence[str]) -> dict[str, pa.Schema]:
         """Return the schemas of whatever files the policy looks at, by path."""
         if self.columns is not None and not isinstance(self.columns, pa.Schema) and self.columns != "union":
             msg = f'ParquetFormat got columns={self.columns!r}. An Arrow schema, "union" or nothing was expected. Give one.'
             raise ArgumentError(msg)
-        looked = paths if self.columns == "union" else list(dict.fromkeys([paths[0], paths[-1]]))
-        schemas = {path: read_schema(path, place.filesystem) for path in looked}
-        for path, schema in schemas.items():
-            twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
-            if twice:
-                names = ", ".join(map(repr, twice))
-                msg = f"{path} has more than one column called {names}. Names must differ. Rename all but one."
-                raise DataError(msg)
-        return schemas
+        return file_schemas(place, paths if self.columns == "union" else [paths[0], paths[-1]])
 
 
 FORMAT = ParquetFormat()
+
+
+def assembled(
+    place: Place, infos: Sequence[pafs.FileInfo], schema: pa.Schema, fields: Mapping[str, Field], *, sampled: bool
+) -> Snapshot:
+    """Return the snapshot of a table without a log: its data files, the columns in them, and those that directories name.
+
+    Args:
+        place: Where it lies.
+        infos: Its data files, in order.
+        schema: The columns of the files.
+        fields: What a stored schema says of columns.
+        sampled: Whether the columns are those of some files only.
+
+    Raises:
+        DataError: If a partition value does not fit its type.
+    """
+    values = [hive_values(info.path, place.path) for info in infos]
+    partitions = partition_table(values, _typed(schema, fields))
+    inside = [field for field in schema if field.name not in partitions.column_names]
+    files = DataFiles(
+        path=pa.array([info.path for info in infos], type=pa.string()),
+        size=np.array([info.size or 0 for info in infos], dtype=np.int64),
+        rows=np.full(len(infos), -1, dtype=np.int64),
+        stamp=pa.array([stamp(info) for info in infos], type=pa.string()),
+        partitions=partitions,
+    )
+    columns = pa.schema([*inside, *partitions.schema])
+    fields = {name: field for name, field in fields.items() if name in columns.names}
+    return Snapshot(table=place.url, version="", schema=columns, files=files, fields=fields, sampled=sampled)
+
+
+def file_schemas(place: Place, paths: Sequence[str]) -> dict[str, pa.Schema]:
+    """Return the schemas of some files, by path.
+
+    Raises:
+        DataError: If one cannot be read, or has two columns of one name.
+    """
+    schemas = {path: read_schema(path, place.filesystem) for path in dict.fromkeys(paths)}
+    for path, schema in schemas.items():
+        twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        if twice:
+            names = ", ".join(map(repr, twice))
+            msg = f"{path} has more than one column called {names}. Names must differ. Rename all but one."
+            raise DataError(msg)
+    return schemas
 
 
 def _together(one: pa.Schema, two: pa.Schema) -> pa.Schema:
@@ -154,12 +182,12 @@ def stored_fields(place: Place, every: list[pafs.FileInfo], schemas: Mapping[str
     common = small_file(place.filesystem, place.path, COMMON, every)
     if common is not None:
         path = place.path.rstrip("/") + "/" + COMMON
-        found = _fields(path, read_schema(path, common))
+        found = told_fields(path, read_schema(path, common))
         if found:
             return found
     told: dict[str, tuple[str, Field]] = {}
     for path, schema in schemas.items():
-        for name, field in _fields(path, schema).items():
+        for name, field in told_fields(path, schema).items():
             where, before = told.setdefault(name, (path, field))
             if before != field:
                 msg = (
@@ -170,7 +198,27 @@ def stored_fields(place: Place, every: list[pafs.FileInfo], schemas: Mapping[str
     return {name: field for name, (_, field) in told.items()}
 
 
-def _fields(path: str, schema: pa.Schema) -> dict[str, Field]:
+def check_types(place: Place, schema: pa.Schema, fields: Mapping[str, Field]) -> None:
+    """Refuse what a stored schema says of columns that the files do not hold.
+
+    Raises:
+        DataError: If a column has a type that its field's codec does not read.
+    """
+    for field in fields.values():
+        if field.name not in schema.names or not isinstance(field.codec, Scalar | Tensor | CellCodec):
+            continue
+        kind = schema.field(field.name).type
+        expected = None if isinstance(field.codec, Unknown) else unsuited(field, kind)
+        if expected is not None and kind != storage_of(field):
+            msg = (
+                f"Column {field.name!r} is {kind} in the files of {place.url}. The schema stored with them expects {expected} "
+            )
+            raise DataError(
+                f"{msg}({field.codec!r}). Adopt one that fits, penstock.adopt(url, schema), or write the table anew."
+            )
+
+
+def told_fields(path: str, schema: pa.Schema) -> dict[str, Field]:
     """Return what a schema of ours in a file's metadata says of columns; nothing where there is none."""
     text = (schema.metadata or {}).get(KEY)
     if text is None:

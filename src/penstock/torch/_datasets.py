@@ -13,6 +13,7 @@ from penstock._engine.leg import check_rows
 from penstock._engine.loader import Batches
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
+from penstock.mix import Mixture
 from penstock.model import Position
 from penstock.policies import Offsets
 from penstock.torch._elsewhere import received, renewed, sent
@@ -32,7 +33,7 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
     Every iteration is the same epoch, until `set_epoch` says another.
 
     Args:
-        ds: What to read.
+        ds: What to read; a dataset, or a mixture.
         jagged: Columns that become nested tensors of jagged layout.
 
     Attributes:
@@ -50,10 +51,13 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
 
     _of_a_loader = False
 
-    def __init__(self, ds: Dataset, *, jagged: Iterable[str] = ()) -> None:
+    def __init__(self, ds: Dataset | Mixture, *, jagged: Iterable[str] = ()) -> None:
         """Store the question."""
         super().__init__()
-        self.ds, self.tensors, self._process = _checked(ds), Tensors.of(jagged), os.getpid()
+        if not isinstance(ds, Mixture):
+            _checked(ds)
+        self.ds: Dataset | Mixture = ds
+        self.tensors, self._process = Tensors.of(jagged), os.getpid()
         self._epoch = torch.zeros((), dtype=torch.int64)
         if not self._of_a_loader:
             # Workers that live on from epoch to epoch see it change.
@@ -154,7 +158,7 @@ class MapDataset(data.Dataset[dict[str, Any]]):
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Return several rows, each row group read once."""
         if self._process != os.getpid():
-            self.ds, self._process = renewed(self.ds), os.getpid()
+            self.ds, self._process = _checked(renewed(self.ds)), os.getpid()
         found = self.ds.take([int(index) for index in indices])
         rows = ({name: values[row] for name, values in found.items()} for row in range(len(indices)))
         return [self.tensors.batch(row) for row in rows]
@@ -165,10 +169,10 @@ class MapDataset(data.Dataset[dict[str, Any]]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take what another process sent."""
-        self.ds, self.tensors, self._process = received(state["ds"]), Tensors(), os.getpid()
+        self.ds, self.tensors, self._process = _checked(received(state["ds"])), Tensors(), os.getpid()
 
 
-def _checked(ds: Dataset) -> Dataset:
+def _checked(ds: object) -> Dataset:
     if not isinstance(ds, Dataset):
         msg = f"{type(ds).__name__} was given. A penstock dataset was expected. Give one: penstock.open(url)."
         raise ArgumentError(msg)

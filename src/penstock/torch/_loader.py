@@ -10,21 +10,25 @@ from torch.utils import data
 
 from penstock._engine.loader import Batches
 from penstock._engine.loader import Loader as Engine
+from penstock._engine.mixed import agreed_mixture
 from penstock._engine.question import Question
+from penstock._engine.skips import SkippedRow
 from penstock._engine.state import State
+from penstock._engine.stats import Stats
 from penstock._engine.together import agreed
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
+from penstock.mix import Mixture
 from penstock.torch._datasets import LoaderDataset
 from penstock.torch._frameworks import Epochs, is_lightning, is_watched, refuse_lightning, told_accelerate
-from penstock.torch._group import Ranks, check_ranks, ranks
+from penstock.torch._group import ProcessGroup, Ranks, check_ranks, ranks
 from penstock.torch._tensors import Tensors
 
 __all__ = ["Loader", "loader"]
 
 
 def loader(
-    ds: Dataset,
+    ds: Dataset | Mixture,
     *,
     rank: int | None = None,
     world_size: int | None = None,
@@ -33,7 +37,7 @@ def loader(
     device: torch.device | str | None = None,
     jagged: Iterable[str] = (),
 ) -> Loader:
-    """Return a torch `DataLoader` over a dataset: dicts of tensors, sharded by rank, epoch after epoch, resumable.
+    """Return a torch `DataLoader` over a dataset or a mixture: dicts of tensors, sharded by rank, epoch after epoch, resumable.
 
     Each `iter()` is the next epoch. With a process group all ranks must call this, since they agree here on what is read:
     rank 0 looks at the table and tells the others, and each counts its share of the rows that pass a filter.
@@ -60,7 +64,7 @@ def loader(
         >>> [batch["id"].tolist() for batch in batches]
         [[0, 2, 9, 4], [1, 6, 5, 3], [8, 7]]
     """
-    if not isinstance(ds, Dataset):
+    if not isinstance(ds, Dataset | Mixture):
         msg = f"loader got {type(ds).__name__}. A dataset was expected. Give one: penstock.open(url).batch(32)."
         raise ArgumentError(msg)
     tensors, found = Tensors.of(jagged), ranks(rank, world_size, process_group)
@@ -68,13 +72,20 @@ def loader(
     dealt = question.world_size > 1
     ds = _checked_shard(ds, question, found) if dealt else ds.shard(found.rank, found.size, lanes=question.lanes)
     if found.group is not None:
-        ds = Dataset(agreed(ds._table, ds._question, found.group), ds._question)  # noqa: SLF001 - the same
+        ds = _agreed(ds, found.group)
     made = Loader(ds, pin_memory=pin_memory, device=device, jagged=tensors.jagged)
     made._assumed = found.assumed and not dealt  # noqa: SLF001 - nobody else need know
     return made
 
 
-def _checked_shard(ds: Dataset, question: Question, found: Ranks) -> Dataset:
+def _agreed(ds: Dataset | Mixture, group: ProcessGroup) -> Dataset | Mixture:
+    """Return a dataset that all ranks see alike."""
+    if isinstance(ds, Mixture):
+        return Mixture(agreed_mixture(ds._table, ds._question, group), ds._question)  # noqa: SLF001 - the same
+    return Dataset(agreed(ds._table, ds._question, group), ds._question)  # noqa: SLF001 - the same
+
+
+def _checked_shard(ds: Dataset | Mixture, question: Question, found: Ranks) -> Dataset | Mixture:
     """Return a dataset that is this rank's share already, and no other's."""
     if found.size > 1 and (question.rank, question.world_size) != (found.rank, found.size):
         msg = (
@@ -108,7 +119,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
 
     def __init__(
         self,
-        dataset: Dataset | LoaderDataset,
+        dataset: Dataset | Mixture | LoaderDataset,
         *,
         pin_memory: bool = False,
         device: torch.device | str | None = None,
@@ -117,7 +128,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
         batch_sampler: None = None,
     ) -> None:
         """Store the question, and what tensors are to be; there are no samplers, whoever names them."""
-        shown = LoaderDataset(dataset, jagged=jagged) if isinstance(dataset, Dataset) else dataset
+        shown = LoaderDataset(dataset, jagged=jagged) if isinstance(dataset, Dataset | Mixture) else dataset
         super().__init__(shown, batch_size=None, sampler=sampler, batch_sampler=batch_sampler, pin_memory=pin_memory)
         self.device = None if device is None else torch.device(device)
         self._question = shown.ds._question  # noqa: SLF001 - a dataset has no other parts
@@ -218,6 +229,23 @@ class Loader(data.DataLoader[dict[str, Any]]):
             StateError: If the state is damaged, or was saved over another table, order or question.
         """
         self._engine.load_state_dict(state)
+
+    @property
+    def skipped(self) -> tuple[SkippedRow, ...]:
+        """The bad rows that this rank has skipped so far, where and why; no more than the first hundred thousand."""
+        return self._engine.skipped
+
+    @property
+    def num_skipped(self) -> int:
+        """How many rows this rank has skipped so far."""
+        return self._engine.num_skipped
+
+    def stats(self) -> Stats:
+        """Return what all iterations of this loader did so far, where their time went, and what would make them faster.
+
+        Pinning, and moving to a device, is done by the consumer's thread and counted as the consumer's.
+        """
+        return self._engine.stats()
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next `iter()` begin this epoch; a state loaded inside of the same epoch stays.

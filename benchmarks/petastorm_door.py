@@ -1,0 +1,215 @@
+"""How fast the Petastorm door is, against Petastorm 0.13.1 itself: rows of numbers, hello-world rows, and batches.
+
+Both read the same datasets, which Penstock wrote, with as many threads, each in an interpreter of its own. They take turns.
+A turn lasts two seconds or more, begins when the first rows have come, and counts rows as a consumer gets them. Before the
+first turn each reads one epoch, of which the rows must be the same. Hello-world rows are compared with the decoding of their
+PNGs alone, too.
+
+    python -m benchmarks.petastorm_door --peer /tmp/peers/petastorm/bin/python [--rounds 5] [--workers 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+SECONDS = 2.0
+ASKED = {"scalar rows": 8.0, "hello-world rows": 2.0, "batches": 3.0}
+
+
+def written(place: Path) -> dict[str, str]:
+    """Write the datasets, and return their URLs."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    import penstock as ps
+    from benchmarks.hello import SCHEMA, rows
+    from penstock.formats.petastorm import PetastormFormat
+
+    random = np.random.default_rng(0)
+    kinds = {"id": np.int64, "label": np.int32, "x": np.float32, "y": np.float64, "odd": np.bool_, "name": str}
+    schema = ps.Schema("Scalars", [ps.Field(name, kind) for name, kind in kinds.items()])
+    count = 200_000
+    numbers = np.arange(count)
+    columns = {"id": numbers, "label": (numbers % 10).astype(np.int32), "x": random.random(count, dtype=np.float32)}
+    columns |= {
+        "y": random.random(count),
+        "odd": numbers % 2 == 1,
+        "name": np.array([f"row {n}" for n in range(count)], object),
+    }
+    with ps.write(str(place / "scalars"), schema, format=PetastormFormat(), row_group_rows=10_000) as table:
+        table.extend(columns)
+    ps.write(str(place / "hello"), SCHEMA, iter(rows(400)), format=PetastormFormat(), row_group_rows=40)
+    plain = {f"f{n}": random.random(1_000_000, dtype=np.float32) for n in range(8)} | {"id": np.arange(1_000_000)}
+    pq.write_table(pa.table(plain), place / "plain.parquet", row_group_size=50_000)
+    return {name: (place / name).as_uri() for name in ("scalars", "hello", "plain.parquet")}
+
+
+def work(
+    urls: dict[str, str], workers: int
+) -> dict[str, tuple[Callable[..., Any], Callable[[Any], int], Callable[[Any], float]]]:
+    """Return, for each kind of work, what makes a reader, how many rows an item has, and a number that checks it."""
+    import petastorm
+
+    given = {"workers_count": workers, "seed": 1}
+
+    def rows(**more: Any) -> Any:
+        return petastorm.make_reader(urls["scalars"], **given, **more)
+
+    def hello(**more: Any) -> Any:
+        return petastorm.make_reader(urls["hello"], **given, **more)
+
+    def batches(**more: Any) -> Any:
+        return petastorm.make_batch_reader(urls["plain.parquet"], **given, **more)
+
+    def scalar_sum(row: Any) -> float:
+        return float(row.id) + float(row.label) + float(row.x) + float(row.y) + float(row.odd) + len(row.name)
+
+    def hello_sum(row: Any) -> float:
+        return float(row.id) + float(row.image1[::7].sum()) + float(row.array_4d.sum())
+
+    def batch_sum(batch: Any) -> float:
+        return float(batch.id.sum()) + float(sum(column.sum(dtype=np.float64) for column in batch[:8]))
+
+    return {
+        "scalar rows": (rows, lambda _: 1, scalar_sum),
+        "hello-world rows": (hello, lambda _: 1, hello_sum),
+        "batches": (batches, lambda batch: len(batch.id), batch_sum),
+    }
+
+
+def epoch(make: Callable[..., Any], check: Callable[[Any], float]) -> tuple[int, float]:
+    """Return how many items an epoch has, and the sum that checks them; Petastorm may end before its first row."""
+    while True:
+        with make() as reader:
+            found = [check(item) for item in reader]
+        if found:
+            return len(found), round(sum(found), 1)
+
+
+def turn(make: Callable[..., Any], size: Callable[[Any], int]) -> float:
+    """Return the rows of a second."""
+    while True:
+        with make(num_epochs=None) as reader:
+            items: Iterator[Any] = iter(reader)
+            try:
+                step = size(next(items))
+            except StopIteration:  # Petastorm may end before its first row
+                continue
+            ahead = 2_000 if step == 1 else 40
+            for _ in range(ahead if ahead == 40 or make.__name__ == "rows" else 40):  # noqa: PLR2004 - what is read ahead
+                next(items)
+            rows, begun = 0, time.perf_counter()
+            while (taken := time.perf_counter() - begun) < SECONDS:
+                for _ in range(100 if step == 1 else 1):
+                    item = next(items)
+                rows += (100 if step == 1 else 1) * size(item)
+            return rows / taken
+
+
+def serve(urls: dict[str, str], workers: int) -> None:
+    """Answer each line on standard input: what kind of work, and whether it is timed."""
+    warnings.simplefilter("ignore")
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    known = work(urls, workers)
+    for line in sys.stdin:
+        name, what = json.loads(line)
+        make, size, check = known[name]
+        print(json.dumps(turn(make, size) if what == "time" else epoch(make, check)), file=answers)
+
+
+def contender(python: str, urls: dict[str, str], workers: int, *options: str) -> Callable[[str, str], Any]:
+    """Return a function that has another process do some work."""
+    command = [python, "-W", "ignore", *options, "--serve", json.dumps(urls), "--workers", str(workers)]
+    path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+
+    def ask(name: str, what: str) -> Any:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps([name, what]) + "\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline())
+
+    return ask
+
+
+def pure_decode(place: Path, rounds: int) -> float:
+    """Return how many PNGs of the hello-world rows two threads decode in a second, and do nothing else."""
+    import pyarrow.parquet as pq
+
+    from benchmarks.hello import EPOCHS, decode_only
+
+    files = sorted((place / "hello").rglob("*.parquet"))
+    cells = [cell for file in files for cell in pq.read_table(file, columns=["image1"]).column(0).to_pylist()]
+    found = []
+    for _ in range(rounds):
+        count, begun = 0, time.perf_counter()
+        while (taken := time.perf_counter() - begun) < SECONDS:
+            count += decode_only(cells)
+        found.append(count / taken)
+    assert EPOCHS
+    return statistics.median(found)
+
+
+def compared(ours: Callable[[str, str], Any], theirs: Callable[[str, str], Any], rounds: int) -> dict[str, float]:
+    """Print how fast both are, and return how many rows of each kind we hand out in a second."""
+    speeds = {}
+    for name, asked in ASKED.items():
+        assert ours(name, "examine") == theirs(name, "examine"), f"{name}: other rows"
+        both = [(ours(name, "time"), theirs(name, "time")) for _ in range(rounds)]
+        mine, other = (statistics.median(one) for one in zip(*both, strict=True))
+        ratios = [one / two for one, two in both]
+        print(
+            f"{name}: {mine:,.0f} rows/s, Petastorm {other:,.0f} rows/s: {statistics.median(ratios):.1f} x "
+            f"({min(ratios):.1f} to {max(ratios):.1f}), asked {asked} x"
+        )
+        speeds[name] = mine
+    return speeds
+
+
+def main() -> None:
+    """Print all ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peer")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--serve")
+    given = parser.parse_args()
+    if given.serve:
+        serve(json.loads(given.serve), given.workers)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        urls = written(place)
+        ours = contender(sys.executable, urls, given.workers, "-m", "penstock.dropin", __file__)
+        theirs = contender(given.peer, urls, given.workers, __file__)
+        speeds = compared(ours, theirs, given.rounds)
+        decoded = pure_decode(place, given.rounds)
+        share = speeds["hello-world rows"] / decoded
+        print(f"hello-world rows: {share:.2f} x pure PNG decode ({decoded:,.0f} images/s), asked 0.9")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""How fast batches cross to another process and back, against a plain copy of as many bytes; and what processes are good for.
+
+A batch of 12 MB is sent to a process whose map looks at little of it; one is made there and comes back; and one is sent, and
+comes back as it is. Each way is one copy. The time until the parent has what the map returns, messages and all, is compared
+with as many plain copies of 12 MB in memory that is warm. All take turns, so that a slow moment of the machine hits them alike.
+One batch is also a few messages, for which processes must be woken; where others use the processors that takes as long as it
+takes. So batches are timed one by one, and twenty of them with two under way, as a dataset has them.
+
+Then a table is read with a map that is written in Python, on threads and in processes, by a consumer that does nothing and
+by one that computes in Python for as long as the map does; all must give the same rows.
+
+    python -m benchmarks.processes [--rounds 101]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import penstock as ps
+from penstock._engine.bench import Recipe, columns_in, pack_columns
+from penstock._engine.crew import Crew, Reply, Task
+from penstock._engine.crossing import Parcel, pack_numbers
+from penstock._engine.execute import Pool
+from penstock._engine.question import Question
+from penstock._engine.transform import Batch, Map
+from penstock.testing import MemoryFormat
+
+ROWS, CELL = 1_024, 12 << 10
+"""A batch of 12 MB, as one of 1,024 rows."""
+
+ASKED = 0.5
+
+FLOW = 20
+"""Batches that follow each other, two of them under way at a time."""
+
+BATCHES, SIZE = 160, 64
+SPIN = 2_000
+"""How long the map, and the consumer, compute for each row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """One process with its map, a batch that is sent there, and how often 12 MB are copied until what it makes is back."""
+
+    title: str
+    crew: Crew
+    batch: Batch
+    copies: int
+
+    @classmethod
+    def of(cls, title: str, pool: Pool, batch: Batch, function: Any, *, copies: int = 1) -> Crossing:
+        """Start a process."""
+        question = Question(size=ROWS, maps=(Map(function=function),), last="drop")
+        recipe = Recipe(question=question, columns=("x",), loose=(), most_bytes=1 << 30)
+        return cls(title=title, crew=Crew(recipe, pool, processes=1, timeout=60.0), batch=batch, copies=copies)
+
+    def cross(self) -> Batch:
+        """Return what the other process makes of the batch."""
+        return self.begin().result(60)
+
+    def flow(self, count: int) -> None:
+        """Send batches one after the other, two of them under way at a time, as a dataset does."""
+        under_way = deque([self.begin()])
+        for _ in range(count - 1):
+            under_way.append(self.begin())
+            under_way.popleft().result(60)
+        under_way.popleft().result(60)
+
+    def begin(self) -> Future[Batch]:
+        """Send the batch, and return the promise of what the other process makes of it."""
+        parcel, promised = Parcel(), Future[Batch]()
+        told: dict[str, Any] = {"do": "map", "cells": {}, "arrow": None, "outputs": None, "epoch": 0}
+        told |= {"columns": pack_columns(self.batch, parcel, Question()), "places": pack_numbers(np.arange(ROWS), parcel)}
+        told |= {"rows": ROWS, "size": ROWS, "valid": ROWS}
+
+        def receive(reply: Reply) -> None:
+            assert reply.error is None, reply.error
+            promised.set_result(columns_in(reply.told["columns"], reply.memory))
+
+        def fail(error: BaseException | None) -> None:
+            promised.set_exception(error or RuntimeError("dropped"))
+
+        self.crew.give(Task(told=told, parcel=parcel, files={}, where="a batch", receive=receive, fail=fail))
+        return promised
+
+
+def crossings(pool: Pool, values: Any) -> list[Crossing]:
+    """Return all ways to cross: there, back, and there and back."""
+    kept: list[Any] = []
+
+    def made(batch: dict[str, Any]) -> dict[str, Any]:
+        if not kept:
+            kept.append(np.full((ROWS, CELL), 7, np.uint8))
+        return {"x": kept[0], "n": batch["x"]}
+
+    small = {"x": np.zeros(ROWS)}
+    return [
+        Crossing.of("there", pool, {"x": values}, lambda batch: {"n": batch["x"][:, 0].copy()}),
+        Crossing.of("back", pool, small, made),
+        Crossing.of("there and back", pool, {"x": values}, lambda batch: batch, copies=2),
+    ]
+
+
+def crossing(rounds: int) -> None:
+    """Print how fast a batch crosses, as a share of the speed of a plain copy."""
+    pool = Pool(1)
+    values = np.random.default_rng(0).integers(0, 255, (ROWS, CELL)).astype(np.uint8)
+    room = np.empty_like(values)
+    ways = crossings(pool, values)
+    assert (ways[0].cross()["n"] == values[:, 0]).all()
+    assert (ways[1].cross()["x"] == 7).all()  # noqa: PLR2004 - as it was made
+    assert (ways[2].cross()["x"] == values).all()
+
+    def copy(count: int) -> None:
+        for _ in range(count):
+            np.copyto(room, values)
+
+    tasks: dict[str, tuple[int, Any]] = {"copied": (1, partial(copy, 1))}
+    tasks |= {way.title: (way.copies, way.cross) for way in ways}
+    tasks |= {f"{FLOW} copied": (FLOW, partial(copy, FLOW))}
+    tasks |= {f"{FLOW} {way.title}": (way.copies * FLOW, partial(way.flow, FLOW)) for way in ways}
+    took: dict[str, list[float]] = {title: [] for title in tasks}
+    for number in range(rounds):
+        for title, (copies, task) in tasks.items():
+            if copies < FLOW or number % FLOW == 0:
+                begun = time.perf_counter()
+                task()
+                took[title].append((time.perf_counter() - begun) / copies)
+    pool.close()
+    print(f"12 MB copied in {statistics.median(took['copied']) * 1e3:.2f} ms, median of {rounds}")
+    for title, times in took.items():
+        plain = took[f"{FLOW} copied" if title.startswith(str(FLOW)) else "copied"]
+        share, best = statistics.median(plain) / statistics.median(times), min(plain) / min(times)
+        if times is not plain:
+            print(f"{title}: {share:.2f} x memcpy in the median, best {best:.2f} x; asked {ASKED}")
+
+
+def spun(batch: dict[str, Any]) -> dict[str, Any]:
+    """Compute in Python, and hold the interpreter meanwhile."""
+    return {**batch, "y": np.array([sum(number * step for step in range(SPIN)) for number in batch["id"].tolist()])}
+
+
+def epoch(ds: ps.Dataset, *, busy: bool) -> tuple[float, int]:
+    """Return the seconds that an epoch takes from its first batch on, and the sum of what came."""
+    batches = iter(ds)
+    total = int(next(batches)["y"].sum())
+    begun = time.perf_counter()
+    for batch in batches:
+        total += int((spun(batch) if busy else batch)["y"].sum())
+    return time.perf_counter() - begun, total
+
+
+def python_bound() -> None:
+    """Print how long an epoch takes with threads and with processes."""
+    count = BATCHES * SIZE
+    table = MemoryFormat.of({"id": list(range(count))}, row_group_rows=count // 8).open()
+    ds = table.shuffle(seed=1).batch(SIZE).map(spun)
+    for busy, title in ((False, "consumer does nothing"), (True, "consumer computes in Python")):
+        threads, first = epoch(ds, busy=busy)
+        processes, second = epoch(ds.using(workers="processes"), busy=busy)
+        assert first == second
+        print(f"{title}: threads {threads:.2f} s, processes {processes:.2f} s, {threads / processes:.2f} x")
+
+
+def main() -> None:
+    """Print all ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=101)
+    given = parser.parse_args()
+    crossing(given.rounds)
+    python_bound()
+
+
+if __name__ == "__main__":
+    main()

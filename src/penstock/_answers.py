@@ -1,0 +1,80 @@
+"""Answers to a question other than by iterating: how many rows there are, some of them by number, and all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock import _clauses as clauses
+from penstock._engine import access
+from penstock._engine.question import Question
+from penstock._engine.table import Table
+from penstock._engine.transform import Batch
+from penstock.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Answers"]
+
+
+class Answers:
+    """What a dataset answers of a question asked of a table.
+
+    Example:
+        >>> from penstock.testing import example
+        >>> isinstance(example(), Answers)
+        True
+    """
+
+    __slots__ = ()
+
+    _table: Table
+    _question: Question
+
+    @property
+    def num_rows(self) -> int:
+        """The rows, or sequences, of an epoch over all ranks; a filter or a sequence costs one pass over its columns."""
+        return clauses.exact(self._question, self._table.plan(self._question).plan).num_rows
+
+    def __getitem__(self, row: int | slice) -> dict[str, Any]:
+        """Return one row by its number in stored order, or a slice of rows as one batch."""
+        if isinstance(row, slice):
+            return self.take(range(*row.indices(self.num_rows)))
+        if isinstance(row, tuple | list | np.ndarray):
+            raise ArgumentError(f"ds[...] takes one row or a slice, and got {row!r}. For several rows use ds.take([...]).")
+        return {name: values[0] for name, values in self.take([row]).items()}
+
+    def take(self, rows: Sequence[int]) -> Batch:
+        """Return rows by their numbers in stored order, as one batch in the order asked for.
+
+        Raises:
+            ArgumentError: If the dataset is shuffled or batched, or has not so many rows.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> example().take([3, 9, 5])["id"]
+            array([3, 9, 5])
+        """
+        return access.numbered(self._table, self._question, rows)
+
+    def head(self, rows: int = 5) -> Batch:
+        """Return the first rows in stored order, as one batch.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> example().head(2)["id"]
+            array([0, 1])
+        """
+        return self.take(range(min(clauses.limit(rows, None, "head"), self.num_rows)))
+
+    def to_arrow(self) -> pa.Table:
+        """Return all rows in stored order as an Arrow table, as they are stored."""
+        return access.to_arrow(self._table, self._question)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return all rows in stored order as a pandas data frame."""
+        return access.to_pandas(self._table, self._question)

@@ -1,0 +1,184 @@
+"""Stored columns as the table has them: found by name or id, fields inside renamed, narrower types widened.
+
+A file may be older than the table's schema: what it does not have is null, and what the table dropped is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from penstock.errors import DataError
+from penstock.model import Snapshot
+
+__all__ = ["columns_by_id", "fitted", "id_of", "int96_unit", "takeable"]
+
+FIELD_ID = b"PARQUET:field_id"
+"""The key under which pyarrow keeps the id of a column in a file."""
+
+BYTES = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view", "fixed_size_binary")
+EXACT_BITS = 32
+"""Bits of the integers that floats of 64 bits hold exactly, as the table formats that widen them demand."""
+
+
+def id_of(field: pa.Field) -> int | None:
+    """Return the id of a column; None where it goes by its name.
+
+    Example:
+        >>> id_of(pa.field("a", pa.int64(), metadata={"PARQUET:field_id": "7"}))
+        7
+    """
+    text = (field.metadata or {}).get(FIELD_ID)
+    return None if text is None else int(text)
+
+
+def columns_by_id(file: pa.Schema, path: str) -> dict[int, str]:
+    """Return the names of a file's columns by their ids.
+
+    Raises:
+        DataError: If the file has columns, and none of them an id.
+    """
+    found = {number: field.name for field in file if (number := id_of(field)) is not None}
+    if len(file) and not found:
+        msg = (
+            f"{path}: the columns have no ids, by which the table knows them. A file that the table's software wrote was "
+            "expected. Rewrite the file, or map the table's columns by name."
+        )
+        raise DataError(msg)
+    return found
+
+
+def int96_unit(schema: pa.Schema) -> str | None:
+    """Return the unit that timestamps of twelve bytes are read in: microseconds reach every year, nanoseconds do not."""
+    return None if any(_has_nanoseconds(kind) for kind in schema.types) else "us"
+
+
+def _has_nanoseconds(kind: pa.DataType) -> bool:
+    if pa.types.is_timestamp(kind):
+        return bool(kind.unit == "ns")
+    return any(_has_nanoseconds(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def fitted(column: pa.ChunkedArray, name: str, snapshot: Snapshot) -> pa.ChunkedArray:
+    """Return a stored column in the table's type.
+
+    Raises:
+        pa.ArrowException: If its values do not fit that.
+    """
+    at = snapshot.schema.get_field_index(name)
+    kind = takeable(snapshot.schema.field(at)).type
+    if snapshot.stored is not None:
+        if column.type == kind and not pa.types.is_nested(kind):
+            return column
+        shape = snapshot.stored.field(at)
+        return pa.chunked_array([_fitted(chunk, kind, shape.type) for chunk in column.chunks], type=kind)
+    if column.type == kind:
+        return column
+    if snapshot.sampled and not _widens(column.type, kind):
+        msg = "no value may change"
+        raise pa.ArrowInvalid(msg)
+    if pa.types.is_dictionary(kind) and not pa.types.is_dictionary(column.type):
+        column = column.cast(kind.value_type).dictionary_encode()
+    return column.cast(kind)
+
+
+def _fitted(array: pa.Array, kind: pa.DataType, shape: pa.DataType) -> pa.Array:
+    """Return an array in a type; `shape` is the same type with the names and ids that files know its fields by."""
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), kind)
+    if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
+        return _struct(array, kind, shape)
+    if pa.types.is_map(kind) and pa.types.is_map(array.type):
+        keys, items = _fitted(array.keys, kind.key_type, shape.key_type), _fitted(array.items, kind.item_type, shape.item_type)
+        entries = pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])
+        return _around(array, kind, entries)
+    if pa.types.is_list(kind) and _is_listed(array.type):
+        array = array if pa.types.is_list(array.type) else array.cast(pa.list_(array.type.value_field))
+        return _around(array, kind, _fitted(array.values, kind.value_type, shape.value_type))
+    if array.type == kind:
+        return array
+    if not _fits(array.type, kind):
+        msg = f"{array.type} is no narrower type than {kind}"
+        raise pa.ArrowInvalid(msg)
+    return array.cast(kind)
+
+
+def _struct(array: pa.StructArray, kind: pa.DataType, shape: pa.DataType) -> pa.Array:
+    """Return structs with the fields of a type."""
+    fields = [array.type.field(at) for at in range(array.type.num_fields)]
+    wanted = [shape.field(at) for at in range(shape.num_fields)]
+    if [field.name for field in wanted] == ["metadata", "value"] and "typed_value" in {field.name for field in fields}:
+        msg = "its variants are shredded into columns, which is not supported"
+        raise pa.ArrowNotImplementedError(msg)
+    found = []
+    for at, field in enumerate(wanted):
+        place = _place(fields, field)
+        target = kind.field(at).type
+        found.append(pa.nulls(len(array), target) if place is None else _fitted(array.field(place), target, field.type))
+    if not found:
+        return pa.Array.from_buffers(kind, len(array), array.buffers()[:1], offset=array.offset, children=[])
+    names = [kind.field(at) for at in range(kind.num_fields)]
+    return pa.StructArray.from_arrays(found, fields=names, mask=array.is_null() if array.null_count else None)
+
+
+def _place(fields: Iterable[pa.Field], wanted: pa.Field) -> int | None:
+    """Return the place of a field among those of a file, by its id where it has one, else by its name."""
+    number = id_of(wanted)
+    same = (field.name == wanted.name if number is None else id_of(field) == number for field in fields)
+    return next((at for at, found in enumerate(same) if found), None)
+
+
+def _around(array: pa.Array, kind: pa.DataType, values: pa.Array) -> pa.Array:
+    """Return lists or maps of the same lengths around other values."""
+    return pa.Array.from_buffers(kind, len(array), array.buffers()[:2], offset=array.offset, children=[values])
+
+
+def _is_listed(kind: pa.DataType) -> bool:
+    views = getattr(pa.types, "is_list_view", lambda _: False), getattr(pa.types, "is_large_list_view", lambda _: False)
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, *views)
+    return any(test(kind) for test in tests)
+
+
+def _fits(stored: pa.DataType, kind: pa.DataType) -> bool:
+    """Return whether values of a type go into another without losing what they are; a cast refuses those that do not fit."""
+    of = pa.types
+    exact = of.is_integer(stored) and of.is_float64(kind) and stored.bit_width <= EXACT_BITS
+    ways = (
+        _is_bytes(kind) and _is_bytes(stored),
+        of.is_integer(kind) and of.is_integer(stored),
+        of.is_floating(kind) and (exact or (of.is_floating(stored) and stored.bit_width <= kind.bit_width)),
+        of.is_decimal(kind) and (of.is_integer(stored) or of.is_decimal(stored)),
+        of.is_timestamp(kind) and (of.is_timestamp(stored) or (of.is_date(stored) and kind.tz is None)),
+        of.is_date(kind) and of.is_date(stored),
+    )
+    return any(ways)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return any(getattr(pa.types, f"is_{name}")(kind) for name in BYTES)
+
+
+def _widens(kind: pa.DataType, into: pa.DataType) -> bool:
+    """Return whether a type goes into another as it would if both had been looked at when the table was opened."""
+    kind, into = (one.value_type if pa.types.is_dictionary(one) else one for one in (kind, into))
+    text = (pa.string(), pa.large_string(), pa.string_view())
+    if kind == into or (kind in text and into in text):
+        return True
+    try:
+        one, two = pa.schema({"x": kind}), pa.schema({"x": into})
+        both = pa.unify_schemas([one, two], promote_options="permissive").field("x").type
+    except pa.ArrowException:
+        return False
+    return bool(both == into)
+
+
+def takeable(field: pa.Field) -> pa.Field:
+    """Return a column in a type that rows can be picked from, which Arrow cannot do of views yet."""
+    if pa.types.is_string_view(field.type):
+        return field.with_type(pa.large_string())
+    return field.with_type(pa.large_binary()) if pa.types.is_binary_view(field.type) else field

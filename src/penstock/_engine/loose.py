@@ -1,0 +1,80 @@
+"""Columns that were left as stored become arrays when their batch is made, and all columns come in the order asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from penstock import dtypes
+from penstock._engine.decode import Column, decode
+from penstock._engine.decode_cells import as_tensors, decode_cells, is_stored_flat
+from penstock._engine.lease import Slabs
+from penstock._engine.meter import READ, Meter
+from penstock._engine.sift import AT, LostCellError
+from penstock._engine.stored import StoredBlobs
+from penstock._engine.transform import Batch, Stack
+from penstock.blobs import Blobs
+from penstock.policies import DEFAULT_NULLS
+from penstock.schema import CellProblem
+
+__all__ = ["PASSED", "ROW_IDS", "Loose", "decoded", "in_order", "is_fixed", "plain", "stored"]
+
+ROW_IDS = ("_file", "_row_group", "_row")
+PASSED = "_passed"
+
+Loose: TypeAlias = pa.Array | Blobs | StoredBlobs
+"""A column as it is stored: Arrow, or cells of bytes in memory or in files."""
+
+
+def decoded(cells: Loose, column: Column, slabs: Slabs, most_bytes: int, meter: Meter) -> Batch:
+    """Return a column that was left as stored, decoded.
+
+    Raises:
+        CellError: If a cell cannot be read or decoded.
+    """
+    if isinstance(cells, StoredBlobs):
+        try:
+            with meter.busy(READ):
+                cells = cells.loaded(slabs)
+        except CellProblem as problem:
+            raise LostCellError(column.name, problem.problem, problem.row) from problem.__cause__
+    if isinstance(cells, Blobs):
+        return decode_cells(replace(cells, most_bytes=most_bytes), column, slabs)
+    return as_tensors(cells, column) if is_stored_flat(column, cells.type) else decode(cells, column)
+
+
+def in_order(found: Batch, columns: Sequence[str], outputs: Mapping[str, Sequence[str]], stacks: Sequence[Stack]) -> Batch:
+    """Return the table's columns, those that say where rows lie, and stacks; `outputs` says what each column has become."""
+    names = [name for column in columns for name in outputs.get(column, (column,))]
+    names += [*ROW_IDS, *(stack.name for stack in stacks), PASSED, AT]
+    return {name: found[name] for name in dict.fromkeys(names) if name in found}
+
+
+def is_fixed(column: Column, kind: pa.DataType) -> bool:
+    """Return whether a column is decoded once per window; cells that have a codec wait until their batch is made."""
+    return column.codec is None and dtypes.is_fixed(kind) and not is_stored_flat(column, kind)
+
+
+def stored(column: pa.ChunkedArray, policy: Column) -> pa.Array | Blobs:
+    """Return a column as it is kept until its batch is made."""
+    if policy.codec is None:
+        return _one_chunk(column)
+    return Blobs.joined([Blobs.of(chunk) for chunk in column.chunks] or [Blobs.of(pa.nulls(0, column.type))])
+
+
+def plain(column: pa.ChunkedArray, policy: Column) -> Batch | None:
+    """Return numbers in one chunk without nulls as a view, which is most of what is ever decoded; None for all else."""
+    if column.num_chunks != 1 or column.null_count or not pa.types.is_primitive(column.type) or policy.nulls != DEFAULT_NULLS:
+        return None
+    if pa.types.is_boolean(column.type) or pa.types.is_temporal(column.type):
+        return None
+    return {policy.name: column.chunk(0).to_numpy(zero_copy_only=True)}
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)

@@ -1,0 +1,95 @@
+"""Files that cannot be read: which of their columns, why, and what to do."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from penstock.errors import DataError, listed
+
+__all__ = ["ADVICE", "read_columns", "system_words", "unreadable"]
+
+ADVICE = {
+    errno.EACCES: "Get the right to read it.",
+    errno.EPERM: "Get the right to read it.",
+    errno.EIO: "Check the storage.",
+    errno.EMFILE: "Allow this process more open files (ulimit -n), or close some.",
+}
+
+MOST_NAMED = 5
+"""Columns that are named in a message."""
+
+
+class _Unreadable(OSError):  # noqa: N818 - never leaves the engine
+    """Columns that cannot be read."""
+
+    columns: tuple[str, ...] = ()
+
+
+def read_columns(read: Callable[[list[str]], pa.Table], columns: list[str]) -> pa.Table:
+    """Return what is read of some columns of a file; if it cannot be, it is found out which of them cannot.
+
+    Raises:
+        OSError: If one cannot; `unreadable` tells which.
+    """
+    try:
+        return read(columns)
+    except (OSError, pa.ArrowException) as error:
+        # What the system refuses, it refuses for all columns, and may take its time for each.
+        if getattr(error, "errno", None) is not None:
+            raise
+        found = _Unreadable(str(error))
+        found.columns = tuple(column for column in columns if _is_bad(read, column))
+        raise found from error
+
+
+def _is_bad(read: Callable[[list[str]], pa.Table], column: str) -> bool:
+    try:
+        read([column])
+    except (OSError, pa.ArrowException):
+        return True
+    return False
+
+
+def unreadable(where: str, rows: int, error: Exception) -> DataError:
+    """Return the error for a file, or a row group of it, that cannot be read.
+
+    Args:
+        where: What it is called.
+        rows: How many rows it should have.
+        error: What went wrong.
+
+    Example:
+        >>> print(unreadable("a.parquet, row group 3", 10, OSError(errno.EACCES, "Permission denied")))
+        a.parquet, row group 3: cannot be read: Permission denied. The table says it has 10 rows. Get the right to read it.
+    """
+    number = getattr(error, "errno", None)
+    place = where + _in_columns(getattr(error, "columns", ()))
+    if "CRC checksum" in str(error):
+        return DataError(
+            f"{place}: a page does not have the checksum that it was written with: its bytes were changed on storage. "
+            f"The table says it has {rows} rows. Restore the file, or write it anew."
+        )
+    advice = ADVICE.get(number or 0, "Check the file.")
+    return DataError(f"{place}: cannot be read: {system_words(error)}. The table says it has {rows} rows. {advice}")
+
+
+def system_words(error: object) -> str:
+    """Return why something failed, in the system's own words where they are there.
+
+    Example:
+        >>> system_words(OSError(13, "Failed to open local file 'a'. Detail: [errno 13] Permission denied"))
+        'Permission denied'
+    """
+    number, why = getattr(error, "errno", None), getattr(error, "strerror", None) or str(error)
+    # Arrow tells first what it did, and the system's own words last.
+    why = why.rpartition("Detail: ")[2] if number is not None else why
+    return " ".join(why.split()).removeprefix(f"[errno {number}] ").rstrip(".")
+
+
+def _in_columns(columns: Sequence[str]) -> str:
+    if not columns:
+        return ""
+    return f", column{'s' if len(columns) > 1 else ''} {listed(map(repr, columns), MOST_NAMED)}"

@@ -1,0 +1,9 @@
+"""DeltaTorch's names, served by Penstock: batches of a Delta table for PyTorch."""
+
+from __future__ import annotations
+
+from penstock.deltatorch.deltadataset import DeltaIterableDataset, FieldSpec
+from penstock.deltatorch.id_based_deltadataset import IDBasedDeltaDataset
+from penstock.deltatorch.pytorch import create_pytorch_dataloader
+
+__all__ = ["DeltaIterableDataset", "FieldSpec", "IDBasedDeltaDataset", "create_pytorch_dataloader"]

@@ -1,0 +1,111 @@
+"""The loaders behind `create_pytorch_dataloader`: by the engine's threads, or by torch's own worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import data
+from torch.utils.data._utils.pin_memory import pin_memory as pinned
+
+from penstock.deltatorch._samples import PACKED
+from penstock.deltatorch.deltadataset import DeltaIterableDataset
+from penstock.torch import IterableDataset, Loader
+
+__all__ = ["Dealt", "ThreadsLoader", "WorkersLoader"]
+
+
+class ThreadsLoader(data.DataLoader[dict[str, Any]]):
+    """A `DataLoader` whose batches the engine's threads make. Each `iter()` is the next epoch.
+
+    Attributes:
+        engine: The loader that it hands out the batches of: it has states, statistics and epochs.
+    """
+
+    # Accelerate takes loaders apart and builds others from their datasets, unless they say that this has been done.
+    _is_accelerate_prepared = True
+
+    def __init__(self, dataset: DeltaIterableDataset, engine: Loader, *, pin_memory: bool) -> None:
+        """Store the dataset that is shown, and what makes the batches."""
+        super().__init__(dataset, batch_size=dataset.batch_size, drop_last=dataset.drop_last, pin_memory=pin_memory)
+        self.engine = engine
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # torch promises a class of its own
+        """Return the batches of the next epoch."""
+        batches = (batch[PACKED][0] for batch in self.engine)
+        # torch.accelerator is younger than the oldest torch that is supported.
+        if self.pin_memory and getattr(torch, "accelerator", torch.cuda).is_available():
+            return map(pinned, batches)
+        return batches
+
+    def __len__(self) -> int:
+        """Return how many batches the next `iter()` yields."""
+        return len(self.engine)
+
+    def state_dict(self) -> Any:
+        """Return how far the reading has come, as JSON can hold it."""
+        return self.engine.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Go on where a state says.
+
+        Raises:
+            StateError: If it was saved over another table, order or question.
+        """
+        self.engine.load_state_dict(state)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next `iter()` begin this epoch."""
+        self.engine.set_epoch(epoch)
+
+
+class Dealt(data.IterableDataset[Any]):
+    """Batches as torch's workers yield them, each whole."""
+
+    def __init__(self, batches: IterableDataset, rows: int) -> None:
+        """Store what makes them, and the rows that they are made of."""
+        super().__init__()
+        self.batches, self.rows = batches, rows
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield this worker's batches."""
+        return (batch[PACKED][0] for batch in self.batches)
+
+    def __len__(self) -> int:
+        """Return the rows of this rank, as of the datasets of other loaders."""
+        return self.rows
+
+
+class WorkersLoader(data.DataLoader[Any]):
+    """A `DataLoader` whose batches torch's worker processes make, in the order of no workers at all."""
+
+    _is_accelerate_prepared = True
+
+    def __init__(self, dealt: Dealt, shown: DeltaIterableDataset, **options: Any) -> None:
+        """Store what is dealt, and begin before the first epoch."""
+        super().__init__(dealt, batch_size=None, **options)
+        self._shown, self._epoch = shown, 0
+
+    @property
+    def batch_size(self) -> Any:
+        """Rows of a batch."""
+        return self._shown.batch_size if hasattr(self, "_shown") else None
+
+    @batch_size.setter
+    def batch_size(self, _: Any) -> None:
+        """Take what torch says, which does not count here."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next `iter()` begin this epoch."""
+        self._epoch = epoch
+
+    def __iter__(self) -> Any:
+        """Return the batches of the next epoch."""
+        self.dataset.batches.set_epoch(self._epoch)  # type: ignore[attr-defined] # it is what was dealt
+        self._epoch += 1
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        """Return how many batches an epoch has."""
+        return len(self.dataset.batches)  # type: ignore[attr-defined] # the same

@@ -1,0 +1,163 @@
+"""What becomes of rows: cells are decoded and transformed one by one, as DeltaTorch does, and collated as torch does."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import default_collate
+
+from penstock.errors import DataError, MissingExtraError
+
+__all__ = ["PACKED", "FieldSpec", "Samples", "sample"]
+
+PACKED = "sample"
+"""The column that carries what was made of rows, whatever it is, through the engine."""
+
+VALID = "_valid"
+
+
+@dataclass
+class FieldSpec:
+    """A column, and what becomes of each of its values: decoded, then opened as an image, then transformed.
+
+    A null stays None through decoding, and is given to the transform.
+
+    Args:
+        name: The column.
+        decode_numpy_and_apply_shape: The shape of an array whose bytes the column holds.
+        load_image_using_pil: Whether the bytes are an image, to be opened by Pillow.
+        transform: What is called with each value.
+        target_name: What the result is called; by default as the column is.
+        dtype: The type of the array, where it is not of `uint8`.
+
+    Example:
+        >>> FieldSpec("label", target_name="y").target_name
+        'y'
+    """
+
+    name: str
+    decode_numpy_and_apply_shape: Sequence[int] | int | None = None
+    load_image_using_pil: bool = False
+    transform: Callable[[Any], Any] | None = None
+    target_name: str | None = None
+    dtype: npt.DTypeLike = np.uint8
+
+    @property
+    def target(self) -> str:
+        """What the result is called."""
+        return self.target_name or self.name
+
+    @property
+    def plain(self) -> bool:
+        """Whether values are taken as they are."""
+        return self.decode_numpy_and_apply_shape is None and not self.load_image_using_pil and self.transform is None
+
+    def value(self, cell: Any) -> Any:
+        """Return what becomes of one value."""
+        if cell is not None and self.decode_numpy_and_apply_shape is not None:
+            cell = np.frombuffer(cell, dtype=self.dtype).reshape(self.decode_numpy_and_apply_shape).copy()
+        if cell is not None and self.load_image_using_pil:
+            cell = _image(cell)
+        return cell if self.transform is None else self.transform(cell)
+
+
+def sample(row: Mapping[str, Any], fields: Sequence[FieldSpec]) -> dict[str, Any]:
+    """Return what becomes of one row."""
+    return {field.target: field.value(row[field.name]) for field in fields}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Samples:
+    """A map of batches: rows become samples, and samples a batch.
+
+    Attributes:
+        fields: The columns, and what becomes of them.
+        masked: The columns whose nulls are told by another column.
+        collate: What makes a batch of samples; None for torch's way.
+        rows: Whether samples stay apart.
+    """
+
+    fields: tuple[FieldSpec, ...]
+    masked: frozenset[str] = frozenset()
+    collate: Callable[[list[dict[str, Any]]], Any] | None = None
+    rows: bool = False
+
+    def __call__(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Return samples as objects, one for each row; or a batch as the first object, and nothing else."""
+        count = len(next(iter(batch.values())))
+        made = np.empty(count, dtype=object)
+        if self.rows:
+            made[:] = self._samples(batch, count)
+        elif count:
+            made[0] = self._batch(batch) if self.collate is None else self.collate(self._samples(batch, count))
+        return {PACKED: made}
+
+    def __repr__(self) -> str:
+        """Return what messages call it."""
+        return f"FieldSpec({', '.join(repr(field.name) for field in self.fields)})"
+
+    def _samples(self, batch: Mapping[str, npt.NDArray[Any]], count: int) -> list[dict[str, Any]]:
+        columns = {field.target: self._values(field, batch) for field in self.fields}
+        return [{name: values[row] for name, values in columns.items()} for row in range(count)]
+
+    def _batch(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
+        found = {}
+        for field in self.fields:
+            cells = batch[field.name]
+            if field.plain and cells.dtype.kind != "O" and self._whole(field.name, batch):
+                found[field.target] = _tensor(cells)
+            else:
+                found[field.target] = _collated(field, self._values(field, batch))
+        return found
+
+    def _values(self, field: FieldSpec, batch: Mapping[str, npt.NDArray[Any]]) -> list[Any]:
+        """Return what becomes of a column's values."""
+        cells = batch[field.name]
+        values = cells.tolist() if cells.ndim == 1 else list(cells)
+        if any(isinstance(value, np.ndarray) for value in values):  # which the engine may share with other batches
+            values = [np.array(value) if isinstance(value, np.ndarray) else value for value in values]
+        if not self._whole(field.name, batch):
+            valid = batch[f"{field.name}{VALID}"].tolist()
+            values = [value if known else None for value, known in zip(values, valid, strict=True)]
+        return values if field.plain else [field.value(value) for value in values]
+
+    def _whole(self, name: str, batch: Mapping[str, npt.NDArray[Any]]) -> bool:
+        """Return whether a column of a batch has no null that another column tells."""
+        return name not in self.masked or bool(batch[f"{name}{VALID}"].all())
+
+
+def _tensor(cells: npt.NDArray[Any]) -> torch.Tensor:
+    """Return numbers as torch makes them of Python's: whole ones of 64 bits, others doubles. Arrays keep their type."""
+    if cells.dtype.kind in "mM":
+        cells = cells.view(np.int64)
+    wide = {"i": np.int64, "u": np.int64, "f": np.float64}.get(cells.dtype.kind) if cells.ndim == 1 else None
+    return torch.from_numpy(cells.astype(wide or cells.dtype.newbyteorder("="), order="C"))
+
+
+def _collated(field: FieldSpec, values: list[Any]) -> Any:
+    """Return values as torch collates them; arrays of several shapes stay apart."""
+    if any(value is None for value in values):
+        msg = (
+            f"Column {field.name!r} has a null, of which no batch can be made. Values were expected. Give its FieldSpec a "
+            "transform that turns None into a value, filter the rows, or give a collate_fn."
+        )
+        raise DataError(msg)
+    if isinstance(values[0], np.ndarray) and len({value.shape for value in values}) > 1:
+        return [torch.from_numpy(np.array(value)) for value in values]
+    return default_collate(values)
+
+
+def _image(data: bytes) -> Any:
+    """Return an image that Pillow has opened."""
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as error:
+        msg = "load_image_using_pil=True needs Pillow, which is not installed. Install it: pip install pillow."
+        raise MissingExtraError(msg) from error
+    return Image.open(io.BytesIO(data))

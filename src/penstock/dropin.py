@@ -1,0 +1,172 @@
+"""`import petastorm` and `import deltatorch` mean Penstock, for scripts that cannot change.
+
+Import this module before theirs, `import penstock.dropin`, or run the script with it: `python -m penstock.dropin train.py`.
+It holds for this process and for those that it starts. `uninstall()` ends it.
+
+Example:
+    >>> from penstock import dropin
+    >>> dropin.DOORS["petastorm"]
+    'penstock.petastorm'
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import runpy
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+__all__ = ["DOORS", "door", "install", "main", "uninstall"]
+
+DOORS = {"petastorm": "penstock.petastorm", "deltatorch": "penstock.deltatorch"}
+"""The packages that are stood in for, and what stands in for each."""
+
+ALIASES = str(Path(__file__).parent / "_aliases")
+"""A folder of modules with their names. Processes that are started find it on `PYTHONPATH`."""
+
+
+class _Door(Loader):
+    """Gives a module of ours under another name: the same object, so that its classes are the same too."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:  # noqa: ARG002 - the name is known
+        """Return our own module."""
+        found = importlib.import_module(self._name)
+        self._spec = found.__spec__
+        return found
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave the module as it is; it has been run under its own name."""
+        module.__spec__ = self._spec
+
+
+class _Doors(MetaPathFinder):
+    """Finds the packages that are stood in for, before those that are installed."""
+
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
+        """Return what stands in for a module; None for one that has no counterpart, or is another's."""
+        root, dot, rest = fullname.partition(".")
+        if root not in DOORS:
+            return None
+        name = f"{DOORS[root]}{dot}{rest}"
+        try:
+            found = importlib.util.find_spec(name)
+        except ModuleNotFoundError:
+            return None
+        if found is None:
+            return None
+        return ModuleSpec(fullname, _Door(name), origin=found.origin, is_package=found.submodule_search_locations is not None)
+
+
+def door(name: str) -> ModuleType:
+    """Return the module that stands in for one of another project; where we have none, that one itself.
+
+    Example:
+        >>> door("petastorm").__name__
+        'penstock.petastorm'
+    """
+    root, dot, rest = name.partition(".")
+    if importlib.util.find_spec(DOORS[root]) is not None:
+        return importlib.import_module(f"{DOORS[root]}{dot}{rest}")
+    spec = _real(name)
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    found = importlib.util.module_from_spec(spec)
+    sys.modules[name] = found
+    spec.loader.exec_module(found)
+    return found
+
+
+def install() -> None:
+    """Make those imports mean Penstock; it is done when this module is imported.
+
+    Example:
+        >>> install()
+        >>> import petastorm.codecs
+        >>> petastorm.codecs.NdarrayCodec.__module__
+        'penstock.petastorm.codecs'
+    """
+    if any(type(finder).__name__ == _Doors.__name__ for finder in sys.meta_path):
+        return
+    for name in DOORS:
+        _warn_of_the_real_one(name)
+    for name in [name for name in sys.modules if name.partition(".")[0] in DOORS]:
+        del sys.modules[name]
+    sys.meta_path.insert(0, _Doors())
+    if ALIASES not in sys.path:
+        sys.path.insert(min(1, len(sys.path)), ALIASES)
+    path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if ALIASES not in path:
+        os.environ["PYTHONPATH"] = os.pathsep.join([ALIASES, *path])
+
+
+def uninstall() -> None:
+    """Make those imports mean what they did before; modules that were imported already stay what they are.
+
+    Example:
+        >>> uninstall()
+        >>> install()
+    """
+    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != _Doors.__name__]
+    sys.path[:] = [entry for entry in sys.path if entry != ALIASES]
+    for name in [name for name in sys.modules if name.partition(".")[0] in DOORS]:
+        del sys.modules[name]
+    path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != ALIASES]
+    os.environ["PYTHONPATH"] = os.pathsep.join(path)
+    if not path:
+        del os.environ["PYTHONPATH"]
+
+
+def _warn_of_the_real_one(name: str) -> None:
+    """Warn of a package that is installed, or imported already, and is not to be meant."""
+    if importlib.util.find_spec(DOORS[name]) is None:
+        return
+    loaded, found = sys.modules.get(name), _real(name)
+    ours = str(getattr(loaded, "__file__", None)).startswith(ALIASES) or str(getattr(loaded, "__name__", "")) in DOORS.values()
+    if loaded is not None and not ours:
+        msg = f"{name} was imported before penstock.dropin. From now on `import {name}` means {DOORS[name]}; what was imported "
+        warnings.warn(msg + "before stays what it was. Import penstock.dropin first.", UserWarning, stacklevel=4)
+    elif found is not None:
+        msg = (
+            f"{name} is installed as well, at {found.origin}. `import {name}` means {DOORS[name]} now. Uninstall it, or leave "
+        )
+        warnings.warn(msg + "penstock.dropin out, to be sure of which is meant.", UserWarning, stacklevel=4)
+
+
+def _real(name: str) -> ModuleSpec | None:
+    """Return where a package of another project is installed; None where it is not."""
+    return PathFinder.find_spec(name, [entry for entry in sys.path if entry != ALIASES])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a script, or a module with `-m`, in which those imports mean Penstock."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help") or given == ["-m"]:
+        print("usage: python -m penstock.dropin [-m module | script.py] [arguments]", file=sys.stderr)  # noqa: T201 - for a user
+        raise SystemExit(0 if given and given[0] in ("-h", "--help") else 2)
+    install()
+    if given[0] == "-m":
+        sys.argv[:] = given[1:]
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(given[1], run_name="__main__", alter_sys=True)
+        return
+    sys.argv[:] = given
+    sys.path.insert(0, str(Path(given[0]).resolve().parent))
+    runpy.run_path(given[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    # This copy of the module is called `__main__`; scripts that import it get the other.
+    importlib.import_module(__spec__.name).main()
+else:
+    install()

@@ -1,0 +1,121 @@
+"""What a Delta log says at a version: its checkpoint and commits, replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import DataError
+from penstock.formats._delta_log import LOG, Segment
+from penstock.formats._delta_sources import Lines, Parquet, read_texts
+from penstock.model import Place
+
+__all__ = ["Actions", "read_actions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Actions:
+    """What a log says, as it is written there.
+
+    Attributes:
+        protocol: The newest `protocol` action.
+        metadata: The newest `metaData` action.
+        checkpoint: What holds the files of the checkpoint.
+        sidecars: Files of the log that hold more of them.
+        commits: The commits after it.
+    """
+
+    protocol: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    checkpoint: tuple[Lines | Parquet, ...]
+    sidecars: tuple[str, ...]
+    commits: Lines
+
+    def files(self, place: Place, partitions: Sequence[str]) -> pa.Table:
+        """Return the data files of the version, a row each, oldest first.
+
+        The order does not depend on which checkpoints there are, so that a version reads alike for ever. The columns are
+        those of the log's sources: `path`, `size`, `modified`, `stats`, `vector`, `=name` for the partition column `name` of
+        the log, and `parsed` if some statistics come as structs.
+
+        Raises:
+            DataError: If the log cannot be read.
+            LogChangedError: If a file of the log is gone.
+        """
+        after = self.commits.actions(place, partitions)
+        newest = after.take(_last(after["key"]))
+        parts = [newest.filter(newest["alive"])]
+        if self.checkpoint:
+            sources = [*self.checkpoint, *_checkpoints(place, self.sidecars)]
+            told = _together([source.actions(place, partitions) for source in sources])
+            touched = pc.is_in(told["key"], value_set=_array(newest["key"]))
+            parts.insert(0, told.filter(pc.and_(told["alive"], pc.invert(touched))))
+        files = _together(parts)
+        files = files.take(_last(files["path"]))
+        order = pc.sort_indices(files, sort_keys=[("modified", "ascending"), ("path", "ascending")])
+        return files.take(order).drop_columns(["key", "alive"]).combine_chunks()
+
+
+def _together(tables: Sequence[pa.Table]) -> pa.Table:
+    return pa.concat_tables(tables, promote_options="permissive")
+
+
+def _last(keys: pa.ChunkedArray) -> pa.Array:
+    """Return the place of the last of each key, ascending."""
+    encoded = _array(keys).dictionary_encode()
+    last = np.zeros(len(encoded.dictionary), dtype=np.int64)
+    last[encoded.indices.to_numpy()] = np.arange(len(encoded))
+    return pa.array(np.sort(last))
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def read_actions(place: Place, segment: Segment) -> Actions:
+    """Return what a log says at a version.
+
+    Raises:
+        DataError: If a file of the log cannot be read, or the log has no protocol or metadata.
+        LogChangedError: If a file of the log is gone.
+    """
+    commits = Lines(segment.commits, tuple(read_texts(place.filesystem, segment.commits)))
+    checkpoint = _checkpoints(place, segment.checkpoint)
+    found: dict[str, Mapping[str, Any]] = {}
+    for kind in ("protocol", "metaData"):
+        told = [*(action for source in checkpoint for action in source.few(kind)), *commits.few(kind)]
+        if not told:
+            msg = (
+                f"{place.url}: the table's log has no {kind} action up to version {segment.version}. Every Delta table has "
+                "one. Check that the table was copied whole."
+            )
+            raise DataError(msg)
+        found[kind] = told[-1]
+    folder = f"{place.path.rstrip('/')}/{LOG}/_sidecars/"
+    beside = [unquote(told["path"]).rsplit("/", 1)[-1] for source in checkpoint for told in source.few("sidecar")]
+    return Actions(
+        protocol=found["protocol"],
+        metadata=found["metaData"],
+        checkpoint=tuple(checkpoint),
+        sidecars=tuple(folder + name for name in beside),
+        commits=commits,
+    )
+
+
+def _checkpoints(place: Place, paths: Sequence[str]) -> list[Lines | Parquet]:
+    """Return the files of a checkpoint, read in parallel."""
+
+    def read(path: str) -> Lines | Parquet:
+        if path.endswith(".json"):
+            return Lines((path,), tuple(read_texts(place.filesystem, [path])))
+        return Parquet.open(place.filesystem, path)
+
+    with ThreadPoolExecutor(max(1, min(16, len(paths))), thread_name_prefix="penstock-delta") as pool:
+        return list(pool.map(read, paths))

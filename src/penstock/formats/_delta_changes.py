@@ -1,0 +1,106 @@
+"""What commits of a Delta table have added: rows that were inserted, and rows as they became by an update."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import ArgumentError, DataError
+from penstock.formats._delta_log import Log
+from penstock.formats._delta_sources import Lines, read_texts
+from penstock.model import Place
+
+__all__ = ["ADDED", "CHANGE", "Added", "added"]
+
+CHANGE = "_change_type"
+"""The column of a change data feed that tells what became of a row."""
+
+ADDED = ("insert", "update_postimage")
+"""What it says of rows that were added."""
+
+REPLACES = ("overwrite", "create or replace table as select", "replace table as select")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Added:
+    """What a range of commits has added.
+
+    Attributes:
+        files: Actions on the files, with the columns of the log's sources, in the order of the commits.
+        fed: Whether some are of a change data feed, and tell of each row what became of it.
+    """
+
+    files: pa.Table
+    fed: bool
+
+
+def added(place: Place, log: Log, versions: range, partitions: Sequence[str]) -> Added:
+    """Return the files that hold what was added by the commits of some versions.
+
+    Raises:
+        ArgumentError: If a commit is not there any more.
+        DataError: If a commit has rewritten files, and does not tell which of their rows it changed.
+    """
+    gone = [version for version in versions if version not in log.commits]
+    if gone:
+        msg = (
+            f"{place.url} has no commit {gone[0]} any more: its log was cleaned up, so that what was added since version "
+            f"{versions.start - 1} is not known. Give a from_version from {gone[-1]} on, or open the table whole."
+        )
+        raise ArgumentError(msg)
+    paths = [log.commits[version] for version in versions]
+    kept: list[dict[str, Any]] = []
+    fed = False
+    for version, path, text in zip(versions, paths, read_texts(place.filesystem, paths), strict=True):
+        commit = _Commit.of(text, path)
+        fed = fed or bool(commit.feed)
+        kept += commit.feed or commit.new_files(place.url, version)
+    lines = "\n".join(json.dumps({"add": action}) for action in kept).encode()
+    source = Lines(("what was added",), (lines,))
+    return Added(files=source.actions(place, partitions).drop_columns(["key", "alive"]).combine_chunks(), fed=fed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Commit:
+    """The actions of one commit on files that change data."""
+
+    feed: list[dict[str, Any]]
+    adds: list[dict[str, Any]]
+    removes: list[dict[str, Any]]
+    info: dict[str, Any]
+
+    @classmethod
+    def of(cls, text: bytes, path: str) -> _Commit:
+        try:
+            actions = [json.loads(line) for line in text.splitlines() if line.strip()]
+            found = {kind: [line[kind] for line in actions if kind in line] for kind in ("cdc", "add", "remove", "commitInfo")}
+            changing = {kind: [one for one in found[kind] if one.get("dataChange", True)] for kind in ("add", "remove")}
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            msg = f"{path}: this commit cannot be read: {error}. A whole one was expected. Restore the file."
+            raise DataError(msg) from error
+        return cls(feed=found["cdc"], adds=changing["add"], removes=changing["remove"], info=dict(*found["commitInfo"][:1]))
+
+    def new_files(self, url: str, version: int) -> list[dict[str, Any]]:
+        """Return the files whose rows are all new.
+
+        A file that was there and is added again has lost rows to a deletion vector, and got none.
+        """
+        before = {action["path"] for action in self.removes}
+        fresh = [action for action in self.adds if action["path"] not in before]
+        again = {action["path"] for action in self.adds}
+        operation = str(self.info.get("operation", "")).lower()
+        if not fresh or before <= again or operation == "delete":
+            return [] if operation == "delete" else fresh
+        mode = str((self.info.get("operationParameters") or {}).get("mode", "")).strip('"').lower()
+        if mode in REPLACES or operation in REPLACES:
+            return fresh
+        msg = (
+            f"Version {version} of {url} ({self.info.get('operation', 'of an unknown operation')}) has rewritten files, and "
+            "does not tell which of their rows it changed. A change data feed was expected. Enable it for the future with "
+            f"delta.enableChangeDataFeed, give a from_version from {version} on, or open the table whole."
+        )
+        raise DataError(msg)

@@ -1,0 +1,214 @@
+"""Delta Lake: a table whose log says which files count, at every one of its versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import Any, TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs as pafs
+
+from penstock.errors import ArgumentError, DataError
+from penstock.formats._delta_actions import read_actions
+from penstock.formats._delta_changes import ADDED, CHANGE, added
+from penstock.formats._delta_deletes import deletes, described
+from penstock.formats._delta_log import LOG, Log, list_log
+from penstock.formats._delta_schema import Columns, Metadata, check_protocol
+from penstock.formats._delta_sources import LogChangedError, commit_time
+from penstock.formats._delta_stats import Statistics
+from penstock.formats._delta_told import suited, told_fields
+from penstock.formats._delta_values import partition_column
+from penstock.formats._delta_writing import DeltaChange, Mode, begin
+from penstock.model import Changed, DataFiles, Place, Snapshot
+from penstock.schema import Schema
+
+__all__ = ["FORMAT", "PRECEDENCE", "DeltaFormat"]
+
+Told = TypeVar("Told")
+
+PRECEDENCE = 10
+"""Tried early: a log says which of the Parquet files beside it count."""
+
+ATTEMPTS = 3
+"""How often a log is listed that is cleaned up while it is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaFormat:
+    """Delta Lake tables, by their log.
+
+    Args:
+        timezone: The zone of the systems that wrote the table. Partition values that are timestamps may be stored without
+            a zone, and then are in that of their writer, which the table does not tell.
+
+    Example:
+        >>> DeltaFormat().name
+        'delta'
+    """
+
+    timezone: str = "UTC"
+
+    @property
+    def name(self) -> str:
+        """The name of the format."""
+        return "delta"
+
+    def recognises(self, place: Place) -> bool:
+        """Return whether a log lies at a place."""
+        log = f"{place.path.rstrip('/')}/{LOG}"
+        return not place.paths and place.filesystem.get_file_info(log).type == pafs.FileType.Directory
+
+    def snapshot(self, place: Place, version: str | int | None) -> Snapshot:
+        """Return the table's facts at a version; at the newest where none is given.
+
+        Raises:
+            ArgumentError: If there is no such version.
+            DataError: If the log cannot be read, or the table needs what is not known here.
+        """
+        zone, number = self._zone(), _number(version)
+        return _of_log(place, lambda log: _snapshot(place, log, number, zone))
+
+    def version_at(self, place: Place, moment: datetime) -> int:
+        """Return the version that was the newest at a moment.
+
+        Raises:
+            ArgumentError: If the table was not there yet.
+            DataError: If the log cannot be read.
+        """
+
+        def found(log: Log) -> int:
+            metadata = Metadata.of(read_actions(place, log.segment(None)).metadata, place.url)
+            return log.version_at(moment, metadata.times_in_commits, lambda path: commit_time(place.filesystem, path))
+
+        return _of_log(place, found)
+
+    def changes(self, place: Place, first: int, last: int | None) -> Changed:
+        """Return what was added after one version and up to another; up to the newest where none is given.
+
+        Raises:
+            ArgumentError: If there is no such version, or a commit between is gone.
+            DataError: If a commit does not tell what it added.
+        """
+        zone = self._zone()
+        return _of_log(place, lambda log: _changed(place, log, (first, last), zone))
+
+    def suited(self, schema: Schema) -> Schema:
+        """Return a schema whose fields without a codec get one that Delta has a type for."""
+        return suited(schema)
+
+    def begin(self, place: Place, mode: Mode) -> DeltaChange:
+        """Return a change of the table at a place, which need not be there yet.
+
+        Raises:
+            ArgumentError: If the mode, the storage or the table's own rules do not allow it.
+        """
+        return begin(place, mode)
+
+    def _zone(self) -> tzinfo:
+        try:
+            return UTC if self.timezone == "UTC" else ZoneInfo(self.timezone)  # not every machine has a list of zones
+        except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
+            msg = f"DeltaFormat got timezone={self.timezone!r}. The name of a zone was expected. Give one: 'America/New_York'."
+            raise ArgumentError(msg) from error
+
+
+FORMAT = DeltaFormat()
+
+
+def _of_log(place: Place, told: Callable[[Log], Told]) -> Told:
+    """Return what is told of a table's log, which is listed again where files of it go away meanwhile."""
+    for _ in range(ATTEMPTS):
+        try:
+            return told(list_log(place))
+        except LogChangedError as error:
+            gone = error
+    msg = f"{gone}: the file was listed in the table's log and is gone. The log is being cleaned up; open the table again."
+    raise DataError(msg) from gone
+
+
+def _number(version: Any) -> int | None:
+    """Return a version as a number."""
+    if version is None or (isinstance(version, int) and not isinstance(version, bool)):
+        return version
+    if isinstance(version, str) and version.isdecimal():
+        return int(version)
+    msg = (
+        f"version={version!r} was asked for, but the versions of a Delta table are whole numbers. Give one, such as version=3."
+    )
+    raise ArgumentError(msg)
+
+
+def _snapshot(place: Place, log: Log, number: int | None, zone: tzinfo) -> Snapshot:
+    segment = log.segment(number)
+    actions = read_actions(place, segment)
+    check_protocol(actions.protocol, place.url)
+    metadata = Metadata.of(actions.metadata, place.url)
+    columns = metadata.columns(actions.protocol, place.url)
+    table = actions.files(place, list(columns.partitions.values()))
+    files = _data_files(place, table, columns, segment.version, zone)
+    return Snapshot(
+        table=place.url,
+        version=str(segment.version),
+        schema=columns.schema,
+        files=files,
+        names=columns.names,
+        stored=columns.stored,
+        fields=told_fields(metadata.schema_text, columns.schema, place.url),
+    )
+
+
+def _changed(place: Place, log: Log, versions: tuple[int, int | None], zone: tzinfo) -> Changed:
+    first, last = (_number(version) for version in versions)
+    segment = log.segment(last)
+    if first is None or not 0 <= first <= segment.version:
+        msg = (
+            f"{place.url} was asked what was added from version {first} to {segment.version}. Two versions, the older one "
+            "first, were expected. Give them in this order."
+        )
+        raise ArgumentError(msg)
+    actions = read_actions(place, segment)
+    check_protocol(actions.protocol, place.url)
+    metadata = Metadata.of(actions.metadata, place.url)
+    columns = metadata.columns(actions.protocol, place.url)
+    found = added(place, log, range(first + 1, segment.version + 1), list(columns.partitions.values()))
+    more = [pa.field(CHANGE, pa.string())] if found.fed else []
+    snapshot = Snapshot(
+        table=place.url,
+        version=f"{first}..{segment.version}",
+        schema=pa.schema([*columns.schema, *more]),
+        files=_data_files(place, found.files, columns, segment.version, zone),
+        names=columns.names,
+        stored=pa.schema([*columns.stored, *more]),
+        fields=told_fields(metadata.schema_text, columns.schema, place.url),
+    )
+    return Changed(snapshot=snapshot, column=CHANGE if found.fed else None, kinds=ADDED)
+
+
+def _data_files(place: Place, table: pa.Table, columns: Columns, version: int, zone: tzinfo) -> DataFiles:
+    """Return the files of a replayed log."""
+    found = {name: _array(table[name]) for name in table.column_names}
+    statistics = Statistics.of(found["stats"], found.get("parsed"), columns.leaves)
+    partitions = {
+        name: partition_column(found[f"={key}"], columns.schema.field(name).type, zone, f"{name!r} of {place.url}")
+        for name, key in columns.partitions.items()
+    }
+    deleted = np.flatnonzero(found["vector"].is_valid().to_numpy(zero_copy_only=False)).tolist()
+    written = pc.binary_join_element_wise(found["size"].cast(pa.string()), found["modified"].cast(pa.string()), ":")
+    return DataFiles(
+        path=found["path"],
+        size=found["size"].to_numpy(),
+        rows=statistics.rows,
+        stamp=written,
+        partitions=pa.table(partitions) if partitions else pa.table({}),
+        ranges=statistics,
+        deletes=deletes(described(found["vector"], deleted), place, version) if deleted else {},
+    )
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

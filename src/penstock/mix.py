@@ -1,0 +1,297 @@
+"""Several datasets by weight, as one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal
+
+from penstock import _blending as blending
+from penstock import _clauses as clauses
+from penstock import _telling as telling
+from penstock._engine.batch import Last
+from penstock._engine.leg import Leg, check_rows
+from penstock._engine.loader import Batches
+from penstock._engine.mixed import Mixed
+from penstock._engine.mixture import Stop
+from penstock._engine.question import Question
+from penstock._engine.transform import Map
+from penstock.dataset import Dataset
+from penstock.errors import ArgumentError
+from penstock.model import Position
+from penstock.schema import Field, Schema
+from penstock.shuffles import InOrder
+
+__all__ = ["Mixture", "mix"]
+
+
+def mix(sources: Sequence[tuple[Dataset, float | Fraction]], *, stop: Stop = "first", seed: int = 0) -> Mixture:
+    """Return several datasets as one, each with its exact share of what comes.
+
+    Sources without batches are mixed row by row, and `.batch(256)` of the mixture has rows of all of them. Sources with
+    batches are mixed batch by batch. Which source comes when depends on nothing but the seed, so a mixture is dealt to ranks
+    and resumed like a dataset.
+
+    Args:
+        sources: Datasets and their weights: positive numbers, of which only the proportions count.
+        stop: Where an epoch ends. "first": where the first source would run out, so that no row comes twice. "all": when
+            every source has been handed out whole, and those that end before begin again, in the order of their next epoch.
+        seed: Another seed takes turns otherwise; the order of a source's rows is its own `.shuffle(seed=...)`.
+
+    Raises:
+        ArgumentError: If sources do not go together, or a weight is not positive.
+
+    Example:
+        >>> from penstock.testing import example
+        >>> odd, even = (example().where(("label", "==", label)).select("id") for label in ("odd", "even"))
+        >>> [batch["id"].tolist() for batch in mix([(odd, 2), (even, 1)], seed=1).batch(3)]
+        [[1, 3, 0], [5, 2, 7], [9, 4]]
+    """
+    found = blending.sources(sources)
+    mixed = Mixed(sources=found, stop=blending.stop(stop))
+    _ = mixed.shares  # which refuses weights that are too small
+    question = Question(
+        seed=clauses.seed(seed),
+        # An epoch ends as that of a shuffled dataset where any source is one.
+        shuffle=next((source.question.shuffle for source in found if source.question.shuffled), InOrder()),
+        # A batch is a slot, and all ranks have as many.
+        last="drop" if mixed.batched else None,
+        threads=max((source.question.threads or 0 for source in found), default=0) or None,
+    )
+    return Mixture(mixed, question)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Mixture:
+    """Several datasets by weight; every clause returns a new one, and nothing is read before an answer is asked for.
+
+    What concerns rows and columns (`where`, `select`, `shuffle`, `limit` and so on) is asked of the sources, and what
+    concerns the whole (`batch`, `map`, `shard`, `repeat`) of the mixture.
+
+    Example:
+        >>> from penstock.testing import example
+        >>> mix([(example(), 3), (example().shuffle(seed=2), 1)], stop="all").batch(4)
+        penstock.mix([(penstock.open('memory:example'), 3), (penstock.open('memory:example').shuffle(seed=2), 1)], stop='all').batch(4)
+    """  # noqa: E501 - what is printed is as long as it is
+
+    _table: Mixed
+    _question: Question
+
+    def batch(self, size: int, *, last: Last | None = None) -> Mixture:
+        """Return batches of rows of all sources, `size` rows each.
+
+        Args:
+            size: Rows of a batch on each rank.
+            last: What becomes of the rows that do not fill a batch on every rank, as for `Dataset.batch`. By default "drop"
+                where a source is shuffled or the mixture is sharded, and "uneven" otherwise.
+
+        Raises:
+            ArgumentError: If the sources have batches of their own, or the size is not positive.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> len(mix([(example(), 1), (example(), 1)]).batch(4))
+            5
+        """
+        if self._table.batched:
+            msg = (
+                "batch was called on a mixture whose sources have batches already, which are handed out as they are. Leave it "
+                "out; or leave .batch() out of the sources for batches with rows of all of them."
+            )
+            raise ArgumentError(msg)
+        found, last = clauses.batching(size, last)
+        if found == "row_group":
+            msg = 'batch got "row_group", and a mixture has rows of several tables in turn. Give a number of rows.'
+            raise ArgumentError(msg)
+        return self._with(size=found, last=last)
+
+    def map(
+        self,
+        function: Callable[..., Mapping[str, Any]],
+        *,
+        per_row: bool = False,
+        fields: Sequence[Field] | None = None,
+    ) -> Mixture:
+        """Return what a function makes of each batch, or of each row of a mixture without batches.
+
+        It runs after the maps of the sources, and gets rows of all of them; see `Dataset.map`.
+
+        Args:
+            function: The function; several maps run one after the other.
+            per_row: Call it with one row at a time, also where there are batches.
+            fields: The columns it returns, where they are to be known before it runs.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> one = example().select("id")
+            >>> next(iter(mix([(one, 1), (one, 1)]).batch(4).map(lambda batch: {"twice": batch["id"] * 2})))
+            {'twice': array([0, 0, 2, 2])}
+        """
+        clauses.check_map(function, fields)
+        step = Map(function=function, per_row=per_row, fields=None if fields is None else tuple(fields))
+        return self._with(maps=(*self._question.maps, step))
+
+    def shard(self, rank: int, world_size: int, *, lanes: int | None = None) -> Mixture:
+        """Return the part of one of several readers; together they read every row once. See `Dataset.shard`.
+
+        Raises:
+            ArgumentError: If the rank is not below the world size.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> [len(mix([(example(), 1), (example(), 1)]).shard(rank, 3)) for rank in range(3)]
+            [6, 7, 7]
+        """
+        return self._with(**clauses.sharding(rank, world_size, lanes))
+
+    def repeat(self, epochs: int | None = None) -> Mixture:
+        """Return a mixture whose one iteration is several epochs; without end by default.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> len(mix([(example(), 1), (example(), 1)]).repeat(3))
+            60
+        """
+        return self._with(epochs=clauses.epochs(epochs))
+
+    def using(
+        self,
+        *,
+        workers: Literal["threads", "processes"] | None = None,
+        threads: int | None = None,
+        processes: int | None = None,
+        memory_limit: int | None = None,
+        timeout: float | None = None,
+    ) -> Mixture:
+        """Return a mixture that is read with other means; it changes nothing in what comes, nor in its order.
+
+        Args:
+            workers: What runs the maps of the mixture: "threads", or "processes" for functions that are Python-bound. Sources
+                are read, decoded and mapped on threads.
+            threads: How many threads read and decode, for all sources together; by default the most that one of them has
+                by its own `.using()`, or one for each processor.
+            processes: How many processes there are, where there are any; by default one for each processor.
+            memory_limit: Bytes that the rows of all sources may take in memory, shared out evenly to those that have no limit
+                of their own; 1 GiB by default.
+            timeout: Seconds that a process may take for one batch before it is ended, with an error; 600 by default.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> mix([(example(), 1)]).using(threads=4) == mix([(example(), 1)])
+            True
+        """
+        return self._with(**clauses.means(threads, memory_limit, None, workers, processes, timeout))
+
+    def with_source(self) -> Mixture:
+        """Return a mixture with the column `_source` added: the number of the source that a row comes from.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> next(iter(mix([(example(), 2), (example(), 1)]).with_source().batch(6)))["_source"]
+            array([1, 0, 0, 1, 0, 0])
+        """
+        mixed = replace(self._table, numbered=True)
+        blending.check_added(mixed, self._question)
+        return Mixture(mixed, self._question)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Return the batches, or rows, of epoch 0.
+
+        Raises:
+            EmptyDatasetError: If there is nothing, or too little, to hand out.
+        """
+        batches = Batches(self._table, self._question, Position())
+        check_rows(batches.planned.plan, self._question)
+        return batches
+
+    def __len__(self) -> int:
+        """Return how many batches, or rows, one iteration yields on this rank.
+
+        Raises:
+            TypeError: If it has no length: it repeats without end.
+        """
+        return len(Batches(self._table, self._question, Position()))
+
+    def __bool__(self) -> bool:
+        """Return True: whether a mixture has rows is asked with `num_rows`."""
+        return True
+
+    @property
+    def num_rows(self) -> int:
+        """The rows of an epoch over all ranks, those that come twice counted twice."""
+        return self._table.plan(self._question).blend.num_rows
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of a row, as NumPy types; what a map makes is known where the map declares it."""
+        return blending.schema(self._table, self._question)
+
+    @property
+    def fingerprint(self) -> str:
+        """A name of the question; equal mixtures have equal names."""
+        sources = [telling.fingerprint(source.table, source.question) for source in self._table.sources]
+        asked = [sources, [id(step.function) for step in self._question.maps], repr(self)]
+        return hashlib.blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
+
+    def explain(self) -> str:
+        """Return what will be handed out of each source, before any data is read.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> print(mix([(example(), 2), (example().limit(3), 1)]).batch(3).explain())
+            penstock.mix([(penstock.open('memory:example'), 2), (penstock.open('memory:example').limit(3), 1)]).batch(3)
+              source 0    2 of every 3 slots; 7 of its 10 rows
+              source 1    1 of every 3 slots; 3 of its 3 rows
+              epoch       10 rows, until the first source would run out
+              ranks       1, 1 lanes; this is rank 0, with 10 rows
+              steps       4 per epoch on this rank, last=uneven
+        """
+        return _explained(self._table, self._question, repr(self))
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether two mixtures ask the same of the same tables."""
+        return isinstance(other, Mixture) and self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        """Return a hash that equal mixtures share."""
+        return hash(self.fingerprint)
+
+    def __repr__(self) -> str:
+        """Return the question as it can be asked again."""
+        mixed, question = self._table, self._question
+        pairs = ", ".join(f"({telling.told(one.table, one.question)}, {one.weight!r})" for one in mixed.sources)
+        said = [f"[{pairs}]", *(f"{name}={value!r}" for name, value in _options(mixed, question).items())]
+        clauses_told = telling.told_clauses(replace(question, shuffle=InOrder(), seed=0))
+        return f"penstock.mix({', '.join(said)}){'.with_source()' * mixed.numbered}{''.join(clauses_told)}"
+
+    def _with(self, **changes: Any) -> Mixture:
+        question = replace(self._question, **changes)
+        blending.check_added(self._table, question)
+        return Mixture(self._table, question)
+
+
+def _options(mixed: Mixed, question: Question) -> dict[str, Any]:
+    """Return the options of `mix` that differ from their defaults."""
+    said = {"stop": (mixed.stop, "first"), "seed": (question.seed, 0)}
+    return {name: value for name, (value, default) in said.items() if value != default}
+
+
+def _explained(mixed: Mixed, question: Question, told: str) -> str:
+    """Return a page that says what is handed out of which source."""
+    planned = mixed.plan(question)
+    blend, kind = planned.blend, "batches" if mixed.batched else "rows"
+    leg = Leg(planned.plan, planned.shuffle, question, Position())
+    lines = {}
+    for number, (part, used) in enumerate(zip(blend.parts, blend.used, strict=True)):
+        share = f"{mixed.shares[number]} of every {blend.pattern.stratum} slots"
+        epochs = f"{used} {kind}, in {blend.epochs(number)} epochs of {part.slots}"
+        lines[f"source {number}"] = f"{share}; {epochs if used > part.slots else f'{used} of its {part.slots} {kind}'}"
+    ends = "until the first source would run out" if mixed.stop == "first" else "until all sources have been handed out whole"
+    lines["epoch"] = f"{blend.num_slots} {kind}, {ends}"
+    share = f"this is rank {question.rank}, with {leg.hand.num_rows} {kind}"
+    lines["ranks"] = f"{question.world_size}, {leg.position.deals[0].lanes} lanes; {share}"
+    lines["steps"] = f"{len(leg.schedule)} per epoch on this rank, last={question.ending}"
+    return "\n".join([told, *(f"  {name:<11} {text}" for name, text in lines.items())])

@@ -1,0 +1,195 @@
+"""Which row groups a reader reads: by directories, filters, indexes and shards, each known by its number in the dataset."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock._engine.footers import read_footers
+from penstock._engine.lots import Lots
+from penstock._engine.question import Question
+from penstock._engine.table import Table
+from penstock.filters import Expr, from_tuples
+from penstock.model import DataFiles, IntArray, Snapshot
+from penstock.petastorm._dataset import StoredDataset
+from penstock.petastorm._indexes import get_row_group_indexes
+from penstock.petastorm.errors import NoDataAvailableError
+from penstock.petastorm.unischema import Unischema
+from penstock.shuffles import RowGroupShuffle
+
+__all__ = ["Asked", "Selection", "selected"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What decides which row groups are read.
+
+    Attributes:
+        predicate: A predicate.
+        selector: A selector.
+        filters: Conditions, as tuples.
+        shard: Which shard this is, and of how many; None where there is one.
+        by_rows: Whether shards have equal numbers of rows, rather than whole row groups.
+        parts: How many parts row groups are cut into.
+        more: Rows of the next part that each part has besides.
+        numbered: Whether the numbers of row groups matter though nothing is chosen by them.
+    """
+
+    predicate: Any = None
+    selector: Any = None
+    filters: Any = None
+    shard: tuple[int, int] | None = None
+    by_rows: bool = False
+    parts: int = 1
+    more: int = 0
+    numbered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Selection:
+    """What is read.
+
+    Attributes:
+        snapshot: The files that are left, and their columns.
+        lots: Their row groups, or parts of them.
+        condition: What rows must fulfil.
+        predicate: The predicate, where rows have yet to be asked about.
+    """
+
+    snapshot: Snapshot
+    lots: Lots
+    condition: Expr | None
+    predicate: Any
+
+
+def selected(dataset: StoredDataset, snapshot: Snapshot, schema: Unischema, asked: Asked) -> Selection:
+    """Return what a reader reads; footers are read of the files that are left only, unless all must be counted.
+
+    Raises:
+        NoDataAvailableError: If there are fewer row groups than shards.
+        ValueError: If an index is not there.
+    """
+    files, predicate = _by_partition(snapshot, schema, asked.predicate)
+    every = snapshot
+    if len(files) < len(snapshot.files):
+        snapshot = replace(snapshot, files=_picked(snapshot.files, files))
+    condition = None
+    if asked.filters:
+        condition = from_tuples(_fitted(asked.filters, snapshot.schema)).bind(snapshot.schema, table=snapshot.table)
+    laid = Table(snapshot=snapshot, filesystem=dataset.fs).laid(Question(condition=condition, shuffle=RowGroupShuffle())).units
+    numbered = asked.numbered or asked.selector is not None or asked.shard is not None
+    begins, total = _numbers(dataset, every, count_all=numbered)
+    lots = Lots(units=laid, ordinal=begins[files[laid.file]] + laid.row_group)
+    stored = dataset.facts.rows
+    if stored is not None:  # files that a summary does not tell of are none of the dataset
+        told = dataset.row_group_counts()[files[laid.file]]
+        lots = lots.picked(np.flatnonzero(laid.row_group < told))
+    if asked.selector is not None:
+        lots = lots.picked(np.flatnonzero(np.isin(lots.ordinal, _selected(dataset, asked.selector))))
+    if asked.shard is not None:
+        lots = _sharded(lots, asked, total)
+    if not len(lots):
+        warnings.warn(
+            "No matching data is available for loading after rowgroup selector were applied and the data was sharded.",
+            UserWarning,
+            stacklevel=4,
+        )
+    if asked.parts > 1:
+        lots = lots.cut(asked.parts, asked.more)
+    return Selection(snapshot=snapshot, lots=lots, condition=condition, predicate=predicate)
+
+
+def _sharded(lots: Lots, asked: Asked, total: int) -> Lots:
+    shard, shards = asked.shard or (0, 1)
+    if asked.by_rows:
+        return lots.shared_out(shard, shards) if 0 <= shard < shards else lots.picked(np.zeros(0, dtype=np.int64))
+    if total < shards:
+        msg = (
+            "Number of row-groups in the dataset must be greater or equal to the number of requested shards. There are "
+            f'{total} row groups and {shards} shards. Use fewer, or shard_by="rows".'
+        )
+        raise NoDataAvailableError(msg)
+    return lots.picked(np.flatnonzero(lots.ordinal % shards == shard))
+
+
+def _by_partition(snapshot: Snapshot, schema: Unischema, predicate: Any) -> tuple[IntArray, Any]:
+    """Return the files that a predicate on directories includes, and the predicate where it is none."""
+    every, partitions = np.arange(len(snapshot.files)), snapshot.files.partitions
+    names = set() if predicate is None else set(predicate.get_fields())
+    if not names or names != set(partitions.column_names):
+        return every, predicate
+    assert len(names) == 1, "Datasets with only a single partition level supported at the moment"  # noqa: S101 - Petastorm's
+    (name,) = names
+    kind = schema.fields[name].numpy_dtype if name in schema.fields else np.str_
+    verdicts: dict[Any, bool] = {}
+    found = []
+    for value in partitions.column(name).to_pylist():
+        if value not in verdicts:
+            verdicts[value] = bool(predicate.do_include({name: None if value is None else kind(value)}))
+        found.append(verdicts[value])
+    return every[np.array(found, dtype=np.bool_)], None
+
+
+def _picked(files: DataFiles, which: IntArray) -> DataFiles:
+    index = pa.array(which)
+    arrays = {name: getattr(files, name)[which] for name in ("size", "rows")}
+    texts = {name: getattr(files, name).take(index) for name in ("path", "stamp")}
+    partitions = files.partitions.take(index) if files.partitions.column_names else files.partitions
+    known = {column.name for column in fields(DataFiles)}
+    assert {*arrays, *texts, "partitions", "ranges", "deletes"} == known  # noqa: S101 - none may be forgotten
+    return DataFiles(**arrays, **texts, partitions=partitions)
+
+
+def _numbers(dataset: StoredDataset, snapshot: Snapshot, *, count_all: bool) -> tuple[IntArray, int]:
+    """Return the number of the first row group of each file, and how many there are; only a guess where nobody asks."""
+    counts = dataset.row_group_counts()
+    unknown = np.flatnonzero(counts < 0)
+    if len(unknown):
+        counts = counts.copy()
+        counts[unknown] = 0
+        if count_all:
+            groups = read_footers(snapshot, unknown.tolist(), [], dataset.fs)
+            counts += np.bincount(groups.file, minlength=len(counts))
+        else:  # any numbers will do that are different
+            counts[unknown] = 1 << 20
+    return np.cumsum(counts) - counts, int(counts.sum())
+
+
+def _selected(dataset: StoredDataset, selector: Any) -> IntArray:
+    """Return the numbers of the row groups that a selector selects."""
+    indexes = get_row_group_indexes(dataset)
+    names = set(selector.get_index_names())
+    missing = names - set(indexes)
+    if missing:
+        msg = (
+            f"Some of required indexes {sorted(names)} are not available in {list(indexes)}. Build them, or use another "
+            "selector."
+        )
+        raise ValueError(msg)
+    return np.array(sorted(selector.select_row_groups(indexes)), dtype=np.int64)
+
+
+def _fitted(filters: Sequence[Any], schema: pa.Schema) -> list[Any]:
+    """Return conditions whose values have the types of their columns, as whole numbers in names of directories have not."""
+    match filters:
+        case [str(name), operator, value]:
+            kind = schema.field(name).type if name in schema.names else None
+            return (name, operator, _value(value, kind))  # type: ignore[return-value] # one of them
+        case [str(), *_]:
+            return tuple(filters)  # type: ignore[return-value] # the same
+    return [_fitted(one, schema) for one in filters]
+
+
+def _value(value: Any, kind: pa.DataType | None) -> Any:
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_value(one, kind) for one in value]
+    if kind is not None and pa.types.is_integer(kind) and isinstance(value, str):
+        return int(value)
+    if kind is not None and pa.types.is_string(kind) and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return value

@@ -1,0 +1,106 @@
+"""What Petastorm stores with a dataset: `petastorm.etl.dataset_metadata`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from penstock._engine.footers import read_footers
+from penstock.errors import DataError
+from penstock.formats.petastorm import ROW_GROUPS_KEY, UNISCHEMA_KEY
+from penstock.petastorm._dataset import Piece, StoredDataset, opened
+from penstock.petastorm.unischema import Unischema
+
+__all__ = [
+    "ROW_GROUPS_PER_FILE_KEY",
+    "UNISCHEMA_KEY",
+    "PetastormMetadataError",
+    "PetastormMetadataGenerationError",
+    "get_schema",
+    "get_schema_from_dataset_url",
+    "infer_or_load_unischema",
+    "load_row_groups",
+]
+
+ROW_GROUPS_PER_FILE_KEY = ROW_GROUPS_KEY
+
+
+class PetastormMetadataError(Exception):
+    """What Petastorm stores with a dataset is not there, or cannot be read."""
+
+
+class PetastormMetadataGenerationError(Exception):
+    """What Petastorm stores with a dataset could not be written."""
+
+
+def as_dataset(dataset: Any) -> StoredDataset:
+    """Return a dataset of ours for one of pyarrow's."""
+    if isinstance(dataset, StoredDataset):
+        return dataset
+    filesystem = getattr(dataset, "fs", None) or getattr(dataset, "filesystem", None)
+    paths = getattr(dataset, "paths", None) or getattr(dataset, "_base_dir", None) or dataset.files
+    paths = paths[0] if isinstance(paths, list) and len(paths) == 1 else paths
+    return opened(paths, filesystem=filesystem)
+
+
+def get_schema(dataset: Any) -> Unischema:
+    """Return the schema that is stored with a dataset.
+
+    Raises:
+        PetastormMetadataError: If there is none.
+    """
+    found = as_dataset(dataset)
+    if found.common_metadata is None:
+        msg = (
+            f"Could not find _common_metadata file in {found.place.url}. Use materialize_dataset(..) in "
+            "petastorm.etl.dataset_metadata to write it, or make_batch_reader to read the files as they are."
+        )
+        raise PetastormMetadataError(msg)
+    if not found.is_petastorm:
+        msg = (
+            f"Could not find the unischema in the dataset common metadata file of {found.place.url}. Please provide or "
+            "generate dataset with the unischema attached, or use make_batch_reader to read the files as they are."
+        )
+        raise PetastormMetadataError(msg)
+    try:
+        return found.schema
+    except DataError as error:
+        raise PetastormMetadataError(str(error)) from error
+
+
+def get_schema_from_dataset_url(
+    dataset_url_or_urls: Any,
+    hdfs_driver: str = "libhdfs3",  # noqa: ARG001 - one driver is left, and pyarrow finds it
+    storage_options: Any = None,
+    filesystem: Any = None,
+) -> Unischema:
+    """Return the schema that is stored with the dataset at a URL.
+
+    Raises:
+        PetastormMetadataError: If there is none.
+        OSError: If nothing lies there.
+        ValueError: If the URL has no scheme.
+    """
+    return get_schema(opened(dataset_url_or_urls, storage_options, filesystem))
+
+
+def infer_or_load_unischema(dataset: Any) -> Unischema:
+    """Return the schema that is stored with a dataset, or else the one that follows from its columns."""
+    return as_dataset(dataset).schema
+
+
+def load_row_groups(dataset: Any) -> list[Piece]:
+    """Return the row groups of a dataset in order: files by path, and in each its row groups one after the other."""
+    found = as_dataset(dataset)
+    counts = found.row_group_counts().copy()
+    unknown = np.flatnonzero(counts < 0)
+    if len(unknown):
+        groups = read_footers(found.raw, unknown.tolist(), [], found.fs)
+        counts[unknown] = 0
+        counts += np.bincount(groups.file, minlength=len(counts))
+    return [
+        Piece(piece.path, found.fs, number, piece.partition_keys)
+        for piece, count in zip(found.pieces, counts.tolist(), strict=True)
+        for number in range(count)
+    ]

@@ -1,0 +1,180 @@
+"""A cache in files of this machine: `petastorm.local_disk_cache`. Nothing in it is pickled."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock._engine.crossing import Parcel
+from penstock._engine.objects import StaysHereError, objects_in, pack_objects
+from penstock.petastorm.cache import CacheBase
+
+__all__ = ["LocalDiskCache"]
+
+ROWS_TO_FIT = 5
+LENGTH = 8
+"""Bytes that say how long what tells of a value is."""
+
+
+class LocalDiskCache(CacheBase):
+    """Keeps Arrow tables, arrays and plain values in a directory, as many as fit.
+
+    Args:
+        path: The directory.
+        size_limit_bytes: What all of it may take.
+        expected_row_size_bytes: What one value takes, about.
+        shards: A number that the limit must be enough for.
+        cleanup: Whether the directory is deleted when the cache is cleaned up.
+        settings: `eviction_policy="none"` to keep what was stored first; by default what was stored first goes first.
+
+    Raises:
+        ValueError: If the limit is too small to be of use.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        size_limit_bytes: int,
+        expected_row_size_bytes: int,
+        shards: int = 6,
+        cleanup: bool = True,
+        **settings: Any,
+    ) -> None:
+        """Make the directory."""
+        self._keeps = settings.get("eviction_policy", "least-recently-stored") == "none"
+        if not self._keeps and size_limit_bytes / shards < ROWS_TO_FIT * expected_row_size_bytes:
+            msg = (
+                "Condition 'size_limit_bytes / shards < 5 * expected_row_size_bytes' needs to hold, otherwise, newly added "
+                f"cached values might end up being immediately evicted. Got {size_limit_bytes}, {shards} and "
+                f"{expected_row_size_bytes}: give a larger limit."
+            )
+            raise ValueError(msg)
+        self._path, self._limit, self._cleanup = Path(path), size_limit_bytes, cleanup
+        self._path.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs."""
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make it again."""
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+    def get(self, key: Any, fill_cache_func: Callable[[], Any]) -> Any:
+        """Return what is kept under a key; where nothing is, what a function makes, which is kept if it can be."""
+        name = hashlib.blake2b(repr(key).encode(), digest_size=20).hexdigest()
+        found = self._read(name)
+        if found is not None:
+            return found
+        value = fill_cache_func()
+        if value is not None:
+            self._write(name, value)
+        return value
+
+    def cleanup(self) -> None:
+        """Delete the directory, where that was asked for; it may be called again."""
+        if not self._cleanup or not self._path.exists():
+            return
+        try:
+            shutil.rmtree(self._path)
+        except OSError as error:
+            print(f"Error during rmtree: {error}")  # noqa: T201 - as Petastorm does
+
+    def size(self) -> int:
+        """Return the bytes that are kept."""
+        return sum(size for _, size, _ in self._entries())
+
+    def _entries(self) -> list[tuple[float, int, Path]]:
+        """Return what is kept, oldest first."""
+        found = []
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(self._path):
+                with contextlib.suppress(OSError):
+                    info = entry.stat()
+                    found.append((info.st_mtime, info.st_size, Path(entry.path)))
+        return sorted(found)
+
+    def _read(self, name: str) -> Any:
+        """Return what a file holds; None where there is none."""
+        table = self._path / f"{name}.arrow"
+        try:
+            if table.exists():
+                with pa.memory_map(str(table)) as source:
+                    return pa.ipc.open_file(source).read_all()
+            data = (self._path / f"{name}.values").read_bytes()
+            size = int.from_bytes(data[:LENGTH], "little")
+            told = json.loads(data[LENGTH : LENGTH + size])
+            memory, at = [], LENGTH + size
+            for length in told["blocks"]:
+                memory.append(np.frombuffer(bytearray(data[at : at + length]), np.uint8))
+                at += length
+            return objects_in(told["value"], memory)[0]
+        except (OSError, ValueError, KeyError, pa.ArrowException):
+            return None
+
+    def _write(self, name: str, value: Any) -> None:
+        """Keep a value; what cannot be kept is not."""
+        try:
+            ending, parts = _parts(value)
+        except StaysHereError:
+            return
+        size = sum(len(part) for part in parts)
+        with self._lock:
+            if not self._make_room(size):
+                return
+            with contextlib.suppress(OSError):
+                handle, temporary = tempfile.mkstemp(dir=self._path, suffix=".tmp")
+                with os.fdopen(handle, "wb") as target:
+                    for part in parts:
+                        target.write(part)
+                Path(temporary).replace(self._path / f"{name}{ending}")
+
+    def _make_room(self, size: int) -> bool:
+        """Return whether a value of some bytes may be kept, after others that are older have gone."""
+        entries = self._entries()
+        used = sum(length for _, length, _ in entries)
+        if self._keeps:
+            return used < self._limit
+        for _, length, path in entries:
+            if used + size <= self._limit:
+                break
+            with contextlib.suppress(OSError):
+                path.unlink()
+            used -= length
+        return used + size <= self._limit
+
+
+def _parts(value: Any) -> tuple[str, list[Any]]:
+    """Return how a value's file ends, and its bytes."""
+    if isinstance(value, pa.Table):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, value.schema) as writer:
+            writer.write_table(value)
+        return ".arrow", [memoryview(sink.getvalue()).cast("B")]
+    parcel = Parcel()
+    told = pack_objects([value], parcel)
+    blocks = [_block(buffers, size) for buffers, size in parcel.blocks]
+    head = json.dumps({"value": told, "blocks": [len(block) for block in blocks]}).encode()
+    return ".values", [len(head).to_bytes(LENGTH, "little"), head, *blocks]
+
+
+def _block(buffers: list[tuple[int, Any]], size: int) -> bytes:
+    """Return the bytes of a block."""
+    found = bytearray(size)
+    for at, buffer in buffers:
+        data = buffer.tobytes() if isinstance(buffer, np.ndarray) else bytes(buffer)
+        found[at : at + len(data)] = data
+    return bytes(found)

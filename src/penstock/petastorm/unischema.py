@@ -1,0 +1,329 @@
+"""Schemas of `petastorm.unischema`: fields with a NumPy type, a shape and a codec, and the rows they make."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import OrderedDict, namedtuple
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.petastorm._spark_types import pyspark_types
+
+__all__ = [
+    "Unischema",
+    "UnischemaField",
+    "dict_to_spark_row",
+    "insert_explicit_nulls",
+    "match_unischema_fields",
+]
+
+_UNISCHEMA_FIELD_ORDER = "preserve_input_order"
+"""The order of fields: as they were given, or `alphabetical`, as it once was."""
+
+_ROWS: dict[tuple[str, tuple[str, ...]], Any] = {}
+"""Types of rows. Readers of one schema share a type, since TensorFlow compares them by it."""
+
+SPARK_SCALARS = {
+    np.int8: "ByteType",
+    np.uint8: "ShortType",
+    np.int16: "ShortType",
+    np.uint16: "IntegerType",
+    np.int32: "IntegerType",
+    np.int64: "LongType",
+    np.float32: "FloatType",
+    np.float64: "DoubleType",
+    np.bytes_: "StringType",
+    np.str_: "StringType",
+    np.bool_: "BooleanType",
+}
+"""What Spark stores a single value as, where a field has no codec."""
+
+ARROW_SCALARS: dict[pa.DataType, Any] = {
+    pa.int8(): np.int8,
+    pa.uint8(): np.uint8,
+    pa.int16(): np.int16,
+    pa.int32(): np.int32,
+    pa.int64(): np.int64,
+    pa.float32(): np.float32,
+    pa.float64(): np.float64,
+    pa.bool_(): np.bool_,
+    pa.string(): np.str_,
+    pa.binary(): np.bytes_,
+    pa.date32(): np.datetime64,
+    pa.date64(): np.datetime64,
+}
+"""What columns of plain Parquet are."""
+
+
+class UnischemaField(NamedTuple):
+    """A field: its name, the NumPy type of its values, the shape of one, what stores it, and whether it may be None.
+
+    Two fields are equal whatever their codecs are.
+    """
+
+    name: str
+    numpy_dtype: Any
+    shape: tuple[int | None, ...]
+    codec: Any = None
+    nullable: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether another field holds the same values."""
+        if not isinstance(other, UnischemaField):
+            return NotImplemented
+        return _identity(self) == _identity(other)
+
+    def __ne__(self, other: object) -> bool:
+        """Return whether another field holds other values."""
+        return not self == other
+
+    def __hash__(self) -> int:
+        """Return a hash that equal fields share."""
+        return hash(_identity(self))
+
+
+def _identity(field: UnischemaField) -> tuple[Any, ...]:
+    return field.name, field.numpy_dtype, field.shape, field.nullable
+
+
+class Unischema:
+    """A schema: named fields in their order, each also an attribute.
+
+    Args:
+        name: What it is called; types of rows have that name.
+        fields: The fields.
+    """
+
+    def __init__(self, name: str, fields: Iterable[Any]) -> None:
+        """Store the fields."""
+        self._name = name
+        found = list(fields)
+        if _UNISCHEMA_FIELD_ORDER == "alphabetical":
+            found.sort(key=lambda field: field.name)
+        self._fields: OrderedDict[str, Any] = OrderedDict((field.name, field) for field in found)
+        for field in found:
+            if hasattr(self, field.name):
+                warnings.warn(
+                    f"Can not create dynamic property {field.name} because it conflicts with an existing property of "
+                    f"Unischema. Find the field with schema.fields[{field.name!r}].",
+                    UserWarning,
+                    stacklevel=2,
+                )
+            else:
+                setattr(self, field.name, field)
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse an attribute that there is not."""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def fields(self) -> OrderedDict[str, Any]:
+        """The fields by name, in their order."""
+        return self._fields
+
+    def create_schema_view(self, fields: Iterable[Any]) -> Unischema:
+        """Return a schema of some of the fields: those given first, then those that regular expressions match.
+
+        Raises:
+            ValueError: If a field is not one of this schema, or something is neither.
+        """
+        given = list(fields)
+        patterns = [field for field in given if isinstance(field, str)]
+        chosen = []
+        for field in given:
+            if isinstance(field, str):
+                continue
+            if not isinstance(field, tuple):
+                msg = (
+                    "Elements of fields must be either a string (regular expressions) or an instance of UnischemaField. "
+                    f"Got {field!r}."
+                )
+                raise ValueError(msg)  # noqa: TRY004 - the type that Petastorm raises
+            name = str(getattr(field, "name", field[0] if field else ""))
+            if name not in self._fields:
+                raise ValueError(f"field {field} does not belong to the schema {self}")
+            chosen.append(self._fields[name])
+        chosen += match_unischema_fields(self, patterns)
+        return Unischema(f"{self._name}_view", OrderedDict((field.name, field) for field in chosen).values())
+
+    def as_spark_schema(self) -> Any:
+        """Return the schema as Spark has it.
+
+        Raises:
+            ValueError: If a field has no codec and Spark no type for it.
+        """
+        types = pyspark_types("Unischema.as_spark_schema")
+        return types.StructType(
+            [types.StructField(field.name, _spark_type(field, types), field.nullable) for field in self._fields.values()]
+        )
+
+    def make_namedtuple(self, **values: Any) -> Any:
+        """Return a row of values."""
+        return self._get_namedtuple()(**values)
+
+    def make_namedtuple_tf(self, *args: Any, **values: Any) -> Any:
+        """Return a row of tensors."""
+        return self._get_namedtuple()(*args, **values)
+
+    def _get_namedtuple(self) -> Any:
+        """Return the type of rows."""
+        return row_type(self._name, tuple(self._fields))
+
+    @classmethod
+    def from_arrow_schema(cls, parquet_dataset: Any, omit_unsupported_fields: bool = True) -> Unischema:
+        """Return the schema of plain Parquet: columns that directories name first, then those of the first file.
+
+        Raises:
+            ValueError: If a column has a type that has no counterpart, unless those are to be left out.
+        """
+        arrow = parquet_dataset.pieces[0].get_metadata().schema.to_arrow_schema()
+        partitions = [(part.name, part.dictionary.type) for part in (parquet_dataset.partitions or ())]
+        return inferred(partitions, arrow, omit_unsupported_fields=omit_unsupported_fields)
+
+    def __str__(self) -> str:
+        """Return its fields, one to a line."""
+        lines = [
+            f"  {type(field).__name__}('{field.name}', {getattr(field.numpy_dtype, '__name__', field.numpy_dtype)}, "
+            f"{field.shape}, {field.codec}, {field.nullable}),\n"
+            for field in self._fields.values()
+        ]
+        return f"Unischema({self._name}, [\n{''.join(lines)}])"
+
+    def __repr__(self) -> str:
+        """Return its fields."""
+        return str(self)
+
+
+def row_type(name: str, fields: tuple[str, ...]) -> Any:
+    """Return the type of rows with some fields; for the same name and fields always the same one."""
+    found = _ROWS.get((name, fields))
+    if found is None:
+        made = namedtuple(f"{name}_view", fields)  # type: ignore[misc] # noqa: PYI024 - the fields are those of a file
+        found = _ROWS.setdefault((name, fields), made)
+    return found
+
+
+def inferred(partitions: Sequence[tuple[str, pa.DataType]], arrow: pa.Schema, *, omit_unsupported_fields: bool) -> Unischema:
+    """Return the schema of columns that directories name, and of those of files."""
+    found = []
+    for name, kind in partitions:
+        if kind not in (pa.string(), pa.int64()):
+            raise RuntimeError(f"Partition column {name!r} is {kind}. Text or whole numbers were expected.")
+        found.append(UnischemaField(name, np.str_ if kind == pa.string() else np.int64, (), None, nullable=False))
+    names = {field.name for field in found}
+    for column in arrow:
+        if column.name in names:
+            continue
+        dtype, shape = _inferred_type(column, omit_unsupported_fields=omit_unsupported_fields)
+        if dtype is not None:
+            found.append(UnischemaField(column.name, dtype, shape, None, column.nullable))
+    return Unischema("inferred_schema", found)
+
+
+_SCALAR: tuple[int | None, ...] = ()
+
+
+def _inferred_type(column: pa.Field, *, omit_unsupported_fields: bool) -> tuple[Any, tuple[int | None, ...]]:
+    """Return the NumPy type and the shape of a column; no type for one that is left out."""
+    kind, shape = column.type, _SCALAR
+    if pa.types.is_list(kind):
+        if pa.types.is_nested(kind.value_type):
+            warnings.warn(
+                f"[ARROW-1644] Ignoring unsupported structure {kind} for field {column.name!r}", UserWarning, stacklevel=5
+            )
+            return None, ()
+        kind, shape = kind.value_type, (None,)
+    dtype = ARROW_SCALARS.get(kind)
+    if dtype is None and (pa.types.is_timestamp(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind)):
+        dtype = np.datetime64 if pa.types.is_timestamp(kind) else Decimal if pa.types.is_decimal(kind) else np.bytes_
+    if dtype is None:
+        msg = f"Cannot auto-create unischema due to unsupported column type {kind}, of field {column.name!r}."
+        if not omit_unsupported_fields:
+            raise ValueError(msg)
+        warnings.warn(f"Column {column.name!r} has an unsupported type {kind}, and is left out.", UserWarning, stacklevel=5)
+    return dtype, shape
+
+
+def _spark_type(field: Any, types: Any) -> Any:
+    """Return what Spark stores a field as."""
+    if field.codec is not None:
+        return field.codec.spark_dtype()
+    if field.shape:
+        msg = f"Field {field.name} has codec set to None, and the shape {field.shape}. Only single values need no codec."
+        raise ValueError(msg)
+    kind = np.dtype(field.numpy_dtype).type if not isinstance(field.numpy_dtype, type) else field.numpy_dtype
+    if kind not in SPARK_SCALARS:
+        raise ValueError(
+            f"Was not able to map type {field.numpy_dtype} of field {field.name} to a type of Spark. Give a codec."
+        )
+    return getattr(types, SPARK_SCALARS[kind])()
+
+
+def dict_to_spark_row(unischema: Unischema, row_dict: Mapping[str, Any]) -> Any:
+    """Return a row as Spark writes it: checked against a schema, and encoded by its codecs.
+
+    Raises:
+        ValueError: If a field is missing, unknown, or None where that may not be.
+    """
+    assert isinstance(unischema, Unischema), "dict_to_spark_row takes a Unischema first, and then a row"  # noqa: S101
+    pyspark_types("dict_to_spark_row")
+    from pyspark import Row
+
+    given = dict(row_dict)
+    insert_explicit_nulls(unischema, given)
+    if set(given) != set(unischema.fields):
+        msg = (
+            f"Dictionary fields {', '.join(sorted(given))} do not match schema fields {', '.join(sorted(unischema.fields))}. "
+            "Give a value for each."
+        )
+        raise ValueError(msg)
+    encoded = [_encoded(field, given[name]) for name, field in unischema.fields.items()]
+    return Row(*unischema.fields)(*encoded)
+
+
+def _encoded(field: Any, value: Any) -> Any:
+    """Return a value as it is stored."""
+    if value is None:
+        if not field.nullable:
+            raise ValueError(f"Field {field.name} is not nullable, and its value is None.")
+        return None
+    if field.codec is not None:
+        return field.codec.encode(field, value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def insert_explicit_nulls(unischema: Unischema, row_dict: dict[str, Any]) -> None:
+    """Add None for each field that a row does not have and need not.
+
+    Raises:
+        ValueError: If a field is missing that may not be None.
+    """
+    for name, field in unischema.fields.items():
+        if name in row_dict:
+            continue
+        if not field.nullable:
+            raise ValueError(f"Field {name} is not found in the row, and is not nullable. Give a value.")
+        row_dict[name] = None
+
+
+def match_unischema_fields(schema: Unischema, field_regex: Sequence[str]) -> list[Any]:
+    """Return the fields whose whole names match one of some regular expressions, in the order of the schema."""
+    if not field_regex:
+        return []
+    fields = list(schema.fields.values())
+    found = [field for field in fields if any(re.fullmatch(pattern, field.name) for pattern in field_regex)]
+    once = [field for field in fields if any(re.match(pattern, field.name) for pattern in field_regex)]
+    if len(once) != len(found):
+        differing = sorted({field.name for field in once} - {field.name for field in found})
+        warnings.warn(
+            "schema_fields behavior has changed. Now, regular expressions must match whole names. Fields that are no longer "
+            f"matched: {', '.join(differing)}",
+            UserWarning,
+            stacklevel=2,
+        )
+    return found

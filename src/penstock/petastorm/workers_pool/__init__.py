@@ -1,0 +1,17 @@
+"""Pools of `petastorm.workers_pool`: what works on row groups."""
+
+from __future__ import annotations
+
+__all__ = ["EmptyResultError", "TimeoutWaitingForResultError", "VentilatedItemProcessedMessage"]
+
+
+class EmptyResultError(Exception):
+    """There is nothing more to come from a pool."""
+
+
+class TimeoutWaitingForResultError(Exception):
+    """A pool has made nothing for too long."""
+
+
+class VentilatedItemProcessedMessage:
+    """Says that an item that was given to a pool has been worked on."""

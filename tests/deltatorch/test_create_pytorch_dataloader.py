@@ -1,0 +1,390 @@
+"""DeltaTorch's front door: what it promised is kept, and each of its weaknesses is mended."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.errors import ArgumentError, ColumnNotFoundError, DataError, FilterError
+
+torch = pytest.importorskip("torch")
+deltalake = pytest.importorskip("deltalake")
+door = pytest.importorskip("penstock.deltatorch")
+skipping = pytest.importorskip("penstock.deltatorch.skip_batch_deltadataset")
+DataLoader, FieldSpec = torch.utils.data.DataLoader, door.FieldSpec
+create_pytorch_dataloader, IDBasedDeltaDataset = door.create_pytorch_dataloader, door.IDBasedDeltaDataset
+
+pytestmark = pytest.mark.torch
+
+ROWS = 789
+FIELDS = [FieldSpec("id"), FieldSpec("text")]
+
+
+def news(path: Path, *, first: int = 0, step: int = 1, **options: Any) -> str:
+    """Write a table of ids, texts and a boolean partition, and return where."""
+    ids = list(range(first, first + ROWS * step, step))
+    table = pa.table(
+        {
+            "id": pa.array(ids, pa.int32()),
+            "text": [f"news {one}" for one in ids],
+            "filter_fld": [at % 3 == 0 for at in range(ROWS)],
+            "score": pa.array(ids, pa.float32()),
+        }
+    )
+    deltalake.write_deltalake(str(path), table, partition_by=["filter_fld"], **options)
+    return str(path)
+
+
+def ids(batches: Any) -> list[int]:
+    """Return the ids of all batches."""
+    return [one for batch in batches for one in batch["id"].tolist()]
+
+
+def test_a_table_is_read_in_batches_with_an_exact_length(tmp_path: Path) -> None:
+    """A loader is torch's class, has DeltaTorch's attributes, and yields every row once."""
+    loader = create_pytorch_dataloader(news(tmp_path / "t"), "id", FIELDS)
+    batches = list(loader)
+
+    assert isinstance(loader, DataLoader)
+    assert (len(loader), len(batches), len(loader.dataset), loader.batch_size) == (25, 25, ROWS, 32)
+    assert sorted(ids(batches)) == list(range(ROWS))
+    assert batches[0]["text"] == [f"news {one}" for one in batches[0]["id"].tolist()]
+
+
+@pytest.mark.parametrize(("first", "step"), [(1, 1), (0, 7), (-5, 3)], ids=["from 1", "gaps", "negative"])
+def test_ids_may_be_any(tmp_path: Path, first: int, step: int) -> None:
+    """Ids from 1 or with gaps lose no row, on any rank."""
+    path = news(tmp_path / "t", first=first, step=step)
+    parts = [
+        create_pytorch_dataloader(path, "id", FIELDS, use_fixed_rank=True, rank=rank, num_ranks=3, batch_size=1)
+        for rank in range(3)
+    ]
+
+    assert {one for part in parts for one in ids(part)} == set(range(first, first + ROWS * step, step))
+
+
+def test_the_id_may_be_left_out(tmp_path: Path) -> None:
+    """Rows are dealt by the files' own counts, without a column of ids; without fields, all columns come."""
+    loader = create_pytorch_dataloader(news(tmp_path / "t"))
+
+    assert sorted(ids(loader)) == list(range(ROWS))
+    assert list(next(iter(loader))) == ["id", "text", "filter_fld", "score"]
+
+
+def test_an_id_that_is_named_exists(tmp_path: Path) -> None:
+    """A name that is wrong is told, with the right one."""
+    with pytest.raises(ColumnNotFoundError, match=r"Column 'idd' is not in the table\. .* Did you mean 'id'\?"):
+        create_pytorch_dataloader(news(tmp_path / "t"), "idd", FIELDS)
+
+
+@pytest.mark.parametrize("value", ["true", "True", True])
+def test_a_partition_filter_gives_exactly_that_partition(tmp_path: Path, value: object) -> None:
+    """A filter decides the rows and the length, its value given as text or as a value."""
+    loader = create_pytorch_dataloader(news(tmp_path / "t"), "id", FIELDS, [("filter_fld", "=", value)])
+
+    assert sorted(ids(loader)) == list(range(0, ROWS, 3))
+    assert len(loader) == math.ceil(ROWS / 3 / 32)
+
+
+def test_a_partition_filter_knows_other_operators(tmp_path: Path) -> None:
+    """Lists, and several conditions, are read as Delta's readers do."""
+    path = news(tmp_path / "t")
+    loader = create_pytorch_dataloader(path, None, FIELDS, [("filter_fld", "in", ["false"]), ("id", "<", "10")])
+
+    assert sorted(ids(loader)) == [1, 2, 4, 5, 7, 8]
+
+
+def test_a_partition_filter_that_is_none_is_refused(tmp_path: Path) -> None:
+    """What is no list of conditions is told."""
+    path = news(tmp_path / "t")
+
+    with pytest.raises(FilterError, match=r"partition_filter=\['x'\] was given\. A list of \(column, operator, value\)"):
+        create_pytorch_dataloader(path, None, FIELDS, ["x"])
+    with pytest.raises(ColumnNotFoundError, match="Column 'split' is not in the table"):
+        create_pytorch_dataloader(path, None, FIELDS, [("split", "=", "train")])
+
+
+def test_a_version_and_a_filter_go_together(tmp_path: Path) -> None:
+    """An older version is filtered like the newest."""
+    path = news(tmp_path / "t")
+    deltalake.write_deltalake(path, pa.table({"id": pa.array([9000], pa.int32())}), mode="append", schema_mode="merge")
+    loader = create_pytorch_dataloader(path, "id", FIELDS, [("filter_fld", "=", "false")], version=0)
+
+    assert len(ids(loader)) == ROWS - len(range(0, ROWS, 3))
+    assert 9000 not in ids(loader)
+
+
+def test_a_commit_meanwhile_changes_nothing(tmp_path: Path) -> None:
+    """The version is pinned when the loader is made, for all epochs and workers."""
+    path = news(tmp_path / "t")
+    loader = create_pytorch_dataloader(path, "id", FIELDS)
+    deltalake.DeltaTable(path).delete("id < 100")
+
+    assert sorted(ids(loader)) == list(range(ROWS))
+
+
+def test_deleted_rows_are_gone(tmp_path: Path) -> None:
+    """A table may enable deletion vectors, and rows that were deleted do not come."""
+    path = news(tmp_path / "t", configuration={"delta.enableDeletionVectors": "true"})
+    deltalake.DeltaTable(path).delete("id % 2 = 0")
+    loader = create_pytorch_dataloader(path, "id", FIELDS)
+
+    assert sorted(ids(loader)) == list(range(1, ROWS, 2))
+    assert len(loader.dataset) == len(range(1, ROWS, 2))
+
+
+def test_statistics_are_not_needed(tmp_path: Path) -> None:
+    """A table whose log counts no rows has a length too."""
+    path = news(tmp_path / "t", configuration={"delta.dataSkippingNumIndexedCols": "0"})
+
+    assert len(create_pytorch_dataloader(path, "id", FIELDS)) == 25
+
+
+def test_shuffling_is_seeded_and_real(tmp_path: Path) -> None:
+    """Orders differ from epoch to epoch and by seed, are the same again, and mix the rows of all files."""
+    path = news(tmp_path / "t")
+    loaders = [create_pytorch_dataloader(path, "id", FIELDS, shuffle=True, seed=seed) for seed in (1, 1, 2)]
+    first, second = ids(loaders[0]), ids(loaders[0])
+    head = first[:64]
+
+    assert sorted(first) == sorted(second) == list(range(ROWS))
+    assert first not in (second, sorted(first), ids(loaders[2]))
+    assert first == ids(loaders[1])
+    assert 0 < sum(one % 3 == 0 for one in head) < len(head)
+
+
+def test_a_generator_gives_the_seed(tmp_path: Path) -> None:
+    """Torch's generator decides the order where one is given."""
+    path = news(tmp_path / "t")
+    orders = [
+        ids(create_pytorch_dataloader(path, "id", FIELDS, shuffle=True, generator=torch.Generator().manual_seed(seed)))
+        for seed in (5, 5, 6)
+    ]
+
+    assert orders[0] == orders[1]
+    assert orders[0] != orders[2]
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 5])
+@pytest.mark.parametrize("drop", [False, True])
+def test_ranks_get_equal_numbers_of_batches(tmp_path: Path, ranks: int, *, drop: bool) -> None:
+    """All ranks take as many steps; together they read every row, or drop less than one global batch."""
+    path = news(tmp_path / "t")
+    parts = [
+        create_pytorch_dataloader(path, "id", FIELDS, use_fixed_rank=True, rank=rank, num_ranks=ranks, drop_last=drop)
+        for rank in range(ranks)
+    ]
+    found = [list(part) for part in parts]
+    missing = set(range(ROWS)) - {one for batches in found for one in ids(batches)}
+
+    assert {len(batches) for batches in found} == {len(parts[0])}
+    assert len(parts[0]) == (ROWS // (32 * ranks) if drop else math.ceil(math.ceil(ROWS / ranks) / 32))
+    assert {len(batch["id"]) for batches in found for batch in batches} == {32}
+    assert len(missing) < (32 * ranks if drop else 1)
+
+
+def test_ranks_that_would_count_for_nothing_are_refused(tmp_path: Path) -> None:
+    """Numbers of ranks are used or refused, never ignored."""
+    path = news(tmp_path / "t")
+
+    with pytest.raises(ArgumentError, match=r"without use_fixed_rank=True, so that all rows would be read"):
+        create_pytorch_dataloader(path, "id", FIELDS, rank=0, num_ranks=2)
+    with pytest.raises(ArgumentError, match=r"use_fixed_rank=True was given with rank=None and num_ranks=2"):
+        create_pytorch_dataloader(path, "id", FIELDS, use_fixed_rank=True, num_ranks=2)
+
+
+def test_drop_last_drops_what_fills_no_batch(tmp_path: Path) -> None:
+    """Without other ranks the last batch is smaller, or left out."""
+    path = news(tmp_path / "t")
+
+    assert len(list(create_pytorch_dataloader(path, "id", FIELDS))[-1]["id"]) == ROWS % 32
+    assert len(list(create_pytorch_dataloader(path, "id", FIELDS, drop_last=True))) == ROWS // 32
+
+
+def test_numbers_have_the_types_that_torch_makes_of_pythons(tmp_path: Path) -> None:
+    """Whole numbers are of 64 bits and others doubles, as DeltaTorch's users expect of labels."""
+    batch = next(iter(create_pytorch_dataloader(news(tmp_path / "t"))))
+
+    assert (batch["id"].dtype, batch["score"].dtype, batch["filter_fld"].dtype) == (torch.int64, torch.float64, torch.bool)
+
+
+def values(path: Path, columns: dict[str, Any]) -> str:
+    """Write a small table, and return where."""
+    deltalake.write_deltalake(str(path), pa.table(columns))
+    return str(path)
+
+
+def test_values_are_decoded_and_transformed(tmp_path: Path) -> None:
+    """Bytes become arrays of any shape and type, images are opened, transforms see Python's values, targets replace sources."""
+    image = pytest.importorskip("PIL.Image")
+    sink = io.BytesIO()
+    image.fromarray(np.arange(16, dtype="uint8").reshape(4, 4)).save(sink, format="PNG")
+    numbers = np.arange(6, dtype="<f4")
+    path = values(tmp_path / "t", {"a": [numbers.tobytes()] * 3, "p": [sink.getvalue()] * 3, "n": [1, 2, 3]})
+    seen: list[type] = []
+
+    def doubled(value: int) -> int:
+        seen.append(type(value))
+        return value * 2
+
+    fields = [
+        FieldSpec("a", decode_numpy_and_apply_shape=(3, 2, 1), dtype=np.float32, target_name="array"),
+        FieldSpec("a", decode_numpy_and_apply_shape=[-1], target_name="octets"),
+        FieldSpec("p", load_image_using_pil=True, transform=np.array, target_name="picture"),
+        FieldSpec("n", transform=doubled),
+    ]
+    batch = next(iter(create_pytorch_dataloader(path, "n", fields)))
+
+    assert list(batch) == ["array", "octets", "picture", "n"]
+    assert torch.equal(batch["array"][1], torch.from_numpy(numbers.reshape(3, 2, 1)))
+    assert (batch["octets"].shape, batch["octets"].dtype) == ((3, 24), torch.uint8)
+    assert batch["picture"][2].flatten().tolist() == list(range(16))
+    assert (batch["n"].tolist(), set(seen)) == ([2, 4, 6], {int})
+
+
+def test_nulls_reach_transforms_or_are_told(tmp_path: Path) -> None:
+    """A null is None for a transform, stays None through decoding, and is an error with a remedy where it would be collated."""
+    path = values(tmp_path / "t", {"n": [1, None, 3], "b": [b"a", None, b"c"]})
+    fields = [FieldSpec("n", transform=lambda value: -1 if value is None else value)]
+    decoded = FieldSpec("b", decode_numpy_and_apply_shape=(1,), transform=lambda value: 0 if value is None else int(value[0]))
+
+    assert next(iter(create_pytorch_dataloader(path, "n", [*fields, decoded])))["n"].tolist() == [1, -1, 3]
+    assert next(iter(create_pytorch_dataloader(path, None, [decoded])))["b"].tolist() == [97, 0, 99]
+    with pytest.raises(DataError, match=r"Column 'n' has a null, of which no batch can be made\. .* turns None into a value"):
+        next(iter(create_pytorch_dataloader(path, None, [FieldSpec("n")])))
+
+
+def test_lists_become_tensors(tmp_path: Path) -> None:
+    """Lists of one length are stacked; others stay apart."""
+    path = values(tmp_path / "t", {"same": [[1.0, 2.0]] * 2, "other": [[1], [2, 3]]})
+    batch = next(iter(create_pytorch_dataloader(path)))
+
+    assert batch["same"].tolist() == [[1.0, 2.0], [1.0, 2.0]]
+    assert [one.tolist() for one in batch["other"]] == [[1], [2, 3]]
+
+
+def test_two_fields_of_one_name_are_refused(tmp_path: Path) -> None:
+    """A result would hide another."""
+    with pytest.raises(ArgumentError, match=r"Two fields are called 'id'\. .* another target_name"):
+        create_pytorch_dataloader(news(tmp_path / "t"), "id", [FieldSpec("id"), FieldSpec("score", target_name="id")])
+
+
+def test_a_collate_function_gets_samples(tmp_path: Path) -> None:
+    """A batch is whatever the function returns."""
+    loader = create_pytorch_dataloader(
+        news(tmp_path / "t"), "id", FIELDS, collate_fn=lambda rows: (len(rows), [row["text"] for row in rows])
+    )
+    found = list(loader)
+
+    assert sum(count for count, _ in found) == ROWS
+    assert found[0][1][0].startswith("news ")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "match"),
+    [
+        ("prefetch_factor", 4, "prefetch_factor=4 was given, and num_workers=2 is served by threads"),
+        ("worker_init_fn", print, "worker_init_fn=.* Give multiprocessing_context='spawn' too"),
+        ("timeout", 5, "timeout=5 was given"),
+        ("in_order", False, "in_order=False was given"),
+        ("sampler", [1], r"sampler=\[1\] was given, but rows are read and shuffled as they lie"),
+        ("pin_memory_device", "cuda", "pin_memory_device='cuda' was given"),
+        ("colate_fn", None, "create_pytorch_dataloader got colate_fn=None. Known are collate_fn,"),
+        ("batch_size", 0, "batch_size=0 was given"),
+        ("num_workers", -1, "num_workers=-1 was given"),
+    ],
+)
+def test_what_cannot_take_effect_is_refused(tmp_path: Path, option: str, value: object, match: str) -> None:
+    """An argument of torch's loader is obeyed or refused, never ignored."""
+    path = news(tmp_path / "t")
+
+    with pytest.raises(ArgumentError, match=match):
+        create_pytorch_dataloader(path, "id", FIELDS, **{option: value})
+
+
+def test_what_says_nothing_is_taken(tmp_path: Path) -> None:
+    """Arguments with the values that torch has anyway, and those that threads fulfil, are taken."""
+    loader = create_pytorch_dataloader(
+        news(tmp_path / "t"),
+        "id",
+        FIELDS,
+        pin_memory=True,
+        persistent_workers=True,
+        timeout=0,
+        sampler=None,
+        prefetch_factor=None,
+    )
+
+    assert loader.pin_memory
+    assert len(ids(loader)) == ROWS
+
+
+def tripled(value: int) -> int:
+    """Return three times a value, in whichever process."""
+    return value * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_worker_processes_give_what_threads_do(tmp_path: Path, context: str) -> None:
+    """With a context there are processes of torch's, and batches come in the same order, epoch by epoch."""
+    path = news(tmp_path / "t")
+    fields = [FieldSpec("id"), FieldSpec("id", transform=tripled, target_name="tripled")]
+    threads = create_pytorch_dataloader(path, "id", fields, shuffle=True)
+    processes = create_pytorch_dataloader(
+        path, "id", fields, shuffle=True, multiprocessing_context=context, prefetch_factor=3, persistent_workers=True
+    )
+    epochs = [ids(processes), ids(processes)]
+
+    assert epochs == [ids(threads), ids(threads)]
+    assert (len(processes), len(processes.dataset), processes.num_workers, processes.batch_size) == (25, ROWS, 2, 32)
+
+
+def test_a_loader_goes_on_where_it_was(tmp_path: Path) -> None:
+    """What DeltaTorch never had: a state in the middle of an epoch."""
+    path = news(tmp_path / "t")
+    whole = ids(create_pytorch_dataloader(path, "id", FIELDS, shuffle=True))
+    first, second = (create_pytorch_dataloader(path, "id", FIELDS, shuffle=True) for _ in range(2))
+    begun = iter(first)
+    seen = ids(next(begun) for _ in range(4))
+    second.load_state_dict(first.state_dict())
+
+    assert seen + ids(second) == whole
+
+
+def test_datasets_yield_samples(tmp_path: Path) -> None:
+    """A dataset is for loaders of one's own: its length is that of its rank, and its samples are single rows."""
+    path = news(tmp_path / "t")
+    alone = IDBasedDeltaDataset(path, "id", [FieldSpec("id", transform=tripled)])
+    third = IDBasedDeltaDataset(path, "id", FIELDS, use_fixed_rank=True, rank=2, num_ranks=4)
+
+    assert isinstance(alone, door.DeltaIterableDataset)
+    assert sorted(row["id"] for row in alone) == [3 * one for one in range(ROWS)]
+    assert (len(alone), alone.rank, alone.num_ranks, alone.count()) == (ROWS, 0, 1, ROWS)
+    assert len(third) == len(list(third)) == math.ceil(ROWS / 4)
+    assert third.count() == ROWS
+
+
+def test_a_loader_of_ones_own_gets_whole_batches(tmp_path: Path) -> None:
+    """Torch's own loader has the right length, and its workers lose no row."""
+    dataset = IDBasedDeltaDataset(news(tmp_path / "t"), "id", FIELDS, shuffle=True)
+    loader = DataLoader(dataset, batch_size=32)
+    first = ids(loader)
+    dataset.set_epoch(1)
+
+    assert len(loader) == 25
+    assert sorted(first) == list(range(ROWS))
+    assert ids(loader) != first
+
+
+def test_the_dataset_that_was_broken_reads(tmp_path: Path) -> None:
+    """Its arguments mean what they say."""
+    dataset = skipping.SkipReadDeltaDataset(news(tmp_path / "t"), FIELDS, True, 1, 3)  # noqa: FBT003 - as its callers write
+
+    assert (dataset.rank, dataset.num_ranks, len(list(dataset))) == (1, 3, math.ceil(ROWS / 3))

@@ -1,0 +1,414 @@
+"""Statistics in a Delta log: files that cannot matter are left out before any of them is opened."""
+
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+from collections import Counter
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from delta_logs import Lake, column, metadata, protocol, struct_of
+from deltalake import write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import fs as pafs
+
+import penstock as ps
+from penstock.filters import Column, Expr
+from penstock.formats._delta_stats import Statistics
+
+
+class Watched(pafs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
+    """The local filesystem, which counts the data files that are opened."""
+
+    def __init__(self) -> None:
+        """Begin at nothing."""
+        self.local, self.opened = pafs.LocalFileSystem(), Counter[str]()
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether it is the same."""
+        return self is other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def get_type_name(self) -> str:
+        """Return a name."""
+        return "watched"
+
+    def normalize_path(self, path: str) -> str:
+        """Return a path as it is."""
+        return path
+
+    def get_file_info(self, paths: Sequence[str]) -> Any:
+        """Return what is known of files."""
+        return self.local.get_file_info(paths)
+
+    def get_file_info_selector(self, selector: pafs.FileSelector) -> Any:
+        """Return what lies in a directory."""
+        return self.local.get_file_info(selector)
+
+    def open_input_file(self, path: str) -> Any:
+        """Open a file, and count it."""
+        if "_delta_log" not in path:
+            self.opened[Path(path).name] += 1
+        return self.local.open_input_file(path)
+
+    def open_input_stream(self, path: str) -> Any:
+        """Open a file, and count it."""
+        return self.open_input_file(path)
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise PermissionError
+
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _refuse
+    move = copy_file = open_output_stream = open_append_stream = _refuse
+
+
+def watched(path: Path) -> tuple[ps.Dataset, Counter[str]]:
+    """Return a table, and which of its data files were opened."""
+    handler = Watched()
+    return ps.open(str(path), filesystem=pafs.PyFileSystem(handler)), handler.opened
+
+
+def days(path: Path, files: int = 40) -> Path:
+    """Write a table of small files, partitioned by day, each with its own range of ids."""
+    lake = Lake(path)
+    adds = []
+    for at in range(files):
+        low, high = at * 10, at * 10 + 9
+        stats = {"numRecords": 10, "minValues": {"id": low}, "maxValues": {"id": high}, "nullCount": {"id": 0}}
+        rows = pa.table({"id": range(low, high + 1)})
+        adds.append(lake.add(f"day={at % 4}/{at}.parquet", rows, partition={"day": str(at % 4)}, stats=stats))
+    lake.commit(0, protocol(), metadata([column("id", "long"), column("day", "integer")], ["day"]), *adds)
+    return path
+
+
+def test_planning_opens_no_small_file(tmp_path: Path) -> None:
+    """The log states their rows, so that they can be counted, ordered and dealt without a footer."""
+    ds, opened = watched(days(tmp_path / "t"))
+    shuffled = ds.shuffle(ps.WindowShuffle(rows=100), seed=1).batch(20)
+
+    assert (ds.num_rows, len(shuffled), ds.shard(1, 4).num_rows) == (400, 20, 400)
+    assert opened == {}
+
+
+def test_a_filter_on_a_partition_opens_no_other_file(tmp_path: Path) -> None:
+    """Neither to plan nor to read; its value proves that every row passes, so that nothing is counted."""
+    ds, opened = watched(days(tmp_path / "t"))
+    asked = ds.where(ps.col("day") == 2).shuffle(ps.WindowShuffle(rows=1000), seed=1)
+
+    assert asked.num_rows == 100
+    assert opened == {}
+    assert sorted(int(row["id"]) // 10 % 4 for row in asked) == [2] * 100
+    assert opened == {f"{at}.parquet": 1 for at in range(2, 40, 4)}
+
+
+def test_a_filter_on_statistics_opens_no_file_that_cannot_matter(tmp_path: Path) -> None:
+    """Files whose rows all pass are not opened to be counted either."""
+    ds, opened = watched(days(tmp_path / "t"))
+    asked = ds.where(ps.col("id") >= 375)
+
+    assert asked.num_rows == 25
+    assert set(opened) == {"37.parquet"}
+    assert sorted(int(row["id"]) for row in asked) == list(range(375, 400))
+    assert set(opened) == {"37.parquet", "38.parquet", "39.parquet"}
+
+
+def test_the_first_batch_opens_only_what_its_window_needs(tmp_path: Path) -> None:
+    """A table of many small files begins at once."""
+    ds, opened = watched(days(tmp_path / "t", files=400))
+    batches = iter(ds.shuffle(ps.WindowShuffle(rows=100), seed=1).batch(10).using(threads=1))
+    next(batches)
+
+    assert 10 <= len(opened) <= 44
+    batches.close()  # type: ignore[attr-defined]
+
+
+def test_statistics_of_files_prune_large_files_before_their_footers(tmp_path: Path) -> None:
+    """A file with more rows than a window takes whole is asked for its footer, if it may matter."""
+    lake = Lake(tmp_path / "t")
+    adds = []
+    for at in range(3):
+        low, high = at * 1000, at * 1000 + 999
+        stats = {"numRecords": 1000, "minValues": {"id": low}, "maxValues": {"id": high}, "nullCount": {"id": 0}}
+        adds.append(lake.add(f"{at}.parquet", pa.table({"id": range(low, high + 1)}), stats=stats))
+        pq.write_table(pa.table({"id": range(low, high + 1)}), lake.path / f"{at}.parquet", row_group_size=100)
+    lake.commit(0, protocol(), metadata([column("id", "long")]), *adds)
+    ds, opened = watched(lake.path)
+    asked = ds.where(ps.col("id").between(1250, 1349)).shuffle(ps.WindowShuffle(rows=400), seed=1)
+
+    assert asked.num_rows == 100
+    assert set(opened) == {"1.parquet"}
+    assert "files       1 of 3" in asked.explain()
+    assert "row groups  2 of 10" in asked.explain()
+
+
+KINDS: dict[str, tuple[Any, pa.DataType, st.SearchStrategy[Any]]] = {
+    "n": ("long", pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    "i": ("integer", pa.int32(), st.integers(-5, 5)),
+    "f": ("float", pa.float32(), st.floats(width=32)),
+    "d": ("double", pa.float64(), st.floats()),
+    "s": ("string", pa.string(), st.text(st.sampled_from("az\U0010ffff\U0001f600é"), max_size=40)),
+    "m": ("decimal(20,4)", pa.decimal128(20, 4), st.decimals(-(10**15), 10**15, places=4)),
+    "t": ("date", pa.date32(), st.dates()),
+    "z": ("timestamp", pa.timestamp("us", "UTC"), st.datetimes(timezones=st.just(dt.UTC))),
+    "w": ("timestamp_ntz", pa.timestamp("us"), st.datetimes()),
+    "b": ("boolean", pa.bool_(), st.booleans()),
+}
+
+
+def stated(value: Any) -> Any:
+    """Return a bound as writers put it into JSON: text is cut, and times to milliseconds."""
+    if isinstance(value, dt.datetime):
+        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if isinstance(value, float) and not np.isfinite(value):
+        return {np.inf: "Infinity", -np.inf: "-Infinity"}.get(value, "NaN")
+    if isinstance(value, str):
+        return value[:32]
+    return value if isinstance(value, bool | int | float) else str(value)
+
+
+def json_stats(rows: pa.Table) -> dict[str, Any]:
+    """Return the statistics that a writer has of a file."""
+    low, high, nulls = {}, {}, {}
+    for name in rows.column_names:
+        values = [value for value in rows[name].to_pylist() if value is not None]
+        nulls[name] = rows.num_rows - len(values)
+        real = [value for value in values if value == value]  # noqa: PLR0124 - NaN is not
+        if real:
+            low[name], high[name] = stated(min(real)), stated(max(real))
+    return {"numRecords": rows.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+
+
+@given(st.data())
+def test_filters_keep_the_same_rows_with_statistics_and_without(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Whatever values files have and whatever is asked, for bounds as writers state them."""
+    names = data.draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3, unique=True))
+    lake = Lake(tmp_path_factory.mktemp("lake") / "t")
+    adds, every = [], []
+    for at in range(data.draw(st.integers(1, 3))):
+        count = data.draw(st.integers(1, 3))
+        cells = {name: data.draw(st.lists(st.none() | KINDS[name][2], min_size=count, max_size=count)) for name in names}
+        rows = pa.table({name: pa.array(cells[name], KINDS[name][1]) for name in names})
+        every.append(rows)
+        adds.append(lake.add(f"{at}.parquet", rows, stats=json_stats(rows)))
+    lake.commit(0, protocol("timestampNtz"), metadata([column(name, KINDS[name][0]) for name in names]), *adds)
+    table, ds = pa.concat_tables(every), ps.open(lake.path)
+    name = data.draw(st.sampled_from(names))
+    known = [value for value in table[name].to_pylist() if value is not None and value == value]  # noqa: PLR0124
+    value = data.draw(st.sampled_from(known) | KINDS[name][2] if known else KINDS[name][2])
+    if value != value:  # noqa: PLR0124
+        value = 0.0
+
+    for condition in conditions(ps.col(name), value, data):
+        assert ds.where(condition).num_rows == int(condition.mask(table).sum()), condition
+
+
+def conditions(asked: Column, value: Any, data: st.DataObject) -> list[Expr]:
+    """Return questions about a column."""
+    found: list[Expr] = [asked.is_null(), asked.is_not_null(), asked == value, asked != value]
+    if not isinstance(value, bool):
+        found += [asked < value, asked <= value, asked > value, asked >= value, ~(asked > value)]
+    if isinstance(value, str):
+        found.append(asked.starts_with(value[: data.draw(st.integers(0, 33))]))
+    return found
+
+
+def test_text_that_was_cut_is_not_taken_for_its_beginning(tmp_path: Path) -> None:
+    """Some writers cut an upper bound and do not raise it."""
+    lake = Lake(tmp_path / "t")
+    text = "a" * 32
+    stats = {"numRecords": 1, "minValues": {"s": text}, "maxValues": {"s": text}, "nullCount": {"s": 0}}
+    lake.commit(
+        0, protocol(), metadata([column("s", "string")]), lake.add("0.parquet", pa.table({"s": [text + "z"]}), stats=stats)
+    )
+    ds = ps.open(lake.path)
+
+    assert ds.where(ps.col("s") == text + "z").num_rows == 1
+    assert ds.where(ps.col("s") == text).num_rows == 0
+    assert ds.where(ps.col("s") > text).num_rows == 1
+
+
+def test_bounds_of_floats_that_became_doubles_are_moved_outwards(tmp_path: Path) -> None:
+    """0.1 as a float of 32 bits is more than 0.1, and so was its bound when it was written."""
+    lake = Lake(tmp_path / "t")
+    notes = {"delta.typeChanges": [{"fromType": "float", "toType": "double"}]}
+    stats = {"numRecords": 1, "minValues": {"x": 0.1}, "maxValues": {"x": 0.1}, "nullCount": {"x": 0}}
+    add = lake.add("0.parquet", pa.table({"x": pa.array([0.1], pa.float32())}), stats=stats)
+    lake.commit(0, protocol("typeWidening"), metadata([column("x", "double", notes)]), add)
+    ds = ps.open(lake.path)
+
+    assert ds.where(ps.col("x") > 0.1).num_rows == 1
+    assert ds.where(ps.col("x") == float(np.float32(0.1))).num_rows == 1
+
+
+def test_statistics_of_fields_and_of_mapped_columns_are_found(tmp_path: Path) -> None:
+    """The log has them by the names that files have."""
+    lake = Lake(tmp_path / "t")
+    inner = struct_of(column("x", "long", number=2, called="c-2"))
+    fields = [
+        column("s", inner, number=1, called="c-1"),
+        column("a", "long", number=3, called="b"),
+        column("b", "long", number=4, called="a"),
+    ]
+    adds = []
+    for at in range(4):
+        rows = pa.table({"c-1": [{"c-2": at}], "b": [at], "a": [-at]})
+        bounds = {"c-1": {"c-2": at}, "b": at, "a": -at}
+        stats = {"numRecords": 1, "minValues": bounds, "maxValues": bounds, "nullCount": {"c-1": {"c-2": 0}, "a": 0, "b": 0}}
+        adds.append(lake.add(f"{at}.parquet", rows, stats=stats))
+    lake.commit(0, protocol("columnMapping"), metadata(fields, delta__columnMapping__mode="name"), *adds)
+
+    for condition in (ps.col("s")["x"] == 3, ps.col("a") == 3, ps.col("b") == -3):
+        ds, opened = watched(lake.path)
+        assert ds.where(condition).num_rows == 1
+        assert opened == {}
+        assert [row["a"] for row in ds.where(condition)] == [3]
+        assert set(opened) == {"3.parquet"}
+
+
+def test_statistics_in_structs_of_a_checkpoint_are_as_good_as_text(tmp_path: Path) -> None:
+    """And stand beside those of later commits, which are text."""
+    lake = Lake(tmp_path / "t")
+    kinds = {"i": pa.int32(), "z": pa.timestamp("us", "UTC"), "s": pa.string()}
+    names = [
+        column("i", "integer"),
+        column("z", "timestamp"),
+        column("s", "string"),
+        column("n", struct_of(column("x", "long"))),
+    ]
+
+    def rows(at: int) -> pa.Table:
+        moment = dt.datetime(2024, 1, 1 + at, 0, 0, 0, 5, tzinfo=dt.UTC)
+        cells = {"i": [at], "z": [moment], "s": ["abc"[at % 3]]}
+        return pa.table({**{name: pa.array(cells[name], kind) for name, kind in kinds.items()}, "n": [{"x": at}]})
+
+    adds = [lake.add(f"{at}.parquet", rows(at), stats=None)["add"] for at in range(3)]
+    bounds = pa.struct([*((name, kind) for name, kind in kinds.items()), ("n", pa.struct([("x", pa.int64())]))])
+    counts = pa.struct([*((name, pa.int64()) for name in kinds), ("n", pa.struct([("x", pa.int64())]))])
+    parsed = pa.struct([("numRecords", pa.int64()), ("minValues", bounds), ("maxValues", bounds), ("nullCount", counts)])
+
+    def stats(at: int) -> dict[str, Any]:
+        low = rows(at).to_pylist()[0] | {"z": dt.datetime(2024, 1, 1 + at, tzinfo=dt.UTC)}
+        zero = {"i": 0, "z": 0, "s": 0, "n": {"x": 0}}
+        return {"numRecords": 1, "minValues": low, "maxValues": low, "nullCount": zero}
+
+    values = pa.map_(pa.string(), pa.string())
+    kind = pa.struct([("path", pa.string()), ("partitionValues", values), ("size", pa.int64()), ("stats_parsed", parsed)])
+    told = [
+        {"path": add["path"], "partitionValues": [], "size": add["size"], "stats_parsed": stats(at)}
+        for at, add in enumerate(adds)
+    ]
+    lake.parquet("head.parquet", [protocol(), metadata(names)])
+    head = pq.read_table(lake.log / "head.parquet").drop_columns(["add"])
+    (lake.log / "head.parquet").unlink()
+    checkpoint = pa.concat_tables([head, pa.table({"add": pa.array(told, kind)})], promote_options="default")
+    pq.write_table(checkpoint, lake.log / f"{4:020d}.checkpoint.parquet")
+    text = {
+        "numRecords": 1,
+        "minValues": {"i": 3, "n": {"x": 3}},
+        "maxValues": {"i": 3, "n": {"x": 3}},
+        "nullCount": {"i": 0, "n": {"x": 0}},
+    }
+    lake.commit(5, lake.add("3.parquet", rows(3), stats=text))
+    lake.commit(6, lake.add("4.parquet", rows(4), stats=None))
+
+    ds, opened = watched(lake.path)
+    assert sorted(ds.to_arrow()["i"].to_pylist()) == [0, 1, 2, 3, 4]
+    opened.clear()
+    for condition, found in ((ps.col("i") == 3, {"3.parquet"}), (ps.col("n")["x"] == 1, {"1.parquet"})):
+        ds, opened = watched(lake.path)
+        assert ds.where(condition).num_rows == 1
+        assert set(opened) <= {*found, "4.parquet"}
+    assert ds.where(ps.col("z") == dt.datetime(2024, 1, 2, 0, 0, 0, 5, tzinfo=dt.UTC)).num_rows == 1
+
+
+@pytest.mark.parametrize(
+    "stats",
+    [
+        "",
+        "{",
+        "[]",
+        '{"numRecords": "many"}',
+        '{"numRecords": -5}',
+        '{"numRecords": 2, "minValues": 7, "maxValues": [], "nullCount": {"i": "x"}}',
+        '{"numRecords": 2, "minValues": {"i": "x"}, "maxValues": {"i": {}}, "nullCount": {"i": 99}}',
+        '{"numRecords": 2, "minValues": {"i": 99999999999}, "maxValues": {"i": 1e400}, "nullCount": {"i": -1}}',
+        '{"numRecords": 2,\n "minValues": {"i": 1},\n "maxValues": {"i": 2}, "nullCount": {"i": 0}}',
+    ],
+)
+def test_statistics_that_make_no_sense_are_as_good_as_none(tmp_path: Path, stats: str) -> None:
+    """Rows are kept, of this file and of others."""
+    lake = Lake(tmp_path / "t")
+    good = {"numRecords": 1, "minValues": {"i": 7}, "maxValues": {"i": 7}, "nullCount": {"i": 0}}
+    adds = [
+        lake.add("0.parquet", pa.table({"i": pa.array([1, 2], pa.int32())}), stats=None),
+        lake.add("1.parquet", pa.table({"i": pa.array([7], pa.int32())}), stats=good),
+    ]
+    adds[0]["add"]["stats"] = stats
+    lake.commit(0, protocol(), metadata([column("i", "integer")]), *adds)
+    ds = ps.open(lake.path)
+
+    assert ds.num_rows == 3
+    assert [ds.where(ps.col("i") == value).num_rows for value in (1, 2, 7, 8)] == [1, 1, 1, 0]
+    assert ds.where(ps.col("i").is_null()).num_rows == 0
+
+
+def test_a_file_with_other_rows_than_the_log_states_is_refused(tmp_path: Path) -> None:
+    """Orders are made of stated rows; a lie would lose or repeat some."""
+    lake = Lake(tmp_path / "t")
+    lake.commit(
+        0, protocol(), metadata([column("i", "long")]), lake.add("0.parquet", pa.table({"i": [1, 2]}), stats={"numRecords": 3})
+    )
+
+    with pytest.raises(ps.PenstockError, match=r"0\.parquet: 2 rows were found where the plan has 3 of 3"):
+        ps.open(lake.path).to_arrow()
+
+
+def test_statistics_are_read_once_and_again_in_another_process(tmp_path: Path) -> None:
+    """A snapshot is sent to ranks and workers: as compressed text, without what was read of it."""
+    snapshot = ps.open(days(tmp_path / "t"))._table.snapshot
+    ranges = snapshot.files.ranges
+    assert isinstance(ranges, Statistics)
+    first = ranges["id"]
+    again = pickle.loads(pickle.dumps(snapshot)).files.ranges  # noqa: S301 - what was pickled right here
+
+    assert ranges["id"] is first
+    assert (list(ranges), len(ranges), "id" in ranges, "day" in ranges) == (["id"], 1, True, False)
+    assert again["id"].low.equals(first.low)
+    assert sorted(again["id"].high.to_pylist()) == [at * 10 + 9 for at in range(40)]
+    assert again["id"].nulls.tolist() == [0] * 40
+    assert len(ranges.texts) < ranges.size / 5
+
+
+def test_statistics_of_delta_rs_prune_its_tables(tmp_path: Path) -> None:
+    """Of all the types that it writes, and with the same rows as a scan of everything."""
+    for at in range(5):
+        rows = {
+            "i": [at],
+            "f": [at / 10],
+            "s": [f"{at}" * 50],
+            "m": [Decimal(at).scaleb(-2)],
+            "t": [dt.date(2024, 1, 1 + at)],
+            "z": [dt.datetime(2024, 1, 1 + at, 1, 2, 3, 456789, tzinfo=dt.UTC)],
+        }
+        write_deltalake(tmp_path / "t", pa.table(rows), mode="append")
+    table = ps.open(tmp_path / "t").to_arrow()
+
+    for name in table.column_names:
+        for value in table[name].to_pylist():
+            ds, opened = watched(tmp_path / "t")
+            assert [row["i"] for row in ds.where(ps.col(name) == value)] == table.filter(pc.equal(table[name], value))[
+                "i"
+            ].to_pylist()
+            assert len(opened) == 1, (name, value)

@@ -1,0 +1,173 @@
+"""The cache on disk: what it keeps, how much, and what readers make of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import petastorm_tables as tables
+import pyarrow as pa
+import pytest
+
+from penstock.petastorm import make_batch_reader, make_reader
+from penstock.petastorm.cache import CacheBase, NullCache
+from penstock.petastorm.local_disk_cache import LocalDiskCache
+from penstock.petastorm.predicates import in_lambda
+
+
+def counted(values: list[Any]) -> Any:
+    """Return a function that gives these values, one after the other."""
+    return iter(values).__next__
+
+
+@pytest.mark.parametrize(
+    "value",
+    [42, "text", b"bytes", [1, (2, None)], {"a": np.arange(5), "b": [np.float32(1)]}, np.zeros((100, 1000)), 1.5],
+    ids=["int", "str", "bytes", "list", "dict", "array", "float"],
+)
+def test_plain_values_are_kept(tmp_path: Path, value: Any) -> None:
+    """What was computed once is not computed again, nor in another cache at the same place."""
+    cache = LocalDiskCache(str(tmp_path / "cache"), 10**8, 10)
+
+    first = cache.get("key", lambda: value)
+    second = LocalDiskCache(str(tmp_path / "cache"), 10**8, 10).get("key", counted([]))
+
+    np.testing.assert_equal(second, value)
+    np.testing.assert_equal(first, value)
+    assert type(second) is type(value)
+
+
+def test_tables_are_kept(tmp_path: Path) -> None:
+    """As Arrow has them."""
+    table = pa.table({"a": [1, None], "b": ["x", "y"]})
+    cache = LocalDiskCache(str(tmp_path), 10**8, 10)
+
+    cache.get(1, lambda: table)
+
+    assert cache.get(1, counted([])).equals(table)
+
+
+def test_nothing_is_kept_of_nothing(tmp_path: Path) -> None:
+    """None is never found, and what cannot be stored is computed each time."""
+    cache = LocalDiskCache(str(tmp_path), 10**8, 10)
+
+    assert (cache.get("a", lambda: None), cache.get("a", lambda: 5)) == (None, 5)
+    odd = object()
+    assert cache.get("b", lambda: odd) is odd
+    assert cache.get("b", lambda: 7) == 7
+
+
+def test_what_was_stored_first_goes_first(tmp_path: Path) -> None:
+    """The limit holds."""
+    cache = LocalDiskCache(str(tmp_path), 60_000, 100, shards=1)
+
+    for number in range(20):
+        cache.get(number, lambda number=number: np.full(1000, number))  # type: ignore[misc] # bound at once
+
+    assert cache.size() <= 60_000
+    assert (cache.get(19, counted([])) == 19).all()
+    assert cache.get(0, lambda: "gone") == "gone"
+
+
+def test_without_eviction_what_was_stored_first_stays(tmp_path: Path) -> None:
+    """When the limit is reached nothing more is stored."""
+    cache = LocalDiskCache(str(tmp_path), 20_000, 10**9, eviction_policy="none")
+
+    for number in range(20):
+        cache.get(number, lambda number=number: np.full(1000, number))  # type: ignore[misc] # bound at once
+
+    assert (cache.get(0, counted([])) == 0).all()
+    assert cache.get(19, lambda: "not kept") == "not kept"
+
+
+def test_a_limit_must_be_of_use() -> None:
+    """A few rows must fit each part."""
+    with pytest.raises(ValueError, match="Condition 'size_limit_bytes / shards < 5 \\* expected_row_size_bytes' needs to hold"):
+        LocalDiskCache("nowhere", 1000, 100)
+
+
+def test_cleaning_up_deletes_the_directory_where_asked(tmp_path: Path) -> None:
+    """It may be done twice."""
+    for cleanup in (True, False):
+        place = tmp_path / str(cleanup)
+        cache = LocalDiskCache(str(place), 10**8, 10, cleanup=cleanup)
+        cache.get("a", lambda: 1)
+        cache.cleanup()
+        cache.cleanup()
+
+        assert place.exists() is not cleanup
+
+
+def test_a_damaged_file_is_computed_anew(tmp_path: Path) -> None:
+    """What cannot be read is not there."""
+    cache = LocalDiskCache(str(tmp_path), 10**8, 10)
+    cache.get("a", lambda: 1)
+    for file in tmp_path.iterdir():
+        file.write_bytes(b"x")
+
+    assert cache.get("a", lambda: 2) == 2
+
+
+def test_a_cache_that_keeps_nothing() -> None:
+    """It is a cache all the same."""
+    assert isinstance(NullCache(), CacheBase)
+    assert NullCache().get("a", lambda: 5) == 5
+    assert not hasattr(NullCache(), "cleanup")
+
+
+def options(tmp_path: Path, **settings: Any) -> dict[str, Any]:
+    """Return the arguments of a reader with a cache."""
+    return {
+        "cache_type": "local-disk",
+        "cache_location": str(tmp_path / "cache"),
+        "cache_size_limit": 10**8,
+        "cache_row_size_estimate": 100,
+        "cache_extra_settings": settings,
+    }
+
+
+@pytest.mark.parametrize("pool", ["dummy", "thread", "process"])
+def test_a_reader_reads_from_its_cache(tmp_path: Path, pool: str) -> None:
+    """What was kept is read when the files are gone, as long as they are known."""
+    url = tables.small(tmp_path / "t")
+    given = {**options(tmp_path, cleanup=False), "reader_pool_type": pool, "workers_count": 1, "shuffle_rows": True}
+
+    with make_reader(url, num_epochs=2, **given) as reader:
+        first = list(reader)
+
+    assert sorted(int(row.id) for row in first) == sorted([*range(40), *range(40)])
+    assert all((row.vector == row.id).all() and row.name == f"row {row.id}" for row in first)
+    assert len(list((tmp_path / "cache").iterdir())) == 4
+    with make_batch_reader(url, decode=True, **options(tmp_path)) as batches:
+        assert sorted(tables.ids(batches)) == list(range(40))
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_file_that_changed_is_read_anew(tmp_path: Path) -> None:
+    """What is kept depends on when a file was written."""
+    place = tmp_path / "t"
+    for number in (1, 22):
+        url = tables.plain(place, {"id": [number, number + 1]})
+        with make_batch_reader(url, **options(tmp_path, cleanup=False)) as reader:
+            assert tables.ids(reader) == [number, number + 1]
+
+
+def test_filtered_rows_are_kept_apart(tmp_path: Path) -> None:
+    """Another filter finds other rows."""
+    url = tables.plain(tmp_path / "t", {"id": list(range(10))})
+    for least in (3, 7, 3):
+        with make_batch_reader(url, filters=[("id", ">=", least)], **options(tmp_path, cleanup=False)) as reader:
+            assert tables.ids(reader) == list(range(least, 10))
+
+
+def test_a_cache_goes_together_with_neither_predicates_nor_parts(tmp_path: Path) -> None:
+    """As in Petastorm, the first row tells."""
+    url = tables.small(tmp_path / "t")
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"predicate": in_lambda(["id"], bool)}, "Local cache is not supported together with predicates"),
+        ({"shuffle_row_drop_partitions": 2}, "Local cache is not supported together with shuffle_row_drop_partitions"),
+    ]
+    for more, text in wrong:
+        with make_reader(url, **options(tmp_path), **more) as reader, pytest.raises(RuntimeError, match=text):
+            next(reader)

@@ -1,0 +1,311 @@
+"""`make_batch_reader`: what columns of plain Parquet become, one batch for each row group or of one size."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import petastorm_tables as tables
+import pyarrow as pa
+import pytest
+
+from penstock.petastorm import TransformSpec, make_batch_reader
+from penstock.petastorm.ngram import NGram
+from penstock.petastorm.predicates import in_lambda
+from penstock.petastorm.unischema import UnischemaField
+
+POOLS = ("dummy", "thread", "process")
+
+COLUMNS = {
+    "id": list(range(40)),
+    "x": pa.array([n / 2 for n in range(40)], pa.float32()),
+    "word": [f"word {n}" for n in range(40)],
+    "vector": pa.array([[n, n + 1] for n in range(40)], pa.list_(pa.int16())),
+}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Plain Parquet of four row groups of ten rows."""
+    return tables.plain(tmp_path_factory.mktemp("plain") / "t", COLUMNS)
+
+
+def first(url: str, **options: Any) -> Any:
+    """Return the first batch in stored order."""
+    with make_batch_reader(url, **{"reader_pool_type": "dummy", "shuffle_row_groups": False, **options}) as reader:
+        return next(reader)
+
+
+def column(tmp_path: Path, values: Any, **options: Any) -> Any:
+    """Return what a column becomes."""
+    return first(tables.plain(tmp_path / "t", {"a": values}), **options).a
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_batch_is_a_row_group(url: str, pool: str) -> None:
+    """Columns are arrays that may be written to: numbers, text of fixed width, lists as rows."""
+    with make_batch_reader(url, shuffle_row_groups=False, reader_pool_type=pool, workers_count=2) as reader:
+        batches = list(reader)
+
+    assert [len(batch.id) for batch in batches] == [10, 10, 10, 10]
+    batch = batches[1]
+    assert type(batch).__name__ == "inferred_schema_view"
+    assert batch._fields == ("id", "x", "word", "vector")
+    assert (batch.id.dtype, batch.x.dtype, batch.word.dtype) == (np.int64, np.float32, np.dtype("<U7"))
+    assert batch.vector.tolist() == [[n, n + 1] for n in range(10, 20)]
+    assert batch.vector.dtype == np.int16
+    assert all(values.flags.writeable for values in batch)
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "expected"),
+    [
+        (pa.array([1.5, None]), np.float64, [1.5, "nan"]),
+        (pa.array([True, False]), np.bool_, [True, False]),
+        (pa.array([True, None]), object, [True, None]),
+        (pa.array([b"a", None]), object, [b"a", None]),
+        (pa.array([Decimal("1.50"), None], pa.decimal128(5, 2)), object, [Decimal("1.50"), None]),
+        (pa.array([dt.date(2024, 1, 2), None]), object, [dt.date(2024, 1, 2), None]),
+        (pa.array(["é", "long text " * 10]), np.dtype("<U100"), ["é", "long text " * 10]),
+        (pa.array(["a\0", "b"]), np.dtype("<U2"), ["a", "b"]),
+        (pa.array([b"abc", b"def"], pa.binary(3)), object, [b"abc", b"def"]),
+    ],
+)
+def test_what_columns_become(tmp_path: Path, values: Any, dtype: Any, expected: list[Any]) -> None:
+    """Each type of Arrow has one of NumPy."""
+    found = column(tmp_path, values)
+
+    assert found.dtype == dtype
+    assert ["nan" if isinstance(one, float) and np.isnan(one) else one for one in found.tolist()] == expected
+
+
+def test_moments_are_nanoseconds_without_a_zone(tmp_path: Path) -> None:
+    """Nulls among them are NaT."""
+    found = column(tmp_path, pa.array([0, None], pa.timestamp("us", "Europe/Paris")))
+
+    assert found.dtype == "datetime64[ns]"
+    assert found[0] == np.datetime64(0, "ns")
+    assert np.isnat(found[1])
+
+
+def test_lists_of_text_are_rows_of_objects(tmp_path: Path) -> None:
+    """As in Petastorm."""
+    found = column(tmp_path, pa.array([["a", "b"], ["c", "d"]]))
+
+    assert found.dtype == object
+    assert found.tolist() == [["a", "b"], ["c", "d"]]
+
+
+def test_lists_that_differ_in_length_are_refused(tmp_path: Path) -> None:
+    """The lengths are told, by every further `next` too."""
+    url = tables.plain(tmp_path / "t", {"a": [[1], [1, 2]]})
+
+    with make_batch_reader(url) as reader:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="Got the following set of lengths: '1, 2'"):
+                next(reader)
+
+
+def test_columns_without_counterpart_are_left_out_with_a_warning(tmp_path: Path) -> None:
+    """The type is named."""
+    url = tables.plain(tmp_path / "t", {"id": [1], "half": pa.array([1.0], pa.float16()), "deep": pa.array([[[1]]])})
+
+    with pytest.warns(UserWarning, match="unsupported") as told:
+        batch = first(url)
+
+    assert batch._fields == ("id",)
+    assert [str(one.message) for one in told] == [
+        "Column 'half' has an unsupported type halffloat, and is left out.",
+        "[ARROW-1644] Ignoring unsupported structure list<element: list<element: int64>> for field 'deep'",
+    ]
+
+
+def test_directories_are_categories_and_come_first(tmp_path: Path) -> None:
+    """As in Petastorm, a column that directories name is one of pandas."""
+    for part in ("a", "b"):
+        tables.plain(tmp_path / f"part={part}", {"id": [1, 2]})
+
+    batch = first(tmp_path.as_uri())
+
+    assert batch._fields == ("part", "id")
+    assert isinstance(batch.part, pd.Categorical)
+    assert batch.part.tolist() == ["a", "a"]
+    assert list(batch.part.categories) == ["a", "b"]
+    assert first(tmp_path.as_uri(), schema_fields=["id"])._fields == ("id",)
+
+
+def test_single_files_have_no_directories(tmp_path: Path) -> None:
+    """A list of files is read as it is, a file that is named twice twice."""
+    for part in ("a", "b"):
+        tables.plain(tmp_path / f"part={part}", {"id": [1, 2]})
+    urls = [f"{tmp_path.as_uri()}/part={part}/part-0.parquet" for part in ("a", "b", "a")]
+
+    with make_batch_reader(urls) as reader:
+        batches = list(reader)
+    with make_batch_reader(urls[0]) as reader:
+        single = list(reader)
+
+    assert [batch._fields for batch in batches] == [("id",)] * 3
+    assert tables.ids(single) == [1, 2]
+
+
+def test_files_of_several_places_are_refused(tmp_path: Path) -> None:
+    """All must be of one scheme and host."""
+    with pytest.raises(ValueError, match="must contain url with the same scheme and netloc"):
+        make_batch_reader([tmp_path.as_uri(), "s3://b/c"])
+    with pytest.raises(ValueError, match="URLs must be of the form s3://bucket/path"):
+        make_batch_reader("s3:///c")
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_predicate_is_given_a_data_frame(url: str, pool: str) -> None:
+    """It answers for all rows at once, and what passes stays whole."""
+    odd = in_lambda(["id", "x"], lambda number, x: (number % 2 == 1) & (x > 5))
+
+    with make_batch_reader(url, predicate=odd, reader_pool_type=pool, workers_count=2, shuffle_rows=True) as reader:
+        batches = list(reader)
+
+    assert sorted(tables.ids(batches)) == list(range(11, 40, 2))
+    for batch in batches:
+        assert batch.id.dtype == np.int64
+        assert batch.word.tolist() == [f"word {n}" for n in batch.id]
+        assert batch.vector[:, 0].tolist() == batch.id.tolist()
+
+
+def test_a_predicate_that_answers_once_is_told_so(url: str) -> None:
+    """One answer for ten rows is none."""
+    once = in_lambda(["id"], lambda number: bool(len(number)))
+
+    with (
+        make_batch_reader(url, predicate=once) as reader,
+        pytest.raises(ValueError, match="must return a boolean for each of its rows"),
+    ):
+        next(reader)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_function_is_given_the_data_frame_of_a_row_group(url: str, pool: str) -> None:
+    """It may return other columns and fewer rows."""
+
+    def halved(frame: pd.DataFrame) -> pd.DataFrame:
+        left = frame[frame["id"] % 2 == 0].copy()
+        left["matrix"] = [np.full((2, 3), n, np.float32) for n in left["id"]]
+        return left.drop(columns=["vector"])
+
+    spec = TransformSpec(halved, edit_fields=[("matrix", np.float32, (2, 3), False)], removed_fields=["vector", "x"])
+    with make_batch_reader(
+        url, transform_spec=spec, reader_pool_type=pool, workers_count=2, shuffle_row_groups=False
+    ) as reader:
+        batches = list(reader)
+
+    assert batches[0]._fields == ("id", "word", "matrix")
+    assert tables.ids(batches) == list(range(0, 40, 2))
+    assert batches[0].matrix.shape == (5, 2, 3)
+    assert batches[0].word.dtype.kind == "U"
+
+
+def test_a_function_that_leaves_no_rows_gives_no_batch(url: str) -> None:
+    """Empty batches are not handed out."""
+    spec = TransformSpec(lambda frame: frame[frame["id"] >= 35])
+
+    with make_batch_reader(url, transform_spec=spec) as reader:
+        assert [len(batch.id) for batch in reader] == [5]
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        ([np.zeros((2, 4))] * 10, "field matrix must be the shape \\(2, 3\\)"),
+        ([[1]] * 10, "field matrix must be numpy array type"),
+        ([np.asfortranarray(np.zeros((2, 3)))] * 10, "field matrix error: only support row major multi-dimensional array"),
+    ],
+)
+def test_cells_must_be_what_was_declared(url: str, made: list[Any], text: str) -> None:
+    """Arrays of another shape are refused."""
+    spec = TransformSpec(lambda frame: frame.assign(matrix=made), edit_fields=[("matrix", np.float64, (2, 3), False)])
+
+    with make_batch_reader(url, transform_spec=spec) as reader, pytest.raises(ValueError, match=text):
+        next(reader)
+
+
+def test_sizes_that_differ_cannot_be_stacked(url: str) -> None:
+    """Shapes of several dimensions are constant."""
+    spec = TransformSpec(
+        lambda frame: frame.assign(matrix=[np.zeros((2, 3))] * 10), edit_fields=[("matrix", np.float64, (None, 3), False)]
+    )
+
+    with (
+        make_batch_reader(url, transform_spec=spec) as reader,
+        pytest.raises(ValueError, match=r"All dimensions of a shape: .* must be constant"),
+    ):
+        next(reader)
+
+
+def test_columns_must_be_those_of_the_schema(url: str) -> None:
+    """What is missing is told."""
+    with (
+        make_batch_reader(url, transform_spec=TransformSpec(lambda frame: frame[["id"]])) as reader,
+        pytest.raises(ValueError, match="Transformed result columns \\(id\\) do not match required schema columns"),
+    ):
+        next(reader)
+
+
+@pytest.mark.parametrize("size", [1, 7, 10, 13, 100])
+def test_batches_of_one_size(url: str, size: int) -> None:
+    """They are cut out of row groups, and only the last is smaller."""
+    with make_batch_reader(url, batch_size=size, shuffle_row_groups=False, num_epochs=2) as reader:
+        count, batches = len(reader), list(reader)
+    with make_batch_reader(url, batch_size=size, drop_last=True, shuffle_row_groups=False, num_epochs=2) as reader:
+        whole, kept = len(reader), [len(batch.id) for batch in reader]
+
+    assert tables.ids(batches) == [*range(40), *range(40)]
+    assert {len(batch.id) for batch in batches[:-1]} <= {size}
+    assert (count, whole) == (len(batches), len(kept))
+    assert set(kept) <= {size}
+    assert all(batch.word.tolist() == [f"word {n}" for n in batch.id] for batch in batches)
+
+
+def test_datasets_of_petastorm_are_decoded_where_that_is_asked_for(tmp_path: Path) -> None:
+    """Without it their cells are bytes, and that is warned of."""
+    url = tables.small(tmp_path / "t")
+
+    with pytest.warns(UserWarning, match="Please use make_reader"):
+        raw = first(url)
+    batch = first(url, decode=True)
+
+    assert raw.image[0].startswith(b"\x89PNG")
+    assert batch.image.shape == (10, 4, 6, 3)
+    assert (batch.image[3] == 3).all()
+    assert batch.vector.tolist() == [[n] * 3 for n in range(10)]
+    assert batch.score.tolist() == [0, 10, 20, 30, None, 50, 60, 70, 80, None]
+
+
+def test_windows_are_for_rows(url: str) -> None:
+    """A reader of batches has none."""
+    field = UnischemaField("id", np.int64, ())
+
+    with pytest.raises(NotImplementedError, match="ngrams are not supported by ArrowReaderWorker"):
+        make_batch_reader(url, schema_fields=NGram({0: [field]}, 1, field))
+
+
+def test_early_conversion_is_accepted_by_every_pool(url: str) -> None:
+    """Workers always convert."""
+    for pool in POOLS:
+        with make_batch_reader(url, convert_early_to_numpy=True, reader_pool_type=pool, workers_count=1) as reader:
+            assert sorted(tables.ids(reader)) == list(range(40))
+
+
+def test_the_length_is_the_number_of_batches(url: str) -> None:
+    """Filters are counted; what nobody can know is a TypeError."""
+    with make_batch_reader(url, num_epochs=3) as reader:
+        assert len(reader) == 12
+    with make_batch_reader(url, filters=[("id", ">", 25)]) as reader:
+        assert len(reader) == len(list(reader)) == 2
+    options: dict[str, Any]
+    for options in ({"num_epochs": None}, {"predicate": in_lambda(["id"], lambda n: n > 3)}):
+        with make_batch_reader(url, **options) as reader, pytest.raises(TypeError, match="has no length"):
+            len(reader)

@@ -1,0 +1,439 @@
+"""`make_reader`: which rows come, in which order, and what is wrong with its arguments."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import petastorm_tables as tables
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.petastorm import NoDataAvailableError, TransformSpec, make_reader
+from penstock.petastorm.predicates import in_lambda, in_pseudorandom_split, in_reduce, in_set
+from penstock.petastorm.reader import Reader, normalize_dataset_url_or_urls
+from penstock.petastorm.unischema import UnischemaField
+
+POOLS = ("dummy", "thread", "process")
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dataset of four row groups of ten rows."""
+    return tables.small(tmp_path_factory.mktemp("small") / "t")
+
+
+@pytest.fixture(scope="module")
+def parted(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dataset of four directories."""
+    return tables.partitioned(tmp_path_factory.mktemp("parted") / "t")
+
+
+def read(url: str, **options: Any) -> list[int]:
+    """Return the ids of all rows."""
+    with make_reader(url, **{"workers_count": 2, **options}) as reader:
+        return tables.ids(reader)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_rows_are_named_tuples_of_decoded_values(url: str, pool: str) -> None:
+    """A row has NumPy's scalars, arrays that may be written to, and None for nulls."""
+    with make_reader(url, shuffle_row_groups=False, reader_pool_type=pool, workers_count=1) as reader:
+        rows = list(reader)
+
+    first = rows[4]
+    assert type(first).__name__ == "Small_view"
+    assert first._fields == ("id", "name", "vector", "image", "score")
+    assert (type(first.id), type(first.name), first.score) == (np.int64, np.str_, None)
+    assert (type(rows[3].score), rows[3].score) == (np.int32, 30)
+    assert first.image.dtype == np.uint8
+    assert first.image.flags.writeable
+    assert (first.image == 4).all()
+    assert tables.ids(rows) == list(range(40))
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("groups", [False, True])
+def test_the_order_is_the_same_for_every_pool(url: str, pool: str, *, groups: bool) -> None:
+    """With a seed, or without shuffling, nothing depends on who works."""
+    options: dict[str, Any] = {"seed": 3, "shuffle_rows": groups, "shuffle_row_groups": groups, "num_epochs": 2}
+
+    assert read(url, reader_pool_type=pool, **options) == read(url, reader_pool_type="dummy", **options)
+
+
+def test_all_rows_come_once_in_each_epoch(url: str) -> None:
+    """Shuffled or not, no row is lost and none comes twice."""
+    found = read(url, num_epochs=3, shuffle_rows=True)
+
+    assert [sorted(epoch) for epoch in tables.pairs(found, 40)] == [list(range(40))] * 3
+
+
+@pytest.mark.parametrize("num_epochs", [0, -1, "a", 1.5, True])
+def test_epochs_are_a_positive_number_or_none(url: str, num_epochs: Any) -> None:
+    """Anything else is refused when the reader is made."""
+    with pytest.raises(ValueError, match="iterations must be positive integer or None"):
+        make_reader(url, num_epochs=num_epochs)
+
+
+def test_without_a_number_of_epochs_there_is_no_end(url: str) -> None:
+    """The reading goes on as long as somebody asks."""
+    with make_reader(url, num_epochs=None, workers_count=2, shuffle_row_groups=False) as reader:
+        found = [int(next(reader).id) for _ in range(100)]
+
+    assert found == [number % 40 for number in range(100)]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_seed_gives_the_same_order_again(url: str, seed: int) -> None:
+    """0 is a seed like others."""
+    first, second = (read(url, seed=seed, shuffle_rows=True, num_epochs=2) for _ in range(2))
+
+    assert first == second
+    assert first != read(url, seed=seed + 7, shuffle_rows=True, num_epochs=2)
+
+
+def test_without_a_seed_orders_differ(url: str) -> None:
+    """Two readers of forty shuffled rows are not alike."""
+    assert read(url, shuffle_rows=True) != read(url, shuffle_rows=True)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 100])
+def test_parts_of_row_groups_come_apart_and_each_once(url: str, parts: int) -> None:
+    """Cut row groups lose no row, and their rows follow one another inside a part."""
+    found = read(url, shuffle_row_drop_partitions=parts, seed=5)
+
+    assert sorted(found) == list(range(40))
+    assert found != list(range(40))
+    size = 10 // min(10, parts)
+    runs = sum(later != earlier + 1 for earlier, later in pairwise(found)) + 1
+    assert runs <= 40 // size
+
+
+def test_fields_are_chosen_by_field_or_regular_expression(url: str) -> None:
+    """Fields given come first, then those that match, in the order of the schema."""
+    with make_reader(url, schema_fields=[UnischemaField("score", np.int8, ()), "n.*", "id"]) as reader:
+        row = next(reader)
+
+    assert row._fields == ("score", "id", "name")
+    assert type(row).__name__ == "Small_view_view"
+
+
+def test_a_single_pattern_may_be_given_without_a_list(url: str) -> None:
+    """A text is one regular expression, and not its letters."""
+    with make_reader(url, schema_fields="id") as reader:
+        assert next(reader)._fields == ("id",)
+
+
+def test_no_fields_mean_all_of_them(url: str) -> None:
+    """An empty list is as good as none."""
+    with make_reader(url, schema_fields=[]) as reader:
+        assert len(next(reader)._fields) == 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "text"),
+    [
+        (["nope"], RuntimeError, "No fields matching the criteria '\\['nope'\\]' were found in the dataset"),
+        (5, ValueError, "Fields must be either None, an iterable"),
+        ([5], ValueError, "must be either a string \\(regular expressions\\) or an instance of UnischemaField"),
+        ([UnischemaField("nope", np.int8, ())], ValueError, "does not belong to the schema"),
+    ],
+)
+def test_wrong_fields_are_refused(url: str, fields: Any, error: type[Exception], text: str) -> None:
+    """What names no field is told so."""
+    with pytest.raises(error, match=text):
+        make_reader(url, schema_fields=fields)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_predicate_chooses_rows_and_keeps_them_whole(url: str, pool: str) -> None:
+    """Rows that pass have all their own values, whatever is shuffled."""
+    odd = in_lambda(["id", "score"], lambda number, score: number % 2 == 1 and score is not None)
+
+    with make_reader(url, predicate=odd, reader_pool_type=pool, workers_count=2, shuffle_rows=True) as reader:
+        rows = list(reader)
+
+    assert sorted(int(row.id) for row in rows) == [n for n in range(40) if n % 2 == 1 and n % 5 != 4]
+    for row in rows:
+        assert (row.name, row.score, row.vector[0]) == (f"row {row.id}", 10 * row.id, row.id)
+
+
+def test_predicates_can_be_put_together(url: str) -> None:
+    """A function of several answers decides."""
+    both = in_reduce([in_set({1, 2, 3}, "id"), in_lambda(["name"], lambda name: name != "row 2")], all)
+
+    assert sorted(read(url, predicate=both)) == [1, 3]
+
+
+def test_parts_of_a_pseudorandom_split_make_up_the_whole(url: str) -> None:
+    """Every row is in one part."""
+    parts = [read(url, predicate=in_pseudorandom_split([0.3, 0.7], part, "id")) for part in range(2)]
+
+    assert sorted(sum(parts, [])) == list(range(40))
+    assert parts[0]
+    assert parts[1]
+
+
+@pytest.mark.parametrize(
+    ("predicate", "fields"), [(in_lambda(["nope"], bool), None), (in_lambda([], bool), None), (in_set({1}, "id"), ["name"])]
+)
+def test_a_predicate_on_what_is_not_read_fails_at_the_first_row(url: str, predicate: Any, fields: Any) -> None:
+    """The reader is made, and each `next` tells what is wrong."""
+    with make_reader(url, predicate=predicate, schema_fields=fields) as reader:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="are not valid schema names"):
+                next(reader)
+
+
+def test_a_predicate_is_one_of_petastorms(url: str) -> None:
+    """A function alone is none."""
+    with pytest.raises(ValueError, match="predicate parameter is expected to be derived from PredicateBase"):
+        make_reader(url, predicate=lambda row: True)  # type: ignore[arg-type] # noqa: ARG005 - it is refused
+    with pytest.raises(ValueError, match="expected to be derived from RowGroupSelectorBase"):
+        make_reader(url, rowgroup_selector=5)  # type: ignore[arg-type] # it is refused
+
+
+def test_a_predicate_on_directories_leaves_out_files(parted: str) -> None:
+    """Where directories say enough, no row is asked."""
+    asked = []
+
+    def is_first(part: str) -> bool:
+        asked.append(part)
+        return part == "p_1"
+
+    found = read(parted, predicate=in_lambda(["part"], is_first))
+
+    assert sorted(found) == list(range(1, 40, 4))
+    assert sorted(asked) == ["p_0", "p_1", "p_2", "p_3"]
+    assert {type(one) for one in asked} == {np.str_}
+
+
+def test_filters_on_directories(parted: str) -> None:
+    """Tuples as pyarrow takes them choose directories."""
+    assert sorted(read(parted, filters=[("part", "=", "p_2")])) == list(range(2, 40, 4))
+    assert sorted(read(parted, filters=[[("part", "in", ["p_0"])], [("part", "=", "p_3")]])) == [
+        n for n in range(40) if n % 4 in (0, 3)
+    ]
+
+
+def test_numbers_in_directories_may_be_compared_as_text(tmp_path: Path) -> None:
+    """A filter fits its value to the column, as Petastorm's did."""
+    for year in (2020, 2021):
+        tables.plain(tmp_path / f"year={year}", {"id": [year]})
+    with pytest.warns(UserWarning, match="supports reading only Petastorm datasets"):
+        assert read(tmp_path.as_uri(), filters=[("year", "=", "2021")]) == [2021]
+
+
+@pytest.mark.parametrize("shards", [2, 3, 4])
+def test_shards_are_row_groups_by_number(url: str, shards: int) -> None:
+    """Row group n is in shard n % count, with any seed and any order."""
+    for shard in range(shards):
+        for seed in (None, 0, 9):
+            found = read(url, cur_shard=shard, shard_count=shards, seed=seed)
+
+            assert sorted({number // 10 for number in found}) == [n for n in range(4) if n % shards == shard]
+
+
+def test_shards_stay_what_they_are_when_rows_are_left_out(url: str) -> None:
+    """Filters and predicates move no row group to another shard."""
+    for shard in range(2):
+        found = read(url, cur_shard=shard, shard_count=2, filters=[("id", ">=", 20)])
+
+        assert sorted(found) == list(range(20 + 10 * shard, 30 + 10 * shard))
+
+
+@given(shards=st.integers(1, 40), parts=st.integers(1, 4))
+def test_shards_by_rows_are_even(url: str, shards: int, parts: int) -> None:
+    """Numbers of rows differ by one at most, and together the shards are the whole."""
+    found = [
+        read(url, cur_shard=n, shard_count=shards, shard_by="rows", schema_fields=["id"], shuffle_row_drop_partitions=parts)
+        for n in range(0, shards, max(1, shards // 3))
+    ]
+
+    assert {len(part) for part in found} <= {40 // shards, -(-40 // shards)}
+    assert len({number for part in found for number in part}) == sum(map(len, found))
+
+
+@pytest.mark.parametrize(("shard", "count"), [(0, None), (None, 2), (0, 0), ("0", 2), (0, "2"), (0.5, 2)])
+def test_shards_are_whole_numbers_and_both_given(url: str, shard: Any, count: Any) -> None:
+    """One of them alone means nothing."""
+    with pytest.raises(ValueError, match="partition and num_partitions must be ints and both specified"):
+        make_reader(url, cur_shard=shard, shard_count=count)
+
+
+def test_more_shards_than_row_groups_are_refused(url: str) -> None:
+    """A shard without row groups would have no rows."""
+    with pytest.raises(NoDataAvailableError, match="must be greater or equal to the number of requested shards"):
+        make_reader(url, cur_shard=0, shard_count=5)
+
+
+def test_nothing_to_read_is_warned_of(url: str) -> None:
+    """A shard that is none ends at once."""
+    with pytest.warns(UserWarning, match="No matching data is available for loading after rowgroup selector"):
+        reader = make_reader(url, cur_shard=7, shard_count=2, num_epochs=None)
+    with reader:
+        assert list(reader) == []
+
+
+def test_a_seed_of_shards_is_deprecated(url: str) -> None:
+    """It is warned of, and decides no membership."""
+    with pytest.warns(UserWarning, match="shard_seed was deprecated"):
+        reader = make_reader(url, cur_shard=0, shard_count=2, shard_seed=5)
+    with reader:
+        assert sorted({int(row.id) // 10 for row in reader}) == [0, 2]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_function_is_run_on_each_row(url: str, pool: str) -> None:
+    """It may change, add and take away fields, as it says."""
+    spec = TransformSpec(
+        lambda row: {**row, "twice": row["vector"] * 2, "id": int(row["id"])},
+        edit_fields=[("twice", np.float32, (3,), False), ("id", np.int64, (), False)],
+        removed_fields=["image", "score"],
+    )
+
+    with make_reader(url, transform_spec=spec, reader_pool_type=pool, workers_count=2) as reader:
+        rows = list(reader)
+
+    assert rows[0]._fields == ("name", "vector", "twice", "id")
+    assert type(rows[0]).__name__ == "Small_transformed_view"
+    assert sorted(row.id for row in rows) == list(range(40))
+    assert all((row.twice == 2 * row.id).all() for row in rows)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_what_a_function_returns_as_a_tuple_passes_through(url: str, pool: str) -> None:
+    """Rows are then whatever it made."""
+    spec = TransformSpec(lambda row: (row["vector"], int(row["id"])), removed_fields=["name"])
+
+    with make_reader(url, transform_spec=spec, reader_pool_type=pool, workers_count=2, shuffle_row_groups=False) as reader:
+        rows = list(reader)
+
+    assert [number for _, number in rows] == list(range(40))
+    assert (rows[7][0] == 7).all()
+
+
+def test_a_function_that_forgets_a_field_is_told_so(url: str) -> None:
+    """What is missing is named."""
+    with make_reader(url, transform_spec=TransformSpec(lambda row: {"id": row["id"]})) as reader:
+        with pytest.raises(TypeError, match="missing 4 required positional arguments"):
+            next(reader)
+        with pytest.raises(TypeError, match="missing 4 required"):
+            next(reader)
+
+
+def test_threads_share_a_reader(url: str) -> None:
+    """Ten of them get all rows between them, none twice."""
+    with make_reader(url, workers_count=3, num_epochs=25) as reader:
+        found: list[list[int]] = [[] for _ in range(10)]
+
+        def take(mine: list[int]) -> None:
+            mine.extend(int(row.id) for row in reader)
+
+        threads = [threading.Thread(target=take, args=(mine,)) for mine in found]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert sorted(sum(found, [])) == sorted(list(range(40)) * 25)
+
+
+@pytest.mark.parametrize(
+    ("given_url", "text"),
+    [("lake/x", "scheme-less"), (5, "directory url must be a string"), ([], "dataset url list must be non-empty.")],
+)
+def test_a_url_needs_a_scheme(given_url: Any, text: str) -> None:
+    """What is no URL is told so."""
+    with pytest.raises(ValueError, match=text):
+        make_reader(given_url)
+
+
+def test_nothing_at_a_url_is_an_error_of_files(tmp_path: Path) -> None:
+    """The path is named."""
+    with pytest.raises(OSError, match="Passed non-file path"):
+        make_reader((tmp_path / "nope").as_uri())
+
+
+def test_slashes_at_the_end_do_not_matter(url: str) -> None:
+    """One or three of them are as good as none."""
+    assert normalize_dataset_url_or_urls(f"{url}/") == url
+    assert sorted(read(f"{url}///")) == list(range(40))
+
+
+def test_the_oldest_way_to_make_a_reader_is_by_its_url(url: str) -> None:
+    """`Reader(url)` is what the first README says."""
+    with Reader(url, num_epochs=2) as reader:
+        assert sorted(tables.ids(reader)) == sorted([*range(40), *range(40)])
+
+
+def test_a_reader_takes_a_filesystem_and_a_path(url: str) -> None:
+    """Objects of pyarrow and of fsspec do."""
+    import fsspec
+    from pyarrow import fs as pafs
+
+    for filesystem in (pafs.LocalFileSystem(), fsspec.filesystem("file")):
+        with Reader(filesystem, url.removeprefix("file://"), schema_fields=["id"]) as reader:
+            assert sorted(tables.ids(reader)) == list(range(40))
+        with make_reader(url, filesystem=filesystem) as reader:
+            assert sorted(tables.ids(reader)) == list(range(40))
+
+
+def test_options_go_to_fsspec(url: str) -> None:
+    """Where options are given, fsspec opens the URL."""
+    assert sorted(read(url, storage_options={"auto_mkdir": False})) == list(range(40))
+
+
+@pytest.mark.parametrize(("name", "value"), [("reader_pool_type", "x"), ("cache_type", "x")])
+def test_unknown_kinds_are_refused(url: str, name: str, value: str) -> None:
+    """The argument and its value are named."""
+    with pytest.raises(ValueError, match=f"Unknown {name}: x"):
+        make_reader(url, **{name: value})  # type: ignore[arg-type] # it is refused
+
+
+def test_plain_parquet_is_read_with_a_warning(tmp_path: Path) -> None:
+    """Its schema follows from its columns."""
+    url = tables.plain(tmp_path / "t", {"id": [1, 2], "words": [["a", "b"], []], "n": pa.array([1, None], pa.int8())})
+
+    with pytest.warns(UserWarning, match="Currently make_reader supports reading only Petastorm datasets"):
+        reader = make_reader(url)
+    with reader:
+        rows = list(reader)
+
+    assert type(rows[0]).__name__ == "inferred_schema_view"
+    assert rows[0].words.tolist() == ["a", "b"]
+    assert (rows[0].n, rows[1].n) == (1, None)
+
+
+def test_diagnostics_have_the_keys_of_petastorm(url: str) -> None:
+    """Each pool tells what it told before."""
+    keys = {}
+    for pool in POOLS:
+        with make_reader(url, reader_pool_type=pool, workers_count=1) as reader:
+            next(reader)
+            keys[pool] = set(reader.diagnostics)
+
+    assert keys == {
+        "dummy": set(),
+        "thread": {"output_queue_size"},
+        "process": {"items_consumed", "items_produced", "items_inprocess", "zmq_copy_buffers"},
+    }
+
+
+def test_attributes_of_a_reader(url: str) -> None:
+    """What users look at is there."""
+    with make_reader(url, num_epochs=2) as reader:
+        found = (reader.batched_output, reader.is_batched_reader, reader.num_epochs, reader.ngram, reader.last_row_consumed)
+        list(reader)
+
+        assert found == (False, False, 2, None, False)
+        assert reader.last_row_consumed
+        assert len(reader) == 80
+        assert iter(reader) is reader
+        with pytest.raises(StopIteration):
+            reader.next()

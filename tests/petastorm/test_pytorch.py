@@ -1,0 +1,291 @@
+"""Loaders for PyTorch over readers: batches, passes, shuffle buffers, and several readers as one."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import petastorm_tables as tables
+import pyarrow as pa
+import pytest
+
+from penstock.petastorm import TransformSpec, make_batch_reader, make_reader
+from penstock.petastorm.weighted_sampling_reader import WeightedSamplingReader
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from penstock.petastorm import pytorch  # noqa: E402 - torch is there
+from penstock.petastorm.pytorch import (  # noqa: E402 - the same
+    BatchedDataLoader,
+    DataLoader,
+    InMemBatchedDataLoader,
+    _sanitize_pytorch_types,
+    decimal_friendly_collate,
+)
+from penstock.petastorm.reader_impl.pytorch_shuffling_buffer import (  # noqa: E402 - the same
+    BatchedNoopShufflingBuffer,
+    BatchedRandomShufflingBuffer,
+)
+from penstock.petastorm.reader_impl.shuffling_buffer import NoopShufflingBuffer, RandomShufflingBuffer  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dataset of four row groups of ten rows."""
+    return tables.small(tmp_path_factory.mktemp("small") / "t")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Plain Parquet of 80 rows."""
+    columns = {"id": list(range(80)), "x": pa.array([n / 2 for n in range(80)], pa.float32())}
+    return tables.plain(tmp_path_factory.mktemp("plain") / "t", columns, group=20)
+
+
+def rows(url: str, **options: Any) -> Any:
+    """Return a reader of two fields."""
+    return make_reader(url, schema_fields=["id", "image"], **{"shuffle_row_groups": False, "workers_count": 2, **options})
+
+
+def batches(url: str, **options: Any) -> Any:
+    """Return a reader of batches."""
+    return make_batch_reader(url, **{"shuffle_row_groups": False, "workers_count": 2, **options})
+
+
+def test_rows_become_batches_of_tensors(url: str) -> None:
+    """The last one has what is left."""
+    with DataLoader(rows(url), batch_size=16) as loader:
+        assert len(loader) == 3
+        found = list(loader)
+
+    assert [batch["id"].tolist() for batch in found] == [list(range(16)), list(range(16, 32)), list(range(32, 40))]
+    assert found[0]["image"].shape == (16, 4, 6, 3)
+    assert found[0]["image"].dtype == torch.uint8
+
+
+def test_batches_are_taken_apart_and_put_together(plain: str) -> None:
+    """Whatever row groups have."""
+    with DataLoader(batches(plain), batch_size=32) as loader:
+        found = list(loader)
+
+    assert [len(batch["id"]) for batch in found] == [32, 32, 16]
+    assert torch.cat([batch["id"] for batch in found]).tolist() == list(range(80))
+
+
+def test_bug_the_last_rows_came_again_in_the_next_pass(plain: str) -> None:
+    """Every pass has all rows once, and its last batch what is left."""
+    with DataLoader(batches(plain), batch_size=32) as loader:
+        sizes = [[len(batch["id"]) for batch in loader] for _ in range(3)]
+
+    assert sizes == [[32, 32, 16]] * 3
+
+
+def test_bug_a_shuffle_buffer_took_hundreds_of_megabytes(plain: str) -> None:
+    """It is as large as the rows in it."""
+    buffer = DataLoader(batches(plain), shuffling_queue_capacity=10)._buffer()
+
+    assert isinstance(buffer, RandomShufflingBuffer)
+    assert buffer._items == []
+
+
+@pytest.mark.parametrize("capacity", [1, 10, 200])
+def test_rows_are_shuffled_in_a_buffer(plain: str, capacity: int) -> None:
+    """None is lost, and a seed gives the same order again."""
+    found = []
+    for _ in range(2):
+        with DataLoader(batches(plain), batch_size=7, shuffling_queue_capacity=capacity, seed=3) as loader:
+            found.append([number for batch in loader for number in batch["id"].tolist()])
+
+    assert sorted(found[0]) == list(range(80))
+    assert found[0] == found[1]
+    assert found[0] != list(range(80))
+
+
+def test_a_pass_must_end_before_the_next(plain: str) -> None:
+    """Two at once would share rows; one that was left early is begun anew."""
+    with DataLoader(batches(plain, num_epochs=1), batch_size=8) as loader:
+        first = iter(loader)
+        next(first)
+        with pytest.raises(RuntimeError, match="You must finish a full pass of Petastorm DataLoader before making another"):
+            next(iter(loader))
+        first.close()  # type: ignore[attr-defined] # a generator
+
+        assert sum(len(batch["id"]) for batch in loader) == 80
+
+
+def test_a_pass_that_failed_is_the_last(url: str) -> None:
+    """What went wrong is told by every further pass."""
+    spec = TransformSpec(lambda row: {}[row["id"]])
+    with DataLoader(rows(url, transform_spec=spec)) as loader:
+        with pytest.raises(KeyError):
+            list(loader)
+        with pytest.raises(RuntimeError, match="Cannot start a new iteration because last time iteration failed with error"):
+            list(loader)
+
+
+def test_a_function_of_rows_may_return_tuples(url: str) -> None:
+    """As a transform of the loader, and as one of the reader."""
+    made = []
+    for loader in (
+        DataLoader(rows(url), batch_size=20, transform=lambda row: (row["image"], row["id"])),
+        DataLoader(rows(url, transform_spec=TransformSpec(lambda row: (row["image"], row["id"]))), batch_size=20),
+    ):
+        with loader:
+            made.append(next(iter(loader)))
+
+    for images, numbers in made:
+        assert images.shape == (20, 4, 6, 3)
+        assert numbers.tolist() == list(range(20))
+
+
+def test_a_function_puts_rows_together(url: str) -> None:
+    """Whatever it returns is a batch."""
+    with DataLoader(rows(url), batch_size=30, collate_fn=len, drop_last=True) as loader:
+        assert list(loader) == [30]
+
+
+@pytest.mark.parametrize("capacity", [0, 10, 200])
+def test_columns_become_batches_without_rows(plain: str, capacity: int) -> None:
+    """Batched loaders cut tensors, shuffled or not."""
+    with BatchedDataLoader(batches(plain), batch_size=9, shuffling_queue_capacity=capacity, seed=1) as loader:
+        found = list(loader)
+        again = [number for batch in loader for number in batch["id"].tolist()]
+
+    numbers = [number for batch in found for number in batch["id"].tolist()]
+    assert sorted(numbers) == sorted(again) == list(range(80))
+    assert all((batch["x"] == batch["id"] / 2).all() for batch in found)
+    assert [len(batch["id"]) for batch in found][:-1] == [9] * 8
+    assert (numbers == list(range(80))) is (capacity == 0)
+
+
+def test_batched_loaders_take_rows_too(url: str) -> None:
+    """A row is a batch of one; a function may make tensors elsewhere."""
+    with BatchedDataLoader(rows(url), batch_size=7, transform_fn=lambda one: torch.as_tensor(np.array(one)).double()) as loader:
+        found = list(loader)
+
+    assert [len(batch["id"]) for batch in found] == [7, 7, 7, 7, 7, 5]
+    assert found[0]["image"].dtype == torch.float64
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_rows_in_memory_come_again_and_again(plain: str, *, shuffle: bool) -> None:
+    """As many as fit, in an order of each pass."""
+    loaders = [
+        InMemBatchedDataLoader(batches(plain), batch_size=8, num_epochs=2, rows_capacity=30, shuffle=shuffle, seed=5)
+        for _ in range(2)
+    ]
+    found = [[number for batch in loader for number in batch["id"].tolist()] for loader in loaders]
+
+    assert found[0] == found[1]
+    assert sorted(found[0]) == sorted([*range(30), *range(30)])
+    assert (found[0][:30] == found[0][30:]) is not shuffle
+    with pytest.raises(RuntimeError, match="InMemBatchedDataLoader couldn't be used multiple times"):
+        next(iter(loaders[0]))
+
+
+def test_values_become_what_torch_takes() -> None:
+    """Small unsigned numbers grow, booleans are bytes, and what has no tensor is refused."""
+    row: dict[str, Any] = {
+        "a": np.zeros(2, np.uint16),
+        "b": np.zeros(2, np.uint32),
+        "c": np.array([True]),
+        "d": np.bool_(True),  # noqa: FBT003 - the value
+        "e": np.zeros(1, np.int8),
+        "f": "text",
+    }
+
+    _sanitize_pytorch_types(row)
+
+    assert [getattr(value, "dtype", None) for value in row.values()] == [np.int32, np.int64, np.uint8, np.uint8, np.int8, None]
+    for wrong, text in ((np.array(["x"]), "arrays of string or object classes. Found in field a"), (None, "nullable fields")):
+        with pytest.raises(TypeError, match=text):
+            _sanitize_pytorch_types({"a": wrong})
+
+
+def test_decimals_and_text_stay_as_they_are() -> None:
+    """Where torch has no tensor a batch is a list."""
+    found = decimal_friendly_collate(
+        [{"p": Decimal(1), "t": "x", "n": np.int32(1)}, {"p": Decimal(2), "t": "y", "n": np.int32(2)}]
+    )
+
+    assert (found["p"], found["t"]) == ([Decimal(1), Decimal(2)], ["x", "y"])
+    assert found["n"].tolist() == [1, 2]
+    assert [list(map(str, column)) for column in decimal_friendly_collate([("a", "b"), ("c", "d")])] == [["a", "c"], ["b", "d"]]
+    assert pytorch.DataLoader is DataLoader
+
+
+def test_buffers_hold_and_give() -> None:
+    """In order, or at random when enough is there."""
+    plain, random = NoopShufflingBuffer(), RandomShufflingBuffer(5, 3)
+    plain.add_many([1, 2])
+    random.add_many(range(3))
+
+    assert (plain.size, plain.can_add(), plain.retrieve(), plain.can_retrieve()) == (2, True, 1, True)
+    assert (random.can_add(), random.can_retrieve()) == (True, False)
+    with pytest.raises(RuntimeError, match="Can not dequeue"):
+        random.retrieve()
+    random.add_many([3, 4])
+    assert (random.can_add(), random.can_retrieve(), random.size) == (False, True, 5)
+    with pytest.raises(RuntimeError, match="Can not enqueue"):
+        random.add_many([5])
+    random.finish()
+    assert sorted(random.retrieve() for _ in range(5)) == [0, 1, 2, 3, 4]
+    with pytest.raises(RuntimeError, match="more elements than the capacity allows"):
+        RandomShufflingBuffer(2, 1, extra_capacity=1).add_many(range(9))
+
+
+def test_buffers_of_tensors_hold_and_give() -> None:
+    """Whole batches, and at the end what is left."""
+    for buffer in (BatchedNoopShufflingBuffer(4), BatchedRandomShufflingBuffer(20, 2, batch_size=4)):
+        buffer.add_many([torch.arange(3), torch.arange(3) * 2])
+        assert not buffer.can_retrieve()
+        buffer.add_many([torch.arange(3, 10), torch.arange(3, 10) * 2])
+        found = []
+        while buffer.can_retrieve():
+            found.append(buffer.retrieve())
+        buffer.finish()
+        assert not buffer.can_add()
+        while buffer.can_retrieve():
+            found.append(buffer.retrieve())
+
+        assert sorted(torch.cat([one for one, _ in found]).tolist()) == list(range(10))
+        assert all((two == 2 * one).all() for one, two in found)
+
+
+def test_readers_are_mixed_by_chance(plain: str, url: str) -> None:
+    """Rows of each come about as often as asked, and the mixture ends with the first that ends."""
+    with WeightedSamplingReader([batches(plain, num_epochs=None), batches(plain, num_epochs=40)], [1, 3], seed=1) as mixed:
+        count = sum(1 for _ in mixed)
+
+        assert mixed.last_row_consumed
+        assert mixed.batched_output
+        assert list(mixed.schema.fields) == ["id", "x"]
+    assert 170 < count < 260
+    with (
+        WeightedSamplingReader([rows(url), rows(url)], [0.5, 0.5]) as mixed,
+        DataLoader(mixed, batch_size=8) as loader,
+    ):
+        assert next(iter(loader))["id"].shape == (8,)
+        assert len(mixed) == 80
+
+
+def test_readers_that_differ_are_not_mixed(plain: str, url: str, tmp_path: Path) -> None:
+    """Each of them is told."""
+    other = tables.plain(tmp_path / "t", {"y": [1]})
+    one, two, three, four = batches(plain), rows(url), batches(other), batches(plain)
+    cases: list[tuple[list[Any], list[float], str]] = [
+        ([one], [1], "Two or more readers"),
+        ([one, four], [1], "same length"),
+        ([one, four], [0, 0], "probabilities must be numbers from 0 on"),
+        ([one, two], [1, 1], "same value for batched_output"),
+        ([one, three], [1, 1], "should have the same schema"),
+    ]
+    for readers, shares, text in cases:
+        with pytest.raises(ValueError, match=text):
+            WeightedSamplingReader(readers, shares)
+    for reader in (one, two, three, four):
+        reader.stop()
+        reader.join()

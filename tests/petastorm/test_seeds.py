@@ -1,0 +1,153 @@
+"""Examples that others have published run as they are: names that they leave out are given, and paths are changed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import petastorm_tables as tables
+import pytest
+
+import penstock as ps
+from penstock.codecs import Npy
+from penstock.formats.petastorm import PetastormFormat
+
+ROOT = Path(__file__).parent.parent.parent
+ELSEWHERE = (
+    *("SparkSession", "createDataFrame", "petastorm.spark", "converter", "materialize_dataset", "spark.read", "import pyspark"),
+    *("tf_tensors", "tf_util", "deltatorch", "create_data_loader", "train_dl", "test_dl", "utils.py"),
+)
+"""What says that a block needs Spark, TensorFlow or DeltaTorch."""
+
+TORCH_NAMES = """
+import numpy as np, torch
+from petastorm import make_reader, TransformSpec
+from petastorm.reader import Reader
+
+class transforms:
+    class Compose:
+        def __init__(self, steps): self.steps = steps
+        def __call__(self, value):
+            for step in self.steps: value = step(value)
+            return value
+    class ToTensor:
+        def __call__(self, image): return torch.from_numpy(image[None].astype(np.float32) / 255)
+    class Normalize:
+        def __init__(self, mean, std): self.mean, self.std = mean[0], std[0]
+        def __call__(self, image): return (image - self.mean) / self.std
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(784, 10)
+    def forward(self, images): return self.layer(images.flatten(1)).log_softmax(1)
+
+def train(model, device, loader, log_interval, optimizer, epoch):
+    rows = 0
+    for images, digits in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.nll_loss(model(images), digits).backward()
+        optimizer.step()
+        rows += len(digits)
+    print("trained", rows, tuple(images.shape[1:]), images.dtype, digits.dtype)
+
+def test(model, device, loader):
+    print("tested", sum(len(digits) for _, digits in loader))
+"""
+
+GIVEN = {
+    "Reader(": "from petastorm.reader import Reader\n",
+    "spark._jvm": "from unittest import mock\nspark = mock.Mock()\n"
+    "spark._jvm.com.microsoft.azure.synapse.tokenlibrary.TokenLibrary.getConnectionString.return_value = 'token'\n",
+    "import torch": TORCH_NAMES,
+}
+"""Names that blocks leave to their reader, by what tells that they do."""
+
+
+def blocks() -> list[tuple[str, str]]:
+    """Return the Python blocks that need neither Spark nor TensorFlow nor DeltaTorch, with a name each."""
+    found = []
+    for file in sorted((ROOT.parent / "shared" / "seeds").glob("*.txt")):
+        for number, text in enumerate(re.findall(r"```python\n(.*?)```", file.read_text(), re.DOTALL)):
+            foreign = any(word in text for word in ELSEWHERE) or text.lstrip().startswith(("%%", ">"))
+            if (
+                text.strip()
+                and "petastorm" in text + file.read_text()[:0] + ("petastorm" if "Reader(" in text else "")
+                and not foreign
+            ):
+                found.append((f"{file.stem[:3]}-{number}", textwrap.dedent(text)))
+    return found
+
+
+BLOCKS = blocks()
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """URLs of datasets as the examples have them."""
+    place = tmp_path_factory.mktemp("seeds")
+    digits = ps.Schema(
+        "Mnist", [ps.Field("idx", np.int32), ps.Field("digit", np.int64), ps.Field("image", np.uint8, (28, 28), Npy())]
+    )
+    for part in ("train", "test"):
+        rows = ({"idx": n, "digit": n % 10, "image": np.full((28, 28), n, np.uint8)} for n in range(70))
+        ps.write(str(place / "mnist" / part), digits, rows, format=PetastormFormat(), row_group_rows=20)
+    hello = tables.small(place / "data_directory")
+    tables.plain(place / "plain", {"id": [1, 2], "value1": [3, 4], "value2": [5.0, 6.0]})
+    return {
+        "file:///localpath": place.as_uri(),
+        "abfs://default@adls4synapsemlgpu.dfs.core.windows.net": place.as_uri(),
+        "hdfs://myhadoop/some_dataset": hello,
+        "abfs://<container_name>/<data directory path>/": hello,
+        "plain": (place / "plain").as_uri(),
+    }
+
+
+def with_places(text: str, places: dict[str, str]) -> str:
+    """Return a block with other paths."""
+    if "make_batch_reader" in text:
+        return text.replace("abfs://<container_name>/<data directory path>/", places["plain"])
+    for old, new in places.items():
+        text = text.replace(old, new) if old != "plain" else text
+    return text
+
+
+def test_the_blocks_are_found() -> None:
+    """None escapes by a changed file."""
+    if not (ROOT.parent / "shared" / "seeds").is_dir():
+        pytest.skip("There are no examples beside the repository.")
+    assert [name for name, _ in BLOCKS] == ["000-2", "000-3", "000-4", "001-1", "001-3", "003-0"]
+
+
+@pytest.mark.parametrize(("name", "text"), BLOCKS, ids=[name for name, _ in BLOCKS])
+def test_a_published_example_runs_unchanged(name: str, text: str, places: dict[str, str], tmp_path: Path) -> None:
+    """Through the drop-in, as a script of its own."""
+    if "torch" in text:
+        pytest.importorskip("torch")
+    prelude = "".join(given for word, given in GIVEN.items() if word in text)
+    script = tmp_path / "example.py"
+    script.write_text(prelude + with_places(text, places))
+
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "penstock.dropin", str(script)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert found.stderr == ""
+    if "mnist" in text:
+        assert "trained 700 (1, 28, 28) torch.float32 torch.int64\n" in found.stdout
+        assert "tested 700\n" in found.stdout
+    elif "make_batch_reader" in text:
+        assert "Batched read:\nvalue1: [3 4] value2: [5. 6.]\n" in found.stdout
+    else:
+        assert found.stdout.count("Small_view(id=") == 40
+        assert "np.str_('row 39')" in found.stdout
+    assert name

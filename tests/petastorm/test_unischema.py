@@ -1,0 +1,327 @@
+"""Schemas, codecs and transforms: what Petastorm's users build, and how it is printed, compared and refused."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import penstock.petastorm.codec
+from penstock.errors import MissingExtraError
+from penstock.petastorm import codecs, unischema
+from penstock.petastorm._spark_types import StandIn
+from penstock.petastorm.codecs import (
+    CompressedImageCodec,
+    CompressedNdarrayCodec,
+    DataframeColumnCodec,
+    NdarrayCodec,
+    ScalarCodec,
+)
+from penstock.petastorm.transform import TransformSpec, edit_field, transform_schema
+from penstock.petastorm.unischema import (
+    Unischema,
+    UnischemaField,
+    dict_to_spark_row,
+    insert_explicit_nulls,
+    match_unischema_fields,
+)
+
+ID = UnischemaField("id", np.int32, (), ScalarCodec(StandIn("IntegerType", {})), nullable=False)
+MATRIX = UnischemaField("matrix", np.float32, (None, 3), NdarrayCodec(), nullable=True)
+IMAGE = UnischemaField("image", np.uint8, (3, 4), CompressedImageCodec("png"), nullable=True)
+NAME = UnischemaField("image_name", np.str_, (), None, nullable=False)
+SCHEMA = Unischema("Hello", [ID, MATRIX, IMAGE, NAME])
+
+
+def test_a_schema_prints_its_fields() -> None:
+    """One to a line, with their codecs."""
+    assert str(SCHEMA) == (
+        "Unischema(Hello, [\n"
+        "  UnischemaField('id', int32, (), ScalarCodec(IntegerType()), False),\n"
+        "  UnischemaField('matrix', float32, (None, 3), NdarrayCodec(), True),\n"
+        "  UnischemaField('image', uint8, (3, 4), CompressedImageCodec('png', 80), True),\n"
+        "  UnischemaField('image_name', str_, (), None, False),\n"
+        "])"
+    )
+
+
+def test_fields_are_equal_whatever_their_codecs_are() -> None:
+    """Name, type, shape and whether it may be None decide."""
+    same = UnischemaField("id", np.int32, (), None, nullable=False)
+
+    assert same == ID
+    assert hash(ID) == hash(same)
+    assert UnischemaField("id", np.int64, ()) != ID
+    assert ID._fields == ("name", "numpy_dtype", "shape", "codec", "nullable")
+
+
+def test_fields_are_attributes() -> None:
+    """A field is found by its name, in order."""
+    assert SCHEMA.matrix is MATRIX
+    assert list(SCHEMA.fields) == ["id", "matrix", "image", "image_name"]
+    with pytest.raises(AttributeError, match="'Unischema' object has no attribute 'nope'"):
+        _ = SCHEMA.nope
+
+
+def test_a_name_that_is_taken_is_warned_of() -> None:
+    """The field is there, and is no attribute."""
+    with pytest.warns(UserWarning, match="Can not create dynamic property fields"):
+        schema = Unischema("Taken", [UnischemaField("fields", np.int8, ())])
+
+    assert list(schema.fields) == ["fields"]
+
+
+def test_views_have_the_fields_that_are_stored() -> None:
+    """Fields given come first, then those that match; what a field given says besides its name does not matter."""
+    view = SCHEMA.create_schema_view([UnischemaField("image", np.int8, ()), "i.*"])
+
+    assert (view._name, list(view.fields)) == ("Hello_view", ["image", "id", "image_name"])
+    assert view.image is IMAGE
+    assert list(SCHEMA.create_schema_view(["nope"]).fields) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ([3], "must be either a string \\(regular expressions\\) or an instance of UnischemaField"),
+        ([UnischemaField("nope", np.int8, ())], "does not belong to the schema"),
+    ],
+)
+def test_views_of_what_is_not_there_are_refused(fields: list[Any], text: str) -> None:
+    """What is wrong is told."""
+    with pytest.raises(ValueError, match=text):
+        SCHEMA.create_schema_view(fields)
+
+
+def test_a_pattern_that_matches_the_beginning_of_names_is_warned_of() -> None:
+    """Whole names count, which was not always so."""
+    with pytest.warns(UserWarning, match="schema_fields behavior has changed.*: image_name"):
+        found = match_unischema_fields(SCHEMA, ["image"])
+
+    assert found == [IMAGE]
+    assert match_unischema_fields(SCHEMA, []) == []
+
+
+def test_types_of_rows_are_shared() -> None:
+    """The same name and fields have one type, and another order has another."""
+    again = Unischema("Hello", [ID, MATRIX, IMAGE, NAME])
+
+    assert SCHEMA._get_namedtuple() is again._get_namedtuple()
+    assert SCHEMA._get_namedtuple() is not Unischema("Hello", [MATRIX, ID, IMAGE, NAME])._get_namedtuple()
+    assert SCHEMA.make_namedtuple(id=1, matrix=2, image=3, image_name=4) == (1, 2, 3, 4)
+    assert SCHEMA.make_namedtuple_tf(1, 2, 3, image_name=4).image_name == 4
+    assert type(SCHEMA.make_namedtuple_tf(1, 2, 3, 4)).__name__ == "Hello_view"
+
+
+def test_a_row_may_have_a_thousand_fields() -> None:
+    """There is no limit of 255."""
+    wide = Unischema("Wide", [UnischemaField(f"f{n}", np.int8, ()) for n in range(1000)])
+
+    assert len(wide.make_namedtuple(**{f"f{n}": n for n in range(1000)})) == 1000
+
+
+def test_fields_can_be_in_the_order_of_the_alphabet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they once were."""
+    monkeypatch.setattr(unischema, "_UNISCHEMA_FIELD_ORDER", "alphabetical")
+
+    assert list(Unischema("Hello", [NAME, ID, IMAGE]).fields) == ["id", "image", "image_name"]
+
+
+def parquet_dataset(partitions: list[Any], schema: pa.Schema) -> Any:
+    """Return what stands in for a dataset of an old pyarrow."""
+    piece = mock.Mock()
+    piece.get_metadata().schema.to_arrow_schema.return_value = schema
+    return mock.Mock(pieces=[piece], partitions=partitions)
+
+
+def partition(name: str, kind: pa.DataType) -> Any:
+    """Return a column that directories name."""
+    found = mock.Mock(dictionary=mock.Mock(type=kind))
+    found.name = name
+    return found
+
+
+def test_the_schema_of_plain_parquet_follows_from_its_columns() -> None:
+    """Directories come first; lists have one dimension that differs."""
+    arrow = pa.schema({"n": pa.int16(), "at": pa.timestamp("ns"), "price": pa.decimal128(3, 1), "words": pa.list_(pa.string())})
+    parts = [partition("day", pa.string()), partition("year", pa.int64())]
+
+    found = Unischema.from_arrow_schema(parquet_dataset(parts, arrow))
+
+    assert found._name == "inferred_schema"
+    assert [(one.name, one.numpy_dtype, one.shape, one.codec) for one in found.fields.values()] == [
+        ("day", np.str_, (), None),
+        ("year", np.int64, (), None),
+        ("n", np.int16, (), None),
+        ("at", np.datetime64, (), None),
+        ("price", Decimal, (), None),
+        ("words", np.str_, (None,), None),
+    ]
+
+
+def test_columns_without_counterpart_are_refused_or_left_out() -> None:
+    """Left out with a warning by default."""
+    dataset = parquet_dataset([], pa.schema({"half": pa.float16(), "id": pa.int64()}))
+
+    with pytest.raises(ValueError, match="Cannot auto-create unischema due to unsupported column type"):
+        Unischema.from_arrow_schema(dataset, omit_unsupported_fields=False)
+    with pytest.warns(UserWarning, match="Column 'half' has an unsupported type halffloat"):
+        assert list(Unischema.from_arrow_schema(dataset).fields) == ["id"]
+
+
+def test_directories_are_text_or_numbers() -> None:
+    """Others were never written."""
+    with pytest.raises(RuntimeError, match="Partition column 'x' is double"):
+        Unischema.from_arrow_schema(parquet_dataset([partition("x", pa.float64())], pa.schema({"id": pa.int64()})))
+
+
+def test_missing_fields_become_none_where_they_may() -> None:
+    """The others are named."""
+    row = {"id": 1, "image_name": "x"}
+    insert_explicit_nulls(SCHEMA, row)
+
+    assert row == {"id": 1, "image_name": "x", "matrix": None, "image": None}
+    with pytest.raises(ValueError, match="Field image_name is not found in the row"):
+        insert_explicit_nulls(SCHEMA, {"id": 1})
+
+
+def test_rows_for_spark_need_a_schema_first_and_spark() -> None:
+    """Arguments that were exchanged are told of, and so is Spark that is not there."""
+    with pytest.raises(AssertionError):
+        dict_to_spark_row({"id": 1}, SCHEMA)  # type: ignore[arg-type] # exchanged
+    with (
+        mock.patch.dict("sys.modules", {"pyspark": None, "pyspark.sql": None}),
+        pytest.raises(MissingExtraError, match="dict_to_spark_row needs pyspark"),
+    ):
+        dict_to_spark_row(SCHEMA, {"id": 1, "image_name": "x"})
+
+
+@given(hnp.arrays(st.sampled_from([np.float32, np.int16, np.complex64]), hnp.array_shapes(max_dims=3)))
+@pytest.mark.parametrize("codec", [NdarrayCodec(), CompressedNdarrayCodec()])
+def test_arrays_come_back_as_they_were(codec: DataframeColumnCodec, array: Any) -> None:
+    """Encoded and decoded, an array is the same."""
+    field = UnischemaField("a", array.dtype.type, array.shape, codec, nullable=False)
+
+    stored = codec.encode(field, array)
+    found = codec.decode(field, stored)
+
+    assert isinstance(stored, bytearray)
+    assert found.dtype == array.dtype
+    np.testing.assert_array_equal(found, array)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("shape", [(5, 7), (5, 7, 3)])
+def test_images_come_back_as_they_were(dtype: Any, shape: tuple[int, ...]) -> None:
+    """PNG loses nothing, in grey and in colours."""
+    image = np.random.default_rng(0).integers(0, 255, shape).astype(dtype)
+    field = UnischemaField("a", dtype, shape)
+
+    np.testing.assert_array_equal(
+        CompressedImageCodec("png").decode(field, CompressedImageCodec("png").encode(field, image)), image
+    )
+
+
+def test_colours_are_red_green_blue() -> None:
+    """What is stored is an ordinary file."""
+    import io
+
+    from PIL import Image
+
+    red = np.zeros((2, 2, 3), np.uint8)
+    red[..., 0] = 255
+    stored = CompressedImageCodec("png").encode(UnischemaField("a", np.uint8, (2, 2, 3)), red)
+
+    assert Image.open(io.BytesIO(stored)).getpixel((0, 0)) == (255, 0, 0)
+    assert CompressedImageCodec("jpeg", 70).image_codec == "jpeg"
+    assert str(CompressedImageCodec("jpeg", 70)) == "CompressedImageCodec('jpeg', 70)"
+
+
+@pytest.mark.parametrize(
+    ("codec", "field", "value", "error", "text"),
+    [
+        (ScalarCodec(StandIn("IntegerType", {})), ID, [1], TypeError, "Expected a scalar as a value for field 'id'"),
+        (ScalarCodec(StandIn("IntegerType", {})), ID, b"x", TypeError, "Expected a scalar"),
+        (ScalarCodec(StandIn("IntegerType", {})), ID, np.zeros(2), TypeError, "Expected a scalar"),
+        (ScalarCodec(StandIn("IntegerType", {})), MATRIX, 1, ValueError, "must be an empty tuple"),
+        (ScalarCodec(StandIn("StringType", {})), ID, 5, ValueError, "Expected text as a value for field 'id'"),
+        (NdarrayCodec(), MATRIX, 5, ValueError, "Unexpected type of matrix feature"),
+        (NdarrayCodec(), MATRIX, np.zeros((2, 3)), ValueError, "Unexpected type of matrix feature"),
+        (NdarrayCodec(), MATRIX, np.zeros((2, 4), np.float32), ValueError, "Unexpected dimensions of matrix feature"),
+        (CompressedImageCodec(), IMAGE, np.zeros((3, 4), np.float32), ValueError, "Unexpected type of image feature"),
+        (CompressedImageCodec(), IMAGE, np.zeros((3, 4, 4), np.uint8), ValueError, "Unexpected dimensions of image"),
+        (
+            CompressedImageCodec(),
+            UnischemaField("rgba", np.uint8, (None, None, None)),
+            np.zeros((3, 4, 4), np.uint8),
+            ValueError,
+            "Unexpected image dimensions",
+        ),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(codec: Any, field: Any, value: Any, error: type[Exception], text: str) -> None:
+    """The field is named, and what was expected."""
+    with pytest.raises(error, match=text):
+        codec.encode(field, value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("LongType", np.int8(5), 5),
+        ("DoubleType", np.float32(0.5), 0.5),
+        ("BooleanType", np.bool_(True), True),  # noqa: FBT003 - the value
+        ("StringType", np.str_("x"), "x"),
+        ("DecimalType", Decimal("1.5"), Decimal("1.5")),
+        ("IntegerType", np.array(7), 7),
+    ],
+)
+def test_single_values_become_those_of_spark(kind: str, value: Any, expected: Any) -> None:
+    """Plain values of Python."""
+    found = ScalarCodec(StandIn(kind, {})).encode(UnischemaField("a", type(value), ()), value)
+
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+def test_a_size_of_nothing_is_any_size() -> None:
+    """None and 0 fit whatever there is."""
+    field = UnischemaField("a", np.uint8, (0, None))
+
+    assert NdarrayCodec().decode(field, NdarrayCodec().encode(field, np.ones((2, 3), np.uint8))).shape == (2, 3)
+
+
+def test_codecs_have_the_name_that_articles_use() -> None:
+    """`petastorm.codec` is `petastorm.codecs`."""
+    assert penstock.petastorm.codec.NdarrayCodec is codecs.NdarrayCodec
+    assert codecs.OPENCV_AVAILABLE
+
+
+def test_a_spec_says_what_becomes_of_fields() -> None:
+    """Fields that are edited come last; those that are selected in their order."""
+    spec = TransformSpec(edit_fields=[edit_field("new", np.int8, ()), ("id", np.int64, (), True)], removed_fields=["image"])
+
+    found = transform_schema(SCHEMA, spec)
+
+    assert found._name == "Hello_transformed"
+    assert list(found.fields) == ["matrix", "image_name", "new", "id"]
+    assert found.id == UnischemaField("id", np.int64, (), None, nullable=True)
+    assert list(transform_schema(SCHEMA, TransformSpec(selected_fields=["image", "id"])).fields) == ["image", "id"]
+    assert edit_field("new", np.int8, ()) == ("new", np.int8, (), False)
+
+
+def test_a_spec_removes_or_selects() -> None:
+    """Both at once mean nothing, and names that are none are warned of."""
+    with pytest.raises(ValueError, match="only specify one of removed_fields and selected_fields"):
+        TransformSpec(removed_fields=["id"], selected_fields=["image"])
+    with pytest.warns(UserWarning, match="not part of the schema.*nope"):
+        transform_schema(SCHEMA, TransformSpec(removed_fields=["nope"]))
+    with pytest.warns(UserWarning, match="not part of the schema.*nope"):
+        transform_schema(SCHEMA, TransformSpec(selected_fields=["nope", "id"]))

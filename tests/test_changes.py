@@ -1,0 +1,153 @@
+"""What was added to a table since a version: inserted rows and updated ones, once each, by feed or by files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.errors import ArgumentError, DataError
+from penstock.formats.delta import DeltaFormat
+
+deltalake = pytest.importorskip("deltalake")
+
+DELTA = DeltaFormat()
+FEED = {"delta.enableChangeDataFeed": "true"}
+
+
+def made(path: Path, *, configuration: dict[str, str] | None = None) -> str:
+    """Write a table of ten rows, and return where."""
+    table = pa.table({"id": list(range(10)), "x": ["old"] * 10})
+    deltalake.write_deltalake(str(path), table, configuration=configuration)
+    return str(path)
+
+
+def append(path: str, *ids: int) -> None:
+    """Append rows."""
+    deltalake.write_deltalake(path, pa.table({"id": list(ids), "x": ["new"] * len(ids)}), mode="append")
+
+
+def ids(ds: ps.Dataset) -> list[int]:
+    """Return the ids of a dataset."""
+    return [int(row["id"]) for row in ds] if ds.num_rows else []
+
+
+def test_appended_rows_are_what_was_added(tmp_path: Path) -> None:
+    """Each version's rows count once, in the order of the versions, from after the first one to the last one."""
+    path = made(tmp_path / "t")
+    append(path, 10, 11)
+    append(path, 12)
+    append(path, 13)
+
+    assert ids(ps.changes(path, 0)) == [10, 11, 12, 13]
+    assert ids(ps.changes(path, 1, 2)) == [12]
+    assert ids(ps.changes(path, 3)) == []
+    assert sorted(ids(ps.changes(path, 0).shuffle(seed=1))) == [10, 11, 12, 13]
+
+
+def test_what_was_moved_does_not_count(tmp_path: Path) -> None:
+    """An OPTIMIZE adds files, and no row; rows that it has moved are still those that were added."""
+    path = made(tmp_path / "t")
+    append(path, 10)
+    deltalake.DeltaTable(path).optimize.compact()
+
+    assert ids(ps.changes(path, 0)) == [10]
+    assert ids(ps.changes(path, 1)) == []
+
+
+def test_deletes_add_nothing_and_take_nothing_back(tmp_path: Path) -> None:
+    """Rows that stay in a rewritten file were not added; a row that was added counts as it was then."""
+    path = made(tmp_path / "t")
+    append(path, 10, 11)
+    deltalake.DeltaTable(path).delete("id in (3, 10)")
+
+    assert ids(ps.changes(path, 0)) == [10, 11]
+    assert ids(ps.changes(path, 1)) == []
+
+
+def test_a_replaced_table_is_all_new(tmp_path: Path) -> None:
+    """An overwrite adds all rows that it writes."""
+    path = made(tmp_path / "t")
+    ps.write(path, data={"id": [5, 6], "x": ["a", "b"]}, format=DELTA, mode="overwrite")
+    deltalake.write_deltalake(path, pa.table({"id": [7], "x": ["c"]}), mode="overwrite")
+
+    assert ids(ps.changes(path, 0)) == [5, 6, 7]
+
+
+def test_a_feed_tells_updates(tmp_path: Path) -> None:
+    """With a change data feed, updated rows count as they became, and others of their files do not."""
+    path = made(tmp_path / "t", configuration=FEED)
+    deltalake.DeltaTable(path).update(predicate="id = 4", updates={"x": "'changed'"})
+    append(path, 10)
+    deltalake.DeltaTable(path).delete("id = 5")
+    found = ps.changes(path, 0)
+
+    assert [(int(row["id"]), row["x"]) for row in found] == [(4, "changed"), (10, "new")]
+    assert found.schema.names == ("id", "x")
+    assert found.num_rows == 2
+
+
+def test_an_update_without_a_feed_is_refused(tmp_path: Path) -> None:
+    """Which rows of a rewritten file are new is not guessed."""
+    path = made(tmp_path / "t")
+    deltalake.DeltaTable(path).update(predicate="id = 4", updates={"x": "'changed'"})
+
+    with pytest.raises(DataError, match=r"Version 1 of .* \(UPDATE\) has rewritten files, .* delta\.enableChangeDataFeed"):
+        ps.changes(path, 0)
+
+
+def test_deletion_vectors_add_nothing(tmp_path: Path) -> None:
+    """A file that is added again with a vector has lost rows; a new file beside it holds the new ones."""
+    path = made(tmp_path / "t")
+    log = Path(path) / "_delta_log"
+    append(path, 10)
+    (add,) = (json.loads(line)["add"] for line in (log / f"{0:020d}.json").read_text().splitlines() if '"add"' in line)
+    (new,) = (json.loads(line)["add"] for line in (log / f"{1:020d}.json").read_text().splitlines() if '"add"' in line)
+    lines = [
+        {"commitInfo": {"operation": "UPDATE"}},
+        {"remove": {"path": add["path"], "dataChange": True}},
+        {"add": {**add, "deletionVector": {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 1}}},
+        {"add": new},
+    ]
+    (log / f"{1:020d}.json").write_text("\n".join(map(json.dumps, lines)))
+    (log / f"{2:020d}.json").write_text(json.dumps({"commitInfo": {"operation": "NOTHING"}}))
+
+    assert ids(ps.changes(path, 0)) == [10]
+
+
+def test_versions_that_are_not_there_are_told(tmp_path: Path) -> None:
+    """Versions come in their order, and commits between them must be known."""
+    path = made(tmp_path / "t")
+    append(path, 10)
+    append(path, 11)
+
+    with pytest.raises(ArgumentError, match=r"has no version 7\. Its newest is 2"):
+        ps.changes(path, 0, 7)
+    with pytest.raises(ArgumentError, match=r"added from version 2 to 1\. Two versions, the older one first, were expected"):
+        ps.changes(path, 2, 1)
+    deltalake.DeltaTable(path).create_checkpoint()
+    (tmp_path / "t/_delta_log" / f"{1:020d}.json").unlink()
+    with pytest.raises(ArgumentError, match=r"has no commit 1 any more: .* Give a from_version from 1 on"):
+        ps.changes(path, 0)
+    assert ids(ps.changes(path, 1)) == [11]
+
+
+def test_a_table_without_versions_is_refused(tmp_path: Path) -> None:
+    """Files of Parquet do not tell when they came."""
+    ps.write(tmp_path / "t", data={"id": [1]})
+
+    with pytest.raises(ArgumentError, match=r"of the format parquet, which does not tell what was added"):
+        ps.changes(tmp_path / "t", 0)
+
+
+def test_codecs_and_partitions_are_known_to_changes(tmp_path: Path) -> None:
+    """What was added is a table like any other: pruned by partition, decoded by the log's fields."""
+    for day in ("mon", "tue"):
+        ps.write(tmp_path / "t", data=[{"id": 1, "day": day}], format=DELTA, mode="append", partition_by="day")
+    found = ps.changes(tmp_path / "t", 0)
+
+    assert [row["day"] for row in found] == ["tue"]
+    assert found.where(ps.col("day") == "mon").num_rows == 0

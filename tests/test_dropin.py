@@ -1,0 +1,190 @@
+"""`import petastorm` means Penstock: in this process, in those that it starts, and in scripts that cannot change."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODULES = [
+    "",
+    "cache",
+    "codec",
+    "codecs",
+    "errors",
+    "etl",
+    "etl.dataset_metadata",
+    "etl.legacy",
+    "etl.rowgroup_indexers",
+    "etl.rowgroup_indexing",
+    "local_disk_cache",
+    "ngram",
+    "predicates",
+    "pytorch",
+    "reader",
+    "reader_impl.pytorch_shuffling_buffer",
+    "reader_impl.shuffling_buffer",
+    "selectors",
+    "transform",
+    "unischema",
+    "utils",
+    "weighted_sampling_reader",
+    "workers_pool",
+    "workers_pool.dummy_pool",
+    "workers_pool.process_pool",
+    "workers_pool.thread_pool",
+]
+
+ALL = "; ".join(f"import {'.'.join(filter(None, ['petastorm', name]))}" for name in MODULES)
+SAME = "; ".join(
+    f"assert sys.modules[{'.'.join(filter(None, ['petastorm', name]))!r}] is "
+    f"sys.modules[{'.'.join(filter(None, ['penstock.petastorm', name]))!r}]"
+    for name in MODULES
+)
+
+
+def run(*arguments: str, path: tuple[Path, ...] = (), check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run Python with no drop-in but what the arguments ask for."""
+    source = str(Path(importlib.import_module("penstock").__file__ or "").parent.parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, path), source])}
+    return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=check)
+
+
+def test_every_module_is_the_doors_own() -> None:
+    """The same objects under both names, so that classes are the same too."""
+    found = run("-W", "error", "-c", f"import sys, penstock.dropin; {ALL}; {SAME}; print(petastorm.__version__)")
+
+    assert found.stdout == "0.13.1\n"
+
+
+def test_our_own_modules_stay_what_they_are() -> None:
+    """A module that was imported under another name can be looked at and reloaded under its own."""
+    told = "print(petastorm.codecs.__name__, petastorm.codecs.__spec__.name, petastorm.codecs.__package__)"
+
+    assert run("-c", f"import penstock.dropin, petastorm.codecs; {told}").stdout == (
+        "penstock.petastorm.codecs penstock.petastorm.codecs penstock.petastorm\n"
+    )
+
+
+def test_a_module_that_there_is_not_is_told_by_its_name() -> None:
+    """As by Python itself."""
+    found = run("-c", "import penstock.dropin, petastorm.nope", check=False)
+
+    assert "ModuleNotFoundError: No module named 'petastorm.nope'" in found.stderr
+
+
+def test_without_the_drop_in_nothing_is_stood_in_for() -> None:
+    """Nothing of ours is installed under the name of another project."""
+    found = run("-c", "import penstock.petastorm, petastorm", check=False)
+
+    assert "No module named 'petastorm'" in found.stderr
+
+
+def test_a_script_is_run_with_its_arguments(tmp_path: Path) -> None:
+    """Modules beside it are found, and it is `__main__`."""
+    (tmp_path / "beside.py").write_text("from petastorm import make_reader\nNAME = make_reader.__module__\n")
+    script = tmp_path / "train.py"
+    script.write_text("import sys, beside\nprint(__name__, beside.NAME, sys.argv[1:], __file__ == sys.argv[0])\n")
+
+    by_path = run("-m", "penstock.dropin", str(script), "--epochs", "3")
+    by_name = run("-m", "penstock.dropin", "-m", "train", "--epochs", "3", path=(tmp_path,))
+
+    assert by_path.stdout == by_name.stdout == "__main__ penstock.petastorm.reader ['--epochs', '3'] True\n"
+
+
+def test_an_error_of_a_script_is_its_own(tmp_path: Path) -> None:
+    """Its exit code too."""
+    script = tmp_path / "train.py"
+    script.write_text("import sys, petastorm\nsys.exit(7)\n")
+
+    assert run("-m", "penstock.dropin", str(script), check=False).returncode == 7
+    assert run("-m", "penstock.dropin", check=False).returncode == 2
+    assert "usage: python -m penstock.dropin" in run("-m", "penstock.dropin", "--help").stderr
+
+
+def test_processes_that_are_started_know_it_too(tmp_path: Path) -> None:
+    """By `subprocess`, and by `multiprocessing` with a fresh interpreter, which runs the script again."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import multiprocessing, subprocess, sys\n"
+        "import petastorm.predicates\n"
+        "def name():\n    return petastorm.predicates.in_set.__module__\n"
+        "if __name__ == '__main__':\n"
+        "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+        "        print(pool.apply(name))\n"
+        "    code = 'import petastorm.reader; print(petastorm.reader.Reader.__module__)'\n"
+        "    print(subprocess.run([sys.executable, '-W', 'error', '-c', code], capture_output=True, text=True).stdout)\n"
+    )
+
+    found = run("-m", "penstock.dropin", str(script))
+
+    assert found.stdout.split() == ["penstock.petastorm.predicates", "penstock.petastorm.reader"]
+
+
+def test_workers_of_readers_know_it_too(tmp_path: Path) -> None:
+    """A function of another module imports Petastorm in the process that runs it."""
+    (tmp_path / "beside.py").write_text(
+        "import petastorm.unischema\ndef name(row):\n    return {**row, 'word': petastorm.unischema.Unischema.__module__}\n"
+    )
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, warnings, pyarrow as pa, pyarrow.parquet as pq, numpy as np, beside\n"
+        "from petastorm import make_reader, TransformSpec\n"
+        "warnings.simplefilter('ignore')\n"
+        "pq.write_table(pa.table({'id': [1]}), sys.argv[1] + '/t.parquet')\n"
+        "spec = TransformSpec(beside.name, edit_fields=[('word', np.str_, (), False)])\n"
+        "with make_reader('file://' + sys.argv[1] + '/t.parquet', reader_pool_type='process', workers_count=1,\n"
+        "                 transform_spec=spec) as reader:\n"
+        "    print(next(reader).word)\n"
+    )
+
+    assert run("-m", "penstock.dropin", str(script), str(tmp_path)).stdout.split()[0] == "penstock.petastorm.unischema"
+
+
+def test_the_real_one_is_warned_of(tmp_path: Path) -> None:
+    """Whoever has both installed is told which is meant."""
+    package = tmp_path / "petastorm"
+    package.mkdir()
+    (package / "__init__.py").write_text("REAL = True\n")
+
+    beside = run("-c", "import penstock.dropin, petastorm; print(petastorm.__name__)", path=(tmp_path,))
+    before = run("-c", "import petastorm, penstock.dropin; import petastorm; print(petastorm.__name__)", path=(tmp_path,))
+
+    assert beside.stdout == before.stdout == "penstock.petastorm\n"
+    assert f"UserWarning: petastorm is installed as well, at {package / '__init__.py'}" in beside.stderr
+    assert "UserWarning: petastorm was imported before penstock.dropin" in before.stderr
+
+
+def test_it_can_be_ended(tmp_path: Path) -> None:
+    """Then the real one is meant again."""
+    package = tmp_path / "petastorm"
+    package.mkdir()
+    (package / "__init__.py").write_text("REAL = True\n")
+    code = (
+        "import os, warnings; warnings.simplefilter('ignore'); import penstock.dropin, petastorm; penstock.dropin.uninstall()"
+    )
+
+    found = run(
+        "-c", f"{code}; import petastorm; print(petastorm.REAL, '_aliases' in os.environ['PYTHONPATH'])", path=(tmp_path,)
+    )
+
+    assert found.stdout == "True False\n"
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_deltatorch_is_left_alone_while_it_has_no_door(tmp_path: Path, *, installed: bool) -> None:
+    """Where Penstock has no door for a name, whatever is installed under it is meant."""
+    if importlib.util.find_spec("penstock.deltatorch") is not None:
+        pytest.skip("It has one.")
+    if installed:
+        (tmp_path / "deltatorch.py").write_text("REAL = True\n")
+
+    found = run("-c", "import penstock.dropin, deltatorch; print(deltatorch.REAL)", path=(tmp_path,), check=False)
+
+    assert found.stdout == ("True\n" if installed else "")
+    assert ("No module named 'deltatorch'" in found.stderr) is not installed

@@ -1,0 +1,366 @@
+"""Data files that are damaged, gone, refused or replaced while they are read: told with their place, once and again."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import fs as pafs
+
+import penstock as ps
+from penstock._engine import thrift
+from penstock.codecs import Raw
+from penstock.errors import DataChangedError, DataError
+from penstock.schema import Field, Schema
+
+FILES, GROUPS, ROWS = 4, 6, 10
+"""Files of a table, row groups of a file, and rows of a row group."""
+
+EACH = GROUPS * ROWS
+CHANGED = "the file was changed after the table was opened: its size or the time of its last write differ. Open the table again"
+
+
+def columns(first: int, count: int) -> pa.Table:
+    """Return rows of every kind of column."""
+    numbers = range(first, first + count)
+    random = np.random.default_rng(first)
+    return pa.table(
+        {
+            "id": pa.array(numbers, pa.int64()),
+            "maybe": pa.array([None if number % 7 == 0 else number / 3 for number in numbers]),
+            "word": [f"word {number % 5}" for number in numbers],
+            "list": [list(range(number % 4)) for number in numbers],
+            "bytes": [random.bytes(40) for _ in numbers],
+            "flag": [number % 3 == 0 for number in numbers],
+        }
+    )
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Return a directory of files with page checksums."""
+    place = tmp_path / "table"
+    place.mkdir()
+    for file in range(FILES):
+        path = place / f"{file}.parquet"
+        pq.write_table(columns(file * EACH, EACH), path, row_group_size=ROWS, write_page_checksum=True, use_dictionary=["word"])
+    return place
+
+
+def threads() -> list[str]:
+    """Return the names of our threads that are alive."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")]
+
+
+def told(batches: Iterator[Any]) -> tuple[int, str]:
+    """Return how many batches came before the error, and its text, after a look that it stays and that no thread does."""
+    found: list[Any] = []
+    with pytest.raises(DataError) as caught:
+        found.extend(batches)
+    with pytest.raises(type(caught.value)) as again:
+        next(batches)
+    assert again.value is caught.value
+    assert threads() == []
+    return len(found), str(caught.value)
+
+
+def begun(ds: ps.Dataset) -> Iterator[Any]:
+    """Return batches of which the first has come; what is read ahead is not much more."""
+    batches = iter(ds.using(threads=1))
+    next(batches)
+    return batches
+
+
+# ---------------------------------------------------------------------------------------------------------- in mid-epoch
+
+
+@pytest.mark.parametrize("size", [0, 3, 500])
+def test_a_file_that_is_cut_in_mid_epoch_is_told(table: Path, size: int) -> None:
+    """Whether it is open already or not: the file, the row group, and what to do."""
+    batches = begun(ps.open(table).batch(ROWS))
+    os.truncate(table / "0.parquet", size)
+    count, text = told(batches)
+
+    assert count < GROUPS
+    assert text.startswith(f"{table}/0.parquet, row group {count + 1}: {CHANGED}")
+
+    rest = begun(ps.open([table / "1.parquet", table / "2.parquet"]).batch(ROWS))
+    os.truncate(table / "2.parquet", size)
+    assert told(rest) == (GROUPS - 1, f"{table}/2.parquet, row group 0: {CHANGED}; a state saved before cannot be resumed.")
+
+
+def test_a_file_that_vanishes_in_mid_epoch_is_told(table: Path) -> None:
+    """A file that is open is read to its end, for the system keeps it; one that is not is missed."""
+    batches = begun(ps.open(table).batch(ROWS))
+    (table / "0.parquet").unlink()
+    (table / "2.parquet").unlink()
+
+    assert told(batches) == (
+        2 * GROUPS - 1,
+        f"{table}/2.parquet, row group 0: the file is gone. It was there when the table was opened. Open the table again.",
+    )
+
+
+def test_a_file_that_is_replaced_in_mid_epoch_is_told(table: Path) -> None:
+    """Rows of the old file come as long as it is open; those of the new one never do."""
+    ds = ps.open(table).batch(ROWS)
+    batches = begun(ds)
+    for file in (0, 1):
+        pq.write_table(columns(1000, EACH), table / "new", row_group_size=ROWS)
+        (table / "new").rename(table / f"{file}.parquet")
+
+    found = [batch["id"].tolist() for _, batch in zip(range(GROUPS - 1), batches, strict=False)]
+    assert sum(found, []) == list(range(ROWS, EACH))
+    assert told(batches)[1].startswith(f"{table}/1.parquet, row group 0: {CHANGED}")
+    with pytest.raises(DataChangedError, match=r"0\.parquet, row group 0: the file was changed after"):
+        next(iter(ds))
+
+
+def test_a_directory_in_place_of_a_file_is_told(table: Path) -> None:
+    """It cannot be opened, whatever the rights of who reads."""
+    batches = begun(ps.open(table).batch(ROWS))
+    (table / "1.parquet").unlink()
+    (table / "1.parquet").mkdir()
+
+    count, text = told(batches)
+    assert count == GROUPS - 1
+    assert text.startswith(f"{table}/1.parquet, row group 0: cannot be read: ")
+    assert text.endswith(". The table says it has 10 rows. Check the file.")
+
+
+def test_a_file_that_may_not_be_read_is_told() -> None:
+    """Who has no right to read it is told so."""
+    script = """
+import os, sys
+import penstock as ps
+
+place = sys.argv[1]
+ps.write(place + "/t", data={"id": list(range(40))}, row_group_rows=10, file_mb=0.0001)
+ds = ps.open(place + "/t").batch(10).using(threads=1)
+assert len(ds) == 4
+last = ps.open(place + "/t").with_row_ids()[39]["_file"]
+os.chmod(last, 0)
+if os.getuid() == 0:
+    os.setuid(65534)
+count = 0
+try:
+    for batch in ds:
+        count += 1
+except ps.errors.DataError as error:
+    print(count, str(error).replace(last, "LAST"))
+try:
+    ps.open(place + "/t")
+except ps.errors.DataError as error:
+    print(str(error).replace(last, "LAST"))
+"""
+    with tempfile.TemporaryDirectory() as place:  # where others may look, as they may not below the usual one
+        Path(place).chmod(0o755)
+        done = subprocess.run([sys.executable, "-c", script, place], capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.stderr == ""
+    assert done.stdout == (
+        "3 LAST, row group 0: cannot be read: Permission denied. The table says it has 10 rows. Get the right to read it.\n"
+        "LAST: the footer cannot be read: Permission denied. Get the right to read it.\n"
+    )
+
+
+class Faulty(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
+    """Storage that fails from some read on, in its own words."""
+
+    def __init__(self, most: int) -> None:
+        """Store how many reads go well."""
+        super().__init__(fsspec.filesystem("file"))
+        self.left = most
+
+    def open_input_file(self, path: str) -> Any:
+        """Return a file whose reads fail when there were too many."""
+        outer, file = self, self.fs.open(path, "rb")
+
+        class Watched:
+            closed = False
+
+            def read(self, size: int = -1) -> bytes:
+                outer.left -= 1
+                if outer.left < 0:
+                    raise OSError(errno.EIO, "The disk is broken")
+                return bytes(file.read(size))
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(file, name)
+
+        return pa.PythonFile(Watched(), mode="r")
+
+
+def test_storage_that_fails_is_told(table: Path) -> None:
+    """Whenever it begins to, opening or reading says which file, and in whose words."""
+    seen = set()
+    for most in (0, 1, 2, 3, 4, 5, 8, 12, 20, 30):
+        store = pafs.PyFileSystem(Faulty(most))
+        with pytest.raises(DataError) as caught:
+            list(ps.open(str(table), filesystem=store).batch(ROWS).using(threads=1))
+        text = str(caught.value)
+        seen.add(text.partition("cannot be read")[0].rpartition("/")[2])
+        assert text.startswith(f"{table}/")
+        assert "The disk is broken" in f"{text} {caught.value.__cause__}"
+        assert threads() == []
+
+    assert any("row group" in place for place in seen), seen
+
+
+# ------------------------------------------------------------------------------------------------------------- bit flips
+
+
+def pages(path: Path) -> list[tuple[int, str, int, int, int]]:
+    """Return row group, column, kind, first and last byte of every page of a file."""
+    data = path.read_bytes()
+    footer = pq.read_metadata(path)
+    found = []
+    for group in range(footer.num_row_groups):
+        for at in range(footer.num_columns):
+            chunk = footer.row_group(group).column(at)
+            start = chunk.dictionary_page_offset or chunk.data_page_offset
+            stop = start + chunk.total_compressed_size
+            while start < stop:
+                header, size = thrift.parse_start(data[start:stop], {1: int, 3: int, 1 << 14: int})
+                begin = start + size
+                start = begin + header[3]
+                found.append((group, chunk.path_in_schema.partition(".")[0], header[1], begin, start))
+    return found
+
+
+def flipped(path: Path, at: int, bit: int) -> None:
+    """Change one bit of a file, and nothing of what the system tells of it."""
+    before = path.stat()
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1 << bit
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_a_bit_that_was_flipped_is_found_in_every_kind_of_page(tmp_path: Path, version: str, compression: str) -> None:
+    """With checksums, whatever page it lies in: file, row group and column are told, and nothing wrong comes before it."""
+    path = tmp_path / "a.parquet"
+    how = {"data_page_version": version, "compression": compression, "use_dictionary": ["word"], "data_page_size": 100}
+    pq.write_table(columns(0, 30), path, row_group_size=15, write_page_checksum=True, **how)
+    random = np.random.default_rng(0)
+    kinds = set()
+    for group, name, kind, begin, end in pages(path):
+        if begin == end:
+            continue
+        kinds.add(kind)
+        at, bit = int(random.integers(begin, end)), int(random.integers(8))
+        flipped(path, at, bit)
+        ds = ps.open(path).batch(15)
+        count, text = told(iter(ds.using(checksums=True)))
+        flipped(path, at, bit)
+
+        assert count == group
+        assert text == (
+            f"{path}, row group {group}, column {name!r}: a page does not have the checksum that it was written with: its "
+            "bytes were changed on storage. The table says it has 15 rows. Restore the file, or write it anew."
+        )
+    assert kinds == ({0, 2} if version == "1.0" else {2, 3})
+    assert len(list(ps.open(path).batch(15).using(checksums=True))) == 2
+
+
+BLOBS = Schema(
+    "Blobs", [Field("id", np.int64), Field("small", np.uint8, (50,), Raw()), Field("large", np.uint8, (40_000,), Raw())]
+)
+
+
+@pytest.fixture(scope="module")
+def blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a table of cells that are read as they lie, of those that are copied and those that stay in the file."""
+    place = tmp_path_factory.mktemp("blobs") / "t"
+    random = np.random.default_rng(0)
+    rows = 12
+    cells = {"small": random.integers(0, 256, (rows, 50), np.uint8), "large": random.integers(0, 256, (rows, 40_000), np.uint8)}
+    ps.write(place, BLOBS, {"id": np.arange(rows), **cells}, row_group_rows=4)
+    return place
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_a_flipped_bit_in_cells_that_are_read_as_they_lie_is_found(blobs: Path, data: st.DataObject) -> None:
+    """Asked for checksums, no reader of ours goes around them: not batches, not rows by number, not a filter."""
+    (path,) = blobs.glob("*.parquet")
+    group, name, _, begin, end = data.draw(st.sampled_from([page for page in pages(path) if page[1] != "id"]))
+    at, bit = data.draw(st.integers(begin, end - 1)), data.draw(st.integers(0, 7))
+    ds = ps.open(blobs).using(checksums=True)
+    flipped(path, at, bit)
+    try:
+        texts = [told(iter(ds.batch(4)))[1], told(iter(ds.batch(5).shuffle().batch(3)))[1]]
+        for rows in ([4 * group], range(12)):
+            with pytest.raises(DataError) as caught:
+                ds.take(rows)
+            texts.append(str(caught.value))
+        with pytest.raises(DataError) as caught:
+            ds.to_arrow()
+        texts.append(str(caught.value))
+    finally:
+        flipped(path, at, bit)
+
+    assert all(f"row group {group}, column {name!r}: a page does not have the checksum" in text for text in texts), texts
+    assert len(list(ds.batch(4))) == 3
+
+
+def test_checksums_change_nothing_in_what_comes(table: Path, blobs: Path) -> None:
+    """The same rows in the same order, with and without them, and from files that were written without."""
+    for place in (table, blobs):
+        ds = ps.open(place).shuffle(ps.WindowShuffle(rows=20), seed=3).batch(4)
+        plain, checked = (list(each) for each in (ds, ds.using(checksums=True)))
+        assert ds == ds.using(checksums=True)
+        assert len(plain) == len(checked)
+        for one, two in zip(plain, checked, strict=True):
+            assert one.keys() == two.keys()
+            assert one["id"].tolist() == two["id"].tolist()
+    whole = io.BytesIO()
+    pq.write_table(columns(0, 10), whole)
+    (table / "plain.parquet").write_bytes(whole.getvalue())
+    assert sum(len(batch["id"]) for batch in ps.open(table / "plain.parquet").batch(4).using(checksums=True)) == 10
+    with pytest.raises(ps.errors.ArgumentError, match=r"using got checksums='yes'\. True or False was expected"):
+        ps.open(table).using(checksums="yes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("column", ["small", "large"])
+def test_cells_of_a_file_that_is_cut_are_told(blobs: Path, tmp_path: Path, column: str) -> None:
+    """Also those that stay in the file until their batch is made say where they lie."""
+    (path,) = blobs.glob("*.parquet")
+    copy = tmp_path / "a.parquet"
+    copy.write_bytes(path.read_bytes())
+    ps.adopt(tmp_path, BLOBS)
+    batches = begun(ps.open(tmp_path).select("id", column).batch(2))
+    last = [page for page in pages(path) if page[1] == column][-1]
+    os.truncate(copy, last[3] + 20)
+
+    _, text = told(batches)
+    assert text.startswith(f"{copy}, row group 2")
+    assert CHANGED in text or "the file ends after" in text
+    assert "Open the table again" in text or "open the table again" in text
+
+
+@pytest.mark.parametrize("kept", [0, 3, 24, 2000])
+def test_a_file_that_is_no_parquet_is_told_when_the_table_is_opened(table: Path, kept: int) -> None:
+    """Before anything is read of it."""
+    path = table / "a.parquet"
+    path.write_bytes((table / "0.parquet").read_bytes()[:kept])
+
+    with pytest.raises(DataError, match=rf"/a\.parquet: not a Parquet file: it has {kept} bytes and .* Write the file again"):
+        ps.open(path)

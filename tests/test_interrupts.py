@@ -1,0 +1,227 @@
+"""Ctrl-C while reading: it is raised at once, nothing hangs or stays, and the loader can be used again."""
+
+from __future__ import annotations
+
+import gc
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from interrupts import Interrupt
+
+import penstock as ps
+from penstock._engine.gate import Gate, Promise
+
+FILES, EACH = 3, 60
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a table of numbers and words."""
+    place = tmp_path_factory.mktemp("table")
+    for file in range(FILES):
+        numbers = range(file * EACH, (file + 1) * EACH)
+        columns = {"id": list(numbers), "word": [f"word {number}" for number in numbers]}
+        pq.write_table(pa.table(columns), place / f"{file}.parquet", row_group_size=10)
+    return place
+
+
+def same(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch as it is."""
+    return batch
+
+
+QUESTIONS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
+    "views": lambda ds: ds.select("id").shuffle(ps.WindowShuffle(rows=40)).batch(7),
+    "maps": lambda ds: ds.shuffle(ps.WindowShuffle(rows=40)).batch(7).map(same),
+    "rows": lambda ds: ds.map(same),
+    "lazy": lambda ds: ds.where(ps.col("id") > 20, lazy=True).batch(7).map(same),
+    "skipping": lambda ds: ds.batch(7).map(same).on_bad_row("skip"),
+}
+
+
+def ids(batch: dict[str, Any]) -> list[int]:
+    """Return the ids of a batch, or of a row."""
+    found: list[int] = np.atleast_1d(batch["id"]).tolist()
+    return found
+
+
+def threads() -> list[str]:
+    """Return the names of our threads that are alive."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of Python's own, when it is interrupted
+@pytest.mark.parametrize("kind", QUESTIONS)
+def test_ctrl_c_at_any_moment_ends_an_iteration_and_nothing_else(table: Path, kind: str) -> None:
+    """It is raised, the batches before it are right, no thread waits for ever, and the state goes on where it came."""
+    ds = QUESTIONS[kind](ps.open(table).using(threads=2))
+    whole = [ids(batch) for batch in ds]
+
+    def reading(loader: Any, got: list[list[int]]) -> Callable[[], None]:
+        def read() -> None:
+            for batch in loader:
+                got.append(ids(batch))  # noqa: PERF401 - what came before the interrupt counts
+
+        return read
+
+    probe = Interrupt(-1)
+    probe.run(reading(ps.loader(ds), []))
+    assert probe.points > 500
+    for at in range(1, probe.points, probe.points // 15 + 1):
+        loader, got, interrupt = ps.loader(ds), list[list[int]](), Interrupt(at)
+        interrupted = interrupt.run(reading(loader, got))
+        state = loader.state_dict()
+        gc.collect()
+        for thread in threading.enumerate():
+            if thread.name.startswith("penstock"):
+                thread.join(10)
+
+        told = (at, interrupt.where)
+        assert threads() == [], told
+        assert got == whole[: len(got)], told
+        assert interrupted or got == whole, told
+        again = ps.loader(ds)
+        again.load_state_dict(json.loads(json.dumps(state)))
+        # One batch may have been on its way from the loader to who reads.
+        rest = [ids(batch) for batch in again] if interrupted else []
+        assert rest in (whole[len(got) :], whole[len(got) + 1 :]) or state["epoch"] == 1, told
+        assert len([ids(batch) for batch in loader]) == len(whole), told
+
+
+WAITING = """
+import os, signal, sys, threading
+import pyarrow as pa
+from dataclasses import dataclass
+from pyarrow import fs as pafs
+import fsspec
+import numpy as np
+import penstock as ps
+from penstock.codecs import CellCodec, register
+
+place, phase = sys.argv[1:]
+release, main = threading.Event(), threading.main_thread()
+
+def ready():
+    if not release.is_set():
+        print("ready", flush=True)
+        release.wait()
+
+class Slow(pafs.FSSpecHandler):
+    def open_input_file(self, path):
+        file = self.fs.open(path, "rb")
+        class Watched:
+            closed = False
+            def read(self, size=-1):
+                if phase == "storage" and threading.current_thread() is not main:
+                    ready()
+                return file.read(size)
+            def __getattr__(self, name):
+                return getattr(file, name)
+        return pa.PythonFile(Watched(), mode="r")
+
+@register
+@dataclass(frozen=True)
+class Slowly(CellCodec):
+    name = "slowly"
+    def encode(self, field, cell):
+        return bytes(cell)
+    def decode(self, field, cell):
+        if phase == "decode":
+            ready()
+        return np.frombuffer(cell, np.uint8)
+
+def function(row):
+    if phase in ("map", "row"):
+        ready()
+    return row
+
+ps.write(place, ps.Schema("S", [ps.Field("id", np.int64), ps.Field("cell", np.uint8, (3,), Slowly())]),
+         {"id": np.arange(40), "cell": np.zeros((40, 3), np.uint8)}, row_group_rows=10)
+ds = ps.open(place, filesystem=pafs.PyFileSystem(Slow(fsspec.filesystem("file"))), codecs=[Slowly]).using(threads=2)
+ds = ds.map(function) if phase == "row" else ds.batch(5).map(function)
+loader = ps.loader(ds)
+try:
+    for batch in loader:
+        if phase == "between":
+            ready()
+    print("not interrupted")
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+release.set()
+for thread in threading.enumerate():
+    if thread.name.startswith("penstock"):
+        thread.join(30)
+left = [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")]
+print(left, sum(np.size(batch["id"]) for batch in loader))
+"""
+
+
+@pytest.mark.parametrize("phase", ["storage", "decode", "map", "row", "between"])
+def test_a_signal_is_raised_while_a_loader_waits(tmp_path: Path, phase: str) -> None:
+    """For storage, a codec, a map on its threads or on the consumer's, or for nothing: at once, and nothing is printed."""
+    command = [sys.executable, "-c", WAITING, str(tmp_path / "t"), phase]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+
+    assert err == ""
+    assert [line for line in out.splitlines() if line != "ready"] == ["interrupted", "[] 40"]
+    assert process.returncode == 0
+
+
+def test_a_gate_that_is_interrupted_is_left_unlocked() -> None:
+    """Wherever a wait is interrupted, others can go on, and those who are notified come."""
+
+    def waiting(gate: Gate) -> Callable[[], None]:
+        def wait() -> None:
+            with gate:
+                gate.notify_all()
+                gate.wait(timeout=0)
+
+        return wait
+
+    probe = Interrupt(-1)
+    probe.run(waiting(Gate()))
+    assert probe.points > 8
+    for at in range(1, probe.points + 1):
+        gate, came = Gate(), threading.Event()
+        assert Interrupt(at).run(waiting(gate))
+
+        def other(gate: Gate = gate, came: threading.Event = came) -> None:
+            with gate:
+                came.set()
+                gate.wait()
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert came.wait(10)
+        with gate:
+            gate.notify()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_promise_is_kept_after_an_interrupt() -> None:
+    """Who was interrupted while waiting may ask again, and who keeps the promise is not held up."""
+    for at in range(1, 40):
+        promise: Promise[int] = Promise()
+        Interrupt(at).run(lambda promise=promise: _waited(promise))  # type: ignore[misc]
+        promise.set_result(at)
+        assert promise.result(timeout=10) == at
+
+
+def _waited(promise: Promise[int]) -> None:
+    with pytest.raises(TimeoutError):
+        promise.result(timeout=0)

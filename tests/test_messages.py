@@ -1,0 +1,251 @@
+"""What is told to whoever gives the writer, or a table's metadata, what does not fit: the cause, and not a symptom of it."""
+
+from __future__ import annotations
+
+import builtins
+import datetime as dt
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock._schema_json import KEY, dump, load
+from penstock.codecs import Jpeg, Npy, Png
+from penstock.errors import ArgumentError, DataError, MissingExtraError
+from penstock.schema import Field, Schema
+
+
+def refused(place: Path, field: Field, data: Any) -> str:
+    """Return what the writer says to data of one field."""
+    with pytest.raises(DataError) as caught:
+        ps.write(place / "t", Schema("S", [field]), data)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "cells", "told"),
+    [
+        (
+            Field("x", np.int8),
+            np.arange(3),
+            "The batch that begins with row 0, field 'x': got an array of int64; expected one of int8. Convert it: "
+            "column.astype('int8'), if they are whole numbers in its range; or change the field's dtype.",
+        ),
+        (
+            Field("x", np.float32),
+            np.array([0.5, 0.1]),
+            "The batch that begins with row 0, field 'x': got an array of float64; expected one of float32. Convert it: "
+            "column.astype('float32'), which rounds; or change the field's dtype.",
+        ),
+        (
+            Field("x", np.uint8, (2,)),
+            np.zeros((3, 2)),
+            "The batch that begins with row 0, field 'x': got an array of float64; expected one of uint8. Convert it: "
+            "column.astype('uint8'), if they are whole numbers in its range; or change the field's dtype.",
+        ),
+    ],
+)
+def test_an_array_of_another_dtype_is_told_by_its_dtype(tmp_path: Path, field: Field, cells: Any, told: str) -> None:
+    """No row is to blame where all rows have the wrong type."""
+    assert refused(tmp_path, field, {"x": cells}) == told
+
+
+@pytest.mark.parametrize("data", [pa.table({"x": [0.5, 0.1]}), pd.DataFrame({"x": [0.5, 0.1]})], ids=["arrow", "pandas"])
+def test_a_number_that_would_be_rounded_is_told_with_what_it_would_become(tmp_path: Path, data: Any) -> None:
+    """The row, both values, and NumPy's names of types."""
+    assert refused(tmp_path, Field("x", np.float32), data) == (
+        "Row 1, field 'x': got 0.1 of float64, which would be rounded to 0.10000000149011612; expected values that float32 "
+        "holds as they are. Round the column yourself, with .astype('float32') or .cast(); or change the field's dtype."
+    )
+
+
+def test_what_is_missing_in_pandas_is_told_as_pandas_has_it(tmp_path: Path) -> None:
+    """NaN in a frame is NaN in the message; among floats without nulls it is a number like others."""
+    told = "got nan, which pandas has where a value is missing; expected"
+    fill = "Fill it: frame['x'].fillna(value); or allow nulls, Field('x', ..., nullable=True), and give None for it."
+
+    assert refused(tmp_path, Field("x", np.int64), pd.DataFrame({"x": [1.0, np.nan]})) == (
+        f"Row 1, field 'x': {told} a value of int64. {fill}"
+    )
+    assert f"Row 1, field 'x': {told} a str. {fill}" == refused(tmp_path, Field("x", str), pd.DataFrame({"x": ["a", np.nan]}))
+    assert "Row 0, field 'x': got <NA>, which" in refused(
+        tmp_path, Field("x", np.int64), pd.DataFrame({"x": pd.array([None, 1], "Int64")})
+    )
+    ps.write(tmp_path / "t", Schema("S", [Field("x", np.float64)]), pd.DataFrame({"x": [1.0, np.nan]}))
+    assert str(ps.open(tmp_path / "t").head()["x"].tolist()) == "[1.0, nan]"
+
+
+def test_an_unknown_column_is_not_told_to_be_nullable(tmp_path: Path) -> None:
+    """What is too much is left out, what is too little is given."""
+    assert refused(tmp_path, Field("x", np.int8), {"x": np.zeros(3, np.int8), "y": [1, 2, 3]}) == (
+        "Row 0: 'y' is not in the schema. Fields: x. Leave out what the schema does not have, or add a field for it."
+    )
+    assert refused(tmp_path, Field("x", np.int8), [{}, {}]).endswith(
+        "'x' is missing. Fields: x. Give every field, or make it nullable in the schema."
+    )
+
+
+@pytest.mark.parametrize("codec", [Png(), Jpeg()])
+def test_a_missing_library_is_no_fault_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Any) -> None:
+    """Who has no OpenCV is told to install it, when writing and when reading."""
+    schema = Schema("S", [Field("x", np.uint8, (8, 8, 3), codec)])
+    rows = [{"x": np.zeros((8, 8, 3), np.uint8)}]
+    ps.write(tmp_path / "there", schema, rows)
+    found = builtins.__import__
+
+    def without(name: str, *args: Any, **options: Any) -> Any:
+        if name in {"cv2", "simplejpeg"}:
+            raise ImportError(name)
+        return found(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtraError, match=r"Install them: pip install 'penstock\[image\]'"):
+        ps.write(tmp_path / "t", schema, rows)
+    with pytest.raises(MissingExtraError, match=r"Install them: pip install 'penstock\[image\]'"):
+        list(ps.open(tmp_path / "there").batch(1))
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_dtype_that_nothing_stores_is_refused_where_it_is_said(tmp_path: Path) -> None:
+    """NumPy takes any class for objects; we do not."""
+    with pytest.raises(ArgumentError) as caught:
+        Field("x", dt.time)
+    assert str(caught.value) == (
+        "Field 'x' got dtype=<class 'datetime.time'>, which NumPy has no type for. A NumPy dtype, str, bytes, Decimal, date or "
+        "datetime was expected. Give one; or object, with a codec of your own that stores such cells. Times of a day are "
+        "'timedelta64[us]' with codec=penstock.codecs.Scalar('time64[us]')."
+    )
+    with pytest.raises(ArgumentError, match=r"dtype=<class 'dict'>, which NumPy has no type for\..*stores such cells\.$"):
+        Field("x", dict)
+    assert refused(tmp_path, Field("x", object), [{"x": {"a": 1}}]) == (
+        "Row 0, field 'x': got {'a': 1} (dict); expected a decimal.Decimal, as a field of objects without a codec holds. Say "
+        "what its cells are: Field('x', ...); or give the field a codec of your own that stores them."
+    )
+
+
+def test_adopting_a_field_without_nulls_looks_for_them(tmp_path: Path) -> None:
+    """The statistics of every file tell; the error names file, row group and number."""
+    for number, cells in enumerate([[1, 2, 3, 4], [1, 2, None, None]]):
+        pq.write_table(pa.table({"x": pa.array(cells, pa.int64())}), tmp_path / f"{number}.parquet", row_group_size=2)
+
+    with pytest.raises(ArgumentError) as caught:
+        ps.adopt(tmp_path, Schema("S", [Field("x", np.int64)]))
+
+    assert str(caught.value) == (
+        f"Column 'x' of {tmp_path}/1.parquet has 2 nulls in row group 1, and the field is not nullable. Values were expected. "
+        "Allow nulls: Field('x', ..., nullable=True)."
+    )
+    ps.adopt(tmp_path, Schema("S", [Field("x", np.int64, nullable=True)]))
+    assert ps.open(tmp_path).num_rows == 8
+
+
+# -------------------------------------------------------------------------------------------------- the stored schema
+
+STORED = Schema("S", [Field("x", np.int64), Field("image", np.uint8, (4,), Npy())])
+PLACE = "The schema stored with the table cannot be read: "
+ANEW = ". Write the table anew, or adopt a schema for it."
+
+
+def edited(change: Callable[[dict[str, Any]], None]) -> str:
+    """Return the text of a stored schema that somebody has changed."""
+    told = json.loads(dump(STORED))
+    change(told)
+    return json.dumps(told)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"dtype": 3}, "field 'x' has 3 as 'dtype', where a text was expected"),
+        ({"shape": "x"}, "field 'x' has \"x\" as 'shape', where a list was expected"),
+        ({"shape": [3]}, "Field 'x' has the shape (3,), and Scalar stores single values. Use Tensor() or Npy()"),
+        ({"nullable": "maybe"}, "field 'x' has \"maybe\" as 'nullable', where true or false was expected"),
+        ({"codec": None}, "field 'x' has null as 'codec', where a JSON object was expected"),
+        ({"codec": {}}, "the codec of field 'x' has no 'name'"),
+        (
+            {"codec": {"name": "scalar", "foo": 1}},
+            "codec 'scalar' was stored with options {'foo': 1}, which it does not take; its own are: type",
+        ),
+        ({"name": 3}, "field 0 has 3 as 'name', where a text was expected"),
+        ({"name": "image"}, "Schema 'S' has more than one field called image. Names must differ. Rename all but one"),
+    ],
+)
+def test_a_schema_that_somebody_edited_is_told_in_our_words(changes: Mapping[str, Any], told: str) -> None:
+    """What is wrong with which field, and neither Python's words nor two full stops."""
+    with pytest.raises(DataError) as caught:
+        load(edited(lambda schema: schema["fields"][0].update(changes)))
+
+    assert str(caught.value) == f"{PLACE}{told}{ANEW}"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.data())
+def test_no_stored_schema_raises_anything_else(data: st.DataObject) -> None:
+    """Whatever stands where a value was, it is a schema or an error of ours."""
+
+    def change(schema: dict[str, Any]) -> None:
+        field = data.draw(st.sampled_from([schema, schema["fields"][0], schema["fields"][1]["codec"]]))
+        key = data.draw(st.sampled_from(sorted(field)))
+        field[key] = data.draw(JSON)
+
+    try:
+        load(edited(change))
+    except DataError as error:
+        text = str(error)
+        assert text.startswith(PLACE)
+        assert ".." not in text.replace("...", "")
+        assert not any(word in text for word in ("object is not", "KeyError", "__init__", "NoneType"))
+
+
+@pytest.mark.parametrize(
+    ("field", "changes", "told"),
+    [
+        (
+            0,
+            {"dtype": "int8"},
+            "Column 'x' is int64 in the files of {}. The schema stored with them expects single values of int8",
+        ),
+        (
+            0,
+            {"dtype": "str"},
+            "Column 'x' is int64 in the files of {}. The schema stored with them expects single values of text",
+        ),
+        (
+            0,
+            {"codec": {"name": "npy"}},
+            "Column 'x' is int64 in the files of {}. The schema stored with them expects bytes (Npy())",
+        ),
+        (
+            1,
+            {"codec": {"name": "tensor"}},
+            "Column 'image' is binary in the files of {}. The schema stored with them expects lists or tensors of uint8 (4,)",
+        ),
+    ],
+)
+def test_a_stored_schema_must_fit_the_files(tmp_path: Path, field: int, changes: Mapping[str, Any], told: str) -> None:
+    """What metadata says is not believed where the files say something else."""
+    ps.write(tmp_path / "t", STORED, [{"x": 1, "image": np.zeros(4, np.uint8)}])
+    common = pq.read_schema(tmp_path / "t" / "_common_metadata")
+    text = edited(lambda schema: schema["fields"][field].update(changes))
+    pq.write_metadata(common.with_metadata({**common.metadata, KEY: text.encode()}), tmp_path / "t" / "_common_metadata")
+
+    with pytest.raises(DataError) as caught:
+        ps.open(tmp_path / "t")
+
+    assert str(caught.value).startswith(told.format(tmp_path / "t"))
+    assert str(caught.value).endswith("Adopt one that fits, penstock.adopt(url, schema), or write the table anew.")

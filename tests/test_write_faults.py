@@ -1,0 +1,291 @@
+"""Writing to storage that refuses, and being interrupted: the old table stays, nothing is left, and it is said what to do."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from interrupts import Interrupt
+from pyarrow import fs as pafs
+
+import penstock as ps
+from penstock._engine import swap
+from penstock._engine.commit import Mode
+from penstock.errors import WriteError
+
+STAYS = "Nothing of this write appears; what was there before stays."
+
+# Overwrites a table again and again, each time with a little more room on the disk, until that is enough. What it was told, and
+# what lay there afterwards, is printed.
+FILLING = """
+import gc, json, os, sys, threading
+import numpy as np
+import penstock as ps
+
+place, way = sys.argv[1:]
+random = np.random.default_rng(0)
+data = {"id": np.arange(500), "x": random.standard_normal((500, 40)), "k": np.arange(500) % 3}
+options = {"rows": {"row_group_rows": 100}, "close": {}, "parts": {"partition_by": "k", "row_group_rows": 20}}[way]
+ps.write(f"{place}/t", data={"id": np.arange(3)})
+found = []
+for pages in range(0, 256, 4):
+    with open(f"{place}/filler", "wb", buffering=0) as filler:
+        try:
+            while True:
+                filler.write(bytes(4096))
+        except OSError:
+            filler.truncate(max(0, filler.tell() - 4096 * pages))
+    told = ""
+    try:
+        with ps.write(f"{place}/t", mode="overwrite", **options) as table:
+            table.extend(data)
+    except ps.errors.WriteError as error:
+        told = f"{error.errno}: {error}"
+    os.remove(f"{place}/filler")
+    gc.collect()
+    threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")]
+    found.append((told, sorted(os.listdir(place)), ps.open(f"{place}/t").num_rows, threads))
+    if not told:
+        break
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reads what is replaced here, and no disk loses its power."""
+    monkeypatch.setattr(swap, "GRACE_SECONDS", 0)
+    monkeypatch.setattr(swap, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def run(script: str, *args: object, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run a script to its end."""
+    command = [*before, sys.executable, "-c", script, *map(str, args)]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+
+
+def threads() -> list[str]:
+    """Return the names of our threads that are alive."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")]
+
+
+@pytest.mark.parametrize("way", ["rows", "close", "parts"])
+def test_a_full_disk_leaves_the_old_table(tmp_path: Path, way: str) -> None:
+    """Wherever the room ends, the error says so, the old table is whole, and neither files nor threads nor words are left."""
+    alone = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs -o size=1m none "$0" && exec "$@"')
+    if shutil.which("unshare") is None or subprocess.run([*alone, str(tmp_path), "true"], check=False).returncode:
+        pytest.skip("This machine does not let us make a small disk of our own.")
+
+    done = run(FILLING, tmp_path, way, before=(*alone, str(tmp_path)))
+
+    assert (done.stderr, done.returncode) == ("", 0)
+    found = json.loads(done.stdout)
+    assert len(found) > 10
+    for told, names, rows, alive in found[:-1]:
+        assert (names, rows, alive) == (["t"], 3, [])
+        assert told.startswith(f"{errno.ENOSPC}: ")
+        assert told.endswith(f"cannot be written: No space left on device. {STAYS} Make room, or write elsewhere.")
+        assert f"of {tmp_path}/t" in told
+    assert found[-1] == ["", ["t"], 500, []]
+
+
+def test_a_file_that_may_not_grow_is_told(tmp_path: Path) -> None:
+    """A limit on the size of files is told with what to do about it, and nothing is printed when the writer is collected."""
+    script = """
+import resource, sys
+import numpy as np
+import penstock as ps
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+try:
+    ps.write(sys.argv[1], data={"x": np.random.default_rng(0).standard_normal(100_000)})
+except ps.errors.WriteError as error:
+    print(error)
+"""
+    done = run(script, tmp_path / "t")
+
+    assert done.stderr == ""
+    assert done.stdout.startswith("A row group of 100000 rows in part-00000-")
+    assert done.stdout.endswith(f"cannot be written: File too large. {STAYS} Write smaller files, file_mb=64, or elsewhere.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_may_not_be_written_to_is_told() -> None:
+    """Who has no right to write is told so before any row is taken, and the table that lies there can be read on."""
+    script = """
+import os, sys
+import numpy as np
+import penstock as ps
+
+place = sys.argv[1]
+ps.write(place + "/t", data={"id": np.arange(3)})
+os.chmod(place + "/t", 0o555)
+os.chmod(place, 0o555)
+if os.getuid() == 0:
+    os.setuid(65534)
+for name in ("t", "new"):
+    try:
+        ps.write(f"{place}/{name}", data={"id": np.arange(5)}, mode="overwrite")
+    except ps.errors.WriteError as error:
+        print(error)
+print(ps.open(place + "/t").num_rows)
+"""
+    with tempfile.TemporaryDirectory() as place:  # where others may look, as they may not below the usual one
+        Path(place).chmod(0o755)
+        done = run(script, place)
+        Path(place).chmod(0o755)
+        names = [each.name for each in Path(place).iterdir()]
+
+    assert done.stderr == ""
+    *told, rows = done.stdout.splitlines()
+    for text, name in zip(told, ("t", "new"), strict=True):
+        assert f"of {place}/{name} cannot be written: Permission denied. {STAYS} Get the right to write there, or" in text
+    assert (rows, names) == ("3", ["t"])
+
+
+def test_names_that_are_too_long_are_told(tmp_path: Path) -> None:
+    """That of a table, and those that values of a partition make."""
+    with pytest.raises(WriteError, match=r"cannot be written: File name too long\..*Use a shorter name; partition values are"):
+        ps.write(tmp_path / ("x" * 300), data={"id": np.arange(3)})
+    with pytest.raises(WriteError, match=r"The file k=x{300}/part-00000-\w+\.parquet of .*File name too long"):
+        ps.write(tmp_path / "t", data={"id": [1], "k": ["x" * 300]}, partition_by="k")
+
+    assert list(tmp_path.iterdir()) == []
+    assert threads() == []
+
+
+class Refusing(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
+    """Storage elsewhere, to which no more than so many bytes can be written."""
+
+    def __init__(self, most: int) -> None:
+        """Store how many."""
+        super().__init__(fsspec.filesystem("memory"))
+        self.left = most
+
+    def open_output_stream(self, path: Any, metadata: Any) -> Any:  # noqa: ARG002 - as it is called
+        """Return a stream that fails when it is full."""
+        outer, file = self, self.fs.open(path, "wb")
+
+        class Stream:
+            closed = False
+
+            def write(self, data: bytes) -> int:
+                outer.left -= len(data)
+                if outer.left < 0:
+                    raise OSError(errno.EIO, "The store has said no.")
+                return int(file.write(bytes(data)))
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(file, name)
+
+        return pa.PythonFile(Stream(), mode="w")
+
+
+@pytest.mark.parametrize("most", [0, 100, 20_000, 60_000])
+def test_storage_elsewhere_that_refuses_is_told(most: int) -> None:
+    """Its own words are in the message, and no file of the write belongs to the table."""
+    store = pafs.PyFileSystem(Refusing(most))
+    path = f"/refusing-{most}"
+
+    with pytest.raises(WriteError) as caught, ps.write(path, filesystem=store, row_group_rows=2000) as table:
+        table.extend({"id": np.random.default_rng(0).standard_normal(10_000)})
+
+    assert f"of {path} cannot be written: " in str(caught.value)
+    assert "The store has said no." in f"{caught.value} {caught.value.__cause__}"
+    assert str(caught.value).endswith(f"{STAYS} Check the storage, then write again.")
+    assert fsspec.filesystem("memory").find(path) == []
+    assert threads() == []
+
+
+# ------------------------------------------------------------------------------------------------------------ Ctrl-C
+
+
+def written(place: Path, mode: Mode) -> Callable[[], None]:
+    """Return what writes rows one by one and in batches, over threads."""
+
+    def write() -> None:
+        with ps.write(place / "t", mode=mode, row_group_rows=50, threads=2) as table:
+            for number in range(3):
+                table.append({"id": number})
+            for _ in range(3):
+                table.extend({"id": np.arange(60)})
+
+    return write
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of Python's own, when it is interrupted
+@pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
+def test_ctrl_c_at_any_moment_leaves_all_or_nothing(tmp_path: Path, mode: Mode) -> None:
+    """The table is the old or the new one, no thread waits for ever, and the next write tidies up what could not be."""
+    old = [] if mode == "error" else [0, 1, 2]
+    new = [*(old if mode == "append" else []), 0, 1, 2, *range(60), *range(60), *range(60)]
+
+    def tried(number: int, at: int) -> tuple[Interrupt, bool, Path]:
+        place = tmp_path / str(number)
+        place.mkdir()
+        if old:
+            ps.write(place / "t", data={"id": np.arange(3)})
+        interrupt = Interrupt(at)
+        return interrupt, interrupt.run(written(place, mode)), place
+
+    points = tried(0, -1)[0].points
+    assert points > 1000
+    for number, at in enumerate(range(1, points, points // 25 + 1), start=1):
+        interrupt, interrupted, place = tried(number, at)
+        gc.collect()
+        for thread in threading.enumerate():
+            if thread.name.startswith("penstock"):
+                thread.join(10)
+
+        told = (number, at, interrupt.where)
+        assert threads() == [], told
+        ids = ps.open(place / "t").to_arrow()["id"].to_pylist() if (place / "t").exists() else []
+        assert ids in (old, new), told
+        assert interrupted or ids == new, told
+        ps.write(place / "t", data={"id": np.arange(2)}, mode="overwrite")
+        assert [each.name for each in place.iterdir()] == ["t"], told
+
+
+def test_ctrl_c_while_rows_are_given_ends_promptly(tmp_path: Path) -> None:
+    """A signal to a process that writes without end: the interrupt is raised, and nothing is left or printed."""
+    ps.write(tmp_path / "t", data={"id": np.arange(3)})
+    script = """
+import sys, threading
+import numpy as np
+import penstock as ps
+
+try:
+    with ps.write(sys.argv[1], mode="overwrite", row_group_rows=1000) as table:
+        while True:
+            table.extend({"id": np.arange(5000)})
+            if table.num_rows == 100_000:
+                print("ready", flush=True)
+except KeyboardInterrupt:
+    print([thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")])
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "t")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+
+    assert (out, err, process.returncode) == ("[]\n", "", 0)
+    assert ps.open(tmp_path / "t").num_rows == 3
+    assert [each.name for each in tmp_path.iterdir()] == ["t"]

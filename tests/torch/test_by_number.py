@@ -1,0 +1,78 @@
+"""Rows by number in torch: a batch is asked for at once, and read by page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+import penstock as ps
+from penstock._engine.picks import Picks
+from penstock._engine.stored import LocalFile
+from penstock.codecs import Npy
+
+
+def pixels(number: int) -> npt.NDArray[np.uint8]:
+    """Return what a row holds, which no compression shrinks."""
+    return np.random.default_rng(number).integers(0, 256, 20_000, dtype=np.uint8)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Return a table of large arrays."""
+    schema = ps.Schema("Arrays", [ps.Field("id", np.int64), ps.Field("x", np.uint8, (20_000,), Npy())])
+    with ps.write(tmp_path / "table", schema, row_group_rows=100) as writer:
+        for number in range(300):
+            writer.append({"id": number, "x": pixels(number)})
+    return tmp_path / "table"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_is_asked_for_at_once(table: Path, workers: int) -> None:
+    """Torch asks for the rows of a batch together, with a sampler of its own, in workers too; every row comes once."""
+    dataset = ps.torch.MapDataset(ps.open(table))
+    asked: list[int] = []
+    rows = Picks.rows
+
+    def watched(self: Picks, numbers: Any) -> Any:
+        asked.append(len(numbers))
+        return rows(self, numbers)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Picks, "rows", watched)
+        options: Any = {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
+        batches = list(torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True, **options))
+
+    assert asked == ([] if workers else [32] * 9 + [12])  # those of workers are asked elsewhere
+    assert sorted(number for batch in batches for number in batch["id"].tolist()) == list(range(300))
+    for batch in batches:
+        assert (batch["x"].numpy() == np.stack([pixels(number) for number in batch["id"].tolist()])).all()
+
+
+def test_a_batch_reads_little_more_than_its_rows(table: Path) -> None:
+    """Not the row groups that the rows lie in."""
+    dataset: Any = ps.torch.MapDataset(ps.open(table))
+    dataset[0]
+    read: list[int] = []
+    fill, peek = LocalFile.fill, LocalFile.peek
+
+    def filled(self: LocalFile, room: memoryview, start: int) -> int:
+        read.append(len(room))
+        return fill(self, room, start)
+
+    def peeked(self: LocalFile, start: int, size: int) -> bytes:
+        read.append(size)
+        return peek(self, start, size)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalFile, "fill", filled)
+        patch.setattr(LocalFile, "peek", peeked)
+        found = dataset.__getitems__([5, 150, 250, 7])
+
+    assert [int(row["id"]) for row in found] == [5, 150, 250, 7]
+    assert all((row["x"].numpy() == pixels(int(row["id"]))).all() for row in found)
+    assert 80_000 < sum(read) < 200_000

@@ -1,0 +1,162 @@
+"""Mixtures in PyTorch: the loader, ranks that agree, and datasets for loaders of others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from gloo_ranks import Ranks, driver
+from strategies import rows
+
+import penstock as ps
+from penstock.errors import ArgumentError
+from penstock.testing import example
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.torch
+
+
+def written(place: Path, *sizes: int) -> list[str]:
+    """Write tables whose ids begin a thousand apart, and return where they lie."""
+    for number, size in enumerate(sizes):
+        (place / str(number)).mkdir()
+        table = rows(range(number * 1000, number * 1000 + size))
+        pq.write_table(table, place / str(number) / "0.parquet", row_group_size=7)
+    return [str(place / str(number)) for number in range(len(sizes))]
+
+
+def mixture(tables: list[str], **options: Any) -> ps.Mixture:
+    """Return the mixture that these tests, and the ranks of their jobs, ask for."""
+    weights = options.pop("weights", [2, 1])
+    sources = [(ps.open(url).select("id").shuffle(seed=number), weights[number]) for number, url in enumerate(tables)]
+    return ps.mix(sources, seed=1, **options).with_source()
+
+
+def numbers(batches: Any) -> list[list[int]]:
+    """Return the ids of batches."""
+    return [batch["id"].tolist() for batch in batches]
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    """Return what runs jobs on real ranks."""
+    with driver() as found:
+        yield found
+
+
+def test_a_loader_hands_out_tensors_of_all_sources(tmp_path: Path) -> None:
+    """The batches of torch are those of plain Python, epoch after epoch, and may be written to."""
+    mixed = mixture(written(tmp_path, 100, 60), stop="all").batch(8)
+    loader, plain = ps.torch.loader(mixed), ps.loader(mixed)
+
+    assert isinstance(loader, torch.utils.data.DataLoader)
+    assert (len(loader), loader.batch_size) == (len(mixed), 8)
+    for _ in range(2):
+        made = list(loader)
+        assert numbers(made) == numbers(plain)
+        assert all((batch["_source"] == batch["id"] // 1000).all() for batch in made)
+        made[0]["id"].zero_()
+
+
+def test_batches_of_text_are_decoded_and_handed_over(tmp_path: Path) -> None:
+    """Columns that wait for their batch come as lists, in the order of slots."""
+    tables = written(tmp_path, 30, 30)
+    loader = ps.torch.loader(ps.mix([(ps.open(url), 1) for url in tables]).batch(12))
+
+    for batch in loader:
+        assert batch["name"] == [f"row {number}" for number in batch["id"].tolist()]
+
+
+def test_a_mixture_of_batches_is_one_of_tensors(tmp_path: Path) -> None:
+    """Batches of sources come whole, and the loader shows no size where they may differ."""
+    one, other = (ps.open(url).select("id") for url in written(tmp_path, 40, 30))
+    loader = ps.torch.loader(ps.mix([(one.batch(4), 1), (other.shuffle().batch(5), 1)], stop="all"))
+
+    found = numbers(loader)
+    assert loader.batch_size is None
+    assert len(found) == len(loader)
+    assert {len(batch) for batch in found} == {4, 5}
+    assert [number for batch in found if len(batch) == 4 for number in batch][:40] == list(range(40))
+
+
+def test_a_loader_saves_and_goes_on(tmp_path: Path) -> None:
+    """A state is JSON, goes on with the batches that were left, on one rank or on others."""
+    mixed = mixture(written(tmp_path, 100, 60)).batch(4)
+    loader = ps.torch.loader(mixed)
+    batches = iter(loader)
+    seen = numbers(next(batches) for _ in range(5))
+    state = json.loads(json.dumps(loader.state_dict()))
+    again = ps.torch.loader(mixed)
+    again.load_state_dict(state)
+    left = numbers(batches)
+
+    assert state == loader.state_at(5)
+    assert numbers(again) == left
+    elastic = []
+    for rank in range(3):
+        part = ps.torch.loader(mixed, rank=rank, world_size=3)
+        part.load_state_dict(state)
+        elastic += numbers(part)
+    whole = {number for batch in seen + left for number in batch}
+    found = [number for batch in seen + elastic for number in batch]
+    assert len(set(found)) == len(found)
+    assert set(found) <= {row["id"].item() for row in mixture([str(tmp_path / "0"), str(tmp_path / "1")])} | whole
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("size", [None, 6])
+def test_workers_hand_out_every_row_once(tmp_path: Path, workers: int, size: int | None) -> None:
+    """A DataLoader of others gets the rows of no workers, of every epoch, from processes too."""
+    mixed = mixture(written(tmp_path, 50, 30))
+    mixed = mixed if size is None else mixed.batch(size)
+    dataset = ps.torch.IterableDataset(mixed)
+    plain = ps.loader(mixed)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers)
+
+    for epoch in range(2):
+        dataset.set_epoch(epoch)
+        assert [np.asarray(one["id"]).tolist() for one in loader] == [one["id"].tolist() for one in plain]
+    assert len(dataset) == len(mixed)
+
+
+def test_spawned_workers_get_the_plans(tmp_path: Path) -> None:
+    """A mixture travels to workers that are started anew, maps and plans with it."""
+    mixed = mixture(written(tmp_path, 30, 30)).batch(6).map(lambda batch: {"id": batch["id"] + 1})
+    loader = torch.utils.data.DataLoader(
+        ps.torch.IterableDataset(mixed), batch_size=None, num_workers=1, multiprocessing_context="spawn"
+    )
+
+    assert numbers(loader) == numbers(mixed)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_real_ranks_agree_and_share_an_epoch(ranks: Ranks, tmp_path: Path, size: int) -> None:
+    """Ranks of a process group take equal steps over the same slots, as ranks without one do."""
+    tables = written(tmp_path, 90, 50)
+    found = ranks.done("mixture", size, tables=tables, weights=[2, 1], size=4)
+
+    for rank, own in enumerate(found):
+        loader = ps.loader(mixture(tables).batch(4).shard(rank, size))
+        assert own == [numbers(loader) for _ in range(2)]
+
+
+def test_ranks_that_mix_otherwise_are_all_told(ranks: Ranks, tmp_path: Path) -> None:
+    """Another weight on one rank is an error on all."""
+    said = ranks.failed("mixture", 2, tables=written(tmp_path, 30, 30), weights=[[2, 1], [1, 1]], size=4)
+
+    for one in said:
+        assert "Rank 1 asks for the shares [1, 1], and rank 0 for [2, 1]. All ranks must ask the same." in one
+
+
+def test_what_is_no_dataset_is_refused() -> None:
+    """Rows by number are those of one table."""
+    with pytest.raises(ArgumentError, match="loader got str"):
+        ps.torch.loader("mixture")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="Mixture was given"):
+        ps.torch.MapDataset(ps.mix([(example(), 1)]))  # type: ignore[arg-type]

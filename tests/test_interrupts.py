@@ -113,7 +113,7 @@ release, main = threading.Event(), threading.main_thread()
 
 def ready():
     if not release.is_set():
-        print("ready", flush=True)
+        os.write(1, b"ready\\n")
         release.wait()
 
 class Slow(pafs.FSSpecHandler):
@@ -156,7 +156,7 @@ try:
             ready()
     print("not interrupted")
 except KeyboardInterrupt:
-    print("interrupted", flush=True)
+    os.write(1, b"interrupted\\n")
 release.set()
 for thread in threading.enumerate():
     if thread.name.startswith("penstock"):

@@ -222,5 +222,5 @@ def test_row_groups_are_listed_in_order(tmp_path: Path) -> None:
 
 def test_hostile_pickles_are_read_as_data() -> None:
     """What an unpickler would run is an error."""
-    with pytest.raises(DataError, match="builtins.eval"):
+    with pytest.raises(DataError, match=r"builtins\.eval"):
         restricted_loads(b"cbuiltins\neval\n(S'6*7'\ntR.")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import petastorm_tables as tables
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -205,8 +204,8 @@ def test_times_of_every_kind_give_the_same_windows(
     steps: list[int],
     length: int,
     gap: int,
-    overlap: bool,
-    kind: Any,  # noqa: FBT001 - drawn
+    overlap: bool,  # noqa: FBT001 - drawn
+    kind: Any,
 ) -> None:
     """What the engine finds is what one finds step by step."""
     times = [kind(number) for number in np.cumsum([0, *steps]).tolist()]

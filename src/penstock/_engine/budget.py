@@ -42,7 +42,7 @@ class Budget:
     def __init__(self, limit: int, slabs: Slabs, threads: int) -> None:
         """Store the limit; memory that waits to be used again counts too."""
         self.limit, self._slabs, self._threads = limit, slabs, threads
-        slabs.bound(limit // 2)
+        slabs.bound(limit * 5 // 8)
         self._lock = threading.Lock()
         self._units = self._rows = self._bytes = self._kept = 0
 

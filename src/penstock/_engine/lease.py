@@ -41,7 +41,7 @@ class Slabs:
     """
 
     def __init__(self, most: int) -> None:
-        """Store how many bytes may lie idle."""
+        """Store how many bytes may lie idle, less what is lent."""
         self._most = most
         self._free: dict[int, deque[npt.NDArray[np.uint8]]] = {}
         self._events: deque[int] = deque()
@@ -56,7 +56,7 @@ class Slabs:
             return self._lent
 
     def bound(self, most: int) -> None:
-        """Set how many bytes may lie idle."""
+        """Set how many bytes may lie idle, less what is lent."""
         self._most = most
 
     def lend(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -80,7 +80,8 @@ class Slabs:
         """Take a slab back."""
         self._events.append(-len(slab))
         idle = sum(size * len(queue) for size, queue in list(self._free.items()))
-        if idle + len(slab) <= self._most:
+        # What is lent counts as of when it was last added up; adding up here would need a lock.
+        if idle + len(slab) <= self._most - self._lent:
             self._free[len(slab)].append(slab)
 
 

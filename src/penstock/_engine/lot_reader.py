@@ -32,6 +32,9 @@ OWN_BYTES = 1 << 10
 """From how many bytes on a cell has memory of its own. What keeps a smaller one keeps some hundreds of them, side by side."""
 
 
+COPY_BYTES = 1 << 16
+"""From how many bytes on it takes less time to use memory again than to get some that is fresh."""
+
 NUMBER = "\0number"
 """What the column is called that says which rows of a file were kept."""
 
@@ -78,13 +81,13 @@ class Loaded:
         unit: What they are rows of.
         columns: Their columns.
         count: How many there are.
-        numbers: The number of each row in its file.
+        kept: Which rows of the unit they are; None where all are.
     """
 
     unit: Unit
     columns: dict[str, Loose]
     count: int
-    numbers: IntArray
+    kept: IntArray | None = None
 
     @property
     def nbytes(self) -> int:
@@ -94,7 +97,11 @@ class Loaded:
     def taken(self, rows: IntArray) -> Loaded:
         """Return some of the rows, in another order."""
         columns = {name: _taken(column, rows) for name, column in self.columns.items()}
-        return replace(self, columns=columns, count=len(rows), numbers=self.numbers[rows])
+        return replace(self, columns=columns, count=len(rows), kept=rows if self.kept is None else self.kept[rows])
+
+    def number(self, row: int) -> int:
+        """Return the number of a row in its file."""
+        return self.unit.first + (row if self.kept is None else int(self.kept[row]))
 
     def part(self, name: str, rows: slice) -> Loose:
         """Return some rows of a column as stored."""
@@ -161,13 +168,21 @@ class LotReader:
         kept = np.flatnonzero(self._keep(first, self))
         rest = [name for name in self._columns if name not in first.columns]
         if len(kept) == 0:
-            return Loaded(unit=unit, columns={}, count=0, numbers=first.numbers[:0])
+            return Loaded(unit=unit, columns={}, count=0)
         found = first.taken(kept) if len(kept) < first.count else first
         if rest:
             others = self._read(unit, rest)
             others = others.taken(kept) if len(kept) < others.count else others
             found = replace(found, columns={**found.columns, **others.columns})
         return replace(found, columns={name: found.columns[name] for name in self._columns})
+
+    def copied(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return an array that may be written to, of the same values; large ones in memory that was used before."""
+        if values.nbytes < COPY_BYTES or values.dtype.hasobject:
+            return values.copy()
+        room = self._slabs.lend(values.shape, values.dtype)
+        np.copyto(room, values)
+        return room
 
     def decoded(self, loaded: Loaded, name: str, rows: slice) -> dict[str, Any]:
         """Return a column as arrays, as its policies say.
@@ -231,7 +246,7 @@ class LotReader:
     def _read(self, unit: Unit, names: Sequence[str]) -> Loaded:
         part = self._part(replace(unit, count=UNCOUNTED), names)
         columns = {name: self._stored(part, name) for name in names}
-        return Loaded(unit=unit, columns=columns, count=part.count, numbers=part.numbers())
+        return Loaded(unit=unit, columns=columns, count=part.count, kept=part.kept)
 
     def _part(self, unit: Unit, names: Sequence[str]) -> Part:
         """Return rows that are read, or that were kept when they were read before."""
@@ -258,7 +273,7 @@ class LotReader:
 
     def _placed(self, error: CellError, loaded: Loaded, rows: slice) -> CellError:
         """Return an error of a cell that says which file, row group and row it is in."""
-        at = "" if error.row is None else f", row {loaded.numbers[rows][error.row]}"
+        at = "" if error.row is None else f", row {loaded.number(rows.start + error.row)}"
         return CellError(error.column, f"{self._reader.where(loaded.unit)}{at}: {error.problem}")
 
 

@@ -12,7 +12,6 @@ from struct import error as StructError  # noqa: N812 - a class, whatever its na
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock._engine.excerpt import joined
@@ -110,21 +109,28 @@ class PlainCells:
             rows: The numbers of the rows in the row group, in ascending order.
             slabs: Where memory comes from.
         """
-        known = self._known
+        fresh: dict[int, Any] = {}
         try:
-            for at, number in enumerate(numbers.tolist()):
-                if number not in known:
-                    self._image(number, page(at))
+            for number, at in zip(numbers.tolist(), range(len(numbers)), strict=True):
+                if number not in self._known:
+                    image = self._image(number, page(at))
+                    if self._codec is not None:
+                        fresh[number] = image
             if self._codec is not None:
-                return self._copied(numbers, page, rows, slabs)
+                return self._copied(numbers, page, fresh, rows, slabs)
             buffers = tuple(np.frombuffer(page(at), np.uint8) for at in range(len(numbers)))
         except (ThriftError, StructError, IndexError, ValueError, OSError, pa.ArrowException):
             return None
         source = np.searchsorted(self._pages.first[numbers], rows, side="right") - 1
         return Blobs(buffers=buffers, source=source, start=self._start[rows], stop=self._stop[rows])
 
-    def _copied(self, numbers: IntArray, page: Callable[[int], memoryview], rows: IntArray, slabs: Slabs) -> Blobs:
-        """Return cells of compressed pages, copied out of each before the next is unpacked: so all is done in near memory."""
+    def _copied(
+        self, numbers: IntArray, page: Callable[[int], memoryview], fresh: dict[int, Any], rows: IntArray, slabs: Slabs
+    ) -> Blobs:
+        """Return cells of compressed pages, copied out of each before the next is unpacked: so all is done in near memory.
+
+        Pages that were looked at for the first time are unpacked already.
+        """
         start, stop = self._start[rows], self._stop[rows]
         ends = np.cumsum(stop - start)
         places = zip(start.tolist(), stop.tolist(), ends.tolist(), strict=True)
@@ -132,7 +138,7 @@ class PlainCells:
         view, done = room.data, 0
         counts = np.diff(np.searchsorted(rows, self._pages.first[numbers + 1]), prepend=0)
         for at, (number, count) in enumerate(zip(numbers.tolist(), counts.tolist(), strict=True)):
-            image = self._unpacked(page(at), self._known[number])
+            image = fresh.pop(number) if number in fresh else self._unpacked(page(at), self._known[number])
             for begin, end, upto in islice(places, count):
                 view[done:upto] = image[begin:end]
                 done = upto
@@ -222,19 +228,14 @@ def _all_there(levels: Data, count: int) -> bool:
     return True
 
 
-def _edges(image: Any, at: int, count: int, width: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _edges(image: Any, at: int, count: int, width: int) -> tuple[list[int], list[int]]:
     """Return where each cell of a page begins and ends."""
-    if width:
-        start = at + width * np.arange(count)
-        at += width * count
-        stop = start + width
-    else:
-        found: list[int] = []
-        for _ in range(count):
-            begin = at + 4
-            at = begin + _SIZE.unpack(image[at:begin])[0]
-            found += (begin, at)
-        start, stop = np.array(found[0::2], dtype=np.int64), np.array(found[1::2], dtype=np.int64)
+    start, stop = [], []
+    for _ in range(count):
+        begin = at if width else at + 4
+        at = begin + (width or _SIZE.unpack(image[at:begin])[0])
+        start.append(begin)
+        stop.append(at)
     if at > len(image):
         raise ValueError
     return start, stop

@@ -359,7 +359,7 @@ class BatchJob(_LotJob):
     def _column(self, read: Loaded, name: str, rows: slice) -> npt.NDArray[Any]:
         column = read.columns[name]
         if isinstance(column, pa.Array):
-            return batch_column(name, column, self._fields[name].shape)
+            return batch_column(name, column, self._fields[name].shape, self._reader.copied)
         found = _values(self._reader, read, name, rows)
         if isinstance(found.cells, np.ndarray):
             return found.cells

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,9 @@ from penstock import dtypes
 from penstock._engine.lot_reader import Values
 
 __all__ = ["batch_column", "categorical", "cells_of", "one_array", "text_array"]
+
+Copied: TypeAlias = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+"""What copies an array."""
 
 LAST_ASCII = 127
 WIDEST = 64
@@ -68,7 +71,7 @@ def one_array(cells: Sequence[Any]) -> npt.NDArray[Any]:
 
 
 def batch_column(  # noqa: PLR0911 - one for each kind
-    name: str, array: pa.Array, shape: tuple[int | None, ...] = ()
+    name: str, array: pa.Array, shape: tuple[int | None, ...] = (), copied: Copied = np.copy
 ) -> npt.NDArray[Any]:
     """Return a column of a batch, in memory that may be written to.
 
@@ -79,7 +82,7 @@ def batch_column(  # noqa: PLR0911 - one for each kind
     """
     kind = array.type
     if dtypes.is_ragged(kind) or pa.types.is_fixed_size_list(kind):
-        return _lists(name, array, shape)
+        return _lists(name, array, shape, copied)
     if pa.types.is_timestamp(kind):
         return _moments(array)
     if pa.types.is_string(kind) and not array.null_count and (text := _ascii(array)) is not None:
@@ -88,9 +91,9 @@ def batch_column(  # noqa: PLR0911 - one for each kind
         return one_array(dtypes.python_values(array))
     values, valid = dtypes.values(array)
     if valid is None or valid.all():
-        return values.copy()
+        return copied(values)
     if values.dtype.kind == "f":
-        values = values.copy()
+        values = copied(values)
         values[~valid] = np.nan
         return values
     found = values.astype(object)
@@ -124,7 +127,7 @@ def _moments(array: pa.Array) -> npt.NDArray[Any]:
     return found if found.flags.writeable else found.copy()
 
 
-def _lists(name: str, array: pa.Array, shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
+def _lists(name: str, array: pa.Array, shape: tuple[int | None, ...], copied: Copied) -> npt.NDArray[Any]:
     """Return lists of one length as rows of an array; with nulls among them as objects."""
     flat = array.flatten()
     if array.null_count:
@@ -134,7 +137,7 @@ def _lists(name: str, array: pa.Array, shape: tuple[int | None, ...]) -> npt.NDA
     if len(lengths) > 1:
         raise RuntimeError(_ragged(name, lengths.tolist()))
     width = int(lengths[0]) if len(lengths) else 0
-    values = one_array(dtypes.python_values(flat)) if pa.types.is_string(flat.type) else batch_column(name, flat)
+    values = one_array(dtypes.python_values(flat)) if pa.types.is_string(flat.type) else batch_column(name, flat, (), copied)
     inner = tuple(size for size in shape if size is not None)
     whole = len(shape) > 1 and len(inner) == len(shape)
     return values.reshape(len(array), *(inner if whole else (width,)))

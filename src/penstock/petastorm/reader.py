@@ -434,11 +434,9 @@ class Reader:
         if schema_fields is not None and not isinstance(schema_fields, Iterable):
             raise ValueError("Fields must be either None, an iterable collection of Unischema fields or an NGram object.")
         fields = [] if schema_fields is None else list(schema_fields)
-        if not fields:
-            return stored
-        view = stored.create_schema_view(fields)
+        view = stored.create_schema_view(fields) if fields else stored
         if not view.fields:
-            told = [field if isinstance(field, str) else field.name for field in fields]
+            told = None if schema_fields is None else [field if isinstance(field, str) else field.name for field in fields]
             raise RuntimeError(f"No fields matching the criteria '{told}' were found in the dataset {self.dataset.place.path}.")
         return view
 
@@ -627,6 +625,11 @@ class Reader:
     def batched_output(self) -> bool:
         """Whether batches are handed out, and not rows."""
         return self.is_batched_reader
+
+    @property
+    def ventilator(self) -> Any:
+        """What gives row groups to the workers."""
+        return self._assembly
 
     @property
     def diagnostics(self) -> dict[str, Any]:

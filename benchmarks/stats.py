@@ -52,8 +52,9 @@ class Silent:
         """Return a clock that never runs."""
         return self
 
+    @property
     def blocked(self) -> Silent:
-        """Return a clock that never runs."""
+        """A clock that never runs."""
         return self
 
     def timed(self, _: int, task: Callable[[], Any]) -> Callable[[], Any]:
@@ -141,7 +142,8 @@ def looks(place: Path, rounds: int) -> None:
     for name, batches in contests(place).items():
         found = counted_looks(batches, rounds)
         # As many looks at the other clocks as there can be: of each kind on each thread, and of each thread.
-        rare = {"look": 15 * found["seconds"] * 1e9 / BETWEEN, "probe": 2 * found["seconds"] * 1e9 / BETWEEN_PROBES}
+        turns = found["seconds"] * 1e9
+        rare = {"look": min(found["spans"], 2 * 5 * turns / BETWEEN), "probe": 2 * turns / BETWEEN_PROBES}
         every = {"span": found["spans"], "wait": found["waits"], "unit": found["units"], **rare}
         total = sum(count * took[kind] for kind, count in every.items()) / 1e6
         share = total / (1e3 * found["processor"])
@@ -150,7 +152,7 @@ def looks(place: Path, rounds: int) -> None:
 
 
 def costs(place: Path, rounds: int) -> dict[str, float]:
-    """Return the nanoseconds that each kind of look takes, at best."""
+    """Return the nanoseconds of a processor that each kind of look takes, at best."""
     meter = Meter()
     path = min(place.glob("*.parquet"))
     handle = Handle(file=pq.ParquetFile(path), source=None, names=frozenset(COLUMNS))
@@ -160,7 +162,7 @@ def costs(place: Path, rounds: int) -> dict[str, float]:
             pass
 
     def wait() -> None:
-        with meter, meter.blocked():
+        with meter, meter.blocked:
             pass
 
     def unit() -> None:
@@ -176,10 +178,10 @@ def costs(place: Path, rounds: int) -> dict[str, float]:
         many = 20 if name == "probe" else 500
         best = []
         for _ in range(20 * rounds):  # short ones, so that some are not interrupted
-            start = time.perf_counter_ns()
+            start = thread_time_ns()
             for _ in range(many):
                 call()
-            best.append((time.perf_counter_ns() - start) / many)
+            best.append((thread_time_ns() - start) / many)
         found[name] = min(best)
     return found
 
@@ -194,6 +196,7 @@ def counted_looks(batches: Any, rounds: int) -> dict[str, float]:
             seen["waits"] -= 1  # it is entered as the meter is
             return self
 
+        @property
         def blocked(self) -> Counting:
             seen["waits"] -= 1  # it is counted with the meter
             return self

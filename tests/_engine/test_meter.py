@@ -367,7 +367,7 @@ def test_time_on_a_processor_is_never_more_than_the_time() -> None:
 def test_a_thread_that_asks_is_a_consumer() -> None:
     """What a consumer's thread does is told apart from what the loader's threads do."""
     meter = Meter()
-    with meter, meter.blocked():
+    with meter, meter.blocked:
         thread = threading.Thread(target=meter.timed(MAP, lambda: None))
         thread.start()
         thread.join()

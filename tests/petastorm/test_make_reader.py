@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import petastorm_tables as tables
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -169,6 +170,19 @@ def test_a_predicate_chooses_rows_and_keeps_them_whole(url: str, pool: str) -> N
     assert sorted(int(row.id) for row in rows) == [n for n in range(40) if n % 2 == 1 and n % 5 != 4]
     for row in rows:
         assert (row.name, row.score, row.vector[0]) == (f"row {row.id}", 10 * row.id, row.id)
+
+
+def test_what_a_predicate_leaves_out_is_not_decoded(tmp_path: Path) -> None:
+    """Columns that it looks at come first, and the rest of the rows that pass alone."""
+    url = tables.small(tmp_path / "t")
+    (file,) = (tmp_path / "t").rglob("*.parquet")
+    table = pq.read_table(file)
+    cells = table.column("image").to_pylist()
+    cells[13] = b"no image"
+    broken = table.set_column(table.schema.get_field_index("image"), "image", pa.array(cells))
+    pq.write_table(broken, file, row_group_size=10)
+
+    assert sorted(read(url, predicate=in_lambda(["id"], lambda number: number != 13))) == [n for n in range(40) if n != 13]
 
 
 def test_predicates_can_be_put_together(url: str) -> None:
@@ -372,6 +386,15 @@ def test_slashes_at_the_end_do_not_matter(url: str) -> None:
     """One or three of them are as good as none."""
     assert normalize_dataset_url_or_urls(f"{url}/") == url
     assert sorted(read(f"{url}///")) == list(range(40))
+
+
+@pytest.mark.parametrize("name", ["with space", "per%cent", "hash#mark", "question?"])
+def test_paths_may_have_any_characters(tmp_path: Path, name: str) -> None:
+    """As they stand, as Petastorm takes them, and as a URL writes them."""
+    tables.small(tmp_path / name, rows=10)
+
+    for url in (f"file://{tmp_path / name}", f"file:{tmp_path / name}", (tmp_path / name).as_uri()):
+        assert sorted(read(url)) == list(range(10))
 
 
 def test_the_oldest_way_to_make_a_reader_is_by_its_url(url: str) -> None:

@@ -172,7 +172,7 @@ class Lane:
         if not self._queue:
             self._request()
         piece, pending = self._queue.popleft()
-        with self._gather.meter.blocked():
+        with self._gather.meter.blocked:
             self._held, self._cuts = pending.handed(), iter(())
         self._at, self._stop, self._place = piece.start, piece.stop, piece.place
         self._copying = self._gather.budget.is_pinned(self._stop + sum(coming.stop for coming, _ in self._queue))

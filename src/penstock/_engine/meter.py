@@ -154,9 +154,14 @@ class Wait:
 class Meter:
     """What one iteration counts; entered and left whenever the consumer asks for something that is not in memory yet.
 
+    Attributes:
+        blocked: The clock of a consumer that waits for other threads; entered inside of the meter.
+        surplus: Rows handed out, less those that full batches would have.
+        processes: How many processes decode and map.
+
     Example:
         >>> meter = Meter(threads=2)
-        >>> with meter, meter.blocked():
+        >>> with meter, meter.blocked:
         ...     pass
         >>> with meter.busy(READ):
         ...     meter.read(1000)
@@ -171,12 +176,8 @@ class Meter:
         self._spans: dict[int, Span] = {}
         self._began = self._since = self._waited = self._first = self._ended = self._depth = 0
         self._due = self._ran = self._ran_at = self._ran_by = 0
-        self._wait, self._consumers = Wait(), set[int]()
+        self.blocked, self._consumers = Wait(), set[int]()
         self.surplus = 0
-
-    def blocked(self) -> Wait:
-        """Return the clock of a consumer that waits for other threads; it runs while it is entered, inside of the meter."""
-        return self._wait
 
     def busy(self, kind: int) -> Span:
         """Return the clock of this thread, set to a kind of work; it runs while it is entered."""
@@ -219,16 +220,17 @@ class Meter:
         return run
 
     def __enter__(self) -> None:
-        self._depth += 1
-        if self._depth == 1:
-            self._since = perf_counter_ns()
-            if not self._began:
-                self._began = self._since
-                self._consumers.add(get_ident())
+        if self._since:  # a step of a step
+            self._depth += 1
+            return
+        self._since = perf_counter_ns()
+        if not self._began:
+            self._began = self._since
+            self._consumers.add(get_ident())
 
     def __exit__(self, *_: object) -> None:
-        self._depth -= 1
         if self._depth:
+            self._depth -= 1
             return
         now = perf_counter_ns()
         self._waited += now - self._since
@@ -261,7 +263,7 @@ class Meter:
             units_read=sum(span.units for span in spans),
             bytes_read=sum(span.bytes for span in spans),
             waited_seconds=waited / SECOND,
-            blocked_seconds=self._wait.seconds(now),
+            blocked_seconds=self.blocked.seconds(now),
             first_seconds=(self._first or waited) / SECOND,
             consumer_seconds=(elapsed - waited) / SECOND,
             consumer_processor_seconds=self._ran / SECOND,

@@ -110,7 +110,8 @@ class Stream:
             chunk, at = self._chunk, self._at
             row = self._row(chunk, at)
             self._at += 1
-        self.handed = (chunk.leg, chunk.start + self.left_out.step(chunk, at) * chunk.every + 1)
+        step = at if chunk.kept is None else self.left_out.step(chunk, at)
+        self.handed = (chunk.leg, chunk.start + step * chunk.every + 1)
         return row
 
     def _row(self, chunk: Chunk, at: int) -> dict[str, Any] | None:
@@ -152,7 +153,7 @@ class Stream:
         if not isinstance(found, Future):
             return found
         self._begin_meanwhile(found, most - 1)
-        with self._meter.blocked():
+        with self._meter.blocked:
             chunk = outcome(found)
         self._largest = max(self._largest, sum(getattr(values, "nbytes", 0) for values in chunk.columns.values()))
         return chunk
@@ -164,7 +165,7 @@ class Stream:
             if not coming:
                 return
             awaited: list[Future[Any]] = [found, *coming]
-            with self._meter.blocked():
+            with self._meter.blocked:
                 wait_for(awaited, return_when=FIRST_COMPLETED)
             while len(self._queue) < most and self._begin(wait=False):
                 pass
@@ -276,7 +277,7 @@ class Stream:
                 break
             found, position = queue.popleft()
             if isinstance(found, Future):
-                with self._meter, self._meter.blocked():
+                with self._meter, self._meter.blocked:
                     found = outcome(found)
             yield found, position
         if failed is not None and not isinstance(failed, StopIteration):

@@ -6,8 +6,9 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -262,11 +263,17 @@ def normalized(url: Any) -> str:
 
 
 def path_of(url: str) -> str:
-    """Return the path of a URL in its filesystem: with the bucket, where there is one."""
-    parts = urlsplit(url)
-    if not parts.scheme or parts.scheme in ("file", "hdfs"):
-        return parts.path or url
-    return f"{parts.netloc}{parts.path}".rstrip("/")
+    """Return the path of a URL in its filesystem: with the bucket, where there is one.
+
+    Characters that a URL writes otherwise are taken as they stand, as Petastorm takes them.
+    """
+    scheme, colon, rest = url.partition(":")
+    if not colon or "/" in scheme:
+        return url
+    host, slash, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
+    if scheme in ("file", "hdfs"):
+        return f"{slash}{path}"
+    return f"{host}{slash}{path}".rstrip("/")
 
 
 def opened(dataset_url_or_urls: Any, storage_options: Any = None, filesystem: Any = None) -> StoredDataset:
@@ -296,7 +303,8 @@ def _source(url: str, storage_options: Any, filesystem: Any) -> str:
     if filesystem is not None:
         return path_of(url)
     if urlsplit(url).scheme == "file" and not storage_options:
-        return path_of(url).rstrip("/") or "/"
+        path = path_of(url).rstrip("/") or "/"
+        return path if Path(path).exists() else unquote(path)
     return url.rstrip("/")
 
 

@@ -19,7 +19,7 @@ import pytest
 from interrupts import Interrupt
 
 import penstock as ps
-from penstock._engine.gate import Gate, Promise
+from penstock._engine.gate import Gate, Promise, wait_for_one
 
 FILES, EACH = 3, 60
 
@@ -225,3 +225,27 @@ def test_a_promise_is_kept_after_an_interrupt() -> None:
 def _waited(promise: Promise[int]) -> None:
     with pytest.raises(TimeoutError):
         promise.result(timeout=0)
+
+
+def test_waiting_for_one_of_several_can_be_interrupted() -> None:
+    """Anywhere; it ends with the first of them, and those who keep the other promises are not held up."""
+
+    def waiting(promises: list[Promise[int]]) -> Callable[[], None]:
+        return lambda: wait_for_one(promises)
+
+    def promised() -> list[Promise[int]]:
+        promises: list[Promise[int]] = [Promise() for _ in range(3)]
+        promises[1].set_result(1)
+        return promises
+
+    probe = Interrupt(-1)
+    probe.run(waiting(promised()))
+    assert probe.points > 8
+    for at in range(1, probe.points + 1):
+        promises = promised()
+        assert Interrupt(at).run(waiting(promises)), at
+        wait_for_one(promises)
+        promises[0].set_result(0)
+        promises[2].set_exception(ValueError())
+        wait_for_one(promises[2:])
+        assert promises[0].result(timeout=10) == 0

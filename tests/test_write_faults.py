@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ import pyarrow as pa
 import pytest
 from interrupts import Interrupt
 from pyarrow import fs as pafs
+from rights import run_without_rights
 
 import penstock as ps
 from penstock._engine import swap
@@ -126,7 +126,7 @@ except ps.errors.WriteError as error:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_may_not_be_written_to_is_told() -> None:
+def test_a_place_that_may_not_be_written_to_is_told(tmp_path: Path) -> None:
     """Who has no right to write is told so before any row is taken, and the table that lies there can be read on."""
     script = """
 import os, sys
@@ -137,8 +137,6 @@ place = sys.argv[1]
 ps.write(place + "/t", data={"id": np.arange(3)})
 os.chmod(place + "/t", 0o555)
 os.chmod(place, 0o555)
-if os.getuid() == 0:
-    os.setuid(65534)
 for name in ("t", "new"):
     try:
         ps.write(f"{place}/{name}", data={"id": np.arange(5)}, mode="overwrite")
@@ -146,11 +144,12 @@ for name in ("t", "new"):
         print(error)
 print(ps.open(place + "/t").num_rows)
 """
-    with tempfile.TemporaryDirectory() as place:  # where others may look, as they may not below the usual one
-        Path(place).chmod(0o755)
-        done = run(script, place)
-        Path(place).chmod(0o755)
-        names = [each.name for each in Path(place).iterdir()]
+    place = tmp_path / "place"
+    place.mkdir()
+    done = run_without_rights(script, place)
+    names = [each.name for each in place.iterdir()]
+    for path in (place, place / "t"):
+        path.chmod(0o755)
 
     assert done.stderr == ""
     *told, rows = done.stdout.splitlines()

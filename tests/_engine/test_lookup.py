@@ -30,8 +30,8 @@ from penstock.errors import DataChangedError, DataError
 from penstock.testing import MemoryFormat
 
 COSTS = [
-    Cost(request=0, most=1 << 30, walks=True),
-    Cost(request=100, most=3000, walks=False),
+    Cost(request=0, most=1 << 30, near=True),
+    Cost(request=100, most=3000, near=False),
     spans.LOCAL,
     spans.REMOTE,
 ]
@@ -238,8 +238,8 @@ def index_of(place: Path) -> tuple[int, int]:
     return 4 + column.total_compressed_size, footer
 
 
-@pytest.mark.parametrize("walks", [True, False])
-def test_a_damaged_index_is_as_good_as_none(tmp_path: Path, walks: bool) -> None:  # noqa: FBT001 - a parameter
+@pytest.mark.parametrize("near", [True, False])
+def test_a_damaged_index_is_as_good_as_none(tmp_path: Path, near: bool) -> None:  # noqa: FBT001 - a parameter
     """What an index says is held against the file: noise in its place changes no row."""
     place = tmp_path / "a.parquet"
     layout = {"write_page_index": True, "data_page_size": 400, "write_batch_size": 8, "use_dictionary": False}
@@ -247,10 +247,10 @@ def test_a_damaged_index_is_as_good_as_none(tmp_path: Path, walks: bool) -> None
     start, stop = index_of(place)
     data = place.read_bytes()
     place.write_bytes(data[:start] + b"\xff" * (stop - start) + data[stop:])
-    with costing(Cost(request=0, most=1 << 20, walks=walks)), counted(page_reads.Request, "decoded") as found:
+    with costing(Cost(request=0, most=1 << 20, near=near)), counted(page_reads.Request, "decoded") as found:
         check(ps.open(place), [5, 2999, 1700])
 
-    assert [len(one) < 3000 for one in found[:1]] == [walks]
+    assert [len(one) < 3000 for one in found[:1]] == [near]
 
 
 @settings(max_examples=60)
@@ -274,7 +274,7 @@ def test_a_lying_index_gives_the_right_rows_or_an_error(
     place.write_bytes(bytes(data))
     rows = random.integers(0, 500, 8).tolist()
 
-    with costing(Cost(request=0, most=1 << 20, walks=False)):
+    with costing(Cost(request=0, most=1 << 20, near=False)):
         try:
             found = ps.open(place).take(rows)["x"]
         except DataError as error:
@@ -346,6 +346,19 @@ def test_files_are_closed_with_the_dataset(blobs: Path) -> None:
     gc.collect()
 
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_files_of_a_large_table_are_not_all_kept_open(tmp_path: Path) -> None:
+    """The ones that were asked about last are; what is known of the others is kept without them."""
+    for number in range(90):
+        pq.write_table(pa.table({"id": [number] * 10, "x": [bytes([number]) * 4000] * 10}), tmp_path / f"{number:02}.parquet")
+    ds = ps.open(tmp_path)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(2):
+        found = [ds[10 * number]["x"][:1] for number in range(90)]
+        assert found == [bytes([number]) for number in range(90)]
+
+    assert len(list(Path("/proc/self/fd").iterdir())) - before <= 64 + 8
 
 
 class Watched:

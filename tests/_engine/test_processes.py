@@ -645,7 +645,7 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
                 sys.stderr.write("to the other\\n")
                 return {"y": helpful.add(batch["id"]) + LIMIT}
 
-            print([batch["y"].tolist() for batch in example().batch(5).map(augment).using(workers="processes", processes=2)])
+            print([batch["y"].tolist() for batch in example().batch(5).map(augment).using(workers="processes", processes=1)])
             """
         )
     )
@@ -669,7 +669,7 @@ WAITING = """
     from penstock.testing import example
 
     def waits(batch):
-        print(os.getpid(), flush=True)
+        os.write(1, b"%d\\n" % os.getpid())  # in one go, so that two processes do not mix
         {wait}
         return batch
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -226,3 +229,30 @@ def test_a_process_that_ends_is_told_of(url: str) -> None:
         for _ in range(2):
             with pytest.raises(RuntimeError, match="ended with exit code 3 during map make_reader"):
                 next(reader)
+
+
+def test_a_reader_does_not_go_on_after_a_fork(url: str) -> None:
+    """Its threads are in the process that made it: whoever asks elsewhere is told, and does not wait."""
+    code = (
+        "import os, sys\n"
+        "from penstock.petastorm import make_reader\n"
+        "reader = make_reader(sys.argv[1], schema_fields=['id'])\n"
+        "if os.fork() == 0:\n"
+        "    try:\n"
+        "        list(reader)\n"
+        "    except RuntimeError as error:\n"
+        "        print(str(error).split(',')[0].rstrip('0123456789'), flush=True)\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+        "print(len(list(reader)))\n"
+    )
+
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, url],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert found.stdout == "This reader was made in process \n40\n"

@@ -14,7 +14,7 @@ KEEPS_UP = 0.1
 
 MOSTLY = 0.5
 
-HELD = 0.0004
+HELD = 0.00025
 """Seconds that it takes to have the GIL back, on average, where others hold it to compute; some 0.0001 where none does."""
 
 ONE = 1.3

@@ -16,6 +16,7 @@ from penstock._engine.budget import MEMORY_LIMIT
 from penstock._engine.crew import Crew, Reply, Task
 from penstock._engine.crossing import Parcel, pack_numbers
 from penstock._engine.execute import Pool, Urgency, outcome, succeeded
+from penstock._engine.gate import Promise
 from penstock._engine.lots import Step
 from penstock._engine.question import Question
 from penstock._engine.transform import Map
@@ -30,8 +31,8 @@ Read = TypeVar("Read")
 TIMEOUT = 600.0
 """Seconds that a process may take for one lot."""
 
-SHARE = 2
-"""The part of the memory that what was read may take, the rest being for what is made of it."""
+SHARE = 3
+"""The part of the memory that what was read may take, and what is made of it; what reading itself takes has the last third."""
 
 
 class Job(Protocol[Read, Made_co]):
@@ -49,8 +50,8 @@ class Job(Protocol[Read, Made_co]):
         """Return what the consumer gets of some rows."""
         ...
 
-    def weigh(self, read: Read) -> int:
-        """Return what was read takes in memory, and what is made of it."""
+    def weigh(self, read: Read) -> tuple[int, int]:
+        """Return what was read takes in memory, and what is made of one piece of it, about."""
         ...
 
     def sent(self, step: Step) -> Mapping[str, Any]:
@@ -122,16 +123,19 @@ class OnThreads(Generic[Read, Made]):
         steps: The lots.
         job: What is done with each.
         pool: The threads.
+        expected: Bytes that a lot takes in memory, as long as none has been read.
         limit: Bytes that may be held.
     """
 
-    def __init__(self, steps: Iterator[Step], job: Job[Read, Made], pool: Pool, limit: int = MEMORY_LIMIT) -> None:
+    def __init__(
+        self, steps: Iterator[Step], job: Job[Read, Made], pool: Pool, *, expected: int = 0, limit: int = MEMORY_LIMIT
+    ) -> None:
         """Store what is done; nothing is before somebody asks for it, or for it to begin."""
         self._steps, self._job, self._pool, self._limit = steps, job, pool, limit
-        self._reads: deque[tuple[Step, Future[tuple[Read, int]]]] = deque()
+        self._reads: deque[tuple[Step, Future[tuple[Read, tuple[int, int]]]]] = deque()
         self._cutting: _Cutting[Read] | None = None
         self._made: deque[tuple[Step, Future[Made]]] = deque()
-        self._largest = 0
+        self._expected, self._largest, self._piece = expected, 0, 0
 
     @property
     def waiting(self) -> int:
@@ -158,25 +162,27 @@ class OnThreads(Generic[Read, Made]):
 
     def _read_ahead(self) -> None:
         """Begin to read lots; the first always, and others if what they may take fits in memory."""
-        most = self._pool.threads + 1
-        if self._largest:
-            most = min(most, max(1, self._limit // SHARE // self._largest))
+        most = self._affordable(self._largest or self._expected)
         while len(self._reads) < most:
             step = next(self._steps, None)
             if step is None:
                 return
             self._reads.append((step, self._pool.submit(Urgency.READ, partial(_load, self._job, step))))
 
+    def _affordable(self, nbytes: int) -> int:
+        """Return how many things of so many bytes may be held: enough for all threads, if they fit in their share."""
+        return min(self._pool.threads + 1, max(1, self._limit // SHARE // max(1, nbytes)))
+
     def _next_lot(self) -> None:
         """Go on to the next lot that was read, waiting for it."""
         step, future = self._reads.popleft()
-        read, nbytes = outcome(future)
-        self._largest = max(self._largest, nbytes)
+        read, (nbytes, piece) = outcome(future)
+        self._largest, self._piece = max(self._largest, nbytes), max(self._piece, piece)
         self._cutting = _Cutting(step=step, read=read, pieces=deque(self._job.pieces(read)))
 
     def _give_out(self) -> None:
         """Have pieces worked on, of the lot that is being cut and of the next ones that have been read."""
-        while len(self._made) <= self._pool.threads:
+        while len(self._made) < self._affordable(self._piece):
             if self._cutting is None or not self._cutting.pieces:
                 self._cutting = None
                 if not self._reads or not succeeded(self._reads[0][1]):
@@ -188,8 +194,8 @@ class OnThreads(Generic[Read, Made]):
             self._made.append((cutting.step, self._pool.submit(Urgency.FINISH, _quiet(task))))
 
 
-def _load(job: Job[Read, Made], step: Step) -> tuple[Read, int]:
-    """Return what is read of a lot, and its size."""
+def _load(job: Job[Read, Made], step: Step) -> tuple[Read, tuple[int, int]]:
+    """Return what is read of a lot, and its sizes."""
     read = _quiet(partial(job.load, step))()
     return read, job.weigh(read)
 
@@ -267,7 +273,7 @@ class InProcesses(Generic[Read, Made]):
 
     def _begun(self, step: Step) -> Future[Made]:
         """Return the promise of what a process makes of a lot."""
-        future: Future[Made] = Future()
+        future: Future[Made] = Promise()
 
         def receive(reply: Reply) -> None:
             if reply.error is not None:

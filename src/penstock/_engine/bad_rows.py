@@ -20,7 +20,6 @@ from penstock._engine.leg import Leg
 from penstock._engine.meter import MAP
 from penstock._engine.question import Question
 from penstock._engine.sift import AT, Trouble, sift, trouble_of
-from penstock.errors import DataError
 from penstock.model import BoolArray, IntArray
 
 __all__ = ["Finishing", "mapped_good"]
@@ -58,18 +57,19 @@ class Finishing:
 
     def run(self) -> Chunk:
         """Return the rows as the consumer gets them, but for what a framework makes of them."""
-        if self.question.skip is None:
+        question = self.question
+        if question.skip is None:
             return self._finished(None)
         rows = self._mine()
         codes = _codes(rows)
-        asked, marked = np.arange(len(rows)), np.flatnonzero((codes < 0).any(axis=1))
-        if self.question.lazy:
+        if not len(codes) or codes.min() >= 0:
             try:
-                if not len(marked):
-                    return self._finished(None)
-            except DataError as error:
+                return self._finished(np.arange(len(rows)) if question.maps and not question.lazy else None)
+            except Exception as error:  # of the user's too
                 if self._told(error) is None:
                     raise
+        asked, marked = np.arange(len(rows)), np.flatnonzero((codes < 0).any(axis=1))
+        if question.lazy:
             asked = np.flatnonzero(_passed(rows))  # those that do not pass are nobody's, good or bad
         made, bad = sift(np.setdiff1d(asked, marked), self._finished, self._told)
         bad.update({row: self.gather.troubles[~int(codes[row].min())] for row in np.intersect1d(asked, marked).tolist()})
@@ -111,7 +111,8 @@ class Finishing:
         )
         if question.skip is not None:
             made.pop(AT, None)
-            chunk = replace(chunk, kept=kept if lost else None, ids=_codes(some)[:, 0])
+            ids = _codes(some)[:, 0] if question.lazy or question.size is None else None
+            chunk = replace(chunk, kept=kept if lost else None, ids=ids)
         plain = question.lazy or question.size is None or (not question.maps and question.ending != "pad")
         if plain:
             return chunk

@@ -80,7 +80,7 @@ class _Process:
         """Start it."""
         self._told, self._timeout = told, timeout
         self._tasks: deque[Task] = deque()
-        self._since = 0.0
+        self._since, self._coming = 0.0, 0
         self._begun = self._over = self._ending = False
         self._lock, self._sending = threading.RLock(), threading.RLock()
         self._known: weakref.WeakSet[LocalFile] = weakref.WeakSet()
@@ -105,15 +105,27 @@ class _Process:
 
     @property
     def load(self) -> int:
-        """How many tasks it has."""
-        return len(self._tasks)
+        """How many tasks it has, and is about to get."""
+        return len(self._tasks) + self._coming
+
+    def expect(self) -> None:
+        """Count a task that it is about to get."""
+        with self._lock:
+            self._coming += 1
 
     def give(self, task: Task) -> None:
-        """Give it a task; what becomes of that is told to the task.
+        """Give it a task that it expects; what becomes of that is told to the task.
 
         Raises:
             WorkerError: If there is no memory for it.
         """
+        try:
+            self._take(task)
+        finally:
+            with self._lock:
+                self._coming -= 1
+
+    def _take(self, task: Task) -> None:
         try:
             blocks = [(*self._mapped.write(buffers, size), size) for buffers, size in task.parcel.blocks]
         except OSError as error:
@@ -300,6 +312,8 @@ class Crew:
         """
         with self._gang.lock:
             process = self._chosen()
+            if process is not None:
+                process.expect()  # or the next would be given to it too, before it has this one
         if process is None:
             task.fail(None)
         else:

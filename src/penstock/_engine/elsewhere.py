@@ -22,6 +22,7 @@ from penstock._engine.crossing import Parcel, Told, pack_arrow, pack_blobs, pack
 from penstock._engine.decode import CellError
 from penstock._engine.execute import Pool, Urgency, default_threads
 from penstock._engine.finish import NOWHERE, Chunk, arranged, filled_up, put_together, thinned
+from penstock._engine.gate import Promise
 from penstock._engine.gather import Gather, Rows
 from penstock._engine.hand_over import HandOver
 from penstock._engine.leg import Leg
@@ -124,7 +125,7 @@ class Elsewhere:
 
     def _promised(self, begin: Callable[[Future[Chunk]], None]) -> Future[Chunk]:
         """Return the promise of what a task on a thread begins; if it fails or is dropped, so is the promise."""
-        future: Future[Chunk] = Future()
+        future: Future[Chunk] = Promise()
 
         def begun(task: Future[None]) -> None:
             if task.cancelled():

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import _thread
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Gate", "Promise"]
+__all__ = ["Gate", "Promise", "wait_for_one"]
 
 Result = TypeVar("Result")
 
@@ -83,3 +85,17 @@ class Promise(Future[Result], Generic[Result]):
         """Promise something."""
         super().__init__()
         self._condition = Gate()  # type: ignore[assignment] # which does what a condition does
+
+
+def wait_for_one(futures: Iterable[Future[Any]]) -> None:
+    """Wait until one of some futures has ended, in whatever way; all of them are promises.
+
+    Example:
+        >>> early, late = Promise(), Promise()
+        >>> early.set_result(42)
+        >>> wait_for_one([late, early])
+    """
+    ended: SimpleQueue[None] = SimpleQueue()  # written in C
+    for future in futures:
+        future.add_done_callback(lambda _: ended.put(None))  # and not the future, which would then lead to itself
+    ended.get()

@@ -197,7 +197,7 @@ class Lookup(Reader):
         """Yield how to read columns of one of some row groups, but for those that are left to pyarrow."""
         group, rows = groups[at]
         for column in self.shelf.columns(file, group, names, self.cost, self.slabs):
-            way = column.way(rows, self.cost)
+            way = column.way(file, rows, self.cost)
             if way is not None:
                 key = None if way.number is None else (file.path, group, column.name, way.number)
                 yield _Asked(at, column.name, way, key, None if key is None else self.shelf.page(key))
@@ -205,7 +205,7 @@ class Lookup(Reader):
     def _shares(self, asked: Sequence[_Asked], threads: int) -> list[Sequence[_Asked]]:
         """Return what each thread has to do: one does all where it is little, or where requests are made at once anyway."""
         sizes = np.cumsum([0, *(one.way.size if one.page is None else 0 for one in asked)])
-        shares = min(threads, int(sizes[-1]) // SHARE) if self.cost.walks else 1
+        shares = min(threads, int(sizes[-1]) // SHARE) if self.cost.near else 1
         if shares < 2:  # noqa: PLR2004 - nobody to share with
             return [asked]
         edges = np.searchsorted(sizes, np.arange(1, shares) * sizes[-1] // shares).tolist()

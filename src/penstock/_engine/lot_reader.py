@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from penstock import dtypes
+from penstock._engine.budget import MEMORY_LIMIT
 from penstock._engine.decode import CellError, Column
 from penstock._engine.decode_cells import decode_cells
 from penstock._engine.loose import Loose, decoded
@@ -121,7 +122,7 @@ class LotReader:
         condition: What rows must fulfil, bound to the table.
         keep: What else they must, when the columns that it asks for are decoded.
         cache: What keeps rows that were read, so that they are not read again.
-        most_bytes: What one cell may take when it is decoded.
+        memory_limit: Bytes that all may take that is read ahead; of memory that was used before, some of them wait.
     """
 
     def __init__(
@@ -133,18 +134,19 @@ class LotReader:
         condition: Expr | None = None,
         keep: Keep | None = None,
         cache: Cache | None = None,
-        most_bytes: int = MOST_BYTES,
+        memory_limit: int = MEMORY_LIMIT,
     ) -> None:
         """Store what is read; nothing is yet."""
         self._reader = Reader(snapshot=snapshot, filesystem=filesystem, condition=condition)
         self._columns = {column.name: column for column in columns}
-        self._keep, self._cache, self._most_bytes = keep, cache, most_bytes
-        self._slabs, self._meter = self._reader.slabs, Meter()
+        self._keep, self._cache = keep, cache
+        self._slabs, self._meter, self._limit = self._reader.slabs, Meter(), memory_limit
+        self._slabs.bound(memory_limit // 8)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what it was made with."""
         reader = self._reader
-        asked = {"condition": reader.condition, "keep": self._keep, "cache": self._cache, "most_bytes": self._most_bytes}
+        asked = {"condition": reader.condition, "keep": self._keep, "cache": self._cache, "memory_limit": self._limit}
         return {"made": (reader.snapshot, reader.filesystem, list(self._columns.values())), "asked": asked}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -184,18 +186,6 @@ class LotReader:
         np.copyto(room, values)
         return room
 
-    def decoded(self, loaded: Loaded, name: str, rows: slice) -> dict[str, Any]:
-        """Return a column as arrays, as its policies say.
-
-        Raises:
-            CellError: If a cell cannot be decoded; it says where that lies.
-        """
-        column = self._columns[name]
-        try:
-            return decoded(loaded.part(name, rows), column, self._slabs, self._most_bytes, self._meter)
-        except CellError as error:
-            raise self._placed(error, loaded, rows) from error
-
     def values(self, loaded: Loaded, name: str, rows: slice) -> Values:
         """Return a column as values that tell where they are null, whatever its policies say; nulls among floats are NaN.
 
@@ -207,7 +197,7 @@ class LotReader:
             if isinstance(part, StoredBlobs):
                 part = part.loaded(self._slabs)
             if isinstance(part, Blobs):
-                return self._blobs(replace(part, most_bytes=self._most_bytes), column)
+                return self._blobs(replace(part, most_bytes=MOST_BYTES), column)
             return self._plain(part, column)
         except CellProblem as problem:
             raise self._placed(CellError(name, problem.problem, problem.row), loaded, rows) from problem.__cause__
@@ -237,7 +227,7 @@ class LotReader:
         if shape and dtype.kind in "biu" and _has_null_items(array):
             return Values(cells=[None if one is None else np.array(one, object) for one in array.to_pylist()], missing=missing)
         asked = replace(column, nulls=Mask()) if missing is not None and dtype.kind in "biumM" else column
-        found = decoded(array, asked, self._slabs, self._most_bytes, self._meter)[column.name]
+        found = decoded(array, asked, self._slabs, MOST_BYTES, self._meter)[column.name]
         if shape or found.ndim > 1:
             # Lists lie in memory that others share, and whoever has a row may do with it what he likes.
             return Values(cells=[one.copy() if isinstance(one, np.ndarray) else one for one in found], missing=missing)

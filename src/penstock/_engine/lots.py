@@ -82,7 +82,7 @@ class Lots:
         ends = np.cumsum(self.units.rows)
         begins = ends - self.units.rows
         low, high = even_edges(0, self.num_rows, ranks)[rank : rank + 2]
-        which = np.flatnonzero((begins < high) & (ends > low))
+        which = np.flatnonzero(np.minimum(ends, high) > np.maximum(begins, low))
         start = np.maximum(low - begins[which], 0)
         return self.picked(which).ranges(start, np.minimum(high, ends[which]) - begins[which] - start)
 

@@ -217,9 +217,9 @@ class StoredColumn:
         nbytes: What it takes in memory, roughly.
     """
 
-    def __init__(self, file: OpenFile, name: str, excerpt: Excerpt, layout: Sequence[tuple[Chunk, Pages | None]]) -> None:
+    def __init__(self, name: str, excerpt: Excerpt, layout: Sequence[tuple[Chunk, Pages | None]]) -> None:
         """Store, of each leaf, its chunk and the pages of it, or None where they are not known."""
-        self.name, self._file, self._excerpt, self._layout = name, file, excerpt, layout
+        self.name, self._excerpt, self._layout = name, excerpt, layout
         self._size = sum(chunk.size for chunk, _ in layout)
         self._paged = any(pages is not None for _, pages in layout) and (len(layout) == 1 or excerpt.splits)
         self._whole = [Stretch.whole(chunk) for chunk, _ in layout]
@@ -231,17 +231,17 @@ class StoredColumn:
         self.nbytes = 500 + sum(pages.nbytes for _, pages in layout if pages is not None)
         self.nbytes += 0 if self._cells is None else self._cells.nbytes
 
-    def way(self, rows: IntArray, cost: Cost) -> Way | None:
+    def way(self, file: OpenFile, rows: IntArray, cost: Cost) -> Way | None:
         """Return how to read some rows, by their numbers in the row group, ascending; None where that is left to pyarrow."""
-        cells, source = self._cells, self._file.source
+        cells, source = self._cells, file.source
         if cells is not None and not cells.compressed and isinstance(source, LocalFile):
-            places = cells.located(rows, self._file.read)
+            places = cells.located(rows, file.read)
             if places is not None:
                 return Located(source, *places)
         if self._paged:
             held = [None if pages is None else pages.holding(rows) for _, pages in self._layout]
             if 4 * self._cost(held, cost) < 3 * (self._size + cost.request):
-                return self._by_page(held, rows)
+                return self._by_page(file, held, rows)
         if self._size > SMALL:
             return None
         return Request(self._excerpt, self._whole, rows, WHOLE)
@@ -256,7 +256,7 @@ class StoredColumn:
                 found += cost.of(pages.start[one[0]], pages.size[one[0]]) + int(pages.start[0]) - chunk.start
         return found
 
-    def _by_page(self, held: Sequence[Held | None], rows: IntArray) -> Way:
+    def _by_page(self, file: OpenFile, held: Sequence[Held | None], rows: IntArray) -> Way:
         """Return how to read some pages of each leaf."""
         found = []
         for at, ((chunk, pages), one) in enumerate(zip(self._layout, held, strict=True)):
@@ -271,9 +271,7 @@ class StoredColumn:
             found.append(Request(self._excerpt, stretches, places, number))
         if len(found) > 1:
             return Split(self._excerpt, found)
-        return (
-            found[0] if self._cells is None or held[0] is None else Plain(self._file, self._cells, held[0][0], rows, found[0])
-        )
+        return found[0] if self._cells is None or held[0] is None else Plain(file, self._cells, held[0][0], rows, found[0])
 
 
 def picked(array: pa.ChunkedArray, places: IntArray) -> pa.ChunkedArray:

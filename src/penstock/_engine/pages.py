@@ -95,11 +95,6 @@ class Pages:
         """Return the number of pages."""
         return len(self.start)
 
-    @classmethod
-    def whole(cls, chunk: Chunk) -> Pages:
-        """Return a chunk as one piece, its dictionary among it."""
-        return cls(start=np.array([chunk.start]), size=np.array([chunk.size]), first=np.array([0, chunk.rows]))
-
     def holding(self, rows: IntArray) -> tuple[IntArray, IntArray]:
         """Return the pages that hold some ascending rows, and where among the rows of these pages each of them stands."""
         of_row = np.searchsorted(self.first, rows, side="right") - 1

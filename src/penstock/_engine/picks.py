@@ -103,7 +103,7 @@ class Picks(Gather):
         edges = [0, *(np.flatnonzero(units[1:] != units[:-1]) + 1).tolist(), len(units)]
         spelt = [_Some(Unit.of(self._plan.units, int(units[at])), int(units[at]), rows[at:end]) for at, end in pairwise(edges)]
         every = [(sparse, list(some)) for (_, sparse), some in groupby(spelt, lambda one: (one.unit.file, one.sparse))]
-        threads = AT_ONCE if not self._lookup.cost.walks else self._wish.threads if len(rows) > FEW else 1
+        threads = AT_ONCE if not self._lookup.cost.near else self._wish.threads if len(rows) > FEW else 1
         return [part for parts in side_by_side(self._of_file, every, threads) for part in parts]
 
     def _of_file(self, task: tuple[bool, list[_Some]]) -> list[UnitRows]:

@@ -84,7 +84,7 @@ class Shelf:
                     large.append((chunk, not leaf.repeated))
         pages = _pages(file, large, cost, slabs)
         layouts = ((name, excerpt, [(chunk, pages.get(chunk.start)) for chunk in chunks]) for name, excerpt, chunks in known)
-        return [StoredColumn(file, name, excerpt, layout) for name, excerpt, layout in layouts]
+        return [StoredColumn(name, excerpt, layout) for name, excerpt, layout in layouts]
 
 
 def _pages(file: OpenFile, chunks: Sequence[tuple[Chunk, bool]], cost: Cost, slabs: Slabs) -> dict[int, Pages | None]:
@@ -94,7 +94,7 @@ def _pages(file: OpenFile, chunks: Sequence[tuple[Chunk, bool]], cost: Cost, sla
     found = {}
     for chunk, flat in chunks:
         pages = None if chunk.index is None else indexed(bytes(next(data)), chunk)
-        if pages is None and cost.walks:
+        if pages is None and cost.near:
             pages = walked(file.read, chunk, flat=flat)
         found[chunk.start] = pages
     return found

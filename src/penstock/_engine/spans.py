@@ -31,12 +31,12 @@ class Cost:
     Attributes:
         request: The bytes that could be read in the time that one more request takes.
         most: The bytes of a request that no more are added to, so that others can be read beside it.
-        walks: Whether requests cost so little that pages may be looked for one by one, in files without an index.
+        near: Whether a request costs next to nothing: pages may be looked for one by one, and not several at once.
     """
 
     request: int
     most: int
-    walks: bool
+    near: bool
 
     def of(self, starts: IntArray, sizes: IntArray) -> int:
         """Return what it costs to read some pieces, in their order, in bytes: neighbours are read with one request."""
@@ -47,8 +47,8 @@ class Cost:
 AT_ONCE = 16
 """Requests, or files, that wait for storage at the same time."""
 
-LOCAL = Cost(request=32 << 10, most=64 << 20, walks=True)
-REMOTE = Cost(request=1 << 20, most=8 << 20, walks=False)
+LOCAL = Cost(request=32 << 10, most=64 << 20, near=True)
+REMOTE = Cost(request=1 << 20, most=8 << 20, near=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,7 +105,7 @@ class OpenFile:
                 begin, end = spans[number]
                 found[number] = room[at + begin - start : at + end - start]
             at += stop - start
-        if cost.walks:
+        if cost.near:
             for part in parts:
                 self._fill(part)
         else:

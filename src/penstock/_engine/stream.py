@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future
-from concurrent.futures import wait as wait_for
+from concurrent.futures import Future
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -19,12 +18,14 @@ from penstock._engine.elsewhere import Elsewhere
 from penstock._engine.execute import Pool, Urgency, outcome
 from penstock._engine.feed import Feed
 from penstock._engine.finish import Chunk, arranged
+from penstock._engine.gate import wait_for_one
 from penstock._engine.gather import PASSED, Gather, Rows
 from penstock._engine.hand_over import HandOver
 from penstock._engine.left_out import LeftOut
 from penstock._engine.leg import Leg
 from penstock._engine.meter import HAND_OVER, MAP
 from penstock._engine.question import Question
+from penstock._engine.sift import AT
 from penstock.errors import EmptyDatasetError
 from penstock.model import Position
 
@@ -57,7 +58,7 @@ class Stream:
         self._inline = not (gather.loose or question.maps)
         self._largest = gather.dense_bytes * (question.size if isinstance(question.size, int) else ROWS_AT_ONCE)
         self._elsewhere = Elsewhere.of(question, gather, pool, hand_over)
-        self._plain = self._inline and isinstance(question.size, int) and question.ending != "pad" and question.skip is None
+        self._plain = self._inline and isinstance(question.size, int) and question.ending != "pad"
         self._size = question.size if isinstance(question.size, int) else 1
         self._full = 0
         self._worker, self._workers, self._number = 0, 1, 0
@@ -86,12 +87,15 @@ class Stream:
     def _next_batch(self) -> dict[str, Any]:
         leg, feed = self._leg, self._feed
         while self._plain and leg is not None and feed is not None and self._step < self._full:
+            if self._question.skip is not None and self._gather.troubles:
+                break  # of which some may be in this window
             views = feed.views(self._size)
             if views is None:
                 break
             self._step += 1
             if self._is_mine():
                 self.handed = (leg, self._step)
+                views.pop(AT, None)
                 return views
         chunk = self._next_chunk()
         while self.left_out.is_batch(chunk):
@@ -164,9 +168,8 @@ class Stream:
             coming = self._feed.coming() if self._feed is not None else []
             if not coming:
                 return
-            awaited: list[Future[Any]] = [found, *coming]
             with self._meter.blocked:
-                wait_for(awaited, return_when=FIRST_COMPLETED)
+                wait_for_one([found, *coming])
             while len(self._queue) < most and self._begin(wait=False):
                 pass
 

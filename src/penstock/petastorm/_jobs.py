@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ BYTES_AT_ONCE = 4 << 20
 """How many rows are made at a time, and how many bytes of arrays, so that the first come soon and not all lie in memory."""
 
 LEAST = 16
+SOME = 64
+"""What counts for a size that differs from row to row."""
 
 WHOLE = "\0rows"
 """The name under which rows cross that are no dicts."""
@@ -126,10 +129,6 @@ class _LotJob:
         place = (self._seed, step.epoch, int(self._lots.ordinal[step.lot]), int(self._lots.units.start[step.lot]))
         return loaded.taken(permutation(loaded.count, "rows of a lot", *place))
 
-    def weigh(self, read: Loaded) -> int:
-        """Return what rows take as they are stored; what is made of them is made piece by piece."""
-        return read.nbytes
-
 
 class RowJob(_LotJob):
     """Makes rows.
@@ -165,11 +164,17 @@ class RowJob(_LotJob):
         """Return rows some at a time; windows need all of them."""
         if read.count == 0 or self._windows is not None:
             return [slice(0, read.count)]
-        dense = [column.field for column in self._reader.columns.values() if column.field is not None and column.codec]
-        sizes = (field.dtype.itemsize * int(np.prod([side or 64 for side in field.shape])) for field in dense)
-        stored = read.nbytes // read.count
-        rows = min(ROWS_AT_ONCE, max(LEAST, BYTES_AT_ONCE // max(1, sum(sizes), stored)))
+        rows = min(ROWS_AT_ONCE, max(LEAST, BYTES_AT_ONCE // max(1, self._row_bytes(read))))
         return [slice(start, min(start + rows, read.count)) for start in range(0, read.count, rows)]
+
+    def weigh(self, read: Loaded) -> tuple[int, int]:
+        """Return what rows take as they are stored, and what is made of some of them."""
+        each = self._row_bytes(read) * read.count
+        return read.nbytes, each if self._windows is not None else min(each, max(BYTES_AT_ONCE, LEAST * self._row_bytes(read)))
+
+    def _row_bytes(self, read: Loaded) -> int:
+        """Return what a row takes, about."""
+        return max(_array_bytes(self._reader), read.nbytes // max(1, read.count))
 
     def make(self, read: Loaded, piece: slice) -> Rows | Made:
         """Return rows."""
@@ -245,6 +250,12 @@ class RowJob(_LotJob):
         if self._windows is not None:
             return Made(self._windows.made(columns, count))
         return Rows(row_type(self._name, self._names), [columns[name] for name in self._names], count)
+
+
+def _array_bytes(reader: LotReader) -> int:
+    """Return what the arrays of a row take, by their shapes, in which a size that differs counts for some."""
+    fields = [column.field for column in reader.columns.values() if column.field is not None and column.codec is not None]
+    return sum(field.dtype.itemsize * prod(side or SOME for side in field.shape) for field in fields)
 
 
 def _same(row: dict[str, Any]) -> dict[str, Any]:
@@ -336,6 +347,10 @@ class BatchJob(_LotJob):
     def pieces(self, read: Loaded) -> Sequence[slice]:
         """Return all rows at once."""
         return [slice(0, read.count)]
+
+    def weigh(self, read: Loaded) -> tuple[int, int]:
+        """Return what rows take as they are stored; as arrays they take about as much."""
+        return read.nbytes, max(read.nbytes, _array_bytes(self._reader) * read.count)
 
     def make(self, read: Loaded, piece: slice) -> Made:  # noqa: ARG002 - there is one
         """Return the batch of a row group; none where the function of the user has left no rows."""

@@ -25,6 +25,10 @@ from penstock.shuffles import RowGroupShuffle
 __all__ = ["Asked", "Selection", "selected"]
 
 
+EXPANSION = 4
+"""How many times as large columns may be in memory as they are on storage, before any has been read."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What decides which row groups are read.
@@ -65,6 +69,15 @@ class Selection:
     lots: Lots
     condition: Expr | None
     predicate: Any
+
+    @property
+    def lot_bytes(self) -> int:
+        """What the largest of the row groups takes in memory, by the sizes of files, with all their columns."""
+        units = self.lots.units
+        if not len(self.lots):
+            return 0
+        stored = self.snapshot.files.size[np.unique(units.file)].sum() / max(1, int(units.rows.sum()))
+        return int(EXPANSION * stored * int(units.rows.max()))
 
 
 def selected(dataset: StoredDataset, snapshot: Snapshot, schema: Unischema, asked: Asked) -> Selection:

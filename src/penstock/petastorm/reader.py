@@ -372,6 +372,7 @@ class Reader:
     ) -> None:
         """Open the dataset, choose what is read, and begin to read."""
         self._failed: BaseException | None = None
+        self._process = os.getpid()
         self.stopped = self.last_row_consumed = False
         self.is_batched_reader, self.num_epochs = bool(is_batched_reader), num_epochs
         self.cache = NullCache() if cache is None else cache
@@ -478,7 +479,15 @@ class Reader:
         fields = selection.snapshot.fields
         columns = [Column(name=name, field=fields.get(name)) for name in view.fields]
         cache = None if isinstance(self.cache, NullCache) else self.cache
-        reader = LotReader(selection.snapshot, self.dataset.fs, columns, condition=selection.condition, keep=keep, cache=cache)
+        reader = LotReader(
+            selection.snapshot,
+            self.dataset.fs,
+            columns,
+            condition=selection.condition,
+            keep=keep,
+            cache=cache,
+            memory_limit=self._limit,
+        )
         rows = seed if self._shuffle_rows else None
         if not self.is_batched_reader:
             windows = None if self.ngram is None else Windows(self.ngram, self.schema)
@@ -507,7 +516,7 @@ class Reader:
             self._assembly = InProcesses(steps, job, self._pool, max(1, kind.workers_count), name, self._limit)
         else:
             self._pool = Pool(max(1, kind.workers_count))
-            self._assembly = OnThreads(steps, job, self._pool, self._limit)
+            self._assembly = OnThreads(steps, job, self._pool, expected=self._selection.lot_bytes, limit=self._limit)
         rebatch = None if self._batch_size is None else Rebatch(self._batch_size)
         endless = len(lots) if self.num_epochs is None else None
         self._course = Course(self._assembly, start, endless, rebatch, drop_last=self._drop_last)
@@ -539,6 +548,12 @@ class Reader:
 
     def _refilled(self) -> Any:
         """Return the next row when those that lay ready are used up."""
+        if os.getpid() != self._process:
+            msg = (
+                f"This reader was made in process {self._process}, and its threads are there. Make another in process "
+                f"{os.getpid()}, after the fork."
+            )
+            raise RuntimeError(msg)
         with self._lock:
             found = next(self._rows, NOTHING)
             if found is not NOTHING:  # another thread was faster

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import threading
 import weakref
+from concurrent.futures import Future
 from typing import Any
+
+import pyarrow as pa
 
 from penstock._engine.lease import Slabs
 from penstock.errors import MemoryLimitError
@@ -25,7 +28,11 @@ AHEAD = 0.7
 """The share of the limit up to which windows are read before they are needed: what is freed does not go back at once."""
 
 
-PINNED = 0.3
+SHORT = 0.25
+"""The share of the limit above which memory that was used goes back to the operating system at once."""
+
+
+PINNED = 0.125
 """The share of the limit that windows may take which are kept alive by single batches; then batches are copied."""
 
 
@@ -44,7 +51,7 @@ class Budget:
         self.limit, self._slabs, self._threads = limit, slabs, threads
         slabs.bound(limit * 5 // 8)
         self._lock = threading.Lock()
-        self._units = self._rows = self._bytes = self._kept = 0
+        self._units = self._rows = self._bytes = self._kept = self._coming = 0
 
     @property
     def row_bytes(self) -> float:
@@ -75,12 +82,28 @@ class Budget:
         # since no window is ever refused for what is kept, only put off.
         self._kept -= nbytes
 
+    def expect(self, rows: int, window: Future[Any]) -> None:
+        """Count a window that is being read, until it has come."""
+        with self._lock:
+            self._coming += rows
+
+        def came(_: object) -> None:
+            with self._lock:
+                self._coming -= rows
+
+        window.add_done_callback(came)
+
     def has_room(self, rows: int) -> bool:
         """Return whether a window of some rows may be read now, beside all that is held and being read."""
         if not self._rows:
             return True
         reading = self._threads * TRANSIENT * self._bytes / self._units
-        return self.taken + rows * self.row_bytes + reading <= AHEAD * self.limit
+        return self.taken + (self._coming + rows) * self.row_bytes + reading <= AHEAD * self.limit
+
+    def tidy(self) -> None:
+        """Have memory given back that Arrow keeps for later, where there is not much of it; it costs page faults."""
+        if self.taken + self._coming * self.row_bytes > SHORT * self.limit:
+            pa.default_memory_pool().release_unused()
 
     def is_pinned(self, rows: int) -> bool:
         """Return whether the consumer keeps windows alive that it has long passed, beside those of some rows that are in use.

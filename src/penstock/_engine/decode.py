@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock import dtypes
+from penstock._engine.lease import Slabs
 from penstock.dtypes import Marks, Values
 from penstock.errors import DataError
 from penstock.policies import (
@@ -87,11 +88,11 @@ class CellError(DataError):
         return f"Column {self.column!r}{'' if self.row is None else f', row {self.row}'}: {self.problem}"
 
 
-def decode(array: pa.Array | pa.ChunkedArray, column: Column) -> dict[str, Values]:
+def decode(array: pa.Array | pa.ChunkedArray, column: Column, slabs: Slabs | None = None) -> dict[str, Values]:
     """Return a column as arrays, rows first; read-only where they still are Arrow's memory.
 
     Beside the column itself there is `<name>_valid` under `Mask`, and of lists `<name>_length` under `Pad` and
-    `<name>_offsets` under `Offsets`.
+    `<name>_offsets` under `Offsets`. Lists that are filled up take their memory from `slabs`.
 
     Raises:
         CellError: If there is a null or a list that the column's policies have no place for.
@@ -101,7 +102,7 @@ def decode(array: pa.Array | pa.ChunkedArray, column: Column) -> dict[str, Value
         >>> decode(pa.array([1.5, None]), Column(name="x", nulls=Mask()))
         {'x': array([1.5, 0. ]), 'x_valid': array([ True, False])}
     """
-    way = _Way.of(column, array.type)
+    way = replace(_Way.of(column, array.type), slabs=slabs)
     chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
     try:
         cells = _joined(chunks or [pa.nulls(0, array.type)], way)
@@ -125,6 +126,7 @@ class _Way:
         stand_in: What it becomes otherwise.
         padding: What lists are filled up with.
         inner: Whether these are items of lists.
+        slabs: Where memory comes from.
     """
 
     name: str
@@ -134,6 +136,7 @@ class _Way:
     stand_in: Any
     padding: Any
     inner: bool = False
+    slabs: Slabs | None = None
 
     @classmethod
     def of(cls, column: Column, kind: pa.DataType) -> _Way:
@@ -287,8 +290,9 @@ def _lists(array: pa.Array, way: _Way, present: Marks) -> _Cells:
     if isinstance(way.ragged, AsObjects):
         missing = None if valid is None or isinstance(way.nulls, Fill) else ~valid
         return items.each(lambda found: _cut(found, offsets, missing))
-    values = _dense(items.values, length, width, way.padding if isinstance(way.ragged, Pad) else way.stand_in)
-    marks = None if items.valid is None else _dense(items.valid, length, width, padding=False)
+    padding = way.padding if isinstance(way.ragged, Pad) else way.stand_in
+    values = _dense(items.values, length, width, padding, way.slabs)
+    marks = None if items.valid is None else _dense(items.valid, length, width, padding=False, slabs=way.slabs)
     return _Cells(values=values, valid=marks, length=length if isinstance(way.ragged, Pad) else None)
 
 
@@ -322,7 +326,7 @@ def _width(length: Values, valid: Marks, way: _Way) -> int:
     return width
 
 
-def _dense(items: Values, length: Values, width: int, padding: Any) -> Values:
+def _dense(items: Values, length: Values, width: int, padding: Any, slabs: Slabs | None) -> Values:
     """Return lists as rows of one width, cut or filled up at their end."""
     shape = (len(length), width, *items.shape[1:])
     if (length == width).all():
@@ -330,7 +334,8 @@ def _dense(items: Values, length: Values, width: int, padding: Any) -> Values:
     if length.max() > width:
         place = np.arange(len(items)) - np.repeat(np.cumsum(length) - length, length)
         items = items[place < width]
-    found = np.full(shape, padding, items.dtype)
+    found = np.empty(shape, items.dtype) if slabs is None else slabs.lend(shape, items.dtype)
+    found[...] = padding
     found[np.arange(width) < length[:, None]] = items
     return found
 

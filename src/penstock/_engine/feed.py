@@ -23,6 +23,13 @@ CUT_AT_ONCE = 256
 """Batches that are cut at a time: a call for many costs little more than a call for one."""
 
 
+LARGE = 8
+"""A window is large if so many are more than fit in memory; it should not be kept for a single batch."""
+
+LOOK = 3
+"""The batch of a window by which whoever does not keep batches has let go of the last one of the window before."""
+
+
 class Ordered(Protocol):
     """A sequence of rows that is asked for piece by piece."""
 
@@ -101,7 +108,7 @@ class Lane:
         self._newest: Pending | None = None
         self._held: Held | None = None
         self._at = self._stop = self._place = 0
-        self._copying = False
+        self._copying, self._large, self._looks = False, False, 0
         self._cuts: Iterator[dict[str, Any]] = iter(())
 
     def take(self, count: int, pieces: list[tuple[Held, int, int]], places: list[int]) -> None:
@@ -111,8 +118,8 @@ class Lane:
                 self._next()
             rows = min(count, self._stop - self._at)
             assert self._held is not None  # noqa: S101 - a lane is never asked for more than it has
-            piece = (self._held, self._at, self._at + rows)
-            pieces.append((self._held.cut(*piece[1:]), 0, rows) if self._copying else piece)
+            at = self._at, self._at + rows
+            pieces.append((self._held.cut(*at), 0, rows) if self._copying else (self._held, *at))
             places.append(self._place)
             self._at += rows
             self._place += rows
@@ -124,12 +131,16 @@ class Lane:
                     pieces[-1] = (pieces[-1][0].cut(*pieces[-1][1:]), 0, rows)
 
     def views(self, count: int) -> Batch | None:
-        """Return the next rows as views of the window that is held; None where they lie in two, or are its last."""
+        """Return the next rows as views of the window that is held; None where they lie in two, or are its last.
+
+        The last of a large window are a copy: whoever still has them while the next one is read would keep it.
+        """
         stop = self._at + count
         if self._held is None or stop >= self._stop:
             return None
+        self._look()
         found = {name: values[self._at : stop] for name, values in self._held.fixed.items()}
-        if self._copying and found:
+        if found and (self._copying or (self._large and stop + count >= self._stop)):
             found = {name: values.copy() for name, values in found.items()}
             self._gather.budget.keep(next(iter(found.values())), sum(values.nbytes for values in found.values()))
         self._at, self._place = stop, self._place + count
@@ -137,14 +148,15 @@ class Lane:
 
     def cuts(self, count: int, hand_over: HandOver) -> dict[str, Any] | None:
         """Return the next rows as views, as a framework has them; several batches are cut at a time, column by column."""
-        if self._copying:
+        self._look()
+        if self._copying or (self._large and self._at + 2 * count >= self._stop):
             views = self.views(count)
             return views if views is None else hand_over.batch(views)
         if self._held is None or self._at + count >= self._stop:
             return None
         found = next(self._cuts, None)
         if found is None:
-            whole = min(CUT_AT_ONCE, (self._stop - self._at - 1) // count)
+            whole = min(CUT_AT_ONCE, (self._stop - self._at - 1) // count - self._large)
             names, rows = tuple(self._held.fixed), slice(self._at, self._at + whole * count)
             columns = [hand_over.cuts(values[rows], count) for values in self._held.fixed.values()]
             cut = zip(*columns, strict=True) if columns else iter([()] * whole)
@@ -175,7 +187,16 @@ class Lane:
         with self._gather.meter.blocked:
             self._held, self._cuts = pending.handed(), iter(())
         self._at, self._stop, self._place = piece.start, piece.stop, piece.place
-        self._copying = self._gather.budget.is_pinned(self._stop + sum(coming.stop for coming, _ in self._queue))
+        self._large = self._stop * self._gather.row_bytes * LARGE > self._limit
+        self._copying, self._looks = self._large, LOOK
+
+    def _look(self) -> None:
+        """See once in a window, when its first batches have been taken, whether the consumer keeps windows before it."""
+        if self._looks:
+            self._looks -= 1
+            if not self._looks:
+                used = self._stop + sum(coming.stop for coming, _ in self._queue)
+                self._copying = self._gather.budget.is_pinned(used)
 
     def begin(self) -> None:
         """Begin to read the next window, where it is needed next and nothing is coming."""
@@ -202,5 +223,6 @@ class Lane:
         self._coming = next(self._pieces, None)
         epoch, lane, window = self._epoch, piece.lane, piece.window
         self._newest = self._gather.request(lambda: epoch.window(lane, window), self._newest)
+        self._gather.budget.expect(piece.stop, self._newest.held)
         self._queue.append((piece, self._newest))
         return True

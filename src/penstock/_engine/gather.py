@@ -324,6 +324,8 @@ class Gather:
             self.units_read += 1
         fixed, loose = (sum(values.nbytes for values in some.values()) for some in (found.fixed, found.loose))
         self.budget.note(rows=part.count, fixed=fixed, loose=loose)
+        del part
+        self.budget.tidy()
         return found
 
     def _decoded(self, unit: Unit, part: Part) -> UnitRows:

@@ -5,8 +5,11 @@ Fresh memory costs a page fault for every four kilobytes, which is more than the
 
 from __future__ import annotations
 
+import mmap
+import sys
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,12 @@ STEP = 1 << 16
 STEPS = 3
 """Sizes go up by an eighth (two to the minus this) of the power of two below them, so that what differs a little can share."""
 
+
+APART = 1 << 20
+"""A slab of so many bytes has memory pages of its own, and does not lie among what others allocate."""
+
+HUGE = 1 << 22
+"""A slab of so many bytes is worth huge pages, which cost one fault for two megabytes."""
 
 EVENTS = 1000
 """So many slabs lent and given back are noted before they are added up."""
@@ -70,7 +79,7 @@ class Slabs:
         try:
             slab = queue.popleft()
         except IndexError:
-            slab = np.empty(size, dtype=np.uint8)
+            slab = _fresh(size)
         self._events.append(size)
         if len(self._events) > EVENTS:
             _ = self.lent
@@ -83,6 +92,17 @@ class Slabs:
         # What is lent counts as of when it was last added up; adding up here would need a lock.
         if idle + len(slab) <= self._most - self._lent:
             self._free[len(slab)].append(slab)
+
+
+def _fresh(size: int) -> npt.NDArray[np.uint8]:
+    """Return fresh memory; large pieces go back to the operating system as soon as they are let go, whatever lies beside."""
+    if size < APART or sys.platform == "win32":
+        return np.empty(size, dtype=np.uint8)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # of systems that have none
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, dtype=np.uint8)
 
 
 class _Lease:

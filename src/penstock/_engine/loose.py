@@ -43,7 +43,7 @@ def decoded(cells: Loose, column: Column, slabs: Slabs, most_bytes: int, meter: 
             raise LostCellError(column.name, problem.problem, problem.row) from problem.__cause__
     if isinstance(cells, Blobs):
         return decode_cells(replace(cells, most_bytes=most_bytes), column, slabs)
-    return as_tensors(cells, column) if is_stored_flat(column, cells.type) else decode(cells, column)
+    return as_tensors(cells, column) if is_stored_flat(column, cells.type) else decode(cells, column, slabs)
 
 
 def in_order(found: Batch, columns: Sequence[str], outputs: Mapping[str, Sequence[str]], stacks: Sequence[Stack]) -> Batch:

@@ -214,7 +214,9 @@ ADAPTERS_AND_UP = ("torch.*", "tensorflow", "jax", "spark", "petastorm.*", "delt
 LIBRARIES = {
     "numpy": Library(rooms=ANYWHERE, top=ANYWHERE),
     "pyarrow": Library(rooms=ANYWHERE, top=ANYWHERE),
-    "fsspec": Library(rooms=("_engine.storage", "testing"), top=("_engine.storage", "testing")),
+    "fsspec": Library(
+        rooms=("_engine.storage", "formats._delta_put", "petastorm.fs_utils", "testing"), top=("_engine.storage", "testing")
+    ),
     "cloudpickle": Library(
         rooms=("_engine.faults", "_engine.sent", "_engine.worker", "dataset", "torch.*", "petastorm._carry"),
         top=("_engine.faults", "_engine.sent", "_engine.worker", "dataset", "torch.*", "petastorm._carry"),
@@ -228,6 +230,7 @@ LIBRARIES = {
     "tensorflow": Library(rooms=ADAPTERS_AND_UP, top=("tensorflow",)),
     "jax": Library(rooms=ADAPTERS_AND_UP, top=("jax",)),
     "pyspark": Library(rooms=ADAPTERS_AND_UP, top=("spark",)),
+    "penstock_door": Library(rooms=("_aliases.*",), top=("_aliases.*",)),  # it lies beside them, on the path of other processes
     "prometheus_client": Library(rooms=("prometheus",)),
     "rich": Library(rooms=("cli.*", "_engine.progress"), top=("cli.*",)),
 }

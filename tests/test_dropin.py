@@ -7,9 +7,12 @@ import importlib.util
 import os
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
+
+HOME = "PENSTOCK_DROPIN"
 
 MODULES = [
     "",
@@ -20,16 +23,32 @@ MODULES = [
     "etl",
     "etl.dataset_metadata",
     "etl.legacy",
+    "etl.metadata_util",
+    "etl.petastorm_generate_metadata",
     "etl.rowgroup_indexers",
     "etl.rowgroup_indexing",
+    "fs_utils",
+    "generator",
+    "hdfs.namenode",
     "local_disk_cache",
     "ngram",
     "predicates",
+    "pyarrow_helpers.batching_table_queue",
     "pytorch",
     "reader",
+    "reader_impl.arrow_table_serializer",
+    "reader_impl.pickle_serializer",
     "reader_impl.pytorch_shuffling_buffer",
     "reader_impl.shuffling_buffer",
     "selectors",
+    "spark",
+    "spark.spark_dataset_converter",
+    "spark_utils",
+    "test_util.reader_mock",
+    "test_util.shuffling_analysis",
+    "tf_utils",
+    "tools.copy_dataset",
+    "tools.spark_session_cli",
     "transform",
     "unischema",
     "utils",
@@ -38,6 +57,8 @@ MODULES = [
     "workers_pool.dummy_pool",
     "workers_pool.process_pool",
     "workers_pool.thread_pool",
+    "workers_pool.ventilator",
+    "workers_pool.worker_base",
 ]
 
 ALL = "; ".join(f"import {'.'.join(filter(None, ['petastorm', name]))}" for name in MODULES)
@@ -51,7 +72,8 @@ SAME = "; ".join(
 def run(*arguments: str, path: tuple[Path, ...] = (), check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run Python with no drop-in but what the arguments ask for."""
     source = str(Path(importlib.import_module("penstock").__file__ or "").parent.parent)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, path), source])}
+    apart = {name: value for name, value in os.environ.items() if name != HOME}
+    environment = {**apart, "PYTHONPATH": os.pathsep.join([*map(str, path), source])}
     return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=check)
 
 
@@ -160,6 +182,24 @@ def test_the_real_one_is_warned_of(tmp_path: Path) -> None:
     assert "UserWarning: petastorm was imported before penstock.dropin" in before.stderr
 
 
+@pytest.mark.parametrize("installed", [False, True])
+def test_another_environment_keeps_what_is_installed_there(tmp_path: Path, *, installed: bool) -> None:
+    """A child that runs in an environment without Penstock imports its own Petastorm, or learns that it has none."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    (packages,) = (tmp_path / "venv" / "lib").glob("*/site-packages")
+    if installed:
+        (packages / "petastorm").mkdir()
+        (packages / "petastorm" / "__init__.py").write_text("REAL = True\n")
+        (packages / "petastorm" / "reader.py").write_text("from petastorm import REAL\n")
+    python = str(tmp_path / "venv" / "bin" / "python")
+    child = f"subprocess.run([{python!r}, '-c', 'import petastorm.reader; print(petastorm.reader.REAL)'])"
+
+    found = run("-c", f"import subprocess, penstock.dropin; {child}")
+
+    assert found.stdout == ("True\n" if installed else "")
+    assert ("ModuleNotFoundError: No module named 'petastorm'" in found.stderr) is not installed
+
+
 def test_it_can_be_ended(tmp_path: Path) -> None:
     """Then the real one is meant again."""
     package = tmp_path / "petastorm"
@@ -170,21 +210,34 @@ def test_it_can_be_ended(tmp_path: Path) -> None:
     )
 
     found = run(
-        "-c", f"{code}; import petastorm; print(petastorm.REAL, '_aliases' in os.environ['PYTHONPATH'])", path=(tmp_path,)
+        "-c",
+        f"{code}; import petastorm; print(petastorm.REAL, '_aliases' in os.environ['PYTHONPATH'], {HOME!r} in os.environ)",
+        path=(tmp_path,),
     )
 
-    assert found.stdout == "True False\n"
+    assert found.stdout == "True False False\n"
 
 
 @pytest.mark.parametrize("installed", [False, True])
-def test_deltatorch_is_left_alone_while_it_has_no_door(tmp_path: Path, *, installed: bool) -> None:
+def test_a_name_without_a_door_is_left_alone(tmp_path: Path, *, installed: bool) -> None:
     """Where Penstock has no door for a name, whatever is installed under it is meant."""
-    if importlib.util.find_spec("penstock.deltatorch") is not None:
-        pytest.skip("It has one.")
     if installed:
-        (tmp_path / "deltatorch.py").write_text("REAL = True\n")
+        (tmp_path / "elsewhere.py").write_text("REAL = True\n")
+    begin = "import penstock.dropin as dropin; dropin.DOORS['elsewhere'] = 'penstock.elsewhere'"
 
-    found = run("-c", "import penstock.dropin, deltatorch; print(deltatorch.REAL)", path=(tmp_path,), check=False)
+    imported = run("-c", f"{begin}; import elsewhere; print(elsewhere.REAL)", path=(tmp_path,), check=False)
+    asked = run("-c", f"{begin}; print(dropin.door('elsewhere').REAL)", path=(tmp_path,), check=False)
 
-    assert found.stdout == ("True\n" if installed else "")
-    assert ("No module named 'deltatorch'" in found.stderr) is not installed
+    for found in (imported, asked):
+        assert found.stdout == ("True\n" if installed else "")
+        assert ("No module named 'elsewhere'" in found.stderr) is not installed
+
+
+def test_deltatorch_is_stood_in_for_too() -> None:
+    """The same module under both names, in a process that is started too."""
+    pytest.importorskip("torch")
+    told = "import deltatorch; print(deltatorch.__name__)"
+
+    found = run("-c", f"import subprocess, sys, penstock.dropin; {told}; subprocess.run([sys.executable, '-c', {told!r}])")
+
+    assert sorted(found.stdout.split()) == ["penstock.deltatorch"] * 2

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make the interpreters that the peers of benchmarks/images.py run in: TARGET/modern and TARGET/petastorm.
+# Make the interpreters that the peers of our benchmarks run in: TARGET/modern and TARGET/petastorm.
 #
 #     sh benchmarks/peers/install.sh TARGET
 #
@@ -22,7 +22,7 @@ done
 
 # torch is named again, else litdata's torchvision brings a newer one.
 "$target/modern/bin/pip" install --quiet "$torch" \
-    litdata==0.2.76 webdataset==1.0.2 datasets==5.2.0 pyarrow==26.0.1 numpy==2.4.6 pillow==13.0.0 simplejpeg==1.9.0
+    litdata==0.2.76 webdataset==1.0.2 datasets==5.2.0 pylance==14.0.2 pyarrow==26.0.1 numpy==2.4.6 pillow==13.0.0 simplejpeg==1.9.0
 # The torchvision that litdata asks for is built for CUDA, and cannot be imported beside a CPU build of torch.
 "$target/modern/bin/pip" uninstall --quiet --yes torchvision
 

@@ -1,7 +1,7 @@
 """`import petastorm` and `import deltatorch` mean Penstock, for scripts that cannot change.
 
 Import this module before theirs, `import penstock.dropin`, or run the script with it: `python -m penstock.dropin train.py`.
-It holds for this process and for those that it starts. `uninstall()` ends it.
+It holds for this process and for those that it starts in the same environment of Python. `uninstall()` ends it.
 
 Example:
     >>> from penstock import dropin
@@ -30,6 +30,9 @@ DOORS = {"petastorm": "penstock.petastorm", "deltatorch": "penstock.deltatorch"}
 
 ALIASES = str(Path(__file__).parent / "_aliases")
 """A folder of modules with their names. Processes that are started find it on `PYTHONPATH`."""
+
+HOME = "PENSTOCK_DROPIN"
+"""The variable that tells them for which environment of Python it is meant; in others what is installed there counts."""
 
 
 class _Door(Loader):
@@ -108,6 +111,7 @@ def install() -> None:
     path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if ALIASES not in path:
         os.environ["PYTHONPATH"] = os.pathsep.join([ALIASES, *path])
+    os.environ[HOME] = sys.prefix
 
 
 def uninstall() -> None:
@@ -115,8 +119,10 @@ def uninstall() -> None:
 
     Example:
         >>> uninstall()
-        >>> install()
+        >>> ALIASES in sys.path
+        False
     """
+    os.environ.pop(HOME, None)
     sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != _Doors.__name__]
     sys.path[:] = [entry for entry in sys.path if entry != ALIASES]
     for name in [name for name in sys.modules if name.partition(".")[0] in DOORS]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.petastorm import TransformSpec, make_batch_reader, make_reader
+from penstock.petastorm.etl.rowgroup_indexers import SingleFieldIndexer
+from penstock.petastorm.etl.rowgroup_indexing import build_rowgroup_index
 from penstock.petastorm.ngram import NGram
 from penstock.petastorm.predicates import in_lambda
+from penstock.petastorm.selectors import SingleIndexSelector
 from penstock.petastorm.unischema import Unischema, UnischemaField, match_unischema_fields
+from penstock.petastorm.weighted_sampling_reader import WeightedSamplingReader
 
 BIG = 2**53 + 1
 
@@ -81,6 +86,37 @@ def test_bug_whole_numbers_became_floats_under_a_predicate(tmp_path: Path) -> No
     assert batch.id.tolist() == [BIG + 1, BIG + 2]
 
 
+@pytest.mark.parametrize("big", [BIG, 7])
+def test_bug_whole_numbers_with_nulls_became_floats_in_functions(tmp_path: Path, big: int) -> None:
+    """A function that leaves them alone changes no number, and one that leaves out nulls no dtype."""
+    url = tables.plain(tmp_path / "t", {"a": pa.array([big, None, 3])})
+
+    (same,) = batches(url, transform_spec=TransformSpec(lambda frame: frame))
+    (left,) = batches(url, transform_spec=TransformSpec(lambda frame: frame.dropna()))
+    (half,) = batches(url, transform_spec=TransformSpec(lambda frame: frame.fillna(5) / 2))
+
+    assert same.a.tolist() == [big, None, 3]
+    assert left.a.tolist() == [big, 3]
+    assert half.a.tolist() == [big / 2, 2.5, 1.5]
+
+
+def test_text_in_functions_is_objects_and_nulls_are_none(tmp_path: Path) -> None:
+    """Whatever the pandas of today makes of text, functions see what they were written for."""
+    url = tables.plain(tmp_path / "t", {"a": pa.array(["x", None])})
+    seen: list[Any] = []
+
+    def look(frame: Any) -> Any:
+        seen.append((frame["a"].dtype, frame["a"].tolist()))
+        return frame.assign(b=frame["a"].str.upper())
+
+    spec = TransformSpec(look, edit_fields=[("b", np.str_, (), True)])
+    (batch,) = batches(url, reader_pool_type="dummy", transform_spec=spec)
+
+    assert seen == [(np.dtype(object), ["x", None])]
+    assert batch.a.tolist() == ["x", None]
+    assert batch.b.tolist() == ["X", None]
+
+
 def test_bug_a_predicate_failed_beside_fields_removed_without_a_function(tmp_path: Path) -> None:
     """`TransformSpec(removed_fields=...)` needs no function."""
     url = tables.plain(tmp_path / "t", {"id": [1, 2], "b": [1, 2]})
@@ -99,15 +135,51 @@ def test_bug_filters_on_columns_were_ignored(tmp_path: Path) -> None:
     assert tables.ids(rows(url, filters=[("id", "in", [3, 33])])) == [3, 33]
 
 
-def test_bug_a_selector_chose_wrong_row_groups_beside_filters(tmp_path: Path) -> None:
+@pytest.mark.parametrize("chosen", [{"cur_shard": 1, "shard_count": 4}, {"rowgroup_selector": SingleIndexSelector("i", [12])}])
+def test_bug_a_selector_chose_wrong_row_groups_beside_filters(tmp_path: Path, chosen: dict[str, Any]) -> None:
     """Numbers of row groups are those of the whole dataset, whatever is filtered."""
     url = tables.small(tmp_path / "t")
+    build_rowgroup_index(url, None, [SingleFieldIndexer("i", "id")])
     found = []
     for filters in (None, [("id", ">=", 15)]):
-        with make_reader(url, cur_shard=1, shard_count=4, filters=filters) as reader:
+        with make_reader(url, filters=filters, **chosen) as reader:
             found.append(sorted(tables.ids(reader)))
 
     assert found == [list(range(10, 20)), list(range(15, 20))]
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_bug_the_second_next_after_an_error_never_returned(tmp_path: Path, *, batched: bool) -> None:
+    """What went wrong on a thread is raised by every `next()`."""
+
+    def fail(_: Any) -> Any:
+        raise KeyError("of the user")
+
+    url = tables.plain(tmp_path / "t", {"id": [1, 2]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reader = (make_batch_reader if batched else make_reader)(url, transform_spec=TransformSpec(fail))
+
+    with reader:
+        for _ in range(3):
+            with pytest.raises(KeyError, match="of the user"):
+                next(reader)
+
+
+def test_bug_readers_could_not_be_mixed_with_numpy_of_today(tmp_path: Path) -> None:
+    """`WeightedSamplingReader` needs no name that NumPy has dropped, and has a length."""
+    url = tables.plain(tmp_path / "t", {"id": [1, 2]})
+
+    with WeightedSamplingReader([make_batch_reader(url), make_batch_reader(url)], [1, 3]) as mixed:
+        assert len(mixed) == 2
+        assert next(mixed).id.tolist() == [1, 2]
+
+
+def test_bug_a_single_name_was_taken_letter_by_letter(tmp_path: Path) -> None:
+    """One text is one pattern."""
+    url = tables.plain(tmp_path / "t", {"id": [1], "i": [2], "d": [3]})
+
+    assert batches(url, schema_fields="id")[0]._fields == ("id",)
 
 
 def test_bug_every_epoch_had_the_same_order(tmp_path: Path) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import petastorm_pickles
 import petastorm_tables as tables
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import penstock as ps
 from penstock.errors import DataError
-from penstock.formats.petastorm import load_indexes
+from penstock.formats.petastorm import PetastormFormat, load_indexes
 from penstock.petastorm import make_reader
 from penstock.petastorm._dataset import opened
 from penstock.petastorm.etl import RowGroupIndexerBase
@@ -25,7 +30,7 @@ from penstock.petastorm.etl.dataset_metadata import (
     infer_or_load_unischema,
     load_row_groups,
 )
-from penstock.petastorm.etl.legacy import restricted_loads
+from penstock.petastorm.etl.legacy import depickle_legacy_package_name_compatible, restricted_loads
 from penstock.petastorm.etl.rowgroup_indexers import FieldNotNullIndexer, SingleFieldIndexer
 from penstock.petastorm.etl.rowgroup_indexing import build_rowgroup_index, get_row_group_indexes
 from penstock.petastorm.selectors import IntersectIndexSelector, SingleIndexSelector, UnionIndexSelector
@@ -161,7 +166,9 @@ def test_not_null_indexes_are_merged() -> None:
 
 @given(
     values=st.dictionaries(
-        st.one_of(st.text(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.binary()),
+        st.one_of(
+            st.text(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.binary(), st.decimals(allow_nan=False)
+        ),
         st.sets(st.integers(0, 2**30), max_size=4),
         max_size=6,
     )
@@ -175,6 +182,50 @@ def test_stored_indexes_are_what_they_were(values: dict[Any, set[int]]) -> None:
 
     assert (found.name, found.column) == ("name", "x")
     assert found.row_groups == {value: frozenset(groups) for value, groups in values.items()}
+
+
+SELECTING = """
+import sys, warnings
+warnings.simplefilter("ignore")
+from petastorm import make_reader
+from petastorm.selectors import IntersectIndexSelector, SingleIndexSelector
+
+def rows(selector):
+    with make_reader(sys.argv[1], rowgroup_selector=selector, reader_pool_type="dummy", schema_fields=["id"]) as reader:
+        return sorted(int(row.id) for row in reader)
+
+by_id, by_name = SingleIndexSelector("id", [5]), SingleIndexSelector("name", ["é 5"])
+by_bytes = SingleIndexSelector("raw", [b"\\xff5"])
+for selector in (by_id, by_name, by_bytes, SingleIndexSelector("half", [2.5]), IntersectIndexSelector([by_id, by_name])):
+    print(rows(selector))
+print(rows(SingleIndexSelector("named", ["Field is Not Null"])))
+"""
+
+
+@pytest.mark.peer
+def test_petastorm_itself_selects_by_indexes_that_we_write(tmp_path: Path) -> None:
+    """Petastorm 0.13.1 reads our indexes of numbers, text and bytes, and chooses the same row groups."""
+    peers = os.environ.get("PENSTOCK_PEERS")
+    if peers is None:
+        pytest.skip("Run benchmarks/peers/install.sh TARGET and set PENSTOCK_PEERS to the target to compare with Petastorm.")
+    fields = [
+        ps.Field("id", np.int64),
+        ps.Field("name", str, nullable=True),
+        ps.Field("raw", bytes),
+        ps.Field("half", np.float64),
+    ]
+    rows = ({"id": n, "name": f"é {n}" if n > 3 else None, "raw": b"\xff%d" % n, "half": n / 2} for n in range(12))
+    ps.write(tmp_path / "t", ps.Schema("Indexed", fields), rows, row_group_rows=4, format=PetastormFormat())
+    url = (tmp_path / "t").as_uri()
+    indexers: list[RowGroupIndexerBase] = [SingleFieldIndexer(name, name) for name in ("id", "name", "raw", "half")]
+    build_rowgroup_index(url, None, [*indexers, FieldNotNullIndexer("named", "name")])
+
+    python = Path(peers) / "petastorm" / "bin" / "python"
+    done = subprocess.run([python, "-c", SELECTING, url], check=False, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    found = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    assert found == ["[4, 5, 6, 7]"] * 5 + [str(list(range(4, 12)))]
 
 
 def test_what_cannot_be_stored_is_told() -> None:
@@ -218,6 +269,18 @@ def test_row_groups_are_listed_in_order(tmp_path: Path) -> None:
     assert [piece.path for piece in pieces] == sorted(piece.path for piece in pieces)
     assert pieces[0].partition_keys == (("part", "p_0"),)
     assert pieces[0].get_metadata().num_row_groups == 2
+
+
+def test_modules_that_have_moved_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    """A pickle that names them as they once were is read, and should be written anew."""
+    data = base64.b64decode(petastorm_pickles.OWN_CODEC[0]).replace(
+        b"cpetastorm.unischema", b"cav.ml.dataset_toolkit.unischema"
+    )
+
+    found = depickle_legacy_package_name_compatible(data)
+
+    assert list(found.fields) == ["id", "x"]
+    assert caplog.messages == ["av.ml.dataset_toolkit.unischema has moved to petastorm.unischema. Regenerate metadata."]
 
 
 def test_hostile_pickles_are_read_as_data() -> None:

@@ -123,6 +123,13 @@ def test_parts_of_row_groups_come_apart_and_each_once(url: str, parts: int) -> N
     assert runs <= 40 // size
 
 
+@pytest.mark.parametrize("parts", [0, -1, 1.5, "2"])
+def test_parts_of_row_groups_are_a_positive_number(url: str, parts: Any) -> None:
+    """Others would leave out every row, and are refused."""
+    with pytest.raises(ValueError, match="shuffle_row_drop_partitions must be a positive integer"):
+        make_reader(url, shuffle_row_drop_partitions=parts)
+
+
 def test_fields_are_chosen_by_field_or_regular_expression(url: str) -> None:
     """Fields given come first, then those that match, in the order of the schema."""
     with make_reader(url, schema_fields=[UnischemaField("score", np.int8, ()), "n.*", "id"]) as reader:

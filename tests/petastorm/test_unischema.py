@@ -315,6 +315,17 @@ def test_a_spec_says_what_becomes_of_fields() -> None:
     assert found.id == UnischemaField("id", np.int64, (), None, nullable=True)
     assert list(transform_schema(SCHEMA, TransformSpec(selected_fields=["image", "id"])).fields) == ["image", "id"]
     assert edit_field("new", np.int8, ()) == ("new", np.int8, (), False)
+    assert spec.edit_fields[1] == ("id", np.int64, (), True)
+
+
+def test_a_whole_field_may_be_edited_in() -> None:
+    """Whether it may be None is told by the field itself, whatever stands before that."""
+    field = UnischemaField("new", np.int8, (), CompressedNdarrayCodec(), nullable=True)
+
+    found = transform_schema(SCHEMA, TransformSpec(edit_fields=[field])).new
+
+    assert found == UnischemaField("new", np.int8, (), None, nullable=True)
+    assert found.codec is None
 
 
 def test_a_spec_removes_or_selects() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
-import penstock.dropin
-
 if __name__ == "deltatorch":
-    sys.modules[__name__] = penstock.dropin.door(__name__)
+    sys.modules[__name__] = importlib.import_module("penstock_door").meant(__name__)

@@ -29,7 +29,7 @@ def _engine_codec(given: Any) -> type[Codec]:
     if isinstance(given, type) and issubclass(given, Codec):
         return given
     if isinstance(given, type) and issubclass(given, DataframeColumnCodec):
-        return _adapted(given)
+        return _adapted(given)  # type: ignore[arg-type] # classes have a hash
     msg = (
         f"codecs got {given!r}. Classes derived from petastorm.codecs.DataframeColumnCodec, or from penstock.codecs.CellCodec, "
         "were expected. Give them: codecs=[TheCodec]."

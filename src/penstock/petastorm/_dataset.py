@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +21,7 @@ from penstock._engine.footers import read_schema
 from penstock._engine.storage import locate
 from penstock.codecs import Codec, resolved
 from penstock.errors import TableNotFoundError
+from penstock.formats._pickle_names import OLD_PACKAGES
 from penstock.formats.parquet import COMMON, ParquetFormat
 from penstock.formats.petastorm import (
     INDEX_KEY,
@@ -40,7 +43,9 @@ from penstock.petastorm.codecs import (
 )
 from penstock.petastorm.unischema import Unischema, UnischemaField, inferred
 
-__all__ = ["Partition", "Piece", "StoredDataset", "normalized", "opened", "unischema_of"]
+__all__ = ["Partition", "Piece", "StoredDataset", "normalized", "opened", "tell_of_moved", "unischema_of"]
+
+logger = logging.getLogger(__name__)
 
 
 class UnknownCodec(DataframeColumnCodec):
@@ -233,6 +238,7 @@ class StoredDataset:
     def schema(self) -> Unischema:
         """The stored schema, or the one that follows from the columns."""
         if self.is_petastorm and self.facts.schema is not None:
+            tell_of_moved(self.keys[UNISCHEMA_KEY])
             return unischema_of(self.facts.schema)
         partitions = [(part.name, part.dictionary.type) for part in self.partitions]
         return inferred(partitions, self.raw.schema, omit_unsupported_fields=True)
@@ -249,6 +255,14 @@ class StoredDataset:
 
 def _columns(table: pa.Table) -> list[tuple[str, pa.ChunkedArray]]:
     return list(zip(table.column_names, table.columns, strict=True))
+
+
+def tell_of_moved(data: bytes) -> None:
+    """Log which modules of a pickle have other names today."""
+    for package in OLD_PACKAGES:
+        for module in sorted(set(re.findall(rf"c{re.escape(package)}\.([\w.]+)\n".encode(), data))):
+            name = module.decode()
+            logger.warning("%s.%s has moved to petastorm.%s. Regenerate metadata.", package, name, name)
 
 
 def normalized(url: Any) -> str:

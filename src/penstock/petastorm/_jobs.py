@@ -18,7 +18,7 @@ from penstock._engine.lots import Lots, Step
 from penstock._engine.read import Unit
 from penstock.model import BoolArray
 from penstock.petastorm._carry import packed, unpacked
-from penstock.petastorm._values import batch_column, categorical, cells_of, one_array, stacked, text_array
+from penstock.petastorm._values import batch_column, categorical, cells_of, one_array, stacked, text_array, whole_again
 from penstock.petastorm.transform import TransformSpec
 from penstock.petastorm.unischema import Unischema, row_type
 from penstock.petastorm.utils import DecodeFieldError
@@ -31,6 +31,9 @@ BYTES_AT_ONCE = 4 << 20
 """How many rows are made at a time, and how many bytes of arrays, so that the first come soon and not all lie in memory."""
 
 LEAST = 16
+EXACT = 1 << 53
+"""Whole numbers up to this are the same as floats."""
+
 SOME = 64
 """What counts for a size that differs from row to row."""
 
@@ -98,12 +101,30 @@ def _frame(reader: LotReader, loaded: Loaded, names: Sequence[str]) -> Any:
     for name in names:
         column = loaded.columns[name]
         if isinstance(column, pa.Array):
-            found[name] = pd.Series(
-                column.to_pandas().array if not pa.types.is_nested(column.type) else list(column.to_numpy(zero_copy_only=False))
-            )
+            found[name] = _pandas(column)
         else:
-            found[name] = pd.Series(one_array(list(_values(reader, loaded, name, slice(0, loaded.count)).cells)))
+            cells = one_array(list(_values(reader, loaded, name, slice(0, loaded.count)).cells))
+            found[name] = pd.Series(cells, dtype=object)
     return pd.DataFrame(found, index=range(loaded.count))
+
+
+def _pandas(column: pa.Array) -> Any:
+    """Return a column as functions written for Petastorm expect it, whatever pandas of today makes of it.
+
+    Text is objects, None where it is null. Whole numbers with nulls are floats, unless a float would be another number.
+    """
+    import pandas as pd
+
+    if pa.types.is_nested(column.type) or pa.types.is_string(column.type):
+        return pd.Series(one_array(column.to_numpy(zero_copy_only=False)), dtype=object)
+    if _is_floated(column) and any(abs(value) > EXACT for value in column.drop_null().to_pylist()):
+        return pd.Series(one_array(column.to_pylist()), dtype=object)
+    return pd.Series(column.to_pandas().array)
+
+
+def _is_floated(column: Any) -> bool:
+    """Return whether pandas has floats for a column of whole numbers, because some are null."""
+    return isinstance(column, pa.Array) and pa.types.is_integer(column.type) and column.null_count > 0
 
 
 class _LotJob:
@@ -367,7 +388,8 @@ class BatchJob(_LotJob):
 
     def _columns(self, read: Loaded) -> dict[str, Any]:
         if self._transform is not None and self._transform.func is not None:
-            return self._transformed(_frame(self._reader, read, list(self._fields)), self._transform)
+            floated = {name for name in self._fields if _is_floated(read.columns[name])}
+            return self._transformed(_frame(self._reader, read, list(self._fields)), self._transform, floated)
         whole = slice(0, read.count)
         return {name: self._column(read, name, whole) for name in self._fields if name in self._made}
 
@@ -384,8 +406,8 @@ class BatchJob(_LotJob):
         }
         return np.stack(cells) if len(shapes) == 1 and None not in shapes else one_array(cells)
 
-    def _transformed(self, frame: Any, transform: TransformSpec) -> dict[str, Any]:
-        """Return what the function of the user makes of a data frame."""
+    def _transformed(self, frame: Any, transform: TransformSpec, floated: set[str]) -> dict[str, Any]:
+        """Return what the function of the user makes of a data frame, in which some whole numbers were floats."""
         made = transform.func(frame)  # type: ignore[misc] # there is one
         if isinstance(made, tuple):
             return {WHOLE: made}
@@ -398,15 +420,21 @@ class BatchJob(_LotJob):
                 f"columns({','.join(self._made)})"
             )
             raise ValueError(msg)
-        return {name: self._series(name, made[name]) for name in self._made}
+        return {name: self._series(name, made[name], was_whole=name in floated) for name in self._made}
 
-    def _series(self, name: str, series: Any) -> npt.NDArray[Any]:
+    def _series(self, name: str, series: Any, *, was_whole: bool) -> npt.NDArray[Any]:
         field = self._made[name]
         if field.shape:
             return stacked(name, series.tolist() if series.dtype != object else list(series), field.shape)
         values: npt.NDArray[Any] = series.to_numpy()
         if values.dtype.kind == "M":
             return values.astype("datetime64[ns]")
+        if was_whole and values.dtype.kind == "f":
+            return whole_again(values, field.numpy_dtype)
+        if values.dtype.kind in "OT" and field.numpy_dtype in (np.str_, str):
+            cells = values.astype(object)
+            cells[series.isna().to_numpy()] = None
+            return cells
         return values if values.dtype.kind != "O" or series.dtype == object else np.asarray(series, dtype=object)
 
     def _batches(self, columns: Mapping[str, Any]) -> Made:

@@ -189,6 +189,19 @@ def stacked(name: str, cells: Sequence[Any], shape: tuple[int | None, ...]) -> n
     return np.stack([np.asarray(cell) for cell in cells]) if cells else np.zeros((0, 0))
 
 
+def whole_again(values: npt.NDArray[Any], kind: Any) -> npt.NDArray[Any]:
+    """Return floats that were whole numbers as such, None where they are NaN; if they have become others, as they are."""
+    dtype, missing = np.dtype(kind), np.isnan(values)
+    whole = np.where(missing, 0, values)
+    if dtype.kind not in "iu" or (whole != np.floor(whole)).any() or (np.abs(whole) > np.iinfo(dtype).max).any():
+        return values
+    if not missing.any():
+        return whole.astype(dtype)
+    found = whole.astype(dtype).astype(object)
+    found[missing] = None
+    return found
+
+
 def categorical(values: npt.NDArray[Any], categories: Sequence[Any]) -> Any:
     """Return a column that directories name as pandas has it: values of which there are few."""
     try:

@@ -7,7 +7,6 @@ Spark, decode single cells, or derive codecs of their own.
 from __future__ import annotations
 
 import io
-from abc import ABC, abstractmethod
 from importlib.util import find_spec
 from typing import Any
 
@@ -30,20 +29,23 @@ GREY, COLOURS = 2, 3
 JPEG = (".jpg", ".jpeg")
 
 
-class DataframeColumnCodec(ABC):
-    """What codecs have in common; derive from it for one of your own."""
+class DataframeColumnCodec:
+    """What codecs have in common; derive from it for one of your own, and define what you use of it."""
 
-    @abstractmethod
-    def encode(self, unischema_field: Any, value: Any) -> Any:
+    def encode(self, unischema_field: Any, value: Any) -> Any:  # noqa: ARG002 - whoever derives from it takes them
         """Return a value as it is stored."""
+        raise self._undefined("encode")
 
-    @abstractmethod
-    def decode(self, unischema_field: Any, value: Any) -> Any:
+    def decode(self, unischema_field: Any, value: Any) -> Any:  # noqa: ARG002 - the same
         """Return what was stored."""
+        raise self._undefined("decode")
 
-    @abstractmethod
     def spark_dtype(self) -> Any:
         """Return the type of Spark that cells are stored in."""
+        raise self._undefined("spark_dtype")
+
+    def _undefined(self, what: str) -> NotImplementedError:
+        return NotImplementedError(f"{type(self).__name__} does not define {what}. Define it, or use another codec.")
 
     def __str__(self) -> str:
         """Return how it is made."""

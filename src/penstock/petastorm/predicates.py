@@ -75,8 +75,10 @@ class in_intersection(PredicateBase):  # noqa: N801 - Petastorm's name
         """
         found = values[self._predicate_field]
         if not isinstance(found, Iterable):
-            msg = f"Predicate field {self._predicate_field!r} must be iterable, and is {type(found).__name__}. Use in_set."
+            msg = f"Predicate field should have iterable type. {self._predicate_field!r} is {type(found).__name__}: use in_set."
             raise ValueError(msg)  # noqa: TRY004 - the type that Petastorm raises
+        if isinstance(found, (str, bytes)):  # a text is one value, and not its letters
+            return found in self._inclusion_values
         held = found.tolist() if hasattr(found, "tolist") else list(found)
         return any(value in held for value in self._inclusion_values)
 
@@ -165,11 +167,11 @@ class in_pseudorandom_split(PredicateBase):  # noqa: N801 - Petastorm's name
     def __init__(self, fraction_list: Sequence[float], subset_index: int, predicate_field: str) -> None:
         """Store the part and the field."""
         if not 0 <= subset_index < len(fraction_list):
-            msg = f"subset_index is {subset_index!r}, and there are {len(fraction_list)} parts. Parts count from 0."
+            msg = f"subset_index is out of range: it is {subset_index!r}, and there are {len(fraction_list)} parts, from 0 on."
             raise ValueError(msg)
         self._predicate_field = predicate_field
         most = sys.maxsize - 1
-        ends = [0.0]
+        ends: list[float] = [0]
         for fraction in fraction_list:
             ends.append(ends[-1] + fraction)
         self._bucket_low, self._bucket_high = ends[subset_index] * most, ends[subset_index + 1] * most
@@ -185,7 +187,7 @@ class in_pseudorandom_split(PredicateBase):  # noqa: N801 - Petastorm's name
             ValueError: If the row has no such field.
         """
         if self._predicate_field not in values:
-            raise ValueError(f"Tested values does not have a key of {self._predicate_field!r}, which decides the part.")
+            raise ValueError(f"Tested values does not have split key: {self._predicate_field}. It decides the part.")
         bucket = _bucket(values[self._predicate_field])
         return self._bucket_low <= bucket < self._bucket_high
 

@@ -379,6 +379,7 @@ class Reader:
         self._batch_size, self._drop_last = batch_size, drop_last
         self.dataset = dataset if dataset is not None else _opened(pyarrow_filesystem, dataset_path)
         _check_arguments(num_epochs, predicate, rowgroup_selector, batch_size, shard_by)
+        _check_parts(shuffle_row_drop_partitions)
         if shard_seed:
             warnings.warn(
                 "shard_seed was deprecated and has no effect on which row groups a shard has. Use seed for their order.",
@@ -737,6 +738,14 @@ def _shard(cur_shard: Any, shard_count: Any) -> tuple[int, int] | None:
         )
         raise ValueError(msg)
     return int(cur_shard), int(shard_count)
+
+
+def _check_parts(parts: Any) -> None:
+    """Refuse a number of parts that row groups cannot be cut into."""
+    if not isinstance(parts, (int, np.integer)) or parts < 1:
+        raise ValueError(
+            f"shuffle_row_drop_partitions must be a positive integer, and is {parts!r}. 1 leaves row groups whole."
+        )
 
 
 def _check_arguments(num_epochs: Any, predicate: Any, selector: Any, batch_size: Any, shard_by: Any) -> None:

@@ -41,8 +41,7 @@ class TransformSpec:
             msg = "User can only specify one of removed_fields and selected_fields in TransformSpec. Leave one of them out."
             raise ValueError(msg)
         self.func = func
-        fields = [edit if isinstance(edit, UnischemaField) else tuple(edit) for edit in edit_fields or ()]
-        self.edit_fields = [UnischemaField(edit[0], edit[1], edit[2], None, edit[3]) for edit in fields]
+        self.edit_fields = list(edit_fields or ())
         self.removed_fields = list(removed_fields or ())
         self.selected_fields = None if selected_fields is None else list(selected_fields)
 
@@ -53,9 +52,10 @@ def transform_schema(schema: Unischema, transform_spec: TransformSpec) -> Unisch
     unknown = sorted(gone - set(schema.fields))
     if unknown:
         _warn("remove_fields", unknown)
-    edited = {field.name for field in transform_spec.edit_fields}
+    made = [UnischemaField(edit[0], edit[1], edit[2], None, _nullable(edit)) for edit in transform_spec.edit_fields]
+    edited = {field.name for field in made}
     fields = [field for name, field in schema.fields.items() if name not in gone | edited]
-    fields += transform_spec.edit_fields
+    fields += made
     if transform_spec.selected_fields is not None:
         by_name = {field.name: field for field in fields}
         unknown = sorted(set(transform_spec.selected_fields) - set(by_name))
@@ -63,6 +63,11 @@ def transform_schema(schema: Unischema, transform_spec: TransformSpec) -> Unisch
             _warn("selected_fields", unknown)
         fields = [by_name[name] for name in transform_spec.selected_fields if name in by_name]
     return Unischema(f"{schema._name}_transformed", fields)  # noqa: SLF001 - the name, which has no other way
+
+
+def _nullable(edit: Any) -> bool:
+    """Return whether an edited field may be None; where it is a whole field that is told after its codec."""
+    return bool(edit.nullable if isinstance(edit, UnischemaField) else edit[3])
 
 
 def _warn(what: str, names: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,10 @@ def _value(name: str, value: Any) -> bytes:
     if isinstance(plain, str):
         return _text(plain)
     if isinstance(plain, bytes):
-        return _name("_codecs", "encode") + b"(" + _text(plain.decode("latin-1")) + _text("latin1") + b"tR"
+        # An opcode of protocol 3: what protocol 2 has for bytes calls a function that Petastorm does not allow.
+        return b"B" + struct.pack("<I", len(plain)) + plain
+    if isinstance(plain, Decimal):
+        return _name("decimal", "Decimal") + b"(" + _text(str(plain)) + b"tR"
     msg = (
         f"Index {name!r} holds {value!r}, a {type(value).__name__}. Numbers, text and bytes can be stored. Index another field."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from penstock._engine.footers import read_footers
 from penstock.errors import DataError
 from penstock.formats.petastorm import ROW_GROUPS_KEY, UNISCHEMA_KEY
 from penstock.petastorm._dataset import Piece, StoredDataset, opened
+from penstock.petastorm._later import refuse
 from penstock.petastorm.unischema import Unischema
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "get_schema_from_dataset_url",
     "infer_or_load_unischema",
     "load_row_groups",
+    "materialize_dataset",
 ]
 
 ROW_GROUPS_PER_FILE_KEY = ROW_GROUPS_KEY
@@ -83,6 +85,26 @@ def get_schema_from_dataset_url(
         ValueError: If the URL has no scheme.
     """
     return get_schema(opened(dataset_url_or_urls, storage_options, filesystem))
+
+
+def materialize_dataset(
+    spark: Any,  # noqa: ARG001 - the arguments are Petastorm's
+    dataset_url: str,  # noqa: ARG001 - the same
+    schema: Unischema,  # noqa: ARG001 - the same
+    row_group_size_mb: int | None = None,  # noqa: ARG001 - the same
+    use_summary_metadata: bool = False,  # noqa: ARG001 - the same
+    filesystem_factory: Any = None,  # noqa: ARG001 - the same
+) -> NoReturn:
+    """Return a context in which Spark writes a dataset.
+
+    Raises:
+        MissingExtraError: It is not there yet.
+    """
+    refuse(
+        "petastorm.etl.dataset_metadata.materialize_dataset",
+        "spark",
+        instead="penstock.write(url, schema, rows, format=PetastormFormat())",
+    )
 
 
 def infer_or_load_unischema(dataset: Any) -> Unischema:

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.errors import DataError
 from penstock.formats.petastorm import load_indexes, load_unischema
-from penstock.petastorm._dataset import unischema_of
+from penstock.petastorm._dataset import tell_of_moved, unischema_of
 from penstock.petastorm._indexes import indexer_of
 
 __all__ = ["RestrictedUnpickler", "depickle_legacy_package_name_compatible", "restricted_loads", "safe_modules"]
@@ -15,17 +15,17 @@ safe_modules = frozenset({"petastorm", "collections", "numpy", "pyspark", "decim
 """What pickles of datasets name. Only a closed list of names of these is known here; see `penstock.formats`."""
 
 
-def restricted_loads(data: bytes) -> Any:
+def restricted_loads(s: bytes) -> Any:
     """Return the schema, or the indexes, that a pickle of a dataset holds.
 
     Raises:
         DataError: If it holds anything else.
     """
     try:
-        return unischema_of(load_unischema(data))
+        return unischema_of(load_unischema(s))
     except DataError as error:
         try:
-            return {name: indexer_of(index) for name, index in load_indexes(data).items()}
+            return {name: indexer_of(index) for name, index in load_indexes(s).items()}
         except DataError:
             raise error from None
 
@@ -36,6 +36,7 @@ def depickle_legacy_package_name_compatible(pickled_string: bytes) -> Any:
     Raises:
         DataError: If it holds anything else.
     """
+    tell_of_moved(pickled_string)
     return restricted_loads(pickled_string)
 
 

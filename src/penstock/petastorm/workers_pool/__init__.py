@@ -5,11 +5,11 @@ from __future__ import annotations
 __all__ = ["EmptyResultError", "TimeoutWaitingForResultError", "VentilatedItemProcessedMessage"]
 
 
-class EmptyResultError(Exception):
+class EmptyResultError(RuntimeError):
     """There is nothing more to come from a pool."""
 
 
-class TimeoutWaitingForResultError(Exception):
+class TimeoutWaitingForResultError(RuntimeError):
     """A pool has made nothing for too long."""
 
 

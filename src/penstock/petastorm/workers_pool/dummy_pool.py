@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.petastorm.workers_pool._pool import WorkingPool
+
 __all__ = ["DummyPool"]
 
 
-class DummyPool:
-    """Row groups are worked on by whoever asks for the next row.
+class DummyPool(WorkingPool):
+    """Row groups, or the items of whoever drives it himself, are worked on by whoever asks for the next result.
 
     Args:
         workers: Accepted as ever.
     """
 
-    def __init__(self, workers: Any = None) -> None:
+    def __init__(self, workers: Any = None) -> None:  # noqa: ARG002 - there is one
         """Store nothing that matters."""
-        self.workers_count = 1
-        self._workers = workers
+        super().__init__(1, None)
+
+    @property
+    def diagnostics(self) -> dict[str, Any]:
+        """What is going on: nothing."""
+        return {}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from penstock.petastorm.workers_pool._pool import WorkingPool
+
 __all__ = ["ThreadPool"]
 
 
-class ThreadPool:
-    """So many threads work on row groups.
+class ThreadPool(WorkingPool):
+    """So many threads work on row groups, or on the items of whoever drives it himself.
 
     Args:
         workers_count: How many.
-        results_queue_size: Accepted as ever; how much waits is bounded by its bytes.
+        results_queue_size: How many results wait at most; of a reader it is bounded by bytes.
         profiling_enabled: Accepted as ever.
         shuffle_rows: Accepted as ever.
         seed: Accepted as ever.
@@ -25,5 +29,10 @@ class ThreadPool:
         seed: int | None = None,
     ) -> None:
         """Store how many."""
-        self.workers_count, self._results_queue_size = workers_count, results_queue_size
+        super().__init__(workers_count, results_queue_size)
         self._profiling_enabled, self._shuffle_rows, self._seed = profiling_enabled, shuffle_rows, seed
+
+    @property
+    def diagnostics(self) -> dict[str, Any]:
+        """What is going on, where nobody else drives it."""
+        return {"output_queue_size": self.results_qsize()}

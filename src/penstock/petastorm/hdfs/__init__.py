@@ -1,0 +1,1 @@
+"""Where Hadoop keeps files: `petastorm.hdfs`."""

@@ -1,0 +1,1 @@
+"""What Petastorm does with Arrow tables: `petastorm.pyarrow_helpers`."""

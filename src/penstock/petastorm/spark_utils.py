@@ -1,0 +1,23 @@
+"""Datasets as RDDs of Spark: `petastorm.spark_utils`. Not there yet."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from penstock.petastorm._later import refuse
+
+__all__ = ["dataset_as_rdd"]
+
+
+def dataset_as_rdd(
+    dataset_url: str,  # noqa: ARG001 - the arguments are Petastorm's
+    spark_session: Any,  # noqa: ARG001 - the same
+    schema_fields: Any = None,  # noqa: ARG001 - the same
+    hdfs_driver: str = "libhdfs3",  # noqa: ARG001 - the same
+) -> NoReturn:
+    """Return the rows of a dataset as an RDD.
+
+    Raises:
+        MissingExtraError: It is not there yet.
+    """
+    refuse("petastorm.spark_utils.dataset_as_rdd", "spark", instead="petastorm.make_reader")

@@ -1,0 +1,1 @@
+"""What Petastorm gives to those who test against it: `petastorm.test_util`."""

@@ -1,0 +1,48 @@
+"""Options of a command that starts Spark: `petastorm.tools.spark_session_cli`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["add_configure_spark_arguments", "configure_spark"]
+
+
+def configure_spark(spark_session_builder: Any, args: Any) -> Any:
+    """Return a builder of a session of Spark, set up as the options of a command say.
+
+    Raises:
+        RuntimeError: If the command does not have the options.
+        ValueError: If a setting is no pair.
+    """
+    if not hasattr(args, "spark_session_config") or not hasattr(args, "master"):
+        msg = (
+            "--spark-session-config and/or --master were not found in parsed arguments. Call "
+            "add_configure_spark_arguments() to add them."
+        )
+        raise RuntimeError(msg)
+    for key, value in _settings(args.spark_session_config or ()).items():
+        spark_session_builder.config(key, value)
+    if args.master:
+        spark_session_builder.master(args.master)
+    return spark_session_builder
+
+
+def add_configure_spark_arguments(argparser: ArgumentParser) -> None:
+    """Add the options to a command."""
+    argparser.add_argument("--master", type=str, help='Where Spark runs; "local[4]" for four workers on this machine.')
+    argparser.add_argument(
+        "--spark-session-config", type=str, nargs="+", help="Settings of the session of Spark, like spark.executor.memory=10g."
+    )
+
+
+def _settings(given: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for pair in given:
+        key, sign, value = pair.partition("=")
+        if not sign or not key or "=" in value:
+            msg = f"Elements of spark_session_config list are expected to be in key=value format. Got: {pair}"
+            raise ValueError(msg)
+        found[key] = value
+    return found

@@ -1,0 +1,159 @@
+"""What Petastorm gives besides readers: rows of chance, readers of nothing, tables cut anew, and a command."""
+
+from __future__ import annotations
+
+import argparse
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import petastorm_tables as tables
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.petastorm.etl import metadata_util
+from penstock.petastorm.etl.rowgroup_indexers import SingleFieldIndexer
+from penstock.petastorm.etl.rowgroup_indexing import build_rowgroup_index
+from penstock.petastorm.generator import generate_datapoint
+from penstock.petastorm.ngram import NGram
+from penstock.petastorm.pyarrow_helpers.batching_table_queue import BatchingTableQueue
+from penstock.petastorm.reader_impl.arrow_table_serializer import ArrowTableSerializer
+from penstock.petastorm.reader_impl.pickle_serializer import PickleSerializer
+from penstock.petastorm.test_util.reader_mock import ReaderMock, schema_data_generator_example
+from penstock.petastorm.test_util.shuffling_analysis import compute_correlation_distribution
+from penstock.petastorm.tools.spark_session_cli import add_configure_spark_arguments, configure_spark
+from penstock.petastorm.unischema import Unischema, UnischemaField
+from penstock.petastorm.workers_pool import EmptyResultError, TimeoutWaitingForResultError
+from penstock.petastorm.workers_pool.worker_base import WorkerBase
+
+SCHEMA = Unischema(
+    "Some",
+    [
+        UnischemaField("id", np.int8, ()),
+        UnischemaField("big", np.uint64, (2, None)),
+        UnischemaField("part", np.float32, (3,)),
+        UnischemaField("price", Decimal, ()),
+    ],
+)
+
+
+def test_rows_of_chance_fit_their_schema() -> None:
+    """Sizes that differ are 13, whole numbers any of their dtype, and others between 0 and 1."""
+    rows = [generate_datapoint(SCHEMA) for _ in range(50)]
+
+    assert {row["big"].shape for row in rows} == {(2, 13)}
+    assert {(row["id"].dtype.name, row["part"].dtype.name) for row in rows} == {("int8", "float32")}
+    assert min(int(row["id"]) for row in rows) < 0 < max(int(row["big"].max()) >> 62 for row in rows)
+    assert all(0 <= row["part"].min() <= row["part"].max() <= 1 for row in rows)
+
+
+def test_a_reader_of_nothing_hands_out_rows() -> None:
+    """Zeros, and 10 for sizes that differ; it takes no windows."""
+    with ReaderMock(SCHEMA, schema_data_generator_example) as reader:
+        row = next(reader)
+        reader.stop()
+        reader.join()
+
+    assert (row.id, row.big.shape, row.price) == (0, (2, 10), Decimal("0.0"))
+    assert type(row).__name__ == "Some_view"
+    assert next(iter(reader)).id == reader.next().id == 0
+    assert (reader.batched_output, reader.ngram) == (False, None)
+    with pytest.raises(ValueError, match="not supported for ReaderMock"):
+        ReaderMock(SCHEMA, schema_data_generator_example, NGram({0: ["id"]}, 1, "id"))
+
+
+@given(sizes=st.lists(st.integers(0, 7), max_size=8), size=st.integers(1, 5))
+def test_tables_are_cut_anew_in_their_order(sizes: list[int], size: int) -> None:
+    """Every table that comes out has the same number of rows; what is left waits."""
+    queue, found, ends = BatchingTableQueue(size), [], np.cumsum([0, *sizes]).tolist()
+    for begin, end in pairwise(ends):
+        queue.put(pa.table({"n": list(range(begin, end))}))
+        while not queue.empty():
+            found.append(queue.get().column("n").to_pylist())
+
+    assert all(len(table) == size for table in found)
+    assert [n for table in found for n in table] == list(range(ends[-1] // size * size))
+    with pytest.raises(AssertionError, match="put more tables before"):
+        queue.get()
+
+
+def test_what_is_made_bytes_comes_back() -> None:
+    """Tables by Arrow, and anything else that a program has."""
+    table, rows = pa.table({"n": [1, None]}), [{"id": np.int64(3)}]
+
+    assert ArrowTableSerializer().deserialize(ArrowTableSerializer().serialize(table)).equals(table)
+    assert PickleSerializer().deserialize(PickleSerializer().serialize(rows)) == rows
+
+
+def test_workers_have_a_number_and_somebody_to_tell() -> None:
+    """Errors of pools are errors of runs, as `except RuntimeError` in scripts has it."""
+    told: list[Any] = []
+    worker = WorkerBase(3, told.append, "anything")
+    worker.publish_func(worker.args)
+    worker.process()
+    worker.shutdown()
+
+    assert (worker.worker_id, told) == (3, ["anything"])
+    assert issubclass(EmptyResultError, RuntimeError)
+    assert issubclass(TimeoutWaitingForResultError, RuntimeError)
+
+
+def test_how_well_rows_are_mixed_is_a_number(tmp_path: Path) -> None:
+    """Single rows in any order have little in common with the stored order."""
+    url = tables.small(tmp_path / "t")
+
+    mean, deviation = compute_correlation_distribution(url, "id", 10, num_corr_samples=5)
+
+    assert 0 <= mean < 0.9
+    assert 0 <= deviation < 1
+
+
+def test_a_command_prints_what_is_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The schema and the indexes, or one of them."""
+    url = tables.small(tmp_path / "t")
+    build_rowgroup_index(url, None, [SingleFieldIndexer("by name", "name"), SingleFieldIndexer("by id", "id")])
+
+    metadata_util.main(["--dataset-url", f"{url}/", "--print-values", "--skip-index", "by id"])
+    both = capsys.readouterr().out
+    metadata_util.main(["--dataset-url", url, "--index"])
+
+    assert both.startswith("*** Schema from dataset metadata ***\nUnischema(Small, [\n  UnischemaField('id'")
+    assert "*** Row group indexes from dataset metadata ***\nIndex: by name\n  -- row 0(1)\n{0}\n" in both
+    assert both.endswith("Index: by id\n  (skipped)\n")
+    assert "Schema" not in capsys.readouterr().out
+
+
+class Builder:
+    """A builder of sessions that notes what it is told."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.told: list[tuple[str, ...]] = []
+
+    def config(self, key: str, value: str) -> None:
+        """Note a setting."""
+        self.told.append((key, value))
+
+    def master(self, where: str) -> None:
+        """Note where."""
+        self.told.append((where,))
+
+
+def test_options_of_a_command_set_up_spark() -> None:
+    """Settings are pairs, and the command must have been given the options."""
+    parser, builder = argparse.ArgumentParser(), Builder()
+    add_configure_spark_arguments(parser)
+
+    made = configure_spark(builder, parser.parse_args(["--master", "local[2]", "--spark-session-config", "a.b=1", "c=2"]))
+
+    assert made is builder
+    assert builder.told == [("a.b", "1"), ("c", "2"), ("local[2]",)]
+    assert configure_spark(Builder(), parser.parse_args([])).told == []
+    with pytest.raises(ValueError, match=r"key=value format\. Got: nope"):
+        configure_spark(builder, parser.parse_args(["--spark-session-config", "nope"]))
+    with pytest.raises(RuntimeError, match="add_configure_spark_arguments"):
+        configure_spark(builder, argparse.Namespace())

@@ -13,8 +13,21 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.errors import ArgumentError, ColumnNotFoundError, EmptyDatasetError, FilterError, MapError, StateError
+from penstock.errors import (
+    ArgumentError,
+    ColumnNotFoundError,
+    EmptyDatasetError,
+    FilterError,
+    MapError,
+    RowNotFoundError,
+    StateError,
+)
 from penstock.testing import MemoryFormat, example
+
+DAMAGED = (
+    "Ranks and epochs count from 0, and deals are a list of lists of lanes, stride, ranks and rows. The state was damaged; "
+    "start without it."
+)
 
 
 @pytest.fixture
@@ -433,7 +446,7 @@ def test_a_filter_on_a_made_column_is_refused(ds: ps.Dataset) -> None:
         ),
         (
             lambda ds: ps.loader(ds).set_epoch(-1),
-            "set_epoch got -1. Epochs count from 0. Give the number of the epoch to begin.",
+            "set_epoch got -1. Epochs count from 0 to 2**62 - 1. Give the number of the epoch to begin.",
         ),
         (
             lambda ds: ps.loader(ds.batch(4)).state_at(4),
@@ -558,7 +571,7 @@ def test_columns_maps_and_batches_may_change_on_a_resume(ds: ps.Dataset) -> None
         (
             {"version": "7"},
             "The state was saved with version '7', but this dataset has version ''. "
-            "Resume over the same version, or start without the state.",
+            "Resume over the same version (penstock.open(url, version='7')), or start without the state.",
         ),
         (
             {"seed": 1},
@@ -577,19 +590,16 @@ def test_columns_maps_and_batches_may_change_on_a_resume(ds: ps.Dataset) -> None
         ),
         (
             {"deals": [[2, 2, 3, 0]]},
-            "The state's position cannot be: epoch 0, deals [[2, 2, 3, 0]]. Deals are lists of lanes, stride, ranks and rows. "
-            "The state was damaged; start without it.",
+            f"The state's position cannot be: rank 0, epoch 0, deals [[2, 2, 3, 0]]. {DAMAGED}",
         ),
-        (
-            {"deals": 3},
-            "The state's position cannot be: epoch 0, deals 3. Deals are lists of lanes, stride, ranks and rows. "
-            "The state was damaged; start without it.",
-        ),
-        (
-            {"epoch": -1},
-            "The state's position cannot be: epoch -1, deals [[1, 2, 1, 2]]. Deals are lists of lanes, stride, ranks and rows. "
-            "The state was damaged; start without it.",
-        ),
+        ({"deals": 3}, f"The state's position cannot be: rank 0, epoch 0, deals 3. {DAMAGED}"),
+        ({"deals": {}}, f"The state's position cannot be: rank 0, epoch 0, deals {{}}. {DAMAGED}"),
+        ({"deals": ""}, f"The state's position cannot be: rank 0, epoch 0, deals ''. {DAMAGED}"),
+        ({"epoch": -1}, f"The state's position cannot be: rank 0, epoch -1, deals [[1, 2, 1, 2]]. {DAMAGED}"),
+        ({"epoch": True}, f"The state's position cannot be: rank 0, epoch True, deals [[1, 2, 1, 2]]. {DAMAGED}"),
+        ({"epoch": 2**62}, f"The state's position cannot be: rank 0, epoch {2**62}, deals [[1, 2, 1, 2]]. {DAMAGED}"),
+        ({"rank": -1}, f"The state's position cannot be: rank -1, epoch 0, deals [[1, 2, 1, 2]]. {DAMAGED}"),
+        ({"rank": "0"}, f"The state's position cannot be: rank '0', epoch 0, deals [[1, 2, 1, 2]]. {DAMAGED}"),
     ],
 )
 def test_a_state_that_belongs_elsewhere_is_refused(ds: ps.Dataset, change: dict[str, Any], expected: str) -> None:
@@ -810,7 +820,7 @@ def test_setting_the_epoch_that_was_loaded_keeps_the_position(ds: ps.Dataset) ->
 
     assert (reader.state_dict()["epoch"], reader.state_dict()["deals"][-1][-1]) == (5, 4)
     for epoch in (1.5, "a", None, -1, 1 << 70, True):
-        with pytest.raises(ArgumentError, match="Epochs count from 0"):
+        with pytest.raises(ArgumentError, match=r"Epochs count from 0 to 2\*\*62 - 1"):
             reader.set_epoch(epoch)
 
 
@@ -876,6 +886,45 @@ def test_stacks_are_of_columns_that_are_there(ds: ps.Dataset) -> None:
             ds.stack("v", columns)
 
 
+def test_columns_that_are_not_alike_are_not_stacked() -> None:
+    """Text, lists and other shapes are refused by name when they are asked for; lists of one length may be stacked."""
+    arrow = pa.table(
+        {
+            "n": [1, 2],
+            "s": ["a", "b"],
+            "l": [[1], [2]],
+            "m": [[3], [4]],
+            "v": pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2)),
+            "t": pa.array([1, 2], pa.timestamp("us")),
+        }
+    )
+    ds = MemoryFormat.of(arrow, row_group_rows=2).open().batch(2)
+    for columns, expected in (
+        (["n", "s"], "stack 'z' got column 's', which holds text or objects. Columns of numbers were expected. Leave it out."),
+        (
+            ["n", "l"],
+            "stack 'z' got column 'l', which holds lists or arrays of different sizes. Columns of one shape were expected. "
+            "Leave it out, or make it one with .ragged(..., 'l').",
+        ),
+        (
+            ["n", "v"],
+            "stack 'z' got columns of different shapes: 'n' (), 'v' (2,). Columns that are alike were expected. Stack those by "
+            "themselves, or join the columns in a map.",
+        ),
+        (["n", "t"], "stack 'z' got columns of different kinds: 'n' number, 't' M. Columns that are alike were expected."),
+    ):
+        with pytest.raises(ArgumentError) as caught:
+            ds.stack("z", columns)
+        assert expected in str(caught.value)
+    even = ds.ragged(ps.RaiseIfRagged(), "l", "m").stack("z", ["l", "m"])
+    assert next(iter(even))["z"].tolist() == [[[1], [3]], [[2], [4]]]
+
+
+def test_a_pattern_may_match_columns_without_lists(ds: ps.Dataset) -> None:
+    """Only who names a column means it."""
+    assert next(iter(ds.ragged(ps.Pad(), ".*").batch(2)))["id"].tolist() == [0, 1]
+
+
 def test_numbers_of_numpy_are_numbers(ds: ps.Dataset) -> None:
     """Sizes come from arrays as often as not."""
     two: Any = np.int64(2)
@@ -888,7 +937,7 @@ def test_numbers_of_numpy_are_numbers(ds: ps.Dataset) -> None:
 def test_what_is_no_dataset_map_or_format_is_refused(ds: Any) -> None:
     """In words, at once."""
     wrong: Any = None
-    parquet: Any = "parquet"
+    parquet: Any = "porquet"
     refusals: list[tuple[Callable[[], Any], str]] = [
         (lambda: ds.map(wrong), "map got None. A function of a batch or a row was expected. Give one."),
         (lambda: ds.map(dict, fields=wrong or ["q"]), "Field objects were expected"),
@@ -901,6 +950,15 @@ def test_what_is_no_dataset_map_or_format_is_refused(ds: Any) -> None:
         (lambda: ds[1, 2], "ds[...] takes one row or a slice"),
         (lambda: ds.nulls("fill", "x"), "One of DefaultNulls, Fill, Mask, RaiseOnNull was expected"),
         (lambda: ds.ragged(ps.Pad()), "No column was named"),
+        (
+            lambda: ds.ragged(ps.Pad(), "id"),
+            "ragged got column 'id' for Pad(value=0, length=None, truncate=False), and its cells are no lists: they are stored "
+            "as int64. Columns of lists or of arrays were expected. Name those.",
+        ),
+        (
+            lambda: ds.split({}, by="id"),
+            "split got {}. Names of parts and their shares were expected. Give them: {'train': 0.9",
+        ),
     ]
     for ask, expected in refusals:
         with pytest.raises(ArgumentError) as caught:
@@ -910,6 +968,43 @@ def test_what_is_no_dataset_map_or_format_is_refused(ds: Any) -> None:
         ds[10]
     assert "id" in ds.schema
     assert "q" not in ds.schema
+
+
+@pytest.mark.parametrize("row", [10, -11, 2**63, 2**64 - 1, 10**30, -(10**30)])
+def test_a_row_beyond_the_end_is_not_found_however_far(ds: ps.Dataset, row: int) -> None:
+    """Also where its number does not fit 64 bits: alone, and among others."""
+    for ask in (lambda: ds[row], lambda: ds.take([0, row]), lambda: ds.take([-1, row])):
+        with pytest.raises(RowNotFoundError) as caught:
+            ask()
+        assert str(caught.value) == (
+            f"Row {row} is not among the 10 rows of memory:example. Rows count from 0, or from -1 backwards."
+        )
+
+
+def test_a_column_that_a_map_makes_is_told_to_come_late(ds: ps.Dataset) -> None:
+    """Every clause that names columns says why it cannot be found; without maps nothing is said of them."""
+    mapped = ds.map(lambda row: {**row, "zz": row["id"]})
+    hint = (
+        "Columns: id, x, label. Print `ds.schema` to see their types. Maps act last, whatever the order of calls: a column "
+        "that a map makes can be used by maps after it, and by no other clause. Let the map return the columns that are wanted."
+    )
+    asks: list[Callable[[ps.Dataset], Any]] = [
+        lambda ds: ds.select("zz"),
+        lambda ds: ds.where(ps.col("zz") > 3),
+        lambda ds: ds.where(("zz", ">", 3)),
+        lambda ds: ds.split({"a": 0.5}, by="zz"),
+        lambda ds: ds.stack("v", ["zz"]),
+        lambda ds: ds.nulls(ps.Mask(), "zz"),
+        lambda ds: ds.sequence(ps.Sequence(length=2, by="zz")),
+        lambda ds: ds.sequence(ps.Sequence(offsets={0: ["zz"]}, by="id")),
+    ]
+    for ask in asks:
+        with pytest.raises(ColumnNotFoundError) as caught:
+            ask(mapped)
+        assert str(caught.value) == f"Column 'zz' is not in memory:example. {hint}"
+        with pytest.raises(ColumnNotFoundError) as caught:
+            ask(ds)
+        assert str(caught.value).endswith("Print `ds.schema` to see their types.")
 
 
 def test_a_promise_of_types_is_held(ds: ps.Dataset) -> None:

@@ -129,6 +129,28 @@ def test_an_error_of_a_script_is_its_own(tmp_path: Path) -> None:
     assert "usage: python -m penstock.dropin" in run("-m", "penstock.dropin", "--help").stderr
 
 
+def test_what_is_not_there_is_told_in_one_line() -> None:
+    """A script or a module, as Python does: with 2 and no traceback."""
+    for arguments, what in (
+        (("nope.py",), "file 'nope.py'"),
+        (("-m", "nope"), "module 'nope'"),
+        (("-m", "os.no"), "module 'os.no'"),
+    ):
+        found = run("-m", "penstock.dropin", *arguments, check=False)
+
+        assert found.returncode == 2
+        assert found.stderr == f"python -m penstock.dropin: there is no {what}. Check its name.\n"
+
+
+def test_a_module_that_misses_another_is_told_by_python(tmp_path: Path) -> None:
+    """The module is there, and what it imports is not."""
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "whole" / "__init__.py").write_text("import missing_part")
+    found = run("-m", "penstock.dropin", "-m", "whole.part", path=(tmp_path,), check=False)
+
+    assert "ModuleNotFoundError: No module named 'missing_part'" in found.stderr
+
+
 def test_processes_that_are_started_know_it_too(tmp_path: Path) -> None:
     """By `subprocess`, and by `multiprocessing` with a fresh interpreter, which runs the script again."""
     script = tmp_path / "train.py"

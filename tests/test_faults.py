@@ -6,7 +6,7 @@ import errno
 import io
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,50 @@ def begun(ds: ps.Dataset) -> Iterator[Any]:
     batches = iter(ds.using(threads=1))
     next(batches)
     return batches
+
+
+# ------------------------------------------------------------------------------------------------- before it is planned
+
+
+@pytest.mark.parametrize("ask", [lambda ds: list(ds.batch(ROWS)), lambda ds: ds.num_rows, lambda ds: ds[0]])
+def test_a_file_that_is_gone_before_anything_is_planned_is_told(table: Path, ask: Callable[[ps.Dataset], Any]) -> None:
+    """A table that was opened and not asked yet: the file, and that it was there, as in mid-epoch."""
+    ds = ps.open(table)
+    (table / "2.parquet").unlink()
+    with pytest.raises(DataChangedError) as raised:
+        ask(ds)
+
+    assert str(raised.value) == (
+        f"{table}/2.parquet: the file is gone. It was there when the table was opened. Open the table again."
+    )
+
+
+@pytest.mark.parametrize("size", [0, 3, 500])
+def test_a_file_that_is_cut_before_anything_is_planned_is_told(table: Path, size: int) -> None:
+    """It was changed, and nobody is told to write again what another has written."""
+    ds = ps.open(table)
+    os.truncate(table / "2.parquet", size)
+    with pytest.raises(DataChangedError) as raised:
+        list(ds.batch(ROWS))
+
+    assert str(raised.value) == f"{table}/2.parquet: {CHANGED}; a state saved before cannot be resumed."
+
+
+def test_a_file_that_is_replaced_before_anything_is_planned_is_told(table: Path) -> None:
+    """Also if the new one can be read, and if it is of the same size and cannot be."""
+    for path, content in (("1.parquet", (table / "0.parquet").read_bytes()[:-4] + b"more"), ("2.parquet", None)):
+        ds, file = ps.open(table), table / path
+        before = file.stat()
+        if content is None:
+            pq.write_table(columns(0, 2 * EACH), file)
+        else:
+            file.write_bytes((content * 2)[: before.st_size])
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 10**9))
+        with pytest.raises(DataChangedError) as raised:
+            _ = ds.num_rows
+
+        assert str(raised.value) == f"{file}: {CHANGED}; a state saved before cannot be resumed."
+        pq.write_table(columns(EACH, EACH), file)
 
 
 # ---------------------------------------------------------------------------------------------------------- in mid-epoch

@@ -633,6 +633,57 @@ def test_explain_says_what_is_taken_of_each_source() -> None:
     ]
 
 
+def test_explain_analyze_tells_where_the_time_goes() -> None:
+    """The page of explain, what was read, and the same lines as for a dataset."""
+    for mixture in (
+        ps.mix([(example(), 2), (example(), 1)]).batch(3),
+        ps.mix([(example().batch(2), 1)]),
+        ps.mix([(example(), 1)]),
+    ):
+        page = mixture.explain()
+        told = mixture.repeat().explain(analyze=True)
+        added = told.splitlines()[len(page.splitlines()) :]
+
+        assert page.splitlines()[1:] == told.splitlines()[1 : len(page.splitlines())]
+        assert added[0] == "  analyzed    a whole epoch, read now for a consumer that does nothing"
+        assert added[1].startswith(f"  handed out  {len(mixture)} batches, {mixture.num_rows} rows, ")
+        assert added[-1].startswith("  remedy      ")
+
+
+@pytest.mark.parametrize("name", sorted(set(dir(ps.Dataset)) - set(dir(ps.mix([(example(), 1)])))))
+def test_what_only_sources_have_is_refused_with_where_to_ask_it(name: str) -> None:
+    """Every public name that a dataset has and a mixture lacks."""
+    mixture = ps.mix([(example(), 1)])
+    with pytest.raises(AttributeError) as caught:
+        getattr(mixture, name)
+
+    if name.startswith("_"):
+        assert str(caught.value) == f"'Mixture' object has no attribute {name!r}"
+    elif name == "on_bad_row":
+        assert str(caught.value).startswith("A mixture has no .on_bad_row(): it has exact shares of each source, and cannot ")
+    elif name in ("head", "take", "to_arrow", "to_pandas"):
+        assert str(caught.value) == (
+            f"A mixture has no .{name}(): it has rows of several tables in turn. Ask it of each source: ds.{name}(...)."
+        )
+    else:
+        assert callable(getattr(example(), name))
+        assert str(caught.value) == (
+            f"A mixture has no .{name}(): what concerns rows and columns is asked of its sources. Ask it of each before they "
+            f"are mixed: penstock.mix([(ds.{name}(...), 1), ...])."
+        )
+
+
+def test_what_nobody_has_is_no_attribute_of_a_mixture() -> None:
+    """As of other objects, so that those who look for it go on."""
+    mixture = ps.mix([(example(), 1)])
+
+    assert not hasattr(mixture, "selct")
+    with pytest.raises(AttributeError, match=r"^'Mixture' object has no attribute 'selct'"):
+        _ = mixture.selct  # type: ignore[attr-defined]
+    with pytest.raises(ArgumentError, match="skips bad rows, and a mixture has exact shares of each"):
+        ps.mix([(example().on_bad_row("skip"), 1)])
+
+
 def test_lengths_and_rows() -> None:
     """Rows count those that come twice; a mixture that repeats counts all its epochs, and one without end has no length."""
     mixture = ps.mix([(table(0, 10), 1), (table(1, 30), 1)], stop="all")

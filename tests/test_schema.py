@@ -196,3 +196,23 @@ def test_times_have_a_unit() -> None:
     """Without one nobody could tell what was written."""
     with pytest.raises(ArgumentError, match="which has no unit"):
         Field("x", "M8")
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "expected"),
+    [
+        (3, [], "Schema got the name 3. A text was expected. Give one, or '' for none."),
+        (
+            "S",
+            None,
+            "Schema 'S' got None as its fields. A list of Field objects was expected. Give one: "
+            "[penstock.Field('id', numpy.int32)].",
+        ),
+    ],
+)
+def test_a_schema_has_a_name_and_fields(name: Any, fields: Any, expected: str) -> None:
+    """What is neither is told with its value."""
+    with pytest.raises(ArgumentError) as caught:
+        Schema(name, fields)
+
+    assert str(caught.value) == expected

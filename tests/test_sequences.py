@@ -805,6 +805,25 @@ def test_row_groups_out_of_order_are_refused_where_they_are_crossed() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("length", [10**9, 2**62])
+@pytest.mark.parametrize("options", [{"scope": "table"}, {"scope": "table", "group": "user"}, {}, {"overlap": False}])
+def test_a_sequence_longer_than_any_table_takes_no_memory(length: int, options: dict[str, Any]) -> None:
+    """Time and memory go by the rows there are, and not by those asked for."""
+    ds = counting().open().sequence(ps.Sequence(length=length, by="time", **options))
+
+    assert (ds.num_rows, len(ds), len(ds.batch(2))) == (0, 0, 0)
+    assert ds.schema["id"].shape == (length,)
+
+
+def test_a_long_sequence_of_few_rows_of_many_groups_is_found() -> None:
+    """What is kept of a group goes by its rows: a long one does not make the short ones long."""
+    users = [*(str(number) for number in range(50)), *["long"] * 60, *(str(number) for number in range(50))]
+    found = MemoryFormat.of(table(range(160), users=users), row_group_rows=7).open()
+    ds = found.sequence(ps.Sequence(length=59, by="time", scope="table", group="user"))
+
+    assert runs(ds) == [tuple(range(50, 109)), tuple(range(51, 110))]
+
+
 def test_too_few_sequences_are_told_as_such() -> None:
     """What was looked for is part of the text."""
     with pytest.raises(EmptyDatasetError) as error:
@@ -881,7 +900,7 @@ BY_OFFSET = ps.Sequence(offsets={0: ["id"]}, by="time")
             "their own. Leave it out, or give offsets without columns.",
         ),
         (
-            lambda ds: ds.sequence(BY_OFFSET).ragged(ps.Offsets(), "id"),
+            lambda ds: ds.sequence(BY_OFFSET).ragged(ps.Offsets(), "i[d]"),
             ArgumentError,
             "Offsets() for column 'id' was asked for together with Sequence(by='time'",
         ),
@@ -943,6 +962,11 @@ def test_a_clause_that_is_called_again_replaces_the_first() -> None:
         ),
         ({"offsets": {0: [1]}}, "Sequence got [1] as columns of offset 0."),
         ({"offsets": {0: None}}, "Sequence got None as columns of offset 0."),
+        (
+            {"length": 10**30},
+            f"Sequence got length of {10**30} rows. At most 2**62 were expected. Give fewer: no table has so many.",
+        ),
+        ({"offsets": (-(2**61), 0, 2**62)}, f"Sequence got offsets of {3 * 2**61 + 1} rows. At most 2**62 were expected."),
         (
             {"length": 2, "by": 3},
             "Sequence got by=3. The name of a column was expected. Give the one that says when a row was.",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-import gc
 import json
+import shutil
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -492,11 +494,61 @@ def test_a_writer_that_nobody_holds_leaves_nothing(tmp_path: Path) -> None:
     for schema in (IDS, None):
         table = write(tmp_path / "t", schema, row_group_rows=1, threads=2)
         table.extend({"id": range(10)})
-        del table
-        gc.collect()
+        with pytest.warns(ResourceWarning, match="was not written, for its writer was never closed; rows lost: 10"):
+            del table  # no cycle holds it
 
         assert files_below(tmp_path) == []
         assert [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")] == []
+
+
+FORGOTTEN = """
+import os, sys
+import penstock as ps
+os.chdir(sys.argv[1])
+schema = ps.Schema("", [ps.Field("id", "i8")])
+table = ps.write("t", schema)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("table.append({'id': 1})", True),
+        ("table.append({'id': 1}); sys.exit(3)", True),
+        ("table.append({'id': 1})\ntry: table.append({})\nexcept ValueError: pass", True),
+        ("", False),
+        ("table.append({'id': 1}); table.close()", False),
+        ("table.append({'id': 1}); table.abort()", False),
+        ("with table: table.append({'id': 1})", False),
+        ("with table: table.append({'id': 1}); sys.exit(3)", False),
+        ("table.append({'id': 1}); table.append({'id': 'one'})", False),
+        ("ps.write('u', schema, [{'id': 1}])", False),
+    ],
+)
+def test_a_script_that_forgets_to_close_is_told(tmp_path: Path, script: str, told: bool) -> None:  # noqa: FBT001 - a parameter
+    """Once, with Python's own settings and with warnings on; not where it was closed, given up, or the script has died."""
+    for options in ((), ("-W", "default")):
+        done = subprocess.run(
+            [sys.executable, *options, "-c", FORGOTTEN + script, str(tmp_path)], capture_output=True, text=True, check=False
+        )
+
+        expected = "The table at t was not written, for its writer was never closed; rows lost: 1. Write in a block, `with "
+        assert done.returncode == (3 if "exit" in script else 1 if "'one'" in script else 0)
+        assert done.stderr.count(expected) == told
+        assert ("ResourceWarning" in done.stderr) == (told and bool(options))
+        shutil.rmtree(tmp_path / "t", ignore_errors=True)
+        shutil.rmtree(tmp_path / "u", ignore_errors=True)
+
+
+def test_whoever_ignores_all_warnings_hears_nothing(tmp_path: Path) -> None:
+    """The logger speaks only where Python itself hides the warning."""
+    script = FORGOTTEN + "table.append({'id': 1})"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+
+    assert done.stderr == ""
+    assert files_below(tmp_path) == []
 
 
 def test_a_block_may_give_up_its_write(tmp_path: Path) -> None:
@@ -972,3 +1024,104 @@ def test_a_write_where_the_process_works_keeps_its_directory(tmp_path: Path, mon
 
     assert Path.cwd() == tmp_path
     assert ps.open(".").num_rows == 2
+
+
+@pytest.mark.parametrize("name", ["parquet", "petastorm", "delta"])
+def test_formats_can_be_named(tmp_path: Path, name: str) -> None:
+    """To write a table, and to open it; a name that is none is told those that are."""
+    schema = ps.Schema("S", [ps.Field("id", np.int64)])
+    ps.write(tmp_path / "t", schema, [{"id": 1}, {"id": 2}], format=name)
+
+    assert [int(row["id"]) for row in ps.open(tmp_path / "t", format=name)] == [1, 2]
+    assert (tmp_path / "t" / "_delta_log").exists() == (name == "delta")
+    with pytest.raises(ArgumentError, match=r"A format that can be written was expected: 'delta', 'petastorm', or an object"):
+        ps.write(tmp_path / "u", schema, format="iceberg")
+    with pytest.raises(ArgumentError, match=r"or one of the names .*'delta'.*'parquet'"):
+        ps.open(tmp_path / "t", format="iceberg")
+
+
+COPIED = ps.Schema(
+    "Copied",
+    [
+        Field("id", np.int64),
+        Field("name", str, nullable=True),
+        Field("v", np.int32, (None,)),
+        Field("image", np.uint8, (4, 4), Png()),
+    ],
+)
+
+
+def copied_rows() -> list[dict[str, Any]]:
+    """Return rows whose first ones do not tell what the others may be."""
+    return [
+        {
+            "id": n,
+            "name": None if n > 5 else f"n{n}",
+            "v": np.arange(n, dtype=np.int32),
+            "image": np.full((4, 4), n, np.uint8),
+        }
+        for n in range(10)
+    ]
+
+
+@pytest.mark.parametrize("size", [None, 4, "row_group"])
+def test_a_dataset_can_be_written(tmp_path: Path, size: Any) -> None:
+    """Of rows or batches, itself, as a loader, or as an iteration; columns and codecs are those that it has."""
+    write(tmp_path / "a", COPIED, copied_rows(), row_group_rows=3)
+    ds = ps.open(tmp_path / "a")
+    asked = ds if size is None else ds.batch(size)
+    for number, data in enumerate([asked, ps.loader(asked), iter(asked)]):
+        place = tmp_path / str(number)
+
+        assert write(place, data=data).num_rows == 10
+        found = ps.open(place)
+        assert found.schema.fields == ds.schema.fields
+        assert found.to_arrow().equals(ds.to_arrow())
+
+
+def test_a_dataset_of_arrow_columns_can_be_written(tmp_path: Path) -> None:
+    """Lists, structs and text that others wrote keep their types, whatever the first rows hold."""
+    table = pa.table({"l": [[], [1, 2]], "s": [None, "x"], "d": [{"a": 1}, {"a": None}]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    for number, asked in enumerate([ps.open(tmp_path / "a.parquet"), ps.open(tmp_path / "a.parquet").batch(1)]):
+        write(tmp_path / str(number), data=asked)
+
+        assert ps.open(tmp_path / str(number)).to_arrow().to_pylist() == table.to_pylist()
+
+
+def test_what_clauses_make_can_be_written(tmp_path: Path) -> None:
+    """New columns follow from the first batch; so do those of a mixture, and of a table of another format."""
+    write(tmp_path / "a", data={"id": np.arange(10)})
+    ds = ps.open(tmp_path / "a")
+    twice = ds.batch(4).map(lambda batch: {"twice": batch["id"] * 2})
+
+    write(tmp_path / "b", data=twice)
+    assert ps.open(tmp_path / "b").to_arrow()["twice"].to_pylist() == list(range(0, 20, 2))
+    assert write(tmp_path / "c", data=ps.mix([(ds, 1)]).batch(3)).num_rows == 10
+    assert write(tmp_path / "d", data=ps.mix([(ds.batch(2), 1)])).num_rows == 10
+    assert write(tmp_path / "e", data=ds.batch(3), format="petastorm").num_rows == 10
+    assert write(tmp_path / "a", data=ds.shuffle().batch(5), mode="append").num_rows == 10
+    assert ps.open(tmp_path / "a").num_rows == 20
+
+
+def test_a_dataset_without_end_cannot_be_written(tmp_path: Path) -> None:
+    """It is said at once, and nothing is left."""
+    write(tmp_path / "a", data={"id": [1]})
+    for endless in (ps.open(tmp_path / "a").repeat(), ps.loader(ps.open(tmp_path / "a").batch(1).repeat())):
+        with pytest.raises(
+            ArgumentError, match=r"which repeats without end\. One with an end was expected\. Leave \.repeat\(\) out"
+        ):
+            write(tmp_path / "b", data=endless)
+
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("names", [3, None, [3], [None, "id"]])
+def test_what_names_no_column_cannot_name_directories(tmp_path: Path, names: Any) -> None:
+    """It is told with its value."""
+    with pytest.raises(ArgumentError) as caught:
+        write(tmp_path / "t", data={"id": [1]}, partition_by=names)
+
+    assert str(caught.value) == (
+        f"write got partition_by={names!r}. The name of a field, or a list of names, was expected. Give it, or leave it out."
+    )

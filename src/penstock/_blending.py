@@ -17,7 +17,10 @@ from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
 from penstock.schema import Field, Schema
 
-__all__ = ["check_added", "schema", "sources", "stop"]
+__all__ = ["check_added", "lacking", "schema", "sources", "stop"]
+
+ANSWERS = ("head", "take", "to_arrow", "to_pandas")
+"""What a dataset is asked last, and a mixture cannot be."""
 
 
 def sources(given: object) -> tuple[Source, ...]:
@@ -70,6 +73,23 @@ def check_added(mixed: Mixed, question: Question) -> None:
                 ".select(...), or the clause that adds it."
             )
             raise ArgumentError(msg)
+
+
+def lacking(name: str) -> str:
+    """Return what is said to those who ask a mixture for what it does not have; what datasets have, their sources do."""
+    if name.startswith("_") or not hasattr(Dataset, name):
+        return f"'Mixture' object has no attribute {name!r}"
+    if name == "on_bad_row":
+        return (
+            "A mixture has no .on_bad_row(): it has exact shares of each source, and cannot skip their rows. Find bad rows "
+            "with a loader of each source alone, and leave them out with .where(...)."
+        )
+    if name in ANSWERS:
+        return f"A mixture has no .{name}(): it has rows of several tables in turn. Ask it of each source: ds.{name}(...)."
+    return (
+        f"A mixture has no .{name}(): what concerns rows and columns is asked of its sources. Ask it of each before they are "
+        f"mixed: penstock.mix([(ds.{name}(...), 1), ...])."
+    )
 
 
 def _source(number: int, pair: object) -> Source:

@@ -10,15 +10,17 @@ from operator import index
 from typing import Any, Literal, SupportsIndex, cast, get_args
 
 import numpy as np
+import pyarrow as pa
 
 from penstock import randomness
 from penstock._engine.batch import Last
 from penstock._engine.deal import first_deal
 from penstock._engine.decode import Column
 from penstock._engine.question import Question, Skip
-from penstock._engine.transform import Stack
-from penstock._names import matching
+from penstock._names import before_maps, matching
 from penstock._sequencing import check_sequence
+from penstock._stacking import check_stack
+from penstock.dtypes import numpy_type
 from penstock.errors import ArgumentError, ColumnNotFoundError, FilterError, listed
 from penstock.filters import Expr, from_tuples, in_split
 from penstock.model import Plan, Snapshot
@@ -42,7 +44,6 @@ __all__ = [
     "selected",
     "sharding",
     "skipping",
-    "stacked",
 ]
 
 HASHES = 1 << 64
@@ -62,12 +63,13 @@ def bound(conditions: Sequence[Expr | Sequence[Any]], question: Question, snapsh
                 f'{", ".join(snapshot.schema.names)}. Filter on those, or drop rows in a map with .batch("row_group").'
             )
             raise FilterError(msg)
-        condition = condition.bind(snapshot.schema, table=snapshot.table)
+        with before_maps(question.maps):
+            condition = condition.bind(snapshot.schema, table=snapshot.table)
         found = condition if found is None else found & condition
     return found
 
 
-def selected(columns: Sequence[str | Field], snapshot: Snapshot) -> tuple[str, ...]:
+def selected(columns: Sequence[str | Field], question: Question, snapshot: Snapshot) -> tuple[str, ...]:
     """Return the columns that names, regular expressions and fields pick, in the order given."""
     names = snapshot.schema.names
     found: dict[str, None] = {}
@@ -75,21 +77,9 @@ def selected(columns: Sequence[str | Field], snapshot: Snapshot) -> tuple[str, .
         if not isinstance(column, str | Field):
             msg = f"select got {column!r}. Names, regular expressions or fields were expected. Give each: select('a', 'b')."
             raise ArgumentError(msg)
-        found.update(dict.fromkeys(matching(column.name if isinstance(column, Field) else column, names, snapshot.table)))
+        with before_maps(question.maps):
+            found.update(dict.fromkeys(matching(column.name if isinstance(column, Field) else column, names, snapshot.table)))
     return tuple(found)
-
-
-def stacked(name: str, columns: Sequence[str], question: Question, snapshot: Snapshot) -> Stack:
-    """Return which columns are stacked under a new name."""
-    names = list(question.columns if question.columns is not None else snapshot.schema.names)
-    if isinstance(columns, str) or not columns or not isinstance(name, str):
-        msg = f"stack got {name!r} and {columns!r}. A name and a list of columns were expected: stack('x', ['a', 'b'])."
-        raise ArgumentError(msg)
-    found = dict.fromkeys(column for pattern in columns for column in matching(pattern, names, snapshot.table))
-    if name in names and name not in found:
-        msg = f"stack would hide column {name!r}, which it does not stack. Columns: {', '.join(names)}. Choose another name."
-        raise ArgumentError(msg)
-    return Stack(name=name, columns=tuple(found))
 
 
 def order(shuffle: object) -> Shuffle:
@@ -203,8 +193,12 @@ def policies(
         raise ArgumentError(msg)
     found = {column.name: column for column in question.policies}
     for pattern in columns:
-        for name in matching(pattern, snapshot.schema.names, snapshot.table):
+        with before_maps(question.maps):
+            names = matching(pattern, snapshot.schema.names, snapshot.table)
+        for name in names:
             _check_images(name, ragged, snapshot)
+            if ragged is not None and name == pattern:
+                _check_lists(name, ragged, snapshot)
             before = found.get(name) or Column(name=name)
             found[name] = replace(before, nulls=nulls or before.nulls, ragged=ragged or before.ragged)
     return tuple(found.values())
@@ -223,12 +217,25 @@ def _check_images(name: str, ragged: Ragged | None, snapshot: Snapshot) -> None:
         raise ArgumentError(msg)
 
 
-def parts(shares: Mapping[str, float], by: str, number: int, question: Question) -> dict[str, Expr]:
+def _check_lists(name: str, ragged: Ragged, snapshot: Snapshot) -> None:
+    """Refuse to say how lists come of a column that was named and has none; a pattern may match such."""
+    kind, field = snapshot.schema.field(name).type, snapshot.fields.get(name)
+    opaque = isinstance(kind, pa.BaseExtensionType) or (
+        field is not None and (field.shape or isinstance(field.codec, CellCodec))
+    )
+    if not isinstance(ragged, Resize) and not numpy_type(kind)[1] and not opaque:
+        msg = (
+            f"ragged got column {name!r} for {ragged}, and its cells are no lists: they are stored as {kind}. Columns of lists "
+        )
+        raise ArgumentError(msg + "or of arrays were expected. Name those.")
+
+
+def parts(shares: Any, by: str, number: int, question: Question) -> dict[str, Expr]:
     """Return the condition of each part of a split: a stretch of the hashes of a column.
 
     A part of a split is split by other hashes than the whole was, or all of it would fall into one part.
     """
-    if not isinstance(shares, Mapping):
+    if not isinstance(shares, Mapping) or not shares:
         msg = f"split got {shares!r}. Names of parts and their shares were expected. Give them: {{'train': 0.9, 'val': 0.1}}."
         raise ArgumentError(msg)
     depth = 0 if question.condition is None else json.dumps(question.condition.describe()).count('"in_split"')
@@ -277,6 +284,7 @@ def _check_names(question: Question, snapshot: Snapshot) -> None:
             if name not in names:
                 raise ColumnNotFoundError.of(name, names, table=f"the columns that are left for stack {stack.name!r}")
             names.remove(name)
+        check_stack(stack, question, snapshot)
     added = [stack.name for stack in question.stacks] + (["_file", "_row_group", "_row"] if question.row_ids else [])
     added += ["_valid"] if question.ending == "pad" else []
     for column in question.policies:

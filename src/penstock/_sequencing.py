@@ -8,7 +8,7 @@ from typing import Any
 from penstock import sequences
 from penstock._engine.question import Question
 from penstock._engine.timeline import rule_of
-from penstock._names import matching
+from penstock._names import before_maps, matching
 from penstock.errors import ArgumentError, ColumnNotFoundError
 from penstock.model import Snapshot
 from penstock.policies import Offsets
@@ -22,17 +22,19 @@ def sequence(given: object, question: Question, snapshot: Snapshot) -> dict[str,
         msg = f"sequence got {given!r}. What makes up a sequence was expected. Give it: penstock.Sequence(length=3, by='time')."
         raise ArgumentError(msg)
     names, table = snapshot.schema.names, snapshot.table
-    for name in (given.by, *given.groups):
-        if name not in names:
-            raise ColumnNotFoundError.of(name, names, table=table)
+    with before_maps(question.maps):
+        for name in (given.by, *given.groups):
+            if name not in names:
+                raise ColumnNotFoundError.of(name, names, table=table)
     before, columns = question.sequence, question.columns
     if before is not None and before.columns is not None:
         columns = None
     if given.columns is not None:
-        found = {
-            offset: tuple(dict.fromkeys(name for pattern in patterns for name in matching(pattern, names, table)))
-            for offset, patterns in given.columns.items()
-        }
+        with before_maps(question.maps):
+            found = {
+                offset: tuple(dict.fromkeys(name for pattern in patterns for name in matching(pattern, names, table)))
+                for offset, patterns in given.columns.items()
+            }
         given = replace(given, offsets=found)
         if columns is not None:
             raise ArgumentError(_selected_twice(given))

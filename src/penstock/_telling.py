@@ -14,6 +14,7 @@ from penstock._engine.access import columns_of
 from penstock._engine.column_sizes import column_bytes
 from penstock._engine.leg import Leg, check_rows
 from penstock._engine.loader import Batches
+from penstock._engine.mixed import Mixed
 from penstock._engine.question import Question
 from penstock._engine.stats import told_bytes
 from penstock._engine.stream import MEMORY_LIMIT
@@ -171,8 +172,8 @@ def _call(name: str, arguments: list[str], **options: tuple[Any, Any]) -> str:
     return f".{name}({', '.join(arguments + said)})"
 
 
-def explain(table: Table, question: Question) -> str:
-    """Return a page that says what will be read and handed out."""
+def explain(table: Table, question: Question, *, analyze: bool = False) -> str:
+    """Return a page that says what will be read and handed out, and with `analyze` where the time goes."""
     planned = table.plan(question)
     pruned, plan = planned.pruned, planned.plan
     leg = Leg(plan, planned.shuffle, question, Position())
@@ -192,11 +193,12 @@ def explain(table: Table, question: Question) -> str:
     if not question.lazy:
         lines["steps"] = f"{len(leg.schedule)} per epoch on this rank, {_left_out(leg, plan.num_rows, question)}"
     lines["fingerprint"] = plan.fingerprint
-    return "\n".join([told(table, question), *(f"  {name:<11} {text}" for name, text in lines.items())])
+    page = "\n".join([told(table, question), *(f"  {name:<11} {text}" for name, text in lines.items())])
+    return analyzed(table, question, page) if analyze else page
 
 
-def analyzed(table: Table, question: Question) -> str:
-    """Return the same page, and where the time goes: found out by reading an epoch, or as much of it as ten seconds allow.
+def analyzed(table: Table | Mixed, question: Question, page: str) -> str:
+    """Return a page, and where the time goes: found out by reading an epoch, or as much of it as ten seconds allow.
 
     Raises:
         EmptyDatasetError: If there is nothing, or too little, to hand out.
@@ -214,7 +216,7 @@ def analyzed(table: Table, question: Question) -> str:
     stats = batches.stats()
     batches.close()
     done = f"  {'analyzed':<11} {read}, read now for a consumer that does nothing"
-    return "\n".join([explain(table, question), done, str(stats)])
+    return "\n".join([page, done, str(stats)])
 
 
 def _rows(planned: Planned, question: Question) -> str:

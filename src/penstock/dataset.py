@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from penstock import _clauses as clauses
 from penstock import _sequencing as sequencing
+from penstock import _stacking as stacking
 from penstock import _telling as telling
 from penstock import sequences
 from penstock._answers import Answers
@@ -101,7 +102,7 @@ class Dataset(Answers):
             >>> example().select("l.*", "id").schema.names
             ('label', 'id')
         """
-        return self._with(columns=clauses.selected(columns, self._table.snapshot))
+        return self._with(columns=clauses.selected(columns, self._question, self._table.snapshot))
 
     def shuffle(self, shuffle: Shuffle | None = None, *, seed: int = 0) -> Dataset:
         """Return the rows in another order each epoch, the same for the same seed, for ever.
@@ -172,12 +173,15 @@ class Dataset(Answers):
             name: What the new column is called.
             columns: Names, or regular expressions that match whole names.
 
+        Raises:
+            ArgumentError: If they are no numbers, or their shapes differ.
+
         Example:
             >>> from penstock.testing import example
             >>> next(iter(example().select("id", "x").batch(2).stack("both", ["id", "x"])))["both"].shape
             (2, 2)
         """
-        stacked = clauses.stacked(name, columns, self._question, self._table.snapshot)
+        stacked = stacking.stacked(name, columns, self._question, self._table.snapshot)
         return self._with(stacks=(*self._question.stacks, stacked))
 
     def shard(self, rank: int, world_size: int, *, lanes: int | None = None) -> Dataset:
@@ -377,7 +381,7 @@ class Dataset(Answers):
             >>> print(example().where(col("id") > 8).batch(2).explain().splitlines()[1].strip())
             files       1 of 1
         """
-        return (telling.analyzed if analyze else telling.explain)(self._table, self._question)
+        return telling.explain(self._table, self._question, analyze=analyze)
 
     def __eq__(self, other: object) -> bool:
         """Return whether two datasets ask the same question of the same table."""

@@ -155,7 +155,7 @@ def _real(name: str) -> ModuleSpec | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a script, or a module with `-m`, in which those imports mean Penstock."""
+    """Run a script, or a module with `-m`, in which those imports mean Penstock; where there is none, end with 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help") or given == ["-m"]:
         print("usage: python -m penstock.dropin [-m module | script.py] [arguments]", file=sys.stderr)  # noqa: T201 - for a user
@@ -164,11 +164,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given[0] == "-m":
         sys.argv[:] = given[1:]
         sys.path.insert(0, str(Path.cwd()))
+        if not _is_module(given[1]):
+            _refuse(f"module {given[1]!r}")
         runpy.run_module(given[1], run_name="__main__", alter_sys=True)
         return
+    if not Path(given[0]).exists():
+        _refuse(f"file {given[0]!r}")
     sys.argv[:] = given
     sys.path.insert(0, str(Path(given[0]).resolve().parent))
     runpy.run_path(given[0], run_name="__main__")
+
+
+def _is_module(name: str) -> bool:
+    """Return whether there is a module of a name; what goes wrong inside a package that holds it is told as it is."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        return False
+
+
+def _refuse(what: str) -> None:
+    """Say that something is not there, in one line, and end as Python does then."""
+    print(f"python -m penstock.dropin: there is no {what}. Check its name.", file=sys.stderr)  # noqa: T201 - for a user
+    raise SystemExit(2)
 
 
 if __name__ == "__main__":

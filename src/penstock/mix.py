@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from penstock import _blending as blending
 from penstock import _clauses as clauses
@@ -236,8 +236,8 @@ class Mixture:
         asked = [sources, [id(step.function) for step in self._question.maps], repr(self)]
         return hashlib.blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
 
-    def explain(self) -> str:
-        """Return what will be handed out of each source, before any data is read.
+    def explain(self, *, analyze: bool = False) -> str:
+        """Return what will be handed out of each source; with `analyze` some is read now, and the text tells where time goes.
 
         Example:
             >>> from penstock.testing import example
@@ -249,7 +249,8 @@ class Mixture:
               ranks       1, 1 lanes; this is rank 0, with 10 rows
               steps       4 per epoch on this rank, last=uneven
         """
-        return _explained(self._table, self._question, repr(self))
+        page = _explained(self._table, self._question, repr(self))
+        return telling.analyzed(self._table, self._question, page) if analyze else page
 
     def __eq__(self, other: object) -> bool:
         """Return whether two mixtures ask the same of the same tables."""
@@ -266,6 +267,12 @@ class Mixture:
         said = [f"[{pairs}]", *(f"{name}={value!r}" for name, value in _options(mixed, question).items())]
         clauses_told = telling.told_clauses(replace(question, shuffle=InOrder(), seed=0))
         return f"penstock.mix({', '.join(said)}){'.with_source()' * mixed.numbered}{''.join(clauses_told)}"
+
+    if not TYPE_CHECKING:  # or every name would be one of a mixture's
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Refuse what a mixture does not have, with where to ask for it."""
+            raise AttributeError(blending.lacking(name), name=name, obj=self)
 
     def _with(self, **changes: Any) -> Mixture:
         question = replace(self._question, **changes)

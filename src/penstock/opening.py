@@ -26,7 +26,7 @@ def open(
     timestamp: str | datetime | None = None,
     filesystem: Any = None,
     storage_options: Mapping[str, Any] | None = None,
-    format: TableFormat | None = None,  # noqa: A002 - the word for it
+    format: TableFormat | str | None = None,  # noqa: A002 - the word for it
     codecs: Iterable[type[Codec]] = (),
 ) -> Dataset:
     """Return a table as a dataset, pinned to what it is now or was at a version.
@@ -37,7 +37,7 @@ def open(
         timestamp: The version that was the newest at that time, instead: ISO 8601 with a zone, or a datetime with one.
         filesystem: A filesystem of pyarrow or fsspec, where the source is a path in it.
         storage_options: What fsspec is told to open the URL with: keys, endpoints.
-        format: The table's format, where it is not to be recognised.
+        format: The table's format or its name, where it is not to be recognised.
         codecs: Codecs of your own that the table was written with, where they are not registered.
 
     Raises:
@@ -50,21 +50,33 @@ def open(
         >>> open("part-0.parquet", filesystem=table.filesystem).num_rows
         10
     """
-    if format is not None and not isinstance(format, TableFormat):
-        msg = f"open got format={format!r}. A TableFormat object was expected. Give one, like ParquetFormat(), or leave it out."
-        raise ArgumentError(msg)
+    wanted = None if format is None else _named(format)
     given: list[object] = list(codecs)
     strangers = [codec for codec in given if not (isinstance(codec, type) and issubclass(codec, Codec))]
     if strangers:
         msg = f"open got {strangers[0]!r} among codecs. Classes of codecs were expected. Give them: codecs=[TheCodec]."
         raise ArgumentError(msg)
     place = locate(source, filesystem=filesystem, options=storage_options)
-    found = format if format is not None else recognised(place)
+    found = recognised(place) if wanted is None else wanted
     snapshot = found.snapshot(place, version if timestamp is None else _version_at(found, place, version, timestamp))
     fields = {
         name: resolved(field, [codec for codec in given if isinstance(codec, type)]) for name, field in snapshot.fields.items()
     }
     return Dataset(Table(snapshot=replace(snapshot, fields=fields), filesystem=place.filesystem))
+
+
+def _named(format: object) -> TableFormat:  # noqa: A002 - the word for it
+    """Return a format that was given, or one that is known by a name."""
+    if isinstance(format, TableFormat):
+        return format
+    known = {each.name: each for each in known_formats()}
+    if isinstance(format, str) and format in known:
+        return known[format]
+    msg = (
+        f"open got format={format!r}. A TableFormat object was expected, or one of the names {', '.join(map(repr, known))}. "
+        "Give one, like ParquetFormat(), or leave it out."
+    )
+    raise ArgumentError(msg)
 
 
 def _version_at(found: TableFormat, place: Place, version: str | int | None, timestamp: object) -> str | int:

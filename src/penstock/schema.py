@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -320,6 +320,11 @@ class Schema:
 
     def __init__(self, name: str, fields: Sequence[Field]) -> None:
         """Store the columns."""
+        if not isinstance(name, str):
+            raise ArgumentError(f"Schema got the name {name!r}. A text was expected. Give one, or '' for none.")
+        if not isinstance(fields, Iterable):
+            msg = f"Schema {name!r} got {fields!r} as its fields. A list of Field objects was expected. Give one: "
+            raise ArgumentError(msg + "[penstock.Field('id', numpy.int32)].")
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "fields", tuple(fields))
         for column in self.fields:

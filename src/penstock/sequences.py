@@ -37,6 +37,9 @@ NANOSECONDS = {
 }
 """How long the units are that NumPy and Arrow have, those that are always equally long."""
 
+MOST_ROWS = 2**62
+"""Rows that a sequence may span, so that places of rows stay within 64 bits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequence:
@@ -91,6 +94,10 @@ class Sequence:
             object.__setattr__(self, "length", _whole("length", self.length, 1))
         else:
             object.__setattr__(self, "offsets", _offsets(self.offsets))
+        if self.span > MOST_ROWS:
+            what = "offsets" if self.length is None else "length"
+            msg = f"Sequence got {what} of {self.span} rows. At most 2**62 were expected. Give fewer: no table has so many."
+            raise ArgumentError(msg)
         if not isinstance(self.by, str):
             msg = f"Sequence got by={self.by!r}. The name of a column was expected. Give the one that says when a row was."
             raise ArgumentError(msg)
@@ -107,9 +114,9 @@ class Sequence:
             raise ArgumentError(msg)
 
     @property
-    def steps(self) -> tuple[int, ...]:
+    def steps(self) -> range | tuple[int, ...]:
         """The offsets of the rows that are handed out, in ascending order."""
-        return tuple(range(self.length)) if self.length is not None else tuple(self.offsets or ())
+        return range(self.length) if self.length is not None else tuple(self.offsets or ())
 
     @property
     def span(self) -> int:

@@ -25,7 +25,9 @@ from penstock._engine.storage import destination
 from penstock._engine.survey import check_mode
 from penstock._engine.write_faults import refusals_told
 from penstock._engine.writing import Begun, Writing
+from penstock._given import Given, given
 from penstock.errors import ArgumentError, DataError
+from penstock.formats import known_formats
 from penstock.model import Place
 from penstock.schema import Schema
 
@@ -36,7 +38,7 @@ class Writer:
     """A table that is being written: rows are appended, and appear when it is closed.
 
     `penstock.write` makes it. As a context manager it is closed at the end of the block, or given up if the block raises.
-    One that is neither closed nor given up leaves nothing.
+    One that is neither closed nor given up leaves nothing, and a `ResourceWarning` says so if it had rows.
 
     A row that does not fit is refused where it is given, and the others can go on. What goes wrong later, while cells are
     encoded or files written, is raised by the next call, and gives up the write.
@@ -97,9 +99,10 @@ class Writer:
         """Write many rows.
 
         Args:
-            data: A batch (a mapping of columns, rows first), an Arrow table, batch or reader, a pandas data frame, or an
-                iterable of these or of rows. In an iterable a mapping is a batch if every value is a list, or an array with
-                one dimension more than a cell; else a row.
+            data: A batch (a mapping of columns, rows first), an Arrow table, batch or reader, a pandas data frame, a dataset
+                or loader of ours, or an iterable of rows and the first three. In an iterable a mapping is a batch if every
+                value is a list, or an array with one dimension more than a cell; else a row. Without a schema a mapping of
+                arrays alone could be both, and is refused there.
 
         Raises:
             DataError: If a cell does not fit its field. Of the batch or row that has it nothing is written; what came
@@ -108,6 +111,8 @@ class Writer:
         self._check()
         if isinstance(data, Mapping):
             self._batch(data)
+        elif (ours := given(data)) is not None:
+            self._handed_out(ours)
         elif (found := tabular(data, self._columns)) is not None:
             self._tabular(found)
         elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, bytearray)):
@@ -143,7 +148,8 @@ class Writer:
         if self._state == "open":
             self._state = "given up"
             self._progress.end(None)
-            self._end()
+            self._end.detach()
+            (self._begun.change if self._writing is None else self._writing).abort()
 
     def __enter__(self) -> Self:
         """Return the writer."""
@@ -178,7 +184,7 @@ class Writer:
         writing = Writing(self._begun, columns)
         self._writing = writing
         self._end.detach()
-        self._end = weakref.finalize(self, writing.abort)
+        self._end = weakref.finalize(self, writing.forsake)
         return writing
 
     def _check(self) -> None:
@@ -208,6 +214,16 @@ class Writer:
             )
             raise DataError(msg + "expected. Give one of them.")
         self._tabular(found)
+
+    def _handed_out(self, ours: Given) -> None:
+        """Write what a dataset hands out; its columns are known, unless a format is to suit them."""
+        if self._writing is None and ours.columns is not None and self._begun.format is None:
+            self._start(ours.columns)
+        for item in ours.items:
+            if ours.batched:
+                self._batch(item)
+            else:
+                self.append(item)
 
     def _tabular(self, data: Tabular) -> None:
         if self._writing is None and data.schema is not None:
@@ -246,7 +262,7 @@ def write(  # noqa: PLR0913 - each says one thing about the table, and all but t
     progress: bool = False,
     filesystem: Any = None,
     storage_options: Mapping[str, Any] | None = None,
-    format: WrittenFormat | LoggedFormat | None = None,  # noqa: A002 - the word for it
+    format: WrittenFormat | LoggedFormat | str | None = None,  # noqa: A002 - the word for it
 ) -> Writer:
     """Write a table of Parquet files, which appears all at once or not at all; return its writer.
 
@@ -264,7 +280,8 @@ def write(  # noqa: PLR0913 - each says one thing about the table, and all but t
         progress: Whether to show on standard error how far it has come.
         filesystem: A filesystem of pyarrow or fsspec, where the source is a path in it.
         storage_options: What fsspec is told to open the URL with: keys, endpoints.
-        format: What is written beside Parquet files: `PetastormFormat()` or `DeltaFormat()`, of `penstock.formats`, or nothing.
+        format: What is written beside Parquet files: "petastorm" or "delta", `PetastormFormat()` or `DeltaFormat()` of
+            `penstock.formats`, or nothing.
 
     Raises:
         ArgumentError: If an argument cannot be meant, or the table that is there does not allow it.
@@ -275,8 +292,7 @@ def write(  # noqa: PLR0913 - each says one thing about the table, and all but t
         >>> write(tempfile.mkdtemp() + "/t", data={"id": [1, 2], "name": ["one", "two"]}).num_rows
         2
     """
-    names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-    layout = Layout(row_group_mb, row_group_rows, file_mb, compression=compression, partition_by=names)
+    layout = Layout(row_group_mb, row_group_rows, file_mb, compression=compression, partition_by=_checked_names(partition_by))
     place = destination(source, filesystem=filesystem, options=storage_options)
     start = _Start(mode=mode, layout=layout, threads=_checked_threads(threads), format=_checked_format(format))
     writer = _begun(place, start, _columns_of(schema, start), progress_line(place.url, shown=progress))
@@ -342,10 +358,27 @@ def _columns_of(schema: Any, start: _Start) -> Columns | None:
 
 
 def _checked_format(given: Any) -> WrittenFormat | LoggedFormat | None:
-    if given is None or (isinstance(given, (WrittenFormat, LoggedFormat)) and not isinstance(given, type)):
-        return given
-    msg = f"write got format={given!r}. A format that can be written was expected. Give one, like "
-    raise ArgumentError(msg + "penstock.formats.petastorm.PetastormFormat(), or leave it out for plain Parquet.")
+    if (
+        given is None
+        or given == "parquet"
+        or (isinstance(given, (WrittenFormat, LoggedFormat)) and not isinstance(given, type))
+    ):
+        return None if given == "parquet" else given
+    known = {found.name: found for found in known_formats() if isinstance(found, (WrittenFormat, LoggedFormat))}
+    if isinstance(given, str) and given in known:
+        return known[given]
+    names = ", ".join(repr(name) for name in sorted(known))
+    msg = f"write got format={given!r}. A format that can be written was expected: {names}, or an object like "
+    raise ArgumentError(msg + "penstock.formats.delta.DeltaFormat(). Give one, or leave it out for plain Parquet.")
+
+
+def _checked_names(given: Any) -> tuple[str, ...]:
+    """Return the names of the columns that become directories."""
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
+    if not all(isinstance(name, str) for name in names):
+        msg = f"write got partition_by={given!r}. The name of a field, or a list of names, was expected. Give it, or "
+        raise ArgumentError(msg + "leave it out.")
+    return names
 
 
 def _checked_threads(threads: int | None) -> int:

@@ -249,6 +249,22 @@ def test_what_processes_do_is_counted_here() -> None:
     assert stats.inline.map == 0
 
 
+def test_the_start_of_processes_is_told_as_such() -> None:
+    """Of an iteration that is over as soon as its process has started, it is the larger part, and the remedy says so."""
+    ds = table().open().batch(10).map(lambda batch: batch).using(workers="processes", processes=1)
+    loader = ps.loader(ds)
+    list(loader)
+    once = loader.stats()
+    list(loader)
+
+    assert 0 < once.starting_seconds < once.first_seconds
+    assert once.shares.starting_processes > 0.5
+    assert once.remedy.startswith("The consumer waits for processes to start ")
+    assert loader.stats().starting_seconds > once.starting_seconds
+    assert "starting processes" in ds.explain(analyze=True)
+    assert ps.loader(ds.using(workers="threads")).stats().starting_seconds == 0
+
+
 def test_bytes_are_those_of_the_columns_read(tmp_path: Any) -> None:
     """Bytes on storage are the footer's: of the columns asked for, nested ones whole, and those of the filter."""
     columns = {

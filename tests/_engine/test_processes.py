@@ -9,6 +9,7 @@ import gc
 import importlib.util
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -485,13 +486,37 @@ def left(batch: dict[str, Any]) -> dict[str, Any]:
     return batch
 
 
+def interrupted(_: dict[str, Any]) -> dict[str, Any]:
+    """End as if somebody had pressed Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def closed(_: dict[str, Any]) -> dict[str, Any]:
+    """End as a generator would."""
+    raise GeneratorExit
+
+
+def left_second(batch: dict[str, Any]) -> dict[str, Any]:
+    """End politely, later."""
+    sys.exit(4)
+    return batch
+
+
+END = "A function must return or raise an error that tells what is wrong."
+
+
 @pytest.mark.parametrize(
     ("function", "parts"),
     [
         (killed, ("was ended by SIGKILL during map killed, on what begins at place ", "where memory runs out: use fewer")),
         (crashed, ("was ended by SIGSEGV during map crashed, on what begins at place ", "Native code may have crashed: ")),
         (exited, ("ended with exit code 3 during map exited, on what begins at place ", "A function must return or raise")),
-        (left, ("A function ended its process: it raised SystemExit('enough') in process ", "Raise another error")),
+        (
+            left,
+            ("was asked to end during map left, on what begins at place 0 of epoch 0: SystemExit('enough') was raised", END),
+        ),
+        (interrupted, ("during map interrupted, on what begins at place 0 of epoch 0: KeyboardInterrupt() was raised", END)),
+        (closed, ("during map closed, on what begins at place 0 of epoch 0: GeneratorExit() was raised there. ", END)),
     ],
 )
 def test_a_process_that_ends_is_told(function: Callable[..., Any], parts: tuple[str, ...]) -> None:
@@ -503,6 +528,39 @@ def test_a_process_that_ends_is_told(function: Callable[..., Any], parts: tuple[
 
     for part in parts:
         assert part in str(caught.value)
+
+
+def test_of_several_maps_the_one_that_ends_its_process_is_told() -> None:
+    """And the place in the epoch at which its batch begins, with batches and with single rows."""
+    for ds, place in ((example().batch(4), 4), (example(), 4)):
+        mapped = ds.map(dict).map(lambda batch: left_second(batch) if np.max(batch["id"]) >= 4 else batch)
+        name = "test_of_several_maps_the_one_that_ends_its_process_is_told.<locals>.<lambda>"
+        with pytest.raises(WorkerError) as caught:
+            list(mapped.using(processes=1))
+
+        assert re.fullmatch(
+            rf"Process \d+ was asked to end during map {re.escape(name)}, on what begins at place \d+ of epoch 0: "
+            rf"SystemExit\(4\) was raised there\. {re.escape(END)}",
+            str(caught.value),
+        )
+        assert f"Raised by map {name}, on what begins at place {place} of epoch 0." in caught.value.__notes__[-1]
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, ZeroDivisionError, MemoryError])
+def test_whatever_a_map_raises_on_a_thread_is_noted(kind: type[BaseException]) -> None:
+    """Which map it was, and where; how its rows are found only where they may be to blame."""
+
+    def failing(_: dict[str, Any]) -> dict[str, Any]:
+        raise kind
+
+    with pytest.raises(kind) as caught:
+        list(example().batch(2).map(failing))
+
+    found = ' A dataset with .on_bad_row("skip") finds the rows that it fails on, and lists them in loader.skipped.'
+    note = (
+        "Raised by map test_whatever_a_map_raises_on_a_thread_is_noted.<locals>.failing, on what begins at place 0 of epoch 0."
+    )
+    assert caught.value.__notes__ == [note + (found if kind is ZeroDivisionError else "")]
 
 
 def test_a_function_that_hangs_is_ended() -> None:

@@ -25,6 +25,7 @@ STATS = st.builds(
     waited_seconds=SECONDS,
     blocked_seconds=SECONDS,
     first_seconds=SECONDS,
+    starting_seconds=SECONDS,
     consumer_seconds=SECONDS,
     consumer_processor_seconds=SECONDS,
     busy=BUSY,
@@ -133,6 +134,9 @@ CASES = {
     "A map": Stats(**WAITS, **HELD, busy=Busy(map=18), processor=Busy(map=9), consumer_processor_seconds=1),
     "Decoding": Stats(**WAITS, **HELD, busy=Busy(decode=18), processor=Busy(decode=9)),
     "keeps up": Stats(batches=9, waited_seconds=0.5, consumer_seconds=9.5),
+    "starting_processes": Stats(
+        **WAITS, processes=2, starting_seconds=5, first_seconds=6, queued_seconds=8, busy=Busy(map=2), processor=Busy(map=2)
+    ),
     "crowded": Stats(**WAITS, busy=Busy(decode=16), processor=Busy(decode=8), queued_seconds=8),
     "first": Stats(**WAITS, first_seconds=4, busy=Busy(read=16), processor=Busy(read=16)),
     "idle": Stats(**WAITS, busy=Busy(read=4), processor=Busy(read=4)),
@@ -162,6 +166,10 @@ SAID = {
     "hand_over": (
         "The consumer waits for batches to be handed over 80% of the time; use larger batches, or fewer columns by .stack(...)."
     ),
+    "starting_processes": (
+        "The consumer waits for processes to start 50% of the time, which they do once in each iteration; make several epochs "
+        'one iteration with .repeat(), or use threads: .using(workers="threads").'
+    ),
     "map": "The consumer waits for a map 80% of the time; use more threads: .using(threads=4).",
     "map, full": (
         "The consumer waits for a map 80% of the time, on all processors; do less in it, or do it once and write the result."
@@ -190,6 +198,19 @@ def test_processes_are_told_like_threads() -> None:
 
     assert stats.remedy == "The consumer waits for a map 80% of the time; use more processes: .using(processes=6)."
     assert "  threads     2 and 3 processes, busy 32% of the time" in str(stats)
+
+
+def test_the_start_of_processes_is_a_share_of_its_own() -> None:
+    """It is neither decoding nor a map that is waited for, and no more of it counts than was waited for."""
+    stats = CASES["starting_processes"]
+    long = Stats(waited_seconds=4, blocked_seconds=3, consumer_seconds=1, starting_seconds=9, processes=1, busy=Busy(map=1))
+
+    assert (stats.shares.starting_processes, stats.shares.map, stats.shares.consumer) == (0.5, 0.3, 0.2)
+    assert "  waiting on  storage 0%, decode 0%, gather 0%, map 30%, hand over 0%, starting processes 50%, consumer 20%" in str(
+        stats
+    )
+    assert (long.shares.starting_processes, long.shares.map, long.shares.hand_over) == (0.6, 0.0, 0.2)
+    assert "starting" not in str(CASES["map"])
 
 
 def test_a_gil_that_is_held_is_named_with_its_remedy() -> None:

@@ -164,7 +164,7 @@ def test_an_epoch_is_read_from_one_version_whatever_others_do(tmp_path: Path) ->
 
 
 def test_an_epoch_under_a_busy_writer_hands_out_every_row_once(tmp_path: Path) -> None:
-    """Another thread commits as fast as it can, from before the table is opened until the epochs end."""
+    """Another thread appends, deletes, compacts and overwrites as fast as it can, before and while the table is read."""
     path = tmp_path / "t"
     for at in range(5):
         append(path, at * 100, at * 100 + 100)
@@ -173,7 +173,15 @@ def test_an_epoch_under_a_busy_writer_hands_out_every_row_once(tmp_path: Path) -
 
     def write() -> None:
         while not stop.is_set():
-            write_deltalake(path, rows(500, 510), mode="append" if len(written) % 3 else "overwrite")
+            match len(written) % 5:
+                case 0:
+                    write_deltalake(path, rows(500, 510), mode="overwrite")
+                case 3:
+                    DeltaTable(path).delete("id = 500")
+                case 4:
+                    DeltaTable(path).optimize.compact()
+                case _:
+                    write_deltalake(path, rows(500, 510), mode="append")
             written.append(1)
 
     writer = threading.Thread(target=write)
@@ -185,7 +193,7 @@ def test_an_epoch_under_a_busy_writer_hands_out_every_row_once(tmp_path: Path) -
         moving = ps.open(path)
         epochs = [[int(row["id"]) for row in pinned.shuffle(seed=seed)] for seed in range(5)]
         sizes = {len(list(moving.shuffle(seed=seed))) for seed in range(3)}
-        while len(written) < 6:
+        while len(written) < 11:
             stop.wait(0.01)
     finally:
         stop.set()
@@ -193,7 +201,7 @@ def test_an_epoch_under_a_busy_writer_hands_out_every_row_once(tmp_path: Path) -
 
     assert [sorted(epoch) for epoch in epochs] == [list(range(500))] * 5
     assert len(sizes) == 1
-    assert DeltaTable(path).version() >= 10
+    assert DeltaTable(path).version() >= 12
 
 
 def test_a_resume_goes_on_with_its_version_and_refuses_another(tmp_path: Path) -> None:

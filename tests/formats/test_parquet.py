@@ -200,6 +200,60 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
         ps.open(tmp_path, format=ParquetFormat(columns="all"))
 
 
+@pytest.mark.parametrize(
+    ("source", "options", "expected"),
+    [
+        ({"a": 1}, {}, "open got {'a': 1}. A path, a URL or a list of them was expected. Give one."),
+        ({"a"}, {}, "open got {'a'}. A path, a URL or a list of them was expected. Give one."),
+        ("s3://", {}, "'s3://' names no bucket or host. A URL that goes on was expected. Give all of it: s3://bucket/table."),
+        ("gs:///", {}, "'gs:///' names no bucket or host. A URL that goes on was expected. Give all of it: gs://bucket/table."),
+        (
+            "t",
+            {"filesystem": "x"},
+            "filesystem='x' is no filesystem. An object of pyarrow.fs or fsspec was expected. Give one, like "
+            "fsspec.filesystem('s3'), or leave it out and give a URL: s3://bucket/table.",
+        ),
+        (
+            "t",
+            {"storage_options": 3},
+            "storage_options=3 is no mapping. Names and values that fsspec takes were expected. Give them, like "
+            "storage_options={'anon': True}, or leave them out.",
+        ),
+    ],
+)
+def test_what_names_no_place_is_refused(source: Any, options: dict[str, Any], expected: str) -> None:
+    """At once, before anything is looked for."""
+    with pytest.raises(ArgumentError) as caught:
+        ps.open(source, **options)
+
+    assert str(caught.value) == expected
+
+
+def test_the_top_of_a_disk_is_no_table() -> None:
+    """It is not even listed."""
+    for top in ("/", "//", "file:///"):
+        with pytest.raises(TableNotFoundError) as caught:
+            ps.open(top)
+        assert str(caught.value) == (
+            f"{top!r} is the top of its filesystem, and no table. A file or a directory below was expected. Give its path."
+        )
+
+
+def test_a_directory_that_may_not_be_listed_is_told(tmp_path: Path) -> None:
+    """In words, and not with a path of a thousand characters."""
+    put(tmp_path / "a.parquet", id=[1])
+
+    class Shut(pafs.FSSpecHandler):  # type: ignore[misc] # it is Any; root may list everything, so that the right is taken away here
+        def get_file_info_selector(self, selector: pafs.FileSelector) -> Any:  # noqa: ARG002 - whatever it is
+            raise PermissionError(13, f"Cannot list directory '{'x' * 1000}'")
+
+    shut = pafs.PyFileSystem(Shut(fsspec.filesystem("file")))
+    with pytest.raises(TableNotFoundError, match=r"cannot be listed: \[Errno 13\] Cannot list directory 'xx.*…xx") as caught:
+        ps.open(str(tmp_path), filesystem=shut, format="parquet")
+
+    assert len(str(caught.value)) < 700
+
+
 def test_what_is_not_parquet_is_told(tmp_path: Path) -> None:
     """A file of other bytes, named like a table, is refused with its name."""
     bad = tmp_path / "bad.parquet"

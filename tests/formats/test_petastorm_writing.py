@@ -189,7 +189,7 @@ def test_other_tables_that_petastorm_cannot_have_are_refused(tmp_path: Path) -> 
         ps.write(tmp_path / "t", data=pa.table({"x": [[1]]}), format=PetastormFormat())
     with pytest.raises(ArgumentError, match="partition_by='flag', which is a boolean"):
         ps.write(tmp_path / "t", schema, partition_by="flag", format=PetastormFormat())
-    for wrong in ("petastorm", PetastormFormat, ParquetFormat()):
+    for wrong in ("petasturm", PetastormFormat, ParquetFormat()):
         with pytest.raises(ArgumentError, match="A format that can be written was expected"):
             ps.write(tmp_path / "t", schema, format=wrong)  # type: ignore[arg-type] # that is the test
     assert list(tmp_path.iterdir()) == []

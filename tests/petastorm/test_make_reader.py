@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.petastorm import NoDataAvailableError, TransformSpec, make_reader
+from penstock.petastorm import NoDataAvailableError, TransformSpec, make_batch_reader, make_reader
 from penstock.petastorm.predicates import in_lambda, in_pseudorandom_split, in_reduce, in_set
 from penstock.petastorm.reader import Reader, normalize_dataset_url_or_urls
 from penstock.petastorm.unischema import UnischemaField
@@ -432,6 +434,44 @@ def test_unknown_kinds_are_refused(url: str, name: str, value: str) -> None:
     """The argument and its value are named."""
     with pytest.raises(ValueError, match=f"Unknown {name}: x"):
         make_reader(url, **{name: value})  # type: ignore[arg-type] # it is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        (
+            "filters",
+            "id<5",
+            "filters must be a list of tuples (column, operator, value), a list of such lists, or None, and is 'id<5'",
+        ),
+        (
+            "filters",
+            5,
+            "filters must be a list of tuples (column, operator, value), a list of such lists, or None, and is 5. Give",
+        ),
+        ("filters", [5], "[5] is no filter. Write (column, op, value), a list of those, or a list of such lists."),
+        ("filters", ["id<5"], "('id<5',) is no comparison. Write (column, op, value)"),
+        (
+            "transform_spec",
+            "x",
+            "transform_spec must be a TransformSpec or None, and is 'x'. Give one: TransformSpec(the_function).",
+        ),
+        ("seed", "x", "seed must be a whole number or None, and is 'x'. Give one; 0 is a seed like others."),
+        ("seed", 1.5, "seed must be a whole number or None, and is 1.5. Give one; 0 is a seed like others."),
+    ],
+)
+def test_values_of_other_kinds_are_refused(url: str, name: str, value: Any, text: str) -> None:
+    """With a ValueError that says what was expected, by both readers."""
+    for make in (make_reader, partial(make_batch_reader, decode=True)):
+        with pytest.raises(ValueError, match=re.escape(text)):
+            make(url, **{name: value})
+
+
+def test_functions_alone_are_no_transform(url: str) -> None:
+    """They are given inside a `TransformSpec`."""
+    function: Any = dict
+    with pytest.raises(ValueError, match="transform_spec must be a TransformSpec or None, and is <class 'dict'>"):
+        make_reader(url, transform_spec=function)
 
 
 def test_plain_parquet_is_read_with_a_warning(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,9 @@ from penstock.model import IntArray
 
 __all__ = ["columns_of", "numbered", "to_arrow", "to_pandas", "wanted"]
 
+LEAST, MOST = -(2**63), 2**63 - 1
+"""The numbers that an array of numbers of rows can hold."""
+
 
 def numbered(table: Table, question: Question, rows: Sequence[int] | IntArray) -> Batch:
     """Return rows by number, in the order asked for, as one batch.
@@ -36,11 +40,12 @@ def numbered(table: Table, question: Question, rows: Sequence[int] | IntArray) -
     question, picks = made.question, made.picks
     asked = _numbers(rows)
     found = picks.num_rows
-    outside = asked[(asked < -found) | (asked >= found)]
+    outside = np.flatnonzero((asked < -found) | (asked >= found))
     if len(outside):
         one, many = ("Row", "rows") if question.sequence is None else ("Sequence", "sequences")
+        number = np.asarray(rows, dtype=object).reshape(-1)[outside[0]]
         msg = (
-            f"{one} {outside[0]} is not among the {found} {many} of {table.snapshot.table}. "
+            f"{one} {number} is not among the {found} {many} of {table.snapshot.table}. "
             f"{many.capitalize()} count from 0, or from -1 backwards."
         )
         raise RowNotFoundError(msg)
@@ -52,10 +57,15 @@ def numbered(table: Table, question: Question, rows: Sequence[int] | IntArray) -
 
 
 def _numbers(rows: object) -> IntArray:
-    """Return numbers of rows as an array, which they must be."""
+    """Return numbers of rows as an array, which they must be; those that do not fit it are as good as its last."""
     found = np.asarray(rows)
     if found.size == 0:
         return np.zeros(0, dtype=np.int64)
+    if found.dtype.kind in "Of":  # which NumPy makes of whole numbers that are too large for its own
+        every = np.asarray(rows, dtype=object).reshape(-1)
+        if all(isinstance(number, SupportsIndex) and not isinstance(number, bool | np.ndarray) for number in every):
+            return np.array([min(max(index(number), LEAST), MOST) for number in every], dtype=np.int64)
+    found = np.minimum(found, MOST) if found.dtype == np.uint64 else found
     if found.dtype.kind not in "iu":
         hint = " Of a mask, take numpy.flatnonzero(mask)." if found.dtype.kind == "b" else ""
         msg = f"Rows are counted by whole numbers, and {rows!r} is {found.dtype}. Give numbers from 0 on.{hint}"

@@ -63,6 +63,10 @@ SENTENCES = {
         "The consumer waits for batches to be handed over {share:.0%} of the time; use larger batches, or fewer columns by "
         ".stack(...)."
     ),
+    "starting_processes": (
+        "The consumer waits for processes to start {share:.0%} of the time, which they do once in each iteration; make several "
+        'epochs one iteration with .repeat(), or use threads: .using(workers="threads").'
+    ),
     "map": "The consumer waits for a map {share:.0%} of the time; use {more}.",
     "map, full": (
         "The consumer waits for a map {share:.0%} of the time, on all processors; do less in it, or do it once and write "
@@ -98,6 +102,7 @@ def _case(tally: Tally) -> str:
         ("nothing", not tally.batches),
         (holder or "", holder is not None),
         ("keeps up", tally.waited_seconds < KEEPS_UP * tally.elapsed_seconds),
+        ("starting_processes", 0 < MOSTLY * (1 - tally.shares.consumer) <= tally.shares.starting_processes),
         ("crowded", tally.queued_seconds >= CROWD * tally.elapsed_seconds and _got(tally) < all_processors),
         ("first", tally.first_seconds >= MOSTLY * tally.waited_seconds),
         ("idle", idle and blocked >= MOSTLY * tally.waited_seconds),

@@ -164,8 +164,5 @@ def _picked(rows: Rows, kept: IntArray) -> Rows:
         inside = kept[(kept >= before) & (kept < before + stop - start)] - before
         before += stop - start
         if len(inside):
-            fixed = {name: values[start:stop][inside] for name, values in held.fixed.items()}
-            places = None if held.places is None else held.places[start:stop][inside]
-            some = replace(held, fixed=fixed, take=held.numbers(start, stop)[inside], places=places)
-            pieces.append((some, 0, len(inside)))
-    return replace(rows, pieces=tuple(pieces), places=(0,) * len(pieces))
+            pieces.append((held.chosen(inside + start), 0, len(inside)))
+    return replace(rows, pieces=tuple(pieces), places=(0,) * len(pieces), ready={})

@@ -88,6 +88,11 @@ class Bench:
             batch = mapped(recipe.question, found, places, told["epoch"], valid)
         return {"columns": pack_columns(batch, parcel, recipe.question)}, parcel, None
 
+    @property
+    def told(self) -> str:
+        """What it does, for messages."""
+        return self._recipe.told
+
     def took(self) -> list[list[int]]:
         """Return what has been counted since it was last asked, for `Meter.add` of the other process."""
         return self._meter.taken()

@@ -92,9 +92,9 @@ class Linking:
         self._codes: dict[Hashable, int] = {}
         # Of each group: its last rows, how many they are, when and where its last row was; and of its last sequence, when
         # it ended and in which unit it began.
-        self._tail_times: Times = np.zeros((0, self._width))
-        self._tail_units: IntArray = np.zeros((0, self._width), dtype=np.int64)
-        self._tail_rows: IntArray = np.zeros((0, self._width), dtype=np.int64)
+        self._tail_times: Times = np.zeros((0, 0))
+        self._tail_units: IntArray = np.zeros((0, 0), dtype=np.int64)
+        self._tail_rows: IntArray = np.zeros((0, 0), dtype=np.int64)
         self._tails: IntArray = np.zeros(0, dtype=np.int64)
         self._last_unit: IntArray = np.zeros(0, dtype=np.int64)
         self._since: IntArray = np.zeros(0, dtype=np.int64)
@@ -224,11 +224,20 @@ class Linking:
         ends = np.append(begins(line.groups)[1:], len(line.groups))
         left = np.minimum(np.diff(ends, prepend=0), self._width)
         places = _ranges(ends - left, ends)
+        self._widen_tails(int(left.max(initial=0)))
         of, inside = np.repeat(codes, left), _ranges(np.zeros_like(left), left)
         self._tail_times[of, inside] = line.times[places]
         self._tail_units[of, inside] = units[places]
         self._tail_rows[of, inside] = line.rows[places]
         self._tails[codes] = left
+
+    def _widen_tails(self, rows: int) -> None:
+        """Make room for the last rows of each group: as many as there are, for a sequence may be longer than any group."""
+        there = self._tail_rows.shape[1]
+        if rows > there:
+            more = max(rows, min(self._width, 2 * there)) - there
+            self._tail_times = _grown(self._tail_times.T, more).T
+            self._tail_units, self._tail_rows = _grown(self._tail_units.T, more).T, _grown(self._tail_rows.T, more).T
 
 
 def _ranges(low: IntArray, high: IntArray) -> IntArray:

@@ -100,7 +100,8 @@ def _linked(units: Units, timeline: Timeline) -> Chain:
         stored = np.arange(part.count) if part.kept is None else part.kept
         return stored, timeline.moments(Unit.of(units, index), part)
 
-    for index, (stored, found) in enumerate(_in_turn(look, range(len(units)))):
+    several = range(len(units) if timeline.rule.length <= int(units.rows.sum()) else 0)  # or there is no sequence to look for
+    for index, (stored, found) in enumerate(_in_turn(look, several)):
         try:
             linking.add(index, stored, found.times, found.groups, found.names)
         except NotInOrderError as error:

@@ -21,6 +21,7 @@ from penstock._engine.crossing import Memory, Parcel, Told
 from penstock._engine.execute import Pool
 from penstock._engine.faults import error_in
 from penstock._engine.mapped import Mapped, anonymous_file
+from penstock._engine.meter import Wait
 from penstock._engine.sent import sent
 from penstock._engine.stored import LocalFile
 from penstock.errors import ArgumentError, WorkerError
@@ -76,9 +77,9 @@ class Task:
 class _Process:
     """One process, and what it has been given to do."""
 
-    def __init__(self, recipe: bytes, told: str, timeout: float) -> None:
-        """Start it."""
-        self._told, self._timeout = told, timeout
+    def __init__(self, recipe: bytes, told: str, timeout: float, starting: Wait) -> None:
+        """Start it; a clock runs until it, or another, has begun."""
+        self._told, self._timeout, self._starting = told, timeout, starting
         self._tasks: deque[Task] = deque()
         self._since, self._coming = 0.0, 0
         self._begun = self._over = self._ending = False
@@ -144,7 +145,8 @@ class _Process:
             try:
                 self._send_files(task.files)
                 closed = [self._closed.popleft() for _ in range(len(self._closed))]
-                self._channel.send({**task.told, "blocks": blocks, "back": self._mapped.let_go(), "closed": closed})
+                told = {**task.told, "where": task.where, "blocks": blocks}
+                self._channel.send({**told, "back": self._mapped.let_go(), "closed": closed})
             except OSError:  # it has ended, and whoever listens tells so
                 self._process.kill()
 
@@ -193,6 +195,7 @@ class _Process:
         told = message.told
         error = error_in(message.more) if message.more else None
         if "begun" in told:
+            self._starting.end()
             self._begun = told["begun"]
             if not self._begun:
                 self._cannot_begin(error)
@@ -291,11 +294,15 @@ class _Gang:
 
 
 class Crew:
-    """Some processes that work by one recipe. They end with the threads of a pool, or when nobody refers to the crew."""
+    """Some processes that work by one recipe. They end with the threads of a pool, or when nobody refers to the crew.
+
+    Attributes:
+        starting: The clock of what passes before the first of them can begin.
+    """
 
     def __init__(self, recipe: Recipe, pool: Pool, processes: int, timeout: float) -> None:
         """Store what they work by, and how many there are; none is started yet."""
-        self._processes, self._recipe, self._timeout = processes, recipe, timeout
+        self._processes, self._recipe, self._timeout, self.starting = processes, recipe, timeout, Wait()
         self._sent: bytes | None = None
         self._gang = _Gang()
         self._end = weakref.finalize(self, self._gang.stop)
@@ -335,9 +342,10 @@ class Crew:
         if least is not None and (least.load == 0 or len(self._gang.processes) >= self._processes):
             return least
         if self._sent is None:
+            self.starting.begin()
             self._sent = sent(self._recipe)
         try:
-            started = _Process(self._sent, self._recipe.told, self._timeout)
+            started = _Process(self._sent, self._recipe.told, self._timeout, self.starting)
         except OSError as error:
             msg = f"A process for {self._recipe.told} could not be started: {error}. Use fewer, or workers='threads'."
             raise WorkerError(msg) from error

@@ -88,6 +88,10 @@ class CellError(DataError):
         return f"Column {self.column!r}{'' if self.row is None else f', row {self.row}'}: {self.problem}"
 
 
+TEXTS = frozenset((pa.string(), pa.large_string(), pa.binary(), pa.large_binary()))
+"""Types whose values without nulls are Python's own in one step; small batches of them are common."""
+
+
 def decode(array: pa.Array | pa.ChunkedArray, column: Column, slabs: Slabs | None = None) -> dict[str, Values]:
     """Return a column as arrays, rows first; read-only where they still are Arrow's memory.
 
@@ -102,6 +106,8 @@ def decode(array: pa.Array | pa.ChunkedArray, column: Column, slabs: Slabs | Non
         >>> decode(pa.array([1.5, None]), Column(name="x", nulls=Mask()))
         {'x': array([1.5, 0. ]), 'x_valid': array([ True, False])}
     """
+    if isinstance(column.nulls, DefaultNulls) and isinstance(array, pa.Array) and array.type in TEXTS and not array.null_count:
+        return {column.name: array.to_numpy(zero_copy_only=False)}
     way = replace(_Way.of(column, array.type), slabs=slabs)
     chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
     try:

@@ -80,6 +80,7 @@ class Elsewhere:
         plain = replace(question, condition=None, shuffle=STORED, last=question.ending, skip=None)
         recipe = Recipe(question=plain, columns=gather.columns, loose=gather.loose, most_bytes=gather.most_bytes)
         self._crew = Crew(recipe, pool, processes, question.timeout or TIMEOUT)
+        gather.meter.starting = self._crew.starting
 
     @classmethod
     def of(cls, question: Question, gather: Gather, pool: Pool, hand_over: HandOver | None) -> Elsewhere | None:

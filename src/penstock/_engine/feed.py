@@ -8,10 +8,11 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from penstock._engine.execute import succeeded
-from penstock._engine.gather import Gather, Held, Pending, Rows
+from penstock._engine.gather import Gather, Held, Rows
 from penstock._engine.hand_over import HandOver
 from penstock._engine.leg import Leg
 from penstock._engine.order import Piece
+from penstock._engine.pending import Pending
 from penstock._engine.transform import Batch
 from penstock.model import Window
 from penstock.stretches import Stretches
@@ -118,6 +119,7 @@ class Lane:
                 self._next()
             rows = min(count, self._stop - self._at)
             assert self._held is not None  # noqa: S101 - a lane is never asked for more than it has
+            self._look()
             at = self._at, self._at + rows
             pieces.append((self._held.cut(*at), 0, rows) if self._copying else (self._held, *at))
             places.append(self._place)

@@ -88,15 +88,14 @@ class Chunk:
 
 
 def thinned(rows: Rows, first: int, every: int) -> Rows:
-    """Return every so many-th row, from one on; windows are left as they are, and nothing is copied or decoded yet."""
+    """Return every so many-th row, from one on; nothing is decoded yet."""
     pieces: list[tuple[Held, int, int]] = []
     for held, start, stop in rows.pieces:
-        numbers = held.numbers(start, stop)[first::every]
-        fixed = {name: values[start + first : stop : every] for name, values in held.fixed.items()}
+        numbers = np.arange(start + first, stop, every)
         if len(numbers):
-            pieces.append((replace(held, fixed=fixed, take=numbers), 0, len(numbers)))
+            pieces.append((held.chosen(numbers), 0, len(numbers)))
         first = (first - (stop - start)) % every
-    return replace(rows, pieces=tuple(pieces), places=(0,) * len(pieces))
+    return replace(rows, pieces=tuple(pieces), places=(0,) * len(pieces), ready={})
 
 
 def put_together(question: Question, gather: Gather, rows: Rows, size: int) -> tuple[Batch, IntArray]:

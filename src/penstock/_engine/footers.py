@@ -6,6 +6,7 @@ A bound that is not certain is left out: at worst too much is read, never too li
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +23,7 @@ from pyarrow import fs as pafs
 
 from penstock._engine import thrift
 from penstock._engine.execute import run_over
+from penstock._engine.lost import altered, check_same, known_size, lost
 from penstock._engine.read_faults import ADVICE, system_words
 from penstock._engine.thrift import Leaf, Only, ThriftError, Wanted, leaves, parse, parse_start
 from penstock._engine.weigh import row_bytes
@@ -113,7 +115,8 @@ def read_footers(
     A column that a file does not have is null in all its rows; of one below a list nothing is known.
 
     Raises:
-        DataError: If a file is not there, or has no footer that can be read; the first such file is named.
+        DataError: If a file has no footer that can be read; the first such file is named.
+        DataChangedError: If a file is gone, or not of the size that it had when the table was opened.
 
     Example:
         >>> from penstock.testing import MemoryFormat
@@ -170,26 +173,34 @@ def of_each(
 ) -> list[T]:
     """Return what is told of the footer of each file, in their order, having read them in parallel."""
 
-    def told(part: Sequence[int]) -> list[T]:
-        found = []
-        for path in snapshot.files.path.take(pa.array(part, pa.int64())).to_pylist():
-            footer = footer_of(path, filesystem)
-            try:
-                found.append(tell(footer))
-            except ThriftError as error:
+    def told_of(file: int) -> T:
+        path = snapshot.files.path[file].as_py()
+        try:
+            return tell(footer_of(path, filesystem, size=known_size(snapshot, file)))
+        except (DataError, ThriftError) as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise lost(snapshot, path) from error
+            with contextlib.suppress(OSError):  # what cannot be looked at cannot be compared
+                check_same(snapshot, file, filesystem, path)
+            if isinstance(error, ThriftError):
                 raise _broken(path, error) from error
-        return found
+            raise
+
+    def told(part: Sequence[int]) -> list[T]:
+        return [told_of(file) for file in part]
 
     size = max(1, min(32, len(files) // (4 * threads)))  # a task for each file would cost more than its footer
     parts = [files[at : at + size] for at in range(0, len(files), size)]
     return _joined(run_over(told, parts, threads))
 
 
-def footer_of(path: str, place: pafs.FileSystem | bytes) -> bytes:
-    """Return the bytes of a file's footer."""
+def footer_of(path: str, place: pafs.FileSystem | bytes, *, size: int | None = None) -> bytes:
+    """Return the bytes of a file's footer; a file that is not of a size which is known is refused."""
     try:
         with pa.BufferReader(place) if isinstance(place, bytes) else place.open_input_file(path) as source:
-            size = source.size()  # not the table's word, for the file may have been replaced
+            expected, size = size, source.size()
+            if expected not in (None, size):
+                raise altered(path)
             start = max(0, size - TAIL)
             tail: bytes = source.read_at(size - start, start)
             length = int.from_bytes(tail[-ENDING:-4], "little")

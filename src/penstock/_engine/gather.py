@@ -7,9 +7,9 @@ stored, and are picked by index when a batch needs them, so that a blob is never
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 
@@ -18,13 +18,12 @@ import pyarrow as pa
 
 from penstock import dtypes, sequences
 from penstock._engine.budget import MEMORY_LIMIT, Budget
-from penstock._engine.decode import CellError, Column, decode
-from penstock._engine.execute import Pool, Urgency, outcome
-from penstock._engine.gate import Promise
-from penstock._engine.held import Cells, Filling, Held, UnitRows, joined, one_after_another
-from penstock._engine.local_cells import together
+from penstock._engine.decode import TEXTS, CellError, Column, decode
+from penstock._engine.execute import Pool, Urgency
+from penstock._engine.held import Cells, Filling, Held, UnitRows, brought_in_order, cells_of, joined, one_after_another
 from penstock._engine.loose import PASSED, ROW_IDS, decoded, in_order, is_fixed, plain, stored
 from penstock._engine.meter import DECODE, GATHER, READ, Meter
+from penstock._engine.pending import Pending
 from penstock._engine.read import Part, Reader, Unit
 from penstock._engine.sift import AT, Trouble, code_of, decode_good
 from penstock._engine.transform import Batch, Stack
@@ -32,7 +31,14 @@ from penstock.blobs import MOST_BYTES
 from penstock.errors import DataError
 from penstock.model import IntArray, Plan, Read, Window
 
-__all__ = ["PASSED", "ROW_IDS", "Gather", "Held", "Pending", "Rows", "Wanted"]
+__all__ = ["PASSED", "ROW_IDS", "Gather", "Held", "Rows", "Wanted"]
+
+
+LIGHT = 8
+"""A window's texts and lists are brought in order at once if so many of them fit in memory; else they are picked by batches."""
+
+MOST_IN_ORDER = 1 << 30
+"""Bytes of texts that are brought in order at most: Arrow counts them in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +73,12 @@ class Rows:
     Attributes:
         pieces: Windows, and which rows of each.
         places: Where the first row of each piece stands in the epoch's sequence.
+        ready: What columns that were left as stored have become, where they were decoded with those of other rows.
     """
 
     pieces: tuple[tuple[Held, int, int], ...]
     places: tuple[int, ...]
+    ready: Mapping[str, Batch] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -90,8 +98,11 @@ class Rows:
         """
         found = self.gathered()
         for column in gather.loose:
+            if column.name in self.ready:
+                found.update(self.ready[column.name])
+                continue
             with gather.meter.busy(DECODE):
-                found.update(self._decoded(column, gather))
+                found.update(self.decoded(column, gather))
         return found
 
     def gathered(self) -> Batch:
@@ -110,8 +121,12 @@ class Rows:
         """Return a column that was left as stored, as it is."""
         return one_after_another([held.pick(name, start, stop) for held, start, stop in self.pieces])
 
-    def _decoded(self, column: Column, gather: Gather) -> Batch:
-        """Return a column that was left as stored."""
+    def decoded(self, column: Column, gather: Gather) -> Batch:
+        """Return a column that was left as stored.
+
+        Raises:
+            DataError: If a cell cannot be decoded; it says where the cell lies.
+        """
         try:
             made = decoded(self.picked(column.name), column, gather.slabs, gather.most_bytes, gather.meter)
         except CellError as error:
@@ -128,54 +143,6 @@ class Rows:
                 return gather.told(error, read.unit, number if error.row is not None else None)
             row -= stop - start
         return DataError(f"column {error.column!r}: {error.problem}")
-
-
-class Pending:
-    """A window that is being read; its units are read on threads, and the last of them puts it together."""
-
-    def __init__(self) -> None:
-        """Make the promise of a window."""
-        self.held: Future[Held] = Promise()
-        self.begun: Future[None] = Promise()
-        self.tail: tuple[int, Future[UnitRows]] | None = None
-        self._left = 0
-        self._lock = threading.Lock()
-
-    def passed_on(self) -> tuple[int, Future[UnitRows]] | None:
-        """Return the unit that this window has left half used, and let go of it: who waits for it leads back to here."""
-        tail, self.tail = self.tail, None
-        return tail
-
-    def handed(self) -> Held:
-        """Return the window, waiting for it, and let go of it, so that its memory comes back without garbage collection."""
-        held = outcome(self.held)
-        self.held = Promise()
-        return held
-
-    def expect(self, reads: Sequence[Future[UnitRows]], then: Callable[[], None]) -> None:
-        """Call `then` when all reads have ended; with none to wait for, at once."""
-        self._left = len(reads) + 1
-
-        def ended(_: object) -> None:
-            with self._lock:
-                self._left -= 1
-                last = self._left == 0
-            if last:
-                then()
-
-        for read in reads:
-            read.add_done_callback(ended)
-        ended(None)
-
-    def settle(self, task: Future[None]) -> None:
-        """Tell those who wait what a task failed of, or that it was dropped; a task that succeeded has told them itself."""
-        if task.cancelled():
-            self.held.cancel()
-            self.begun.cancel()
-        elif (error := task.exception()) is not None:
-            self.held.set_exception(error)
-            if not self.begun.done():
-                self.begun.set_result(None)
 
 
 class Gather:
@@ -198,6 +165,8 @@ class Gather:
         self._columns = tuple(column.name for column in wanted.columns)
         self._least = sum(dtypes.least_bytes(schema.field(column.name).type) for column in self._fixed)
         self._blobs = tuple(column.name for column in self._loose if column.codec is not None)
+        self.texts = tuple(one for one in self._loose if one.codec is None and schema.field(one.name).type in TEXTS)
+        self._plain = tuple(one.name for one in self._loose if one.codec is None)
 
     @property
     def row_bytes(self) -> float:
@@ -388,12 +357,10 @@ class Gather:
         rows = (read.rows for read in filling.window.reads)
         # Without columns to be picked later, a window need not keep what its units gave.
         kept = tuple((replace(read, fixed={}), at) for read, at in zip(reads, rows, strict=True)) if self._loose else ()
-        cells = {name: _cells(name, kept) for name in self._blobs} if kept else {}
-        held = Held(fixed=fixed, parts=kept, ends=filling.ends, take=filling.window.take, cells=cells)
-        self.budget.keep(held, sum(values.nbytes for read, _ in kept for values in read.loose.values()))
+        take = filling.window.take
+        cells = {name: cells_of(name, kept) for name in self._blobs} if kept else {}
+        kept, ordered = brought_in_order(kept, self._plain, take, min(MOST_IN_ORDER, self.budget.limit // LIGHT))
+        held = Held(fixed=fixed, parts=kept, ends=filling.ends, take=take, cells=cells, ordered=ordered)
+        stored = [*ordered.values(), *(values for read, _ in kept for values in read.loose.values())]
+        self.budget.keep(held, sum(values.nbytes for values in stored))
         return held
-
-
-def _cells(name: str, parts: Sequence[tuple[UnitRows, slice | IntArray]]) -> Cells:
-    """Return a column of blobs of all parts of a window, so that batches are picked at once and not from part to part."""
-    return together([read.loose[name].take(rows) for read, rows in parts])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -126,9 +127,14 @@ class SequenceGather(Gather):
         assert wanted.sequence is not None  # noqa: S101 - asked before
         self._sequence: Asked = wanted.sequence
         self._timeline = Timeline.of(reader, wanted.sequence, plan.chain)
-        self._steps = np.array(self._sequence.steps, dtype=np.int64) - self._sequence.steps[0]
         self._named = {column.name: column for column in wanted.columns}
         self._is_fixed = frozenset(column.name for column in self._fixed)
+
+    @cached_property
+    def _steps(self) -> IntArray:
+        """How far after its first row the rows of a sequence stand; not made where there is no sequence, however long."""
+        steps = self._sequence.steps
+        return np.arange(len(steps)) if isinstance(steps, range) else np.array([step - steps[0] for step in steps])
 
     @property
     def loose(self) -> tuple[Column, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -19,7 +19,7 @@ from penstock._engine.transform import Batch, Stack
 from penstock.blobs import Blobs
 from penstock.model import IntArray, Window
 
-__all__ = ["Cells", "Filling", "Held", "UnitRows", "joined", "one_after_another"]
+__all__ = ["Cells", "Filling", "Held", "UnitRows", "brought_in_order", "cells_of", "joined", "one_after_another"]
 
 Cells: TypeAlias = Blobs | StoredBlobs
 
@@ -36,6 +36,14 @@ class UnitRows:
     fixed: dict[str, npt.NDArray[Any]]
     loose: dict[str, pa.Array | Cells]
 
+    def without(self, names: Container[str]) -> UnitRows:
+        """Return it with some of the columns less that were left as stored."""
+        return replace(self, loose={name: values for name, values in self.loose.items() if name not in names})
+
+
+Parts: TypeAlias = tuple[tuple[UnitRows, "slice | IntArray"], ...]
+"""Units, and which rows of each."""
+
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, eq=False)
 class Held:
@@ -47,6 +55,7 @@ class Held:
         ends: Where the rows of each part end, counted in the order they were read.
         take: For each row handed out, its number in that order; None where it is the same.
         cells: Columns of blobs of all parts together, in that order.
+        ordered: Columns that Arrow holds, in the order they are handed out.
         places: Where rows that were cut out of a window stood in that order.
     """
 
@@ -55,6 +64,7 @@ class Held:
     ends: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     take: IntArray | None = None
     cells: dict[str, pa.Array | Cells] = field(default_factory=dict)
+    ordered: dict[str, pa.Array] = field(default_factory=dict)
     places: IntArray | None = None
 
     def cut(self, start: int, stop: int) -> Held:
@@ -62,9 +72,18 @@ class Held:
         fixed = {name: values[start:stop].copy() for name, values in self.fixed.items()}
         names = {**self.cells, **(self.parts[0][0].loose if self.parts else {})}
         cells = {name: self.pick(name, start, stop) for name in names}
+        cells.update({name: values.take(pa.array(np.arange(start, stop))) for name, values in self.ordered.items()})
         places = self.numbers(start, stop) if self.places is None else self.places[start:stop]
         parts = tuple((replace(read, loose={}), rows) for read, rows in self.parts)
         return Held(fixed=fixed, parts=parts, ends=self.ends, cells=cells, places=places)
+
+    def chosen(self, rows: IntArray) -> Held:
+        """Return some of the rows that are handed out, in another order or several times."""
+        fixed = {name: values[rows] for name, values in self.fixed.items()}
+        ordered = {name: values.take(pa.array(rows)) for name, values in self.ordered.items()}
+        take = rows if self.take is None else self.take[rows]
+        places = None if self.places is None else self.places[rows]
+        return replace(self, fixed=fixed, ordered=ordered, take=take, places=places)
 
     def numbers(self, start: int, stop: int) -> IntArray:
         """Return rows `start..stop` of what is handed out, by their number in the order they were read."""
@@ -72,6 +91,8 @@ class Held:
 
     def pick(self, name: str, start: int, stop: int) -> pa.Array | Cells:
         """Return a column that was left as stored, of rows `start..stop`."""
+        if name in self.ordered:
+            return self.ordered[name].slice(start, stop - start)
         numbers = self.numbers(start, stop)
         if name in self.cells:
             return _picked(self.cells[name], numbers)
@@ -108,6 +129,32 @@ def one_after_another(cells: Sequence[pa.Array | Cells]) -> pa.Array | Cells:
 
 def _picked(cells: pa.Array | Cells, rows: IntArray) -> pa.Array | Cells:
     return cells.take(rows) if isinstance(cells, Blobs | StoredBlobs) else cells.take(pa.array(rows))
+
+
+def cells_of(name: str, parts: Parts) -> Cells:
+    """Return a column of blobs of all parts of a window, so that batches are picked at once and not from part to part."""
+    return together([read.loose[name].take(rows) for read, rows in parts])
+
+
+def brought_in_order(parts: Parts, names: Sequence[str], take: IntArray | None, most: int) -> tuple[Parts, dict[str, pa.Array]]:
+    """Return columns that Arrow holds in the order they are handed out, and what is left of the parts.
+
+    Batches are then cut, and not picked from part to part. What takes more than `most` bytes is left where it is, since
+    meanwhile it lies in memory twice.
+    """
+    if not names or sum(read.loose[name].nbytes for read, _ in parts for name in names) >= most:
+        return parts, {}
+    ordered = {name: _ordered(name, parts, take) for name in names} if parts else {}
+    return tuple((read.without(ordered), rows) for read, rows in parts), ordered
+
+
+def _ordered(name: str, parts: Parts, take: IntArray | None) -> pa.Array:
+    found = []
+    for read, rows in parts:
+        values: pa.Array = read.loose[name]
+        found.append(values[rows] if isinstance(rows, slice) else values.take(pa.array(rows)))
+    whole = found[0] if len(found) == 1 else pa.concat_arrays(found)
+    return whole if take is None else whole.take(pa.array(take))
 
 
 class Filling:

@@ -31,8 +31,6 @@ from penstock.model import Position
 
 __all__ = ["Batches", "Loader"]
 
-MOST_EPOCHS = 1 << 62
-
 
 class Loader:
     """Hands out a dataset's batches, epoch after epoch, to one rank, and can say and take back how far it has come.
@@ -75,10 +73,10 @@ class Loader:
         """Make the next `iter()` begin this epoch; a state loaded inside of the same epoch stays.
 
         Raises:
-            ArgumentError: If it is no number from 0 on.
+            ArgumentError: If it is no number from 0 to 2**62 - 1.
         """
-        if not isinstance(epoch, SupportsIndex) or isinstance(epoch, bool) or not 0 <= index(epoch) < MOST_EPOCHS:
-            msg = f"set_epoch got {epoch!r}. Epochs count from 0. Give the number of the epoch to begin."
+        if not isinstance(epoch, SupportsIndex) or isinstance(epoch, bool) or not 0 <= index(epoch) < states.MOST_EPOCHS:
+            msg = f"set_epoch got {epoch!r}. Epochs count from 0 to 2**62 - 1. Give the number of the epoch to begin."
             raise ArgumentError(msg)
         if self._running is None and self._next.epoch == index(epoch):
             return

@@ -1,11 +1,14 @@
-"""Files that a table needs and that are gone: what happened, and what to do."""
+"""Files that a table needs and that are gone, or are others than they were: what happened, and what to do."""
 
 from __future__ import annotations
 
+from pyarrow import fs as pafs
+
+from penstock._engine.storage import stamp
 from penstock.errors import DataChangedError
 from penstock.model import Snapshot
 
-__all__ = ["lost"]
+__all__ = ["altered", "check_same", "known_size", "lost"]
 
 
 def lost(snapshot: Snapshot, where: str) -> DataChangedError:
@@ -16,3 +19,29 @@ def lost(snapshot: Snapshot, where: str) -> DataChangedError:
             "newer versions do not need. Open a newer version, or restore the file; for runs that last, keep files longer."
         )
     return DataChangedError(f"{where}: the file is gone. It was there when the table was opened. Open the table again.")
+
+
+def altered(where: str) -> DataChangedError:
+    """Return the error for a file that is not the one the table was opened with."""
+    return DataChangedError(
+        f"{where}: the file was changed after the table was opened: its size or the time of its last write differ. "
+        "Open the table again; a state saved before cannot be resumed."
+    )
+
+
+def check_same(snapshot: Snapshot, file: int, filesystem: pafs.FileSystem, where: str) -> None:
+    """Refuse a file that is not the one the table was opened with, where that was looked at.
+
+    Raises:
+        DataChangedError: If it is another.
+    """
+    told = snapshot.files.stamp[file].as_py()
+    if told.startswith("@"):
+        info = filesystem.get_file_info(snapshot.files.path[file].as_py())
+        if info.type == pafs.FileType.File and stamp(info) != told:
+            raise altered(where)
+
+
+def known_size(snapshot: Snapshot, file: int) -> int | None:
+    """Return the bytes that a file had when the table was opened; None where it was not looked at."""
+    return int(snapshot.files.size[file]) if snapshot.files.stamp[file].as_py().startswith("@") else None

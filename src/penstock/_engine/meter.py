@@ -133,7 +133,7 @@ class Span:
 
 
 class Wait:
-    """The clock of a consumer that waits for other threads."""
+    """The clock of those who wait for others."""
 
     def __init__(self) -> None:
         self.since = self.took = 0
@@ -144,6 +144,15 @@ class Wait:
     def __exit__(self, *_: object) -> None:
         self.took += perf_counter_ns() - self.since
         self.since = 0
+
+    def begin(self) -> None:
+        """Begin, where another thread will end it."""
+        self.since = perf_counter_ns()
+
+    def end(self) -> None:
+        """End what was begun; a second time, nothing."""
+        since, self.since = self.since, 0
+        self.took += perf_counter_ns() - since if since else 0
 
     def seconds(self, now: int) -> float:
         """Return the seconds up to now, a wait that goes on included."""
@@ -156,6 +165,7 @@ class Meter:
 
     Attributes:
         blocked: The clock of a consumer that waits for other threads; entered inside of the meter.
+        starting: The clock of what passes before the first of several processes can begin.
         surplus: Rows handed out, less those that full batches would have.
         processes: How many processes decode and map.
 
@@ -176,7 +186,7 @@ class Meter:
         self._spans: dict[int, Span] = {}
         self._began = self._since = self._waited = self._first = self._ended = self._depth = 0
         self._due = self._ran = self._ran_at = self._ran_by = 0
-        self.blocked, self._consumers = Wait(), set[int]()
+        self.blocked, self.starting, self._consumers = Wait(), Wait(), set[int]()
         self.surplus = 0
 
     def busy(self, kind: int) -> Span:
@@ -264,6 +274,7 @@ class Meter:
             bytes_read=sum(span.bytes for span in spans),
             waited_seconds=waited / SECOND,
             blocked_seconds=self.blocked.seconds(now),
+            starting_seconds=self.starting.seconds(now),
             first_seconds=(self._first or waited) / SECOND,
             consumer_seconds=(elapsed - waited) / SECOND,
             consumer_processor_seconds=self._ran / SECOND,

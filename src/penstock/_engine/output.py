@@ -87,6 +87,8 @@ class _File:
         self._sink = filesystem.open_output_stream(path, compression=None)
         try:
             self._writer = pq.ParquetWriter(self._sink, schema, metadata_collector=self._footer, **options)
+            if schema.metadata and not options.get("store_schema", True):
+                self._writer.add_key_value_metadata(schema.metadata)
         except BaseException:
             self.drop()
             raise
@@ -193,6 +195,8 @@ class Output:
             self._close(next(iter(self._open)))
         if self._options is None:
             self._options = writer_options(self._columns, self._schema, self._layout.compression, table)
+            # Where a log says what columns are, others need not understand Arrow's own types.
+            self._options["store_schema"] = self._logged is None
         name = f"{where}{'/' if where else ''}part-{self._first + len(self.names):05d}-{self._change.id}.parquet"
         with refusals_told(f"The file {name}", self._url):
             found = _File(self._filesystem, self._change.path(name), self._schema, self._options)

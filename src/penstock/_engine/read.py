@@ -20,9 +20,8 @@ from penstock._engine.chunks import Chunk, find_chunks, read_chunk
 from penstock._engine.fit_stored import columns_by_id, fitted, id_of, int96_unit, takeable
 from penstock._engine.lease import Slabs
 from penstock._engine.local_cells import LARGE_CELL, LocalCells, together
-from penstock._engine.lost import lost
+from penstock._engine.lost import check_same, lost
 from penstock._engine.read_faults import read_columns, unreadable
-from penstock._engine.storage import stamp
 from penstock._engine.stored import StoredBlobs
 from penstock.blobs import Blobs
 from penstock.errors import DataChangedError, DataError
@@ -328,15 +327,7 @@ class Reader:
         """Return what refuses a file that is not the one the table was opened with."""
 
         def check() -> None:
-            told = self.snapshot.files.stamp[unit.file].as_py()
-            if told.startswith("@"):
-                info = self.filesystem.get_file_info(self.snapshot.files.path[unit.file].as_py())
-                if info.type == pafs.FileType.File and stamp(info) != told:
-                    msg = (
-                        f"{self.where(unit)}: the file was changed after the table was opened: its size or the time of its "
-                        "last write differ. Open the table again; a state saved before cannot be resumed."
-                    )
-                    raise DataChangedError(msg)
+            check_same(self.snapshot, unit.file, self.filesystem, self.where(unit))
 
         return check
 

@@ -67,7 +67,7 @@ def trouble_of(error: BaseException) -> Trouble | None:
     if isinstance(cause, CellError):
         lost = cause.row is None or isinstance(cause, LostCellError)
         return None if lost else Trouble(column=cause.column, problem=cause.problem)
-    name = raised_by_map(error)
+    name = raised_by_map(error) if isinstance(error, Exception) else None
     if name is None or isinstance(error, MemoryError):
         return None
     return Trouble(column=None, problem=f"map {name} raised {type(error).__name__}: {error}")

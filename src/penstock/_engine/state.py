@@ -15,6 +15,9 @@ __all__ = ["STATE", "State", "dump", "load"]
 
 STATE = 1
 State: TypeAlias = dict[str, Any]
+MOST_EPOCHS = 1 << 62
+"""Epochs that can be counted: beyond them, numbers of epochs and rows would not fit 64 bits."""
+
 KEYS = ("state", "order", "table", "version", "fingerprint", "seed", "epoch", "deals", "rank", "alike")
 
 
@@ -51,8 +54,8 @@ def load(state: Mapping[str, Any] | Sequence[Mapping[str, Any]], plan: Plan, que
         raise StateError(msg)
     for one in states:
         _check(one, plan, question.seed)
-    states.sort(key=lambda one: one["rank"])
-    positions = [_position(one) for one in states]
+    found = sorted(((one, _position(one)) for one in states), key=lambda pair: pair[0]["rank"])
+    states, positions = [one for one, _ in found], [position for _, position in found]
     for position in positions:
         if position.deals:
             hands(plan.num_rows, position.deals)  # which refuses what cannot have been dealt
@@ -128,9 +131,10 @@ def _check_same(state: Mapping[str, Any], ours: Mapping[str, Any], whose: str) -
     """Refuse what was saved of another table or question than ours."""
     for key in ("table", "version", "seed"):
         if state[key] != ours[key]:
+            how = f" (penstock.open(url, version={state[key]!r}))" if key == "version" and state[key] else ""
             msg = (
                 f"The state was saved with {key} {state[key]!r}, but {whose} has {key} {ours[key]!r}. "
-                f"Resume over the same {key}, or start without the state."
+                f"Resume over the same {key}{how}, or start without the state."
             )
             raise StateError(msg)
     if state["fingerprint"] != ours["fingerprint"]:
@@ -178,17 +182,25 @@ def _position(state: Mapping[str, Any]) -> Position:
             Deal(lanes=lanes, stride=stride, ranks=ranks, rows=rows if isinstance(rows, int) else tuple(rows))
             for lanes, stride, ranks, rows in state["deals"]
         )
-        sound = all(_sound(deal) for deal in deals) and isinstance(state["epoch"], int) and 0 <= state["epoch"] < 1 << 62
-        sound = sound and isinstance(state["alike"], bool) and isinstance(state["rank"], int)
+        sound = all(_sound(deal) for deal in deals) and _whole(state["epoch"]) and state["epoch"] < MOST_EPOCHS
+        sound = (
+            sound and isinstance(state["deals"], list | tuple) and isinstance(state["alike"], bool) and _whole(state["rank"])
+        )
     except (TypeError, ValueError):
         sound = False
     if not sound:
         msg = (
-            f"The state's position cannot be: epoch {state['epoch']!r}, deals {state['deals']!r}. Deals are lists of "
-            "lanes, stride, ranks and rows. The state was damaged; start without it."
+            f"The state's position cannot be: rank {state['rank']!r}, epoch {state['epoch']!r}, deals {state['deals']!r}. "
+            "Ranks and epochs count from 0, and deals are a list of lists of lanes, stride, ranks and rows. The state was "
+            "damaged; start without it."
         )
         raise StateError(msg)
     return Position(epoch=state["epoch"], deals=deals)
+
+
+def _whole(number: object) -> bool:
+    """Return whether something counts from 0."""
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
 
 
 def _sound(deal: Deal) -> bool:

@@ -47,12 +47,13 @@ class Stats(Tally):
         seconds, stored, ran = self.elapsed_seconds, self.bytes_read, asdict(self.processor)
         kinds = [f"{_said(name)} {took:.3g} s ({ran[name]:.3g})" for name, took in asdict(self.busy).items() if took]
         processes = f" and {self.processes} processes" if self.processes else ""
+        shares = {name: share for name, share in asdict(self.shares).items() if share or name != "starting_processes"}
         lines = {
             "handed out": f"{self.batches:,} batches, {self.rows:,} rows, {self.rows_per_second:,.0f} rows/s",
             "read": f"{self.units_read:,} units, {told_bytes(stored)}, {told_bytes(stored / seconds if seconds else 0.0)}/s",
             "time": f"{seconds:.3g} s, of which the consumer waited {self.waited_seconds:.3g} s, "
             f"{self.first_seconds:.3g} s of it for the first batch",
-            "waiting on": ", ".join(f"{_said(name)} {share:.0%}" for name, share in asdict(self.shares).items()),
+            "waiting on": ", ".join(f"{_said(name)} {share:.0%}" for name, share in shares.items()),
             "threads": f"{self.threads}{processes}, busy {self.utilisation:.0%} of the time; "
             f"ready for {self.queued_seconds:.3g} s, and no processor free",
             "busy": f"{', '.join(kinds) or 'with nothing yet'}; in brackets what of it was on a processor",

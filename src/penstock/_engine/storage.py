@@ -24,6 +24,12 @@ ENDINGS = (".parquet", ".parq", ".pq", ".parquet.gz", ".par")
 """How the names of Parquet files end."""
 
 NATIVE_SCHEMES = frozenset({"file", "s3", "gs", "gcs", "hdfs", "viewfs"})
+WITH_HOSTS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "http", "https"})
+"""Schemes whose URLs say first in which bucket or container, or on which host, something lies."""
+
+LONGEST = 300
+"""Characters of a system's own words in a message."""
+
 WILDCARD = re.compile(r"[*?[]")
 
 
@@ -40,10 +46,11 @@ def locate(source: Any, *, filesystem: Any = None, options: Mapping[str, Any] | 
         TableNotFoundError: If no filesystem is known for the URL, or nothing lies there.
 
     Example:
-        >>> locate("/").path
-        '/'
+        >>> locate("/usr/").path
+        '/usr'
     """
-    if isinstance(source, bytes) or not isinstance(source, (str, os.PathLike, Iterable)) or source == "":
+    strange = isinstance(source, (bytes, Mapping, set, frozenset))  # sets have no order, and mappings more than names
+    if strange or not isinstance(source, (str, os.PathLike, Iterable)) or source == "":
         msg = f"open got {source!r}. A path, a URL or a list of them was expected. Give one."
         raise ArgumentError(msg)
     if not isinstance(source, (str, os.PathLike)):
@@ -55,6 +62,9 @@ def locate(source: Any, *, filesystem: Any = None, options: Mapping[str, Any] | 
     except (OSError, pa.ArrowException, ValueError) as error:
         msg = f"{name!r} cannot be looked at: {error}. Check the path, and what you may read there."
         raise TableNotFoundError(msg) from error
+    if isinstance(found, pafs.LocalFileSystem) and not path.rstrip("/"):
+        msg = f"{name!r} is the top of its filesystem, and no table. A file or a directory below was expected. Give its path."
+        raise TableNotFoundError(msg)
     if info.type == pafs.FileType.NotFound:
         if WILDCARD.search(path):
             return _matching(name, found, path)
@@ -114,11 +124,17 @@ def _matching(name: str, filesystem: pafs.FileSystem, pattern: str) -> Place:
 
 def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tuple[pafs.FileSystem, str]:
     """Return the filesystem of a name, and the name's path in it."""
+    if options is not None and not isinstance(options, Mapping):
+        msg = f"storage_options={options!r} is no mapping. Names and values that fsspec takes were expected. Give them, like "
+        raise ArgumentError(msg + "storage_options={'anon': True}, or leave them out.")
     if given is not None:
-        return (given if isinstance(given, pafs.FileSystem) else pafs.PyFileSystem(pafs.FSSpecHandler(given))), name
+        return _checked_filesystem(given), name
     scheme = urlsplit(name).scheme
     if not scheme[1:]:  # a plain path; one letter is a Windows drive
         return pafs.LocalFileSystem(), str(Path(name).expanduser().absolute())
+    if scheme in WITH_HOSTS and not name.partition(":")[2].strip("/"):
+        msg = f"{name!r} names no bucket or host. A URL that goes on was expected. Give all of it: {scheme}://bucket/table."
+        raise ArgumentError(msg)
     try:
         if scheme in NATIVE_SCHEMES and not options:
             found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(name)
@@ -130,6 +146,18 @@ def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tup
             "Check the URL, or install the package that fsspec names for it."
         )
         raise TableNotFoundError(msg) from error
+
+
+def _checked_filesystem(given: Any) -> pafs.FileSystem:
+    """Return a filesystem that was given as one of pyarrow."""
+    if isinstance(given, pafs.FileSystem):
+        return given
+    from fsspec import AbstractFileSystem
+
+    if isinstance(given, AbstractFileSystem):
+        return pafs.PyFileSystem(pafs.FSSpecHandler(given))
+    msg = f"filesystem={given!r} is no filesystem. An object of pyarrow.fs or fsspec was expected. Give one, like "
+    raise ArgumentError(msg + "fsspec.filesystem('s3'), or leave it out and give a URL: s3://bucket/table.")
 
 
 def _through_fsspec(url: str, options: Mapping[str, Any]) -> tuple[pafs.FileSystem, str]:
@@ -153,12 +181,24 @@ def list_files(place: Place) -> list[pafs.FileInfo]:
 
     A directory that is exchanged for another while it is listed, which is how a table on a local disk changes, is listed
     again: else files of the old one and of the new would be mixed.
+
+    Raises:
+        TableNotFoundError: If a directory may not be looked into.
     """
     while True:
         before = _identities(place)
-        found = _listed(place)
+        try:
+            found = _listed(place)
+        except PermissionError as error:
+            msg = f"{place.url!r} cannot be listed: {_shortened(str(error))}. A table all of which may be read was expected. "
+            raise TableNotFoundError(msg + "Check the path, and what you may read there.") from error
         if _identities(place) == before:
             return found
+
+
+def _shortened(text: str) -> str:
+    """Return a text without its middle, where it is very long."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}…{text[-LONGEST // 2 :]}"
 
 
 def _identities(place: Place) -> list[int]:

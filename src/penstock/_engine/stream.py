@@ -6,24 +6,25 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from penstock._engine.bad_rows import Finishing, mapped_good
-from penstock._engine.batch import Draw
 from penstock._engine.budget import MEMORY_LIMIT
 from penstock._engine.elsewhere import Elsewhere
 from penstock._engine.execute import Pool, Urgency, outcome
 from penstock._engine.feed import Feed
 from penstock._engine.finish import Chunk, arranged
 from penstock._engine.gate import wait_for_one
-from penstock._engine.gather import PASSED, Gather, Rows
+from penstock._engine.gather import PASSED, Gather
+from penstock._engine.groups import SMALL, Made, Pace, finished, fitting
 from penstock._engine.hand_over import HandOver
 from penstock._engine.left_out import LeftOut
 from penstock._engine.leg import Leg
-from penstock._engine.meter import HAND_OVER, MAP
+from penstock._engine.meter import MAP
 from penstock._engine.question import Question
 from penstock._engine.sift import AT
 from penstock.errors import EmptyDatasetError
@@ -47,7 +48,9 @@ class Stream:
         """Store the question; nothing is read before the first `next`."""
         self._gather, self._pool, self._question, self._legs = gather, pool, question, legs
         self._hand_over, self._meter = hand_over, gather.meter
-        self._queue: deque[Future[Chunk] | Chunk] = deque()
+        self._queue: deque[Future[Any] | Made] = deque()
+        self._made: deque[Chunk | BaseException] = deque()
+        self._together, self._pace = 1, Pace()
         self._leg: Leg | None = None
         self._feed: Feed | None = None
         self._step = self._at = 0
@@ -75,6 +78,7 @@ class Stream:
     def close(self) -> None:
         """Let go of what was read; nothing may be asked for after that."""
         self._queue.clear()
+        self._made.clear()
         self._feed = self._chunk = None
         self.next = _nothing  # a method of its own would keep it alive
 
@@ -147,22 +151,38 @@ class Stream:
 
     def _awaited_chunk(self) -> Chunk:
         """Return the next rows that were put together, and begin to put together the ones after them."""
+        if self._made:
+            return self._taken()
         most = self._pool.threads + 1 if self._elsewhere is None else self._elsewhere.most
-        most = 1 if self._inline else min(most, self._affordable)
+        most = 1 if self._inline else min(2 if self._together > SMALL else most, -(-self._affordable // self._together))
         while len(self._queue) < most and self._begin(wait=not self._queue):
             pass
         if not self._queue:
             raise StopIteration
         found = self._queue.popleft()
-        if not isinstance(found, Future):
-            return found
-        self._begin_meanwhile(found, most - 1)
-        with self._meter.blocked:
-            chunk = outcome(found)
+        if isinstance(found, Future):
+            self._begin_meanwhile(found, most - 1)
+            with self._meter.blocked:
+                made: Chunk | Made = outcome(found)
+        else:
+            made = found
+        if isinstance(made, Chunk):  # of another process
+            self._made.append(made)
+        else:
+            self._made.extend(made.chunks)
+            most = max(1, self._affordable // (self._pool.threads + 1))
+            self._together = min(fitting(made, self._together), most)
+        return self._taken()
+
+    def _taken(self) -> Chunk:
+        """Return the first of the batches that are made."""
+        chunk = self._made.popleft()
+        if not isinstance(chunk, Chunk):
+            raise chunk
         self._largest = max(self._largest, sum(getattr(values, "nbytes", 0) for values in chunk.columns.values()))
         return chunk
 
-    def _begin_meanwhile(self, found: Future[Chunk], most: int) -> None:
+    def _begin_meanwhile(self, found: Future[Any], most: int) -> None:
         """Begin to put together what comes into memory while a batch is waited for."""
         while len(self._queue) < most and not found.done():
             coming = self._feed.coming() if self._feed is not None else []
@@ -180,6 +200,19 @@ class Stream:
 
     def _begin(self, *, wait: bool) -> bool:
         """Begin to put together more rows; False where there are none, or none in memory and they are not to be waited for."""
+        some: list[Finishing] = []
+        begun = self._drawn(some, wait=wait)
+        alone = self._inline or self._elsewhere is not None or self._question.size is None
+        for _ in range(0 if alone or not begun else self._together - 1):
+            if not self._drawn(some, wait=False):
+                break
+        task = partial(finished, some, self._hand_over, self._pace)
+        if some:
+            self._queue.append(task() if self._inline else self._pool.submit(Urgency.FINISH, task))
+        return begun
+
+    def _drawn(self, some: list[Finishing], *, wait: bool) -> bool:
+        """Take the rows of the next batch, and add how they are finished; False where none are to be had."""
         if not self._on_a_leg():
             return False
         leg, feed, start = self._leg, self._feed, self._step
@@ -195,7 +228,12 @@ class Stream:
         self._step = stop
         mine = self._share(stop - start) if single else 0 if self._is_mine() else None
         if mine is not None:
-            self._finish(leg, draw, rows, range(start + mine, stop, self._workers if single else 1))
+            steps = range(start + mine, stop, self._workers if single else 1)
+            if self._elsewhere is not None:
+                self._queue.append(self._elsewhere.finish(leg, draw, rows, steps))
+            else:
+                question, gather = self._question, self._gather
+                some.append(Finishing(question=question, gather=gather, leg=leg, draw=draw, rows=rows, steps=steps))
         feed.prefetch()
         return True
 
@@ -204,28 +242,6 @@ class Stream:
         first = (self._worker - self._number) % self._workers
         self._number += rows
         return first if first < rows else None
-
-    def _finish(self, leg: Leg, draw: Draw | None, rows: Rows, steps: range) -> None:
-        """Have some rows put together: here and now, on a thread, or in another process."""
-        if self._elsewhere is not None:
-            self._queue.append(self._elsewhere.finish(leg, draw, rows, steps))
-            return
-        task = self._finishing(leg, draw, rows, steps)
-        self._queue.append(task() if self._inline else self._pool.submit(Urgency.FINISH, task))
-
-    def _finishing(self, leg: Leg, draw: Draw | None, rows: Rows, steps: range) -> Callable[[], Chunk]:
-        """Return what puts some rows together; it does not keep the stream alive."""
-        question, gather, hand_over = self._question, self._gather, self._hand_over
-        finishing = Finishing(question=question, gather=gather, leg=leg, draw=draw, rows=rows, steps=steps)
-
-        def finish() -> Chunk:
-            chunk = finishing.run()
-            if hand_over is None or question.lazy or question.size is None:
-                return chunk
-            with gather.meter.busy(HAND_OVER):
-                return replace(chunk, columns=hand_over.batch(chunk.columns))
-
-        return finish
 
     def _on_a_leg(self) -> bool:
         """Go on to a leg that has steps left; False where there is none."""

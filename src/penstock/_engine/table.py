@@ -15,15 +15,13 @@ from penstock._engine import plan as planning
 from penstock._engine.agree import Group
 from penstock._engine.count import Counts, counted, counted_together, linked
 from penstock._engine.fit_stored import id_of
-from penstock._engine.footers import RowGroups, footer_of, read_footers
-from penstock._engine.lost import lost
+from penstock._engine.footers import RowGroups, of_each, read_footers
 from penstock._engine.order import ORDER
 from penstock._engine.question import Question
 from penstock._engine.read import Reader
 from penstock._engine.timeline import Timeline
 from penstock._engine.weigh import row_bytes
 from penstock.dtypes import least_bytes
-from penstock.errors import DataError
 from penstock.model import WHOLE_FILE, Chain, IntArray, Plan, Snapshot, Units
 from penstock.protocols import Shuffle
 from penstock.shuffles import RowGroupShuffle
@@ -133,8 +131,8 @@ class Table:
         widths = [least_bytes(column.type) for column in snapshot.schema]
         each = float(sum(widths))
         if 0 in widths and len(groups.file):
-            path = snapshot.files.path[int(groups.file[len(groups.file) // 2])].as_py()
-            each = max(each, groups.row_bytes or row_bytes(footer_of(path, self.filesystem)))
+            middle = [int(groups.file[len(groups.file) // 2])]
+            each = max(each, groups.row_bytes or of_each(snapshot, middle, self.filesystem, row_bytes, threads=1)[0])
         return rows, max(int(2 * rows * each), int(snapshot.files.size[kept].sum()))
 
     def reader(self, question: Question) -> Reader:
@@ -205,12 +203,7 @@ class Table:
         """Return row groups and statistics; none of these where columns go by ids, which each file may name otherwise."""
         snapshot = self.snapshot
         by_id = snapshot.stored is not None and any(id_of(column) is not None for column in snapshot.stored)
-        try:
-            found = read_footers(snapshot, files.tolist(), [] if by_id else columns, self.filesystem)
-        except DataError as error:
-            if isinstance(error.__cause__, FileNotFoundError) and snapshot.version:
-                raise lost(snapshot, str(error).partition(": the footer")[0]) from error
-            raise
+        found = read_footers(snapshot, files.tolist(), [] if by_id else columns, self.filesystem)
         stated = snapshot.files.ranges
         unknown = {name: planning.unknown_range(len(found.rows), stated.get(name)) for name in columns}
         return replace(found, ranges=unknown) if by_id else found

@@ -44,6 +44,7 @@ class Shares:
         gather: For rows to be put in their order.
         map: For functions of the user.
         hand_over: For batches to become what a framework takes, and for the loader's own bookkeeping.
+        starting_processes: For processes to start, where there are any.
         consumer: The consumer was at work, and waited for nobody.
     """
 
@@ -52,6 +53,7 @@ class Shares:
     gather: float = 0.0
     map: float = 0.0
     hand_over: float = 0.0
+    starting_processes: float = 0.0
     consumer: float = 0.0
 
 
@@ -67,6 +69,7 @@ class Tally:
         waited_seconds: What the consumer waited in `next()`; cutting views out of a window in memory is not counted.
         blocked_seconds: The part of it in which its thread did nothing, but waited for others.
         first_seconds: The part of it before the first batch of each iteration.
+        starting_seconds: What passed in each iteration before the first process could begin, where there are processes.
         consumer_seconds: What the consumer took between calls of `next()`, up to now where it goes on.
         consumer_processor_seconds: What of all this its thread spent on a processor.
         busy: What the loader's threads were busy with.
@@ -92,6 +95,7 @@ class Tally:
     waited_seconds: float = 0.0
     blocked_seconds: float = 0.0
     first_seconds: float = 0.0
+    starting_seconds: float = 0.0
     consumer_seconds: float = 0.0
     consumer_processor_seconds: float = 0.0
     busy: Busy = Busy()
@@ -137,8 +141,10 @@ class Tally:
             "map": self.inline.map,
             "hand_over": self.inline.hand_over,
         }
-        per_second = _ratio(self.blocked_seconds, busy.total)
+        starting = min(self.starting_seconds, self.blocked_seconds)
+        per_second = _ratio(self.blocked_seconds - starting, busy.total)
         waited = {name: here[name] + seconds * per_second for name, seconds in made.items()}
+        waited["starting_processes"] = starting
         waited["hand_over"] += max(0.0, self.waited_seconds - sum(waited.values()))
         told = {**waited, "consumer": self.consumer_seconds}
         return Shares(**{name: _ratio(seconds, sum(told.values())) for name, seconds in told.items()})

@@ -22,6 +22,9 @@ Batch: TypeAlias = dict[str, npt.NDArray[Any]]
 NOTE = "Raised by map "
 """How the note begins that an error of a user's function gets."""
 
+FINDING = ' A dataset with .on_bad_row("skip") finds the rows that it fails on, and lists them in loader.skipped.'
+"""How it ends where the rows may be to blame."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Map:
@@ -139,8 +142,9 @@ def _called(step: Map, data: Mapping[str, Any], place: int, key: tuple[int, int,
     except StopIteration as error:
         msg = f"map {step.name} raised StopIteration, which would end the dataset in silence. Catch it, or raise another error."
         raise MapError(msg) from error
-    except Exception as error:
-        error.add_note(f"{NOTE}{step.name}, on what begins at place {place} of epoch {key[1]}.")
+    except BaseException as error:  # one that ends processes too, which nobody else would know the map of
+        hint = FINDING if isinstance(error, Exception) and not isinstance(error, MemoryError) else ""
+        error.add_note(f"{NOTE}{step.name}, on what begins at place {place} of epoch {key[1]}.{hint}")
         raise
     if not isinstance(made, Mapping):
         msg = (

@@ -24,6 +24,7 @@ from penstock._engine.crossing import Parcel
 from penstock._engine.faults import pack_error
 from penstock._engine.mapped import APART, Mapped
 from penstock._engine.stored import LocalFile
+from penstock._engine.transform import raised_by_map
 from penstock.errors import WorkerError
 
 __all__ = ["main"]
@@ -118,9 +119,11 @@ def _answered(told: Mapping[str, Any], bench: Bench, mapped: Mapped, files: Mapp
     except Exception as error:  # noqa: BLE001 - it is raised where the batch is asked for
         return {}, pack_error(error)
     except BaseException as error:  # noqa: BLE001 - the same, told otherwise: it would end the parent
+        name = raised_by_map(error)
+        during = bench.told if name is None else f"map {name}"
         msg = (
-            f"A function ended its process: it raised {error!r} in process {os.getpid()}. "
-            "Raise another error, which tells what is wrong."
+            f"Process {os.getpid()} was asked to end during {during}, on {told['where']}: {error!r} was raised there. "
+            "A function must return or raise an error that tells what is wrong."
         )
         told_error = WorkerError(msg)
         told_error.__cause__ = error

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -40,6 +43,8 @@ MADE_BYTES = 64 << 20
 """Encoded rows that may wait while a row group is written."""
 
 Parts: TypeAlias = list[Part]
+
+logger = logging.getLogger("penstock")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,6 +111,7 @@ class Writing:
         self._slabs = Slabs(most=4 * ahead * self._chunk_bytes)
         self._rows: list[list[Any]] = []
         self._first = self._nbytes = 0
+        self._taken = 0
         self._slab: Slab | None = None
 
     def add(self, cells: list[Any], number: int) -> None:
@@ -152,6 +158,7 @@ class Writing:
             self._put(part)
 
     def _put(self, chunk: Chunk) -> None:
+        self._taken += chunk.rows
         self._conveyor.put(partial(_encoded, self.columns, chunk, self._begun.layout.partition_by), chunk.nbytes)
 
     def check(self) -> None:
@@ -182,6 +189,27 @@ class Writing:
         self._conveyor.stop()
         self._output.drop()
         self._begun.change.abort()
+
+    def forsake(self) -> None:
+        """Leave nothing of a write that nobody has closed, and say so if rows are lost by it."""
+        rows = self._taken + len(self._rows)
+        try:
+            # What a script has died of was told already; at a prompt others may have gone wrong before.
+            if rows and (not hasattr(sys, "last_value") or hasattr(sys, "ps1")):
+                _tell_of_lost_rows(rows, self._begun.place.url)
+        finally:
+            self.abort()
+
+
+def _tell_of_lost_rows(rows: int, url: str) -> None:
+    """Warn, and make sure that it is heard: unless told otherwise, Python is silent about what was not closed."""
+    msg = f"The table at {url} was not written, for its writer was never closed; rows lost: {rows}. Write in a block, `with "
+    msg += "penstock.write(...) as table:`, or call table.close() at the end."
+    general = (each for each in warnings.filters if not each[1] and not each[3] and issubclass(ResourceWarning, each[2]))
+    action, _, kind, *_ = next(general, ("default", None, Warning))
+    if action == "ignore" and kind is ResourceWarning:
+        logger.warning(msg)
+    warnings.warn(msg, ResourceWarning, stacklevel=2)
 
 
 def _schema_of(columns: Columns, kind: WrittenFormat) -> Schema:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from torch import distributed
 
+from penstock._engine.execute import default_threads
 from penstock.dataset import Dataset
 from penstock.deltatorch._samples import FieldSpec, Samples
 from penstock.errors import ArgumentError, ColumnNotFoundError, FilterError
@@ -18,7 +19,8 @@ from penstock.formats._delta_values import partition_column
 from penstock.formats.delta import DeltaFormat
 from penstock.opening import open as open_table
 from penstock.policies import Mask
-from penstock.torch import loader
+from penstock.torch import Loader, loader
+from penstock.torch._group import ranks as found_ranks
 
 __all__ = ["Asked", "Ranks", "check_id", "table_of"]
 
@@ -66,7 +68,7 @@ class Asked:
         fields: The columns, and what becomes of them.
         masked: The columns whose nulls are told by another column.
         ranks: Who reads.
-        threads: How many threads read.
+        threads: How many threads read: as many as workers were asked for, and no more than there are processors.
     """
 
     ds: Dataset
@@ -90,7 +92,6 @@ class Asked:
             ArgumentError: If a value cannot be meant.
             ColumnNotFoundError: If the table has no such column.
         """
-        ranks.check()
         if type(num_workers) is not int or num_workers < 0:
             msg = f"num_workers={num_workers!r} was given. A whole number from 0 on was expected. Give one: num_workers=4."
             raise ArgumentError(msg)
@@ -101,7 +102,9 @@ class Asked:
         masked = [field.name for field in ds.schema if field.nullable and not field.shape and field.dtype.kind in "biufmM"]
         for name in masked:
             ds = ds.nulls(Mask(), name)
-        return cls(ds=ds, fields=chosen, masked=frozenset(masked), ranks=ranks, threads=max(1, num_workers))
+        return cls(
+            ds=ds, fields=chosen, masked=frozenset(masked), ranks=ranks, threads=max(1, min(num_workers, default_threads()))
+        )
 
     def samples(self, *, collate: Any = None, rows: bool = False) -> Samples:
         """Return what makes samples of rows, or batches of them."""
@@ -113,10 +116,33 @@ class Asked:
         share: Dataset = found.dataset.ds  # type: ignore[attr-defined] # torch does not know that it is one of ours
         return share
 
+    def loader(self, ds: Dataset) -> Loader:
+        """Return what hands out a dataset that is this rank's share; it sees to it that ranks are still those."""
+        found = Loader(ds)
+        found._assumed = not self.ranks.fixed  # noqa: SLF001 - they were found out, here and not by it
+        return found
 
-def table_of(path: Any, version: int | None, storage_options: Mapping[str, Any] | None) -> Dataset:
-    """Return a table at a version, pinned."""
-    return open_table(path, version=version, storage_options=storage_options, format=DeltaFormat())
+
+def table_of(path: Any, version: int | None, storage_options: Mapping[str, Any] | None, ranks: Ranks) -> Dataset:
+    """Return a table at a version, pinned; with a process group, all ranks must call it, and get what rank 0 sees."""
+
+    def opened(at: int | str | None) -> Dataset:
+        return open_table(path, version=at, storage_options=storage_options, format=DeltaFormat())
+
+    ranks.check()
+    group = None if ranks.fixed else found_ranks(None, None, None).group
+    if group is None:
+        return opened(version)
+    # What is asked is checked against the table's columns, which a newer version may not have.
+    here: list[Dataset] = []
+    pinned = group.share(lambda: _version(here, opened(version)))
+    return here[0] if here else opened(pinned)
+
+
+def _version(kept: list[Dataset], table: Dataset) -> str:
+    """Return the version of a table, which is kept."""
+    kept.append(table)
+    return table._table.snapshot.version  # noqa: SLF001 - a dataset has no other parts
 
 
 def check_id(id_field: str | None, table: Dataset) -> None:

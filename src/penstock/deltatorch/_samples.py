@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +23,13 @@ PACKED = "sample"
 """The column that carries what was made of rows, whatever it is, through the engine."""
 
 VALID = "_valid"
+
+LONG, SURE = 200e-6, 3
+"""Seconds that a row takes if it takes long, and how many batches in a row must say so."""
+PATIENCE = 5.0
+"""Seconds that a thread waits for its turn."""
+
+Made = TypeVar("Made")
 
 
 @dataclass
@@ -72,6 +82,35 @@ def sample(row: Mapping[str, Any], fields: Sequence[FieldSpec]) -> dict[str, Any
     return {field.target: field.value(row[field.name]) for field in fields}
 
 
+class Pace:
+    """Lets threads make samples one after the other, until it is seen that each of them takes long.
+
+    What takes microseconds is Python, and threads that do it at once take the interpreter from each other after every call:
+    two are slower than one. What takes long is most likely outside of Python, as the decoding of images is.
+    """
+
+    def __init__(self) -> None:
+        """Begin with turns."""
+        self._turn, self._slow = threading.Lock(), 0
+
+    def __reduce__(self) -> tuple[type[Pace], tuple[()]]:
+        """Begin anew in another process."""
+        return Pace, ()
+
+    def run(self, work: Callable[[], Made], rows: int) -> Made:
+        """Return what some work on so many rows gives."""
+        # Nothing depends on whose turn it is: a lock that a fork has left behind is waited for once, and not for ever.
+        if self._slow >= SURE or not self._turn.acquire(timeout=PATIENCE):
+            return work()
+        try:
+            begun = time.perf_counter()
+            made = work()
+            self._slow = self._slow + 1 if time.perf_counter() - begun > LONG * max(1, rows) else 0
+            return made
+        finally:
+            self._turn.release()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Samples:
     """A map of batches: rows become samples, and samples a batch.
@@ -81,16 +120,21 @@ class Samples:
         masked: The columns whose nulls are told by another column.
         collate: What makes a batch of samples; None for torch's way.
         rows: Whether samples stay apart.
+        pace: Whose turn it is.
     """
 
     fields: tuple[FieldSpec, ...]
     masked: frozenset[str] = frozenset()
     collate: Callable[[list[dict[str, Any]]], Any] | None = None
     rows: bool = False
+    pace: Pace = dataclasses.field(default_factory=Pace)
 
     def __call__(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Return samples as objects, one for each row; or a batch as the first object, and nothing else."""
         count = len(next(iter(batch.values())))
+        return self.pace.run(lambda: self._made(batch, count), count)
+
+    def _made(self, batch: Mapping[str, npt.NDArray[Any]], count: int) -> dict[str, npt.NDArray[Any]]:
         made = np.empty(count, dtype=object)
         if self.rows:
             made[:] = self._samples(batch, count)

@@ -59,9 +59,9 @@ class DeltaIterableDataset(data.IterableDataset[dict[str, Any]]):
         self.path, self.version, self.storage_options = path, version, storage_options
         self.partition_filter, self.use_fixed_rank = partition_filter, use_fixed_rank
         self.num_workers, self.shuffle, self.batch_size, self.drop_last = num_workers, shuffle, batch_size, drop_last
-        table = table_of(path, version, storage_options)
-        self._check(table)
         ranks = Ranks(fixed=use_fixed_rank, rank=rank, size=num_ranks)
+        table = table_of(path, version, storage_options, ranks)
+        self._check(table)
         asked = Asked.of(table, fields, partition_filter, ranks, num_workers)
         self.field_specs = list(asked.fields)
         self._ordered = asked.ds.shuffle(seed=seed) if shuffle else asked.ds

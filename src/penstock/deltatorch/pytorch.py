@@ -13,7 +13,7 @@ from penstock.deltatorch._loader import Dealt, ThreadsLoader, WorkersLoader
 from penstock.deltatorch._samples import FieldSpec
 from penstock.deltatorch.id_based_deltadataset import IDBasedDeltaDataset
 from penstock.errors import ArgumentError
-from penstock.torch import IterableDataset, Loader
+from penstock.torch import IterableDataset
 
 __all__ = ["create_pytorch_dataloader"]
 
@@ -96,7 +96,7 @@ def _loader(shown: IDBasedDeltaDataset, options: dict[str, Any]) -> DataLoader[A
     batches = shown._share.batch(shown.batch_size, last=last).map(made)  # noqa: SLF001 - the same
     if options.get("multiprocessing_context") is None:
         batches = batches.using(threads=asked.threads)
-        return ThreadsLoader(shown, Loader(batches), pin_memory=options.get("pin_memory", False))
+        return ThreadsLoader(shown, asked.loader(batches), pin_memory=options.get("pin_memory", False))
     dealt = Dealt(IterableDataset(batches.using(threads=1)), len(shown))
     return WorkersLoader(dealt, shown, num_workers=shown.num_workers, **options)
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from penstock.errors import ArgumentError, DataError, TableNotFoundError
+from penstock.formats._delta_put import forget
 from penstock.model import Place
 
 __all__ = ["LOG", "Log", "Segment", "list_log"]
@@ -169,6 +170,7 @@ def list_log(place: Place) -> Log:
     Raises:
         TableNotFoundError: If there is no log.
     """
+    forget(place)
     try:
         infos = place.filesystem.get_file_info(pafs.FileSelector(f"{place.path.rstrip('/')}/{LOG}"))
     except (OSError, pa.ArrowException) as error:

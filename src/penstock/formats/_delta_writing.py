@@ -23,7 +23,7 @@ from penstock._suits import storage_of
 from penstock.errors import ArgumentError, DataChangedError, DataError
 from penstock.formats._delta_actions import Actions, read_actions
 from penstock.formats._delta_log import LOG, list_log
-from penstock.formats._delta_put import check_puts, put_if_absent, sync_files
+from penstock.formats._delta_put import check_puts, drop_claim, forget, prove_puts, put_if_absent, sync_files
 from penstock.formats._delta_schema import Columns, Metadata, check_protocol
 from penstock.formats._delta_sources import LogChangedError, read_texts
 from penstock.formats._delta_told import add_action, delta_type, schema_text, told_fields
@@ -76,6 +76,7 @@ def begin(place: Place, mode: Mode) -> DeltaChange:
 
 def _found(place: Place) -> _Found | None:
     """Return the table that is there; None where there is none yet."""
+    forget(place)
     kind = place.filesystem.get_file_info(place.path).type
     if kind == pafs.FileType.File:
         msg = f"A file lies at {place.url}, and a table is a directory. Give the path of a directory, or of none yet."
@@ -171,11 +172,21 @@ class DeltaChange:
                 raise ArgumentError(msg + "Choose another field.")
         self._columns = (schema_text(arrow), partition_by)
 
-    def path(self, name: str) -> str:
-        """Return where a data file is written; its directory is there."""
-        if not self._begun:  # the log comes first: without it, files would be taken for a table of Parquet
+    @property
+    def _spare(self) -> str:
+        """A file in the log that is nobody else's."""
+        return f"{self._place.path}/{LOG}/.{self.id}.tmp"
+
+    def _claim(self) -> None:
+        """Let the log be there before the first file: without it, files would be taken for a table of Parquet."""
+        if not self._begun:
             self._place.filesystem.create_dir(f"{self._place.path}/{LOG}", recursive=True)
             self._begun = True
+            prove_puts(self._place, self._spare)
+
+    def path(self, name: str) -> str:
+        """Return where a data file is written; its directory is there."""
+        self._claim()
         self._files[name] = None
         path = f"{self._place.path}/{name}"
         self._place.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
@@ -200,13 +211,13 @@ class DeltaChange:
         sync_files(place, [f"{place.path}/{name}" for name in kept])
         lines = [self._info(moment), *self._metadata(moment), *self._removed(moment), *({"add": one} for one in added)]
         data = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines).encode() + b"\n"
-        place.filesystem.create_dir(f"{place.path}/{LOG}", recursive=True)
+        self._claim()
         version = 0 if self._found is None else self._found.version + 1
         for number in range(version, version + ATTEMPTS):
-            log = f"{place.path}/{LOG}"
-            self._tried = f"{log}/{number:020d}.json"
-            if put_if_absent(place, self._tried, data, f"{log}/.{self.id}.tmp"):
+            self._tried = f"{place.path}/{LOG}/{number:020d}.json"
+            if put_if_absent(place, self._tried, data, self._spare) or self._is_made():
                 self._ended = True
+                drop_claim(place, self._spare)
                 return
             self._check_conflict(number)
         msg = (
@@ -287,7 +298,7 @@ class DeltaChange:
         raise DataChangedError(msg)
 
     def _is_made(self) -> bool:
-        """Return whether the commit is there, though something went wrong just then: an interrupt, most likely."""
+        """Return whether the commit is there, though something went wrong: an interrupt, or an answer that was lost."""
         try:
             return bool(self._tried) and self.id.encode() in read_texts(self._place.filesystem, [self._tried])[0]
         except (DataError, LogChangedError):
@@ -302,6 +313,7 @@ class DeltaChange:
         for name in self._files:
             with suppress(OSError):
                 filesystem.delete_file(f"{path}/{name}")
+        drop_claim(self._place, self._spare)
         if self._begun and self._found is None:
             for folder in (f"{path}/{LOG}", path):
                 with suppress(OSError):

@@ -92,6 +92,7 @@ def selected(dataset: StoredDataset, snapshot: Snapshot, schema: Unischema, aske
     if len(files) < len(snapshot.files):
         snapshot = replace(snapshot, files=_picked(snapshot.files, files))
     condition = None
+    _check_filters(asked.filters)
     if asked.filters:
         condition = from_tuples(_fitted(asked.filters, snapshot.schema)).bind(snapshot.schema, table=snapshot.table)
     laid = Table(snapshot=snapshot, filesystem=dataset.fs).laid(Question(condition=condition, shuffle=RowGroupShuffle())).units
@@ -187,6 +188,13 @@ def _selected(dataset: StoredDataset, selector: Any) -> IntArray:
     return np.array(sorted(selector.select_row_groups(indexes)), dtype=np.int64)
 
 
+def _check_filters(filters: Any) -> None:
+    """Refuse what is no list of conditions; what is in a list is looked at when it is read."""
+    if filters is not None and (isinstance(filters, (str, bytes)) or not isinstance(filters, Sequence)):
+        msg = f"filters must be a list of tuples (column, operator, value), a list of such lists, or None, and is {filters!r}. "
+        raise ValueError(msg + "Give them: filters=[('id', '<', 5)].")
+
+
 def _fitted(filters: Sequence[Any], schema: pa.Schema) -> list[Any]:
     """Return conditions whose values have the types of their columns, as whole numbers in names of directories have not."""
     match filters:
@@ -195,7 +203,8 @@ def _fitted(filters: Sequence[Any], schema: pa.Schema) -> list[Any]:
             return (name, operator, _value(value, kind))  # type: ignore[return-value] # one of them
         case [str(), *_]:
             return tuple(filters)  # type: ignore[return-value] # the same
-    return [_fitted(one, schema) for one in filters]
+    # What is neither a condition nor a list of them is refused with all that was given, in words of its own.
+    return [_fitted(one, schema) if isinstance(one, (list, tuple)) else one for one in filters]
 
 
 def _value(value: Any, kind: pa.DataType | None) -> Any:

@@ -6,7 +6,7 @@ import os
 import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from operator import length_hint
+from operator import index, length_hint
 from typing import Any, Self
 
 import numpy as np
@@ -380,6 +380,8 @@ class Reader:
         self.dataset = dataset if dataset is not None else _opened(pyarrow_filesystem, dataset_path)
         _check_arguments(num_epochs, predicate, rowgroup_selector, batch_size, shard_by)
         _check_parts(shuffle_row_drop_partitions)
+        _check_transform(transform_spec)
+        drawn = _seed(shard_seed if shard_seed and seed is None else seed)
         if shard_seed:
             warnings.warn(
                 "shard_seed was deprecated and has no effect on which row groups a shard has. Use seed for their order.",
@@ -410,8 +412,7 @@ class Reader:
         self._workers = ThreadPool(10) if reader_pool is None else reader_pool
         self._check_later(selection, view, predicate, shuffle_row_drop_partitions)
         self._lock = threading.Lock()
-        drawn = shard_seed if shard_seed and seed is None else seed
-        self._start = Progress(seed=_seed(drawn))
+        self._start = Progress(seed=drawn)
         self._name = fingerprint(
             selection.snapshot,
             selection.lots,
@@ -723,7 +724,18 @@ def _seed(given: Any) -> int:
     """Return a seed: the one given, or another each time."""
     if given is None:
         return int.from_bytes(os.urandom(7), "little")
-    return int(given) % (1 << 63)
+    try:
+        return index(given) % (1 << 63)
+    except TypeError:
+        msg = f"seed must be a whole number or None, and is {given!r}. Give one; 0 is a seed like others."
+        raise ValueError(msg) from None
+
+
+def _check_transform(given: Any) -> None:
+    """Refuse what is no description of a function; another object that has all of one will do."""
+    if given is not None and not all(hasattr(given, name) for name in ("func", "removed_fields", "edit_fields")):
+        msg = f"transform_spec must be a TransformSpec or None, and is {given!r}. Give one: TransformSpec(the_function)."
+        raise ValueError(msg)
 
 
 def _shard(cur_shard: Any, shard_count: Any) -> tuple[int, int] | None:

@@ -1,0 +1,141 @@
+"""Small batches are made together: by one task for several of them, and texts in one step for all.
+
+To hand a task to a thread and its result back costs some hundred microseconds, more than it takes to make a batch of a few
+dozen texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+from time import perf_counter
+
+import numpy as np
+
+from penstock._engine.bad_rows import Finishing
+from penstock._engine.finish import Chunk
+from penstock._engine.gather import Held, Rows
+from penstock._engine.hand_over import HandOver
+from penstock._engine.meter import DECODE, HAND_OVER
+from penstock.errors import DataError
+
+__all__ = ["SMALL", "Made", "Pace", "finished", "fitting"]
+
+TASK = 0.002
+"""Seconds that a task should take."""
+
+SMALL = 8
+"""Batches of which a task makes more than so many are small: no more than two tasks are begun ahead."""
+
+LONG, SURE = TASK / SMALL, 2
+"""Seconds that a batch takes if it takes long, and how many tasks in a row must say so."""
+
+MOST = 32
+"""Batches that one task makes at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What a task has made of some batches.
+
+    Attributes:
+        chunks: The batches; where one failed, why.
+        seconds: How long it took.
+    """
+
+    chunks: list[Chunk | BaseException]
+    seconds: float
+
+
+def fitting(made: Made, before: int) -> int:
+    """Return how many batches the next tasks should make, after so many before.
+
+    Example:
+        >>> fitting(Made(chunks=[KeyError(), KeyError()], seconds=0.0001), before=2)
+        4
+    """
+    return max(1, min(int(TASK * len(made.chunks) / max(made.seconds, 1e-9)), 2 * before, MOST))
+
+
+class Pace:
+    """Lets tasks follow one another until it is seen that batches take long.
+
+    What takes microseconds is Python, and threads that do it at once take the interpreter from each other after every call
+    of a library: two are slower than one.
+
+    Example:
+        >>> Pace().run(lambda: Made(chunks=[KeyError()], seconds=1.0)).seconds
+        1.0
+    """
+
+    def __init__(self) -> None:
+        """Begin with turns."""
+        self._turn, self._slow = Lock(), 0
+
+    def run(self, task: Callable[[], Made]) -> Made:
+        """Return what a task makes."""
+        if self._slow < SURE:
+            with self._turn:
+                if self._slow < SURE:
+                    made = task()
+                    self._slow = self._slow + 1 if made.seconds > LONG * len(made.chunks) else 0
+                    return made
+        return task()
+
+
+def finished(finishings: Sequence[Finishing], hand_over: HandOver | None, pace: Pace) -> Made:
+    """Return batches as the consumer gets them."""
+
+    def finish() -> Made:
+        begun = perf_counter()
+        chunks = [_outcome(finishing, hand_over) for finishing in _with_texts(finishings)]
+        return Made(chunks=chunks, seconds=perf_counter() - begun)
+
+    return pace.run(finish)
+
+
+def _outcome(finishing: Finishing, hand_over: HandOver | None) -> Chunk | BaseException:
+    try:
+        chunk = finishing.run()
+        if hand_over is None or finishing.question.lazy or finishing.question.size is None:
+            return chunk
+        with finishing.gather.meter.busy(HAND_OVER):
+            return replace(chunk, columns=hand_over.batch(chunk.columns))
+    except BaseException as error:  # noqa: BLE001 - raised when its turn comes
+        return error
+
+
+def _with_texts(finishings: Sequence[Finishing]) -> Sequence[Finishing]:
+    """Return batches with their texts made, all in one step, where there are any."""
+    question, gather = finishings[0].question, finishings[0].gather
+    rows = [finishing.rows for finishing in finishings]
+    if len(rows) == 1 or question.skip is not None or any(type(one) is not Rows for one in rows) or not gather.texts:
+        return finishings
+    pieces = _joined(rows)
+    whole = Rows(pieces=pieces, places=(0,) * len(pieces))
+    try:
+        with gather.meter.busy(DECODE):
+            texts = {column.name: whole.decoded(column, gather) for column in gather.texts}
+    except DataError:
+        return finishings  # the one that it is in will tell it
+    ends = np.cumsum([len(one) for one in rows]).tolist()
+    ready = [
+        # As copies: who keeps one batch must not keep the texts of all.
+        {name: {key: values[end - len(one) : end].copy() for key, values in made.items()} for name, made in texts.items()}
+        for one, end in zip(rows, ends, strict=True)
+    ]
+    return [
+        replace(finishing, rows=replace(one, ready=its)) for finishing, one, its in zip(finishings, rows, ready, strict=True)
+    ]
+
+
+def _joined(rows: Sequence[Rows]) -> tuple[tuple[Held, int, int], ...]:
+    """Return the pieces of several, neighbours as one."""
+    found: list[tuple[Held, int, int]] = []
+    for held, start, stop in (piece for one in rows for piece in one.pieces):
+        if found and found[-1][0] is held and found[-1][2] == start:
+            found[-1] = (held, found[-1][1], stop)
+        else:
+            found.append((held, start, stop))
+    return tuple(found)

@@ -1,0 +1,92 @@
+"""Datasets and loaders that are given to be written: they know whether rows or batches come, and mostly of which columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from penstock import codecs
+from penstock._engine.columns import of_arrow
+from penstock._engine.encode import Columns
+from penstock._engine.loader import Batches, Loader
+from penstock._engine.question import Question
+from penstock._engine.table import Planned, Table
+from penstock._schema_json import KEY, dump
+from penstock.dataset import Dataset
+from penstock.errors import ArgumentError
+from penstock.mix import Mixture
+from penstock.model import Snapshot
+from penstock.schema import Field, Schema
+
+__all__ = ["Given", "given"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Given:
+    """What a dataset hands out.
+
+    Attributes:
+        items: Its rows or batches.
+        batched: Whether they are batches.
+        columns: What they are stored in; None where that follows from the first of them.
+    """
+
+    items: Iterable[Mapping[str, Any]]
+    batched: bool
+    columns: Columns | None
+
+
+def given(data: Any) -> Given | None:
+    """Return what a dataset, a mixture, a loader or an iteration hands out; None for anything else.
+
+    Raises:
+        ArgumentError: If it has no end.
+    """
+    if isinstance(data, Batches):
+        question = data.course._question  # noqa: SLF001 - it has no other way to tell
+        snapshot, batched = None, question.size is not None
+        if isinstance(data.planned, Planned):
+            snapshot = data.planned.plan.snapshot
+        elif not batched:  # a mixture, and its sources may have batches
+            return None
+    elif isinstance(data, (Dataset, Mixture, Loader)):
+        question, table = data._question, data._table  # noqa: SLF001 - the same
+        snapshot = table.snapshot if isinstance(table, Table) else None
+        batched = question.size is not None or (not isinstance(table, Table) and table.batched)
+    else:
+        return None
+    if question.epochs is None:
+        msg = f"write got {data!r} to write, which repeats without end. One with an end was expected. Leave .repeat() out, or "
+        raise ArgumentError(msg + "say how often.")
+    return Given(items=data, batched=batched, columns=None if snapshot is None else _stored(question, snapshot))
+
+
+def _stored(question: Question, snapshot: Snapshot) -> Columns | None:
+    """Return the columns of rows that come as they are stored; None where clauses make others of them."""
+    if question.maps or question.stacks or question.policies or question.row_ids or question.sequence is not None:
+        return None
+    if question.ending == "pad":
+        return None
+    names = snapshot.schema.names if question.columns is None else question.columns
+    arrows, stated = [], []
+    for name in names:
+        field = snapshot.fields.get(name)
+        if field is None:
+            arrows.append(snapshot.schema.field(name))
+            continue
+        field = field.with_codec(_known(field))
+        arrows.append(pa.field(name, (field.codec or codecs.default(field)).storage(field), nullable=field.nullable))
+        stated.append(field)
+    metadata = {KEY: dump(Schema(snapshot.table, stated)).encode()} if stated else None
+    return of_arrow(pa.schema(arrows, metadata=metadata)) if names else None
+
+
+def _known(field: Field) -> codecs.Codec:
+    """Return the codec of a field, where whoever reads the new table knows it by its name; else the default."""
+    codec = field.codec
+    if codec is None or isinstance(codecs.named(codec.name, codec.options()), codecs.Unknown):
+        return codecs.default(field)
+    return codec

@@ -1,0 +1,103 @@
+"""Small batches that are made together are what they would be alone, and fail alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock._engine import groups
+from penstock._engine.groups import Made, fitting
+from penstock.errors import DataError
+from penstock.testing import MemoryFormat
+
+ROWS = 600
+
+
+def table(texts: list[str | None]) -> ps.Dataset:
+    """Return texts, their bytes and lists of their letters, in row groups of forty rows."""
+    columns = {
+        "id": pa.array(range(len(texts))),
+        "text": pa.array(texts, pa.string()),
+        "data": pa.array([None if text is None else text.encode() for text in texts], pa.binary()),
+        "letters": pa.array([None if text is None else list(text) for text in texts], pa.list_(pa.string())),
+    }
+    return MemoryFormat.of(pa.table(columns), row_group_rows=40).open()
+
+
+def told(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Return a batch as Python has it."""
+    letters = [None if some is None else list(some) for some in batch["letters"]]
+    return list(zip(batch["id"].tolist(), batch["text"].tolist(), batch["data"].tolist(), letters, strict=True))
+
+
+def alone(ds: ps.Dataset) -> list[list[tuple[Any, ...]]]:
+    """Return the batches of a dataset, each made by a task of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups, "MOST", 1)
+        return [told(batch) for batch in ds]
+
+
+@given(
+    size=st.integers(1, 50), threads=st.integers(1, 3), ranks=st.integers(1, 3), shuffled=st.booleans(), mapped=st.booleans()
+)
+def test_batches_made_together_are_those_made_alone(
+    size: int, threads: int, ranks: int, *, shuffled: bool, mapped: bool
+) -> None:
+    """Whatever is asked of them, and however many windows and lanes they come from."""
+    ds = table([f"text {number}" * (number % 5) for number in range(ROWS)]).batch(size, last="uneven").using(threads=threads)
+    ds = ds.shuffle(ps.WindowShuffle(rows=150), seed=3) if shuffled else ds
+    ds = ds.shard(ranks - 1, ranks, lanes=2 * ranks)
+    ds = ds.map(lambda batch: {**batch, "text": np.array([text.upper() for text in batch["text"]], object)}) if mapped else ds
+
+    assert [told(batch) for batch in ds] == alone(ds)
+
+
+def test_what_fails_in_one_batch_does_so_when_its_turn_comes() -> None:
+    """Those made before it in the same task are handed out, whether a function or a value is to blame."""
+
+    def picky(batch: dict[str, Any]) -> dict[str, Any]:
+        if 200 in batch["id"]:
+            raise ValueError("two hundred")
+        return batch
+
+    texts: list[str | None] = [f"text {number}" for number in range(ROWS)]
+    texts[200] = None
+    asked = {
+        ValueError: table(["text"] * ROWS).batch(2).map(picky),
+        DataError: table(texts).nulls(ps.RaiseOnNull(), "text").batch(2),
+    }
+    for kind, ds in asked.items():
+        got: list[int] = []
+        with pytest.raises(kind) as caught:
+            got.extend(number for batch in ds.using(threads=1) for number in batch["id"].tolist())
+
+        assert got == list(range(200))
+    assert "row 200, column 'text'" in str(caught.value)
+
+
+def test_rows_that_are_left_out_are_left_out_of_their_batch() -> None:
+    """Also where batches are small enough to be made together."""
+    texts: list[str | None] = [None if number % 50 == 7 else f"text {number}" for number in range(ROWS)]
+    loader = ps.loader(table(texts).nulls(ps.RaiseOnNull(), "text").batch(4).on_bad_row("skip", most=0.1))
+
+    got = [batch["id"].tolist() for batch in loader]
+
+    assert sum(got, []) == [number for number in range(ROWS) if number % 50 != 7]
+    assert [len(ids) for ids in got].count(3) == ROWS // 50
+
+
+@given(count=st.integers(1, 32), seconds=st.floats(0, 10), before=st.integers(1, 32))
+def test_tasks_take_about_as_long_as_they_should(count: int, seconds: float, before: int) -> None:
+    """They grow by steps, make one batch at least, and no more than would take too long."""
+    chunks: list[Any] = [KeyError()] * count
+
+    found = fitting(Made(chunks=chunks, seconds=seconds), before)
+
+    assert 1 <= found <= min(2 * before, groups.MOST)
+    assert found == 1 or found * seconds / count <= groups.TASK * 1.000001

@@ -1,0 +1,212 @@
+"""Every weakness of DeltaTorch 0.0.3 that is known, one test each: what went wrong there does not go wrong here."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from delta_logs import Lake, column, metadata, protocol
+
+import penstock as ps
+from penstock.errors import DataError, EmptyDatasetError
+from penstock.formats.delta import DeltaFormat
+
+torch = pytest.importorskip("torch")
+door = pytest.importorskip("penstock.deltatorch")
+skipping = pytest.importorskip("penstock.deltatorch.skip_batch_deltadataset")
+FieldSpec, create_pytorch_dataloader = door.FieldSpec, door.create_pytorch_dataloader
+
+pytestmark = pytest.mark.torch
+
+ID = [FieldSpec("id")]
+
+
+def written(path: Path, ids: Any, **more: Any) -> str:
+    """Write a table of ids, in files of ten, and return where."""
+    every = list(ids)
+    for at in range(0, len(every), 10):
+        columns = {"id": every[at : at + 10], **{name: values[at : at + 10] for name, values in more.items()}}
+        ps.write(path, data=columns, format=DeltaFormat(), mode="append", partition_by="part" if "part" in more else ())
+    return str(path)
+
+
+def ids(batches: Any) -> list[int]:
+    """Return the ids of all batches."""
+    return [one for batch in batches for one in batch["id"].tolist()]
+
+
+def by_hand(path: Path, *, told: dict[str, Any], fields: list[Any], stats: Any = "rows", **options: str) -> str:
+    """Write a table whose log is written by hand, of one file with ids from 0 to 9 as `stored`, and return where."""
+    lake = Lake(path)
+    lake.commit(0, told, metadata(fields, **options), lake.add("0.parquet", pa.table({"stored": range(10)}), stats=stats))
+    return str(path)
+
+
+def test_a_partition_filter_returned_rows_of_other_partitions(tmp_path: Path) -> None:
+    """It decides which rows come, and the length with them."""
+    path = written(tmp_path / "t", range(60), part=["a", "b", "c"] * 20)
+    loader = create_pytorch_dataloader(path, "id", ID, [("part", "=", "b")])
+
+    assert sorted(ids(loader)) == list(range(1, 60, 3))
+    assert (len(loader), len(loader.dataset)) == (1, 20)
+
+
+@pytest.mark.parametrize("given", [range(1, 41), range(0, 400, 10), [7, 7, 3, -1]], ids=["from 1", "gaps", "twice"])
+def test_ids_that_do_not_count_from_0_lost_rows(tmp_path: Path, given: Any) -> None:
+    """Rows are dealt by what files hold, and ids mean nothing."""
+    path = written(tmp_path / "t", given)
+
+    assert Counter(ids(create_pytorch_dataloader(path, "id", ID))) == Counter(given)
+
+
+def test_tables_that_enable_deletion_vectors_were_refused(tmp_path: Path) -> None:
+    """They are read, also where no row was deleted yet."""
+    told = protocol("deletionVectors")
+    path = by_hand(tmp_path / "t", told=told, fields=[column("stored", "long")], delta__enableDeletionVectors="true")
+
+    assert sorted(one for batch in create_pytorch_dataloader(path) for one in batch["stored"].tolist()) == list(range(10))
+
+
+def test_mapped_columns_were_nulls_without_a_word(tmp_path: Path) -> None:
+    """A column is found by its name in files, whatever the table calls it; the protocol is that of reader version 2."""
+    fields = [column("id", "long", number=1, called="stored")]
+    path = by_hand(tmp_path / "t", told=protocol(reader=2), fields=fields, delta__columnMapping__mode="name")
+
+    assert sorted(ids(create_pytorch_dataloader(path, "id", ID))) == list(range(10))
+
+
+def test_newer_deltalake_broke_it(tmp_path: Path) -> None:
+    """No deltalake is needed, whichever is installed."""
+    path = written(tmp_path / "t", range(25))
+    script = (
+        "import sys; sys.modules['deltalake'] = None\n"
+        "from penstock.deltatorch import FieldSpec, create_pytorch_dataloader\n"
+        "print(sum(len(batch['id']) for batch in create_pytorch_dataloader(sys.argv[1], 'id', [FieldSpec('id')])))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script, path], env=environment, capture_output=True, text=True, check=False)
+
+    assert done.stdout == "25\n", done.stderr
+
+
+def test_files_without_statistics_had_no_length(tmp_path: Path) -> None:
+    """Rows that the log does not count are counted from footers."""
+    path = by_hand(tmp_path / "t", told=protocol(), fields=[column("stored", "long")], stats=None)
+    loader = create_pytorch_dataloader(path, batch_size=4)
+
+    assert (len(loader), len(loader.dataset), len(list(loader))) == (3, 10, 3)
+
+
+def test_shuffling_was_of_one_record_batch_and_without_a_seed(tmp_path: Path) -> None:
+    """Rows of all files mix, epochs differ, seeds repeat, Python's own numbers are left alone, and an epoch is resumed."""
+    path = written(tmp_path / "t", range(100))
+    random.seed(5)
+    before = random.getstate()
+    first, again = (create_pytorch_dataloader(path, "id", ID, shuffle=True, seed=3, batch_size=10) for _ in range(2))
+    epochs = [ids(first), ids(first)]
+    begun = iter(again)
+    seen = ids(next(begun) for _ in range(3))
+    late = create_pytorch_dataloader(path, "id", ID, shuffle=True, seed=3, batch_size=10)
+    late.load_state_dict(json.loads(json.dumps(again.state_dict())))
+
+    assert random.getstate() == before
+    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(100))
+    assert epochs[0] != epochs[1]
+    assert len({one // 10 for one in epochs[0][:20]}) > 4
+    assert seen + ids(late) == epochs[0]
+
+
+def test_every_worker_read_every_file(tmp_path: Path) -> None:
+    """A file is read once an epoch by one rank, or by two where their shares meet, however many threads there are."""
+    path = written(tmp_path / "t", range(99, -1, -1))  # sorted by nothing that a filter on ids could use
+    loaders = [
+        create_pytorch_dataloader(path, "id", ID, use_fixed_rank=True, rank=rank, num_ranks=2, num_workers=4, batch_size=5)
+        for rank in range(2)
+    ]
+    found = [ids(loader) for loader in loaders]
+    units = [loader.engine.stats().units_read for loader in loaders]
+
+    assert sorted(sum(found, [])) == list(range(100))
+    assert units == [5, 5]
+
+
+@pytest.mark.parametrize("rows", [4, 5, 10, 13])
+def test_the_last_rank_got_fewer_rows_and_many_workers_odd_ones(tmp_path: Path, rows: int) -> None:
+    """Steps are equal, and no row is missing, with more workers than rows too; more ranks than rows are told."""
+    path = written(tmp_path / "t", range(rows))
+    loaders = [
+        create_pytorch_dataloader(path, "id", ID, use_fixed_rank=True, rank=rank, num_ranks=4, num_workers=8, batch_size=2)
+        for rank in range(4)
+    ]
+    found = [list(loader) for loader in loaders]
+
+    assert {len(batches) for batches in found} == {len(loader) for loader in loaders}
+    assert len({len(batches) for batches in found}) == 1
+    assert {one for batches in found for one in ids(batches)} == set(range(rows))
+    with pytest.raises(EmptyDatasetError, match=f"has {rows} rows to hand out, fewer than its 40 ranks"):
+        list(create_pytorch_dataloader(path, "id", ID, use_fixed_rank=True, rank=0, num_ranks=40))
+
+
+def test_a_single_process_was_rank_1_of_1(tmp_path: Path) -> None:
+    """It is rank 0, and reads all."""
+    dataset = door.IDBasedDeltaDataset(written(tmp_path / "t", range(7)), "id", ID)
+
+    assert (dataset.rank, dataset.num_ranks) == (0, 1)
+    assert sorted(row["id"] for row in dataset) == list(range(7))
+
+
+def test_a_target_name_left_the_source_in_the_sample(tmp_path: Path) -> None:
+    """Only the target comes, of loaders and of datasets."""
+    path = written(tmp_path / "t", range(4), raw=[b"ab"] * 4)
+    fields = [FieldSpec("raw", decode_numpy_and_apply_shape=(2,), target_name="pixels")]
+
+    assert list(next(iter(create_pytorch_dataloader(path, "id", fields)))) == ["pixels"]
+    assert list(next(iter(door.IDBasedDeltaDataset(path, "id", fields)))) == ["pixels"]
+
+
+def test_only_bytes_of_two_dimensions_were_arrays_and_nothing_was_said_of_nulls_structs_and_text(tmp_path: Path) -> None:
+    """Arrays have any type and shape, text is a list, structs are dicts, and a null is an error with a remedy."""
+    path = tmp_path / "t"
+    cells = np.arange(6, dtype=np.int16)
+    columns = {"a": [cells.tobytes()] * 2, "t": ["x", "y"], "s": [{"u": 1, "v": "p"}, {"u": 2, "v": "q"}], "n": [None, 1]}
+    ps.write(path, data=pa.table(columns), format=DeltaFormat())
+    array = FieldSpec("a", decode_numpy_and_apply_shape=(1, 2, 3), dtype=np.int16)
+    nested = FieldSpec("s", transform=lambda value: value["u"])
+    batch = next(iter(create_pytorch_dataloader(str(path), None, [array, FieldSpec("t"), nested])))
+    whole = next(iter(create_pytorch_dataloader(str(path), None, [FieldSpec("s")])))
+
+    assert torch.equal(batch["a"], torch.from_numpy(np.stack([cells.reshape(1, 2, 3)] * 2)))
+    assert (batch["t"], batch["s"].tolist()) == (["x", "y"], [1, 2])
+    assert (whole["s"]["u"].tolist(), whole["s"]["v"]) == ([1, 2], ["p", "q"])
+    with pytest.raises(DataError, match="Column 'n' has a null, of which no batch can be made"):
+        next(iter(create_pytorch_dataloader(str(path), None, [FieldSpec("n")])))
+
+
+def test_the_dataset_that_skips_took_its_arguments_for_others(tmp_path: Path) -> None:
+    """It reads, and its ranks are those that were given."""
+    dataset = skipping.SkipReadDeltaDataset(written(tmp_path / "t", range(9)), ID, True, 1, 3)  # noqa: FBT003 - as it was called
+
+    assert (dataset.rank, dataset.num_ranks, len(dataset), len(list(dataset))) == (1, 3, 3, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", [None, "fork"])
+def test_each_worker_opened_the_newest_version(tmp_path: Path, context: str | None) -> None:
+    """The version is that of the loader, in workers that start later too."""
+    path = written(tmp_path / "t", range(40))
+    loader = create_pytorch_dataloader(path, "id", ID, multiprocessing_context=context)
+    begun = iter(loader)
+    seen = ids([next(begun)])
+    ps.write(path, data={"id": [1000]}, format=DeltaFormat(), mode="overwrite")
+
+    assert sorted(seen + ids(begun)) == list(range(40))
+    assert sorted(ids(loader)) == list(range(40))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +151,23 @@ def test_places_are_forgotten_where_there_are_too_many(tmp_path: Path, monkeypat
     loader = ps.loader(table(tmp_path / "t").select("id", "x").shuffle(seed=1).batch(7, last="uneven"))
     for _ in range(2):
         assert sorted(int(x[0]) for batch in loader for x in batch["x"]) == list(range(60))
+
+
+def test_a_file_that_is_being_closed_is_nobodys_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other threads, which know it by weak references, open it anew and do not get one that is closed under their hands."""
+    (tmp_path / "file").write_bytes(b"abc")
+    files: weakref.WeakValueDictionary[str, LocalFile] = weakref.WeakValueDictionary()
+    seen: list[LocalFile | None] = []
+    close = os.close
+
+    def closed(descriptor: int) -> None:
+        seen.append(files.get("file"))
+        close(descriptor)
+
+    monkeypatch.setattr(os, "close", closed)
+    files["file"] = file = LocalFile(str(tmp_path / "file"))
+    assert file.peek(0, 3) == b"abc"
+
+    del file
+
+    assert seen == [None]

@@ -69,9 +69,9 @@ class Pace:
         1.0
     """
 
-    def __init__(self) -> None:
-        """Begin with turns."""
-        self._turn, self._slow = Lock(), 0
+    def __init__(self, *, turns: bool = True) -> None:
+        """Store whether to begin with turns."""
+        self._turn, self._slow = Lock(), 0 if turns else SURE
 
     def run(self, task: Callable[[], Made]) -> Made:
         """Return what a task makes."""

@@ -7,6 +7,7 @@ before it has gone cold. The operating system keeps what it has read; asked for 
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -41,15 +42,12 @@ class LocalFile:
         """
         self.path = path
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)) if descriptor is None else descriptor
+        # And not by __del__: while that runs, Python lets other threads have the file by their weak references to it.
+        weakref.finalize(self, os.close, self._descriptor).atexit = False
 
     def fileno(self) -> int:
         """Return the descriptor, which stays open as long as this lives."""
         return self._descriptor
-
-    def __del__(self) -> None:
-        """Close it."""
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
 
     @property
     def size(self) -> int:

@@ -50,7 +50,8 @@ class Stream:
         self._hand_over, self._meter = hand_over, gather.meter
         self._queue: deque[Future[Any] | Made] = deque()
         self._made: deque[Chunk | BaseException] = deque()
-        self._together, self._pace = 1, Pace()
+        self._together = 1
+        self._pace = Pace(turns=all(column.codec is None for column in gather.loose))  # what a codec decodes takes long
         self._leg: Leg | None = None
         self._feed: Feed | None = None
         self._step = self._at = 0

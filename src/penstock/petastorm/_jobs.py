@@ -16,6 +16,9 @@ from penstock._engine.decode import CellError
 from penstock._engine.lot_reader import Loaded, LotReader, Values
 from penstock._engine.lots import Lots, Step
 from penstock._engine.read import Unit
+from penstock._engine.stored import StoredBlobs
+from penstock.blobs import Blobs
+from penstock.codecs import Npy
 from penstock.model import BoolArray
 from penstock.petastorm._carry import packed, unpacked
 from penstock.petastorm._values import batch_column, categorical, cells_of, one_array, stacked, text_array, whole_again
@@ -34,8 +37,8 @@ LEAST = 16
 EXACT = 1 << 53
 """Whole numbers up to this are the same as floats."""
 
-SOME = 64
-"""What counts for a size that differs from row to row."""
+SWELLS = 8
+"""How many times as large an image is in memory as it is stored, about, where its size differs from row to row."""
 
 WHOLE = "\0rows"
 """The name under which rows cross that are no dicts."""
@@ -195,7 +198,7 @@ class RowJob(_LotJob):
 
     def _row_bytes(self, read: Loaded) -> int:
         """Return what a row takes, about."""
-        return max(_array_bytes(self._reader), read.nbytes // max(1, read.count))
+        return max(_array_bytes(self._reader, read), read.nbytes // max(1, read.count))
 
     def make(self, read: Loaded, piece: slice) -> Rows | Made:
         """Return rows."""
@@ -273,10 +276,19 @@ class RowJob(_LotJob):
         return Rows(row_type(self._name, self._names), [columns[name] for name in self._names], count)
 
 
-def _array_bytes(reader: LotReader) -> int:
-    """Return what the arrays of a row take, by their shapes, in which a size that differs counts for some."""
-    fields = [column.field for column in reader.columns.values() if column.field is not None and column.codec is not None]
-    return sum(field.dtype.itemsize * prod(side or SOME for side in field.shape) for field in fields)
+def _array_bytes(reader: LotReader, read: Loaded) -> int:
+    """Return what the arrays of a row take: by their shapes, or by what is stored where sizes differ."""
+    found = 0
+    for column in reader.columns.values():
+        field, cells = column.field, read.columns.get(column.name)
+        if field is None or column.codec is None:
+            continue
+        if None not in field.shape:
+            found += field.dtype.itemsize * prod(side or 0 for side in field.shape)
+        elif isinstance(cells, Blobs | StoredBlobs):
+            stored = int((cells.stop - cells.start).sum()) // max(1, read.count)
+            found += stored if isinstance(column.codec, Npy) else SWELLS * stored
+    return found
 
 
 def _same(row: dict[str, Any]) -> dict[str, Any]:
@@ -371,7 +383,7 @@ class BatchJob(_LotJob):
 
     def weigh(self, read: Loaded) -> tuple[int, int]:
         """Return what rows take as they are stored; as arrays they take about as much."""
-        return read.nbytes, max(read.nbytes, _array_bytes(self._reader) * read.count)
+        return read.nbytes, max(read.nbytes, _array_bytes(self._reader, read) * read.count)
 
     def make(self, read: Loaded, piece: slice) -> Made:  # noqa: ARG002 - there is one
         """Return the batch of a row group; none where the function of the user has left no rows."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,15 @@ import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
+PETASTORM = (
+    "petastorm==0.13.1",
+    "pyarrow==14.0.2",
+    "numpy<2",
+    "pandas<3",
+    "pyspark==3.5.9",
+    "opencv-python-headless==4.11.0.86",
+    "setuptools<70",
+)
 
 settings.register_profile("fast", max_examples=30, deadline=None, derandomize=False, print_blob=True)
 settings.register_profile("long", settings.get_profile("fast"), max_examples=1000)
@@ -48,3 +59,21 @@ def corpus() -> Callable[[str], Path]:
         return found
 
     return find
+
+
+@pytest.fixture(scope="session")
+def petastorm_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an interpreter that has Petastorm 0.13.1, which cannot live beside today's pyarrow.
+
+    It is that of the folder which `benchmarks/peers/install.sh` made, where PENSTOCK_PEERS names one; else it is installed.
+    """
+    peers = os.environ.get("PENSTOCK_PEERS")
+    if peers is not None:
+        return Path(peers) / "petastorm" / "bin" / "python"
+    place = tmp_path_factory.mktemp("petastorm")
+    python = place / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", place], check=True)
+    done = subprocess.run([python, "-m", "pip", "install", "--quiet", *PETASTORM], check=False, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"Petastorm cannot be installed: {done.stderr.strip().splitlines()[-1:]}")
+    return python

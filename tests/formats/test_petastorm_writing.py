@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import keyword
-import os
 import subprocess
 from decimal import Decimal
 from pathlib import Path
@@ -309,17 +308,14 @@ np.savez(sys.argv[1] + ".npz", rows=np.array(rows, dtype=object))
 
 
 @pytest.mark.peer
-def test_petastorm_itself_reads_what_we_write(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_petastorm_itself_reads_what_we_write(tmp_path: Path, petastorm_python: Path) -> None:
     """Petastorm 0.13.1 with Spark's types, in an environment of its own, gives every value that was written."""
     pytest.importorskip("cv2")
-    peers = os.environ.get("PENSTOCK_PEERS")
-    if peers is None:
-        pytest.skip("Run benchmarks/peers/install.sh TARGET and set PENSTOCK_PEERS to the target to compare with Petastorm.")
-    python = Path(peers) / "petastorm" / "bin" / "python"
     rows = {row["int64_"]: row for row in sample_rows()}
     ps.write(tmp_path / "t", SAMPLE, rows.values(), partition_by="split", row_group_rows=2, format=PetastormFormat())
 
-    done = subprocess.run([python, "-c", READER, tmp_path / "t"], check=False, capture_output=True, text=True)
+    done = subprocess.run([petastorm_python, "-c", READER, tmp_path / "t"], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = np.load(tmp_path / "t.npz", allow_pickle=True)["rows"].tolist()
     wrong = {int(row["int64_"]): differences(row, rows[int(row["int64_"])]) for row in found}

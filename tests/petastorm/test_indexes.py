@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -203,11 +202,9 @@ print(rows(SingleIndexSelector("named", ["Field is Not Null"])))
 
 
 @pytest.mark.peer
-def test_petastorm_itself_selects_by_indexes_that_we_write(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_petastorm_itself_selects_by_indexes_that_we_write(tmp_path: Path, petastorm_python: Path) -> None:
     """Petastorm 0.13.1 reads our indexes of numbers, text and bytes, and chooses the same row groups."""
-    peers = os.environ.get("PENSTOCK_PEERS")
-    if peers is None:
-        pytest.skip("Run benchmarks/peers/install.sh TARGET and set PENSTOCK_PEERS to the target to compare with Petastorm.")
     fields = [
         ps.Field("id", np.int64),
         ps.Field("name", str, nullable=True),
@@ -220,8 +217,7 @@ def test_petastorm_itself_selects_by_indexes_that_we_write(tmp_path: Path) -> No
     indexers: list[RowGroupIndexerBase] = [SingleFieldIndexer(name, name) for name in ("id", "name", "raw", "half")]
     build_rowgroup_index(url, None, [*indexers, FieldNotNullIndexer("named", "name")])
 
-    python = Path(peers) / "petastorm" / "bin" / "python"
-    done = subprocess.run([python, "-c", SELECTING, url], check=False, capture_output=True, text=True)
+    done = subprocess.run([petastorm_python, "-c", SELECTING, url], check=False, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
     found = [line for line in done.stdout.splitlines() if line.startswith("[")]

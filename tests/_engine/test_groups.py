@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -101,3 +102,16 @@ def test_tasks_take_about_as_long_as_they_should(count: int, seconds: float, bef
 
     assert 1 <= found <= min(2 * before, groups.MOST)
     assert found == 1 or found * seconds / count <= groups.TASK * 1.000001
+
+
+def test_functions_may_wait_for_each_other() -> None:
+    """Batches are made on as many threads as asked for, from the first on, if a function takes long."""
+    both = threading.Barrier(2)
+
+    def meeting(batch: dict[str, Any]) -> dict[str, Any]:
+        both.wait(timeout=60)
+        return batch
+
+    ds = table(["text"] * 80).batch(10).map(meeting).using(threads=2)
+
+    assert [batch["id"][0] for batch in ds] == list(range(0, 80, 10))

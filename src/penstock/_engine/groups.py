@@ -28,6 +28,9 @@ TASK = 0.002
 SMALL = 8
 """Batches of which a task makes more than so many are small: no more than two tasks are begun ahead."""
 
+PATIENCE = 10 * TASK
+"""Seconds that a task waits for its turn."""
+
 LONG, SURE = TASK / SMALL, 2
 """Seconds that a batch takes if it takes long, and how many tasks in a row must say so."""
 
@@ -75,13 +78,15 @@ class Pace:
 
     def run(self, task: Callable[[], Made]) -> Made:
         """Return what a task makes."""
-        if self._slow < SURE:
-            with self._turn:
-                if self._slow < SURE:
-                    made = task()
-                    self._slow = self._slow + 1 if made.seconds > LONG * len(made.chunks) else 0
-                    return made
-        return task()
+        # Who waits longer than small batches ever take goes on beside those that take long, and may even wait for this one.
+        if self._slow >= SURE or not self._turn.acquire(timeout=PATIENCE):
+            return task()
+        try:
+            made = task()
+            self._slow = self._slow + 1 if made.seconds > LONG * len(made.chunks) else 0
+            return made
+        finally:
+            self._turn.release()
 
 
 def finished(finishings: Sequence[Finishing], hand_over: HandOver | None, pace: Pace) -> Made:

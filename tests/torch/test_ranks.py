@@ -126,7 +126,7 @@ def test_a_file_that_rank_0_cannot_read_is_an_error_everywhere(ranks: Ranks, tab
     found = ranks.failed("vanished", 3, table=str(table), window=30, size=4, file=str(table / "1.parquet"))
 
     assert len(set(found)) == 1
-    assert found[0].startswith("DataError: ")
+    assert found[0].startswith("DataChangedError: ")
     assert "1.parquet" in found[0]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
@@ -107,7 +107,8 @@ def decode(array: pa.Array | pa.ChunkedArray, column: Column, slabs: Slabs | Non
         {'x': array([1.5, 0. ]), 'x_valid': array([ True, False])}
     """
     if isinstance(column.nulls, DefaultNulls) and isinstance(array, pa.Array) and array.type in TEXTS and not array.null_count:
-        return {column.name: array.to_numpy(zero_copy_only=False)}
+        with suppress(pa.ArrowException):  # bytes that are no text, which is told below
+            return {column.name: array.to_numpy(zero_copy_only=False)}
     way = replace(_Way.of(column, array.type), slabs=slabs)
     chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
     try:

@@ -194,6 +194,21 @@ def test_compressed_cells_are_found_in_their_pages(tmp_path: Path) -> None:
         assert [one is None for one in found] == [nulls] * 6
 
 
+@pytest.mark.parametrize("rows", [[1, 3], [0, 7], [2, 3, 6], [5, 1, 0]])
+def test_pages_that_did_not_shrink_keep_their_cells(tmp_path: Path, rows: list[int]) -> None:
+    """A page of the second kind may lie uncompressed among compressed ones; each is read into the memory of the one before."""
+    random = np.random.default_rng(0)
+    cells = [random.bytes(2000) if number % 4 else bytes(2000) for number in range(32)]
+    layout = {"compression": "snappy", "data_page_version": "2.0", "data_page_size": 1, "write_batch_size": 1}
+    pq.write_table(pa.table({"x": cells}), tmp_path / "a.parquet", use_dictionary=False, write_page_index=True, **layout)
+
+    with costing(ALWAYS), counted(plain_cells.PlainCells, "cells") as found:
+        check(ps.open(tmp_path / "a.parquet"), rows)
+
+    assert len(found) == 1 + len(rows)
+    assert None not in found
+
+
 def test_leaves_of_nested_columns_have_pages_of_their_own(tmp_path: Path) -> None:
     """Each leaf is read where it lies, and they are put together again."""
     rows = [{"a": number, "b": [{"c": f"{number}-{at}", "d": at} for at in range(number % 5)]} for number in range(400)]

@@ -114,7 +114,7 @@ class PlainCells:
             for number, at in zip(numbers.tolist(), range(len(numbers)), strict=True):
                 if number not in self._known:
                     image = self._image(number, page(at))
-                    if self._codec is not None:
+                    if self._known[number].size >= 0:  # else it is the page itself, whose memory the next one takes
                         fresh[number] = image
             if self._codec is not None:
                 return self._copied(numbers, page, fresh, rows, slabs)

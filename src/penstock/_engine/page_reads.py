@@ -163,8 +163,8 @@ class Plain:
         """Store which pages and rows they are of."""
         self._file, self._cells, self._numbers, self._rows, self._otherwise = file, cells, numbers, rows, otherwise
         self.size = otherwise.size
-        # Pages of this machine are read one by one to the same memory, and need not be there all at once.
-        self.spans = () if isinstance(file.source, LocalFile) else otherwise.spans
+        # What is copied out of pages of this machine is so one by one, and they need not be there all at once.
+        self.spans = () if cells.compressed and isinstance(file.source, LocalFile) else otherwise.spans
 
     def found(self, data: Sequence[memoryview], slabs: Slabs) -> Found:
         """Return the cells asked for, given the bytes of all spans.

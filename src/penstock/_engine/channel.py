@@ -20,8 +20,12 @@ HEAD = Struct("<QQ")
 MOST_FILES = 128
 """Files of one message; systems allow some more."""
 
-AT_ONCE = 1 << 16
+AT_ONCE = 1 << 14
 """Bytes that are asked for at once; most messages are shorter."""
+
+_NUMBER = Struct("i")
+_ROOM_FOR_FILES = socket.CMSG_SPACE(MOST_FILES * _NUMBER.size) if hasattr(socket, "CMSG_SPACE") else 0
+_AS_TEXT = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
 
 
 class Message(NamedTuple):
@@ -58,7 +62,7 @@ class Channel:
         self._poll = select.poll()
         self._poll.register(end, select.POLLIN)
         self._sending = threading.RLock()
-        self._read = bytearray()
+        self._read = b""
         self._files: deque[int] = deque()
 
     def send(self, told: Mapping[str, Any], more: bytes = b"", files: Sequence[int] = ()) -> None:
@@ -67,7 +71,7 @@ class Channel:
         Raises:
             OSError: If there is nobody to get it.
         """
-        text = json.dumps(told).encode()
+        text = _AS_TEXT(told).encode()
         head = HEAD.pack(len(text), len(more))
         with self._sending:
             if files:
@@ -105,15 +109,15 @@ class Channel:
         """Return the next so many bytes; None where the other end has gone."""
         while len(self._read) < count:
             try:
-                got, files, _, _ = socket.recv_fds(self._socket, max(AT_ONCE, count - len(self._read)), MOST_FILES)
+                got, others, _, _ = self._socket.recvmsg(max(AT_ONCE, count - len(self._read)), _ROOM_FOR_FILES)
             except ConnectionError:
                 return None
-            for file in files:
-                os.set_inheritable(file, False)  # noqa: FBT003 - its only form
-                self._files.append(file)
+            for _, _, numbers in others:
+                for (file,) in _NUMBER.iter_unpack(numbers[: len(numbers) // _NUMBER.size * _NUMBER.size]):
+                    os.set_inheritable(file, False)  # noqa: FBT003 - its only form
+                    self._files.append(file)
             if not got:
                 return None
-            self._read += got
-        found = bytes(self._read[:count])
-        del self._read[:count]
+            self._read = self._read + got if self._read else got
+        found, self._read = self._read[:count], self._read[count:]
         return found

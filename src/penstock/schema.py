@@ -112,6 +112,9 @@ class CellCodec(Codec):
     compressed: ClassVar[bool] = False
     """Whether cells are compressed already, so that the writer need not try to compress them again."""
 
+    copied: ClassVar[bool] = False
+    """Whether to decode a cell is little more than to copy it, so that small cells need not wait until they are needed."""
+
     @abstractmethod
     def encode(self, field: Field, cell: Any) -> bytes:
         """Return a cell, which fits the field and is not None, as bytes."""

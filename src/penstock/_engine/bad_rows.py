@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from penstock._engine.batch import Draw
-from penstock._engine.finish import Chunk, filled_up, put_together, thinned
+from penstock._engine.finish import Chunk, filled_up, mapped, put_together, thinned
 from penstock._engine.gather import PASSED, Gather, Held, Rows
 from penstock._engine.gather_sequences import HeldSequences
 from penstock._engine.held import joined
@@ -111,13 +111,13 @@ class Finishing:
         )
         if question.skip is not None:
             made.pop(AT, None)
-            ids = _codes(some)[:, 0] if question.lazy or question.size is None else None
-            chunk = replace(chunk, kept=kept if lost else None, ids=ids)
-        plain = question.lazy or question.size is None or (not question.maps and question.ending != "pad")
-        if plain:
-            return chunk
-        with gather.meter.busy(MAP):
-            return chunk.mapped(question, (draw.valid if draw else count) - (lost if question.ending == "pad" else 0))
+            chunk.ids = _codes(some)[:, 0] if question.lazy or question.size is None else None
+            chunk.kept = kept if lost else None
+        if not (question.lazy or question.size is None or (not question.maps and question.ending != "pad")):
+            valid = (draw.valid if draw else count) - (lost if question.ending == "pad" else 0)
+            with gather.meter.busy(MAP):
+                chunk.columns = mapped(question, made, places, self.leg.position.epoch, (count, valid))
+        return chunk
 
     def _empty(self) -> Chunk:
         nothing: IntArray = np.zeros(0, dtype=np.int64)

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from penstock._engine.crossing import Memory, Parcel, Told, arrow_in, blobs_in, numbers_in
 from penstock._engine.decode import Column
 from penstock._engine.finish import NOWHERE, filled_up, mapped, mapped_row, stacked
@@ -84,8 +82,7 @@ class Bench:
         with self._meter.busy(MAP):
             if recipe.question.size is None:
                 return self._by_row(found, places, told, parcel)
-            valid = np.arange(told["size"]) < told["valid"]
-            batch = mapped(recipe.question, found, places, told["epoch"], valid)
+            batch = mapped(recipe.question, found, places, told["epoch"], (told["size"], told["valid"]))
         return {"columns": pack_columns(batch, parcel, recipe.question)}, parcel, None
 
     @property

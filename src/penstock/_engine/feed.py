@@ -70,7 +70,7 @@ class Feed:
         places: list[int] = []
         for slot, count in self._leg.hand.turns(start, stop):
             self._lanes[slot].take(count, pieces, places)
-        for piece in self._leg.epoch.pieces(fill):
+        for piece in self._leg.epoch.pieces(fill) if fill else ():
             pieces.append((self._gather.fetch(self._leg.epoch.window(piece.lane, piece.window)), piece.start, piece.stop))
             places.append(piece.place)
         return self._gather.rows_type(pieces=tuple(pieces), places=tuple(places))

@@ -14,17 +14,20 @@ from penstock._engine.leg import Leg
 from penstock._engine.question import Question
 from penstock._engine.sift import Trouble
 from penstock._engine.transform import Batch, apply_map, apply_stack, apply_to_row
-from penstock.model import BoolArray, IntArray
+from penstock.model import IntArray
 from penstock.policies import Offsets
 
 __all__ = ["NOWHERE", "Chunk", "arranged", "filled_up", "mapped", "mapped_row", "put_together", "stacked", "thinned"]
 
 NOWHERE: IntArray = np.zeros(0, dtype=np.int64)
+NONE: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Chunk:
     """Rows put together: what the steps `start..stop` of a leg give.
+
+    It is not frozen, since there is one for every batch, however small, and that would take longer than all else here.
 
     Attributes:
         leg: The leg.
@@ -75,8 +78,7 @@ class Chunk:
 
     def mapped(self, question: Question, valid: int) -> Chunk:
         """Return a batch as the consumer gets it: padding marked, maps run."""
-        marks = np.arange(self.count) < valid
-        return replace(self, columns=mapped(question, self.columns, self.places, self.leg.position.epoch, marks))
+        return replace(self, columns=mapped(question, self.columns, self.places, self.leg.position.epoch, (self.count, valid)))
 
     def row(self, question: Question, at: int) -> dict[str, Any]:
         """Return one row as the consumer gets it."""
@@ -126,18 +128,32 @@ def stacked(question: Question, found: Batch) -> Batch:
     return found
 
 
-def mapped(question: Question, columns: Batch, places: IntArray, epoch: int, valid: BoolArray) -> Batch:
-    """Return a batch as the consumer gets it: padding marked, maps run."""
-    marks = {"_valid": valid} if question.ending == "pad" else {}
-    batch = {name: _own(values) for name, values in columns.items()} if question.maps else columns
-    batch = {**batch, **marks}
-    flat = [column.name for column in question.policies if isinstance(column.ragged, Offsets)]
-    free = frozenset(flat) | {f"{name}{suffix}" for name in flat for suffix in ("_offsets", "_valid")}
+def mapped(question: Question, columns: Batch, places: IntArray, epoch: int, rows: tuple[int, int]) -> Batch:
+    """Return a batch as the consumer gets it: padding marked, maps run.
+
+    Args:
+        question: What is asked.
+        columns: The rows.
+        places: Where each row stands in the epoch's sequence.
+        epoch: Which epoch they are of.
+        rows: How many there are, and how many of them are no padding.
+    """
+    marks = {"_valid": np.arange(rows[0]) < rows[1]} if question.ending == "pad" else {}
+    batch = {name: _own(values) for name, values in columns.items()} if question.maps else dict(columns)
+    batch.update(marks)
+    free = _free(question)
     for number, step in enumerate(question.maps):
         key = (question.seed, epoch, number)
-        made = apply_map(step, batch, places, key, resize=question.size == "row_group", free=free)
-        batch = {**made, **{name: mark for name, mark in marks.items() if name not in made}}
+        batch = apply_map(step, batch, places, key, resize=question.size == "row_group", free=free)
+        for name, mark in marks.items():
+            batch.setdefault(name, mark)
     return batch
+
+
+def _free(question: Question) -> frozenset[str]:
+    """Return columns that do not have one entry per row."""
+    flat = [column.name for column in question.policies if isinstance(column.ragged, Offsets)] if question.policies else ()
+    return frozenset(flat) | {f"{name}{suffix}" for name in flat for suffix in ("_offsets", "_valid")} if flat else NONE
 
 
 def mapped_row(question: Question, columns: Batch, places: IntArray, epoch: int, at: int) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import prod
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,7 @@ from penstock._engine.budget import MEMORY_LIMIT, Budget
 from penstock._engine.decode import TEXTS, CellError, Column, decode
 from penstock._engine.execute import Pool, Urgency
 from penstock._engine.held import Cells, Filling, Held, UnitRows, brought_in_order, cells_of, joined, one_after_another
-from penstock._engine.loose import PASSED, ROW_IDS, decoded, in_order, is_fixed, plain, stored
+from penstock._engine.loose import PASSED, ROW_IDS, cell_bytes, decoded, in_order, is_fixed, plain, stored
 from penstock._engine.meter import DECODE, GATHER, READ, Meter
 from penstock._engine.pending import Pending
 from penstock._engine.read import Part, Reader, Unit
@@ -82,13 +81,17 @@ class Rows:
 
     def __len__(self) -> int:
         """Return the number of rows."""
+        if len(self.pieces) == 1:
+            return self.pieces[0][2] - self.pieces[0][1]
         return sum(stop - start for _, start, stop in self.pieces)
 
     @property
     def sequence(self) -> IntArray:
         """Where each row stands in the epoch's sequence."""
+        if len(self.pieces) == 1:
+            return np.arange(self.places[0], self.places[0] + len(self))
         parts = [np.arange(at, at + stop - start) for at, (_, start, stop) in zip(self.places, self.pieces, strict=True)]
-        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+        return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
     def put_together(self, gather: Gather) -> Batch:
         """Return the rows as columns, those that were left as stored decoded now.
@@ -161,9 +164,11 @@ class Gather:
         self._reader, self._plan, self._wanted, self._pool = reader, plan, wanted, pool
         schema = plan.snapshot.schema
         self._fixed = [column for column in wanted.columns if is_fixed(column, schema.field(column.name).type)]
+        if wanted.skip:  # which of a codec's cells are bad is found out batch by batch
+            self._fixed = [column for column in self._fixed if column.codec is None]
         self._loose = [column for column in wanted.columns if column not in self._fixed]
         self._columns = tuple(column.name for column in wanted.columns)
-        self._least = sum(dtypes.least_bytes(schema.field(column.name).type) for column in self._fixed)
+        self._least = sum(cell_bytes(one) or dtypes.least_bytes(schema.field(one.name).type) for one in self._fixed)
         self._blobs = tuple(column.name for column in self._loose if column.codec is not None)
         self.texts = tuple(one for one in self._loose if one.codec is None and schema.field(one.name).type in TEXTS)
         self._plain = tuple(one.name for one in self._loose if one.codec is None)
@@ -191,8 +196,7 @@ class Gather:
     @property
     def dense_bytes(self) -> int:
         """What the cells of a row take decoded, of those that all have one shape."""
-        fields = [column.field for column in self._loose if column.field is not None and column.field.is_dense]
-        return sum(field.dtype.itemsize * prod(size or 0 for size in field.shape) for field in fields)
+        return sum(map(cell_bytes, self._loose))
 
     def arranged(self, found: Batch) -> Batch:
         """Return columns in the order asked for: the table's, those that say where rows lie, stacks."""
@@ -303,7 +307,7 @@ class Gather:
         bad: dict[int, Trouble] = {}
         for column in self._fixed:
             try:
-                made = plain(part.table.column(column.name), column) or decode(part.table.column(column.name), column)
+                made = self._made(part.table.column(column.name), column)
             except CellError as error:
                 if not self._wanted.skip:
                     raise self.told(error, unit, None if error.row is None else int(part.numbers()[error.row])) from error
@@ -321,6 +325,12 @@ class Gather:
         # What has been decoded need not be kept as Arrow too.
         left = Part(table=pa.table({}), first=part.first, count=part.count, kept=part.kept)
         return UnitRows(unit=unit, part=left, fixed=fixed, loose=loose)
+
+    def _made(self, stored_as: pa.ChunkedArray, column: Column) -> Batch:
+        """Return a column of a unit decoded."""
+        if column.codec is not None:
+            return decoded(stored(stored_as, column), column, self.slabs, self.most_bytes, self.meter)
+        return plain(stored_as, column) or decode(stored_as, column)
 
     def _marked(self, unit: Unit, part: Part, bad: dict[int, Trouble]) -> IntArray:
         """Return where each row lies, as numbers that are below 0 for those that are bad."""

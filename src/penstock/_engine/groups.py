@@ -20,7 +20,7 @@ from penstock._engine.hand_over import HandOver
 from penstock._engine.meter import DECODE, HAND_OVER
 from penstock.errors import DataError
 
-__all__ = ["SMALL", "Made", "Pace", "finished", "fitting"]
+__all__ = ["SMALL", "Made", "Pace", "Tempo", "finished", "fitting"]
 
 TASK = 0.002
 """Seconds that a task should take."""
@@ -89,6 +89,32 @@ class Pace:
             self._turn.release()
 
 
+class Tempo:
+    """Sees whether the consumer asks for batches sooner than they can be made.
+
+    Then it waits for them anyway, and small ones are best made where it waits: another thread would have to be woken for
+    them, and would share the interpreter with it.
+
+    Example:
+        >>> tempo = Tempo()
+        >>> tempo.note(seconds=60.0)
+        >>> tempo.is_hungry()
+        True
+    """
+
+    def __init__(self) -> None:
+        """Begin without having seen anything."""
+        self._since, self._seconds = perf_counter(), 0.0
+
+    def note(self, seconds: float) -> None:
+        """Note that batches are handed out now, and how long they took to make."""
+        self._since, self._seconds = perf_counter(), seconds
+
+    def is_hungry(self) -> bool:
+        """Return whether the consumer has taken them, and is back, in less than that time."""
+        return perf_counter() - self._since < self._seconds
+
+
 def finished(finishings: Sequence[Finishing], hand_over: HandOver | None, pace: Pace) -> Made:
     """Return batches as the consumer gets them."""
 
@@ -103,12 +129,12 @@ def finished(finishings: Sequence[Finishing], hand_over: HandOver | None, pace: 
 def _outcome(finishing: Finishing, hand_over: HandOver | None) -> Chunk | BaseException:
     try:
         chunk = finishing.run()
-        if hand_over is None or finishing.question.lazy or finishing.question.size is None:
-            return chunk
-        with finishing.gather.meter.busy(HAND_OVER):
-            return replace(chunk, columns=hand_over.batch(chunk.columns))
+        if not (hand_over is None or finishing.question.lazy or finishing.question.size is None):
+            with finishing.gather.meter.busy(HAND_OVER):
+                chunk.columns = hand_over.batch(chunk.columns)
     except BaseException as error:  # noqa: BLE001 - raised when its turn comes
         return error
+    return chunk
 
 
 def _with_texts(finishings: Sequence[Finishing]) -> Sequence[Finishing]:

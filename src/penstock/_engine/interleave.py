@@ -76,7 +76,7 @@ class Reading:
         # A batch never goes on into the next epoch.
         epoch = int(places[0]) // self.num_rows if len(places) else 0
         with self.gather.meter.busy(MAP):
-            return mapped(question, columns, places % self.num_rows, epoch, np.arange(size) < len(rows))
+            return mapped(question, columns, places % self.num_rows, epoch, (size, len(rows)))
 
     def _mapped_by_row(self, columns: Batch, places: IntArray) -> Batch:
         """Return what maps make of single rows, some of which may be of the source's next epoch."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -17,13 +18,16 @@ from penstock._engine.sift import AT, LostCellError
 from penstock._engine.stored import StoredBlobs
 from penstock._engine.transform import Batch, Stack
 from penstock.blobs import Blobs
-from penstock.policies import DEFAULT_NULLS
+from penstock.policies import DEFAULT_NULLS, Resize
 from penstock.schema import CellProblem
 
-__all__ = ["PASSED", "ROW_IDS", "Loose", "decoded", "in_order", "is_fixed", "plain", "stored"]
+__all__ = ["PASSED", "ROW_IDS", "Loose", "cell_bytes", "decoded", "in_order", "is_fixed", "plain", "stored"]
 
 ROW_IDS = ("_file", "_row_group", "_row")
 PASSED = "_passed"
+
+SMALL_CELL = 1 << 12
+"""Bytes up to which a cell that is only copied is decoded with its window: to pick it for its batch would take longer."""
 
 Loose: TypeAlias = pa.Array | Blobs | StoredBlobs
 """A column as it is stored: Arrow, or cells of bytes in memory or in files."""
@@ -54,8 +58,16 @@ def in_order(found: Batch, columns: Sequence[str], outputs: Mapping[str, Sequenc
 
 
 def is_fixed(column: Column, kind: pa.DataType) -> bool:
-    """Return whether a column is decoded once per window; cells that have a codec wait until their batch is made."""
-    return column.codec is None and dtypes.is_fixed(kind) and not is_stored_flat(column, kind)
+    """Return whether a column is decoded once per window; most cells that have a codec wait until their batch is made."""
+    if column.codec is not None:
+        return column.codec.copied and not isinstance(column.ragged, Resize) and 0 < cell_bytes(column) <= SMALL_CELL
+    return dtypes.is_fixed(kind) and not is_stored_flat(column, kind)
+
+
+def cell_bytes(column: Column) -> int:
+    """Return the bytes of a decoded cell, where a codec makes all of one size."""
+    field = column.field
+    return 0 if field is None or not field.is_dense else field.dtype.itemsize * prod(size or 0 for size in field.shape)
 
 
 def stored(column: pa.ChunkedArray, policy: Column) -> pa.Array | Blobs:

@@ -20,7 +20,7 @@ from penstock._engine.feed import Feed
 from penstock._engine.finish import Chunk, arranged
 from penstock._engine.gate import wait_for_one
 from penstock._engine.gather import PASSED, Gather
-from penstock._engine.groups import SMALL, Made, Pace, finished, fitting
+from penstock._engine.groups import SMALL, Made, Pace, Tempo, finished, fitting
 from penstock._engine.hand_over import HandOver
 from penstock._engine.left_out import LeftOut
 from penstock._engine.leg import Leg
@@ -50,7 +50,7 @@ class Stream:
         self._hand_over, self._meter = hand_over, gather.meter
         self._queue: deque[Future[Any] | Made] = deque()
         self._made: deque[Chunk | BaseException] = deque()
-        self._together = 1
+        self._together, self._tempo = 1, Tempo()
         self._pace = Pace(turns=all(column.codec is None for column in gather.loose))  # what a codec decodes takes long
         self._leg: Leg | None = None
         self._feed: Feed | None = None
@@ -59,7 +59,7 @@ class Stream:
         self.handed: tuple[Leg, int] | Position | None = None
         self._told_any = False
         # What only cuts views of a window is not worth a task.
-        self._inline = not (gather.loose or question.maps)
+        self._inline, self._here = not (gather.loose or question.maps), False
         self._largest = gather.dense_bytes * (question.size if isinstance(question.size, int) else ROWS_AT_ONCE)
         self._elsewhere = Elsewhere.of(question, gather, pool, hand_over)
         self._plain = self._inline and isinstance(question.size, int) and question.ending != "pad"
@@ -156,6 +156,8 @@ class Stream:
             return self._taken()
         most = self._pool.threads + 1 if self._elsewhere is None else self._elsewhere.most
         most = 1 if self._inline else min(2 if self._together > SMALL else most, -(-self._affordable // self._together))
+        here = self._together > SMALL and self._elsewhere is None and self._tempo.is_hungry()
+        most, self._here = (1 if here else most), here
         while len(self._queue) < most and self._begin(wait=not self._queue):
             pass
         if not self._queue:
@@ -173,6 +175,7 @@ class Stream:
             self._made.extend(made.chunks)
             most = max(1, self._affordable // (self._pool.threads + 1))
             self._together = min(fitting(made, self._together), most)
+            self._tempo.note(made.seconds)
         return self._taken()
 
     def _taken(self) -> Chunk:
@@ -180,7 +183,8 @@ class Stream:
         chunk = self._made.popleft()
         if not isinstance(chunk, Chunk):
             raise chunk
-        self._largest = max(self._largest, sum(getattr(values, "nbytes", 0) for values in chunk.columns.values()))
+        if len(self._made) < SMALL:  # of many small ones, the last few tell enough
+            self._largest = max(self._largest, sum([getattr(values, "nbytes", 0) for values in chunk.columns.values()]))
         return chunk
 
     def _begin_meanwhile(self, found: Future[Any], most: int) -> None:
@@ -209,7 +213,7 @@ class Stream:
                 break
         task = partial(finished, some, self._hand_over, self._pace)
         if some:
-            self._queue.append(task() if self._inline else self._pool.submit(Urgency.FINISH, task))
+            self._queue.append(task() if self._inline or self._here else self._pool.submit(Urgency.FINISH, task))
         return begun
 
     def _drawn(self, some: list[Finishing], *, wait: bool) -> bool:
@@ -221,10 +225,10 @@ class Stream:
         assert feed is not None  # noqa: S101 - made with the leg
         single = self._question.size is None
         stop = min(start + ROWS_AT_ONCE * self._workers, len(leg.schedule)) if single else start + 1
-        first, last = leg.schedule.consumed(start), leg.schedule.consumed(stop)
+        draw = leg.schedule.draw(start) if stop == start + 1 else None
+        first, last = (draw.start, draw.stop) if draw else (leg.schedule.consumed(start), leg.schedule.consumed(stop))
         if not wait and not feed.ready(first, last):
             return False
-        draw = leg.schedule.draw(start) if stop == start + 1 else None
         rows = feed.rows(first, last, draw.fill if draw else ())
         self._step = stop
         mine = self._share(stop - start) if single else 0 if self._is_mine() else None

@@ -36,6 +36,7 @@ class Npy(CellCodec):
     """
 
     name = "npy"
+    copied = True
 
     def check(self, field: Field) -> None:
         """Refuse Python objects, and dtypes that NumPy does not have itself.

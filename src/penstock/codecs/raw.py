@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,9 @@ __all__ = ["CODECS", "Raw"]
 class Raw(CellCodec):
     r"""Arrays stored as their bytes, little-endian and in C order; one dimension may differ from row to row.
 
+    Attributes:
+        fixed: Whether the type of the column tells the number of bytes, where all cells have the same. Delta has no such type.
+
     Example:
         >>> field = Field("x", np.int16, (None, 2), Raw())
         >>> Raw().encode(field, np.array([[1, 2]], np.int16))
@@ -31,6 +35,24 @@ class Raw(CellCodec):
     """
 
     name = "raw"
+    copied = True
+
+    fixed: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what is neither true nor false; it may come from a file.
+
+        Raises:
+            ArgumentError: If it is something else.
+        """
+        if not isinstance(self.fixed, bool):
+            raise ArgumentError(
+                f"Raw got fixed={self.fixed!r}. True or False was expected. Leave it out, or give False for Delta."
+            )
+
+    def options(self) -> Mapping[str, Any]:
+        """Return what is stored with the name: nothing, mostly."""
+        return {} if self.fixed else {"fixed": False}
 
     def check(self, field: Field) -> None:
         """Refuse dtypes that have no bytes of their own, and shapes that the number of bytes does not tell.
@@ -54,7 +76,7 @@ class Raw(CellCodec):
     def storage(self, field: Field) -> pa.DataType:
         """Return the type of bytes; of a fixed number where the shape tells it."""
         size = _known_bytes(field)
-        return pa.binary() if None in field.shape or size == 0 else pa.binary(size)
+        return pa.binary() if None in field.shape or size == 0 or not self.fixed else pa.binary(size)
 
     def encode(self, field: Field, cell: Any) -> bytes:
         """Return the bytes of an array."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 
 from penstock._schema_json import KEY, load
 from penstock._suits import unsuited
-from penstock.codecs import Npy, Scalar
+from penstock.codecs import Npy, Raw, Scalar
 from penstock.errors import ArgumentError, DataError
 from penstock.schema import Field, Schema
 
@@ -49,17 +50,19 @@ NAMES = {
 
 
 def suited(schema: Schema) -> Schema:
-    """Return a schema whose fields without a codec get one that Delta has a type for.
+    """Return a schema whose fields get a codec that Delta has a type for, where they have none.
 
     Example:
         >>> import numpy as np
         >>> suited(Schema("Hello", [Field("label", np.uint8)]))["label"].codec
         Scalar(type='int16')
     """
-    return Schema(schema.name, [each if each.codec is not None else _suited(each) for each in schema])
+    return Schema(schema.name, [_suited(each) for each in schema])
 
 
 def _suited(field: Field) -> Field:
+    if field.codec is not None:
+        return field.with_codec(replace(field.codec, fixed=False)) if isinstance(field.codec, Raw) else field
     if field.shape and (field.dtype.kind == "u" or field.dtype.name == "float16"):
         return field.with_codec(Npy())
     return field.with_codec(Scalar(WIDER[field.dtype.name])) if field.dtype.name in WIDER and not field.shape else field

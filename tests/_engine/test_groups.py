@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock._engine import groups
-from penstock._engine.groups import Made, fitting
+from penstock._engine.groups import Made, Tempo, fitting
 from penstock.errors import DataError
 from penstock.testing import MemoryFormat
 
@@ -102,6 +102,70 @@ def test_tasks_take_about_as_long_as_they_should(count: int, seconds: float, bef
 
     assert 1 <= found <= min(2 * before, groups.MOST)
     assert found == 1 or found * seconds / count <= groups.TASK * 1.000001
+
+
+def placed(tempo: Tempo, now: list[float], *, asks: int, here: float, ahead: float, away: float = 0.0) -> list[bool]:
+    """Return where batches are made that take so long here or ahead, for a consumer that is away in between."""
+    found = []
+    for _ in range(asks):
+        found.append(tempo.is_here(small=False))
+        now[0] += here if found[-1] else ahead
+        tempo.note(Made(chunks=[KeyError()], seconds=here))
+        now[0] += away
+    return found
+
+
+@pytest.mark.parametrize(("here", "ahead"), [(0.0005, 0.001), (0.002, 0.001)])
+def test_the_faster_way_is_found_and_kept(here: float, ahead: float) -> None:
+    """Both are tried a few times, then the faster one is kept; and the other tried again, for it may be faster by now."""
+    now = [0.0]
+    tempo = Tempo(clock=lambda: now[0])
+    tempo.note(Made(chunks=[KeyError()], seconds=here))
+
+    first = placed(tempo, now, asks=3 * groups.TRIAL, here=here, ahead=ahead)
+    later = placed(tempo, now, asks=groups.KEPT + 3 * groups.TRIAL, here=ahead, ahead=here)
+
+    assert set(first[: 2 * groups.TRIAL - 2]) == {True, False}
+    assert set(first[2 * groups.TRIAL :]) == {here < ahead}
+    assert later[-1] is (ahead < here)
+
+
+def test_a_consumer_that_is_away_has_batches_made_ahead() -> None:
+    """Nothing is made while it waits, if it comes back later than batches take; small or not."""
+    now = [0.0]
+    tempo = Tempo(clock=lambda: now[0])
+    tempo.note(Made(chunks=[KeyError()], seconds=0.001))
+
+    assert tempo.is_here(small=True)
+    assert True not in placed(tempo, now, asks=100, here=0.001, ahead=0.001, away=0.002)[1:]
+    assert not tempo.is_here(small=True)
+
+
+def test_what_takes_long_is_made_by_threads() -> None:
+    """It is not even tried otherwise."""
+    now = [0.0]
+    tempo = Tempo(clock=lambda: now[0])
+    tempo.note(Made(chunks=[KeyError()], seconds=1.0))
+
+    assert True not in placed(tempo, now, asks=100, here=1.0, ahead=1.0)
+
+
+def test_an_interrupt_of_a_small_map_is_raised_at_once() -> None:
+    """No batch that was made together with the interrupted one is handed out before."""
+    asked: list[int] = []
+
+    def interrupted(batch: dict[str, Any]) -> dict[str, Any]:
+        asked.append(int(batch["id"][0]))
+        if threading.current_thread() is threading.main_thread() and len(asked) > 150:
+            raise KeyboardInterrupt
+        return batch
+
+    batches = iter(table(["text"] * ROWS).batch(2).repeat(50).map(interrupted).using(threads=1))
+    handed: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        handed.extend(int(batch["id"][0]) for batch in batches)
+
+    assert len(handed) < len(asked)
 
 
 def test_functions_may_wait_for_each_other() -> None:

@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import penstock as ps
+from penstock.codecs import Jpeg, Raw
 from penstock.errors import ArgumentError, ColumnNotFoundError, DataError, FilterError
 
 torch = pytest.importorskip("torch")
@@ -75,6 +77,23 @@ def test_the_id_may_be_left_out(tmp_path: Path) -> None:
 
     assert sorted(ids(loader)) == list(range(ROWS))
     assert list(next(iter(loader))) == ["id", "text", "filter_fld", "score"]
+
+
+def test_cells_come_as_they_are_stored(tmp_path: Path) -> None:
+    """Bytes that a table's schema says are arrays or images are still bytes here: a FieldSpec says what becomes of them."""
+    pixels, photo = np.arange(12, dtype=np.uint8).reshape(3, 4), np.full((8, 8, 3), 200, np.uint8)
+    fields = [ps.Field("pixels", np.uint8, (3, 4), Raw()), ps.Field("photo", np.uint8, (8, 8, 3), Jpeg(90))]
+    ps.write(tmp_path / "t", ps.Schema("Photos", fields), [{"pixels": pixels, "photo": photo}] * 4, format="delta")
+    shaped = FieldSpec("pixels", decode_numpy_and_apply_shape=(3, 4))
+    opened = FieldSpec("photo", load_image_using_pil=True, transform=np.array)
+    kinds = FieldSpec("pixels", transform=lambda cell: int(type(cell) is bytes), target_name="is_bytes")
+
+    (batch,) = create_pytorch_dataloader(str(tmp_path / "t"), fields=[shaped, opened, kinds])
+
+    assert (batch["pixels"].numpy() == pixels).all()
+    assert (np.abs(batch["photo"].numpy().astype(int) - photo) < 8).all()
+    assert batch["is_bytes"].tolist() == [1] * 4
+    assert deltalake.DeltaTable(str(tmp_path / "t")).to_pyarrow_table()["pixels"].to_pylist() == [pixels.tobytes()] * 4
 
 
 def test_an_id_that_is_named_exists(tmp_path: Path) -> None:

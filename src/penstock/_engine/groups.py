@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from threading import Lock
+from threading import Lock, current_thread, main_thread
 from time import perf_counter
 
 import numpy as np
@@ -36,6 +36,12 @@ LONG, SURE = TASK / SMALL, 2
 
 MOST = 32
 """Batches that one task makes at most."""
+
+MEDIUM = 0.003
+"""Seconds that a batch takes if it may be made where it is waited for."""
+
+TRIAL, KEPT = 12, 400
+"""How often batches are asked for while a way to make them is tried, and until another one is tried again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,29 +96,54 @@ class Pace:
 
 
 class Tempo:
-    """Sees whether the consumer asks for batches sooner than they can be made.
+    """Says where the next batches are best made: ahead of the consumer by threads, or here, where it waits for them.
 
-    Then it waits for them anyway, and small ones are best made where it waits: another thread would have to be woken for
-    them, and would share the interpreter with it.
+    Whoever asks for batches sooner than they are made waits anyway. Small ones are then made here: another thread would have
+    to be woken for them, and would share the interpreter with the consumer. With others it depends: what computes in Python
+    is made faster here, and what others compute for Python faster by several threads. So both ways are tried in turns, now
+    and then, and the faster one is kept.
 
     Example:
-        >>> tempo = Tempo()
-        >>> tempo.note(seconds=60.0)
-        >>> tempo.is_hungry()
-        True
+        >>> tempo = Tempo(clock=iter([0.0, 0.0, 9.0]).__next__)
+        >>> tempo.note(Made(chunks=[KeyError()], seconds=1.0))
+        >>> tempo.is_here(small=True)
+        False
     """
 
-    def __init__(self) -> None:
-        """Begin without having seen anything."""
-        self._since, self._seconds = perf_counter(), 0.0
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        """Begin with threads."""
+        self._clock, self._since = clock, clock()
+        self._seconds = self._each = 0.0
+        self._here = self._waits = False
+        self._left = TRIAL
+        self._took: dict[bool, tuple[float, int]] = dict.fromkeys((False, True), (0.0, 0))
 
-    def note(self, seconds: float) -> None:
-        """Note that batches are handed out now, and how long they took to make."""
-        self._since, self._seconds = perf_counter(), seconds
+    def note(self, made: Made) -> None:
+        """Note that batches are handed out now."""
+        now, count = self._clock(), len(made.chunks)
+        if self._waits and self._left < TRIAL - 2:  # those before were begun the other way
+            seconds, batches = self._took[self._here]
+            self._took[self._here] = (seconds + now - self._since, batches + count)
+        self._since, self._seconds, self._each = now, made.seconds, made.seconds / max(1, count)
 
-    def is_hungry(self) -> bool:
-        """Return whether the consumer has taken them, and is back, in less than that time."""
-        return perf_counter() - self._since < self._seconds
+    def is_here(self, *, small: bool) -> bool:
+        """Return whether the consumer, which has come back now, should make the next batches by itself."""
+        self._waits = self._clock() - self._since < self._seconds
+        if not self._waits or small or self._each > MEDIUM:
+            return self._waits and small
+        self._left -= 1
+        if self._left == 0:
+            self._decide()
+        return self._here
+
+    def _decide(self) -> None:
+        """Go on in the way that was faster; one that has not been tried for long is tried next."""
+        tried = {here: seconds / batches for here, (seconds, batches) in self._took.items() if batches}
+        if len(tried) < len(self._took):
+            self._here, self._left = not self._here, TRIAL
+        else:
+            self._here, self._left = tried[True] < tried[False], KEPT
+            self._took = dict.fromkeys(self._took, (0.0, 0))
 
 
 def finished(finishings: Sequence[Finishing], hand_over: HandOver | None, pace: Pace) -> Made:
@@ -132,7 +163,9 @@ def _outcome(finishing: Finishing, hand_over: HandOver | None) -> Chunk | BaseEx
         if not (hand_over is None or finishing.question.lazy or finishing.question.size is None):
             with finishing.gather.meter.busy(HAND_OVER):
                 chunk.columns = hand_over.batch(chunk.columns)
-    except BaseException as error:  # noqa: BLE001 - raised when its turn comes
+    except BaseException as error:  # raised when its turn comes
+        if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
+            raise  # whoever interrupts the consumer does so now
         return error
     return chunk
 

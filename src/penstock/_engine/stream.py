@@ -156,8 +156,8 @@ class Stream:
             return self._taken()
         most = self._pool.threads + 1 if self._elsewhere is None else self._elsewhere.most
         most = 1 if self._inline else min(2 if self._together > SMALL else most, -(-self._affordable // self._together))
-        here = self._together > SMALL and self._elsewhere is None and self._tempo.is_hungry()
-        most, self._here = (1 if here else most), here
+        self._here = self._elsewhere is None and not self._inline and self._tempo.is_here(small=self._together > SMALL)
+        most = 1 if self._here else most
         while len(self._queue) < most and self._begin(wait=not self._queue):
             pass
         if not self._queue:
@@ -175,7 +175,7 @@ class Stream:
             self._made.extend(made.chunks)
             most = max(1, self._affordable // (self._pool.threads + 1))
             self._together = min(fitting(made, self._together), most)
-            self._tempo.note(made.seconds)
+            self._tempo.note(made)
         return self._taken()
 
     def _taken(self) -> Chunk:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 from torch import distributed
 
 from penstock._engine.execute import default_threads
+from penstock._engine.table import Table
 from penstock.dataset import Dataset
 from penstock.deltatorch._samples import FieldSpec, Samples
 from penstock.errors import ArgumentError, ColumnNotFoundError, FilterError
@@ -19,6 +20,7 @@ from penstock.formats._delta_values import partition_column
 from penstock.formats.delta import DeltaFormat
 from penstock.opening import open as open_table
 from penstock.policies import Mask
+from penstock.schema import CellCodec
 from penstock.torch import Loader, loader
 from penstock.torch._group import ranks as found_ranks
 
@@ -127,7 +129,7 @@ def table_of(path: Any, version: int | None, storage_options: Mapping[str, Any] 
     """Return a table at a version, pinned; with a process group, all ranks must call it, and get what rank 0 sees."""
 
     def opened(at: int | str | None) -> Dataset:
-        return open_table(path, version=at, storage_options=storage_options, format=DeltaFormat())
+        return _as_stored(open_table(path, version=at, storage_options=storage_options, format=DeltaFormat()))
 
     ranks.check()
     group = None if ranks.fixed else found_ranks(None, None, None).group
@@ -137,6 +139,13 @@ def table_of(path: Any, version: int | None, storage_options: Mapping[str, Any] 
     here: list[Dataset] = []
     pinned = group.share(lambda: _version(here, opened(version)))
     return here[0] if here else opened(pinned)
+
+
+def _as_stored(table: Dataset) -> Dataset:
+    """Return a table whose cells of bytes come as bytes, whatever the table says of them: that is up to a `FieldSpec`."""
+    snapshot = table._table.snapshot  # noqa: SLF001 - a dataset has no other parts
+    fields = {name: field for name, field in snapshot.fields.items() if not isinstance(field.codec, CellCodec)}
+    return Dataset(Table(snapshot=replace(snapshot, fields=fields), filesystem=table._table.filesystem))  # noqa: SLF001 - the same
 
 
 def _version(kept: list[Dataset], table: Dataset) -> str:

@@ -23,8 +23,9 @@ PETASTORM = (
     "setuptools<70",
 )
 
-settings.register_profile("fast", max_examples=30, deadline=None, derandomize=False, print_blob=True)
-settings.register_profile("long", settings.get_profile("fast"), max_examples=1000)
+# The same examples on every run, so that what fails is to blame on what was changed; "long" looks for others.
+settings.register_profile("fast", max_examples=30, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("long", settings.get_profile("fast"), max_examples=1000, derandomize=False)
 # `--hypothesis-profile` is read later than this file, so it wins.
 settings.load_profile(os.environ.get("PENSTOCK_HYPOTHESIS", "fast"))
 

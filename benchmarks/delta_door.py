@@ -27,7 +27,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,7 +37,8 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).parent.parent
+from benchmarks.contender import contender
+
 ROWS, FILES, SIDE, BATCH = 60_000, 8, 28, 32
 PICTURES, PICTURE_BATCH = 4_000, 64
 ASKED = {"article": 7.0, "batched map": 40.0}
@@ -148,29 +148,6 @@ def serve(table: str, workers: int) -> None:
         print(json.dumps(epoch(made[name])), file=answers)
 
 
-def contender(python: str, table: str, workers: int, *options: str) -> Callable[[str, str], Any]:
-    """Return a function that has another process do some work."""
-    command = [python, "-W", "ignore", *options, "--serve", table, "--workers", str(workers)]
-    path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-
-    def ask(name: str, what: str) -> Any:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps([name, what]) + "\n")
-        process.stdin.flush()
-        return json.loads(process.stdout.readline())
-
-    return ask
-
-
 def compared(ours: Callable[[str, str], Any], theirs: Callable[[str, str], Any], rounds: int) -> None:
     """Print how fast all are."""
     expected = theirs("article", "examine")
@@ -249,8 +226,8 @@ def main() -> None:
         place = Path(folder)
         if given.peer:
             table = written(place / "digits", given.mnist)
-            ours = contender(sys.executable, table, given.workers, "-m", "penstock.dropin", __file__)
-            theirs = contender(given.peer, table, given.workers, __file__)
+            ours = contender(sys.executable, "-m", "penstock.dropin", __file__, serve=table, workers=given.workers)
+            theirs = contender(given.peer, __file__, serve=table, workers=given.workers)
             compared(ours, theirs, given.rounds)
         pictures(given.work, place, given.rounds)
 

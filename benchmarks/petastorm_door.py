@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +24,8 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).parent.parent
+from benchmarks.contender import contender
+
 SECONDS = 2.0
 ASKED = {"scalar rows": 8.0, "hello-world rows": 2.0, "batches": 3.0, "batches of numbers": None}
 """How many times as fast as Petastorm each is to be. Numbers alone are read by the same library in both, and little is left."""
@@ -161,29 +161,6 @@ def serve(urls: dict[str, str], workers: int) -> None:
         print(json.dumps(turn(make, size) if what == "time" else epoch(make, check)), file=answers)
 
 
-def contender(python: str, urls: dict[str, str], workers: int, *options: str) -> Callable[[str, str], Any]:
-    """Return a function that has another process do some work."""
-    command = [python, "-W", "ignore", *options, "--serve", json.dumps(urls), "--workers", str(workers)]
-    path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-
-    def ask(name: str, what: str) -> Any:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps([name, what]) + "\n")
-        process.stdin.flush()
-        return json.loads(process.stdout.readline())
-
-    return ask
-
-
 def pure_decode(place: Path, rounds: int) -> float:
     """Return how many PNGs of the hello-world rows two threads decode in a second, and do nothing else."""
     import pyarrow.parquet as pq
@@ -232,8 +209,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         urls = written(place)
-        ours = contender(sys.executable, urls, given.workers, "-m", "penstock.dropin", __file__)
-        theirs = contender(given.peer, urls, given.workers, __file__)
+        ours = contender(sys.executable, "-m", "penstock.dropin", __file__, serve=json.dumps(urls), workers=given.workers)
+        theirs = contender(given.peer, __file__, serve=json.dumps(urls), workers=given.workers)
         speeds = compared(ours, theirs, given.rounds)
         decoded = pure_decode(place, given.rounds)
         share = speeds["hello-world rows"] / decoded

@@ -1,0 +1,44 @@
+"""Another interpreter that does some work when it is asked to: a peer in an environment of its own, or Penstock beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["contender"]
+
+ROOT = Path(__file__).parent.parent
+
+
+def contender(python: str, *options: str, serve: str, workers: int) -> Callable[[str, str], Any]:
+    """Return a function that sends a process what kind of work to do and how, and returns its answer.
+
+    Args:
+        python: The interpreter.
+        options: What it is started with: a script, or a module.
+        serve: What the script is told to work on.
+        workers: How many workers it may have.
+    """
+    command: Sequence[str] = [python, "-W", "ignore", *options, "--serve", serve, "--workers", str(workers)]
+    path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+
+    def ask(name: str, what: str) -> Any:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps([name, what]) + "\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline())
+
+    return ask

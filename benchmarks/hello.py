@@ -10,6 +10,7 @@ encoding the images and the arrays alone on two threads, the bytes thrown away.
 from __future__ import annotations
 
 import argparse
+import shutil
 import statistics
 import tempfile
 import time
@@ -71,20 +72,21 @@ def read(ds: ps.Dataset) -> int:
 
 def write(place: Path, given: Iterator[dict[str, Any]] | list[dict[str, Any]]) -> int:
     """Return the number of rows written."""
-    with ps.write(str(place), SCHEMA, mode="overwrite", row_group_mb=16, threads=2) as table:
+    with ps.write(str(place), SCHEMA, row_group_mb=16, threads=2) as table:
         for row in given:
             table.append(row)
     return table.num_rows
 
 
-def timed(runs: dict[str, Callable[[], int]], expected: dict[str, int], rounds: int) -> dict[str, list[float]]:
-    """Return how long each took in each round, having checked how many rows it delivered."""
+def timed(runs: dict[str, Callable[[], int]], expected: dict[str, int], rounds: int, written: Path) -> dict[str, list[float]]:
+    """Return how long each took in each round, having checked how many rows it delivered; what was written is deleted."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
             start = time.perf_counter()
             assert run() == expected[name], f"{name} delivered other rows"
             seconds[name].append(time.perf_counter() - start)
+            shutil.rmtree(written, ignore_errors=True)
     return seconds
 
 
@@ -111,7 +113,7 @@ def main() -> None:
             "write rows": lambda: write(again, given),
         }
         expected = {name: options.rows * (1 if "encode" in name.split() or "write" in name else EPOCHS) for name in runs}
-        seconds = timed(runs, expected, options.rounds)
+        seconds = timed(runs, expected, options.rounds, again)
     print(f"{'work':<28} {'best s':>8} {'median s':>9} {'of pure, best':>14} {'of pure, median':>16}")
     for name, taken in seconds.items():
         base = seconds["encode only" if "encode" in name.split() or "write" in name else "decode the PNGs only"]

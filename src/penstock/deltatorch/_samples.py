@@ -68,6 +68,11 @@ class FieldSpec:
         """Whether values are taken as they are."""
         return self.decode_numpy_and_apply_shape is None and not self.load_image_using_pil and self.transform is None
 
+    @property
+    def only_transforms(self) -> bool:
+        """Whether values are given to the transform as they are."""
+        return self.transform is not None and self.decode_numpy_and_apply_shape is None and not self.load_image_using_pil
+
     def value(self, cell: Any) -> Any:
         """Return what becomes of one value."""
         if cell is not None and self.decode_numpy_and_apply_shape is not None:
@@ -169,6 +174,8 @@ class Samples:
         if not self._whole(field.name, batch):
             valid = batch[f"{field.name}{VALID}"].tolist()
             values = [value if known else None for value, known in zip(values, valid, strict=True)]
+        if field.only_transforms:
+            return [field.transform(value) for value in values]  # type: ignore[misc] # it has one
         return values if field.plain else [field.value(value) for value in values]
 
     def _whole(self, name: str, batch: Mapping[str, npt.NDArray[Any]]) -> bool:
@@ -186,6 +193,8 @@ def _tensor(cells: npt.NDArray[Any]) -> torch.Tensor:
 
 def _collated(field: FieldSpec, values: list[Any]) -> Any:
     """Return values as torch collates them; arrays of several shapes stay apart."""
+    if all(type(value) is torch.Tensor and value.layout is torch.strided and not value.is_nested for value in values):
+        return torch.stack(values)  # as torch does too, after looking at them for longer
     if any(value is None for value in values):
         msg = (
             f"Column {field.name!r} has a null, of which no batch can be made. Values were expected. Give its FieldSpec a "

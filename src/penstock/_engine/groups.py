@@ -40,6 +40,9 @@ MOST = 32
 MEDIUM = 0.003
 """Seconds that a batch takes if it may be made where it is waited for."""
 
+FRESH = 0.25
+"""The share of what was seen last in what is expected; the rest is what was seen before, for a machine may have its moments."""
+
 TRIAL, KEPT = 12, 400
 """How often batches are asked for while a way to make them is tried, and until another one is tried again."""
 
@@ -104,7 +107,7 @@ class Tempo:
     and then, and the faster one is kept.
 
     Example:
-        >>> tempo = Tempo(clock=iter([0.0, 0.0, 9.0]).__next__)
+        >>> tempo = Tempo(clock=iter([0.0, 1.0, 9.0]).__next__)
         >>> tempo.note(Made(chunks=[KeyError()], seconds=1.0))
         >>> tempo.is_here(small=True)
         False
@@ -113,7 +116,7 @@ class Tempo:
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         """Begin with threads."""
         self._clock, self._since = clock, clock()
-        self._seconds = self._each = 0.0
+        self._seconds = self._each = self._away = 0.0
         self._here = self._waits = False
         self._left = TRIAL
         self._took: dict[bool, tuple[float, int]] = dict.fromkeys((False, True), (0.0, 0))
@@ -124,11 +127,13 @@ class Tempo:
         if self._waits and self._left < TRIAL - 2:  # those before were begun the other way
             seconds, batches = self._took[self._here]
             self._took[self._here] = (seconds + now - self._since, batches + count)
-        self._since, self._seconds, self._each = now, made.seconds, made.seconds / max(1, count)
+        self._since, self._each = now, made.seconds / max(1, count)
+        self._seconds += (made.seconds - self._seconds) * FRESH
 
     def is_here(self, *, small: bool) -> bool:
         """Return whether the consumer, which has come back now, should make the next batches by itself."""
-        self._waits = self._clock() - self._since < self._seconds
+        self._away += (self._clock() - self._since - self._away) * FRESH
+        self._waits = self._away < self._seconds
         if not self._waits or small or self._each > MEDIUM:
             return self._waits and small
         self._left -= 1

@@ -249,6 +249,8 @@ MOST_LINES_IN_FUNCTION = 50
 MOST_PARAMETERS = 7
 MANY_OPTIONS = {"write.write"}  # options that users give by name, one at a time: an object of them would be in their way
 
+LONG = {"deltatorch.pytorch.create_pytorch_dataloader"}  # it tells what each of deltatorch's many arguments means
+
 # Their file names and signatures were fixed by the projects that they stand in for.
 DOORS = ("petastorm.*", "deltatorch.*")
 
@@ -391,10 +393,10 @@ def size_faults(room: str, source: str) -> list[str]:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         lines = (node.end_lineno or node.lineno) - node.lineno + 1
-        if lines > MOST_LINES_IN_FUNCTION:
+        if lines > MOST_LINES_IN_FUNCTION and f"{room}.{node.name}" not in LONG:
             faults.append(f"{room}.{node.name} has {lines} lines, more than {MOST_LINES_IN_FUNCTION}.")
         count = len(parameters(node))
-        if count > MOST_PARAMETERS and f"{room}.{node.name}" not in MANY_OPTIONS:
+        if count > MOST_PARAMETERS and f"{room}.{node.name}" not in MANY_OPTIONS and not matches(room, DOORS):
             faults.append(f"{room}.{node.name} has {count} parameters, more than {MOST_PARAMETERS}. Make an object of them.")
     return faults
 
@@ -446,7 +448,7 @@ def test_rooms_are_named_for_what_they_do(room: str) -> None:
     assert NAMELESS.isdisjoint(part.strip("_") for part in room.split("."))
 
 
-@pytest.mark.parametrize("room", [room for room in FILES if not matches(room, DOORS)])
+@pytest.mark.parametrize("room", FILES)
 def test_rooms_stay_small(room: str) -> None:
     """A file fits one idea, a function one screen, a signature one glance."""
     assert size_faults(room, FILES[room].read_text()) == []

@@ -21,15 +21,37 @@ from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
+from typing import Any
 
-__all__ = ["DOORS", "door", "install", "main", "uninstall"]
+__all__ = [
+    "DOORS",
+    "SCRIPTS",
+    "copy_dataset",
+    "door",
+    "generate_metadata",
+    "install",
+    "main",
+    "ship",
+    "throughput",
+    "uninstall",
+]
 
 DOORS = {"petastorm": "penstock.petastorm", "deltatorch": "penstock.deltatorch"}
 """The packages that are stood in for, and what stands in for each."""
 
 ALIASES = str(Path(__file__).parent / "_aliases")
 """A folder of modules with their names. Processes that are started find it on `PYTHONPATH`."""
+
+SCRIPTS = {
+    "petastorm-copy-dataset.py": "petastorm.tools.copy_dataset",
+    "petastorm-generate-metadata.py": "petastorm.etl.petastorm_generate_metadata",
+    "petastorm-throughput.py": "petastorm.benchmark.cli",
+}
+"""The commands that they install, and the module of each."""
+
+SHIPPED = "penstock_door.py"
+"""What stands beside modules with their names, wherever they were shipped to."""
 
 HOME = "PENSTOCK_DROPIN"
 """The variable that tells them for which environment of Python it is meant; in others what is installed there counts."""
@@ -51,6 +73,12 @@ class _Door(Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Leave the module as it is; it has been run under its own name."""
         module.__spec__ = self._spec
+
+    def get_code(self, fullname: str) -> CodeType | None:  # noqa: ARG002 - the name is known
+        """Return the code of our own module, for `python -m`."""
+        found = importlib.util.find_spec(self._name)
+        code: CodeType | None = None if found is None else found.loader.get_code(self._name)  # type: ignore[union-attr] # of a file
+        return code
 
 
 class _Doors(MetaPathFinder):
@@ -112,6 +140,40 @@ def install() -> None:
     if ALIASES not in path:
         os.environ["PYTHONPATH"] = os.pathsep.join([ALIASES, *path])
     os.environ[HOME] = sys.prefix
+    _ship_to_running_spark()
+
+
+def ship(spark: Any) -> None:
+    """Make those imports mean Penstock in the executors of a session of Spark too.
+
+    Executors that are started after this module was imported, on the machine of the driver, know it anyhow, and so do those of
+    a session that was there when it was. Others are sent a few small modules by this, from the next task on; Penstock itself
+    must be installed where they run.
+
+    Args:
+        spark: A session of Spark, or its context.
+
+    Example:
+        >>> class Context:
+        ...     def addPyFile(self, path):
+        ...         print(Path(path).name)
+        >>> ship(Context())
+        deltatorch.py
+        penstock_door.py
+        petastorm.py
+    """
+    context = getattr(spark, "sparkContext", spark)
+    for module in sorted(Path(ALIASES).glob("*.py")):
+        if module.stem != "__init__":
+            context.addPyFile(str(module))
+
+
+def _ship_to_running_spark() -> None:
+    """Tell the executors of a session that was there before, as there always is one in a notebook of a cluster."""
+    known = sys.modules.get("pyspark")
+    running = getattr(getattr(known, "SparkContext", None), "_active_spark_context", None)
+    if running is not None:
+        ship(running)
 
 
 def uninstall() -> None:
@@ -138,7 +200,8 @@ def _warn_of_the_real_one(name: str) -> None:
     if importlib.util.find_spec(DOORS[name]) is None:
         return
     loaded, found = sys.modules.get(name), _real(name)
-    ours = str(getattr(loaded, "__file__", None)).startswith(ALIASES) or str(getattr(loaded, "__name__", "")) in DOORS.values()
+    beside = Path(str(getattr(loaded, "__file__", None))).parent / SHIPPED
+    ours = beside.exists() or str(getattr(loaded, "__name__", "")) in DOORS.values()
     if loaded is not None and not ours:
         msg = f"{name} was imported before penstock.dropin. From now on `import {name}` means {DOORS[name]}; what was imported "
         warnings.warn(msg + "before stays what it was. Import penstock.dropin first.", UserWarning, stacklevel=4)
@@ -151,7 +214,7 @@ def _warn_of_the_real_one(name: str) -> None:
 
 def _real(name: str) -> ModuleSpec | None:
     """Return where a package of another project is installed; None where it is not."""
-    return PathFinder.find_spec(name, [entry for entry in sys.path if entry != ALIASES])
+    return PathFinder.find_spec(name, [entry for entry in sys.path if not (Path(entry) / SHIPPED).exists()])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -168,11 +231,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _refuse(f"module {given[1]!r}")
         runpy.run_module(given[1], run_name="__main__", alter_sys=True)
         return
+    if given[0] in SCRIPTS and not Path(given[0]).exists():
+        main(["-m", SCRIPTS[given[0]], *given[1:]])
+        return
     if not Path(given[0]).exists():
         _refuse(f"file {given[0]!r}")
     sys.argv[:] = given
     sys.path.insert(0, str(Path(given[0]).resolve().parent))
     runpy.run_path(given[0], run_name="__main__")
+
+
+def copy_dataset() -> None:
+    """Run the command `penstock-petastorm-copy-dataset`, in which those imports mean Penstock."""
+    main(["petastorm-copy-dataset.py", *sys.argv[1:]])
+
+
+def generate_metadata() -> None:
+    """Run the command `penstock-petastorm-generate-metadata`, likewise; a schema that it is to import may import Petastorm."""
+    main(["petastorm-generate-metadata.py", *sys.argv[1:]])
+
+
+def throughput() -> None:
+    """Run the command `penstock-petastorm-throughput`, likewise."""
+    main(["petastorm-throughput.py", *sys.argv[1:]])
 
 
 def _is_module(name: str) -> bool:

@@ -95,6 +95,23 @@ SIGNATURES = {
     ),
     "tools.spark_session_cli.configure_spark": "spark_session_builder, args",
     "tools.spark_session_cli.add_configure_spark_arguments": "argparser",
+    "benchmark.throughput.reader_throughput": (
+        "dataset_url, field_regex=None, warmup_cycles_count=300, measure_cycles_count=1000, "
+        "pool_type=<WorkerPoolType.THREAD: 'thread'>, loaders_count=3, profile_threads=False, "
+        "read_method=<ReadMethod.PYTHON: 'python'>, shuffling_queue_size=500, min_after_dequeue=400, "
+        "reader_extra_args=None, spawn_new_process=True"
+    ),
+    "benchmark.cli.main": "",
+    "benchmark.dummy_reader.DummyReader": "batch=1000, dim=64",
+    "benchmark.dummy_reader.main": "device='cpu', batch=1000, dim=64",
+    "arrow_reader_worker.convert_arrow_table_to_numpy_dict": "result_table, schema",
+    "etl.petastorm_generate_metadata.main": "",
+    "hdfs.namenode.failover_all_class_methods": "decorator",
+    "namedtuple_gt_255_fields.namedtuple_gt_255_fields": "typename, field_names, verbose=False, rename=False, module=None",
+    "tf_utils.date_to_nsec_from_epoch": "dt",
+    "tf_utils.make_namedtuple_tf_ngram": "unischema, ngram, *args, **kargs",
+    "tools.copy_dataset.main": "",
+    "workers_pool.exec_in_new_process.exec_in_new_process": "func, *args, **kargs",
     "test_util.reader_mock.ReaderMock": "schema, schema_data_generator, ngram=None",
     "test_util.reader_mock.schema_data_generator_example": "schema",
     "test_util.shuffling_analysis.generate_shuffle_analysis_dataset": (
@@ -165,14 +182,14 @@ def test_arguments_of_a_reader_are_those_of_petastorm() -> None:
     ("name", "extra", "given"),
     [
         ("etl.dataset_metadata.materialize_dataset", "spark", (None, "file:///t", None)),
-        ("etl.petastorm_generate_metadata.generate_petastorm_metadata", "spark", (None, "file:///t")),
         ("spark.make_spark_converter", "spark", (None,)),
         ("spark.SparkDatasetConverter", "spark", ("file:///t", [], 0)),
         ("spark_utils.dataset_as_rdd", "spark", ("file:///t", None)),
         ("test_util.shuffling_analysis.generate_shuffle_analysis_dataset", "spark", (None, "file:///t")),
-        ("tools.copy_dataset.copy_dataset", "spark", (None, "file:///t", "file:///u", None, None, False, None, None)),
         ("tf_utils.make_petastorm_dataset", "tensorflow", (None,)),
         ("tf_utils.tf_tensors", "tensorflow", (None,)),
+        ("tf_util.make_petastorm_dataset", "tensorflow", (None,)),
+        ("spark.spark_dataset_converter.register_delete_dir_handler", "spark", (None,)),
     ],
 )
 def test_what_is_not_there_yet_says_so(name: str, extra: str, given: tuple[Any, ...]) -> None:

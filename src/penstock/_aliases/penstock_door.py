@@ -23,9 +23,9 @@ def meant(name: str) -> Any:
     that name, and Penstock's only where nothing is.
     """
     elsewhere = os.environ.get(HOME, sys.prefix) != sys.prefix
-    real = (
-        PathFinder.find_spec(name, [entry for entry in sys.path if entry != str(Path(__file__).parent)]) if elsewhere else None
-    )
+    # Spark may have brought this folder to another place as well.
+    others = [entry for entry in sys.path if not (Path(entry) / Path(__file__).name).exists()]
+    real = PathFinder.find_spec(name, others) if elsewhere else None
     if real is not None and real.loader is not None:
         found = module_from_spec(real)
         sys.modules[name] = found

@@ -6,6 +6,9 @@ this package. `docs/petastorm.md` says what differs.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from penstock.petastorm._passed_on import passed_on
 from penstock.petastorm.errors import NoDataAvailableError
 from penstock.petastorm.reader import Reader, make_batch_reader, make_reader
 from penstock.petastorm.transform import TransformSpec
@@ -13,3 +16,7 @@ from penstock.petastorm.transform import TransformSpec
 __all__ = ["NoDataAvailableError", "Reader", "TransformSpec", "make_batch_reader", "make_reader"]
 
 __version__ = "0.13.1"
+
+
+if not TYPE_CHECKING:
+    __getattr__ = passed_on(__name__)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from penstock._engine.assembly import Assembly
-from penstock.petastorm._jobs import Made, Rows
+from penstock.petastorm._made import Made, Rows
 from penstock.petastorm._rebatch import Rebatch
 from penstock.petastorm._state import Progress
 from penstock.petastorm.errors import NoDataAvailableError

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from penstock._engine.footers import read_schema
-from penstock._engine.storage import locate
+from penstock._engine.storage import destination, locate
 from penstock.codecs import Codec, resolved
 from penstock.errors import TableNotFoundError
 from penstock.formats._pickle_names import OLD_PACKAGES
@@ -43,7 +43,7 @@ from penstock.petastorm.codecs import (
 )
 from penstock.petastorm.unischema import Unischema, UnischemaField, inferred
 
-__all__ = ["Partition", "Piece", "StoredDataset", "normalized", "opened", "tell_of_moved", "unischema_of"]
+__all__ = ["Partition", "Piece", "StoredDataset", "normalized", "opened", "target_of", "tell_of_moved", "unischema_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -312,7 +312,18 @@ def opened(dataset_url_or_urls: Any, storage_options: Any = None, filesystem: An
     return StoredDataset(place, partitioned=not single)
 
 
-def _source(url: str, storage_options: Any, filesystem: Any) -> str:
+def target_of(dataset_url: Any) -> Place:
+    """Return where a dataset is to be written, at a URL.
+
+    Raises:
+        ValueError: If it has no scheme.
+    """
+    url = normalized(dataset_url)
+    _check_urls([url])
+    return destination(_source(url))
+
+
+def _source(url: str, storage_options: Any = None, filesystem: Any = None) -> str:
     """Return what the engine opens: a path where it is one, whatever characters are in it."""
     if filesystem is not None:
         return path_of(url)

@@ -42,6 +42,7 @@ class Asked:
         parts: How many parts row groups are cut into.
         more: Rows of the next part that each part has besides.
         numbered: Whether the numbers of row groups matter though nothing is chosen by them.
+        may_be_empty: Whether it is no reason to warn where nothing is left.
     """
 
     predicate: Any = None
@@ -52,6 +53,7 @@ class Asked:
     parts: int = 1
     more: int = 0
     numbered: bool = False
+    may_be_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -107,11 +109,11 @@ def selected(dataset: StoredDataset, snapshot: Snapshot, schema: Unischema, aske
         lots = lots.picked(np.flatnonzero(np.isin(lots.ordinal, _selected(dataset, asked.selector))))
     if asked.shard is not None:
         lots = _sharded(lots, asked, total)
-    if not len(lots):
+    if not len(lots) and not asked.may_be_empty:
         warnings.warn(
             "No matching data is available for loading after rowgroup selector were applied and the data was sharded.",
             UserWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     if asked.parts > 1:
         lots = lots.cut(asked.parts, asked.more)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.petastorm._later import refuse
+from penstock.petastorm._passed_on import passed_on
 
 __all__ = ["dataset_as_rdd"]
 
@@ -21,3 +22,7 @@ def dataset_as_rdd(
         MissingExtraError: It is not there yet.
     """
     refuse("petastorm.spark_utils.dataset_as_rdd", "spark", instead="petastorm.make_reader")
+
+
+if not TYPE_CHECKING:
+    __getattr__ = passed_on(__name__)

@@ -9,14 +9,10 @@ from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
-from pyarrow import fs as pafs
 
-from penstock._engine.footers import read_schema
 from penstock.errors import DataError
-from penstock.formats.parquet import COMMON
-from penstock.formats.petastorm import SUMMARY
 from penstock.petastorm._carry import packed, unpacked
+from penstock.petastorm._keys import store_keys
 from penstock.petastorm.etl.dataset_metadata import as_dataset
 
 __all__ = ["DecodeFieldError", "add_to_dataset_metadata", "decode_row", "run_in_subprocess"]
@@ -56,22 +52,7 @@ def _decoded(field: Any, value: Any) -> Any:
 
 def add_to_dataset_metadata(dataset: Any, key: bytes, value: bytes) -> None:
     """Store a value with a dataset, in `_common_metadata`, beside whatever is there."""
-    found = as_dataset(dataset)
-    base, filesystem = found.place.path.rstrip("/"), found.fs
-    path = f"{base}/{COMMON}"
-    schema = found.common_metadata
-    if schema is None:
-        summary = f"{base}/{SUMMARY}"
-        there = filesystem.get_file_info(summary).type == pafs.FileType.File
-        schema = read_schema(summary if there else found.pieces[0].path, filesystem)
-    metadata = {**(schema.metadata or {}), key: value}
-    with filesystem.open_output_stream(path) as target:
-        pq.write_metadata(schema.with_metadata(metadata), target)
-    # Hadoop's checksum of the file that was there before.
-    checksum = f"{base}/.{COMMON}.crc"
-    if filesystem.get_file_info(checksum).type == pafs.FileType.File:
-        filesystem.delete_file(checksum)
-    found.forget()
+    store_keys(as_dataset(dataset), {key: value})
 
 
 def run_in_subprocess(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from penstock.petastorm._passed_on import passed_on
 
 __all__ = ["RowGroupIndexerBase"]
 
@@ -38,3 +40,7 @@ class RowGroupIndexerBase(ABC):
     @abstractmethod
     def build_index(self, decoded_rows: Any, piece_index: int) -> Any:
         """Add the rows of a row group."""
+
+
+if not TYPE_CHECKING:
+    __getattr__ = passed_on(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from penstock.errors import DataError
 from penstock.formats.petastorm import ROW_GROUPS_KEY, UNISCHEMA_KEY
 from penstock.petastorm._dataset import Piece, StoredDataset, opened
 from penstock.petastorm._later import refuse
+from penstock.petastorm._passed_on import passed_on
 from penstock.petastorm.unischema import Unischema
 
 __all__ = [
@@ -126,3 +127,7 @@ def load_row_groups(dataset: Any) -> list[Piece]:
         for piece, count in zip(found.pieces, counts.tolist(), strict=True)
         for number in range(count)
     ]
+
+
+if not TYPE_CHECKING:
+    __getattr__ = passed_on(__name__)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.petastorm._dataset import opened
 from penstock.petastorm._indexes import get_row_group_indexes
+from penstock.petastorm._passed_on import passed_on
 from penstock.petastorm.etl.dataset_metadata import get_schema
 from penstock.petastorm.reader import normalize_dataset_url_or_urls
 
@@ -29,8 +30,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         print("*** Schema from dataset metadata ***")  # noqa: T201 - a command
         print(get_schema(dataset))  # noqa: T201 - the same
     if args.index or not args.schema:
+        indexes = get_row_group_indexes(dataset)
         print("*** Row group indexes from dataset metadata ***")  # noqa: T201 - the same
-        for name, index in get_row_group_indexes(dataset).items():
+        for name, index in indexes.items():
             _print_index(name, index, skipped=name in args.skip_index, groups=args.print_values)
 
 
@@ -45,6 +47,9 @@ def _print_index(name: str, index: Any, *, skipped: bool, groups: bool) -> None:
         if groups:
             print(found)  # noqa: T201 - the same
 
+
+if not TYPE_CHECKING:
+    __getattr__ = passed_on(__name__)
 
 if __name__ == "__main__":
     main()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock._engine.decode import Column
 from penstock._engine.lot_reader import LotReader
@@ -12,7 +12,8 @@ from penstock._engine.lots import Step
 from penstock.formats.petastorm import INDEX_KEY
 from penstock.petastorm._dataset import opened
 from penstock.petastorm._indexes import get_row_group_indexes
-from penstock.petastorm._jobs import RowJob
+from penstock.petastorm._passed_on import passed_on
+from penstock.petastorm._row_job import RowJob
 from penstock.petastorm._selection import Asked, selected
 from penstock.petastorm.etl import RowGroupIndexerBase
 from penstock.petastorm.etl._index_pickle import pickle_indexes
@@ -61,3 +62,7 @@ def build_rowgroup_index(
             indexer.build_index(rows, int(number))
     value = pickle_indexes({indexer.index_name: indexer for indexer in indexers})
     add_to_dataset_metadata(dataset, ROWGROUPS_INDEX_KEY, value)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = passed_on(__name__)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ __all__ = [
     "HdfsConnector",
     "HdfsNamenodeResolver",
     "MaxFailoversExceeded",
+    "failover_all_class_methods",
     "namenode_failover",
 ]
 
@@ -183,6 +185,18 @@ class namenode_failover:  # noqa: N801 - Petastorm's name
                 failures.append(error)
                 obj._do_connect()  # noqa: SLF001 - the same
         raise MaxFailoversExceeded(failures, self.MAX_FAILOVER_ATTEMPTS, self._func_name)
+
+
+def failover_all_class_methods(decorator: Callable[..., Any]) -> Callable[[type], type]:
+    """Return what decorates every public method of a class, those that it inherits too."""
+
+    @functools.wraps(decorator)
+    def decorate(cls: type) -> type:
+        for name in [name for name in dir(cls) if not name.startswith("_") and inspect.isroutine(getattr(cls, name))]:
+            setattr(cls, name, decorator(getattr(cls, name)))
+        return cls
+
+    return decorate
 
 
 class HAHdfsClient:

@@ -1,1 +1,10 @@
 """What loaders hold rows in until they have enough of them: `petastorm.reader_impl`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.petastorm._passed_on import passed_on
+
+if not TYPE_CHECKING:
+    __getattr__ = passed_on(__name__)

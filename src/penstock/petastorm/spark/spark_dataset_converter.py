@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.petastorm._later import refuse
+from penstock.petastorm._passed_on import passed_on
 
-__all__ = ["SparkDatasetConverter", "make_spark_converter"]
+__all__ = [
+    "CachedDataFrameMeta",
+    "SparkDatasetConverter",
+    "TFDatasetContextManager",
+    "TorchDatasetContextManager",
+    "make_spark_converter",
+    "register_delete_dir_handler",
+]
 
 DEFAULT_ROW_GROUP_SIZE_BYTES = 32 * 1024 * 1024
 INSTEAD = "df.write.parquet and petastorm.make_batch_reader"
@@ -38,3 +46,41 @@ def make_spark_converter(
         MissingExtraError: It is not there yet.
     """
     refuse("petastorm.spark.make_spark_converter", "spark", instead=INSTEAD)
+
+
+def register_delete_dir_handler(handler: Any) -> NoReturn:  # noqa: ARG001 - Petastorm's
+    """Have directories of data frames deleted by a function.
+
+    Raises:
+        MissingExtraError: It is not there yet.
+    """
+    refuse("petastorm.spark.spark_dataset_converter.register_delete_dir_handler", "spark", instead=INSTEAD)
+
+
+class _Later:
+    """What only a converter makes.
+
+    Raises:
+        MissingExtraError: It is not there yet.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse."""
+        del args, kwargs
+        refuse(f"petastorm.spark.spark_dataset_converter.{type(self).__name__}", "spark", instead=INSTEAD)
+
+
+class CachedDataFrameMeta(_Later):
+    """What is known of a data frame that was written."""
+
+
+class TFDatasetContextManager(_Later):
+    """A context in which a data frame is a dataset of TensorFlow."""
+
+
+class TorchDatasetContextManager(_Later):
+    """A context in which a data frame is a loader for PyTorch."""
+
+
+if not TYPE_CHECKING:
+    __getattr__ = passed_on(__name__)

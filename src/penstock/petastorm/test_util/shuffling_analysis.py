@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.petastorm._later import refuse
+from penstock.petastorm._passed_on import passed_on
 from penstock.petastorm.reader import make_reader
 
 __all__ = ["compute_correlation_distribution", "generate_shuffle_analysis_dataset"]
@@ -39,3 +40,7 @@ def compute_correlation_distribution(
         ) as reader:
             found.append(abs(np.corrcoef(stored, [getattr(row, id_column) for row in reader])[0, 1]))
     return float(np.mean(found)), float(np.std(found))
+
+
+if not TYPE_CHECKING:
+    __getattr__ = passed_on(__name__)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["add_configure_spark_arguments", "configure_spark"]
+__all__ = ["add_configure_spark_arguments", "configure_spark", "tell_without_spark"]
 
 
 def configure_spark(spark_session_builder: Any, args: Any) -> Any:
@@ -35,6 +36,15 @@ def add_configure_spark_arguments(argparser: ArgumentParser) -> None:
     argparser.add_argument(
         "--spark-session-config", type=str, nargs="+", help="Settings of the session of Spark, like spark.executor.memory=10g."
     )
+
+
+def tell_without_spark(**options: Any) -> None:
+    """Warn of options of a command that set up Spark, which it does without; those that nobody gave are None."""
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
+    if given:
+        verb, them = ("sets", "it") if len(given) == 1 else ("set", "them")
+        msg = f"{' and '.join(given)} {verb} up Spark, and this command does its work on this machine, without Spark. "
+        warnings.warn(f"{msg}Leave {them} out.", UserWarning, stacklevel=3)
 
 
 def _settings(given: Sequence[str]) -> dict[str, str]:

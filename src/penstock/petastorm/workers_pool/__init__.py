@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from penstock.petastorm._passed_on import passed_on
+
 __all__ = ["EmptyResultError", "TimeoutWaitingForResultError", "VentilatedItemProcessedMessage"]
 
 
@@ -15,3 +19,7 @@ class TimeoutWaitingForResultError(RuntimeError):
 
 class VentilatedItemProcessedMessage:
     """Says that an item that was given to a pool has been worked on."""
+
+
+if not TYPE_CHECKING:
+    __getattr__ = passed_on(__name__)

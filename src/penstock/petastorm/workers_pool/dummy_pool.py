@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from penstock.petastorm._passed_on import passed_on
 from penstock.petastorm.workers_pool._pool import WorkingPool
 
 __all__ = ["DummyPool"]
@@ -24,3 +25,7 @@ class DummyPool(WorkingPool):
     def diagnostics(self) -> dict[str, Any]:
         """What is going on: nothing."""
         return {}
+
+
+if not TYPE_CHECKING:
+    __getattr__ = passed_on(__name__)

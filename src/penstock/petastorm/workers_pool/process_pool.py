@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.petastorm._carry import packed, unpacked
+from penstock.petastorm._passed_on import passed_on
 from penstock.petastorm.workers_pool._pool import WorkingPool
 
 __all__ = ["ProcessPool"]
@@ -77,3 +78,7 @@ def _process(item: bytes) -> bytes:
     _HERE["results"].clear()
     _HERE["worker"].process(*args, **kargs)
     return packed(_HERE["results"])
+
+
+if not TYPE_CHECKING:
+    __getattr__ = passed_on(__name__)

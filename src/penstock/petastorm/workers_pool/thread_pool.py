@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from penstock.petastorm._passed_on import passed_on
 from penstock.petastorm.workers_pool._pool import WorkingPool
 
-__all__ = ["ThreadPool"]
+__all__ = ["ThreadPool", "WorkerTerminationRequested"]
+
+
+class WorkerTerminationRequested(Exception):  # noqa: N818 - Petastorm's name
+    """A worker is to end; pools here end theirs without it."""
 
 
 class ThreadPool(WorkingPool):
@@ -36,3 +41,7 @@ class ThreadPool(WorkingPool):
     def diagnostics(self) -> dict[str, Any]:
         """What is going on, where nobody else drives it."""
         return {"output_queue_size": self.results_qsize()}
+
+
+if not TYPE_CHECKING:
+    __getattr__ = passed_on(__name__)

@@ -1,0 +1,49 @@
+"""The worker that made batches: `petastorm.arrow_reader_worker`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.petastorm._named_workers import NamedResults, NamedWorker
+from penstock.petastorm._values import batch_column
+from penstock.petastorm.cache import NullCache
+from penstock.petastorm.local_disk_cache import LocalDiskCache
+from penstock.petastorm.workers_pool import EmptyResultError
+from penstock.petastorm.workers_pool.worker_base import WorkerBase
+
+__all__ = [
+    "ArrowReaderWorker",
+    "ArrowReaderWorkerResultsQueueReader",
+    "EmptyResultError",
+    "LocalDiskCache",
+    "NullCache",
+    "WorkerBase",
+    "convert_arrow_table_to_numpy_dict",
+]
+
+
+def convert_arrow_table_to_numpy_dict(result_table: pa.Table, schema: Any) -> dict[str, Any]:
+    """Return the columns of a table as batches have them: text as arrays of text, lists of one length as a matrix.
+
+    Raises:
+        RuntimeError: If lists of a column differ in length.
+    """
+    found = {}
+    for name, column in zip(result_table.column_names, result_table.columns, strict=True):
+        whole = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+        found[name] = batch_column(name, whole, schema.fields[name].shape)
+    return found
+
+
+class ArrowReaderWorkerResultsQueueReader(NamedResults):
+    """Says that batches come."""
+
+    batched_output = True
+
+
+class ArrowReaderWorker(NamedWorker):
+    """The worker that made batches, by its name."""
+
+    results = ArrowReaderWorkerResultsQueueReader

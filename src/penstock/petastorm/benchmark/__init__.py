@@ -1,0 +1,1 @@
+"""How fast readers and loaders are: `petastorm.benchmark`."""

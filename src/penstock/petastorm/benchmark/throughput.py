@@ -1,0 +1,146 @@
+"""How fast a reader is: `petastorm.benchmark.throughput`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.petastorm._passed_on import passed_on
+from penstock.petastorm._process import Memory, memory_taken
+from penstock.petastorm.etl.dataset_metadata import get_schema_from_dataset_url
+from penstock.petastorm.reader import make_reader
+from penstock.petastorm.tf_utils import tf_tensors
+from penstock.petastorm.unischema import match_unischema_fields
+from penstock.petastorm.utils import run_in_subprocess
+
+__all__ = ["BenchmarkResult", "ReadMethod", "WorkerPoolType", "reader_throughput"]
+
+REPORT_SECONDS = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+class BenchmarkResult(NamedTuple):
+    """What was measured.
+
+    Attributes:
+        time_mean: Seconds for a row.
+        samples_per_second: Rows in a second.
+        memory_info: Bytes that the process takes; `memory_info.rss` are those in memory.
+        cpu: Percent of a processor that it used; more than 100 where it used several.
+    """
+
+    time_mean: float
+    samples_per_second: float
+    memory_info: Memory
+    cpu: float
+
+
+class WorkerPoolType(Enum):
+    """What works on row groups."""
+
+    THREAD = "thread"
+    PROCESS = "process"
+    NONE = "dummy"
+
+    def __str__(self) -> str:
+        """Return what `make_reader` calls it."""
+        return self.value
+
+
+class ReadMethod(Enum):
+    """What takes rows: `next(reader)`, or a graph of TensorFlow."""
+
+    TF = "tf"
+    PYTHON = "python"
+
+    def __str__(self) -> str:
+        """Return what the command calls it."""
+        return self.value
+
+
+def reader_throughput(
+    dataset_url: str,
+    field_regex: Any = None,
+    warmup_cycles_count: int = 300,
+    measure_cycles_count: int = 1000,
+    pool_type: WorkerPoolType = WorkerPoolType.THREAD,
+    loaders_count: int = 3,
+    profile_threads: bool = False,
+    read_method: ReadMethod = ReadMethod.PYTHON,
+    shuffling_queue_size: int = 500,
+    min_after_dequeue: float = 400,
+    reader_extra_args: Mapping[str, Any] | None = None,
+    spawn_new_process: bool = True,
+) -> BenchmarkResult:
+    """Read rows for a while, and return how fast that was.
+
+    Args:
+        dataset_url: The dataset, which is read without end.
+        field_regex: Regular expressions that match the whole names of the fields that are read; by default all.
+        warmup_cycles_count: Rows that are read before.
+        measure_cycles_count: Rows that are read while the clock runs.
+        pool_type: What works on row groups.
+        loaders_count: How many of them.
+        profile_threads: Accepted as ever, and without effect.
+        read_method: What takes rows.
+        shuffling_queue_size: Of TensorFlow's queue, how many rows it holds.
+        min_after_dequeue: Of TensorFlow's queue, how many rows stay in it.
+        reader_extra_args: More arguments of `make_reader`.
+        spawn_new_process: Whether it is done in another process, so that memory is that of the reader alone.
+
+    Raises:
+        MissingExtraError: If rows are to be taken by TensorFlow, which this release does not do yet.
+    """
+    if spawn_new_process:
+        return run_in_subprocess(reader_throughput, **{**locals(), "spawn_new_process": False})  # type: ignore[no-any-return]
+    extra = dict(reader_extra_args or {})
+    if read_method is ReadMethod.TF:
+        tf_tensors(None, shuffling_queue_size, int(min_after_dequeue))
+    if "schema_fields" not in extra:
+        extra["schema_fields"] = match_unischema_fields(get_schema_from_dataset_url(dataset_url), field_regex)
+    logger.info("Fields that are read: %s", extra["schema_fields"])
+    extra |= {"reader_pool_type": str(pool_type), "workers_count": loaders_count, "num_epochs": None}
+    with make_reader(dataset_url, **extra) as reader:
+        return _time_warmup_and_work(reader, warmup_cycles_count, measure_cycles_count)
+
+
+def _time_warmup_and_work(reader: Any, warmup_cycles_count: int, measure_cycles_count: int) -> BenchmarkResult:
+    """Return how fast a reader hands out rows, once it is warm."""
+
+    def work() -> Any:
+        return next(reader)
+
+    _time_multiple_iterations(warmup_cycles_count, work, lambda: reader.diagnostics)
+    used = time.process_time()
+    seconds = _time_multiple_iterations(measure_cycles_count, work, lambda: reader.diagnostics)
+    used = time.process_time() - used
+    mean = seconds / measure_cycles_count
+    result = BenchmarkResult(
+        time_mean=mean, samples_per_second=1.0 / mean, memory_info=memory_taken(), cpu=100.0 * used / seconds
+    )
+    logger.info("Measured: %s", result)
+    return result
+
+
+def _time_multiple_iterations(
+    iterations: int, work_func: Callable[[], Any], diags_info_func: Callable[[], Any], report_period: float = REPORT_SECONDS
+) -> float:
+    """Return how many seconds it takes to do something so many times; what goes on is logged meanwhile."""
+    start = told = time.perf_counter()
+    before = 0
+    for done in range(1, iterations + 1):
+        work_func()
+        now = time.perf_counter()
+        if now - told > report_period:
+            rates = (done - before) / (now - told), done / (now - start)
+            logger.debug("%.2f (mean: %.2f) iterations/sec. %s", *rates, diags_info_func())
+            told, before = now, done
+    return max(time.perf_counter() - start, 1e-9)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = passed_on(__name__)

@@ -1,0 +1,28 @@
+"""The worker that made rows: `petastorm.py_dict_reader_worker`."""
+
+from __future__ import annotations
+
+from penstock.petastorm import utils
+from penstock.petastorm._named_workers import NamedResults, NamedWorker
+from penstock.petastorm.cache import NullCache
+from penstock.petastorm.workers_pool import EmptyResultError
+from penstock.petastorm.workers_pool.worker_base import WorkerBase
+
+__all__ = [
+    "EmptyResultError",
+    "NullCache",
+    "PyDictReaderWorker",
+    "PyDictReaderWorkerResultsQueueReader",
+    "WorkerBase",
+    "utils",
+]
+
+
+class PyDictReaderWorkerResultsQueueReader(NamedResults):
+    """Says that rows come."""
+
+
+class PyDictReaderWorker(NamedWorker):
+    """The worker that made rows, by its name."""
+
+    results = PyDictReaderWorkerResultsQueueReader

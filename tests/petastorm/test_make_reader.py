@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import DataError
 from penstock.petastorm import NoDataAvailableError, TransformSpec, make_batch_reader, make_reader
 from penstock.petastorm.predicates import in_lambda, in_pseudorandom_split, in_reduce, in_set
 from penstock.petastorm.reader import Reader, normalize_dataset_url_or_urls
@@ -166,6 +167,18 @@ def test_wrong_fields_are_refused(url: str, fields: Any, error: type[Exception],
     """What names no field is told so."""
     with pytest.raises(error, match=text):
         make_reader(url, schema_fields=fields)
+
+
+def test_a_field_that_no_file_has_is_told(tmp_path: Path) -> None:
+    """It is said which, when the first row is asked for; the others can be read."""
+    url = tables.small(tmp_path / "t")
+    for file in (tmp_path / "t").glob("*.parquet"):
+        pq.write_table(pq.read_table(file).drop_columns(["vector"]), file, row_group_size=10)
+
+    with make_reader(url, schema_fields=["id"]) as reader:
+        assert len(list(reader)) == 40
+    with make_reader(url) as reader, pytest.raises(DataError, match="the field 'vector', and no file has such a column"):
+        next(reader)
 
 
 @pytest.mark.parametrize("pool", POOLS)

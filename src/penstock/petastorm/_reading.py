@@ -16,6 +16,7 @@ from penstock._engine.execute import Pool
 from penstock._engine.lot_reader import LotReader
 from penstock._engine.lots import Turns
 from penstock._engine.read import Reader as UnitReader
+from penstock.errors import DataError
 from penstock.petastorm._arguments import Arguments
 from penstock.petastorm._batch_job import BatchJob, BatchPredicate
 from penstock.petastorm._course import Course
@@ -106,6 +107,12 @@ class Reading:
 
     def _faults(self) -> Iterator[Exception]:
         asked, predicate = self.asked, self.selection.predicate
+        missing = [name for name in self.view.fields if name not in self.selection.snapshot.schema.names]
+        if missing:
+            yield DataError(
+                f"{self.selection.snapshot.table}: its schema has the field {missing[0]!r}, and no file has such a column. "
+                "Every field was expected in some file. Name those to read: schema_fields=[...], or write the dataset anew."
+            )
         if self.ngram is not None and asked.shuffle_rows and self.ngram.length > 1:
             yield NotImplementedError(f"{self.ngram._unsorted()}: shuffle_rows=True mixes it. Leave that out.")  # noqa: SLF001 - of the same door
         if predicate is not None:

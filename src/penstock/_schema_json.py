@@ -35,7 +35,8 @@ def dump(schema: Schema) -> str:
     fields = []
     for field in schema:
         codec = field.codec or codecs.default(field)
-        told = {"name": field.name, "dtype": _dtype_name(field.dtype), "shape": list(field.shape), "nullable": field.nullable}
+        dtype = _dtype_name(field.dtype, sized=isinstance(codec, codecs.Raw))
+        told = {"name": field.name, "dtype": dtype, "shape": list(field.shape), "nullable": field.nullable}
         fields.append({**told, "codec": {"name": codec.name, **codec.options()}})
     return json.dumps({"penstock": VERSION, "name": schema.name, "fields": fields})
 
@@ -88,9 +89,11 @@ def _shown(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
-def _dtype_name(dtype: np.dtype[Any]) -> str:
-    """Return what a dtype is called on disk; text and bytes have no length there."""
-    return {"U": "str", "S": "bytes"}.get(dtype.kind, dtype.name) if dtype.kind in "US" else dtype.name
+def _dtype_name(dtype: np.dtype[Any], *, sized: bool) -> str:
+    """Return what a dtype is called on disk; text and bytes have no length there, but where cells are nothing but values."""
+    if dtype.kind not in "US":
+        return dtype.name
+    return dtype.str.lstrip("<>|=") if sized else {"U": "str", "S": "bytes"}[dtype.kind]
 
 
 def _field(number: int, told: Any, known: Iterable[type[Codec]]) -> Field:

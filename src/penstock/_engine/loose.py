@@ -29,6 +29,9 @@ PASSED = "_passed"
 SMALL_CELL = 1 << 12
 """Bytes up to which a cell that is only copied is decoded with its window: to pick it for its batch would take longer."""
 
+NUMBERS = "biufcmM"
+"""Kinds of values that columns of a fixed size have: numbers and times, but neither text nor structures."""
+
 Loose: TypeAlias = pa.Array | Blobs | StoredBlobs
 """A column as it is stored: Arrow, or cells of bytes in memory or in files."""
 
@@ -60,7 +63,8 @@ def in_order(found: Batch, columns: Sequence[str], outputs: Mapping[str, Sequenc
 def is_fixed(column: Column, kind: pa.DataType) -> bool:
     """Return whether a column is decoded once per window; most cells that have a codec wait until their batch is made."""
     if column.codec is not None:
-        return column.codec.copied and not isinstance(column.ragged, Resize) and 0 < cell_bytes(column) <= SMALL_CELL
+        small = 0 < cell_bytes(column) <= SMALL_CELL and not isinstance(column.ragged, Resize)
+        return small and column.codec.copied and column.field is not None and column.field.dtype.kind in NUMBERS
     return dtypes.is_fixed(kind) and not is_stored_flat(column, kind)
 
 

@@ -1,0 +1,69 @@
+"""Cells of codecs that are little more than copied: what is written comes back, however it is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from columns import same
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.codecs import Npy, Raw
+
+ROWS = 60
+DTYPES = ["bool", "int8", "uint16", "int64", "float16", "float64", "complex64", "M8[us]", "m8[s]", "S3", "U2"]
+SHAPES = [(), (1,), (3, 5), (700,), (1500,), (2, 40, 30)]
+"""From a value to some kilobytes: those up to four are decoded with their window, others with their batch."""
+
+
+def cell(dtype: np.dtype[Any], shape: tuple[int, ...], number: int) -> Any:
+    """Return an array that no other row has."""
+    values = np.arange(int(np.prod(shape))).reshape(shape) + 1000 * number
+    return (values % 7).astype(dtype) if dtype.kind in "biSU" else values.astype(dtype)
+
+
+@settings(max_examples=40)
+@given(
+    dtype=st.sampled_from(DTYPES).map(np.dtype),
+    shape=st.sampled_from(SHAPES),
+    codec=st.sampled_from([Raw(), Npy()]),
+    nullable=st.booleans(),
+    delta=st.booleans(),
+    size=st.integers(1, 25),
+)
+def test_what_is_written_comes_back(  # noqa: PLR0913 - drawn
+    tmp_path_factory: pytest.TempPathFactory,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    codec: Any,
+    size: int,
+    *,
+    nullable: bool,
+    delta: bool,
+) -> None:
+    """In order, shuffled, mapped, by number and with nulls filled; and it may be written to."""
+    place = tmp_path_factory.mktemp("cells") / "t"
+    nullable = nullable and (isinstance(codec, Raw) or dtype.kind not in "SU")  # of which an empty one is made, not a full one
+    schema = ps.Schema("Cells", [ps.Field("id", np.int64), ps.Field("x", dtype, shape, codec, nullable=nullable)])
+    cells = [None if nullable and number % 7 == 3 else cell(dtype, shape, number) for number in range(ROWS)]
+    rows = [{"id": number, "x": one} for number, one in enumerate(cells)]
+    ps.write(str(place), schema, rows, format="delta" if delta else "parquet", row_group_rows=16)
+    filler: Any = b"n" if dtype.kind == "S" else "n" if dtype.kind == "U" else np.zeros((), dtype)[()]
+    cells = [np.full(shape, filler, dtype) if one is None else one for one in cells]
+    ds = ps.open(str(place))
+    ds = ds.nulls(ps.Fill(filler.item() if isinstance(filler, np.generic) else filler), "x") if nullable else ds
+
+    asked = [ds.batch(size, last="uneven"), ds.shuffle(seed=3).batch(size, last="uneven")]
+    for each in [*asked, asked[1].map(lambda batch: batch)]:
+        seen = []
+        for batch in each:
+            seen += batch["id"].tolist()
+            for number, found in zip(batch["id"].tolist(), batch["x"], strict=True):
+                assert same(np.asarray(found, dtype), np.asarray(cells[number], dtype)), (number, found)
+            batch["x"][:] = batch["x"][::-1].copy()  # nobody else has this memory
+        assert sorted(seen) == list(range(ROWS))
+    for number, found in zip([5, 50, 17], ds.take([5, 50, 17])["x"], strict=True):
+        assert same(np.asarray(found, dtype), np.asarray(cells[number], dtype))

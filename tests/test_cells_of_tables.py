@@ -34,7 +34,7 @@ def cell(dtype: np.dtype[Any], shape: tuple[int, ...], number: int) -> Any:
     delta=st.booleans(),
     size=st.integers(1, 25),
 )
-def test_what_is_written_comes_back(  # noqa: PLR0913 - drawn
+def test_what_is_written_comes_back(
     tmp_path_factory: pytest.TempPathFactory,
     dtype: np.dtype[Any],
     shape: tuple[int, ...],

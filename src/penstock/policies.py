@@ -35,7 +35,7 @@ __all__ = [
     "Scalar",
 ]
 
-Scalar: TypeAlias = bool | int | float | str | bytes | Decimal | UUID | dt.date | dt.timedelta | np.generic
+Scalar: TypeAlias = bool | int | float | complex | str | bytes | Decimal | UUID | dt.date | dt.timedelta | np.generic
 """A single value that cannot be changed, so that many cells can share it."""
 
 
@@ -277,7 +277,7 @@ def _fit_object(value: Scalar, leaf: pa.DataType) -> tuple[str, bool, Any]:
 
 def _check_scalar(value: object, policy: str) -> None:
     """Refuse what is not one value that cells can share."""
-    single = bool | int | float | str | bytes | Decimal | UUID | dt.date | dt.timedelta | np.generic
+    single = bool | int | float | complex | str | bytes | Decimal | UUID | dt.date | dt.timedelta | np.generic
     if not isinstance(value, single):
         msg = (
             f"{policy}({value!r}) does not hold a single value. A number, a string, bytes, a Decimal, a UUID, a date, "

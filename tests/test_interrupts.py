@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import json
 import signal
@@ -249,3 +250,23 @@ def test_waiting_for_one_of_several_can_be_interrupted() -> None:
         promises[2].set_exception(ValueError())
         wait_for_one(promises[2:])
         assert promises[0].result(timeout=10) == 0
+
+
+@pytest.mark.parametrize("wait", [Promise.result, lambda promise: wait_for_one([promise])], ids=["result", "wait_for_one"])
+def test_an_interrupt_that_does_not_end_a_wait_is_seen_all_the_same(wait: Callable[[Any], Any]) -> None:
+    """As one that came just before the wait began: the system has told it by then, and will not do so again."""
+    promise: Promise[None] = Promise()
+    at_last = threading.Timer(60, promise.set_result, [None])
+
+    def interrupt() -> None:
+        while not (promise._condition._waiting or promise._done_callbacks):  # type: ignore[attr-defined] # it waits by then
+            pass
+        _thread.interrupt_main()  # which only notes it
+
+    at_last.start()
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        wait(promise)
+    at_last.cancel()
+
+    assert not promise.done()

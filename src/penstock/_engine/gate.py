@@ -11,12 +11,17 @@ import _thread
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import main_thread
 from typing import Any, Generic, TypeVar
 
 __all__ = ["Gate", "Promise", "wait_for_one"]
 
 Result = TypeVar("Result")
+
+LOOK = 0.2
+"""Seconds after which the main thread looks up: a signal that came just before it began to wait would else be seen after it."""
 
 
 class Gate(_thread.RLock):  # type: ignore[misc] # of which there are no types
@@ -42,7 +47,9 @@ class Gate(_thread.RLock):  # type: ignore[misc] # of which there are no types
         try:
             self._waiting.append(waiter)
             self.release()
-            came = waiter.acquire(True, -1 if timeout is None else max(0.0, timeout))  # noqa: FBT003 - it has no names
+            came = waiter.acquire(True, _patience() if timeout is None else max(0.0, timeout))  # noqa: FBT003 - it has no names
+            while timeout is None and not came:
+                came = waiter.acquire(True, LOOK)  # noqa: FBT003 - the same
         finally:
             # Whatever interrupts leaves through a `with`, which unlocks: so it is locked first, also if that is interrupted.
             interrupted: BaseException | None = None
@@ -87,6 +94,11 @@ class Promise(Future[Result], Generic[Result]):
         self._condition = Gate()  # type: ignore[assignment] # which does what a condition does
 
 
+def _patience() -> float:
+    """Return how long a thread may wait at a time; only the main thread has signals to look for."""
+    return LOOK if _thread.get_ident() == main_thread().ident else -1
+
+
 def wait_for_one(futures: Iterable[Future[Any]]) -> None:
     """Wait until one of some futures has ended, in whatever way; all of them are promises.
 
@@ -98,4 +110,6 @@ def wait_for_one(futures: Iterable[Future[Any]]) -> None:
     ended: SimpleQueue[None] = SimpleQueue()  # written in C
     for future in futures:
         future.add_done_callback(lambda _: ended.put(None))  # and not the future, which would then lead to itself
-    ended.get()
+    while True:
+        with suppress(Empty):
+            return ended.get(timeout=LOOK)

@@ -204,6 +204,16 @@ def test_the_real_one_is_warned_of(tmp_path: Path) -> None:
     assert "UserWarning: petastorm was imported before penstock.dropin" in before.stderr
 
 
+def test_a_directory_that_is_called_so_is_no_package(tmp_path: Path) -> None:
+    """Data beside a script, in a folder of that name, are nobody's package."""
+    (tmp_path / "petastorm").mkdir()
+    (tmp_path / "petastorm" / "data.txt").touch()
+
+    found = run("-c", "import penstock.dropin, petastorm; print(petastorm.__name__)", path=(tmp_path,))
+
+    assert (found.stdout, found.stderr) == ("penstock.petastorm\n", "")
+
+
 @pytest.mark.parametrize("installed", [False, True])
 def test_another_environment_keeps_what_is_installed_there(tmp_path: Path, *, installed: bool) -> None:
     """A child that runs in an environment without Penstock imports its own Petastorm, or learns that it has none."""

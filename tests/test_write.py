@@ -365,6 +365,28 @@ def test_whatever_speaks_arrow_is_taken(tmp_path: Path) -> None:
     assert ids_in(tmp_path / "t") == [1, 2]
 
 
+@pytest.mark.parametrize("kind", ["parquet", "petastorm", "delta"])
+@pytest.mark.parametrize("below", ["inside", "day=1/deep/er"])
+def test_no_table_is_written_inside_of_another(tmp_path: Path, kind: Any, below: str) -> None:
+    """Its rows would be those of the other too, and go with it; the other stays as it is."""
+    write(tmp_path / "t", data={"id": [1, 2, 3]}, format=kind)
+
+    with pytest.raises(ArgumentError, match=r"lies inside of the table at .*/t, of which it would be a part"):
+        write(tmp_path / "t" / below, data={"id": [4]})
+
+    assert ps.open(tmp_path / "t").num_rows == 3
+    write(tmp_path / "t2", data={"id": [4]})
+
+
+def test_arrays_of_another_byte_order_are_taken(tmp_path: Path) -> None:
+    """Values count, not how they lie in memory."""
+    schema = Schema("Big", [Field("x", np.dtype(">i2"), (3,), Npy())])
+
+    write(tmp_path / "t", schema, [{"x": np.array([1, 2, 300], ">i2")}, {"x": np.array([4, 5, 6], "<i2")}])
+
+    assert ps.open(tmp_path / "t").take([0, 1])["x"].tolist() == [[1, 2, 300], [4, 5, 6]]
+
+
 def test_one_row_is_data_too(tmp_path: Path) -> None:
     """A mapping of cells is a row, whether there is a schema or not."""
     write(tmp_path / "a", IDS, {"id": 5})

@@ -214,7 +214,8 @@ def _warn_of_the_real_one(name: str) -> None:
 
 def _real(name: str) -> ModuleSpec | None:
     """Return where a package of another project is installed; None where it is not."""
-    return PathFinder.find_spec(name, [entry for entry in sys.path if not (Path(entry) / SHIPPED).exists()])
+    found = PathFinder.find_spec(name, [entry for entry in sys.path if not (Path(entry) / SHIPPED).exists()])
+    return None if found is None or found.origin is None else found  # a directory that happens to be called so has no origin
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -44,6 +44,22 @@ def test_a_process_of_its_own_takes_less_memory(tmp_path: Path) -> None:
     assert len(held) == 300 << 20
 
 
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({"field_regex": ["zzz"]}, r"No field of .* matches \['zzz'\]"),
+        ({"measure_cycles_count": 0}, "30 rows to warm up and 0 to measure were asked for"),
+        ({"warmup_cycles_count": -5}, "-5 rows to warm up"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(tmp_path: Path, asked: dict[str, Any], text: str) -> None:
+    """No field, no row, or fewer than none."""
+    url = tables.small(tmp_path / "t")
+
+    with pytest.raises(ValueError, match=text):
+        reader_throughput(url, spawn_new_process=False, **{**FEW, **asked})
+
+
 def test_readers_get_more_arguments(tmp_path: Path) -> None:
     """Fields as `make_reader` takes them, where they are given there."""
     url = tables.small(tmp_path / "t")

@@ -171,3 +171,9 @@ def test_a_cache_goes_together_with_neither_predicates_nor_parts(tmp_path: Path)
     for more, text in wrong:
         with make_reader(url, **options(tmp_path), **more) as reader, pytest.raises(RuntimeError, match=text):
             next(reader)
+
+
+def test_a_cache_on_disk_says_where_and_how_large_it_is(tmp_path: Path) -> None:
+    """What is missing is named."""
+    with pytest.raises(ValueError, match="needs cache_location, cache_size_limit and cache_row_size_estimate"):
+        make_reader(tables.small(tmp_path / "t"), cache_type="local-disk")

@@ -66,6 +66,14 @@ def test_rows_become_batches_of_tensors(url: str) -> None:
     assert found[0]["image"].dtype == torch.uint8
 
 
+@pytest.mark.parametrize("size", [0, -1, None, "x", 2.5, True])
+@pytest.mark.parametrize("kind", [DataLoader, BatchedDataLoader, InMemBatchedDataLoader])
+def test_a_batch_has_a_row_or_more(plain: str, kind: Any, size: Any) -> None:
+    """Other sizes are refused before anything is read; some would give empty batches without end."""
+    with make_batch_reader(plain) as reader, pytest.raises(ValueError, match="batch_size must be a positive integer"):
+        kind(reader, batch_size=size)
+
+
 def test_batches_are_taken_apart_and_put_together(plain: str) -> None:
     """Whatever row groups have."""
     with DataLoader(batches(plain), batch_size=32) as loader:

@@ -111,9 +111,12 @@ def _storable(kind: pa.DataType, check: Check, cell: Any) -> Any:
 def _array(field: Field, dtype: np.dtype[Any], shape: tuple[int | None, ...], cell: Any) -> npt.NDArray[Any]:
     if type(cell) is np.ndarray and cell.dtype == dtype and (cell.shape == shape or field.fits(cell)):
         return cell
+    if type(cell) is np.ndarray and not cell.dtype.isnative:
+        return _array(field, dtype, shape, cell.astype(cell.dtype.newbyteorder("=")))
     expected = f"a {field.dtype} array of shape {field.shape}"
     if not isinstance(cell, np.ndarray):
-        raise Misfit(told(cell), expected, f"Make it one: numpy.asarray(cell, {field.dtype.name!r}).")
+        maker = "frombuffer" if isinstance(cell, (bytes, bytearray, memoryview)) else "asarray"
+        raise Misfit(told(cell), expected, f"Make it one: numpy.{maker}(cell, {field.dtype.name!r}).")
     if isinstance(cell, np.ma.MaskedArray):
         raise Misfit("a masked array", expected, "Fill it: cell.filled(value).")
     if field.fits(cell):

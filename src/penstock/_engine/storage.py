@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -15,7 +15,7 @@ from pyarrow import fs as pafs
 from penstock.errors import ArgumentError, TableNotFoundError
 from penstock.model import Place
 
-__all__ = ["ENDINGS", "Source", "cache_directory", "destination", "list_files", "locate", "stamp"]
+__all__ = ["ENDINGS", "Source", "cache_directory", "check_apart", "destination", "list_files", "locate", "stamp"]
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """What a user may say a table is: a path or URL, one with wildcards, or several files."""
@@ -29,6 +29,12 @@ WITH_HOSTS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", 
 
 LONGEST = 300
 """Characters of a system's own words in a message."""
+
+MARKS = ("_common_metadata", "_metadata", "_delta_log")
+"""What lies in the directory of a table, and in no other."""
+
+MOST_ABOVE = 8
+"""Directories above a place that are looked at."""
 
 WILDCARD = re.compile(r"[*?[]")
 
@@ -90,6 +96,27 @@ def destination(source: Any, *, filesystem: Any = None, options: Mapping[str, An
     name = os.fspath(source)
     found, path = _filesystem(name, filesystem, options)
     return Place(url=name, filesystem=found, path=path.rstrip("/") or "/")
+
+
+def check_apart(place: Place) -> None:
+    """Refuse a place inside of a table, which would read what is written there as its own, and delete it when it is replaced.
+
+    Raises:
+        ArgumentError: If it is one.
+    """
+    above = [str(each) for each in PurePosixPath(place.path).parents][:MOST_ABOVE]
+    marks = [f"{each.rstrip('/')}/{mark}" for each in above if each not in (".", "/") for mark in MARKS]
+    try:
+        found = [mark.path for mark in place.filesystem.get_file_info(marks) if mark.type != pafs.FileType.NotFound]
+    except (OSError, NotImplementedError):  # who may not look there is not helped by a refusal
+        return
+    if found:
+        table = found[0].rpartition("/")[0]
+        msg = (
+            f"{place.url} lies inside of the table at {table}, of which it would be a part. A table has a directory of its "
+            "own. Write to one beside it; to add rows to the table, write to that with mode='append'."
+        )
+        raise ArgumentError(msg)
 
 
 def _several(sources: list[str | os.PathLike[str]], filesystem: Any, options: Mapping[str, Any] | None) -> Place:

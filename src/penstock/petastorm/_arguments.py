@@ -150,10 +150,13 @@ def cache_of(
     """Return what keeps row groups.
 
     Raises:
-        ValueError: If nothing is called so.
+        ValueError: If nothing is called so, or it is not said where and how large it is.
     """
     if kind in (None, NULL_CACHE):
         return NullCache()
     if kind == LOCAL_DISK_CACHE:
+        if None in (location, size_limit, row_size):
+            msg = "cache_type='local-disk' needs cache_location, cache_size_limit and cache_row_size_estimate. Give all three."
+            raise ValueError(msg)
         return LocalDiskCache(location, size_limit, row_size, **(settings or {}))  # type: ignore[arg-type] # it says what is wrong
     raise ValueError(f"Unknown cache_type: {kind}. It is one of 'null' and 'local-disk'.")

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from penstock._engine.footers import read_schema
-from penstock._engine.storage import destination, locate
+from penstock._engine.storage import check_apart, destination, locate
 from penstock.codecs import Codec, resolved
 from penstock.errors import TableNotFoundError
 from penstock.formats._pickle_names import OLD_PACKAGES
@@ -316,11 +316,13 @@ def target_of(dataset_url: Any) -> Place:
     """Return where a dataset is to be written, at a URL.
 
     Raises:
-        ValueError: If it has no scheme.
+        ValueError: If it has no scheme, or lies inside of a table.
     """
     url = normalized(dataset_url)
     _check_urls([url])
-    return destination(_source(url))
+    place = destination(_source(url))
+    check_apart(place)
+    return place
 
 
 def _source(url: str, storage_options: Any = None, filesystem: Any = None) -> str:

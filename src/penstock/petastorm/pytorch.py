@@ -73,6 +73,13 @@ def decimal_friendly_collate(batch: Sequence[Any]) -> Any:
     return default_collate(batch)  # type: ignore[arg-type] # of any kind
 
 
+def _checked(batch_size: Any) -> int:
+    """Return how many rows a batch has; a batch of none would never be full."""
+    if not isinstance(batch_size, (int, np.integer)) or isinstance(batch_size, bool) or batch_size < 1:
+        raise ValueError(f"batch_size must be a positive integer, and is {batch_size!r}. Give one: batch_size=32.")
+    return int(batch_size)
+
+
 class LoaderBase(ABC):
     """What loaders have in common: one pass at a time, each over all that its reader gives."""
 
@@ -157,7 +164,7 @@ class DataLoader(LoaderBase):
     ) -> None:
         """Store the reader."""
         super().__init__()
-        self.reader, self.batch_size, self.collate_fn = reader, batch_size, collate_fn
+        self.reader, self.batch_size, self.collate_fn = reader, _checked(batch_size), collate_fn
         self.shuffling_queue_capacity = shuffling_queue_capacity
         self._transform, self._seed, self._drop_last, self._passes = transform, seed, drop_last, 0
 
@@ -239,7 +246,7 @@ class BatchedDataLoader(LoaderBase):
     ) -> None:
         """Store the reader."""
         super().__init__()
-        self.reader, self.batch_size, self._seed, self._passes = reader, batch_size, seed, 0
+        self.reader, self.batch_size, self._seed, self._passes = reader, _checked(batch_size), seed, 0
         self.transform_fn = transform_fn or _as_tensor
         self.shuffling_queue_capacity = shuffling_queue_capacity
         if shuffling_queue_capacity > 0:
@@ -311,7 +318,7 @@ class InMemBatchedDataLoader:
         shuffle: bool = False,
     ) -> None:
         """Read the rows."""
-        self.reader, self.batch_size, self.num_epochs, self.seed = reader, batch_size, num_epochs, seed
+        self.reader, self.batch_size, self.num_epochs, self.seed = reader, _checked(batch_size), num_epochs, seed
         self.rows_capacity, self.shuffle, self._used = rows_capacity, shuffle, False
         try:
             self._names, self._items = self._loaded(transform_fn or _as_tensor)

@@ -94,7 +94,13 @@ def reader_throughput(
 
     Raises:
         MissingExtraError: If rows are to be taken by TensorFlow, which this release does not do yet.
+        ValueError: If no row is to be measured, or no field is called so.
     """
+    if measure_cycles_count < 1 or warmup_cycles_count < 0:
+        msg = (
+            f"{warmup_cycles_count} rows to warm up and {measure_cycles_count} to measure were asked for. Measure one or more."
+        )
+        raise ValueError(msg)
     if spawn_new_process:
         return run_in_subprocess(reader_throughput, **{**locals(), "spawn_new_process": False})  # type: ignore[no-any-return]
     extra = dict(reader_extra_args or {})
@@ -102,6 +108,8 @@ def reader_throughput(
         tf_tensors(None, shuffling_queue_size, int(min_after_dequeue))
     if "schema_fields" not in extra:
         extra["schema_fields"] = match_unischema_fields(get_schema_from_dataset_url(dataset_url), field_regex)
+        if field_regex and not extra["schema_fields"]:
+            raise ValueError(f"No field of {dataset_url} matches {field_regex!r}. Give names of its fields, or leave it out.")
     logger.info("Fields that are read: %s", extra["schema_fields"])
     extra |= {"reader_pool_type": str(pool_type), "workers_count": loaders_count, "num_epochs": None}
     with make_reader(dataset_url, **extra) as reader:

@@ -21,7 +21,7 @@ from penstock._engine.hive import check_partitions
 from penstock._engine.intake import Tabular, as_columns, infer, is_batch, tabular
 from penstock._engine.layout import Layout, LoggedFormat, WrittenFormat
 from penstock._engine.progress import Progress, progress_line
-from penstock._engine.storage import check_apart, destination
+from penstock._engine.storage import place_of_table
 from penstock._engine.survey import check_mode
 from penstock._engine.write_faults import refusals_told
 from penstock._engine.writing import Begun, Writing
@@ -293,8 +293,7 @@ def write(  # noqa: PLR0913 - each says one thing about the table, and all but t
         2
     """
     layout = Layout(row_group_mb, row_group_rows, file_mb, compression=compression, partition_by=_checked_names(partition_by))
-    place = destination(source, filesystem=filesystem, options=storage_options)
-    check_apart(place)
+    place = place_of_table(source, filesystem=filesystem, options=storage_options)
     start = _Start(mode=mode, layout=layout, threads=_checked_threads(threads), format=_checked_format(format))
     writer = _begun(place, start, _columns_of(schema, start), progress_line(place.url, shown=progress))
     return writer if data is None else writer._fill(data)  # noqa: SLF001 - of this module

@@ -15,7 +15,7 @@ from pyarrow import fs as pafs
 from penstock.errors import ArgumentError, TableNotFoundError
 from penstock.model import Place
 
-__all__ = ["ENDINGS", "Source", "cache_directory", "check_apart", "destination", "list_files", "locate", "stamp"]
+__all__ = ["ENDINGS", "Source", "cache_directory", "destination", "list_files", "locate", "place_of_table", "stamp"]
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """What a user may say a table is: a path or URL, one with wildcards, or several files."""
@@ -98,18 +98,26 @@ def destination(source: Any, *, filesystem: Any = None, options: Mapping[str, An
     return Place(url=name, filesystem=found, path=path.rstrip("/") or "/")
 
 
-def check_apart(place: Place) -> None:
-    """Refuse a place inside of a table, which would read what is written there as its own, and delete it when it is replaced.
+def place_of_table(source: Any, *, filesystem: Any = None, options: Mapping[str, Any] | None = None) -> Place:
+    """Return the place that a path or URL names, where a table is to be written.
+
+    It is none inside of another table, which would read what is written there as its own, and delete it when it is replaced.
 
     Raises:
-        ArgumentError: If it is one.
+        ArgumentError: If it is one, or names none, or several.
+        TableNotFoundError: If no filesystem is known for the URL.
+
+    Example:
+        >>> place_of_table("/data/hello/").path
+        '/data/hello'
     """
+    place = destination(source, filesystem=filesystem, options=options)
     above = [str(each) for each in PurePosixPath(place.path).parents][:MOST_ABOVE]
     marks = [f"{each.rstrip('/')}/{mark}" for each in above if each not in (".", "/") for mark in MARKS]
     try:
         found = [mark.path for mark in place.filesystem.get_file_info(marks) if mark.type != pafs.FileType.NotFound]
     except (OSError, NotImplementedError):  # who may not look there is not helped by a refusal
-        return
+        found = []
     if found:
         table = found[0].rpartition("/")[0]
         msg = (
@@ -117,6 +125,7 @@ def check_apart(place: Place) -> None:
             "own. Write to one beside it; to add rows to the table, write to that with mode='append'."
         )
         raise ArgumentError(msg)
+    return place
 
 
 def _several(sources: list[str | os.PathLike[str]], filesystem: Any, options: Mapping[str, Any] | None) -> Place:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from penstock._engine.footers import read_schema
-from penstock._engine.storage import check_apart, destination, locate
+from penstock._engine.storage import locate, place_of_table
 from penstock.codecs import Codec, resolved
 from penstock.errors import TableNotFoundError
 from penstock.formats._pickle_names import OLD_PACKAGES
@@ -320,9 +320,7 @@ def target_of(dataset_url: Any) -> Place:
     """
     url = normalized(dataset_url)
     _check_urls([url])
-    place = destination(_source(url))
-    check_apart(place)
-    return place
+    return place_of_table(_source(url))
 
 
 def _source(url: str, storage_options: Any = None, filesystem: Any = None) -> str:

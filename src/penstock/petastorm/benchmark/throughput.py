@@ -96,24 +96,32 @@ def reader_throughput(
         MissingExtraError: If rows are to be taken by TensorFlow, which this release does not do yet.
         ValueError: If no row is to be measured, or no field is called so.
     """
-    if measure_cycles_count < 1 or warmup_cycles_count < 0:
-        msg = (
-            f"{warmup_cycles_count} rows to warm up and {measure_cycles_count} to measure were asked for. Measure one or more."
-        )
-        raise ValueError(msg)
+    _check_counts(warmup_cycles_count, measure_cycles_count)
     if spawn_new_process:
         return run_in_subprocess(reader_throughput, **{**locals(), "spawn_new_process": False})  # type: ignore[no-any-return]
     extra = dict(reader_extra_args or {})
     if read_method is ReadMethod.TF:
         tf_tensors(None, shuffling_queue_size, int(min_after_dequeue))
     if "schema_fields" not in extra:
-        extra["schema_fields"] = match_unischema_fields(get_schema_from_dataset_url(dataset_url), field_regex)
-        if field_regex and not extra["schema_fields"]:
-            raise ValueError(f"No field of {dataset_url} matches {field_regex!r}. Give names of its fields, or leave it out.")
+        extra["schema_fields"] = _matching(dataset_url, field_regex)
     logger.info("Fields that are read: %s", extra["schema_fields"])
     extra |= {"reader_pool_type": str(pool_type), "workers_count": loaders_count, "num_epochs": None}
     with make_reader(dataset_url, **extra) as reader:
         return _time_warmup_and_work(reader, warmup_cycles_count, measure_cycles_count)
+
+
+def _check_counts(warmup: int, measured: int) -> None:
+    """Refuse to measure nothing."""
+    if measured < 1 or warmup < 0:
+        raise ValueError(f"{warmup} rows to warm up and {measured} to measure were asked for. Measure one or more.")
+
+
+def _matching(dataset_url: str, field_regex: Any) -> Any:
+    """Return the fields that are read."""
+    found = match_unischema_fields(get_schema_from_dataset_url(dataset_url), field_regex)
+    if field_regex and not found:
+        raise ValueError(f"No field of {dataset_url} matches {field_regex!r}. Give names of its fields, or leave it out.")
+    return found
 
 
 def _time_warmup_and_work(reader: Any, warmup_cycles_count: int, measure_cycles_count: int) -> BenchmarkResult:

@@ -318,7 +318,10 @@ class Gather:
         if self._wanted.skip:
             fixed[AT] = self._marked(unit, part, bad)
         loose: dict[str, pa.Array | Cells] = dict(part.cells)
-        loose.update({one.name: stored(part.table.column(one.name), one) for one in self._loose if one.name not in loose})
+        try:
+            loose.update({one.name: stored(part.table.column(one.name), one) for one in self._loose if one.name not in loose})
+        except CellError as error:
+            raise self.told(error, unit, None) from error
         fixed.update(self._ids(unit, part))
         if self._reader.lazy:
             fixed[PASSED] = np.ones(part.count, dtype=np.bool_) if part.passed is None else part.passed

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from penstock import dtypes
-from penstock._engine.decode import Column, decode
+from penstock._engine.decode import CellError, Column, decode
 from penstock._engine.decode_cells import as_tensors, decode_cells, is_stored_flat
 from penstock._engine.lease import Slabs
 from penstock._engine.meter import READ, Meter
@@ -18,6 +18,7 @@ from penstock._engine.sift import AT, LostCellError
 from penstock._engine.stored import StoredBlobs
 from penstock._engine.transform import Batch, Stack
 from penstock.blobs import Blobs
+from penstock.errors import DataError
 from penstock.policies import DEFAULT_NULLS, Resize
 from penstock.schema import CellProblem
 
@@ -75,10 +76,17 @@ def cell_bytes(column: Column) -> int:
 
 
 def stored(column: pa.ChunkedArray, policy: Column) -> pa.Array | Blobs:
-    """Return a column as it is kept until its batch is made."""
+    """Return a column as it is kept until its batch is made.
+
+    Raises:
+        CellError: If it is none that its codec has made.
+    """
     if policy.codec is None:
         return _one_chunk(column)
-    return Blobs.joined([Blobs.of(chunk) for chunk in column.chunks] or [Blobs.of(pa.nulls(0, column.type))])
+    try:
+        return Blobs.joined([Blobs.of(chunk) for chunk in column.chunks] or [Blobs.of(pa.nulls(0, column.type))])
+    except DataError as error:
+        raise CellError(policy.name, str(error)) from error
 
 
 def plain(column: pa.ChunkedArray, policy: Column) -> Batch | None:

@@ -16,7 +16,7 @@ from penstock import dtypes
 from penstock._engine.budget import MEMORY_LIMIT
 from penstock._engine.decode import CellError, Column
 from penstock._engine.decode_cells import decode_cells
-from penstock._engine.loose import Loose, decoded
+from penstock._engine.loose import Loose, decoded, stored
 from penstock._engine.meter import Meter
 from penstock._engine.read import UNCOUNTED, Part, Reader, Unit
 from penstock._engine.stored import StoredBlobs
@@ -254,12 +254,7 @@ class LotReader:
         """Return a column as it is kept until it is decoded."""
         if name in part.cells:
             return part.cells[name]
-        chunks = part.table.column(name)
-        if self._columns[name].codec is not None:
-            return Blobs.joined([Blobs.of(chunk) for chunk in chunks.chunks] or [Blobs.of(pa.nulls(0, chunks.type))])
-        if chunks.num_chunks == 1:
-            return chunks.chunk(0)
-        return pa.concat_arrays(chunks.chunks) if chunks.num_chunks else pa.nulls(0, chunks.type)
+        return stored(part.table.column(name), self._columns[name])
 
     def _placed(self, error: CellError, loaded: Loaded, rows: slice) -> CellError:
         """Return an error of a cell that says which file, row group and row it is in."""

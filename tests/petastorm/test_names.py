@@ -161,8 +161,9 @@ WALKING = """
 import importlib, inspect, json, pkgutil, sys, unittest.mock, warnings
 
 warnings.simplefilter("ignore")
-for name in ("tensorflow", "tensorflow.compat", "tensorflow.compat.v1"):
-    sys.modules[name] = unittest.mock.MagicMock()
+packages = ("tensorflow", "tensorflow.compat", "tensorflow.compat.v1", "torch", "torch.utils", "torch.utils.data")
+for name in (*packages, "torch.utils.data.dataloader"):  # which need not be there
+    sys.modules[name] = unittest.mock.MagicMock(__version__="2.0")
 import petastorm
 
 

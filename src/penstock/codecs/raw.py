@@ -50,6 +50,10 @@ class Raw(CellCodec):
                 f"Raw got fixed={self.fixed!r}. True or False was expected. Leave it out, or give False for Delta."
             )
 
+    def __repr__(self) -> str:
+        """Return how it is made."""
+        return "Raw()" if self.fixed else "Raw(fixed=False)"
+
     def options(self) -> Mapping[str, Any]:
         """Return what is stored with the name: nothing, mostly."""
         return {} if self.fixed else {"fixed": False}

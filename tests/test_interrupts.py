@@ -78,7 +78,7 @@ def test_ctrl_c_at_any_moment_ends_an_iteration_and_nothing_else(table: Path, ki
     probe = Interrupt(-1)
     probe.run(reading(ps.loader(ds), []))
     assert probe.points > 500
-    for at in range(1, probe.points, probe.points // 15 + 1):
+    for at in range(1, probe.points, probe.points // 8 + 1):
         loader, got, interrupt = ps.loader(ds), list[list[int]](), Interrupt(at)
         interrupted = interrupt.run(reading(loader, got))
         state = loader.state_dict()

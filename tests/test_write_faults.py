@@ -245,7 +245,7 @@ def test_ctrl_c_at_any_moment_leaves_all_or_nothing(tmp_path: Path, mode: Mode) 
 
     points = tried(0, -1)[0].points
     assert points > 1000
-    for number, at in enumerate(range(1, points, points // 25 + 1), start=1):
+    for number, at in enumerate(range(1, points, points // 12 + 1), start=1):
         interrupt, interrupted, place = tried(number, at)
         gc.collect()
         for thread in threading.enumerate():

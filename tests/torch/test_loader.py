@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import Case, cases, rows
 
@@ -342,6 +342,7 @@ def assert_own(ds: ps.Dataset) -> None:
     assert all(listed(held["batch"]) == held["values"] for held in kept)
 
 
+@settings(max_examples=15)
 @given(cases(), st.integers(1, 5), LASTS)
 def test_tensors_are_the_consumers_own(case: Case, size: int, last: Any) -> None:
     """Whatever the order: batches are writable, and memory that is lent again is never still in somebody's hands."""
@@ -388,6 +389,7 @@ def test_writing_to_a_batch_does_not_spoil_the_gradients_of_another(tmp_path: Pa
     assert weight.grad.tolist() == first.tolist()
 
 
+@settings(max_examples=15)
 @given(cases(), st.integers(1, 4), st.integers(1, 5), LASTS, st.data())
 def test_a_resume_after_any_step_gives_the_identical_rest(
     case: Case, ranks: int, size: int, last: Any, data: st.DataObject

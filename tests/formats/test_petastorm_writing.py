@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import keyword
-import subprocess
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -288,10 +288,7 @@ def same(found: Any, cell: Any, most: int) -> bool:
 
 
 READER = """
-import sys, warnings
-warnings.simplefilter("ignore")
 import numpy as np
-from petastorm import make_reader
 from petastorm.etl.dataset_metadata import get_schema_from_dataset_url
 
 def plain(value):
@@ -301,22 +298,20 @@ url = "file://" + sys.argv[1]
 schema = get_schema_from_dataset_url(url)
 assert schema.image.shape == (5, 4, 3) and schema.fields["fields"].numpy_dtype is np.int8
 assert len(schema.as_spark_schema().fields) == len(schema.fields)
-with make_reader(url, workers_count=1, shuffle_row_groups=False) as reader:
-    rows = [{name: plain(value) for name, value in row._asdict().items()} for row in reader]
+rows = [{name: plain(value) for name, value in row._asdict().items()} for row in every(url)]
 np.savez(sys.argv[1] + ".npz", rows=np.array(rows, dtype=object))
 """
 
 
 @pytest.mark.peer
 @pytest.mark.slow
-def test_petastorm_itself_reads_what_we_write(tmp_path: Path, petastorm_python: Path) -> None:
+def test_petastorm_itself_reads_what_we_write(tmp_path: Path, ask_petastorm: Callable[..., list[str]]) -> None:
     """Petastorm 0.13.1 with Spark's types, in an environment of its own, gives every value that was written."""
     pytest.importorskip("cv2")
     rows = {row["int64_"]: row for row in sample_rows()}
     ps.write(tmp_path / "t", SAMPLE, rows.values(), partition_by="split", row_group_rows=2, format=PetastormFormat())
 
-    done = subprocess.run([petastorm_python, "-c", READER, tmp_path / "t"], check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    ask_petastorm(READER, tmp_path / "t")
     found = np.load(tmp_path / "t.npz", allow_pickle=True)["rows"].tolist()
     wrong = {int(row["int64_"]): differences(row, rows[int(row["int64_"])]) for row in found}
     assert wrong == {key: [] for key in rows}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -155,9 +155,10 @@ class Slow:
         self.gate.pass_through()
         return dict(batch)
 
-    def cuts(self, column: np.ndarray[Any, Any], size: int) -> list[Any]:
-        """Return a column cut into views."""
-        return [column[at : at + size] for at in range(0, len(column), size)]
+    def cuts(self, columns: Mapping[str, np.ndarray[Any, Any]], size: int) -> Iterator[dict[str, Any]]:
+        """Yield batches that are views."""
+        rows = len(next(iter(columns.values())))
+        return ({name: column[at : at + size] for name, column in columns.items()} for at in range(0, rows, size))
 
 
 def test_a_wait_for_the_hand_over_is_told_while_it_lasts() -> None:

@@ -118,6 +118,17 @@ def test_it_gives_what_plain_iteration_gives(case: Case, size: int, last: Any, e
         assert lists(loader) == lists(plain)
 
 
+@pytest.mark.parametrize("size", [1, 3, 700])
+def test_many_batches_of_a_window_are_cut_rightly(tmp_path: Path, size: int) -> None:
+    """More than are cut at a time, of numbers and of objects."""
+    pq.write_table(pa.table({"id": range(3_000), "half": np.arange(3_000, dtype=np.float32) / 2}), tmp_path / "t.parquet")
+    ds = ps.open(tmp_path).shuffle(seed=1).with_row_ids().batch(size, last="uneven")
+
+    loader = ps.torch.loader(ds)
+    assert lists(loader) == lists(ps.loader(ds))
+    assert all(batch["half"].is_contiguous() for batch in loader)
+
+
 @pytest.mark.parametrize(
     ("column", "dtype", "expected"),
     [

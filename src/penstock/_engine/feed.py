@@ -19,11 +19,6 @@ from penstock.stretches import Stretches
 
 __all__ = ["Feed", "Lane"]
 
-
-CUT_AT_ONCE = 256
-"""Batches that are cut at a time: a call for many costs little more than a call for one."""
-
-
 LARGE = 8
 """A window is large if so many are more than fit in memory; it should not be kept for a single batch."""
 
@@ -149,7 +144,7 @@ class Lane:
         return found
 
     def cuts(self, count: int, hand_over: HandOver) -> dict[str, Any] | None:
-        """Return the next rows as views, as a framework has them; several batches are cut at a time, column by column."""
+        """Return the next rows as views, as a framework has them, that cuts many batches at a time."""
         self._look()
         if self._copying or (self._large and self._at + 2 * count >= self._stop):
             views = self.views(count)
@@ -158,11 +153,9 @@ class Lane:
             return None
         found = next(self._cuts, None)
         if found is None:
-            whole = min(CUT_AT_ONCE, (self._stop - self._at - 1) // count - self._large)
-            names, rows = tuple(self._held.fixed), slice(self._at, self._at + whole * count)
-            columns = [hand_over.cuts(values[rows], count) for values in self._held.fixed.values()]
-            cut = zip(*columns, strict=True) if columns else iter([()] * whole)
-            self._cuts = (dict(zip(names, row, strict=True)) for row in cut)
+            whole = (self._stop - self._at - 1) // count - self._large
+            columns = {name: values[self._at : self._at + whole * count] for name, values in self._held.fixed.items()}
+            self._cuts = hand_over.cuts(columns, count) if columns else iter([{} for _ in range(whole)])
             found = next(self._cuts)
         self._at, self._place = self._at + count, self._place + count
         return found

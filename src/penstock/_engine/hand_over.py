@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -20,6 +20,6 @@ class HandOver(Protocol):
         """Return a batch of arrays, or a row of values, as the framework has them."""
         ...
 
-    def cuts(self, column: npt.NDArray[Any], size: int) -> Sequence[Any]:
-        """Return a column of many batches, cut into views of `size` rows each."""
+    def cuts(self, columns: Mapping[str, npt.NDArray[Any]], size: int) -> Iterator[dict[str, Any]]:
+        """Yield batches of `size` rows, as the framework has them, that are views of columns of many, of which there is one."""
         ...

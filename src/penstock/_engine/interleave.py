@@ -243,14 +243,10 @@ class MixedFeed(Feed):
 
     def _cut(self, made: Batch, whole: int, count: int) -> Iterator[dict[str, Any]]:
         """Yield batches of what was put together, as a framework has them."""
-        over = self._hand_over
-        columns = [
-            [values[start : start + count] for start in range(0, whole * count, count)]
-            if over is None
-            else over.cuts(values, count)
-            for values in made.values()
-        ]
-        return (dict(zip(made, cut, strict=True)) for cut in (zip(*columns, strict=True) if columns else [()] * whole))
+        if self._hand_over is not None and made:
+            return self._hand_over.cuts(made, count)
+        starts = range(0, whole * count, count)
+        return ({name: values[start : start + count] for name, values in made.items()} for start in starts)
 
     def prefetch(self) -> None:
         """Have the windows read that come next."""

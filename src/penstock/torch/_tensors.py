@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from penstock.errors import ArgumentError
 __all__ = ["Tensors", "owned"]
 
 OFFSETS = "_offsets"
+AT_ONCE = 512
+"""Tensors that are made at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +58,17 @@ class Tensors:
             found[name] = torch.nested.nested_tensor_from_jagged(values, offsets)
         return found
 
-    def cuts(self, column: npt.NDArray[Any], size: int) -> Sequence[Any]:
-        """Return a column of many batches as views of one tensor."""
-        if column.dtype.kind == "O":
-            return [column[start : start + size].tolist() for start in range(0, len(column), size)]
-        # Not `split`: to autograd its outputs are one memory, and writing to one batch would spoil what another has saved.
-        return torch.unsafe_split(_tensor(column), size)
+    def cuts(self, columns: Mapping[str, npt.NDArray[Any]], size: int) -> Iterator[dict[str, Any]]:
+        """Yield batches that are views of one tensor for each column.
+
+        A few are cut at a time: a call for many costs little more than one for a single tensor, and Python's collector, which
+        looks after tensors but not after arrays, goes to work when some hundreds more than before are alive.
+        """
+        names, together = tuple(columns), size * max(1, AT_ONCE // len(columns))
+        whole = (column if column.dtype.kind == "O" else _tensor(column) for column in columns.values())
+        for part in zip(*(_cut(column, together) for column in whole), strict=True):
+            for batch in zip(*(_batches(column, size) for column in part), strict=True):
+                yield dict(zip(names, batch, strict=True))
 
 
 def owned(batch: dict[str, Any]) -> dict[str, Any]:
@@ -71,6 +78,21 @@ def owned(batch: dict[str, Any]) -> dict[str, Any]:
 
 def _is_view(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not value.is_nested and value.untyped_storage().nbytes() > value.nbytes
+
+
+def _batches(column: Any, size: int) -> Sequence[Any]:
+    """Return a part of a column as batches have it."""
+    cut = _cut(column, size)
+    return cut if isinstance(column, torch.Tensor) else [one.tolist() for one in cut]
+
+
+def _cut(column: Any, size: int) -> Sequence[Any]:
+    """Return a tensor, or an array of objects, in parts of `size` rows, of which the last may be shorter."""
+    if not isinstance(column, torch.Tensor):
+        return [column[start : start + size] for start in range(0, len(column), size)]
+    count, rest = divmod(len(column), size)
+    # Not `split`: to autograd its outputs are one memory, and writing to one batch would spoil what another has saved.
+    return torch.unsafe_split_with_sizes(column, [size] * count + [rest] * bool(rest))
 
 
 def _value(name: str, value: Any) -> Any:

@@ -217,7 +217,15 @@ class Gather:
                 reads.clear()  # they refer back to here, and a window must not wait for garbage collection
                 for at in late:
                     filling.put(at, found[at].fixed)
-                pending.held.set_result(self._held(filling, found))
+                ordered = [self._timed(filling.order) for _ in range(min(filling.steps(), self._pool.threads) - 1)]
+                filling.order()
+
+                def hold() -> None:
+                    while ordered:  # they too refer back
+                        ordered.pop().result()
+                    pending.held.set_result(self._held(filling, found))
+
+                pending.expect(ordered, lambda: self._promised(pending, hold)) if ordered else hold()
 
             pending.expect(reads, lambda: self._promised(pending, finish))
 
@@ -248,7 +256,11 @@ class Gather:
 
     def _promised(self, pending: Pending, task: Callable[[], None]) -> None:
         """Run a task on a thread; whatever becomes of it, those who wait for the window are told."""
-        self._pool.submit(Urgency.ASSEMBLE, self.meter.timed(GATHER, task)).add_done_callback(pending.settle)
+        self._timed(task).add_done_callback(pending.settle)
+
+    def _timed(self, task: Callable[[], None]) -> Future[None]:
+        """Begin a task on a thread."""
+        return self._pool.submit(Urgency.ASSEMBLE, self.meter.timed(GATHER, task))
 
     def fetch(self, window: Window) -> Held:
         """Return a window, read here and now."""
@@ -264,6 +276,8 @@ class Gather:
         filling = Filling(window, self._wanted.stacks, self.slabs, writable=self._wanted.writable)
         for at, read in enumerate(reads):
             filling.put(at, read.fixed)
+        filling.steps()
+        filling.order()
         return self._held(filling, reads)
 
     def unit(self, index: int) -> pa.Table:

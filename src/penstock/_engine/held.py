@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +24,9 @@ from penstock.model import IntArray, Window
 __all__ = ["Cells", "Filling", "Held", "UnitRows", "brought_in_order", "cells_of", "joined", "one_after_another"]
 
 Cells: TypeAlias = Blobs | StoredBlobs
+
+STEP = 1 << 22
+"""Bytes of a column that are brought in order in one step."""
 
 BLOCK = 1 << 18
 """Bytes that a core keeps near while columns are written side by side."""
@@ -176,6 +181,8 @@ class Filling:
         self._rooms: Batch = {}
         self._makers: list[_Maker] = []
         self._making = threading.Lock()
+        self._columns: dict[str, _Column] = {}
+        self._steps: deque[tuple[_Column, slice]] = deque()
 
     def put(self, at: int, fixed: Batch) -> None:
         """Put in the rows of the window's read number `at`."""
@@ -193,17 +200,47 @@ class Filling:
         for make in self._makers:
             make.copy(chunk, self._rooms[make.name][start:stop])
 
-    def complete(self) -> Batch:
-        """Return the window's columns in the order they are handed out, after everything has been put in."""
-        take = self.window.take
-        found: Batch = {}
+    def steps(self) -> int:
+        """Return in how many steps the columns are brought in the order they are handed out; everything has been put in."""
         for make in self._makers:
             whole = self._rooms.pop(make.name) if self._copies else self._joined(make)
-            # mode="clip" spares the check of every index; they come from a permutation.
-            out = None if take is None else self._slabs.lend(whole.shape, whole.dtype)
-            found[make.name] = whole if take is None else whole.take(take, axis=0, mode="clip", out=out)
+            column = self._columns[make.name] = _Column(whole)
+            if self.window.take is not None:
+                count = max(1, min(len(whole), whole.nbytes // STEP))
+                ends = [len(whole) * at // count for at in range(count + 1)]
+                self._steps.extend((column, slice(*pair)) for pair in pairwise(ends))
+                column.left = count
         self._chunks = []
-        return found
+        return len(self._steps)
+
+    def order(self) -> None:
+        """Go all steps that are left; several threads may do so at once.
+
+        Columns are begun one after the other, so that no more of them than threads lie in memory twice.
+        """
+        take = self.window.take
+        while self._steps:
+            try:
+                column, rows = self._steps.popleft()
+            except IndexError:  # another thread was faster
+                return
+            assert take is not None  # noqa: S101 - without it there are no steps
+            whole = column.whole
+            with self._making:
+                if column.ordered is None:
+                    column.ordered = self._slabs.lend(whole.shape, whole.dtype)
+            # mode="clip" spares the check of every index; they come from a permutation.
+            whole.take(take[rows], axis=0, mode="clip", out=column.ordered[rows])
+            del whole
+            with self._making:
+                column.left -= 1
+                if not column.left:
+                    column.whole = column.ordered
+
+    def complete(self) -> Batch:
+        """Return the window's columns in the order they are handed out, after all steps."""
+        columns, self._columns = self._columns, {}
+        return {name: column.whole for name, column in columns.items()}
 
     def _room(self, make: _Maker, chunk: Batch) -> npt.NDArray[Any]:
         shape, dtype = make.kind(chunk)
@@ -219,6 +256,15 @@ class Filling:
             make.copy(chunk, whole[start:stop])
             start = stop
         return whole
+
+
+@dataclass(slots=True)
+class _Column:
+    """A column of a window that is brought in order: as it was read, then in order, and how many steps that takes yet."""
+
+    whole: npt.NDArray[Any]
+    ordered: npt.NDArray[Any] | None = None
+    left: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

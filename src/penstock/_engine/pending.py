@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 from penstock._engine.execute import outcome
 from penstock._engine.gate import Promise
@@ -35,9 +36,9 @@ class Pending:
         self.held = Promise()
         return held
 
-    def expect(self, reads: Sequence[Future[UnitRows]], then: Callable[[], None]) -> None:
-        """Call `then` when all reads have ended; with none to wait for, at once."""
-        self._left = len(reads) + 1
+    def expect(self, tasks: Sequence[Future[Any]], then: Callable[[], None]) -> None:
+        """Call `then` when all tasks have ended; with none to wait for, at once."""
+        self._left = len(tasks) + 1
 
         def ended(_: object) -> None:
             with self._lock:
@@ -46,8 +47,8 @@ class Pending:
             if last:
                 then()
 
-        for read in reads:
-            read.add_done_callback(ended)
+        for task in tasks:
+            task.add_done_callback(ended)
         ended(None)
 
     def settle(self, task: Future[None]) -> None:

@@ -211,9 +211,13 @@ class Stream:
         for _ in range(0 if alone or not begun else self._together - 1):
             if not self._drawn(some, wait=False):
                 break
-        task = partial(finished, some, self._hand_over, self._pace)
-        if some:
-            self._queue.append(task() if self._inline or self._here else self._pool.submit(Urgency.FINISH, task))
+        task, here = partial(finished, some, self._hand_over, self._pace), self._inline or self._here
+        if some and not here:
+            self._queue.append(self._pool.submit(Urgency.FINISH, task))
+        if begun and self._feed is not None:
+            self._feed.prefetch()  # after that, so that reading takes no thread from it
+        if some and here:
+            self._queue.append(task())
         return begun
 
     def _drawn(self, some: list[Finishing], *, wait: bool) -> bool:
@@ -239,7 +243,6 @@ class Stream:
             else:
                 question, gather = self._question, self._gather
                 some.append(Finishing(question=question, gather=gather, leg=leg, draw=draw, rows=rows, steps=steps))
-        feed.prefetch()
         return True
 
     def _share(self, rows: int) -> int | None:

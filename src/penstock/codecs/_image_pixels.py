@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -46,9 +48,15 @@ def turbojpeg() -> Any:
 def check_build(title: str) -> None:
     """Refuse a build of OpenCV without a format."""
     cv2 = opencv()
-    if not cv2.haveImageWriter(f"image.{title.lower()}"):
+    if not _can_write(title, cv2.haveImageWriter):
         msg = f"OpenCV {cv2.__version__} was built without {title}. Install one that has it: pip install -U 'penstock[image]'"
         raise MissingExtraError(msg)
+
+
+@cache
+def _can_write(title: str, ask: Callable[[str], bool]) -> bool:
+    """Return whether OpenCV says that it writes a format, which it takes as long to say as to write a small image."""
+    return ask(f"image.{title.lower()}")
 
 
 def read(cell: memoryview, header: Header, title: str) -> Pixels:

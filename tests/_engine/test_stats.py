@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from penstock._engine.advice import SENTENCES, advice
 from penstock._engine.stats import Stats, told_bytes
 from penstock._engine.tally import Busy, Tally
+from penstock.errors import ArgumentError
 
 SECONDS = st.floats(0, 1e6)
 BUSY = st.builds(Busy, **dict.fromkeys(asdict(Busy()), SECONDS))
@@ -81,6 +82,14 @@ def test_since_takes_away_what_plus_adds(one: Stats, two: Stats) -> None:
     assert after.busy.map == pytest.approx(one.busy.map, abs=1e-6)
     assert (both.threads, both.processors, both.processes) == (one.threads, one.processors, one.processes)
     assert type(after) is Stats
+
+
+def test_since_needs_an_earlier_look() -> None:
+    """Nothing, or a look of something else, is no beginning."""
+    with pytest.raises(
+        ArgumentError, match=r"^since got None\. What stats\(\) returned earlier was expected, a Stats\. Keep it"
+    ):
+        Stats().since(None)  # type: ignore[arg-type]
 
 
 def test_nothing_counted_is_all_zeroes() -> None:

@@ -378,6 +378,7 @@ def test_a_file_is_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ("given_", "told"),
     [
         (["--rows", "99"], "argument --rows: '99' is not a whole number from 100 on"),
+        (["--rows", "9" * 20], f"argument --rows: '{'9' * 20}' is not a whole number from 100 to {2**62 - 1}"),
         (["--epochs", "0"], "argument --epochs: '0' is not a whole number from 1 on"),
         (["--seed", "x"], "argument --seed: 'x' is not a whole number from 0 on"),
     ],

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
+from penstock.errors import ArgumentError
+
 __all__ = ["Busy", "Shares", "Tally"]
 
 
@@ -168,10 +170,17 @@ class Tally:
     def since(self, earlier: Self) -> Self:
         """Return what has been counted after an earlier look at the same loader.
 
+        Raises:
+            ArgumentError: If it is no such look.
+
         Example:
             >>> Tally(batches=10, rows=640).since(Tally(batches=4, rows=256)).rows
             384
         """
+        if not isinstance(earlier, type(self)):
+            kind = type(self).__name__
+            msg = f"since got {earlier!r}. What stats() returned earlier was expected, a {kind}. Keep it, and give it here."
+            raise ArgumentError(msg)
         return self._with(earlier, -1)
 
     def plus(self, other: Self) -> Self:

@@ -43,6 +43,8 @@ CHECKPOINT = "_checkpoint"
 """The directory of the checkpoint; readers of tables pass over names that begin so."""
 
 FEWEST_ROWS, BATCH, ROW_GROUP = 100, 32, 500
+MOST = 2**62 - 1
+"""The largest number that is taken for anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +107,8 @@ def _number(least: int) -> Any:
             found = int(text)
         except ValueError:
             found = least - 1
-        if not least <= found < 2**62:
-            msg = f"{text!r} is not a whole number from {least} on"
+        if not least <= found <= MOST:
+            msg = f"{text!r} is not a whole number from {least} {'on' if found < least else f'to {MOST}'}"
             raise argparse.ArgumentTypeError(msg)
         return found
 

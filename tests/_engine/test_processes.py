@@ -86,6 +86,7 @@ def descriptors() -> list[str]:
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     """See that a test leaves no process, thread or open file behind."""
+    gc.collect()  # what a failure before this kept alive with its traceback
     before, open_before = children(), descriptors()
     yield
     gc.collect()

@@ -90,6 +90,18 @@ def test_a_feed_tells_updates(tmp_path: Path) -> None:
     assert found.num_rows == 2
 
 
+def test_what_a_restore_brings_back_is_not_guessed(tmp_path: Path) -> None:
+    """It tells no rows, whether or not there is a change data feed."""
+    path = made(tmp_path / "t", configuration=FEED)
+    deltalake.DeltaTable(path).delete("id = 5")
+    deltalake.DeltaTable(path).restore(0)
+
+    with pytest.raises(
+        DataError, match=r"\(RESTORE\) has rewritten files, .* A RESTORE has none: give a from_version from 2 on"
+    ):
+        ps.changes(path, 1)
+
+
 def test_an_update_without_a_feed_is_refused(tmp_path: Path) -> None:
     """Which rows of a rewritten file are new is not guessed."""
     path = made(tmp_path / "t")

@@ -13,6 +13,7 @@ from enum import Enum
 from itertools import pairwise
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import cloudpickle
@@ -232,7 +233,7 @@ def test_expressions_travel_to_workers(expr: Expr) -> None:
         (
             lambda: col("x") == [1, 2],
             (
-                "col('x') == [1, 2] compares with no value. Give a bool, int, float, str, bytes, finite Decimal, date, "
+                "col('x') == [1, 2] compares with no value. Give a bool, int, float, str, bytes, UUID, finite Decimal, date, "
                 "datetime, time or timedelta, in whole microseconds; several values go into isin([...])."
             ),
         ),
@@ -784,11 +785,13 @@ def test_dictionaries_behave_as_their_values() -> None:
 
 
 def test_extension_types_behave_as_what_they_store() -> None:
-    """A UUID compares with its sixteen bytes."""
+    """A UUID compares with UUIDs, and with its sixteen bytes."""
     stored = pa.array([b"0123456789abcdef", None], pa.binary(16))
     table = pa.table({"x": pa.ExtensionArray.from_storage(pa.uuid(), stored)})
 
     assert (col("x") == b"0123456789abcdef").mask(table).tolist() == [True, False]
+    assert (col("x") == UUID(bytes=b"0123456789abcdef")).mask(table).tolist() == [True, False]
+    assert repr(col("x").isin([UUID(int=0)])) == repr(col("x").isin([bytes(16)]))
 
 
 def test_null_columns_keep_nothing_but_nulls() -> None:

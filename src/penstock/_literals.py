@@ -10,6 +10,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import cache
 from typing import Any, TypeAlias
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -182,6 +183,7 @@ def literal(value: Any, asked: str) -> Value:
         value = micros.item() if micros == value or np.isnat(value) else value
     elif isinstance(value, np.generic | pa.Scalar):
         value = value.item() if isinstance(value, np.generic) else value.as_py()
+    value = value.bytes if isinstance(value, UUID) else value
     if value is None or (isinstance(value, date) and value != value):  # noqa: PLR0124 - pandas.NaT is a date
         raise FilterError(f"{asked} {given!r} holds for no row: null equals nothing. Use is_null() or is_not_null().")
     finer = getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0)
@@ -190,7 +192,7 @@ def literal(value: Any, asked: str) -> Value:
         if isinstance(value, type_):
             return make(value)
     raise FilterError(
-        f"{asked} {given!r} compares with no value. Give a bool, int, float, str, bytes, finite Decimal, date, "
+        f"{asked} {given!r} compares with no value. Give a bool, int, float, str, bytes, UUID, finite Decimal, date, "
         "datetime, time or timedelta, in whole microseconds; several values go into isin([...])."
     )
 

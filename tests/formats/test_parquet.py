@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import fsspec
 import numpy as np
@@ -152,6 +153,52 @@ def test_a_file_in_the_middle_may_be_wider_when_all_are_looked_at(tmp_path: Path
     assert union.where(ps.col("more").is_not_null()).take([0])["more"].tolist() == [20]
     chosen = ps.open(tmp_path, format=ParquetFormat(columns=pa.schema({"id": pa.float64()})))
     assert [row["id"] for row in chosen] == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("store_schema", [True, False])
+def test_types_that_only_parquet_names_are_those_of_arrow(tmp_path: Path, *, store_schema: bool) -> None:
+    """UUIDs and JSON, also inside of others, of files that have no Arrow schema, as others write them."""
+    names = [UUID(int=number) for number in range(6)]
+    uuids = pa.array([name.bytes for name in names], pa.uuid())
+    texts = pa.array([f'{{"a": {number}}}' for number in range(6)], pa.json_())
+    lists = pa.ListArray.from_arrays(pa.array(range(7), pa.int32()), uuids)
+    table = pa.table({"name": uuids, "text": texts, "listed": lists, "inside": pa.StructArray.from_arrays([texts], ["x"])})
+    pq.write_table(table, tmp_path / "t.parquet", store_schema=store_schema, row_group_size=4)
+    ds = ps.open(tmp_path)
+
+    assert ds.to_arrow().schema.types == table.schema.types
+    found = [
+        row
+        for batch in (*ds.shuffle(seed=1).batch(4, last="uneven"), ds.take([5]))
+        for row in zip(*batch.values(), strict=True)
+    ]
+    rows = [(name, f'{{"a": {number}}}', [name], {"x": f'{{"a": {number}}}'}) for number, name in enumerate(names)]
+    assert sorted((name, text, listed.tolist(), inside) for name, text, listed, inside in found[:-1]) == rows
+    assert (*found[-1][:2], found[-1][2].tolist(), found[-1][3]) == rows[-1]
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()])
+def test_views_are_values_like_others(tmp_path: Path, kind: pa.DataType) -> None:
+    """Arrow cannot pick rows of them, so they are read as what they are views of."""
+    values = ["a", None, "a longer text, which has a place of its own"]
+    cells = values if pa.types.is_string_view(kind) else [None if one is None else one.encode() for one in values]
+    pq.write_table(pa.table({"x": pa.array(cells, kind)}), tmp_path / "t.parquet")
+    ds = ps.open(tmp_path)
+
+    assert [row["x"] for row in ds] == ds.to_arrow()["x"].to_pylist() == cells
+    assert ds.take([2, 1])["x"].tolist() == [cells[2], cells[1]]
+
+
+def test_fields_inside_of_columns_may_stand_in_any_order(tmp_path: Path) -> None:
+    """As columns may: of structs, and of structs in lists."""
+    rows = [{"x": 1, "y": "p"}, {"y": "q", "x": 2}, {"y": "r", "x": None}]
+    for number, row in enumerate(rows):
+        pq.write_table(pa.table({"a": [row], "l": [[row, row]]}), tmp_path / f"{number}.parquet")
+
+    found = ps.open(tmp_path)
+
+    assert [row["a"] for row in found] == rows
+    assert [row["l"].tolist() for row in found.shuffle(seed=2)] == [[row["a"]] * 2 for row in found.shuffle(seed=2)]
 
 
 def test_types_that_have_none_in_common_are_refused(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def schema_of(elements: Sequence[bytes], metadata: Sequence[bytes], writer: byte
     before, after = _around(elements, metadata, writer)
     footer = before + _list(STRUCT, []) + after
     whole = MAGIC + footer + len(footer).to_bytes(4, "little") + MAGIC
-    return pq.read_metadata(pa.BufferReader(whole)).schema.to_arrow_schema()
+    return pq.ParquetFile(pa.BufferReader(whole)).schema_arrow
 
 
 def _around(elements: Sequence[bytes], metadata: Sequence[bytes], writer: bytes) -> tuple[bytes, bytes]:

@@ -166,11 +166,12 @@ def _is_bytes(kind: pa.DataType) -> bool:
 def _widens(kind: pa.DataType, into: pa.DataType) -> bool:
     """Return whether a type goes into another as it would if both had been looked at when the table was opened."""
     kind, into = (one.value_type if pa.types.is_dictionary(one) else one for one in (kind, into))
-    text = (pa.string(), pa.large_string(), pa.string_view())
-    if kind == into or (kind in text and into in text):
+    text, data = (pa.string(), pa.large_string(), pa.string_view()), (pa.binary(), pa.large_binary(), pa.binary_view())
+    if kind == into or any(kind in same and into in same for same in (text, data)):
         return True
     try:
-        one, two = pa.schema({"x": kind}), pa.schema({"x": into})
+        # The table's own comes first: what both have inside of them is then in its order.
+        one, two = pa.schema({"x": into}), pa.schema({"x": kind})
         both = pa.unify_schemas([one, two], promote_options="permissive").field("x").type
     except pa.ArrowException:
         return False

@@ -163,7 +163,7 @@ def read_schema(path: str, filesystem: pafs.FileSystem | bytes) -> pa.Schema:
     try:
         leaves(parse(footer, {thrift.SCHEMA: [thrift.ELEMENT]}))
         whole = footer + len(footer).to_bytes(4, "little") + b"PAR1"
-        return pq.read_metadata(pa.BufferReader(whole)).schema.to_arrow_schema()
+        return pq.ParquetFile(pa.BufferReader(whole)).schema_arrow  # that of its metadata has no UUID, and no JSON
     except (OSError, ValueError, pa.ArrowException) as error:
         raise _broken(path, error) from error
 

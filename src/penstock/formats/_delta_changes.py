@@ -98,9 +98,11 @@ class _Commit:
         mode = str((self.info.get("operationParameters") or {}).get("mode", "")).strip('"').lower()
         if mode in REPLACES or operation in REPLACES:
             return fresh
+        enable = "Enable it for the future with delta.enableChangeDataFeed, give"
         msg = (
             f"Version {version} of {url} ({self.info.get('operation', 'of an unknown operation')}) has rewritten files, and "
-            "does not tell which of their rows it changed. A change data feed was expected. Enable it for the future with "
-            f"delta.enableChangeDataFeed, give a from_version from {version} on, or open the table whole."
+            "does not tell which of their rows it changed. A change data feed was expected. "
+            f"{'A RESTORE has none: give' if operation == 'restore' else enable} a from_version from {version} on, or open the "
+            "table whole."
         )
         raise DataError(msg)

@@ -25,14 +25,13 @@ PETASTORM = (
 # A reader of Petastorm ends early where its last row group is handed out between its two looks at whether one is left. So
 # all are handed out before the first is read.
 PETASTORM_READS = """
-import sys, time, warnings
+import sys, warnings
 warnings.simplefilter("ignore")
 from petastorm import make_reader
 
 def every(url, **options):
     with make_reader(url, workers_count=16, **options) as reader:
-        while not reader.ventilator.completed():
-            time.sleep(0.001)
+        reader.ventilator._ventilation_thread.join()
         yield from reader
 """
 
@@ -124,7 +123,7 @@ def ask_petastorm(petastorm_python: Path) -> Callable[..., list[str]]:
 
     def ask(script: str, *arguments: str | Path) -> list[str]:
         command = [petastorm_python, "-c", PETASTORM_READS + script, *arguments]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 

@@ -352,7 +352,6 @@ def test_threads_may_ask_at_once(blobs: Path) -> None:
 
 def test_files_are_closed_with_the_dataset(blobs: Path) -> None:
     """Open files are kept for the next question, and no longer than somebody may ask one."""
-    gc.collect()
     gc.collect()  # what others have left to it
     before = len(list(Path("/proc/self/fd").iterdir()))
     ds = ps.open(blobs)

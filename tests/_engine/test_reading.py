@@ -125,6 +125,18 @@ def test_the_first_batch_comes_before_a_second_window_is_read(table: Path) -> No
     assert len(set(seen[:4])) == 4
 
 
+@pytest.mark.parametrize("threads", [1, 4])
+def test_columns_brought_in_order_step_by_step_are_whole(table: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    """However many steps a column takes, and whoever goes them, every row stands where one step puts it."""
+    ds = ps.open(table).shuffle(ps.WindowShuffle(rows=100), seed=3).batch(30, last="uneven")
+    expected = [{name: values.tolist() for name, values in batch.items()} for batch in ds.using(threads=1)]
+
+    monkeypatch.setattr("penstock._engine.held.STEP", 64)  # eight numbers, so that a column takes a dozen
+
+    found = [{name: values.tolist() for name, values in batch.items()} for batch in ds.using(threads=threads)]
+    assert found == expected
+
+
 def test_threads_and_files_end_with_the_iteration(table: Path) -> None:
     """At the end, on a break, on close, on garbage collection and on an error, nothing is left."""
     ds = ps.open(table).shuffle(ps.WindowShuffle(rows=60)).batch(20).using(threads=4)

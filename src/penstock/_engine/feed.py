@@ -144,7 +144,7 @@ class Lane:
         return found
 
     def cuts(self, count: int, hand_over: HandOver) -> dict[str, Any] | None:
-        """Return the next rows as views, as a framework has them, that cuts many batches at a time."""
+        """Return the next rows as views, as a framework has them, which cuts many batches at a time."""
         self._look()
         if self._copying or (self._large and self._at + 2 * count >= self._stop):
             views = self.views(count)

@@ -259,7 +259,7 @@ class Gather:
         self._timed(task).add_done_callback(pending.settle)
 
     def _timed(self, task: Callable[[], None]) -> Future[None]:
-        """Begin a task on a thread."""
+        """Begin a task on a thread, timed where it runs."""
         return self._pool.submit(Urgency.ASSEMBLE, self.meter.timed(GATHER, task))
 
     def fetch(self, window: Window) -> Held:

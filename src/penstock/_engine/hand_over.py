@@ -21,5 +21,5 @@ class HandOver(Protocol):
         ...
 
     def cuts(self, columns: Mapping[str, npt.NDArray[Any]], size: int) -> Iterator[dict[str, Any]]:
-        """Yield batches of `size` rows, as the framework has them, that are views of columns of many, of which there is one."""
+        """Yield batches of `size` rows, as the framework has them; views of columns that hold many, of which there is one."""
         ...

@@ -237,13 +237,14 @@ class Reader:
         inside = [name for name in columns if name not in files.partitions.column_names]
         table = self._from_file(unit, inside)
         stated = files.rows[unit.file] if unit.row_group == WHOLE_FILE else -1
-        if self.snapshot.version and stated not in (-1, table.num_rows):
+        misstated = stated not in (-1, table.num_rows)
+        if misstated and self.snapshot.version:
             msg = (
                 f"{self.where(unit)}: it has {table.num_rows} rows, and the table's log says {stated}. A file as it was "
                 "committed was expected. Restore it, or have the software that wrote the table repair its log."
             )
             raise DataChangedError(msg)
-        if table.num_rows < unit.start + unit.rows or stated not in (-1, table.num_rows):
+        if misstated or table.num_rows < unit.start + unit.rows:
             raise DataChangedError(self._changed(unit, table.num_rows))
         table = table if table.num_rows == unit.rows else table.slice(unit.start, unit.rows)
         fields = {name: takeable(self.snapshot.schema.field(name)) for name in columns}

@@ -155,12 +155,21 @@ class ImageCodec(CellCodec):
         """Return an image as OpenCV has it, of channels that can become those asked for."""
         return pixels.read(cell, header, self.title)
 
+    def _rgb(
+        self, field: Field, cell: memoryview, header: Header, channels: int | None, out: npt.NDArray[Any] | None = None
+    ) -> npt.NDArray[Any]:
+        """Return an image of the channels asked for, in the order RGB; in `out` where it is given, which must have its size."""
+        found = self._read(field, cell, header, channels)
+        if out is not None:
+            headers.check_size(field, pixels.header_of(found), out.shape[:2])
+        return pixels.to_rgb(found, channels, out)
+
     def _fresh(self, field: Field, cell: memoryview, most_bytes: int) -> npt.NDArray[Any]:
         """Return an image in an array of its own."""
         channels = channels_in(field)
         header = self._claims(field, cell, channels, most_bytes)
         headers.check_size(field, header, field.shape[:2])
-        found = pixels.to_rgb(self._read(field, cell, header, channels), channels)
+        found = self._rgb(field, cell, header, channels)
         headers.check_size(field, pixels.header_of(found), field.shape[:2])
         return found if len(field.shape) == found.ndim else found[..., np.newaxis]
 
@@ -169,15 +178,13 @@ class ImageCodec(CellCodec):
         channels = pixels.channels_of(out)
         header = self._claims(field, cell, channels, most_bytes)
         headers.check_size(field, header, out.shape[:2])
-        found = self._read(field, cell, header, channels)
-        headers.check_size(field, pixels.header_of(found), out.shape[:2])
-        pixels.to_rgb(found, channels, out)
+        self._rgb(field, cell, header, channels, out)
 
     def _resized(self, field: Field, cell: memoryview, out: npt.NDArray[Any], most_bytes: int) -> None:
         """Decode an image and bring it to the size of an array."""
         channels = pixels.channels_of(out)
         header = self._claims(field, cell, channels, most_bytes)
-        pixels.resized(pixels.to_rgb(self._read(field, cell, header, channels), channels), out)
+        pixels.resized(self._rgb(field, cell, header, channels), out)
 
 
 def channels_in(field: Field) -> int | None:

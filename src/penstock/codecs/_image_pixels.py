@@ -82,9 +82,29 @@ def read(cell: memoryview, header: Header, title: str) -> Pixels:
     return found  # type: ignore[no-any-return]
 
 
+def read_ordered(cell: memoryview, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Pixels | None:
+    """Return an image of a shape that OpenCV decodes in the order in which we have it; None where it does not."""
+    cv2 = opencv()
+    how = cv2.IMREAD_UNCHANGED
+    if shape[2:]:  # no grey
+        if shape[2:] != (3,) or dtype.itemsize > 1 or not hasattr(cv2, "IMREAD_COLOR_RGB"):
+            return None
+        how = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
+    try:
+        found: Pixels | None = cv2.imdecode(np.frombuffer(cell, np.uint8), how)
+    except cv2.error:
+        return None
+    return found if found is not None and found.shape == shape and found.dtype == dtype else None
+
+
 def channels_of(pixels: Pixels) -> int:
     """Return how many channels an image has."""
     return 1 if pixels.ndim == 2 else pixels.shape[2]  # noqa: PLR2004 - rows and columns alone
+
+
+def shape_of(header: Header) -> tuple[int, ...]:
+    """Return the shape of an image's pixels; grey has two dimensions."""
+    return (header.height, header.width) if header.channels == 1 else (header.height, header.width, header.channels)
 
 
 def header_of(pixels: Pixels) -> Header:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from penstock.blobs import Blobs
-from penstock.codecs import _image_avif
+from penstock.codecs import _image_avif, _png, _png_stored
 from penstock.codecs import _image_headers as headers
 from penstock.codecs import _image_pixels as pixels
 from penstock.codecs._image_base import GREY, RGB, ImageCodec, channels_in, is_whole, keep_whole
@@ -22,6 +22,8 @@ __all__ = ["CODECS", "Avif", "Jpeg", "Png", "Webp"]
 @dataclass(frozen=True)
 class Png(ImageCodec):
     """Images without loss, of 8 or 16 bits: grey, RGB or RGBA.
+
+    Noise, which cannot be made smaller, is stored as it is unless a compression above 1 is asked for.
 
     Args:
         compression: 0 stores, 9 takes long and gives the least bytes. 1 is OpenCV's own choice: with it, writing a photo takes
@@ -48,11 +50,44 @@ class Png(ImageCodec):
         keep_whole(self, "compression", 0, 9)
 
     def _written(self, cell: npt.NDArray[Any]) -> bytes:
+        if self.compression == 0 or (self.compression == 1 and _png_stored.is_noise(cell)):
+            return _png_stored.write(cell)
         # Naming any level makes OpenCV try all filters of PNG for each row, also if it is the level that it takes by itself.
         return pixels.write("PNG", cell, {} if self.compression == 1 else {"IMWRITE_PNG_COMPRESSION": self.compression})
 
     def _header(self, cell: memoryview) -> Header:
         return headers.png(cell)
+
+    def decode_into(self, field: Field, cells: Blobs, out: npt.NDArray[Any]) -> None:
+        """Decode images of one size into an array, a row each; null ones are left as they are.
+
+        Raises:
+            CellProblem: If one cannot be decoded, or is none of the field.
+            MissingExtraError: If the library is not installed.
+        """
+        left = _png_stored.decode_into(cells, out)
+        alike = _png.Alike(out)
+        for row in left.tolist():
+            cell = cells[row]
+            if alike.decode(row, cell):
+                continue
+            try:
+                self._into(field, cell, out[row], cells.most_bytes)
+            except ImageError as problem:
+                raise CellProblem(row, str(problem)) from problem
+            alike.learn(cell)
+
+    def _rgb(
+        self, field: Field, cell: memoryview, header: Header, channels: int | None, out: npt.NDArray[Any] | None = None
+    ) -> npt.NDArray[Any]:
+        if channels in {None, header.channels}:
+            shape = pixels.shape_of(header)
+            found = _png_stored.read(cell, shape, field.dtype)
+            if found is None:
+                found = pixels.read_ordered(cell, shape, field.dtype)
+            if found is not None:
+                return found if out is None else pixels.stored(found, out)
+        return super()._rgb(field, cell, header, channels, out)
 
 
 @dataclass(frozen=True)

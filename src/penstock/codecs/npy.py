@@ -95,7 +95,8 @@ class Npy(CellCodec):
         for row, cell in cells.present():
             # Most cells begin as the one before, which was checked.
             if header is not None and len(cell) == header.stop and cell[: header.start] == begin:
-                found[row] = np.ndarray(header.shape, header.dtype, cell, header.start).copy()
+                # A copy that NumPy makes would wait for the interpreter's lock afterwards.
+                found[row] = np.ndarray(header.shape, header.dtype, bytearray(cell[header.start :]))
                 continue
             found[row] = owned(stored_array(field, row, cell, cells.most_bytes))
             header = checked_header(field, row, cell, cells.most_bytes)

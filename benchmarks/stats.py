@@ -31,8 +31,8 @@ import pyarrow.parquet as pq
 import penstock as ps
 from benchmarks import tabular
 from penstock._engine import loader as engine
+from penstock._engine.handles import Handle
 from penstock._engine.meter import BETWEEN, BETWEEN_PROBES, MAP, Meter
-from penstock._engine.read import Handle
 from penstock._engine.stats import Stats
 
 COLUMNS = ("i0", "f3")

@@ -294,7 +294,7 @@ def test_iterations_add_up_also_those_that_were_left() -> None:
     """A loader counts all its epochs, and keeps no more of those that ended than their sums."""
     loader = ps.loader(table().open().shuffle(ps.WindowShuffle(rows=20), seed=1).batch(10).using(threads=2))
     assert (loader.stats(), json.loads(json.dumps(loader.stats().as_dict()))["rows"]) == (Stats(), 0)
-    for _ in range(3):
+    for _ in range(2):
         list(loader)
     before = loader.stats()
     for batch in loader:
@@ -302,11 +302,11 @@ def test_iterations_add_up_also_those_that_were_left() -> None:
         break
     del batch
 
-    assert (before.batches, before.rows, before.units_read) == (12, 120, 12)
+    assert (before.batches, before.rows, before.units_read) == (8, 80, 8)
     assert loader.stats().since(before).batches == 1
     assert len(loader._counted[1]) == 1
     assert loader.stats().waited_seconds >= before.waited_seconds >= before.first_seconds > 0
-    assert loader.stats().busy.read > before.busy.read > 0
+    assert loader.stats().busy.decode > before.busy.decode > 0
 
 
 def test_an_error_stops_the_clock() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import pytest
 from delta_logs import Lake, column, metadata, protocol
 
 import penstock as ps
-from penstock.errors import DataError, EmptyDatasetError
+from penstock.errors import ArgumentError, DataError, EmptyDatasetError, FilterError
 from penstock.formats.delta import DeltaFormat
 
 torch = pytest.importorskip("torch")
@@ -210,3 +212,76 @@ def test_each_worker_opened_the_newest_version(tmp_path: Path, context: str | No
 
     assert sorted(seen + ids(begun)) == list(range(40))
     assert sorted(ids(loader)) == list(range(40))
+
+
+def test_moments_came_without_their_zone(tmp_path: Path) -> None:
+    """A transform gets an aware datetime, and None for a null, as Python has them."""
+    moment = datetime(2020, 1, 1, 12, tzinfo=UTC)
+    column = pa.array([moment, None], pa.timestamp("us", "UTC"))
+    ps.write(tmp_path / "t", data=pa.table({"at": column}), format="delta")
+    got: list[Any] = []
+
+    def transform(value: Any) -> int:
+        got.append(value)
+        return 0
+
+    list(create_pytorch_dataloader(str(tmp_path / "t"), fields=[FieldSpec("at", transform=transform)]))
+
+    assert got == [moment, None]
+    assert got[0].timestamp() == moment.timestamp()
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        pa.array([[1.5, None], [2.5], None, []]),
+        pa.array([[1, None], [2], None, []]),
+        pa.array([[True, None], [False], None, []]),
+        pa.array([[[1, None], None], [[2]], None, []]),
+        pa.array([["a", None], ["b"], None, []]),
+    ],
+    ids=["floats", "numbers", "booleans", "lists", "texts"],
+)
+def test_nulls_in_lists_became_numbers(tmp_path: Path, lists: pa.Array) -> None:
+    """A transform gets None for a null item, and a batch of it is an error that says so."""
+    ps.write(tmp_path / "t", data=pa.table({"list": lists}), format="delta")
+    got: list[Any] = []
+
+    def listed(value: Any) -> Any:
+        return [listed(one) for one in value] if isinstance(value, list | np.ndarray) else value
+
+    def transform(value: Any) -> int:
+        got.append(listed(value))
+        return 0
+
+    list(create_pytorch_dataloader(str(tmp_path / "t"), fields=[FieldSpec("list", transform=transform)]))
+
+    assert got == lists.to_pylist()
+    with pytest.raises(DataError, match="'list' has a null"):
+        list(create_pytorch_dataloader(str(tmp_path / "t"), fields=[FieldSpec("list")]))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"fields": [FieldSpec("id", transform=3)]}, "transform=3. A function of one value was expected"),
+        ({"fields": [FieldSpec("id", dtype="zzz")]}, "dtype='zzz'. A type of NumPy was expected"),
+        ({"fields": [FieldSpec("id", dtype=np.float32)]}, "Give decode_numpy_and_apply_shape too"),
+        ({"seed": -1}, "seed"),
+        ({"partition_filter": [("id", "=", "one")]}, "compares column 'id' with 'one', and the column is int64"),
+    ],
+    ids=["transform", "dtype", "no shape", "seed", "filter"],
+)
+def test_arguments_that_mean_nothing_were_taken(tmp_path: Path, options: dict[str, Any], expected: str) -> None:
+    """What could not take effect is refused when the loader is made."""
+    path = written(tmp_path / "t", range(10))
+
+    with pytest.raises((ArgumentError, FilterError), match=re.escape(expected)):
+        create_pytorch_dataloader(path, **options)
+
+
+def test_an_empty_table_has_no_samples(tmp_path: Path) -> None:
+    """A dataset of samples, which is a query, may find nothing."""
+    ps.write(tmp_path / "t", data=pa.table({"id": pa.array([], pa.int64())}), format="delta")
+
+    assert list(door.DeltaIterableDataset(str(tmp_path / "t"))) == []

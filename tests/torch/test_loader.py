@@ -299,6 +299,31 @@ def test_nulls_follow_the_policy_of_their_column(policy: Any, expected: dict[str
     assert listed(batch) == expected
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([0, None], pa.timestamp("us")),
+        pa.array([0, None], pa.date32()),
+        pa.array([0, None], pa.time64("us")),
+        pa.array([0, None], pa.duration("s")),
+        pa.array([[0], [None]], pa.list_(pa.timestamp("us"), 1)),
+    ],
+    ids=str,
+)
+def test_times_that_are_none_are_no_numbers(column: pa.Array) -> None:
+    """Times become whole numbers, which have no value for a null: an error that says where it lies, unless it is told."""
+    ds = one(column)
+    with pytest.raises(ps.errors.DataError, match=r"row 1, column 'x': .* null, and a whole number"):
+        list(ps.torch.loader(ds.batch(2)))
+    with pytest.raises(ps.errors.DataError, match="Column 'x' has a null, and times become whole numbers"):
+        list(ps.torch.loader(ds.batch(2).map(dict)))
+    masked = next(iter(ps.torch.loader(ds.nulls(ps.Mask(), "x").batch(2))))
+
+    assert masked["x_valid"].flatten().tolist() == [True, False]
+    assert masked["x"].flatten()[0] == 0
+    assert [batch["id"].tolist() for batch in ps.torch.loader(ds.on_bad_row("skip").batch(2, last="uneven"))] == [[0]]
+
+
 def test_nulls_without_a_policy_are_an_error_that_names_it() -> None:
     """A tensor of whole numbers has no place for a null."""
     with pytest.raises(ps.errors.DataError, match=r"\.nulls\(penstock\.Fill\(value\), 'x'\)"):

@@ -107,12 +107,13 @@ def to_pandas(table: Table, question: Question) -> Any:
         raise MissingExtraError(msg) from error
 
 
-def wanted(table: Table, question: Question) -> Wanted:
-    """Return what is read of each row."""
+def wanted(table: Table, question: Question, *, as_numbers: bool = False) -> Wanted:
+    """Return what is read of each row; `as_numbers` says that times become whole numbers, unless a map has a say."""
     policies = {column.name: column for column in question.policies}
     fields = table.snapshot.fields
     columns = tuple(
-        replace(policies.get(name) or Column(name=name), field=fields.get(name)) for name in columns_of(table, question)
+        replace(policies.get(name) or Column(name=name), field=fields.get(name), as_numbers=as_numbers and not question.maps)
+        for name in columns_of(table, question)
     )
     most = question.max_cell_bytes or MOST_BYTES
     return Wanted(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock._engine.kept_units import KeptUnits
 from penstock._engine.lease import Slabs
 from penstock.errors import MemoryLimitError
 
@@ -46,9 +47,9 @@ class Budget:
         (True, False)
     """
 
-    def __init__(self, limit: int, slabs: Slabs, threads: int) -> None:
-        """Store the limit; memory that waits to be used again counts too."""
-        self.limit, self._slabs, self._threads = limit, slabs, threads
+    def __init__(self, limit: int, slabs: Slabs, threads: int, units: KeptUnits[Any] | None = None) -> None:
+        """Store the limit; memory that waits to be used again counts too, and units that stay in memory."""
+        self.limit, self._slabs, self._threads, self._stay = limit, slabs, threads, units
         slabs.bound(limit * 5 // 8)
         self._lock = threading.Lock()
         self._units = self._rows = self._bytes = self._kept = self._coming = 0
@@ -98,7 +99,8 @@ class Budget:
         if not self._rows:
             return True
         reading = self._threads * TRANSIENT * self._bytes / self._units
-        return self.taken + (self._coming + rows) * self.row_bytes + reading <= AHEAD * self.limit
+        taken = self.taken + (0 if self._stay is None else self._stay.nbytes)
+        return taken + (self._coming + rows) * self.row_bytes + reading <= AHEAD * self.limit
 
     def tidy(self) -> None:
         """Have memory given back that Arrow keeps for later, where there is not much of it; it costs page faults."""

@@ -55,12 +55,14 @@ class Column:
         nulls: What becomes of its nulls.
         ragged: What becomes of lists and arrays that differ in size.
         field: What the table's schema says of it, where it has one.
+        as_numbers: Whether times become whole numbers in the end, which have no value for a null.
     """
 
     name: str
     nulls: Nulls = DEFAULT_NULLS
     ragged: Ragged = DEFAULT_RAGGED
     field: Field | None = None
+    as_numbers: bool = False
 
     @property
     def codec(self) -> CellCodec | None:
@@ -149,7 +151,8 @@ class _Way:
     def of(cls, column: Column, kind: pa.DataType) -> _Way:
         """Return what becomes of a column of an Arrow type."""
         nulls, ragged, (dtype, shape) = column.nulls, column.ragged, dtypes.numpy_type(kind)
-        refuses = isinstance(nulls, RaiseOnNull) or (isinstance(nulls, DefaultNulls) and dtype.kind in "biu")
+        numbers = "biumM" if column.as_numbers else "biu"
+        refuses = isinstance(nulls, RaiseOnNull) or (isinstance(nulls, DefaultNulls) and dtype.kind in numbers)
         stand_in = fitted(nulls, kind, column.name) if isinstance(nulls, Fill) else zero(dtype)
         if isinstance(nulls, DefaultNulls) and dtype.kind == "f":
             stand_in = np.nan
@@ -238,7 +241,8 @@ def _cells(array: pa.Array, way: _Way, present: Marks) -> _Cells:
     valid = dtypes.both(valid, present)
     if valid is not None and not valid.all():
         if way.refuses:
-            raise way.null(valid, f"{values.dtype} has no value for a null")
+            numbers = values.dtype if values.dtype.kind not in "mM" else "a whole number, which a time becomes here,"
+            raise way.null(valid, f"{numbers} has no value for a null")
         values = values if values.flags.writeable else values.copy()
         values[~valid] = way.stand_in
     if not isinstance(way.nulls, Mask):

@@ -156,7 +156,8 @@ class Gather:
     def __init__(self, reader: Reader, plan: Plan, wanted: Wanted, pool: Pool, meter: Meter | None = None) -> None:
         """Store what is read, with which threads, and what counts how long it takes."""
         self.slabs, self.meter = reader.slabs, meter or Meter(threads=pool.threads)
-        self.budget = Budget(wanted.memory_limit, reader.slabs, pool.threads)
+        reader.stay.bound(wanted.memory_limit)
+        self.budget = Budget(wanted.memory_limit, reader.slabs, pool.threads, reader.stay)
         self.units_read = 0
         self._counting = threading.Lock()
         self.outputs: dict[str, tuple[str, ...]] = {}
@@ -302,13 +303,15 @@ class Gather:
         """Return a unit, read and decoded."""
         unit = Unit.of(self._plan.units, index)
         self.budget.check_unit(self._reader.where(unit), unit.rows, self._least)
-        with self.meter.busy(READ):
-            part = self._reader.read(unit, self._columns, self._blobs)
-            self.meter.read(self._reader.fetched())
+        part = self._reader.stay.get((unit, self._columns, self._blobs))
+        if part is None:
+            with self.meter.busy(READ):
+                part = self._reader.read_to_stay(unit, self._columns, self._blobs)
+                self.meter.read(self._reader.fetched())
+            with self._counting:
+                self.units_read += 1
         with self.meter.busy(DECODE):
             found = self._decoded(unit, part)
-        with self._counting:
-            self.units_read += 1
         fixed, loose = (sum(values.nbytes for values in some.values()) for some in (found.fixed, found.loose))
         self.budget.note(rows=part.count, fixed=fixed, loose=loose)
         del part

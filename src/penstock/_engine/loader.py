@@ -29,7 +29,7 @@ from penstock._engine.table import Planned, Table
 from penstock.errors import ArgumentError
 from penstock.model import Position
 
-__all__ = ["Batches", "Loader"]
+__all__ = ["Batches", "Course", "Loader"]
 
 
 class Loader:
@@ -47,6 +47,15 @@ class Loader:
         self._skips = Skips(question)
         self._counted: tuple[Stats, tuple[tuple[Meter, Course], ...]] = (Stats(), ())
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy needs, in this process or another: it begins where the next `iter()` would."""
+        return {"table": self._table, "question": self._question, "hand_over": self._hand_over, "next": self._next}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin as a copy."""
+        self.__init__(state["table"], state["question"], state["hand_over"])  # type: ignore[misc] # it is none yet
+        self._next = state["next"]
+
     def __iter__(self) -> Batches:
         """Return the batches of the next epoch.
 
@@ -56,10 +65,19 @@ class Loader:
         batches = Batches(self._table, self._question, self._next, self._hand_over, self._skips)
         check_rows(batches.planned.plan, self._question)
         # The iteration itself is not kept: after a `break` it ends, and its threads with it.
-        self._running, self._overtaken = batches.course, 0
+        self._begin(batches.course)
         self._count(batches.meter, batches.course)
-        self._next = Position(epoch=batches.start.epoch + 1 if batches.course.end is None else batches.course.end)
         return batches
+
+    def begin(self) -> Course:
+        """Return the way of the next iteration for somebody else to go, who counts what is handed out: of other processes."""
+        course = self._coming
+        self._begin(course)
+        return course
+
+    def _begin(self, course: Course) -> None:
+        self._running, self._overtaken = course, 0
+        self._next = Position(epoch=course.start.epoch + 1 if course.end is None else course.end)
 
     def __len__(self) -> int:
         """Return the number of batches that the next `iter()` yields.
@@ -361,6 +379,7 @@ def _opened(
         return opened_mixture(table, planned, question, pool, meter, course.legs(), hand_over)
     assert isinstance(planned, Planned)  # noqa: S101 - a table's own
     limit = question.memory_limit or MEMORY_LIMIT
-    asked = replace(wanted(table, question), writable=hand_over is not None, memory_limit=limit)
+    framework = hand_over is not None
+    asked = replace(wanted(table, question, as_numbers=framework), writable=framework, memory_limit=limit)
     gather = gathering(planned.reader, planned.plan, asked, pool, meter)
     return gather, Stream(gather, pool, question, course.legs(), hand_over)

@@ -255,12 +255,12 @@ def opened_mixture(
     Each source has its share of the memory, and of the windows that are read ahead.
     """
     # Batches of a source are handed on as they are; single rows are copied when they are put together.
-    writable = mixed.batched and hand_over is not None
+    writable, as_numbers = mixed.batched and hand_over is not None, hand_over is not None and not question.maps
     limit = (question.memory_limit or MEMORY_LIMIT) // len(mixed.sources)
     readings = []
     for number, (one, made, part) in enumerate(zip(mixed.sources, planned.sources, planned.blend.parts, strict=True)):
         most = one.question.memory_limit or limit
-        asked = replace(wanted(one.table, one.question), writable=writable, memory_limit=most)
+        asked = replace(wanted(one.table, one.question, as_numbers=as_numbers), writable=writable, memory_limit=most)
         reading = Reading(
             name=f"source {number} ({one.table.snapshot.table})",
             question=one.question,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +15,9 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from penstock._engine.chunks import Chunk, find_chunks, read_chunk
-from penstock._engine.fit_stored import columns_by_id, fitted, id_of, int96_unit, takeable
+from penstock._engine.fit_stored import columns_by_id, fitted, id_of, takeable
+from penstock._engine.handles import Handle, Handles
+from penstock._engine.kept_units import KeptUnits
 from penstock._engine.lease import Slabs
 from penstock._engine.local_cells import LARGE_CELL, LocalCells, together
 from penstock._engine.lost import check_same, lost
@@ -85,69 +85,20 @@ class Part:
         """Return the number of each row in its file."""
         return np.arange(self.first, self.first + self.count) if self.kept is None else self.first + self.kept
 
+    @property
+    def nbytes(self) -> int:
+        """What they take in memory; a part of a file keeps all of what was read with it."""
+        return int(self.table.get_total_buffer_size()) + sum(cells.nbytes for cells in self.cells.values())
+
+    def owned(self) -> Part:
+        """Return them without memory that is lent only for as long as their window lives."""
+        lent = {name: cells for name, cells in self.cells.items() if isinstance(cells, Blobs)}
+        own = {name: replace(cells, buffers=tuple(map(np.array, cells.buffers))) for name, cells in lent.items()}
+        return replace(self, cells={**self.cells, **own}) if own else self
+
 
 IDLE_BYTES = 256 << 20
 """Memory of windows that may wait to be used again."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Handle:
-    """An open data file: as pyarrow reads it, its bytes, and the names of its columns.
-
-    Attributes:
-        chunks: Where the cells of some columns lie that can be read as they are; None before anybody asked.
-        ids: The names of columns by their ids; None before anybody asked.
-    """
-
-    file: pq.ParquetFile
-    source: Any
-    names: frozenset[str]
-    chunks: dict[str, list[Chunk]] | None = None
-    ids: dict[int, str] | None = None
-
-    def stored_bytes(self, row_group: int, columns: Sequence[str]) -> int:
-        """Return what columns of a row group, or of the whole file, take on storage."""
-        # pyarrow has found out the leaves of columns when it opened the file; to do so again would take as long as that.
-        footer, leaves = self.file.metadata, getattr(self.file, "_nested_paths_by_prefix", {})
-        groups = range(footer.num_row_groups) if row_group == WHOLE_FILE else (row_group,)
-        found = [leaf for name in columns for leaf in leaves.get(name, ())]
-        return sum(footer.row_group(group).column(leaf).total_compressed_size for group in groups for leaf in found)
-
-
-class Handles(threading.local):
-    """Open data files, of each thread its own: the newest few, closed when the thread ends.
-
-    What their footers say is shared, so that a file is opened often but its footer read once.
-    """
-
-    MOST = 8
-
-    def __init__(self, footers: OrderedDict[str, pq.FileMetaData] | None = None) -> None:
-        """Begin without any; called anew in every thread, with the same footers."""
-        self._files: OrderedDict[str, Handle] = OrderedDict()
-        self._footers = OrderedDict() if footers is None else footers
-        self.fetched = 0
-
-    def get(
-        self, path: str, filesystem: pafs.FileSystem, check: Callable[[], None], schema: pa.Schema, *, checksums: bool = False
-    ) -> Handle:
-        """Return an open file of a table with some schema; `check` is called before one is opened."""
-        found = self._files.pop(path, None)
-        if found is None:
-            check()
-            remote = not isinstance(filesystem, pafs.LocalFileSystem)
-            source = filesystem.open_input_file(path)
-            footer, unit = self._footers.get(path), int96_unit(schema)
-            options = {"pre_buffer": remote, "coerce_int96_timestamp_unit": unit, "page_checksum_verification": checksums}
-            file = pq.ParquetFile(source, metadata=footer, **options)
-            found = Handle(file=file, source=source, names=frozenset(file.schema_arrow.names))
-            self._footers[path] = file.metadata
-            while len(self._footers) > 8 * self.MOST:
-                self._footers.popitem(last=False)
-        self._files[path] = found
-        while len(self._files) > self.MOST:
-            self._files.popitem(last=False)[1].file.close(force=True)
-        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -163,6 +114,7 @@ class Reader:
         warned: Files that were warned of.
         slabs: Memory that windows use over and over, also from one epoch to the next.
         places: Where large cells lie in files of this machine.
+        stay: Units that stay in memory.
         checksums: Whether pages that were written with a checksum are compared with it.
     """
 
@@ -174,6 +126,7 @@ class Reader:
     warned: list[int] = field(default_factory=list, repr=False)
     slabs: Slabs = field(default_factory=lambda: Slabs(IDLE_BYTES), repr=False)
     places: LocalCells = field(default_factory=LocalCells, repr=False)
+    stay: KeptUnits[Part] = field(default_factory=KeptUnits, repr=False)
     checksums: bool = False
 
     def read(self, unit: Unit, columns: Sequence[str], blobs: Sequence[str] = ()) -> Part:
@@ -203,6 +156,12 @@ class Reader:
         table = table if len(needed) == len(columns) else table.select(columns)
         cells = cells if kept is None else {name: found.take(kept) for name, found in cells.items()}
         return Part(table=table, first=unit.first, count=count, kept=kept, passed=passed, cells=cells)
+
+    def read_to_stay(self, unit: Unit, columns: tuple[str, ...], blobs: tuple[str, ...]) -> Part:
+        """Return what `read` does, which stays in memory under these arguments if the table is small and read again."""
+        part = self.read(unit, columns, blobs)
+        self.stay.offer((unit, columns, blobs), size=lambda: part.nbytes, own=part.owned)
+        return part
 
     def count(self, unit: Unit) -> int:
         """Return how many rows of a unit are kept, reading no more than the filter's columns."""

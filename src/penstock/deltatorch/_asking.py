@@ -14,7 +14,7 @@ from penstock._engine.execute import default_threads
 from penstock._engine.table import Table
 from penstock.dataset import Dataset
 from penstock.deltatorch._samples import FieldSpec, Samples
-from penstock.errors import ArgumentError, ColumnNotFoundError, FilterError
+from penstock.errors import ArgumentError, ColumnNotFoundError, DataError, FilterError
 from penstock.filters import from_tuples
 from penstock.formats._delta_values import partition_column
 from penstock.formats.delta import DeltaFormat
@@ -69,6 +69,7 @@ class Asked:
         ds: The rows and columns.
         fields: The columns, and what becomes of them.
         masked: The columns whose nulls are told by another column.
+        zoned: The columns of moments, which Python has with their zone.
         ranks: Who reads.
         threads: How many threads read: as many as workers were asked for, and no more than there are processors.
     """
@@ -76,6 +77,7 @@ class Asked:
     ds: Dataset
     fields: tuple[FieldSpec, ...]
     masked: frozenset[str]
+    zoned: frozenset[str]
     ranks: Ranks
     threads: int
 
@@ -101,16 +103,24 @@ class Asked:
         kinds = table._table.snapshot.schema  # noqa: SLF001 - a dataset tells NumPy's types, and a filter asks in the table's
         ds = table.where(from_tuples(_typed(partition_filter, kinds))) if partition_filter else table
         ds = ds.select(*(table.schema[name] for name in dict.fromkeys(field.name for field in chosen)))
-        masked = [field.name for field in ds.schema if field.nullable and not field.shape and field.dtype.kind in "biufmM"]
+        # Lists may have nulls among their items, whatever is said of the lists.
+        masked = [field.name for field in ds.schema if (field.nullable or field.shape) and field.dtype.kind in "biufmM"]
         for name in masked:
             ds = ds.nulls(Mask(), name)
         return cls(
-            ds=ds, fields=chosen, masked=frozenset(masked), ranks=ranks, threads=max(1, min(num_workers, default_threads()))
+            ds=ds,
+            fields=chosen,
+            masked=frozenset(masked),
+            zoned=frozenset(
+                name for name in kinds.names if pa.types.is_timestamp(kinds.field(name).type) and kinds.field(name).type.tz
+            ),
+            ranks=ranks,
+            threads=max(1, min(num_workers, default_threads())),
         )
 
     def samples(self, *, collate: Any = None, rows: bool = False) -> Samples:
         """Return what makes samples of rows, or batches of them."""
-        return Samples(fields=self.fields, masked=self.masked, collate=collate, rows=rows)
+        return Samples(fields=self.fields, masked=self.masked, zoned=self.zoned, collate=collate, rows=rows)
 
     def shared(self, ds: Dataset) -> Dataset:
         """Return this rank's share of a dataset; with a process group, all ranks must call it."""
@@ -174,6 +184,7 @@ def _fields(given: Sequence[FieldSpec] | None, table: Dataset) -> tuple[FieldSpe
     for field in given:
         if field.name not in table.schema.names:
             raise ColumnNotFoundError.of(field.name, table.schema.names, table="the table")
+        field.check()
     names = [field.target for field in given]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -210,4 +221,8 @@ def _value(value: Any, kind: pa.DataType, name: str) -> Any:
         return [_value(one, kind, name) for one in value]
     if not isinstance(value, str) or pa.types.is_string(kind):
         return value
-    return partition_column(pa.array([value]), kind, UTC, repr(name))[0].as_py()
+    try:
+        return partition_column(pa.array([value]), kind, UTC, repr(name))[0].as_py()
+    except DataError as error:
+        msg = f"partition_filter compares column {name!r} with {value!r}, and the column is {kind}. Give a value of that type."
+        raise FilterError(msg) from error

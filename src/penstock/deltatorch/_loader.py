@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils import data
 from torch.utils.data._utils.pin_memory import pin_memory as pinned
 
+from penstock._engine.loader import Course
+from penstock._engine.loader import Loader as Engine
 from penstock.deltatorch._samples import PACKED
 from penstock.deltatorch.deltadataset import DeltaIterableDataset
 from penstock.torch import IterableDataset, Loader
@@ -33,7 +36,7 @@ class ThreadsLoader(data.DataLoader[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # torch promises a class of its own
         """Return the batches of the next epoch."""
-        batches = (batch[PACKED][0] for batch in self.engine)
+        batches = map(_unpacked, iter(self.engine))
         # torch.accelerator is younger than the oldest torch that is supported.
         if self.pin_memory and getattr(torch, "accelerator", torch.cuda).is_available():
             return map(pinned, batches)
@@ -70,22 +73,31 @@ class Dealt(data.IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Yield this worker's batches."""
-        return (batch[PACKED][0] for batch in self.batches)
+        return map(_unpacked, iter(self.batches))
 
     def __len__(self) -> int:
         """Return the rows of this rank, as of the datasets of other loaders."""
         return self.rows
 
 
+def _unpacked(batch: Mapping[str, Any]) -> Any:
+    """Return a batch as it was collated. A map of these, unlike a generator, raises again what it has raised."""
+    return batch[PACKED][0]
+
+
 class WorkersLoader(data.DataLoader[Any]):
-    """A `DataLoader` whose batches torch's worker processes make, in the order of no workers at all."""
+    """A `DataLoader` whose batches torch's worker processes make, in the order of no workers at all.
+
+    Each `iter()` is the next epoch, and its workers go the way that this process knows.
+    """
 
     _is_accelerate_prepared = True
 
-    def __init__(self, dealt: Dealt, shown: DeltaIterableDataset, **options: Any) -> None:
-        """Store what is dealt, and begin before the first epoch."""
+    def __init__(self, dealt: Dealt, shown: DeltaIterableDataset, way: Engine, **options: Any) -> None:
+        """Store what is dealt, and what knows the way: an engine's loader that reads nothing."""
         super().__init__(dealt, batch_size=None, **options)
-        self._shown, self._epoch = shown, 0
+        self._shown, self._way = shown, way
+        self._course: Course | None = None
 
     @property
     def batch_size(self) -> Any:
@@ -98,14 +110,35 @@ class WorkersLoader(data.DataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next `iter()` begin this epoch."""
-        self._epoch = epoch
+        self._way.set_epoch(epoch)
+
+    def state_dict(self) -> Any:
+        """Return how far the reading has come, by what was handed out, as JSON can hold it."""
+        if self._course is not None and self._course.handed:
+            self._course.at = self._course.position_at(self._course.handed)
+        return self._way.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Go on where a state says.
+
+        Raises:
+            StateError: If it was saved over another table, order or question.
+        """
+        self._way.load_state_dict(state)
+        self._iterator = None  # workers that live on from epoch to epoch begin at the beginning of one
 
     def __iter__(self) -> Any:
         """Return the batches of the next epoch."""
-        self.dataset.batches.set_epoch(self._epoch)  # type: ignore[attr-defined] # it is what was dealt
-        self._epoch += 1
-        return super().__iter__()
+        course = self._course = self._way.begin()
+        self.dataset.batches.begin_at(course.start)  # type: ignore[attr-defined] # it is what was dealt
+        return map(partial(_counted, course), super().__iter__())
 
     def __len__(self) -> int:
-        """Return how many batches an epoch has."""
-        return len(self.dataset.batches)  # type: ignore[attr-defined] # the same
+        """Return how many batches the next `iter()` yields."""
+        return len(self._way)
+
+
+def _counted(course: Course, batch: Any) -> Any:
+    """Return a batch, having counted it."""
+    course.handed += 1
+    return batch

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate
 
-from penstock.errors import DataError, MissingExtraError
+from penstock.errors import ArgumentError, DataError, MissingExtraError
 
 __all__ = ["PACKED", "FieldSpec", "Samples", "sample"]
 
@@ -57,6 +58,29 @@ class FieldSpec:
     transform: Callable[[Any], Any] | None = None
     target_name: str | None = None
     dtype: npt.DTypeLike = np.uint8
+
+    def check(self) -> None:
+        """Refuse what could not take effect.
+
+        Raises:
+            ArgumentError: If the transform cannot be called, or the dtype is none, or there is nothing that it is the dtype of.
+        """
+        if self.transform is not None and not callable(self.transform):
+            msg = f"FieldSpec({self.name!r}) got transform={self.transform!r}. A function of one value was expected. Give one."
+            raise ArgumentError(msg)
+        try:
+            dtype = np.dtype(self.dtype)
+        except TypeError as error:
+            msg = (
+                f"FieldSpec({self.name!r}) got dtype={self.dtype!r}. A type of NumPy was expected. Give one, as numpy.float32."
+            )
+            raise ArgumentError(msg) from error
+        if dtype != np.uint8 and self.decode_numpy_and_apply_shape is None:
+            msg = (
+                f"FieldSpec({self.name!r}) got dtype={self.dtype!r}, which is that of arrays whose bytes are decoded. A shape "
+                "was expected. Give decode_numpy_and_apply_shape too, or leave dtype out."
+            )
+            raise ArgumentError(msg)
 
     @property
     def target(self) -> str:
@@ -123,6 +147,7 @@ class Samples:
     Attributes:
         fields: The columns, and what becomes of them.
         masked: The columns whose nulls are told by another column.
+        zoned: The columns of moments, which Python has with their zone.
         collate: What makes a batch of samples; None for torch's way.
         rows: Whether samples stay apart.
         pace: Whose turn it is.
@@ -130,6 +155,7 @@ class Samples:
 
     fields: tuple[FieldSpec, ...]
     masked: frozenset[str] = frozenset()
+    zoned: frozenset[str] = frozenset()
     collate: Callable[[list[dict[str, Any]]], Any] | None = None
     rows: bool = False
     pace: Pace = dataclasses.field(default_factory=Pace)
@@ -171,16 +197,35 @@ class Samples:
         values = cells.tolist() if cells.ndim == 1 else list(cells)
         if any(isinstance(value, np.ndarray) for value in values):  # which the engine may share with other batches
             values = [np.array(value) if isinstance(value, np.ndarray) else value for value in values]
+        if field.name in self.zoned:
+            values = [value.replace(tzinfo=UTC) if isinstance(value, datetime) else value for value in values]
         if not self._whole(field.name, batch):
             valid = batch[f"{field.name}{VALID}"].tolist()
-            values = [value if known else None for value, known in zip(values, valid, strict=True)]
+            values = [_with_nulls(value, known) for value, known in zip(values, valid, strict=True)]
         if field.only_transforms:
             return [field.transform(value) for value in values]  # type: ignore[misc] # it has one
         return values if field.plain else [field.value(value) for value in values]
 
     def _whole(self, name: str, batch: Mapping[str, npt.NDArray[Any]]) -> bool:
         """Return whether a column of a batch has no null that another column tells."""
-        return name not in self.masked or bool(batch[f"{name}{VALID}"].all())
+        if name not in self.masked:
+            return True
+        valid = batch[f"{name}{VALID}"]
+        return bool(valid.all()) if valid.dtype.kind == "b" else all(_all_there(one) for one in valid)
+
+
+def _all_there(valid: Any) -> bool:
+    """Return whether none of the items of a list is null; a null list is told by itself."""
+    return valid is None or bool(valid.all() if valid.dtype.kind == "b" else all(map(_all_there, valid)))
+
+
+def _with_nulls(value: Any, valid: Any) -> Any:
+    """Return a value, or the items of a list, None where they are null; a list that has no null is an array."""
+    if value is None or valid is None or isinstance(valid, bool):
+        return value if valid else None
+    if _all_there(valid):
+        return value
+    return [_with_nulls(one, known) for one, known in zip(value.tolist(), valid.tolist(), strict=True)]
 
 
 def _tensor(cells: npt.NDArray[Any]) -> torch.Tensor:
@@ -195,7 +240,7 @@ def _collated(field: FieldSpec, values: list[Any]) -> Any:
     """Return values as torch collates them; arrays of several shapes stay apart."""
     if all(type(value) is torch.Tensor and value.layout is torch.strided and not value.is_nested for value in values):
         return torch.stack(values)  # as torch does too, after looking at them for longer
-    if any(value is None for value in values):
+    if any(value is None or (isinstance(value, list) and None in value) for value in values):
         msg = (
             f"Column {field.name!r} has a null, of which no batch can be made. Values were expected. Give its FieldSpec a "
             "transform that turns None into a value, filter the rows, or give a collate_fn."

@@ -14,6 +14,20 @@ from penstock.torch import IterableDataset
 __all__ = ["DeltaIterableDataset", "FieldSpec"]
 
 
+class _OneByOne(Iterator[dict[str, Any]]):
+    """Samples out of batches of them. No generator: what went wrong once goes wrong again, and is no end."""
+
+    def __init__(self, batches: Iterator[Mapping[str, Any]]) -> None:
+        self._batches = batches
+        self._left: Iterator[dict[str, Any]] = iter(())
+
+    def __next__(self) -> dict[str, Any]:
+        while True:
+            for one in self._left:
+                return one
+            self._left = iter(next(self._batches)[PACKED])
+
+
 class DeltaIterableDataset(data.IterableDataset[dict[str, Any]]):
     """Samples of a Delta table, pinned to one version, for a `DataLoader` of your own.
 
@@ -64,7 +78,8 @@ class DeltaIterableDataset(data.IterableDataset[dict[str, Any]]):
         self._check(table)
         asked = Asked.of(table, fields, partition_filter, ranks, num_workers)
         self.field_specs = list(asked.fields)
-        self._ordered = asked.ds.shuffle(seed=seed) if shuffle else asked.ds
+        shuffled = asked.ds.shuffle(seed=seed)  # which looks at the seed, whether it is needed or not
+        self._ordered = shuffled if shuffle else asked.ds
         share = self._share = asked.shared(self._ordered)
         question = share._question  # noqa: SLF001 - a dataset has no other parts
         self.rank, self.num_ranks = question.rank, question.world_size
@@ -81,9 +96,8 @@ class DeltaIterableDataset(data.IterableDataset[dict[str, Any]]):
         return IterableDataset(dealt.map(self._asked.samples(rows=True)).using(threads=self._asked.threads))
 
     def process_data(self) -> Iterator[dict[str, Any]]:
-        """Yield this reader's samples."""
-        for batch in self._samples:
-            yield from batch[PACKED]
+        """Return this reader's samples; there are none in an empty table."""
+        return _OneByOne(iter(self._samples) if self._length else iter(()))
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of another epoch, in workers that run already too."""

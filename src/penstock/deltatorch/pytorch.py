@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from penstock._engine.batch import Last
+from penstock._engine.loader import Loader as Engine
 from penstock.deltatorch._loader import Dealt, ThreadsLoader, WorkersLoader
 from penstock.deltatorch._samples import FieldSpec
 from penstock.deltatorch.id_based_deltadataset import IDBasedDeltaDataset
@@ -98,7 +99,8 @@ def _loader(shown: IDBasedDeltaDataset, options: dict[str, Any]) -> DataLoader[A
         batches = batches.using(threads=asked.threads)
         return ThreadsLoader(shown, asked.loader(batches), pin_memory=options.get("pin_memory", False))
     dealt = Dealt(IterableDataset(batches.using(threads=1)), len(shown))
-    return WorkersLoader(dealt, shown, num_workers=shown.num_workers, **options)
+    way = Engine(batches._table, batches._question)  # noqa: SLF001 - a dataset has no other parts
+    return WorkersLoader(dealt, shown, way, num_workers=shown.num_workers, **options)
 
 
 def _checked(given: Mapping[str, Any], batch_size: Any, num_workers: Any) -> dict[str, Any]:

@@ -58,6 +58,7 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
             _checked(ds)
         self.ds: Dataset | Mixture = ds
         self.tensors, self._process = Tensors.of(jagged), os.getpid()
+        self._start, self._arrived = Position(), False
         self._epoch = torch.zeros((), dtype=torch.int64)
         if not self._of_a_loader:
             # Workers that live on from epoch to epoch see it change.
@@ -65,21 +66,37 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of another epoch, in workers that run already too."""
-        self._epoch.fill_(int(epoch))
+        self.begin_at(Position(epoch=int(epoch)))
+
+    def begin_at(self, position: Position) -> None:
+        """Make the next iteration begin at a position; in workers that run already, at the beginning of its epoch."""
+        self._start = position
+        self._epoch.fill_(position.epoch)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield this worker's part of the epoch."""
         self._check()
         if self._process != os.getpid():
-            self.ds, self._process = renewed(self.ds), os.getpid()
+            self.ds, self._process, self._arrived = renewed(self.ds), os.getpid(), True
         table, question = self.ds._table, self.ds._question  # noqa: SLF001 - a dataset has no other parts
-        batches = Batches(table, question, Position(epoch=int(self._epoch)), self.tensors)
+        batches = Batches(table, question, self._begun(), self.tensors)
         check_rows(batches.planned.plan, question)
         worker = data.get_worker_info()
         if worker is None:
             return batches
         batches.only(worker.id, worker.num_workers)
         return map(owned, batches)
+
+    def _begun(self) -> Position:
+        """Return where an iteration begins: of a worker's first, where it was to begin when the worker was started.
+
+        Workers come here one after the other, and meanwhile the next iteration may have been told another epoch.
+        """
+        worker = data.get_worker_info()
+        if worker is not None and not self._arrived:
+            return Position(epoch=int(self._epoch))
+        self._arrived = False
+        return self._start
 
     def __len__(self) -> int:
         """Return how many batches, or rows, an epoch has.
@@ -92,12 +109,12 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process needs."""
         self._check()
-        return {"ds": sent(self.ds), "tensors": self.tensors, "epoch": self._epoch}
+        return {"ds": sent(self.ds), "tensors": self.tensors, "epoch": self._epoch, "start": self._start}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take what another process sent."""
         self.ds, self.tensors, self._process = received(state["ds"]), state["tensors"], os.getpid()
-        self._epoch = state["epoch"]
+        self._epoch, self._start, self._arrived = state["epoch"], state["start"], True
 
     def _check(self) -> None:
         """Refuse to be dealt out a second time, or behind a loader's back."""

@@ -10,11 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.errors import ArgumentError
+from penstock.errors import ArgumentError, DataError
 
 __all__ = ["Tensors", "owned"]
 
 OFFSETS = "_offsets"
+TOLD = ("_valid", "_length")
+"""What follows the name of a column that tells which values of another are none."""
+OBJECTS = np.dtype(object)
 AT_ONCE = 512
 """Tensors that are made at a time."""
 
@@ -46,6 +49,7 @@ class Tensors:
 
     def batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return a batch as tensors, or a row."""
+        _check_times(batch)
         found = {name: _value(name, value) for name, value in batch.items()}
         for name in self.jagged:
             values, offsets = found.get(name), found.pop(f"{name}{OFFSETS}", None)
@@ -64,6 +68,7 @@ class Tensors:
         A few are cut at a time: a call for many costs little more than one for a single tensor, and Python's collector, which
         looks after tensors but not after arrays, goes to work when some hundreds more than before are alive.
         """
+        _check_times(columns)
         names, together = tuple(columns), size * max(1, AT_ONCE // len(columns))
         whole = (column if column.dtype.kind == "O" else _tensor(column) for column in columns.values())
         for part in zip(*(_cut(column, together) for column in whole), strict=True):
@@ -119,6 +124,24 @@ def _value(name: str, value: Any) -> Any:
         )
         raise ArgumentError(msg)
     return value.tolist()
+
+
+def _check_times(columns: Mapping[str, Any]) -> None:
+    """Refuse times that are none, unless another column tells which they are.
+
+    Raises:
+        DataError: If there is one; where no map had a say, the engine has refused it before, and said where it lies.
+    """
+    for name, values in columns.items():
+        if getattr(values, "dtype", OBJECTS).kind not in "mM" or any(f"{name}{told}" in columns for told in TOLD):
+            continue
+        if np.isnat(values).any():
+            msg = (
+                f"Column {name!r} has a null, and times become whole numbers, which have no value for one. Say what a null "
+                f"becomes: .nulls(penstock.Fill(value), {name!r}), or penstock.Mask(), or keep the rows that have a value: "
+                f".where(penstock.col({name!r}).is_not_null())."
+            )
+            raise DataError(msg)
 
 
 def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:

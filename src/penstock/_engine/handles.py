@@ -1,0 +1,79 @@
+"""Data files that are open, of each thread its own."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs as pafs
+
+from penstock._engine.chunks import Chunk
+from penstock._engine.fit_stored import int96_unit
+from penstock.model import WHOLE_FILE
+
+__all__ = ["Handle", "Handles"]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Handle:
+    """An open data file: as pyarrow reads it, its bytes, and the names of its columns.
+
+    Attributes:
+        chunks: Where the cells of some columns lie that can be read as they are; None before anybody asked.
+        ids: The names of columns by their ids; None before anybody asked.
+    """
+
+    file: pq.ParquetFile
+    source: Any
+    names: frozenset[str]
+    chunks: dict[str, list[Chunk]] | None = None
+    ids: dict[int, str] | None = None
+
+    def stored_bytes(self, row_group: int, columns: Sequence[str]) -> int:
+        """Return what columns of a row group, or of the whole file, take on storage."""
+        # pyarrow has found out the leaves of columns when it opened the file; to do so again would take as long as that.
+        footer, leaves = self.file.metadata, getattr(self.file, "_nested_paths_by_prefix", {})
+        groups = range(footer.num_row_groups) if row_group == WHOLE_FILE else (row_group,)
+        found = [leaf for name in columns for leaf in leaves.get(name, ())]
+        return sum(footer.row_group(group).column(leaf).total_compressed_size for group in groups for leaf in found)
+
+
+class Handles(threading.local):
+    """Open data files, of each thread its own: the newest few, closed when the thread ends.
+
+    What their footers say is shared, so that a file is opened often but its footer read once.
+    """
+
+    MOST = 8
+
+    def __init__(self, footers: OrderedDict[str, pq.FileMetaData] | None = None) -> None:
+        """Begin without any; called anew in every thread, with the same footers."""
+        self._files: OrderedDict[str, Handle] = OrderedDict()
+        self._footers = OrderedDict() if footers is None else footers
+        self.fetched = 0
+
+    def get(
+        self, path: str, filesystem: pafs.FileSystem, check: Callable[[], None], schema: pa.Schema, *, checksums: bool = False
+    ) -> Handle:
+        """Return an open file of a table with some schema; `check` is called before one is opened."""
+        found = self._files.pop(path, None)
+        if found is None:
+            check()
+            remote = not isinstance(filesystem, pafs.LocalFileSystem)
+            source = filesystem.open_input_file(path)
+            footer, unit = self._footers.get(path), int96_unit(schema)
+            options = {"pre_buffer": remote, "coerce_int96_timestamp_unit": unit, "page_checksum_verification": checksums}
+            file = pq.ParquetFile(source, metadata=footer, **options)
+            found = Handle(file=file, source=source, names=frozenset(file.schema_arrow.names))
+            self._footers[path] = file.metadata
+            while len(self._footers) > 8 * self.MOST:
+                self._footers.popitem(last=False)
+        self._files[path] = found
+        while len(self._files) > self.MOST:
+            self._files.popitem(last=False)[1].file.close(force=True)
+        return found

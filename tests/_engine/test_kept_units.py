@@ -1,0 +1,147 @@
+"""A small table stays in memory from the third epoch on, and nothing that comes out of it is another."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock._engine.kept_units import KeptUnits
+
+ROWS = 3_000
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a table of numbers, texts, nulls, small arrays and large cells, in several row groups."""
+    place, random = tmp_path_factory.mktemp("kept") / "table", np.random.default_rng(0)
+    fields = [
+        ps.Field("id", np.int64),
+        ps.Field("x", np.float32, nullable=True),
+        ps.Field("word", str),
+        ps.Field("small", np.uint8, (3, 5), ps.codecs.Npy()),
+        ps.Field("large", np.uint8, (None, 200), ps.codecs.Npy()),
+    ]
+    with ps.write(place, ps.Schema("Kept", fields), row_group_rows=500) as writing:
+        for row in range(ROWS):
+            many = 100 if row % 100 == 0 else row % 3
+            writing.append(
+                {
+                    "id": row,
+                    "x": None if row % 7 == 0 else row / 2,
+                    "word": f"word {row}",
+                    "small": random.integers(0, 255, (3, 5), np.uint8),
+                    "large": np.full((many, 200), row % 251, np.uint8),
+                }
+            )
+    return place
+
+
+def plain(epoch: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return batches as what can be compared."""
+    return [
+        {
+            name: [np.asarray(one).tolist() for one in values] if values.dtype == object else np.nan_to_num(values).tolist()
+            for name, values in batch.items()
+        }
+        for batch in epoch
+    ]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda ds: ds.shuffle(ps.WindowShuffle(rows=1_200), seed=3).batch(64, last="uneven"),
+        lambda ds: ds.batch("row_group"),
+        lambda ds: ds.where(ps.col("x") > 200).shuffle(seed=1).batch(100, last="uneven"),
+        lambda ds: ds.select("id", "large").shuffle(seed=1).batch(100, last="uneven"),
+    ],
+    ids=["windows", "row groups", "filtered", "cells"],
+)
+def test_every_epoch_is_what_it_would_be_if_it_were_read(table: Path, ask: Any) -> None:
+    """Epochs of a loader that keeps the table equal those of loaders that begin there, and read no more after the second."""
+    kept = ps.loader(ask(ps.open(table)))
+    epochs, read = [], []
+    for _ in range(4):
+        epochs.append(plain(list(kept)))
+        read.append((kept.stats().bytes_read, kept.stats().units_read))
+
+    for number, epoch in enumerate(epochs):
+        fresh = ps.loader(ask(ps.open(table)))
+        fresh.set_epoch(number)
+        assert plain(list(fresh)) == epoch
+    assert read[0] < read[1] == read[2] == read[3]
+
+
+def test_what_stays_in_memory_is_nobodys_to_write(table: Path) -> None:
+    """Whatever a consumer writes into its batches, later epochs hold what is stored."""
+    kept = ps.loader(ps.open(table).select("id", "small", "large").batch("row_group"))
+    for _ in range(4):
+        for batch in kept:
+            assert (batch["large"][0] == batch["id"][0] % 251).all()
+            for values in [batch["id"], batch["small"], *batch["large"]]:
+                if values.flags.writeable:
+                    values[...] = 0
+
+
+def test_a_table_that_takes_too_much_does_not_stay(tmp_path: Path) -> None:
+    """With more than a quarter of the memory limit, every epoch reads all of it."""
+    pq.write_table(pa.table({"x": np.random.default_rng(0).random(600_000)}), tmp_path / "a.parquet", row_group_size=50_000)
+    sizes = []
+    for limit in (32 << 20, 8 << 20):
+        kept = ps.loader(ps.open(tmp_path).batch(10_000).using(memory_limit=limit))
+        for _ in range(4):
+            assert sum(len(batch["x"]) for batch in kept) == 600_000
+        sizes.append(kept.stats().units_read)
+
+    assert sizes == [24, 48]
+
+
+def test_an_epoch_needs_no_file_once_the_table_is_in_memory(tmp_path: Path) -> None:
+    """Files may go after the second epoch: what was opened is what is handed out."""
+    pq.write_table(pa.table({"x": np.arange(1_000)}), tmp_path / "a.parquet", row_group_size=100)
+    kept = ps.loader(ps.open(tmp_path).shuffle(seed=0).batch(50))
+    for _ in range(2):
+        assert sum(int(batch["x"].sum()) for batch in kept) == 499_500
+    (tmp_path / "a.parquet").unlink()
+
+    assert sum(int(batch["x"].sum()) for batch in kept) == 499_500
+
+
+@given(
+    limit=st.integers(0, 400),
+    offers=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 30)), max_size=60),
+)
+def test_units_are_kept_by_their_second_time_while_all_have_room(limit: int, offers: list[tuple[int, int]]) -> None:
+    """What is kept never takes more than its share, and is gone as soon as all that was seen takes more."""
+    kept: KeptUnits[int] = KeptUnits()
+    kept.bound(limit)
+    sizes: dict[int, int] = {}
+    times: dict[int, int] = {}
+    for name, size in offers:
+        sizes.setdefault(name, size)
+        times[name] = times.get(name, 0) + 1
+        kept.offer(name, size=partial(sizes.__getitem__, name), own=partial(int, name))
+
+        fits = sum(sizes.values()) <= limit // 4
+        expected = {one for one, count in times.items() if count > 1} if fits else set()
+        assert {one for one in times if kept.get(one) is not None} == expected
+        assert kept.nbytes == sum(sizes[one] for one in expected) <= limit / 4
+
+
+def test_more_room_is_another_chance() -> None:
+    """What had no room has some when the limit is raised; when it is lowered, what has none goes."""
+    kept: KeptUnits[int] = KeptUnits()
+    for limit, expected in ((40, None), (80, 7), (40, None)):
+        kept.bound(limit)
+        for _ in range(2):
+            kept.offer("unit", size=lambda: 15, own=lambda: 7)
+        assert kept.get("unit") == expected

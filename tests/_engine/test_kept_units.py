@@ -105,6 +105,19 @@ def test_a_table_that_takes_too_much_does_not_stay(tmp_path: Path) -> None:
     assert sizes == [24, 48]
 
 
+def test_questions_about_one_table_share_what_stays(table: Path) -> None:
+    """Another order reads nothing, another filter what it keeps of other rows, and no filter what a filter left whole."""
+    opened = ps.open(table)
+    for seed in (1, 2):
+        list(ps.loader(opened.shuffle(seed=seed).batch(100)))
+    read = [ps.loader(one.batch(100, last="uneven")) for one in (opened.shuffle(seed=3), opened.where(ps.col("x") > 900))]
+    rows = [sum(len(batch["id"]) for batch in one) for one in read]
+
+    assert rows == [ROWS, sum(1 for row in range(ROWS) if row % 7 and row / 2 > 900)]
+    assert read[0].stats().units_read == 0
+    assert read[1].stats().units_read > 0
+
+
 def test_an_epoch_needs_no_file_once_the_table_is_in_memory(tmp_path: Path) -> None:
     """Files may go after the second epoch: what was opened is what is handed out."""
     pq.write_table(pa.table({"x": np.arange(1_000)}), tmp_path / "a.parquet", row_group_size=100)
@@ -140,7 +153,7 @@ def test_units_are_kept_by_their_second_time_while_all_have_room(limit: int, off
 def test_more_room_is_another_chance() -> None:
     """What had no room has some when the limit is raised; when it is lowered, what has none goes."""
     kept: KeptUnits[int] = KeptUnits()
-    for limit, expected in ((40, None), (80, 7), (40, None)):
+    for limit, expected in ((40, None), (40, None), (80, 7), (100, 7), (80, 7), (40, None), (20, None)):
         kept.bound(limit)
         for _ in range(2):
             kept.offer("unit", size=lambda: 15, own=lambda: 7)

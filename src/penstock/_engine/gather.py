@@ -303,7 +303,7 @@ class Gather:
         """Return a unit, read and decoded."""
         unit = Unit.of(self._plan.units, index)
         self.budget.check_unit(self._reader.where(unit), unit.rows, self._least)
-        part = self._reader.stay.get((unit, self._columns, self._blobs))
+        part = self._reader.stay.get(self._reader.name(unit, self._columns, self._blobs))
         if part is None:
             with self.meter.busy(READ):
                 part = self._reader.read_to_stay(unit, self._columns, self._blobs)

@@ -37,9 +37,14 @@ class KeptUnits(Generic[Part]):
     def __init__(self) -> None:
         """Begin with nothing, and without room."""
         self._most = self._seen = self._nbytes = 0
+        self._is_full = False
         self._sizes: dict[Hashable, int] = {}
         self._parts: dict[Hashable, Part] = {}
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[KeptUnits[Part]], tuple[()]]:
+        """Begin anew in another process, and in a copy."""
+        return KeptUnits, ()
 
     @property
     def nbytes(self) -> int:
@@ -50,7 +55,9 @@ class KeptUnits(Generic[Part]):
         """Take down how much memory an iteration may take, of which this is a share."""
         with self._lock:
             most = int(SHARE * limit)
-            if most > self._most or self._seen > most:
+            if self._is_full and most > self._most:
+                self._is_full = False  # another chance
+            elif self._seen > most:
                 self._forget()
             self._most = most
 
@@ -66,7 +73,7 @@ class KeptUnits(Generic[Part]):
             size: What tells what it takes in memory.
             own: What gives it, in memory that it does not share with its window.
         """
-        if self._seen > self._most:
+        if self._is_full:
             return
         with self._lock:
             if name not in self._sizes:
@@ -74,7 +81,7 @@ class KeptUnits(Generic[Part]):
                 self._seen += self._sizes[name]
                 if self._seen > self._most:
                     self._forget()
-                    self._seen = self._most + 1  # so that nothing is looked at again
+                    self._is_full = True
             elif name not in self._parts:
                 self._parts[name] = own()
                 self._nbytes += self._sizes[name]

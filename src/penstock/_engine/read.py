@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -114,7 +114,7 @@ class Reader:
         warned: Files that were warned of.
         slabs: Memory that windows use over and over, also from one epoch to the next.
         places: Where large cells lie in files of this machine.
-        stay: Units that stay in memory.
+        stay: Units that stay in memory, also for other questions about the table.
         checksums: Whether pages that were written with a checksum are compared with it.
     """
 
@@ -158,10 +158,15 @@ class Reader:
         return Part(table=table, first=unit.first, count=count, kept=kept, passed=passed, cells=cells)
 
     def read_to_stay(self, unit: Unit, columns: tuple[str, ...], blobs: tuple[str, ...]) -> Part:
-        """Return what `read` does, which stays in memory under these arguments if the table is small and read again."""
+        """Return what `read` does, which stays in memory by `name` if the table is small and read again."""
         part = self.read(unit, columns, blobs)
-        self.stay.offer((unit, columns, blobs), size=lambda: part.nbytes, own=part.owned)
+        self.stay.offer(self.name(unit, columns, blobs), size=lambda: part.nbytes, own=part.owned)
         return part
+
+    def name(self, unit: Unit, columns: tuple[str, ...], blobs: tuple[str, ...]) -> Hashable:
+        """Return what tells the rows kept of a unit from all that other questions would keep of it."""
+        asked = repr(self.condition.describe()) if unit.residual and self.condition is not None else None
+        return unit, columns, blobs, asked, self.lazy and asked is not None, self.checksums
 
     def count(self, unit: Unit) -> int:
         """Return how many rows of a unit are kept, reading no more than the filter's columns."""

@@ -16,9 +16,10 @@ from penstock._engine.agree import Group
 from penstock._engine.count import Counts, counted, counted_together, linked
 from penstock._engine.fit_stored import id_of
 from penstock._engine.footers import RowGroups, of_each, read_footers
+from penstock._engine.kept_units import KeptUnits
 from penstock._engine.order import ORDER
 from penstock._engine.question import Question
-from penstock._engine.read import Reader
+from penstock._engine.read import Part, Reader
 from penstock._engine.timeline import Timeline
 from penstock._engine.weigh import row_bytes
 from penstock.dtypes import least_bytes
@@ -83,6 +84,7 @@ class Table:
     filesystem: pafs.FileSystem
     _plans: OrderedDict[str, Planned] = field(default_factory=OrderedDict, repr=False)
     _groups: OrderedDict[bytes, RowGroups] = field(default_factory=OrderedDict, repr=False)
+    _stay: KeptUnits[Part] = field(default_factory=KeptUnits, repr=False)
 
     def plan(self, question: Question) -> Planned:
         """Return what a question reads; footers are read and rows counted the first time it is asked.
@@ -143,6 +145,7 @@ class Table:
             condition=question.condition,
             lazy=question.lazy,
             checksums=question.checksums,
+            stay=self._stay,
         )
 
     def settle(self, question: Question, laid: Laid, group: Group | None = None) -> Planned:
@@ -210,7 +213,8 @@ class Table:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process needs: plans are made again there."""
-        return {"snapshot": self.snapshot, "filesystem": self.filesystem, "_plans": OrderedDict(), "_groups": OrderedDict()}
+        anew = {"_plans": OrderedDict(), "_groups": OrderedDict(), "_stay": KeptUnits()}
+        return {"snapshot": self.snapshot, "filesystem": self.filesystem, **anew}
 
 
 def _name(question: Question) -> str:

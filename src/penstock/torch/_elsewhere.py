@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import cloudpickle
 
+from penstock._engine.kept_units import KeptUnits
 from penstock._engine.question import Question
 from penstock._engine.table import Planned, Table
 from penstock.dataset import Dataset
@@ -59,7 +60,8 @@ def _tables(ds: Dataset | Mixture) -> list[tuple[Table, Question]]:
 def _renewed(table: Table, question: Question) -> Table:
     """Return a table whose files are opened anew."""
     filesystem = cloudpickle.loads(cloudpickle.dumps(table.filesystem))
-    found: Table = replace(table, filesystem=filesystem, _plans=OrderedDict(), _groups=OrderedDict(table._groups))  # noqa: SLF001 - the same
+    groups = OrderedDict(table._groups)  # noqa: SLF001 - the same
+    found: Table = replace(table, filesystem=filesystem, _plans=OrderedDict(), _groups=groups, _stay=KeptUnits())
     for name, made in table._plans.items():  # noqa: SLF001 - the same
         reader = replace(found.reader(question), condition=made.reader.condition, lazy=made.reader.lazy)
         found._plans[name] = replace(made, reader=reader)  # noqa: SLF001 - the same

@@ -138,6 +138,12 @@ def test_versions_that_are_not_there_are_told(tmp_path: Path) -> None:
 
     with pytest.raises(ArgumentError, match=r"has no version 7\. Its newest is 2"):
         ps.changes(path, 0, 7)
+    for first, last in ((99, None), (99, 1), (-1, None)):
+        with pytest.raises(
+            ArgumentError, match=rf"has no version {first}\. Its newest is 2\. Give a from_version from 0 to 2, or"
+        ):
+            ps.changes(path, first, last)
+    assert ids(ps.changes(path, 2)) == []
     with pytest.raises(ArgumentError, match=r"added from version 2 to 1\. Two versions, the older one first, were expected"):
         ps.changes(path, 2, 1)
     deltalake.DeltaTable(path).create_checkpoint()

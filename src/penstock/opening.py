@@ -13,6 +13,8 @@ from penstock.codecs import Codec, resolved
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError, TableNotFoundError
 from penstock.formats import known_formats
+from penstock.formats.parquet import FORMAT as PARQUET
+from penstock.formats.parquet import Unclaimed
 from penstock.model import Place
 from penstock.protocols import TableFormat, TimeTravel
 
@@ -41,7 +43,7 @@ def open(
         codecs: Codecs of your own that the table was written with, where they are not registered.
 
     Raises:
-        ArgumentError: If the table has no such version.
+        ArgumentError: If the table has no such version, or no format is given for files of a Delta table.
         TableNotFoundError: If no known table lies there.
 
     Example:
@@ -115,7 +117,7 @@ def recognised(place: Place) -> TableFormat:
     formats = known_formats()
     for known in formats:
         if known.recognises(place):
-            return known
+            return Unclaimed() if known is PARQUET else known
     told = ", ".join(known.name for known in formats) or "none"
     msg = f"No table lies at {place.url!r}. Formats that were tried: {told}. Check the path, or name the format with format=."
     raise TableNotFoundError(msg)

@@ -170,6 +170,42 @@ def test_many_writers_of_a_bucket_lose_nothing(store: Store) -> None:
 
 
 @pytest.mark.cloud
+def test_files_of_a_table_in_a_bucket_are_not_read_without_its_log(store: Store) -> None:
+    """They are refused with the URL of their table; files of no table are read, whatever lies above them."""
+    store.write("strays/t", {"id": [1, 2], "day": ["mon", "tue"]}, partition_by="day")
+    store.write("strays/t", {"id": [3, 4], "day": ["mon", "tue"]}, partition_by="day", mode="overwrite")
+    ps.write(f"{store.url}/plain/t", data={"id": [5]}, storage_options=store.options)
+
+    for name in ("strays", "strays/t/day=mon", "strays/t/*/*.parquet"):
+        with pytest.raises(ArgumentError, match=rf"penstock\.open\('{store.url}/strays/t'\)"):
+            store.open(name)
+    assert ids(store.open("strays/t/day=mon", format="parquet")) == [1, 3]
+    assert ids(store.open("plain/t")) == ids(store.open("plain")) == ids(store.open("plain/t/*.parquet")) == [5]
+
+
+@pytest.mark.cloud
+def test_files_of_a_table_that_pyarrow_opens_are_not_read_without_its_log(s3: Store) -> None:
+    """Also where nobody may ask for what lies above the bucket."""
+    s3.write("opened/t", {"id": [1], "day": ["mon"]}, partition_by="day")
+    ps.write(f"{s3.url}/bare/t", data={"id": [5]}, storage_options=s3.options)
+
+    for source in ("s3://lake/opened", "s3://lake/opened/t/day=mon", ["s3://lake/opened/t"]):
+        with pytest.raises(ArgumentError, match=r"penstock\.open\('s3://lake/opened/t'\)"):
+            ps.open(source)
+    assert ids(ps.open("s3://lake/bare/t")) == [5]
+
+
+@pytest.mark.cloud
+def test_writers_that_make_a_table_in_a_bucket_all_succeed(store: Store) -> None:
+    """One of them makes it, and the others go on as appends."""
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda one: store.write("made", {"id": [one]}, mode="append", threads=1), range(4)))
+
+    assert ids(store.open("made")) == [0, 1, 2, 3]
+    assert store.names("made") == [f"{at:020d}.json" for at in range(4)]
+
+
+@pytest.mark.cloud
 def test_a_url_that_pyarrow_opens_is_committed_to_by_fsspec(s3: Store) -> None:
     """Keys and endpoint of the environment are those of both; what one wrote, the other reads."""
     ps.write("s3://lake/native", data={"id": [1]}, format=DELTA)

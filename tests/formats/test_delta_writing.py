@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 from pyarrow import fs as pafs
 
 import penstock as ps
+from penstock._engine.storage import destination
 from penstock.codecs import Npy, Png, Scalar, Tensor
 from penstock.errors import ArgumentError, DataChangedError, DataError, WriteError
 from penstock.formats._delta_told import delta_type, suited
@@ -40,6 +42,7 @@ SCHEMA = ps.Schema(
         ps.Field("name", str, nullable=True),
     ],
 )
+BLOB = ps.Field("x", np.uint8, (2,), Npy())
 
 
 def shots(*ids: int) -> list[dict[str, Any]]:
@@ -192,6 +195,71 @@ def test_types_that_delta_does_not_have_are_refused(tmp_path: Path, kind: pa.Dat
     assert not (tmp_path / "t").exists()
 
 
+@pytest.mark.parametrize(
+    ("field", "match"),
+    [
+        (
+            ps.Field("x", np.uint64),
+            r"Make it int64, which holds numbers up to 2\*\*63 - 1, or text; arrays of it in a penstock",
+        ),
+        (ps.Field("x", np.float16), r"Make it float32, or text"),
+        (
+            ps.Field("x", np.uint8, (), Scalar()),
+            r"Cast the column to int16, or give a penstock\.Schema whose field has no codec",
+        ),
+        (ps.Field("x", "datetime64[ns]"), r"structs and maps\. Cast the column, or its field in the schema, to one of them\."),
+    ],
+    ids=["uint64", "float16", "a codec of its own", "nanoseconds"],
+)
+def test_what_to_do_with_a_field_that_delta_does_not_have_is_told(tmp_path: Path, field: ps.Field, match: str) -> None:
+    """Nobody is told to give a schema who gave one, unless another one helps."""
+    with pytest.raises(ArgumentError, match=match):
+        ps.write(tmp_path / "t", ps.Schema("U", [field]), format=DELTA)
+
+    assert not (tmp_path / "t").exists()
+
+
+def test_what_is_told_to_do_helps(tmp_path: Path) -> None:
+    """Arrays of unsigned numbers of 64 bits keep their type."""
+    schema = ps.Schema("U", [ps.Field("x", np.uint64, (1,))])
+    ps.write(tmp_path / "t", schema, [{"x": np.array([2**64 - 1], np.uint64)}], format=DELTA)
+
+    assert ps.open(tmp_path / "t")[0]["x"].tolist() == [2**64 - 1]
+
+
+@pytest.mark.parametrize(
+    ("data", "names"),
+    [
+        (pa.table({"a": [1], "A": [2]}), "'a' and 'A'"),
+        ({"Ü": [1], "b": [2], "ü": [3]}, "'Ü' and 'ü'"),
+        (pa.table({"s": [{"t": {"a": 1, "A": 2}}]}), "'s.t.a' and 's.t.A'"),
+        (pa.table({"s": [[{"a": 1, "A": 2}]]}), "'s.item.a' and 's.item.A'"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
+def test_names_that_delta_does_not_tell_apart_are_refused(tmp_path: Path, data: Any, names: str, mode: Any) -> None:
+    """A table that others cannot open is not begun."""
+    with pytest.raises(ArgumentError, match=rf"write got the columns {names}, which Delta takes for one: .* Rename one of"):
+        ps.write(tmp_path / "t", data=data, format=DELTA, mode=mode)
+
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_table_gets_no_columns_that_delta_does_not_tell_apart(tmp_path: Path) -> None:
+    """Neither by an append, nor by an overwrite; names in different structs are different."""
+    path = tmp_path / "t"
+    table = pa.table({"id": [1], "s": [{"ID": 1, "t": 2}], "T": [3]})
+    ps.write(path, data=table, format=DELTA)
+    more = table.append_column("ID", pa.array([2]))
+    with pytest.raises(ArgumentError, match=r"The schema is not that of .*: 'ID' is not in the table"):
+        ps.write(path, more.schema, more, format=DELTA, mode="append")
+    with pytest.raises(ArgumentError, match=r"write got the columns 'id' and 'ID', which Delta takes for one"):
+        ps.write(path, data=more, format=DELTA, mode="overwrite")
+
+    assert seen(path) == [1]
+    assert len(list(path.glob("*.parquet"))) == 1
+
+
 def test_a_table_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     """By default a write is refused where a table is."""
     ps.write(tmp_path / "t", data={"id": [1]}, format=DELTA)
@@ -268,6 +336,156 @@ def test_many_writers_lose_nothing(tmp_path: Path) -> None:
 
     assert seen(path) == list(range(17))
     assert deltalake.DeltaTable(path).version() == 16
+
+
+def test_writers_of_a_table_that_is_not_there_yet_all_succeed(tmp_path: Path) -> None:
+    """One of them makes the table, and the others go on as appends to it."""
+    path = str(tmp_path / "t")
+    gate = threading.Barrier(12)
+
+    def written(one: int) -> int:
+        gate.wait()
+        return ps.write(path, data={"id": [one]}, format=DELTA, mode="append", threads=1).num_rows
+
+    with ThreadPoolExecutor(12) as pool:
+        rows = list(pool.map(written, range(12)))
+
+    assert rows == [1] * 12
+    assert seen(path) == list(range(12))
+    assert sorted(found.name for found in (tmp_path / "t/_delta_log").iterdir()) == [f"{at:020d}.json" for at in range(12)]
+    assert len(list((tmp_path / "t").glob("*.parquet"))) == 12
+
+
+def test_processes_that_make_a_table_all_succeed(tmp_path: Path) -> None:
+    """As threads do."""
+    path = str(tmp_path / "t")
+    script = (
+        "import sys, penstock as ps\n"
+        "with ps.write(sys.argv[1], format='delta', mode='append') as table:\n"
+        "    table.append({'id': int(sys.argv[2])})\n"
+        "    print('written', flush=True)\n"
+        "    sys.stdin.readline()\n"
+    )
+    command = [sys.executable, "-c", script, path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment, "text": True}
+    others = [subprocess.Popen([*command, str(one)], **pipes) for one in range(3)]
+    ready = [other.stdout.readline() for other in others if other.stdout]
+    for other in others:
+        other.communicate("\n", timeout=120)
+
+    assert (ready, [other.returncode for other in others]) == (["written\n"] * 3, [0] * 3)
+    assert seen(path) == [0, 1, 2]
+
+
+def test_a_table_that_another_made_first_is_appended_to_if_rows_fit(tmp_path: Path) -> None:
+    """By the same columns in another order, also where they may be null there, and by the same partitions."""
+    path = str(tmp_path / "t")
+    late = ps.write(path, format=DELTA, mode="append", partition_by="day")
+    late.append({"day": "mon", "id": 1})
+    told = pa.table({"id": [2], "day": ["tue"]})
+    deltalake.write_deltalake(path, told, partition_by=["day"])
+    deltalake.write_deltalake(path, told, mode="append")
+    late.close()
+
+    assert seen(path) == [1, 2, 2]
+    assert deltalake.DeltaTable(path).version() == 2
+    assert ps.open(path).where(ps.col("day") == "mon").num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "options", "match"),
+    [
+        ({"id": 1}, {}, r"is not that of .*t, which another writer made meanwhile: 'x' is not in the table\. The same was"),
+        ({"id": 1, "x": b"a", "y": 2}, {}, r"meanwhile: 'y' is missing\. .* Its columns are id, x, y\."),
+        ({"id": "1", "x": b"a"}, {}, r"meanwhile: 'id' would be stored as int64 and is string there\."),
+        ({"id": 1, "x": np.zeros((2, 2), np.uint8)}, {}, r"meanwhile: 'x' is Field\(.*\) and not Field\(.*Npy"),
+        ({"id": 1, "x": b"a"}, {"partition_by": "id"}, r"write got partition_by=\(\), .* are named by \('id',\)\. The same"),
+    ],
+)
+def test_a_table_of_others_that_was_made_first_is_not_mixed_with(
+    tmp_path: Path, first: dict[str, Any], options: dict[str, Any], match: str
+) -> None:
+    """Rows of other columns or partitions are refused as an append to that table is, and leave nothing."""
+    path = str(tmp_path / "t")
+    late = ps.write(path, format=DELTA, mode="append")
+    late.append({"id": 9, "x": b"b"})
+    ps.write(path, data=[first], format=DELTA, **options)
+
+    with pytest.raises(ArgumentError, match=match):
+        late.close()
+    assert ps.open(path).num_rows == len(list((tmp_path / "t").rglob("*.parquet"))) == 1
+    assert [found.name for found in (tmp_path / "t/_delta_log").iterdir()] == [f"{0:020d}.json"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "match"),
+    [
+        (BLOB, pa.schema([pa.field("x", pa.binary())]), r"'x' is Field\(.*\), and plain binary there"),
+        (ps.Field("x", np.uint8, (2,), Npy(), nullable=True), ps.Schema("", [BLOB]), r"'x' may be null, and may not be there"),
+    ],
+)
+def test_codecs_of_a_table_that_was_made_first_are_looked_at(tmp_path: Path, ours: ps.Field, theirs: Any, match: str) -> None:
+    """Bytes of a codec do not get into a column that does not tell it, nor nulls into one that has none."""
+    late = ps.write(tmp_path / "t", ps.Schema("", [ours]), format=DELTA, mode="append")
+    ps.write(tmp_path / "t", theirs, format=DELTA).close()
+
+    with pytest.raises(ArgumentError, match=match):
+        late.close()
+
+
+@pytest.mark.parametrize("mode", ["error", "overwrite"])
+def test_of_writers_that_do_not_append_one_makes_the_table(tmp_path: Path, mode: Any) -> None:
+    """The other is told, and leaves nothing."""
+    path = str(tmp_path / "t")
+    late = ps.write(path, format=DELTA, mode=mode)
+    late.append({"id": 9})
+    ps.write(path, data={"id": [1]}, format=DELTA, mode=mode)
+
+    with pytest.raises(DataChangedError, match=r"Another writer committed in version 0 of .* nothing of this write appears"):
+        late.close()
+    assert seen(path) == [1]
+    assert len(list((tmp_path / "t").glob("*.parquet"))) == 1
+
+
+def test_a_writer_that_was_beaten_and_dies_leaves_files_that_nobody_sees(tmp_path: Path) -> None:
+    """Before its second commit as before its first."""
+    path = tmp_path / "t"
+    script = (
+        "import os, sys, penstock as ps\nfrom penstock.formats import _delta_writing\n"
+        "put = _delta_writing.put_if_absent\n"
+        "def last(place, path, *more):\n"
+        "    return os._exit(9) if path.endswith('1.json') else put(place, path, *more)\n"
+        "with ps.write(sys.argv[1], format='delta', mode='append') as table:\n"
+        "    table.append({'id': 5})\n"
+        "    ps.write(sys.argv[1], data={'id': [1]}, format='delta')\n"
+        "    _delta_writing.put_if_absent = last\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    code = subprocess.run([sys.executable, "-c", script, str(path)], check=False, env=environment, timeout=120).returncode
+    before = seen(path)
+    ps.write(path, data={"id": [2]}, format=DELTA, mode="append")
+
+    assert (code, before, seen(path)) == (9, [1], [1, 2])
+    assert len(list(path.glob("*.parquet"))) == 3
+
+
+def test_a_writer_that_gives_up_takes_nothing_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log in which another has put its commit meanwhile stays, however late that came."""
+    path = tmp_path / "t"
+    late = DELTA.begin(destination(path), "append")
+    late.path(f"part-{late.id}.parquet")
+    removed = Path.rmdir
+
+    def after_another(folder: Path) -> None:
+        if not (path / "_delta_log" / f"{0:020d}.json").exists():
+            ps.write(path, data={"id": [1]}, format=DELTA)
+        removed(folder)
+
+    monkeypatch.setattr(Path, "rmdir", after_another)
+    late.abort()
+
+    assert seen(path) == [1]
 
 
 def test_an_overwrite_does_not_lose_what_came_meanwhile(tmp_path: Path) -> None:

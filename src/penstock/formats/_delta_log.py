@@ -71,6 +71,22 @@ class Log:
             raise DataError(msg)
         return max([*self.commits, *self.checkpoints])
 
+    def check(self, version: int, what: str, instead: str) -> None:
+        """Refuse a version that the table never had.
+
+        Args:
+            version: The version.
+            what: What was asked for, for the message.
+            instead: What else may be given.
+
+        Raises:
+            ArgumentError: If it is one.
+        """
+        newest = self.newest
+        if not 0 <= version <= newest:
+            msg = f"{self.url} has no version {version}. Its newest is {newest}. Give {what} from 0 to {newest}, {instead}."
+            raise ArgumentError(msg)
+
     def segment(self, version: int | None) -> Segment:
         """Return the files that make a version; of the newest where none is given.
 
@@ -78,11 +94,8 @@ class Log:
             ArgumentError: If there is no such version, or none any more.
             DataError: If a commit is missing.
         """
-        newest = self.newest
-        wanted = newest if version is None else version
-        if not 0 <= wanted <= newest:
-            msg = f"{self.url} has no version {version}. Its newest is {newest}. Give a version from 0 to {newest}, or none."
-            raise ArgumentError(msg)
+        wanted = self.newest if version is None else version
+        self.check(wanted, "a version", "or none")
         start = max((at for at in self.checkpoints if at <= wanted), default=-1)
         commits, at = [], start + 1
         while at <= wanted:

@@ -13,7 +13,7 @@ from pyarrow import fs as pafs
 from penstock.errors import ArgumentError
 from penstock.model import Place
 
-__all__ = ["check_puts", "drop_claim", "forget", "prove_puts", "put_if_absent", "sync_files"]
+__all__ = ["check_puts", "drop_claim", "drop_folder", "forget", "prove_puts", "put_if_absent", "sync_files"]
 
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
 LOCAL = ("file", "local")
@@ -123,6 +123,15 @@ def drop_claim(place: Place, spare: str) -> None:
     """Remove the file that made the log's directory appear, if there is one."""
     with suppress(OSError):
         place.filesystem.delete_file(spare)
+
+
+def drop_folder(place: Place, path: str) -> None:
+    """Remove a directory if nothing lies in it."""
+    with suppress(OSError):
+        if _is_local(place.filesystem):
+            Path(path).rmdir()  # which fails where another writer has just put a file
+        elif not place.filesystem.get_file_info(pafs.FileSelector(path)):
+            place.filesystem.delete_dir(path)
 
 
 def put_if_absent(place: Place, path: str, data: bytes, spare: str) -> bool:

@@ -19,7 +19,7 @@ from penstock.codecs import Npy, Raw, Scalar
 from penstock.errors import ArgumentError, DataError
 from penstock.schema import Field, Schema
 
-__all__ = ["FIELD", "add_action", "delta_type", "schema_text", "suited", "told_fields"]
+__all__ = ["FIELD", "add_action", "check_names", "delta_type", "schema_text", "suited", "told_fields"]
 
 FIELD = "penstock.field"
 """Under which a column's field stands, as JSON text, in the metadata that Delta keeps of it."""
@@ -32,6 +32,9 @@ MOST_STATED = 32
 
 WIDER = {"uint8": "int16", "uint16": "int32", "uint32": "int64"}
 """Numbers that Delta has no type for, and those that hold them all."""
+
+NEAREST = {"uint64": "int64, which holds numbers up to 2**63 - 1", "halffloat": "float32"}
+"""Numbers that Delta has no type for, and that stay as they are unless the user decides."""
 
 NAMES = {
     "is_int8": "byte",
@@ -93,10 +96,53 @@ def delta_type(kind: pa.DataType, name: str) -> Any:
         return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": kind.item_field.nullable}
     msg = (
         f"Column {name!r} is stored as {kind}, for which Delta has no type. It has whole numbers with a sign, floats of 32 and "
-        "64 bits, decimals, text, bytes, booleans, dates, times in microseconds, lists, structs and maps. Cast the column, or "
-        "give a penstock.Schema, whose fields get a codec that Delta can hold."
+        "64 bits, decimals, text, bytes, booleans, dates, times in microseconds, lists, structs and maps. "
     )
-    raise ArgumentError(msg)
+    raise ArgumentError(msg + _advice(kind))
+
+
+def _advice(kind: pa.DataType) -> str:
+    """Return what to do with a type that Delta does not have."""
+    word = str(kind)
+    if word in WIDER:
+        return (
+            f"Cast the column to {WIDER[word]}, or give a penstock.Schema whose field has no codec of its own: numbers are "
+            "widened then, and arrays stored as .npy."
+        )
+    if word in NEAREST:
+        return (
+            f"Make it {NEAREST[word]}, or text; arrays of it in a penstock.Schema are stored as .npy, if they have no codec "
+            "of their own."
+        )
+    return "Cast the column, or its field in the schema, to one of them."
+
+
+def check_names(arrow: pa.Schema) -> None:
+    """Refuse names that differ in nothing but upper and lower case, which Delta takes for one.
+
+    Raises:
+        ArgumentError: If there are two such columns, or fields of one struct.
+
+    Example:
+        >>> check_names(pa.schema({"a": pa.int64(), "b": pa.struct({"A": pa.int64()})}))
+    """
+    _check_names(list(arrow), "")
+
+
+def _check_names(fields: Sequence[pa.Field], inside: str) -> None:
+    found: dict[str, str] = {}
+    for field in fields:
+        key, name = field.name.lower(), inside + field.name
+        if key in found:
+            msg = (
+                f"write got the columns {found[key]!r} and {name!r}, which Delta takes for one: it does not tell upper from "
+                "lower case. Names that differ in more were expected. Rename one of them."
+            )
+            raise ArgumentError(msg)
+        found[key] = name
+        if pa.types.is_nested(field.type):
+            inner = [field.type.field(at) for at in range(field.type.num_fields)]
+            _check_names(inner, f"{name}.")
 
 
 def _word(kind: pa.DataType) -> str | None:

@@ -22,11 +22,12 @@ from penstock._schema_json import KEY, dump
 from penstock._suits import storage_of
 from penstock.errors import ArgumentError, DataChangedError, DataError
 from penstock.formats._delta_actions import Actions, read_actions
+from penstock.formats._delta_fit import check_fits
 from penstock.formats._delta_log import LOG, list_log
-from penstock.formats._delta_put import check_puts, drop_claim, forget, prove_puts, put_if_absent, sync_files
+from penstock.formats._delta_put import check_puts, drop_claim, drop_folder, forget, prove_puts, put_if_absent, sync_files
 from penstock.formats._delta_schema import Columns, Metadata, check_protocol
 from penstock.formats._delta_sources import LogChangedError, read_texts
-from penstock.formats._delta_told import add_action, delta_type, schema_text, told_fields
+from penstock.formats._delta_told import add_action, check_names, delta_type, schema_text, told_fields
 from penstock.formats.parquet import hive_values
 from penstock.model import Place
 from penstock.schema import Schema
@@ -81,13 +82,12 @@ def _found(place: Place) -> _Found | None:
     if kind == pafs.FileType.File:
         msg = f"A file lies at {place.url}, and a table is a directory. Give the path of a directory, or of none yet."
         raise ArgumentError(msg)
-    logged = place.filesystem.get_file_info(f"{place.path}/{LOG}").type == pafs.FileType.Directory
-    log = list_log(place) if logged else None
+    log = list_log(place) if _logged(place) else None
     if log is None or not (log.commits or log.checkpoints):
         selector = pafs.FileSelector(place.path, recursive=False)
         names = [] if kind == pafs.FileType.NotFound else [info.base_name for info in place.filesystem.get_file_info(selector)]
         shown = sorted(name for name in names if not name.startswith((".", "_")))
-        if shown and log is None:
+        if shown and log is None and not _logged(place):  # a log comes before the first file, and both may have come since
             msg = (
                 f"{place.url} holds files that are no Delta table: {', '.join(shown[:3])}. An empty place, or a Delta table, "
                 "was expected: a log that names other files would hide these. Give another path, or remove them first."
@@ -100,6 +100,11 @@ def _found(place: Place) -> _Found | None:
     metadata = Metadata.of(actions.metadata, place.url)
     columns = metadata.columns(actions.protocol, place.url)
     return _Found(version=segment.version, actions=actions, metadata=metadata, columns=columns)
+
+
+def _logged(place: Place) -> bool:
+    forget(place)
+    return bool(place.filesystem.get_file_info(f"{place.path}/{LOG}").type == pafs.FileType.Directory)
 
 
 def _check_writable(found: _Found, mode: Mode, url: str) -> None:
@@ -164,12 +169,14 @@ class DeltaChange:
         """Take the columns that are written.
 
         Raises:
-            ArgumentError: If Delta has no type for one, or cannot be partitioned by it.
+            ArgumentError: If Delta has no type for one, does not tell two apart, or cannot be partitioned by one.
         """
         for name in partition_by:
             if pa.types.is_timestamp(arrow.field(name).type):
                 msg = f"write got partition_by={name!r}, which is a time. Numbers, text, booleans or dates were expected. "
                 raise ArgumentError(msg + "Choose another field.")
+        if self.arrow is None:  # a table that is there keeps its names
+            check_names(arrow)
         self._columns = (schema_text(arrow), partition_by)
 
     @property
@@ -200,6 +207,7 @@ class DeltaChange:
         """Commit all files that hold rows.
 
         Raises:
+            ArgumentError: If another writer has made a table meanwhile that rows to append are none of.
             DataChangedError: If another writer was first, in a way that does not go together with this.
         """
         place, moment = self._place, int(time.time() * 1000)
@@ -209,21 +217,45 @@ class DeltaChange:
                 place.filesystem.delete_file(f"{place.path}/{name}")
         added = [self._added(name, footer, moment) for name, footer in kept.items()]
         sync_files(place, [f"{place.path}/{name}" for name in kept])
-        lines = [self._info(moment), *self._metadata(moment), *self._removed(moment), *({"add": one} for one in added)]
-        data = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines).encode() + b"\n"
         self._claim()
-        version = 0 if self._found is None else self._found.version + 1
-        for number in range(version, version + ATTEMPTS):
-            self._tried = f"{place.path}/{LOG}/{number:020d}.json"
+        version, data = self._commit(added, moment)
+        for _ in range(ATTEMPTS):
+            self._tried = f"{place.path}/{LOG}/{version:020d}.json"
             if put_if_absent(place, self._tried, data, self._spare) or self._is_made():
                 self._ended = True
                 drop_claim(place, self._spare)
                 return
-            self._check_conflict(number)
+            if self._is_beaten():
+                version, data = self._commit(added, moment)
+            else:
+                self._check_conflict(version)
+                version += 1
         msg = (
             f"{place.url} got {ATTEMPTS} other commits while this one was made. Fewer writers were expected. Write again later."
         )
         raise DataChangedError(msg)
+
+    def _commit(self, added: list[dict[str, Any]], moment: int) -> tuple[int, bytes]:
+        """Return the version that comes next, and what is put there."""
+        lines = [self._info(moment), *self._metadata(moment), *self._removed(moment), *({"add": one} for one in added)]
+        data = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines).encode() + b"\n"
+        return 0 if self._found is None else self._found.version + 1, data
+
+    def _is_beaten(self) -> bool:
+        """Return whether another writer has made the table that this append was to make; it goes on as one to that.
+
+        Raises:
+            ArgumentError: If the rows are none of that table.
+        """
+        found = _found(self._place) if self._found is None and self._mode == "append" else None
+        if found is None:
+            return False
+        text, partitions = self._columns
+        _check_writable(found, self._mode, self._place.url)
+        ours = Metadata(schema_text=text, partition_columns=partitions, configuration={})
+        check_fits(ours, found.metadata, found.actions.protocol, self._place.url)
+        self._found = found
+        return True
 
     def _added(self, name: str, footer: pq.FileMetaData, moment: int) -> dict[str, Any]:
         place = self._place
@@ -316,6 +348,4 @@ class DeltaChange:
         drop_claim(self._place, self._spare)
         if self._begun and self._found is None:
             for folder in (f"{path}/{LOG}", path):
-                with suppress(OSError):
-                    if not filesystem.get_file_info(pafs.FileSelector(folder)):
-                        filesystem.delete_dir(folder)
+                drop_folder(self._place, folder)

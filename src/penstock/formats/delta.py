@@ -164,8 +164,10 @@ def _snapshot(place: Place, log: Log, number: int | None, zone: tzinfo) -> Snaps
 
 def _changed(place: Place, log: Log, versions: tuple[int, int | None], zone: tzinfo) -> Changed:
     first, last = (_number(version) for version in versions)
+    if first is not None:
+        log.check(first, "a from_version", "or open the table whole")
     segment = log.segment(last)
-    if first is None or not 0 <= first <= segment.version:
+    if first is None or first > segment.version:
         msg = (
             f"{place.url} was asked what was added from version {first} to {segment.version}. Two versions, the older one "
             "first, were expected. Give them in this order."

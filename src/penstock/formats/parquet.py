@@ -18,6 +18,7 @@ from penstock._schema_json import KEY, load
 from penstock._suits import storage_of, unsuited
 from penstock.codecs import CellCodec, Scalar, Tensor, Unknown
 from penstock.errors import ArgumentError, DataError, TableNotFoundError
+from penstock.formats._delta_strays import refuse_strays
 from penstock.model import DataFiles, Place, Snapshot
 from penstock.schema import Field
 
@@ -69,12 +70,16 @@ class ParquetFormat:
             raise ArgumentError(msg)
         every = list_files(place)
         infos = data_files(place, visible(place.filesystem, place.path, every))
+        self._check(place, every, infos)
         schemas = self._schemas(place, [info.path for info in infos])
         schema = self.columns if isinstance(self.columns, pa.Schema) else unified(schemas)
         fields = stored_fields(place, every, schemas)
         if not isinstance(self.columns, pa.Schema):
             check_types(place, schema, fields)
         return assembled(place, infos, schema, fields, sampled=self.columns is None)
+
+    def _check(self, place: Place, every: list[pafs.FileInfo], infos: list[pafs.FileInfo]) -> None:
+        """Refuse nothing: whoever asks for files as they lie gets them."""
 
     def _schemas(self, place: Place, paths: Sequence[str]) -> dict[str, pa.Schema]:
         """Return the schemas of whatever files the policy looks at, by path."""
@@ -85,6 +90,21 @@ class ParquetFormat:
 
 
 FORMAT = ParquetFormat()
+
+
+class Unclaimed(ParquetFormat):
+    """Parquet files that nobody asked for as they lie: no other format has claimed them, which does not yet make them a table.
+
+    Example:
+        >>> Unclaimed().name
+        'parquet'
+    """
+
+    __slots__ = ()
+
+    def _check(self, place: Place, every: list[pafs.FileInfo], infos: list[pafs.FileInfo]) -> None:
+        """Refuse files of a Delta table."""
+        refuse_strays(place, every, infos)
 
 
 def assembled(

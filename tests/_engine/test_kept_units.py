@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,23 @@ def test_questions_about_one_table_share_what_stays(table: Path) -> None:
     assert rows == [ROWS, sum(1 for row in range(ROWS) if row % 7 and row / 2 > 900)]
     assert read[0].stats().units_read == 0
     assert read[1].stats().units_read > 0
+
+
+def test_cells_that_stay_in_their_file_do_not_keep_it_open(tmp_path: Path) -> None:
+    """Large cells are left where they lie, as before: the system keeps what it has read of a file, and a table has many."""
+    fields = [ps.Field("id", np.int64), ps.Field("cell", np.uint8, (40_000,), ps.codecs.Npy())]
+    cells = [np.random.default_rng(row).integers(0, 256, 40_000, np.uint8) for row in range(20)]  # which do not shrink
+    rows = ({"id": row, "cell": cell} for row, cell in enumerate(cells))
+    ps.write(tmp_path / "t", ps.Schema("Large", fields), rows, row_group_rows=5)
+    kept = ps.loader(ps.open(tmp_path / "t").shuffle(seed=1).batch(4))
+    for _ in range(4):
+        for batch in kept:
+            assert (batch["cell"] == np.stack([cells[row] for row in batch["id"]])).all()
+    del batch
+    gc.collect()
+
+    assert kept.stats().units_read == 16
+    assert not [name for name in Path("/proc/self/fd").glob("*") if str(tmp_path) in str(name.resolve())]
 
 
 def test_an_epoch_needs_no_file_once_the_table_is_in_memory(tmp_path: Path) -> None:

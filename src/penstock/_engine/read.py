@@ -158,9 +158,13 @@ class Reader:
         return Part(table=table, first=unit.first, count=count, kept=kept, passed=passed, cells=cells)
 
     def read_to_stay(self, unit: Unit, columns: tuple[str, ...], blobs: tuple[str, ...]) -> Part:
-        """Return what `read` does, which stays in memory by `name` if the table is small and read again."""
+        """Return what `read` does, which stays in memory by `name` if the table is small and read again.
+
+        Cells that are still in their file do not: it would stay open.
+        """
         part = self.read(unit, columns, blobs)
-        self.stay.offer(self.name(unit, columns, blobs), size=lambda: part.nbytes, own=part.owned)
+        if not any(isinstance(cells, StoredBlobs) for cells in part.cells.values()):
+            self.stay.offer(self.name(unit, columns, blobs), size=lambda: part.nbytes, own=part.owned)
         return part
 
     def name(self, unit: Unit, columns: tuple[str, ...], blobs: tuple[str, ...]) -> Hashable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import cv2
@@ -106,6 +107,30 @@ def test_compression_of_nothing_stores_everything() -> None:
 
     assert len(Png(compression=0).encode(Field("image", "uint8", (64, 64, 3), Png()), flat)) > flat.nbytes
     assert np.array_equal(by_opencv(Png(compression=9).encode(Field("image", "uint8", (64, 64, 3), Png()), rough)), rough)
+
+
+@pytest.mark.parametrize("width", [21_844, 21_845, 40_000])
+@pytest.mark.parametrize("compression", [0, 1])
+def test_lines_that_are_too_long_to_be_stored_are_left_to_opencv(width: int, compression: int) -> None:
+    """A line of 65,535 bytes or more does not fit under one head; such images come back all the same."""
+    image = noise((3, width, 3))
+    field = Field("image", "uint8", image.shape, Png(compression=compression))
+    assert isinstance(field.codec, Png)
+    cell = field.codec.encode(field, image)
+
+    assert np.array_equal(by_opencv(cell), image)
+    assert np.array_equal(decoded(field, [cell])[0], image)
+    assert np.array_equal(field.codec.decode(field, memoryview(cell)), image)
+
+
+def test_what_a_cell_may_take_holds_for_stored_images_too() -> None:
+    """The limit of a cell is that of all codecs."""
+    image = noise((64, 64, 3))
+    field = Field("image", "uint8", image.shape, Png())
+    cells = replace(Blobs.of(pa.array([_png_stored.write(image)], pa.binary())), most_bytes=image.nbytes - 1)
+
+    with pytest.raises(CellProblem, match="a cell may take"):
+        Png().decode_into(field, cells, np.zeros((1, *image.shape), np.uint8))
 
 
 @given(at=st.integers(0, 12 * 769 + 100), change=st.integers(1, 255))

@@ -21,7 +21,7 @@ from penstock.blobs import Blobs
 from penstock.codecs._gather import byte_rows, copy_bytes, present_rows
 from penstock.model import IntArray
 
-__all__ = ["decode_into", "is_noise", "read", "write"]
+__all__ = ["decode_into", "fits", "is_noise", "read", "write"]
 
 Pixels = npt.NDArray[Any]
 
@@ -48,9 +48,14 @@ CHECKED_FROM = 37
 """Where the bytes begin that the last checksum is of: the name of the chunk of pixels."""
 
 
+def fits(pixels: Pixels) -> bool:
+    """Return whether an image can be written so: whole lines are stored under one head."""
+    return bool(pixels[0].nbytes < MOST_STORED)
+
+
 def is_noise(pixels: Pixels) -> bool:
     """Return whether writing the differences of neighbours in fewer bits, which is what OpenCV does, would save nothing."""
-    if pixels.nbytes < SAMPLE or not LEAST_LINE <= pixels[0].nbytes < MOST_STORED:
+    if pixels.nbytes < SAMPLE or pixels[0].nbytes < LEAST_LINE:
         return False
     some = pixels[:: max(1, pixels.nbytes // SAMPLE)]
     apart = np.ascontiguousarray(some[:, 1:] - some[:, :-1]).reshape(-1).view(np.uint8)
@@ -126,11 +131,11 @@ def decode_into(cells: Blobs, out: Pixels) -> IntArray:
     Those that are damaged are among them: who reads them says what is wrong.
     """
     rows, whole = present_rows(cells), byte_rows(out)
-    if whole is None or out[0, 0].nbytes >= MOST_STORED:
+    if whole is None or not fits(out[0]) or out[0].nbytes > cells.most_bytes:
         return rows
     layout = _layout(out.shape[1:], out.itemsize)
-    fitting = (cells.stop - cells.start)[rows] == layout.size
-    stored = [bool(fits) and _is_whole(cells[row], layout) for row, fits in zip(rows.tolist(), fitting, strict=True)]
+    sizes = (cells.stop - cells.start)[rows].tolist()
+    stored = [size == layout.size and _is_whole(cells[row], layout) for row, size in zip(rows.tolist(), sizes, strict=True)]
     found, left = rows[stored], rows[np.logical_not(stored)]
     if len(found):
         # A line of pixels is a cell of bytes by itself.

@@ -50,7 +50,8 @@ class Png(ImageCodec):
         keep_whole(self, "compression", 0, 9)
 
     def _written(self, cell: npt.NDArray[Any]) -> bytes:
-        if self.compression == 0 or (self.compression == 1 and _png_stored.is_noise(cell)):
+        stores = self.compression == 0 or (self.compression == 1 and _png_stored.is_noise(cell))
+        if stores and _png_stored.fits(cell):
             return _png_stored.write(cell)
         # Naming any level makes OpenCV try all filters of PNG for each row, also if it is the level that it takes by itself.
         return pixels.write("PNG", cell, {} if self.compression == 1 else {"IMWRITE_PNG_COMPRESSION": self.compression})

@@ -285,3 +285,16 @@ def test_an_empty_table_has_no_samples(tmp_path: Path) -> None:
     ps.write(tmp_path / "t", data=pa.table({"id": pa.array([], pa.int64())}), format="delta")
 
     assert list(door.DeltaIterableDataset(str(tmp_path / "t"))) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"multiprocessing_context": "fork", "num_workers": 1}], ids=["threads", "processes"])
+def test_an_epoch_without_a_batch_went_by_in_silence(tmp_path: Path, options: dict[str, Any]) -> None:
+    """It is an error, in the words of this door's arguments."""
+    path = written(tmp_path / "t", range(20), part=["a", "b"] * 10)
+    short = create_pytorch_dataloader(path, fields=ID, batch_size=32, drop_last=True, **options)
+    empty = create_pytorch_dataloader(path, fields=ID, partition_filter=[("part", "=", "c")], **options)
+
+    with pytest.raises(EmptyDatasetError, match="has 20 rows, and a batch, of all 1 ranks together, 32: drop_last=True"):
+        iter(short)
+    with pytest.raises(EmptyDatasetError, match=re.escape("has 0 rows that pass [('part', '=', 'c')]")):
+        iter(empty)

@@ -70,8 +70,13 @@ class Loader:
         return batches
 
     def begin(self) -> Course:
-        """Return the way of the next iteration for somebody else to go, who counts what is handed out: of other processes."""
+        """Return the way of the next iteration for somebody else to go, who counts what is handed out: of other processes.
+
+        Raises:
+            EmptyDatasetError: If there is nothing, or too little, to hand out.
+        """
         course = self._coming
+        check_rows(course.planned.plan, self._question)
         self._begin(course)
         return course
 

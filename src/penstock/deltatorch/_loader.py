@@ -14,6 +14,7 @@ from penstock._engine.loader import Course
 from penstock._engine.loader import Loader as Engine
 from penstock.deltatorch._samples import PACKED
 from penstock.deltatorch.deltadataset import DeltaIterableDataset
+from penstock.errors import EmptyDatasetError
 from penstock.torch import IterableDataset, Loader
 
 __all__ = ["Dealt", "ThreadsLoader", "WorkersLoader"]
@@ -36,6 +37,7 @@ class ThreadsLoader(data.DataLoader[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # torch promises a class of its own
         """Return the batches of the next epoch."""
+        _check_rows(self.dataset)  # type: ignore[arg-type] # the one that was given
         batches = map(_unpacked, iter(self.engine))
         # torch.accelerator is younger than the oldest torch that is supported.
         if self.pin_memory and getattr(torch, "accelerator", torch.cuda).is_available():
@@ -78,6 +80,27 @@ class Dealt(data.IterableDataset[Any]):
     def __len__(self) -> int:
         """Return the rows of this rank, as of the datasets of other loaders."""
         return self.rows
+
+
+def _check_rows(shown: DeltaIterableDataset) -> None:
+    """Refuse an epoch without a batch, in words that whoever came by this door knows.
+
+    Raises:
+        EmptyDatasetError: If there are too few rows.
+    """
+    rows, size = shown.count(), shown.batch_size * shown.num_ranks
+    where = f"{shown.path} has {rows} rows" + (f" that pass {shown.partition_filter!r}" if shown.partition_filter else "")
+    if not rows:
+        msg = (
+            f"{where}, of which no batch can be made. At least one was expected. Look at len(loader.dataset) where none may be."
+        )
+        raise EmptyDatasetError(msg)
+    if shown.drop_last and rows < size:
+        msg = (
+            f"{where}, and a batch, of all {shown.num_ranks} ranks together, {size}: drop_last=True would drop them all. Give a "
+            "smaller batch_size, or leave drop_last out."
+        )
+        raise EmptyDatasetError(msg)
 
 
 def _unpacked(batch: Mapping[str, Any]) -> Any:
@@ -129,6 +152,7 @@ class WorkersLoader(data.DataLoader[Any]):
 
     def __iter__(self) -> Any:
         """Return the batches of the next epoch."""
+        _check_rows(self._shown)
         course = self._course = self._way.begin()
         self.dataset.batches.begin_at(course.start)  # type: ignore[attr-defined] # it is what was dealt
         return map(partial(_counted, course), super().__iter__())

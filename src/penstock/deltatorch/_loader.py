@@ -97,8 +97,8 @@ def _check_rows(shown: DeltaIterableDataset) -> None:
         raise EmptyDatasetError(msg)
     if shown.drop_last and rows < size:
         msg = (
-            f"{where}, and a batch, of all {shown.num_ranks} ranks together, {size}: drop_last=True would drop them all. Give a "
-            "smaller batch_size, or leave drop_last out."
+            f"{where}, and a batch, of all {shown.num_ranks} ranks together, {size}: drop_last=True would drop them all. Give "
+            "a smaller batch_size, or leave drop_last out."
         )
         raise EmptyDatasetError(msg)
 

@@ -18,6 +18,14 @@ from penstock.errors import ArgumentError, DataError, TableNotFoundError
 from penstock.formats.parquet import ParquetFormat
 
 
+class FilesAlone(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
+    """A store that lists no directories, as those do that have none."""
+
+    def get_file_info_selector(self, selector: Any) -> Any:
+        """Return files."""
+        return [info for info in super().get_file_info_selector(selector) if info.type == pafs.FileType.File]
+
+
 def put(path: Path, **columns: Any) -> Path:
     """Write a Parquet file, with its directories."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -418,3 +426,17 @@ def test_codecs_that_are_none_are_refused(two: Path) -> None:
     """A name is no codec."""
     with pytest.raises(ArgumentError, match="open got 'png' among codecs"):
         ps.open(two, codecs=["png"])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("listed", [pafs.FSSpecHandler, FilesAlone], ids=["directories", "files alone"])
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [("2025-*", [1, 2]), ("*-01", [1, 3]), ("20*/part=1", [1, 2]), ("*/*/*.parquet", [1, 2, 3]), ("2025-01/**", [1])],
+)
+def test_a_pattern_matches_directories_of_every_store(tmp_path: Path, listed: Any, pattern: str, expected: list[int]) -> None:
+    """A directory is what files lie in, whether a store lists it or not; what it holds is read once."""
+    for number, month in enumerate(["2025-01", "2025-02", "2024-01"]):
+        put(tmp_path / month / f"part={1 if number < 2 else 2}" / "a.parquet", id=[number + 1])
+    store = pafs.PyFileSystem(listed(fsspec.filesystem("file")))
+
+    assert sorted(ids(ps.open(f"{tmp_path}/{pattern}", filesystem=store))) == expected

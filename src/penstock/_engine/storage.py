@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -150,12 +150,22 @@ def _matching(name: str, filesystem: pafs.FileSystem, pattern: str) -> Place:
     base = pattern[: WILDCARD.search(pattern).start()].rpartition("/")[0]  # type: ignore[union-attr] # it has one
     selector = pafs.FileSelector(base or "/", recursive=True, allow_not_found=True)
     matches = re.compile(glob_translate(pattern)).fullmatch
-    infos = [info for info in filesystem.get_file_info(selector) if matches(info.path)]
-    if not infos:
+    listed = {info.path for info in filesystem.get_file_info(selector)}
+    folders = {path.rpartition("/")[0] for path in listed}  # which not all stores list
+    found = set(filter(matches, listed.union(folders, *(_above(folder, base) for folder in folders))))
+    # What lies in a directory that matches is read with it, and once.
+    paths = tuple(sorted(path for path in found if found.isdisjoint(_above(path, base))))
+    if not paths:
         msg = f"Nothing matches {name!r}. Files or directories were expected. Check the pattern."
         raise TableNotFoundError(msg)
-    paths = tuple(sorted(info.path for info in infos))
     return Place(url=name, filesystem=filesystem, path=base or "/", paths=paths)
+
+
+def _above(path: str, base: str) -> Iterator[str]:
+    """Yield the directories that a path lies in, up to one."""
+    while len(path) > len(base):
+        path = path.rpartition("/")[0]
+        yield path
 
 
 def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tuple[pafs.FileSystem, str]:

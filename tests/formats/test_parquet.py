@@ -440,3 +440,56 @@ def test_a_pattern_matches_directories_of_every_store(tmp_path: Path, listed: An
     store = pafs.PyFileSystem(listed(fsspec.filesystem("file")))
 
     assert sorted(ids(ps.open(f"{tmp_path}/{pattern}", filesystem=store))) == expected
+
+
+def test_patterns_name_no_hidden_files(tmp_path: Path) -> None:
+    """What readers of tables pass over a pattern does too, unless it says so itself."""
+    for name in ("a", "_tmp", ".part", "_temporary/0/b", "_year=1/c"):
+        put(tmp_path / f"{name}.parquet", f=[name])
+
+    def found(pattern: str) -> list[str]:
+        return sorted(ps.open(f"{tmp_path}/{pattern}").to_arrow()["f"].to_pylist())
+
+    assert found("*.parquet") == ["a"]
+    assert found("**/*.parquet") == ["_year=1/c", "a"]
+    assert found("_t*.parquet") == ["_tmp"]
+    assert found(".p*") == [".part"]
+    assert found("_temporary/*/*.parquet") == ["_temporary/0/b"]
+
+
+@pytest.mark.parametrize(
+    ("ask", "expected"),
+    [
+        ("file://{}", [(1, 1), (2, 2)]),
+        ("{}", [(1, 1), (2, 2)]),
+        ("t", [(1, 1), (2, 2)]),
+        ("t/../t", [(1, 1), (2, 2)]),
+        ("t/*/*.parquet", [(1, 1), (2, 2)]),
+        ("file://{}/k=*", [(1, 1), (2, 2)]),
+        ("t/k=1/a.parquet", [(1, 99)]),
+        ("file://{}/k=1/a.parquet", [(1, 99)]),
+    ],
+)
+def test_a_filesystem_of_fsspec_knows_its_own_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str, expected: list[tuple[int, int]]
+) -> None:
+    """URLs, relative paths and patterns name the same files with a filesystem as without, partitions included."""
+    put(tmp_path / "t" / "k=1" / "a.parquet", id=[1], k=[99])
+    put(tmp_path / "t" / "k=2" / "a.parquet", id=[2], k=[98])
+    monkeypatch.chdir(tmp_path)
+    source = ask.format(tmp_path / "t")
+    for options in ({"filesystem": fsspec.filesystem("file")}, {}):
+        opened = ps.open(source, **options)
+        assert [(int(row["id"]), int(row["k"])) for row in opened] == expected
+
+
+def test_a_filesystem_in_memory_knows_its_own_names() -> None:
+    """With its scheme and without, with a slash and without."""
+    store = fsspec.filesystem("memory")
+    for number in (1, 2):
+        with store.open(f"/names/k={number}/a.parquet", "wb") as file:
+            pq.write_table(pa.table({"id": [number]}), file)
+    asked = ["memory://names", "names", "/names", "names/*", "memory://names/*/*.parquet", ["names/k=1", "names/k=2"]]
+
+    for source in asked:
+        assert [(int(row["id"]), int(row["k"])) for row in ps.open(source, filesystem=store)] == [(1, 1), (2, 2)]

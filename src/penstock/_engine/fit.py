@@ -175,11 +175,17 @@ def _flat(field: Field, array: pa.Array, sizes: tuple[int, ...], numbers: npt.ND
                 advice = "Give lists of one length, or use penstock.codecs.Npy() with None in the shape."
                 raise Misfit(told_length, f"lists of {size} values", advice, int(numbers[row]))
         elif array.null_count:
-            raise Misfit("lists with nulls in them", f"arrays of {field.dtype} {field.shape}", "Fill the nulls.")
+            raise _with_nulls(field, array, int(np.prod(sizes[:depth])), numbers)
         array = array.flatten()
-    if array.null_count or len(array) != rows * each:
-        raise Misfit("lists with nulls in them", f"arrays of {field.dtype} {field.shape}", "Fill the nulls.")
+    if array.null_count:
+        raise _with_nulls(field, array, each, numbers)
     wanted = pa.from_numpy_dtype(field.dtype)
     if array.type != wanted:
         raise Misfit(f"values of {array.type}", f"{wanted}", "Cast the column; arrays are not converted.")
     return array.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return] # pyarrow has no types
+
+
+def _with_nulls(field: Field, array: pa.Array, each: int, numbers: npt.NDArray[np.int64]) -> Misfit:
+    """Return what is told of nulls inside of cells, of which each has so many of the values."""
+    row = int(np.argmin(valid(array))) // each  # type: ignore[arg-type] # there is a null
+    return Misfit("lists with nulls in them", f"arrays of {field.dtype} {field.shape}", "Fill the nulls.", int(numbers[row]))

@@ -106,45 +106,43 @@ def _series(series: Any, column: Column | None) -> Any:
 def is_batch(item: Mapping[str, Any], columns: Columns | None, number: int, *, alone: bool = False) -> bool:
     """Return whether a mapping is a batch, and not a row.
 
-    It is a batch if every value is a list, or an array of one dimension more than a cell of its field has. Without a
-    schema a batch is one of lists and arrays, if it is all that is written; among others arrays could be cells too.
+    It is a batch if every value is a list, or an array of one dimension more than a cell of its field has. It is a row if
+    one is a single value, which is no column, or all are null. Without a schema a batch is one of lists and arrays, if it
+    is all that is written; among others arrays could be cells too.
 
     Raises:
         DataError: If it could be both, or is neither.
     """
+    present = [value for value in item.values() if value is not None]
+    if item and not (present and all(map(is_column, present))):
+        return False
     kinds = {name: _kind(value, columns, name) for name, value in item.items()}
     found = set(kinds.values()) - {"either"}
     if found == {"batch"} or (alone and not found):
         return True
-    if found == {"row"} or (columns is not None and not found and not any(is_many(value) for value in item.values())):
+    if found == {"row"} or (columns is not None and not item):
         return False
     rows = ", ".join(repr(name) for name, kind in kinds.items() if kind != "batch")
     batches = ", ".join(repr(name) for name, kind in kinds.items() if kind != "row")
     why = f"{rows} could be cells, {batches} could be columns" if kinds else "it is empty"
     msg = f"Row {number}: a mapping could be a row or a batch: {why}. Only cells, or only columns of them, were expected. "
-    raise DataError(msg + "Say what it is with table.append(row) or table.extend(batch), or give a schema.")
-
-
-def is_many(value: Any) -> bool:
-    """Return whether a value could be a column: a list, or an array."""
-    return value is not None and (is_column(value) or (isinstance(value, np.ndarray) and value.ndim > 0))
+    advice = "Say what it is with table.append(row) or table.extend(batch)"
+    raise DataError(f"{msg}{advice}{', or give a schema' if columns is None else ''}.")
 
 
 def _kind(value: Any, columns: Columns | None, name: str) -> str:
-    """Return what a value of a mapping can be."""
+    """Return what a null, a list or an array in a mapping can be."""
     if value is None:
         return "either"
     if isinstance(value, (pa.Array, pa.ChunkedArray)):
         return "batch"
     column = None if columns is None else next((each for each in columns.columns if each.field.name == name), None)
-    if isinstance(value, np.ndarray) and value.ndim:
+    if isinstance(value, np.ndarray):
         if column is None or (column.codec is None and value.ndim == 1):
             return "either"
         ragged = value.dtype.kind == "O" and column.field.dtype.kind != "O"
         return "batch" if ragged or value.ndim > len(column.field.shape) else "row"
-    if is_column(value):
-        return "either" if column is not None and column.field.dtype.kind == "O" and not _decimal(column) else "batch"
-    return "row"
+    return "either" if column is not None and column.field.dtype.kind == "O" and not _decimal(column) else "batch"
 
 
 def _decimal(column: Column) -> bool:
@@ -193,7 +191,7 @@ def _inferred(name: str, cells: Any) -> Field:
     """Return the field of a column's cells."""
     if isinstance(cells, np.ndarray) and cells.dtype.kind != "O":
         return Field(name, _open_ended(cells.dtype), cells.shape[1:])
-    present = [cell for cell in cells if cell is not None]
+    present = [] if cells is None else [cell for cell in cells if cell is not None]
     if not present:
         msg = f"Field {name!r} has no value in the first row or batch, so that its type does not follow. Give a schema: "
         raise ArgumentError(msg + "penstock.write(url, schema).")

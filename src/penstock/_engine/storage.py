@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -15,7 +16,17 @@ from pyarrow import fs as pafs
 from penstock.errors import ArgumentError, TableNotFoundError
 from penstock.model import Place
 
-__all__ = ["ENDINGS", "Source", "cache_directory", "destination", "list_files", "locate", "place_of_table", "stamp"]
+__all__ = [
+    "ENDINGS",
+    "Source",
+    "cache_directory",
+    "destination",
+    "is_hidden",
+    "list_files",
+    "locate",
+    "place_of_table",
+    "stamp",
+]
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """What a user may say a table is: a path or URL, one with wildcards, or several files."""
@@ -152,13 +163,31 @@ def _matching(name: str, filesystem: pafs.FileSystem, pattern: str) -> Place:
     matches = re.compile(glob_translate(pattern)).fullmatch
     listed = {info.path for info in filesystem.get_file_info(selector)}
     folders = {path.rpartition("/")[0] for path in listed}  # which not all stores list
-    found = set(filter(matches, listed.union(folders, *(_above(folder, base) for folder in folders))))
+    named = [part for part in pattern[len(base) :].split("/") if part.startswith((".", "_"))]
+    every = listed.union(folders, *(_above(folder, base) for folder in folders))
+    found = {path for path in every if matches(path) and _is_meant(path[len(base) :], named)}
     # What lies in a directory that matches is read with it, and once.
     paths = tuple(sorted(path for path in found if found.isdisjoint(_above(path, base))))
     if not paths:
         msg = f"Nothing matches {name!r}. Files or directories were expected. Check the pattern."
         raise TableNotFoundError(msg)
     return Place(url=name, filesystem=filesystem, path=base or "/", paths=paths)
+
+
+def _is_meant(path: str, named: Sequence[str]) -> bool:
+    """Return whether no part of a path is hidden, but for those that a pattern names as such."""
+    hidden = [part for part in path.strip("/").split("/") if is_hidden(part)]
+    return all(any(fnmatchcase(part, one) for one in named) for part in hidden)
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether readers of tables pass over a file or directory, as Spark does; a partition they do not.
+
+    Example:
+        >>> [is_hidden(name) for name in (".crc", "_SUCCESS", "_year=2025", "a.parquet")]
+        [True, True, False, False]
+    """
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def _above(path: str, base: str) -> Iterator[str]:
@@ -174,7 +203,7 @@ def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tup
         msg = f"storage_options={options!r} is no mapping. Names and values that fsspec takes were expected. Give them, like "
         raise ArgumentError(msg + "storage_options={'anon': True}, or leave them out.")
     if given is not None:
-        return _checked_filesystem(given), name
+        return _given(given, name)
     scheme = urlsplit(name).scheme
     if not scheme[1:]:  # a plain path; one letter is a Windows drive
         return pafs.LocalFileSystem(), str(Path(name).expanduser().absolute())
@@ -194,16 +223,33 @@ def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tup
         raise TableNotFoundError(msg) from error
 
 
-def _checked_filesystem(given: Any) -> pafs.FileSystem:
-    """Return a filesystem that was given as one of pyarrow."""
+def _given(given: Any, name: str) -> tuple[pafs.FileSystem, str]:
+    """Return a filesystem that was given as one of pyarrow, and a name as it calls it in listings."""
     if isinstance(given, pafs.FileSystem):
-        return given
+        return given, name
     from fsspec import AbstractFileSystem
+    from fsspec.implementations.local import LocalFileSystem
 
     if isinstance(given, AbstractFileSystem):
-        return pafs.PyFileSystem(pafs.FSSpecHandler(given))
+        path = given._strip_protocol(name)  # noqa: SLF001 - all of its methods do so, and there is no other name for it
+        path = os.path.normpath(path) if isinstance(given, LocalFileSystem) else path
+        return pafs.PyFileSystem(_Store(given)), path
     msg = f"filesystem={given!r} is no filesystem. An object of pyarrow.fs or fsspec was expected. Give one, like "
     raise ArgumentError(msg + "fsspec.filesystem('s3'), or leave it out and give a URL: s3://bucket/table.")
+
+
+class _Store(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
+    """A filesystem of fsspec, for pyarrow: below a file lies nothing, which some of them take for a fault."""
+
+    def get_file_info(self, paths: Sequence[str]) -> list[pafs.FileInfo]:
+        """Return what lies at paths."""
+        found = []
+        for path in paths:
+            try:
+                found += super().get_file_info([path])
+            except NotADirectoryError:
+                found.append(pafs.FileInfo(path, pafs.FileType.NotFound))
+        return found
 
 
 def _through_fsspec(url: str, options: Mapping[str, Any]) -> tuple[pafs.FileSystem, str]:
@@ -211,7 +257,7 @@ def _through_fsspec(url: str, options: Mapping[str, Any]) -> tuple[pafs.FileSyst
     import fsspec.core
 
     filesystem, path = fsspec.core.url_to_fs(url, **options)
-    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), path
+    return pafs.PyFileSystem(_Store(filesystem)), path
 
 
 def stamp(info: pafs.FileInfo) -> str:

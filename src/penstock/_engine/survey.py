@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 from pyarrow import fs as pafs
 
 from penstock._engine.markers import FOLDER, fresh_listing, relative, visible
-from penstock._engine.storage import ENDINGS
+from penstock._engine.storage import ENDINGS, is_hidden
 from penstock.errors import ArgumentError, listed
 from penstock.model import Place
 
@@ -49,8 +49,7 @@ def hidden(name: str) -> bool:
 
 
 def _hidden_part(name: str) -> str | None:
-    parts = name.split("/")
-    return next((part for part in parts if part.startswith(".") or (part.startswith("_") and "=" not in part)), None)
+    return next(filter(is_hidden, name.split("/")), None)
 
 
 def goes(name: str) -> bool:

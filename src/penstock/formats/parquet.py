@@ -13,7 +13,7 @@ from pyarrow import fs as pafs
 
 from penstock._engine.commit import small_file, visible
 from penstock._engine.footers import read_schema
-from penstock._engine.storage import ENDINGS, list_files, stamp
+from penstock._engine.storage import ENDINGS, is_hidden, list_files, stamp
 from penstock._schema_json import KEY, load
 from penstock._suits import storage_of, unsuited
 from penstock.codecs import CellCodec, Scalar, Tensor, Unknown
@@ -29,7 +29,8 @@ PRECEDENCE = 100
 
 COMMON = "_common_metadata"
 NULL = "__HIVE_DEFAULT_PARTITION__"
-INTEGER = re.compile(r"[+-]?\d{1,18}")
+INTEGER = re.compile(r"-?[0-9]+")
+"""How writers of tables name whole numbers; Arrow reads other spellings, such as 0x1, as numbers too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +190,7 @@ def _hidden(path: str, place: Place) -> bool:
     """Return whether a path below a place has a part that readers of tables pass over, as Spark does."""
     if place.paths and path in place.paths:
         return False
-    parts = path[len(place.path) :].strip("/").split("/")
-    return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in parts)
+    return any(is_hidden(part) for part in path[len(place.path) :].strip("/").split("/"))
 
 
 def stored_fields(place: Place, every: list[pafs.FileInfo], schemas: Mapping[str, pa.Schema]) -> dict[str, Field]:
@@ -275,21 +275,33 @@ def hive_values(path: str, base: str) -> dict[str, str | None]:
 
 
 def partition_table(values: Sequence[Mapping[str, str | None]], schema: pa.Schema) -> pa.Table:
-    """Return partition values as columns: integers where all are, else text, or the type that the schema says."""
+    """Return partition values as columns: integers where all are and fit, else text, or the type that the schema says."""
     names = list(dict.fromkeys(name for file in values for name in file))
     columns = {}
     for name in names:
         cells = [file.get(name) for file in values]
         kind = schema.field(name).type if name in schema.names else None
+        texts = pa.array(cells, type=pa.string())
         if kind is None or kind == pa.null():
-            whole = all(cell is None or INTEGER.fullmatch(cell) for cell in cells) and any(cell is not None for cell in cells)
-            kind = pa.int64() if whole else pa.string()
+            whole = _integers(cells, texts)
+            columns[name] = texts if whole is None else whole
+            continue
         try:
-            columns[name] = pa.array(cells, type=pa.string()).cast(kind)
+            columns[name] = texts.cast(kind)
         except pa.ArrowException as error:
             msg = f"Partition column {name!r} does not fit its type {kind}: {error} Give another type in the schema."
             raise DataError(msg) from error
     return pa.table(columns) if columns else pa.table({})
+
+
+def _integers(cells: Sequence[str | None], texts: pa.Array) -> pa.Array | None:
+    """Return partition values as whole numbers; None where one is something else, or too large, or all are null."""
+    if texts.null_count == len(texts) or not all(cell is None or INTEGER.fullmatch(cell) for cell in cells):
+        return None
+    try:
+        return texts.cast(pa.int64())
+    except pa.ArrowException:
+        return None
 
 
 def unified(schemas: Mapping[str, pa.Schema]) -> pa.Schema:

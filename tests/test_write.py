@@ -445,6 +445,33 @@ def test_nothing_is_made_of_anything_else(tmp_path: Path) -> None:
         table.append([1])  # type: ignore[arg-type] # that is what is tested
 
 
+def test_a_row_among_many_is_refused_as_append_refuses_it(tmp_path: Path) -> None:
+    """A single number is no column, so that a list beside it is a cell, and is told to be none of its field."""
+    schema = Schema("Row", [Field("id", np.int64), Field("x", np.float32, (2,))])
+    row = {"id": 1, "x": [0.0, 0.0]}
+    told = r"^Row 0, field 'x': got \[0.0, 0.0\] \(list\); expected a float32 array of shape \(2,\). Make it one: numpy.asarray"
+
+    with write(tmp_path / "t", schema) as table, pytest.raises(DataError, match=told):
+        table.append(row)
+    for data in ([row], row):
+        with pytest.raises(DataError, match=told):
+            write(tmp_path / "u", schema, data)
+
+
+def test_a_first_row_of_nulls_tells_no_type(tmp_path: Path) -> None:
+    """Without a schema one is asked for; with one it is a row, also where it is all there is."""
+    schema = Schema("Nulls", [Field("a", np.float64, nullable=True)])
+    for data in ([{"a": None}, {"a": 2.5}], {"a": None}, {"a": None, "b": [1, 2]}):
+        with pytest.raises(ArgumentError, match=r"Field 'a' has no value in the first row .* Give a schema: penstock.write"):
+            write(tmp_path / "t", data=data)
+
+    write(tmp_path / "many", schema, [{"a": None}, {"a": 2.5}])
+    write(tmp_path / "one", schema, {"a": None})
+
+    assert pq.read_table(tmp_path / "many").column("a").to_pylist() == [None, 2.5]
+    assert pq.read_table(tmp_path / "one").column("a").to_pylist() == [None]
+
+
 def test_a_refused_row_is_left_out_and_others_go_on(tmp_path: Path) -> None:
     """Rows are counted as they were given, the refused ones too."""
     with write(tmp_path / "t", IDS) as table:

@@ -271,7 +271,21 @@ def test_columns_of_a_batch_have_one_length() -> None:
             "got a column of timestamp[us, tz=UTC]; expected timestamp[us].",
         ),
         (Field("x", np.int8, (2,)), pa.array([[1, 2], [3]], pa.list_(pa.int8())), "Row 11, field 'x': got a list of 1;"),
-        (Field("x", np.int8, (2,)), pa.array([[1, None]], pa.list_(pa.int8())), "got lists with nulls in them;"),
+        (
+            Field("x", np.int8, (2,)),
+            pa.array([[1, 2], [3, 4], [5, None]], pa.list_(pa.int8())),
+            "Row 12, field 'x': got lists with nulls in them; expected arrays of int8 (2,). Fill the nulls.",
+        ),
+        (
+            Field("x", np.int8, (2, 2), nullable=True),
+            pa.array([None, [[1, 2], [3, 4]], [[1, 2], None]], pa.list_(pa.list_(pa.int8(), 2), 2)),
+            "Row 12, field 'x': got lists with nulls in them;",
+        ),
+        (
+            Field("x", np.int8, (2, 2), nullable=True),
+            pa.array([None, [1, 2, 3, 4], [1, 2, 3, None]], pa.list_(pa.int8(), 4)),
+            "Row 12, field 'x': got lists with nulls in them;",
+        ),
         (Field("x", np.int8, (2,)), pa.array([[1, 2]]), "got values of int64; expected int8."),
         (Field("x", np.int8, (2,)), pa.array([1, 2], pa.int8()), "expected tensors or lists of int8 (2,)."),
         (Field("x", np.int8, (2,), Doubled()), pa.array([b"abcd"]), "expected a cell that Doubled() has encoded."),
@@ -532,26 +546,40 @@ def test_a_schema_needs_columns() -> None:
         ({"id": np.array(1), "x": np.zeros(2)}, False),
         ({"id": pa.array([1]), "x": None}, True),
         ({"id": 1, "x": None}, False),
+        ({"id": 1, "x": [0.0, 0.0]}, False),
+        ({"id": 1, "x": np.zeros((1, 2))}, False),
+        ({"id": 1, "x": pa.array([[0.0, 0.0]])}, False),
         ({"x": None}, False),
         ({}, False),
     ],
 )
 def test_rows_and_batches_are_told_apart(item: dict[str, Any], expected: bool) -> None:  # noqa: FBT001 - a parameter of pytest
-    """A batch has a dimension more than a cell in every column."""
+    """A batch has a dimension more than a cell in every column; a single value, which is no column, makes a row."""
     whole = columns(Field("id", np.int64), Field("x", np.float64, (2,), nullable=True))
 
     assert is_batch(item, whole, 0) is expected
 
 
-@pytest.mark.parametrize("item", [{"id": 1, "x": np.zeros((1, 2))}, {"id": [1], "x": np.zeros(2)}])
-def test_what_could_be_either_is_refused(item: dict[str, Any]) -> None:
-    """Nothing is guessed: the message says how to say it."""
+def test_what_could_be_either_is_refused() -> None:
+    """Nothing is guessed: the message says how to say it, and asks for a schema only where there is none."""
     whole = columns(Field("id", np.int64), Field("x", np.float64, (2,), nullable=True))
+    advice = r"a mapping could be a row or a batch: .* Say what it is with table.append\(row\) or table.extend\(batch\)"
 
-    with pytest.raises(
-        DataError, match=r"a mapping could be a row or a batch: .* Say what it is with table.append\(row\) or table.ext"
-    ):
-        is_batch(item, whole, 0)
+    with pytest.raises(DataError, match=rf"{advice}\.$"):
+        is_batch({"id": [1], "x": np.zeros(2)}, whole, 0)
+    with pytest.raises(DataError, match=rf"{advice}, or give a schema\.$"):
+        is_batch({"x": np.zeros(2)}, None, 0)
+    with pytest.raises(DataError, match=r"it is empty\. .*, or give a schema\.$"):
+        is_batch({}, None, 0)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_nulls_alone_are_a_row(alone: bool) -> None:  # noqa: FBT001 - a parameter of pytest
+    """They are as many cells as there are fields; as columns they would have no length."""
+    whole = columns(Field("x", np.float64, nullable=True))
+
+    assert not is_batch({"x": None}, whole, 0, alone=alone)
+    assert not is_batch({"x": None}, None, 0, alone=alone)
 
 
 def test_without_a_schema_arrays_among_many_are_refused() -> None:
@@ -617,6 +645,12 @@ def test_a_schema_that_does_not_follow_is_asked_for(cell: Any, message: str) -> 
     """The message says which field, and to give a schema."""
     with pytest.raises(ArgumentError, match=rf"Field 'x' .*{message}.*Give a schema: penstock.write\(url, schema\)."):
         infer({"x": cell}, batch=False)
+
+
+def test_no_type_follows_from_a_column_that_is_null() -> None:
+    """Beside columns that have cells it is asked for too."""
+    with pytest.raises(ArgumentError, match="Field 'x' has no value in the first row or batch"):
+        infer({"x": None, "y": [1, 2]}, batch=True)
 
 
 def test_a_batch_of_single_values_is_refused() -> None:

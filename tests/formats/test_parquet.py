@@ -118,6 +118,31 @@ def test_partitions_that_are_not_all_numbers_are_text(tmp_path: Path) -> None:
     assert {int(row["id"]): row["k"] for row in ps.open(tmp_path)} == {1: "1", 2: "x", 3: None}
 
 
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        (["1", "-7", "007"], "int64"),
+        (["1", "1000000000000000000"], "int64"),
+        (["9223372036854775807", "-9223372036854775808"], "int64"),
+        (["1", "9223372036854775808"], "object"),
+        (["-9223372036854775809", "1"], "object"),
+        (["1", "+4"], "object"),
+        (["1", "٢"], "object"),
+        (["1", "0x1"], "object"),
+        (["1", "-"], "object"),
+    ],
+)
+def test_partitions_are_numbers_where_all_are_written_so_and_fit(tmp_path: Path, values: list[str], dtype: str) -> None:
+    """Digits with or without a minus are int64 up to its last number; any other spelling is text, and stays as it is."""
+    for number, value in enumerate(values):
+        put(tmp_path / f"k={value}" / "a.parquet", id=[number])
+    ds = ps.open(tmp_path)
+
+    found = {int(row["id"]): row["k"] for row in ds}
+    assert ds.schema["k"].dtype == np.dtype(dtype)
+    assert found == {number: int(value) if dtype == "int64" else value for number, value in enumerate(values)}
+
+
 def test_a_partition_may_be_a_column_of_the_files_too(tmp_path: Path) -> None:
     """The directory is believed, in the type that the files have for it."""
     put(tmp_path / "k=7" / "a.parquet", id=[1], k=pa.array([5], pa.int16()))

@@ -162,8 +162,9 @@ def _unpacked(field: Field, array: pa.Array) -> npt.NDArray[Any] | list[Any]:
 def _flat(field: Field, array: pa.Array, sizes: tuple[int, ...], numbers: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     """Return the numbers in lists of given sizes, one after the other."""
     each = int(np.prod(sizes))
-    rows = len(array)
     for depth, size in enumerate(sizes):
+        if array.null_count and not is_ragged(array.type):
+            raise _with_nulls(field, array, int(np.prod(sizes[:depth])), numbers)
         if isinstance(array, pa.ExtensionArray):
             array = array.storage.flatten()
             break
@@ -174,8 +175,6 @@ def _flat(field: Field, array: pa.Array, sizes: tuple[int, ...], numbers: npt.ND
                 told_length = "a null" if lengths[wrong[0]] < 0 else f"a list of {lengths[wrong[0]]}"
                 advice = "Give lists of one length, or use penstock.codecs.Npy() with None in the shape."
                 raise Misfit(told_length, f"lists of {size} values", advice, int(numbers[row]))
-        elif array.null_count:
-            raise _with_nulls(field, array, int(np.prod(sizes[:depth])), numbers)
         array = array.flatten()
     if array.null_count:
         raise _with_nulls(field, array, each, numbers)

@@ -91,6 +91,8 @@ def _shown(value: Any) -> str:
 
 def _dtype_name(dtype: np.dtype[Any], *, sized: bool) -> str:
     """Return what a dtype is called on disk; text and bytes have no length there, but where cells are nothing but values."""
+    if dtype.type is np.void:  # whose own name NumPy does not take back
+        return dtype.str.lstrip("|")
     if dtype.kind not in "US":
         return dtype.name
     return dtype.str.lstrip("<>|=") if sized else {"U": "str", "S": "bytes"}[dtype.kind]

@@ -280,9 +280,6 @@ def _checked_dtype(name: str, dtype: Any) -> np.dtype[Any]:
     if found.names is not None or found.subdtype is not None:
         msg = f"Field {name!r} got dtype={dtype!r}, which is made of others. Give each part a field of its own."
         raise ArgumentError(msg)
-    if found.type is np.void:  # dtypes of other libraries are of its kind, but not of its type
-        msg = f"Field {name!r} got dtype={dtype!r}, which is bytes without a meaning. Give bytes, or 'uint8' and a shape."
-        raise ArgumentError(msg)
     if found.kind in "mM" and np.datetime_data(found)[0] == "generic":
         msg = f"Field {name!r} got dtype={dtype!r}, which has no unit. Give one: 'datetime64[us]'."
         raise ArgumentError(msg)

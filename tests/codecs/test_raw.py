@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from array_cells import NUMBERS, Column, array, bits, blobs, columns, outs
 from hypothesis import given
 from hypothesis import strategies as st
 
+import penstock as ps
 from penstock.blobs import Blobs
-from penstock.codecs import Raw, named
+from penstock.codecs import Npy, Npz, Raw, named
 from penstock.errors import ArgumentError
 from penstock.schema import CellProblem, Field
 
@@ -163,3 +165,13 @@ def test_what_bytes_alone_do_not_tell_is_refused(dtype: Any, shape: tuple[int | 
 def test_it_is_found_by_its_name() -> None:
     """What stands on disk makes the codec again."""
     assert named("raw", Raw().options()) == Raw()
+
+
+@pytest.mark.parametrize("codec", [Raw(), Npy(), Npz()], ids=repr)
+def test_bytes_without_a_meaning_can_be_opened_again(tmp_path: Path, codec: Any) -> None:
+    """NumPy does not take back its own name of a plain void dtype; the one on disk it does."""
+    cells = [np.frombuffer(bytes([row] * 12), "V4") for row in range(3)]
+    schema = ps.Schema("Void", [ps.Field("x", "V4", (3,), codec)])
+    ps.write(tmp_path / "t", schema, [{"x": cell} for cell in cells])
+
+    assert [row["x"].tolist() for row in ps.open(tmp_path / "t")] == [cell.tolist() for cell in cells]

@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from benchmarks.contender import contender
 
@@ -52,8 +53,6 @@ class BinaryToFloatTensor:
 
     def __call__(self, pic: bytes) -> Any:
         """Return an image as a tensor."""
-        import torch
-
         return torch.from_numpy(np.frombuffer(pic, dtype=np.uint8).reshape(SIDE, SIDE).copy()).float()
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._engine import groups
+from penstock._engine import groups, stream
 from penstock._engine.groups import Made, Tempo, fitting
 from penstock.errors import DataError
 from penstock.testing import MemoryFormat
@@ -41,19 +41,25 @@ def alone(ds: ps.Dataset) -> list[list[tuple[Any, ...]]]:
     """Return the batches of a dataset, each made by a task of its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(groups, "MOST", 1)
+        patch.setattr(stream, "can_run", lambda *_: False)
         return [told(batch) for batch in ds]
 
 
 @given(
-    size=st.integers(1, 50), threads=st.integers(1, 3), ranks=st.integers(1, 3), shuffled=st.booleans(), mapped=st.booleans()
+    size=st.integers(1, 50),
+    threads=st.integers(1, 3),
+    ranks=st.integers(1, 3),
+    lanes=st.integers(1, 2),
+    shuffled=st.booleans(),
+    mapped=st.booleans(),
 )
 def test_batches_made_together_are_those_made_alone(
-    size: int, threads: int, ranks: int, *, shuffled: bool, mapped: bool
+    size: int, threads: int, ranks: int, lanes: int, *, shuffled: bool, mapped: bool
 ) -> None:
     """Whatever is asked of them, and however many windows and lanes they come from."""
     ds = table([f"text {number}" * (number % 5) for number in range(ROWS)]).batch(size, last="uneven").using(threads=threads)
     ds = ds.shuffle(ps.WindowShuffle(rows=150), seed=3) if shuffled else ds
-    ds = ds.shard(ranks - 1, ranks, lanes=2 * ranks)
+    ds = ds.shard(ranks - 1, ranks, lanes=lanes * ranks)
     ds = ds.map(lambda batch: {**batch, "text": np.array([text.upper() for text in batch["text"]], object)}) if mapped else ds
 
     assert [told(batch) for batch in ds] == alone(ds)
@@ -110,7 +116,7 @@ def placed(tempo: Tempo, now: list[float], *, asks: int, here: float, ahead: flo
     for _ in range(asks):
         found.append(tempo.is_here(small=False))
         now[0] += here if found[-1] else ahead
-        tempo.note(Made(chunks=[KeyError()], seconds=here))
+        tempo.note(Made(chunks=[KeyError()], seconds=here), most=8)
         now[0] += away
     return found
 
@@ -120,7 +126,7 @@ def test_the_faster_way_is_found_and_kept(here: float, ahead: float) -> None:
     """Both are tried a few times, then the faster one is kept; and the other tried again, for it may be faster by now."""
     now = [0.0]
     tempo = Tempo(clock=lambda: now[0])
-    tempo.note(Made(chunks=[KeyError()], seconds=here))
+    tempo.note(Made(chunks=[KeyError()], seconds=here), most=8)
 
     first = placed(tempo, now, asks=3 * groups.TRIAL, here=here, ahead=ahead)
     later = placed(tempo, now, asks=groups.KEPT + 3 * groups.TRIAL, here=ahead, ahead=here)
@@ -130,11 +136,26 @@ def test_the_faster_way_is_found_and_kept(here: float, ahead: float) -> None:
     assert later[-1] is (ahead < here)
 
 
+def test_the_next_epoch_goes_on_in_the_way_that_was_found() -> None:
+    """What was tried in one epoch is not tried again in each."""
+    now = [0.0]
+    tempo = Tempo(clock=lambda: now[0])
+    tempo.note(Made(chunks=[KeyError()] * 4, seconds=0.002), most=8)
+    placed(tempo, now, asks=3 * groups.TRIAL, here=0.0005, ahead=0.001)
+
+    again = Tempo(clock=lambda: now[0], before=tempo)
+    together = again.together
+    again.note(Made(chunks=[KeyError()], seconds=0.0005), most=8)
+
+    assert together == tempo.together > 1
+    assert set(placed(again, now, asks=groups.KEPT // 2, here=0.0005, ahead=0.001)) == {True}
+
+
 def test_a_consumer_that_is_away_has_batches_made_ahead() -> None:
     """Nothing is made while it waits, if it comes back later than batches take; small or not."""
     now = [0.0]
     tempo = Tempo(clock=lambda: now[0])
-    tempo.note(Made(chunks=[KeyError()], seconds=0.001))
+    tempo.note(Made(chunks=[KeyError()], seconds=0.001), most=8)
 
     assert tempo.is_here(small=True)
     assert True not in placed(tempo, now, asks=100, here=0.001, ahead=0.001, away=0.002)[10:]
@@ -145,7 +166,7 @@ def test_what_takes_long_is_made_by_threads() -> None:
     """It is not even tried otherwise."""
     now = [0.0]
     tempo = Tempo(clock=lambda: now[0])
-    tempo.note(Made(chunks=[KeyError()], seconds=1.0))
+    tempo.note(Made(chunks=[KeyError()], seconds=1.0), most=8)
 
     assert True not in placed(tempo, now, asks=100, here=1.0, ahead=1.0)
 

@@ -7,23 +7,28 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from penstock._engine.execute import succeeded
+from penstock._engine.execute import Pool, succeeded
 from penstock._engine.gather import Gather, Held, Rows
 from penstock._engine.hand_over import HandOver
 from penstock._engine.leg import Leg
 from penstock._engine.order import Piece
 from penstock._engine.pending import Pending
+from penstock._engine.question import Question
 from penstock._engine.transform import Batch
 from penstock.model import Window
 from penstock.stretches import Stretches
 
-__all__ = ["Feed", "Lane"]
+__all__ = ["Feed", "Lane", "windows_ahead"]
 
 LARGE = 8
 """A window is large if so many are more than fit in memory; it should not be kept for a single batch."""
 
 LOOK = 3
 """The batch of a window by which whoever does not keep batches has let go of the last one of the window before."""
+
+
+WINDOWS_AHEAD = 2
+"""Windows of several units keep all threads busy by themselves; single units do not, and more of them are read ahead."""
 
 
 class Ordered(Protocol):
@@ -69,6 +74,13 @@ class Feed:
             pieces.append((self._gather.fetch(self._leg.epoch.window(piece.lane, piece.window)), piece.start, piece.stop))
             places.append(piece.place)
         return self._gather.rows_type(pieces=tuple(pieces), places=tuple(places))
+
+    def run(self, size: int, most: int) -> tuple[Held, int, int, int] | None:
+        """Return the window that is held, the next row in it, its place, and how many batches from there on are taken now.
+
+        There are no more than `most`; None where not even one is whole.
+        """
+        return self._lanes[0].run(size, most) if len(self._lanes) == 1 else None
 
     def views(self, count: int) -> dict[str, Any] | None:
         """Return the next rows as views of the window that is held, or None where it takes more than that."""
@@ -126,6 +138,22 @@ class Lane:
                 self._held = None
                 if count and not self._copying and not self._queue and not self._affordable():
                     pieces[-1] = (pieces[-1][0].cut(*pieces[-1][1:]), 0, rows)
+
+    def run(self, size: int, most: int) -> tuple[Held, int, int, int] | None:
+        """Return where the next batches of the window that is held lie; None where it is one that must be copied."""
+        count = min(most, (self._stop - self._at) // size)
+        if self._held is None or count < 1:
+            return None
+        self._looks = max(1, self._looks - count + 1) if self._looks else 0
+        self._look()
+        if self._copying:
+            return None
+        found = self._held, self._at, self._place, count
+        self._at, self._place = self._at + count * size, self._place + count * size
+        self._cuts = iter(())
+        if self._at == self._stop:
+            self._held = None
+        return found
 
     def views(self, count: int) -> Batch | None:
         """Return the next rows as views of the window that is held; None where they lie in two, or are its last.
@@ -221,3 +249,9 @@ class Lane:
         self._gather.budget.expect(piece.stop, self._newest.held)
         self._queue.append((piece, self._newest))
         return True
+
+
+def windows_ahead(question: Question, pool: Pool) -> int:
+    """Return how many windows are read before they are needed, where memory allows."""
+    windowed = question.shuffle.describe()["name"] not in ("in_order", "row_groups")
+    return WINDOWS_AHEAD if windowed else pool.threads + 1

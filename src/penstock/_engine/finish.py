@@ -13,7 +13,7 @@ from penstock._engine.gather import Gather, Held, Rows
 from penstock._engine.leg import Leg
 from penstock._engine.question import Question
 from penstock._engine.sift import Trouble
-from penstock._engine.transform import Batch, apply_map, apply_stack, apply_to_row
+from penstock._engine.transform import Batch, Places, apply_map, apply_stack, apply_to_row
 from penstock.model import IntArray
 from penstock.policies import Offsets
 
@@ -128,7 +128,7 @@ def stacked(question: Question, found: Batch) -> Batch:
     return found
 
 
-def mapped(question: Question, columns: Batch, places: IntArray, epoch: int, rows: tuple[int, int]) -> Batch:
+def mapped(question: Question, columns: Batch, places: Places, epoch: int, rows: tuple[int, int]) -> Batch:
     """Return a batch as the consumer gets it: padding marked, maps run.
 
     Args:

@@ -20,7 +20,7 @@ from penstock._engine.budget import MEMORY_LIMIT, Budget
 from penstock._engine.decode import TEXTS, CellError, Column, decode
 from penstock._engine.execute import Pool, Urgency
 from penstock._engine.held import Cells, Filling, Held, UnitRows, brought_in_order, cells_of, joined, one_after_another
-from penstock._engine.loose import PASSED, ROW_IDS, cell_bytes, decoded, in_order, is_fixed, plain, stored
+from penstock._engine.loose import PASSED, ROW_IDS, cell_bytes, decoded, in_order, is_bytes, is_fixed, plain, stored
 from penstock._engine.meter import DECODE, GATHER, READ, Meter
 from penstock._engine.pending import Pending
 from penstock._engine.read import Part, Reader, Unit
@@ -31,7 +31,6 @@ from penstock.errors import DataError
 from penstock.model import IntArray, Plan, Read, Window
 
 __all__ = ["PASSED", "ROW_IDS", "Gather", "Held", "Rows", "Wanted"]
-
 
 LIGHT = 8
 """A window's texts and lists are brought in order at once if so many of them fit in memory; else they are picked by batches."""
@@ -173,6 +172,7 @@ class Gather:
         self._blobs = tuple(column.name for column in self._loose if column.codec is not None)
         self.texts = tuple(one for one in self._loose if one.codec is None and schema.field(one.name).type in TEXTS)
         self._plain = tuple(one.name for one in self._loose if one.codec is None)
+        self._bytes = tuple(one.name for one in self.texts if is_bytes(one, schema.field(one.name).type))
 
     @property
     def row_bytes(self) -> float:
@@ -306,7 +306,7 @@ class Gather:
         part = self._reader.stay.get(self._reader.name(unit, self._columns, self._blobs))
         if part is None:
             with self.meter.busy(READ):
-                part = self._reader.read_to_stay(unit, self._columns, self._blobs)
+                part = self._reader.read_to_stay(unit, self._columns, self._blobs, self._plan.num_rows)
                 self.meter.read(self._reader.fetched())
             with self._counting:
                 self.units_read += 1
@@ -324,7 +324,7 @@ class Gather:
         bad: dict[int, Trouble] = {}
         for column in self._fixed:
             try:
-                made = self._made(part.table.column(column.name), column)
+                made = self._made(part, column)
             except CellError as error:
                 if not self._wanted.skip:
                     raise self.told(error, unit, None if error.row is None else int(part.numbers()[error.row])) from error
@@ -344,13 +344,16 @@ class Gather:
             fixed[PASSED] = np.ones(part.count, dtype=np.bool_) if part.passed is None else part.passed
         # What has been decoded need not be kept as Arrow too.
         left = Part(table=pa.table({}), first=part.first, count=part.count, kept=part.kept)
-        return UnitRows(unit=unit, part=left, fixed=fixed, loose=loose)
+        lasting = frozenset(part.views) if part.lasts else frozenset()
+        return UnitRows(unit=unit, part=left, fixed=fixed, loose=loose, lasting=lasting)
 
-    def _made(self, stored_as: pa.ChunkedArray, column: Column) -> Batch:
+    def _made(self, part: Part, column: Column) -> Batch:
         """Return a column of a unit decoded."""
+        stored_as = part.table.column(column.name)
         if column.codec is not None:
             return decoded(stored(stored_as, column), column, self.slabs, self.most_bytes, self.meter)
-        return plain(stored_as, column) or decode(stored_as, column)
+        view = plain(part, column)
+        return decode(stored_as, column) if view is None else {column.name: view}
 
     def _marked(self, unit: Unit, part: Part, bad: dict[int, Trouble]) -> IntArray:
         """Return where each row lies, as numbers that are below 0 for those that are bad."""
@@ -378,7 +381,7 @@ class Gather:
         found = self._read(filling.window.reads[at].unit)
         self.budget.check_window(int(filling.ends[-1]))
         with self.meter.busy(GATHER):
-            filling.put(at, found.fixed)
+            filling.put(at, found.fixed, found.lasting)
         return found if keep else replace(found, fixed={})
 
     def _held(self, filling: Filling, reads: Sequence[UnitRows]) -> Held:
@@ -388,8 +391,9 @@ class Gather:
         # Without columns to be picked later, a window need not keep what its units gave.
         kept = tuple((replace(read, fixed={}), at) for read, at in zip(reads, rows, strict=True)) if self._loose else ()
         take = filling.window.take
-        cells = {name: cells_of(name, kept) for name in self._blobs} if kept else {}
-        kept, ordered = brought_in_order(kept, self._plain, take, min(MOST_IN_ORDER, self.budget.limit // LIGHT))
+        cells = cells_of(kept, self._blobs, self._bytes)
+        plain = [name for name in self._plain if name not in cells]
+        kept, ordered = brought_in_order(kept, plain, take, min(MOST_IN_ORDER, self.budget.limit // LIGHT))
         held = Held(fixed=fixed, parts=kept, ends=filling.ends, take=take, cells=cells, ordered=ordered)
         stored = [*ordered.values(), *(values for read, _ in kept for values in read.loose.values())]
         self.budget.keep(held, sum(values.nbytes for values in stored))

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from threading import Lock, current_thread, main_thread
+from threading import Lock
 from time import perf_counter
 
 import numpy as np
 
 from penstock._engine.bad_rows import Finishing
-from penstock._engine.finish import Chunk
 from penstock._engine.gather import Held, Rows
 from penstock._engine.hand_over import HandOver
 from penstock._engine.meter import DECODE, HAND_OVER
+from penstock._engine.runs import Run, Tried, interrupts
 from penstock.errors import DataError
 
 __all__ = ["SMALL", "Made", "Pace", "Tempo", "finished", "fitting"]
@@ -56,7 +56,7 @@ class Made:
         seconds: How long it took.
     """
 
-    chunks: list[Chunk | BaseException]
+    chunks: list[Tried]
     seconds: float
 
 
@@ -106,24 +106,36 @@ class Tempo:
     is made faster here, and what others compute for Python faster by several threads. So both ways are tried in turns, now
     and then, and the faster one is kept.
 
+    Attributes:
+        together: How many batches the next task should make.
+
     Example:
         >>> tempo = Tempo(clock=iter([0.0, 1.0, 9.0]).__next__)
-        >>> tempo.note(Made(chunks=[KeyError()], seconds=1.0))
+        >>> tempo.note(Made(chunks=[KeyError()], seconds=1.0), most=8)
         >>> tempo.is_here(small=True)
         False
     """
 
-    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
-        """Begin with threads."""
+    def __init__(self, clock: Callable[[], float] = perf_counter, before: Tempo | None = None) -> None:
+        """Begin with threads, or as an iteration before went on."""
         self._clock, self._since = clock, clock()
         self._seconds = self._each = self._away = 0.0
         self._here = self._waits = False
-        self._left = TRIAL
+        self._left, self.together = TRIAL, 1
+        if before is not None:
+            self._here, left, self.together = before.kept
+            self._left = max(TRIAL, left)
         self._took: dict[bool, tuple[float, int]] = dict.fromkeys((False, True), (0.0, 0))
 
-    def note(self, made: Made) -> None:
-        """Note that batches are handed out now."""
+    @property
+    def kept(self) -> tuple[bool, int, int]:
+        """Where batches are made, for how often that is kept, and how many are made together."""
+        return self._here, self._left, self.together
+
+    def note(self, made: Made, most: int) -> None:
+        """Note that batches are handed out now, and that no more than `most` may be made together."""
         now, count = self._clock(), len(made.chunks)
+        self.together = min(fitting(made, self.together), most)
         if self._waits and self._left < TRIAL - 2:  # those before were begun the other way
             seconds, batches = self._took[self._here]
             self._took[self._here] = (seconds + now - self._since, batches + count)
@@ -151,26 +163,28 @@ class Tempo:
             self._took = dict.fromkeys(self._took, (0.0, 0))
 
 
-def finished(finishings: Sequence[Finishing], hand_over: HandOver | None, pace: Pace) -> Made:
-    """Return batches as the consumer gets them."""
+def finished(finishings: Sequence[Finishing], run: Run | None, hand_over: HandOver | None, pace: Pace) -> Made:
+    """Return batches as the consumer gets them, those of a run after the others."""
 
     def finish() -> Made:
         begun = perf_counter()
-        chunks = [_outcome(finishing, hand_over) for finishing in _with_texts(finishings)]
+        chunks = [_outcome(finishing, hand_over) for finishing in _with_texts(finishings)] if finishings else []
+        if run is not None:
+            chunks += run.finished(hand_over)
         return Made(chunks=chunks, seconds=perf_counter() - begun)
 
     return pace.run(finish)
 
 
-def _outcome(finishing: Finishing, hand_over: HandOver | None) -> Chunk | BaseException:
+def _outcome(finishing: Finishing, hand_over: HandOver | None) -> Tried:
     try:
         chunk = finishing.run()
         if not (hand_over is None or finishing.question.lazy or finishing.question.size is None):
             with finishing.gather.meter.busy(HAND_OVER):
                 chunk.columns = hand_over.batch(chunk.columns)
-    except BaseException as error:  # raised when its turn comes
-        if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
-            raise  # whoever interrupts the consumer does so now
+    except BaseException as error:
+        if interrupts(error):
+            raise
         return error
     return chunk
 

@@ -21,12 +21,27 @@ from penstock._engine.transform import Batch, Stack
 from penstock.blobs import Blobs
 from penstock.model import IntArray, Window
 
-__all__ = ["Cells", "Filling", "Held", "UnitRows", "brought_in_order", "cells_of", "joined", "one_after_another"]
+__all__ = [
+    "Cells",
+    "Filling",
+    "Held",
+    "UnitRows",
+    "brought_in_order",
+    "cells_of",
+    "joined",
+    "one_after_another",
+]
 
 Cells: TypeAlias = Blobs | StoredBlobs
 
 STEP = 1 << 22
 """Bytes of a column that are brought in order in one step."""
+
+LONG = 256
+"""Bytes that a cell of bytes has, on average, if it is picked from where it lies."""
+
+NEAR = 1 << 21
+"""Bytes of a column that a core keeps near as a whole."""
 
 BLOCK = 1 << 18
 """Bytes that a core keeps near while columns are written side by side."""
@@ -34,12 +49,21 @@ BLOCK = 1 << 18
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UnitRows:
-    """A unit that has been read: columns of a fixed size as arrays, cells of a codec where they lie, others as Arrow."""
+    """A unit that has been read: columns of a fixed size as arrays, cells of a codec where they lie, others as Arrow.
+
+    Attributes:
+        unit: The unit.
+        part: Which of its rows these are.
+        fixed: Columns of a fixed size.
+        loose: All others.
+        lasting: Those of a fixed size that are views of memory which stays as it is, whether they are let go or not.
+    """
 
     unit: Unit
     part: Part
     fixed: dict[str, npt.NDArray[Any]]
     loose: dict[str, pa.Array | Cells]
+    lasting: frozenset[str] = frozenset()
 
     def without(self, names: Container[str]) -> UnitRows:
         """Return it with some of the columns less that were left as stored."""
@@ -129,16 +153,35 @@ class Held:
 
 def one_after_another(cells: Sequence[pa.Array | Cells]) -> pa.Array | Cells:
     """Return the cells of several as one."""
-    return together(cells) if isinstance(cells[0], Blobs | StoredBlobs) or len(cells) == 1 else pa.concat_arrays(cells)
+    if len(cells) == 1:
+        return cells[0]
+    if not any(isinstance(some, Blobs | StoredBlobs) for some in cells):
+        return pa.concat_arrays(cells)
+    return together([some if isinstance(some, Blobs | StoredBlobs) else Blobs.of(some) for some in cells])
 
 
 def _picked(cells: pa.Array | Cells, rows: IntArray) -> pa.Array | Cells:
     return cells.take(rows) if isinstance(cells, Blobs | StoredBlobs) else cells.take(pa.array(rows))
 
 
-def cells_of(name: str, parts: Parts) -> Cells:
-    """Return a column of blobs of all parts of a window, so that batches are picked at once and not from part to part."""
-    return together([read.loose[name].take(rows) for read, rows in parts])
+def cells_of(parts: Parts, blobs: Sequence[str], plain: Sequence[str]) -> dict[str, pa.Array | Cells]:
+    """Return columns of cells of all parts of a window, so that batches are picked at once and not from part to part.
+
+    Args:
+        parts: What the window is made of.
+        blobs: Columns of blobs.
+        plain: Columns of bytes that Arrow holds. They stay where they are too if they are long, and none is null: to bring
+            them in order would copy all of a window to fresh memory, of which batches are copies again.
+    """
+    found: dict[str, pa.Array | Cells] = {}
+    for name in (*blobs, *plain) if parts else ():
+        columns: list[Any] = [read.loose[name] for read, _ in parts]
+        if name in plain:
+            if sum(one.nbytes for one in columns) < LONG * sum(map(len, columns)) or any(one.null_count for one in columns):
+                continue
+            columns = [Blobs.of(one) for one in columns]
+        found[name] = together([one.take(rows) for one, (_, rows) in zip(columns, parts, strict=True)])
+    return found
 
 
 def brought_in_order(parts: Parts, names: Sequence[str], take: IntArray | None, most: int) -> tuple[Parts, dict[str, pa.Array]]:
@@ -167,7 +210,8 @@ class Filling:
 
     Where rows are to be permuted, a unit's columns are copied to memory that is used over and over, and can be let go at
     once: the memory they were read to is then still warm for the next unit. Held until the window is complete, it would
-    be fresh memory for every unit, whose page faults cost more than reading.
+    be fresh memory for every unit, whose page faults cost more than reading. What stays in memory anyway waits where it is,
+    and is copied just before it is permuted, when it is still near.
     """
 
     def __init__(self, window: Window, stacks: Sequence[Stack], slabs: Slabs, *, writable: bool = False) -> None:
@@ -184,34 +228,56 @@ class Filling:
         self._columns: dict[str, _Column] = {}
         self._steps: deque[tuple[_Column, slice]] = deque()
 
-    def put(self, at: int, fixed: Batch) -> None:
-        """Put in the rows of the window's read number `at`."""
+    def put(self, at: int, fixed: Batch, lasting: frozenset[str] = frozenset()) -> None:
+        """Put in the rows of the window's read number `at`; columns that are `lasting` may wait where they are."""
         rows = self.window.reads[at].rows
         chunk = {name: values[rows] for name, values in fixed.items()}
+        lasting = lasting if isinstance(rows, slice) and self.window.take is not None else frozenset()
         with self._making:
             if not self._makers:
                 self._makers = _makers(chunk, self._stacks)
-            if self._copies and not self._rooms:
-                self._rooms = {make.name: self._room(make, chunk) for make in self._makers}
-        if not self._copies:
-            self._chunks[at] = chunk
-            return
+            now = [make for make in self._makers if self._copies and not self._waits(make, chunk, lasting)]
+            for make in now:
+                if make.name not in self._rooms:
+                    self._rooms[make.name] = self._room(make, chunk)
         start, stop = (int(self.ends[at - 1]) if at else 0), int(self.ends[at])
-        for make in self._makers:
+        for make in now:
             make.copy(chunk, self._rooms[make.name][start:stop])
+        self._chunks[at] = {make.name: chunk[make.name] for make in self._makers if make not in now} if self._copies else chunk
+
+    def _waits(self, make: _Maker, chunk: Batch, lasting: frozenset[str]) -> bool:
+        """Return whether a column is copied when it is permuted: one that lasts, and that a core keeps near as a whole."""
+        return make.name in lasting and len(self) * chunk[make.name][:1].nbytes <= STEP
+
+    def __len__(self) -> int:
+        """Return the rows of the window."""
+        return int(self.ends[-1])
 
     def steps(self) -> int:
         """Return in how many steps the columns are brought in the order they are handed out; everything has been put in."""
+        take = self.window.take
         for make in self._makers:
-            whole = self._rooms.pop(make.name) if self._copies else self._joined(make)
+            if self._copies and make.name not in self._rooms:
+                self._columns[make.name] = column = _Column(None, waiting=[chunk[make.name] for chunk in self._chunks], left=1)
+                self._steps.append((column, slice(0, len(self))))
+                continue
+            whole = self._filled(make) if self._copies else self._joined(make)
             column = self._columns[make.name] = _Column(whole)
-            if self.window.take is not None:
+            if take is not None:
                 count = max(1, min(len(whole), whole.nbytes // STEP))
                 ends = [len(whole) * at // count for at in range(count + 1)]
                 self._steps.extend((column, slice(*pair)) for pair in pairwise(ends))
                 column.left = count
         self._chunks = []
         return len(self._steps)
+
+    def _filled(self, make: _Maker) -> npt.NDArray[Any]:
+        """Return a column that was copied, with those parts of it that have waited while others have not."""
+        room = self._rooms.pop(make.name)
+        for chunk, start, stop in zip(self._chunks, [0, *self.ends.tolist()], self.ends.tolist(), strict=False):
+            if make.name in chunk:
+                room[start:stop] = chunk[make.name]
+        return room
 
     def order(self) -> None:
         """Go all steps that are left; several threads may do so at once.
@@ -225,7 +291,7 @@ class Filling:
             except IndexError:  # another thread was faster
                 return
             assert take is not None  # noqa: S101 - without it there are no steps
-            whole = column.whole
+            whole = self._near(column)
             with self._making:
                 if column.ordered is None:
                     column.ordered = self._slabs.lend(whole.shape, whole.dtype)
@@ -235,12 +301,25 @@ class Filling:
             with self._making:
                 column.left -= 1
                 if not column.left:
-                    column.whole = column.ordered
+                    column.whole, column.waiting = column.ordered, []
+
+    def _near(self, column: _Column) -> npt.NDArray[Any]:
+        """Return a column as it was read; one that a core keeps near as a whole is copied there, in the order of memory.
+
+        Rows that lie far are fetched one by one, in the order of the permutation, which takes longer than the copy.
+        """
+        whole = column.whole
+        if whole is not None and (column.left > 1 or whole.nbytes > NEAR):
+            return whole
+        parts = column.waiting if whole is None else [whole]
+        near = self._slabs.lend((len(self), *parts[0].shape[1:]), parts[0].dtype)
+        np.concatenate(parts, out=near, casting="unsafe")
+        return near
 
     def complete(self) -> Batch:
         """Return the window's columns in the order they are handed out, after all steps."""
         columns, self._columns = self._columns, {}
-        return {name: column.whole for name, column in columns.items()}
+        return {name: column.whole for name, column in columns.items() if column.whole is not None}
 
     def _room(self, make: _Maker, chunk: Batch) -> npt.NDArray[Any]:
         shape, dtype = make.kind(chunk)
@@ -260,9 +339,13 @@ class Filling:
 
 @dataclass(slots=True)
 class _Column:
-    """A column of a window that is brought in order: as it was read, then in order, and how many steps that takes yet."""
+    """A column of a window that is brought in order: as it was read, then in order, and how many steps that takes yet.
 
-    whole: npt.NDArray[Any]
+    What has waited where it is has only one step, which copies it first.
+    """
+
+    whole: npt.NDArray[Any] | None
+    waiting: list[npt.NDArray[Any]] = field(default_factory=list)
     ordered: npt.NDArray[Any] | None = None
     left: int = 0
 

@@ -1,7 +1,7 @@
-"""Units of a table that is small enough to stay in memory: from the third epoch on, nothing of it is read.
+"""Units of a table that is small enough to stay in memory: after the first epoch of a loader, nothing of it is read.
 
-Not from the second on, since most tables are read once, and memory that is let go of at once is warm when the next unit is
-read. What is kept is what was read, in the types of Arrow, before any cell is decoded.
+Whoever reads a table without a loader mostly reads it once; then units are kept when they are read the second time. What is
+kept is what was read, in the types of Arrow, before any cell is decoded.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
+
+from penstock._engine.settle import Rooms
 
 __all__ = ["KeptUnits"]
 
@@ -19,17 +21,17 @@ SHARE = 0.25
 
 
 class KeptUnits(Generic[Part]):
-    """Keeps what was read twice, as long as all that was read so far has room; then nothing. Any thread may ask.
+    """Keeps what is read again, as long as all that was read so far has room; then nothing. Any thread may ask.
 
     Example:
         >>> kept: KeptUnits[str] = KeptUnits()
         >>> kept.bound(100)
         >>> for _ in range(2):
-        ...     kept.offer("unit 0", size=lambda: 20, own=lambda: "its rows")
+        ...     kept.offer("unit 0", size=lambda: 20, whole=lambda: 40, own=lambda _: "its rows")
         ...     print(kept.get("unit 0"))
         None
         its rows
-        >>> kept.offer("unit 1", size=lambda: 20, own=lambda: "more rows")
+        >>> kept.offer("unit 1", size=lambda: 20, whole=lambda: 40, own=lambda _: "more rows")
         >>> kept.get("unit 0"), kept.nbytes
         (None, 0)
     """
@@ -37,10 +39,10 @@ class KeptUnits(Generic[Part]):
     def __init__(self) -> None:
         """Begin with nothing, and without room."""
         self._most = self._seen = self._nbytes = 0
-        self._is_full = False
+        self._is_full = self._again = False
         self._sizes: dict[Hashable, int] = {}
         self._parts: dict[Hashable, Part] = {}
-        self._lock = threading.Lock()
+        self._rooms, self._lock = Rooms(), threading.Lock()
 
     def __reduce__(self) -> tuple[type[KeptUnits[Part]], tuple[()]]:
         """Begin anew in another process, and in a copy."""
@@ -61,30 +63,41 @@ class KeptUnits(Generic[Part]):
                 self._forget()
             self._most = most
 
+    def expect_again(self) -> None:
+        """Take down that what is read will be read again, so that it is kept at once."""
+        self._again = True
+
     def get(self, name: Hashable) -> Part | None:
         """Return a unit that is kept."""
         return self._parts.get(name)
 
-    def offer(self, name: Hashable, size: Callable[[], int], own: Callable[[], Part]) -> None:
-        """Keep a unit that has just been read, if that was not for the first time and all have room.
+    def offer(self, name: Hashable, size: Callable[[], int], whole: Callable[[], int], own: Callable[[Rooms], Part]) -> None:
+        """Keep a unit that has just been read, if that was not for the first time, or will not be the last, and all have room.
 
         Args:
             name: Its name.
             size: What tells what it takes in memory.
-            own: What gives it, in memory that it does not share with its window.
+            whole: What tells what all units together are going to take.
+            own: What gives it, moved to such rooms.
         """
         if self._is_full:
             return
         with self._lock:
-            if name not in self._sizes:
+            known = name in self._sizes
+            if not known:
                 self._sizes[name] = size()
                 self._seen += self._sizes[name]
                 if self._seen > self._most:
                     self._forget()
                     self._is_full = True
-            elif name not in self._parts:
-                self._parts[name] = own()
+                    return
+            if name in self._parts or not (known or (self._again and whole() <= self._most)):
+                return
+        part = own(self._rooms)  # which others need not wait for
+        with self._lock:
+            if name in self._sizes and name not in self._parts:
+                self._parts[name] = part
                 self._nbytes += self._sizes[name]
 
     def _forget(self) -> None:
-        self._sizes, self._parts, self._seen, self._nbytes = {}, {}, 0, 0
+        self._sizes, self._parts, self._seen, self._nbytes, self._rooms = {}, {}, 0, 0, Rooms()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Slabs"]
+__all__ = ["APART", "Slabs", "fresh"]
 
 STEP = 1 << 16
 """The smallest slab, and the smallest step from one size to the next."""
@@ -77,9 +77,9 @@ class Slabs:
         size = -(-max(1, wanted) // step) * step
         queue = self._free.setdefault(size, deque())
         try:
-            slab = queue.popleft()
+            slab = queue.pop()  # the one that came back last, which is warm
         except IndexError:
-            slab = _fresh(size)
+            slab = fresh(size)
         self._events.append(size)
         if len(self._events) > EVENTS:
             _ = self.lent
@@ -94,7 +94,7 @@ class Slabs:
             self._free[len(slab)].append(slab)
 
 
-def _fresh(size: int) -> npt.NDArray[np.uint8]:
+def fresh(size: int) -> npt.NDArray[np.uint8]:
     """Return fresh memory; large pieces go back to the operating system as soon as they are let go, whatever lies beside."""
     if size < APART or sys.platform == "win32":
         return np.empty(size, dtype=np.uint8)

@@ -16,6 +16,7 @@ from penstock._engine.budget import MEMORY_LIMIT
 from penstock._engine.execute import PATIENCE, Pool, default_threads
 from penstock._engine.gather import Gather
 from penstock._engine.gather_sequences import gathering
+from penstock._engine.groups import Tempo
 from penstock._engine.hand_over import HandOver
 from penstock._engine.left_out import LeftOut
 from penstock._engine.leg import Leg, check_rows
@@ -45,6 +46,7 @@ class Loader:
         self._running: Course | None = None
         self._overtaken = 0
         self._skips = Skips(question)
+        self._tempo: Tempo | None = None
         self._counted: tuple[Stats, tuple[tuple[Meter, Course], ...]] = (Stats(), ())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -62,10 +64,12 @@ class Loader:
         Raises:
             EmptyDatasetError: If there is nothing, or too little, to hand out.
         """
-        batches = Batches(self._table, self._question, self._next, self._hand_over, self._skips)
+        self._table.expect_again()  # or why a loader
+        batches = Batches(self._table, self._question, self._next, self._hand_over, self._skips, self._tempo)
         check_rows(batches.planned.plan, self._question)
         # The iteration itself is not kept: after a `break` it ends, and its threads with it.
         self._begin(batches.course)
+        self._tempo = batches.tempo
         self._count(batches.meter, batches.course)
         return batches
 
@@ -274,14 +278,18 @@ class Batches:
         start: Position,
         hand_over: HandOver | None = None,
         skips: Skips | None = None,
+        before: Tempo | None = None,
     ) -> None:
-        """Plan and deal; no data is read before the first `next`."""
+        """Plan and deal; no data is read before the first `next`. It goes on as an iteration before it did."""
+        if question.epochs != 1:
+            table.expect_again()
         self.planned: Planned | MixedPlan = table.plan(question)
         self.start = start
         self.course = Course(self.planned, question, start)
         self._pool = Pool(question.threads or default_threads())
         self.meter = Meter(threads=self._pool.threads)
         self._gather, self._stream = _opened(table, self.course, question, self._pool, self.meter, hand_over)
+        self.tempo = self._stream.tempo = Tempo(before=before)
         self._skips = skips or Skips(question)
         if question.skip is not None and isinstance(self.planned, Planned):
             self._stream.left_out = LeftOut(question, self._skips.of(self.planned.plan, self.planned.reader.filesystem))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from penstock import dtypes
@@ -14,15 +15,17 @@ from penstock._engine.decode import CellError, Column, decode
 from penstock._engine.decode_cells import as_tensors, decode_cells, is_stored_flat
 from penstock._engine.lease import Slabs
 from penstock._engine.meter import READ, Meter
+from penstock._engine.read import Part
 from penstock._engine.sift import AT, LostCellError
 from penstock._engine.stored import StoredBlobs
 from penstock._engine.transform import Batch, Stack
 from penstock.blobs import Blobs
+from penstock.dtypes import Values
 from penstock.errors import DataError
 from penstock.policies import DEFAULT_NULLS, Resize
 from penstock.schema import CellProblem
 
-__all__ = ["PASSED", "ROW_IDS", "Loose", "cell_bytes", "decoded", "in_order", "is_fixed", "plain", "stored"]
+__all__ = ["PASSED", "ROW_IDS", "Loose", "cell_bytes", "decoded", "in_order", "is_bytes", "is_fixed", "plain", "stored"]
 
 ROW_IDS = ("_file", "_row_group", "_row")
 PASSED = "_passed"
@@ -49,6 +52,8 @@ def decoded(cells: Loose, column: Column, slabs: Slabs, most_bytes: int, meter: 
                 cells = cells.loaded(slabs)
         except CellProblem as problem:
             raise LostCellError(column.name, problem.problem, problem.row) from problem.__cause__
+    if isinstance(cells, Blobs) and column.codec is None:
+        return {column.name: _as_bytes(cells)}
     if isinstance(cells, Blobs):
         return decode_cells(replace(cells, most_bytes=most_bytes), column, slabs)
     return as_tensors(cells, column) if is_stored_flat(column, cells.type) else decode(cells, column, slabs)
@@ -67,6 +72,25 @@ def is_fixed(column: Column, kind: pa.DataType) -> bool:
         small = 0 < cell_bytes(column) <= SMALL_CELL and not isinstance(column.ragged, Resize)
         return small and column.codec.copied and column.field is not None and column.field.dtype.kind in NUMBERS
     return dtypes.is_fixed(kind) and not is_stored_flat(column, kind)
+
+
+def is_bytes(column: Column, kind: pa.DataType) -> bool:
+    """Return whether cells are bytes that are handed out as they are."""
+    plain = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return plain and column.codec is None and column.nulls == DEFAULT_NULLS
+
+
+def _as_bytes(cells: Blobs) -> Values:
+    """Return cells as Python's bytes, None for nulls."""
+    found = np.full(len(cells), None, dtype=object)
+    if cells.valid is None:
+        views = [buffer.data for buffer in cells.buffers]
+        places = zip(cells.source.tolist(), cells.start.tolist(), cells.stop.tolist(), strict=True)
+        found[:] = [views[source][start:stop].tobytes() for source, start, stop in places]
+    else:
+        for row, cell in cells.present():
+            found[row] = cell.tobytes()
+    return found
 
 
 def cell_bytes(column: Column) -> int:
@@ -89,13 +113,20 @@ def stored(column: pa.ChunkedArray, policy: Column) -> pa.Array | Blobs:
         raise CellError(policy.name, str(error)) from error
 
 
-def plain(column: pa.ChunkedArray, policy: Column) -> Batch | None:
+def plain(part: Part, policy: Column) -> Values | None:
     """Return numbers in one chunk without nulls as a view, which is most of what is ever decoded; None for all else."""
-    if column.num_chunks != 1 or column.null_count or not pa.types.is_primitive(column.type) or policy.nulls != DEFAULT_NULLS:
+    if policy.nulls != DEFAULT_NULLS:
+        return None
+    if policy.name in part.views:  # of one that stays
+        return part.views[policy.name]
+    column = part.table.column(policy.name)
+    if column.num_chunks != 1 or column.null_count or not pa.types.is_primitive(column.type):
         return None
     if pa.types.is_boolean(column.type) or pa.types.is_temporal(column.type):
         return None
-    return {policy.name: column.chunk(0).to_numpy(zero_copy_only=True)}
+    found: Values = column.chunk(0).to_numpy(zero_copy_only=True)
+    part.views[policy.name] = found
+    return found
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

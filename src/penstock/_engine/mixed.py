@@ -18,7 +18,7 @@ import pyarrow as pa
 from penstock._engine.access import wanted
 from penstock._engine.agree import Group
 from penstock._engine.execute import Pool
-from penstock._engine.feed import Feed
+from penstock._engine.feed import Feed, windows_ahead
 from penstock._engine.gather import Gather
 from penstock._engine.gather_sequences import gathering
 from penstock._engine.hand_over import HandOver
@@ -28,7 +28,7 @@ from penstock._engine.leg import Leg, check_rows
 from penstock._engine.meter import Meter
 from penstock._engine.mixture import Blend, Part, Pattern, Stop, shares
 from penstock._engine.question import Question
-from penstock._engine.stream import MEMORY_LIMIT, Stream, windows_ahead
+from penstock._engine.stream import MEMORY_LIMIT, Stream
 from penstock._engine.table import Planned, Table
 from penstock._engine.together import agreed, check_told
 from penstock._engine.transform import Batch
@@ -101,6 +101,11 @@ class Mixed:
     def shares(self) -> tuple[int, ...]:
         """The slots of each source in a stratum."""
         return shares([Fraction(source.weight) for source in self.sources])
+
+    def expect_again(self) -> None:
+        """Take down that the tables will be read more than once."""
+        for source in self.sources:
+            source.table.expect_again()
 
     def plan(self, question: Question) -> MixedPlan:
         """Return what is read; the sources are planned the first time it is asked.

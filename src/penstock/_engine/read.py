@@ -8,8 +8,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
@@ -22,12 +24,13 @@ from penstock._engine.lease import Slabs
 from penstock._engine.local_cells import LARGE_CELL, LocalCells, together
 from penstock._engine.lost import check_same, lost
 from penstock._engine.read_faults import read_columns, unreadable
+from penstock._engine.settle import Rooms
 from penstock._engine.stored import StoredBlobs
 from penstock.blobs import Blobs
 from penstock.errors import DataChangedError, DataError
 from penstock.filters import Expr
 from penstock.model import WHOLE_FILE, BoolArray, IntArray, Snapshot, Units
-from penstock.schema import CellCodec
+from penstock.schema import CellCodec, CellProblem
 
 __all__ = ["UNCOUNTED", "Part", "Reader", "Unit"]
 
@@ -72,6 +75,8 @@ class Part:
         kept: Which rows of the unit they are; None where all are.
         passed: Under a filter on the fly, which of the rows pass it; None where all do.
         cells: Columns of blobs that were read as they lie, and are not in the table.
+        lasts: Whether they stay in memory.
+        views: Columns of the table as arrays that are views of it, where somebody has asked for them.
     """
 
     table: pa.Table
@@ -80,6 +85,8 @@ class Part:
     kept: IntArray | None = None
     passed: BoolArray | None = None
     cells: Mapping[str, Blobs | StoredBlobs] = field(default_factory=dict)
+    lasts: bool = False
+    views: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     def numbers(self) -> IntArray:
         """Return the number of each row in its file."""
@@ -87,14 +94,23 @@ class Part:
 
     @property
     def nbytes(self) -> int:
-        """What they take in memory; a part of a file keeps all of what was read with it."""
-        return int(self.table.get_total_buffer_size()) + sum(cells.nbytes for cells in self.cells.values())
+        """What they take in memory, cells that are still in their file included; a part keeps all that was read with it."""
+        cells = (one.loaded_bytes if isinstance(one, StoredBlobs) else one.nbytes for one in self.cells.values())
+        return int(self.table.get_total_buffer_size()) + sum(cells)
 
-    def owned(self) -> Part:
-        """Return them without memory that is lent only for as long as their window lives."""
-        lent = {name: cells for name, cells in self.cells.items() if isinstance(cells, Blobs)}
-        own = {name: replace(cells, buffers=tuple(map(np.array, cells.buffers))) for name, cells in lent.items()}
-        return replace(self, cells={**self.cells, **own}) if own else self
+    def owned(self, rooms: Rooms) -> Part:
+        """Return them in other memory: what they were read to is used for the next ones, or lent to their window.
+
+        Raises:
+            CellProblem: If a cell that is still in its file cannot be read.
+        """
+        cells: dict[str, Blobs | StoredBlobs] = {}
+        for name, one in self.cells.items():
+            if isinstance(one, StoredBlobs):
+                cells[name] = one.loaded(rooms)
+            else:
+                cells[name] = replace(one, buffers=tuple(map(rooms.copied, one.buffers)))
+        return replace(self, table=rooms.settled(self.table), cells=cells, lasts=True, views={})
 
 
 IDLE_BYTES = 256 << 20
@@ -157,15 +173,20 @@ class Reader:
         cells = cells if kept is None else {name: found.take(kept) for name, found in cells.items()}
         return Part(table=table, first=unit.first, count=count, kept=kept, passed=passed, cells=cells)
 
-    def read_to_stay(self, unit: Unit, columns: tuple[str, ...], blobs: tuple[str, ...]) -> Part:
-        """Return what `read` does, which stays in memory by `name` if the table is small and read again.
+    def read_to_stay(self, unit: Unit, columns: tuple[str, ...], blobs: tuple[str, ...], rows: int) -> Part:
+        """Return what `read` does, which stays in memory by `name` if the table, of so many rows, is small and read again.
 
-        Cells that are still in their file do not: it would stay open.
+        Cells that are still in their file are loaded then, and the file is closed.
         """
-        part = self.read(unit, columns, blobs)
-        if not any(isinstance(cells, StoredBlobs) for cells in part.cells.values()):
-            self.stay.offer(self.name(unit, columns, blobs), size=lambda: part.nbytes, own=part.owned)
-        return part
+        part, name = self.read(unit, columns, blobs), self.name(unit, columns, blobs)
+        with contextlib.suppress(CellProblem):  # which is told when the cell is needed
+            self.stay.offer(
+                name,
+                size=lambda: part.nbytes,
+                whole=lambda: part.nbytes * rows // max(1, part.count),
+                own=part.owned,
+            )
+        return self.stay.get(name) or part
 
     def name(self, unit: Unit, columns: tuple[str, ...], blobs: tuple[str, ...]) -> Hashable:
         """Return what tells the rows kept of a unit from all that other questions would keep of it."""

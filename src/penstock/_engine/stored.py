@@ -10,12 +10,11 @@ import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock._engine.lease import Slabs
 from penstock.blobs import Blobs
 from penstock.dtypes import Marks
 from penstock.model import IntArray
@@ -27,6 +26,14 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 GAP = 4096
 """Bytes between two cells that are read and thrown away rather than asked for apart: the headers of pages."""
+
+
+class Lender(Protocol):
+    """Whoever gives memory."""
+
+    def lend(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Return an array with whatever is in its memory."""
+        ...
 
 
 class LocalFile:
@@ -128,7 +135,12 @@ class StoredBlobs:
         """What it takes in memory: the places of cells, and whatever is no file."""
         return 3 * self.start.nbytes + sum(len(one) for one in self.sources if not isinstance(one, LocalFile))
 
-    def loaded(self, slabs: Slabs) -> Blobs:
+    @property
+    def loaded_bytes(self) -> int:
+        """What it takes in memory when it is loaded."""
+        return self.nbytes + int((self.stop - self.start).sum())
+
+    def loaded(self, slabs: Lender) -> Blobs:
         """Return the cells in memory, those of one file that lie side by side read at once.
 
         Raises:

@@ -16,27 +16,25 @@ from penstock._engine.bad_rows import Finishing, mapped_good
 from penstock._engine.budget import MEMORY_LIMIT
 from penstock._engine.elsewhere import Elsewhere
 from penstock._engine.execute import Pool, Urgency, outcome
-from penstock._engine.feed import Feed
+from penstock._engine.feed import Feed, windows_ahead
 from penstock._engine.finish import Chunk, arranged
 from penstock._engine.gate import wait_for_one
 from penstock._engine.gather import PASSED, Gather
-from penstock._engine.groups import SMALL, Made, Pace, Tempo, finished, fitting
+from penstock._engine.groups import SMALL, Made, Pace, Tempo, finished
 from penstock._engine.hand_over import HandOver
 from penstock._engine.left_out import LeftOut
 from penstock._engine.leg import Leg
 from penstock._engine.meter import MAP
 from penstock._engine.question import Question
+from penstock._engine.runs import Run, can_run
 from penstock._engine.sift import AT
 from penstock.errors import EmptyDatasetError
 from penstock.model import Position
 
-__all__ = ["MEMORY_LIMIT", "Stream", "arranged", "windows_ahead"]
+__all__ = ["MEMORY_LIMIT", "Stream", "arranged"]
 
 ROWS_AT_ONCE = 256
 """Rows put together at a time where the consumer takes them one by one."""
-
-WINDOWS_AHEAD = 2
-"""Windows of several units keep all threads busy by themselves; single units do not, and more of them are read ahead."""
 
 
 class Stream:
@@ -50,7 +48,7 @@ class Stream:
         self._hand_over, self._meter = hand_over, gather.meter
         self._queue: deque[Future[Any] | Made] = deque()
         self._made: deque[Chunk | BaseException] = deque()
-        self._together, self._tempo = 1, Tempo()
+        self.tempo = Tempo()
         self._pace = Pace(turns=all(column.codec is None for column in gather.loose))  # what a codec decodes takes long
         self._leg: Leg | None = None
         self._feed: Feed | None = None
@@ -63,6 +61,7 @@ class Stream:
         self._largest = gather.dense_bytes * (question.size if isinstance(question.size, int) else ROWS_AT_ONCE)
         self._elsewhere = Elsewhere.of(question, gather, pool, hand_over)
         self._plain = self._inline and isinstance(question.size, int) and question.ending != "pad"
+        self._runs = self._elsewhere is None and can_run(question, gather)
         self._size = question.size if isinstance(question.size, int) else 1
         self._full = 0
         self._worker, self._workers, self._number = 0, 1, 0
@@ -74,7 +73,7 @@ class Stream:
         if self._question.lazy:  # whose rows are anybody's until the filter has run
             self.next = self._meter.waited_for(islice(self._filtered(), worker, None, workers).__next__)
         else:
-            self._worker, self._workers = worker, workers
+            self._worker, self._workers, self._runs = worker, workers, self._runs and workers == 1
 
     def close(self) -> None:
         """Let go of what was read; nothing may be asked for after that."""
@@ -90,6 +89,13 @@ class Stream:
         return self._next_row if self._question.size is None else self._next_batch
 
     def _next_batch(self) -> dict[str, Any]:
+        if self._made and self._runs:  # nobody waits for those
+            chunk = self._made[0]
+            if isinstance(chunk, Chunk):
+                del self._made[0]
+                self._meter.surplus += chunk.count - self._size
+                self.handed = (chunk.leg, chunk.stop)
+                return chunk.columns
         leg, feed = self._leg, self._feed
         while self._plain and leg is not None and feed is not None and self._step < self._full:
             if self._question.skip is not None and self._gather.troubles:
@@ -155,8 +161,10 @@ class Stream:
         if self._made:
             return self._taken()
         most = self._pool.threads + 1 if self._elsewhere is None else self._elsewhere.most
-        most = 1 if self._inline else min(2 if self._together > SMALL else most, -(-self._affordable // self._together))
-        self._here = self._elsewhere is None and not self._inline and self._tempo.is_here(small=self._together > SMALL)
+        most = (
+            1 if self._inline else min(2 if self.tempo.together > SMALL else most, -(-self._affordable // self.tempo.together))
+        )
+        self._here = self._elsewhere is None and not self._inline and self.tempo.is_here(small=self.tempo.together > SMALL)
         most = 1 if self._here else most
         while len(self._queue) < most and self._begin(wait=not self._queue):
             pass
@@ -173,9 +181,7 @@ class Stream:
             self._made.append(made)
         else:
             self._made.extend(made.chunks)
-            most = max(1, self._affordable // (self._pool.threads + 1))
-            self._together = min(fitting(made, self._together), most)
-            self._tempo.note(made)
+            self.tempo.note(made, most=max(1, self._affordable // (self._pool.threads + 1)))
         return self._taken()
 
     def _taken(self) -> Chunk:
@@ -183,7 +189,7 @@ class Stream:
         chunk = self._made.popleft()
         if not isinstance(chunk, Chunk):
             raise chunk
-        if len(self._made) < SMALL:  # of many small ones, the last few tell enough
+        if self._runs or len(self._made) < SMALL:  # of many small ones, one or a few tell enough
             self._largest = max(self._largest, sum([getattr(values, "nbytes", 0) for values in chunk.columns.values()]))
         return chunk
 
@@ -206,19 +212,36 @@ class Stream:
     def _begin(self, *, wait: bool) -> bool:
         """Begin to put together more rows; False where there are none, or none in memory and they are not to be waited for."""
         some: list[Finishing] = []
-        begun = self._drawn(some, wait=wait)
+        run = self._run(self.tempo.together)
+        begun = run is not None or self._drawn(some, wait=wait)
         alone = self._inline or self._elsewhere is not None or self._question.size is None
-        for _ in range(0 if alone or not begun else self._together - 1):
-            if not self._drawn(some, wait=False):
+        for made in range(1, self.tempo.together if begun and run is None and not alone else 0):
+            run = self._run(self.tempo.together - made)
+            if run is not None or not self._drawn(some, wait=False):
                 break
-        task, here = partial(finished, some, self._hand_over, self._pace), self._inline or self._here
-        if some and not here:
+        task, here = partial(finished, some, run, self._hand_over, self._pace), self._inline or self._here
+        if (some or run) and not here:
             self._queue.append(self._pool.submit(Urgency.FINISH, task))
         if begun and self._feed is not None:
             self._feed.prefetch()  # after that, so that reading takes no thread from it
-        if some and here:
+        if (some or run) and here:
             self._queue.append(task())
         return begun
+
+    def _run(self, most: int) -> Run | None:
+        """Take the rows of the next batches, as far as they lie whole in the window that is held; None where none do."""
+        leg, feed = self._leg, self._feed
+        if not self._runs or leg is None or feed is None or self._step >= self._full:
+            return None
+        found = feed.run(self._size, min(most, self._full - self._step))
+        if found is None:
+            return None
+        (held, start, place, count), step = found, self._step
+        self._step += count
+        question, gather, size = self._question, self._gather, self._size
+        return Run(
+            question=question, gather=gather, leg=leg, held=held, start=start, place=place, step=step, count=count, size=size
+        )
 
     def _drawn(self, some: list[Finishing], *, wait: bool) -> bool:
         """Take the rows of the next batch, and add how they are finished; False where none are to be had."""
@@ -375,9 +398,3 @@ def _after(chunk: Chunk, at: int) -> Position:
 
 def _nothing() -> dict[str, Any]:
     raise StopIteration
-
-
-def windows_ahead(question: Question, pool: Pool) -> int:
-    """Return how many windows are read before they are needed, where memory allows."""
-    windowed = question.shuffle.describe()["name"] not in ("in_order", "row_groups")
-    return WINDOWS_AHEAD if windowed else pool.threads + 1

@@ -86,6 +86,10 @@ class Table:
     _groups: OrderedDict[bytes, RowGroups] = field(default_factory=OrderedDict, repr=False)
     _stay: KeptUnits[Part] = field(default_factory=KeptUnits, repr=False)
 
+    def expect_again(self) -> None:
+        """Take down that the table will be read more than once, so that what stays in memory stays at once."""
+        self._stay.expect_again()
+
     def plan(self, question: Question) -> Planned:
         """Return what a question reads; footers are read and rows counted the first time it is asked.
 

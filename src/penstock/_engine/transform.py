@@ -15,9 +15,12 @@ from penstock.errors import MapError
 from penstock.model import IntArray
 from penstock.schema import Field
 
-__all__ = ["Batch", "Map", "Stack", "apply_map", "apply_stack", "apply_to_row", "by_row", "raised_by_map"]
+__all__ = ["Batch", "Map", "Places", "Stack", "apply_map", "apply_stack", "apply_to_row", "by_row", "raised_by_map"]
 
 Batch: TypeAlias = dict[str, npt.NDArray[Any]]
+
+Places: TypeAlias = IntArray | range
+"""Where rows stand in the epoch's sequence."""
 
 NOTE = "Raised by map "
 """How the note begins that an error of a user's function gets."""
@@ -91,7 +94,7 @@ def apply_stack(stack: Stack, batch: Batch) -> Batch:
 def apply_map(
     step: Map,
     batch: Batch,
-    places: IntArray,
+    places: Places,
     key: tuple[int, int, int],
     *,
     resize: bool,
@@ -163,7 +166,7 @@ def _made(step: Map, data: Mapping[str, Any], place: int, key: tuple[int, int, i
     return step.function(data, rng=rng) if step.rng_by_name else step.function(data, rng)
 
 
-def _by_rows(step: Map, batch: Batch, places: IntArray, key: tuple[int, int, int]) -> Batch:
+def _by_rows(step: Map, batch: Batch, places: Places, key: tuple[int, int, int]) -> Batch:
     rows = [
         apply_to_row(step, {name: values[at] for name, values in batch.items()}, int(place), key)
         for at, place in enumerate(places)

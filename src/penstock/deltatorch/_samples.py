@@ -195,7 +195,7 @@ class Samples:
         """Return what becomes of a column's values."""
         cells = batch[field.name]
         values = cells.tolist() if cells.ndim == 1 else list(cells)
-        if any(isinstance(value, np.ndarray) for value in values):  # which the engine may share with other batches
+        if np.ndarray in set(map(type, values)):  # which the engine may share with other batches
             values = [np.array(value) if isinstance(value, np.ndarray) else value for value in values]
         if field.name in self.zoned:
             values = [value.replace(tzinfo=UTC) if isinstance(value, datetime) else value for value in values]
@@ -238,7 +238,7 @@ def _tensor(cells: npt.NDArray[Any]) -> torch.Tensor:
 
 def _collated(field: FieldSpec, values: list[Any]) -> Any:
     """Return values as torch collates them; arrays of several shapes stay apart."""
-    if all(type(value) is torch.Tensor and value.layout is torch.strided and not value.is_nested for value in values):
+    if set(map(type, values)) == {torch.Tensor} and values[0].layout is torch.strided and not values[0].is_nested:
         return torch.stack(values)  # as torch does too, after looking at them for longer
     if any(value is None or (isinstance(value, list) and None in value) for value in values):
         msg = (

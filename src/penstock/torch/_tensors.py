@@ -116,7 +116,7 @@ def _value(name: str, value: Any) -> Any:
                 "tensors. Leave it out with .select(...), or turn it into such in a .map()."
             )
             raise ArgumentError(msg) from error
-    if any(isinstance(cell, np.ndarray) for cell in value.flat):
+    if any(issubclass(kind, np.ndarray) for kind in set(map(type, value.flat))):
         msg = (
             f"Column {name!r} holds arrays that may differ in shape, which no tensor does. Say what becomes of them: "
             f".ragged(penstock.Pad(), {name!r}), or .ragged(penstock.Offsets(), {name!r}) and jagged=[{name!r}] for a nested "

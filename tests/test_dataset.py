@@ -1067,3 +1067,13 @@ def test_stacks_hold_the_values_of_their_columns(ds: ps.Dataset) -> None:
                 assert batch["both"].shape == (len(batch["both"]), 2)
                 seen += [(float(one), float(two)) for one, two in batch["both"]]
             assert sorted(seen) == [(float(number), number / 2) for number in range(10)]
+
+
+def test_means_that_are_not_given_stay_as_they_were(ds: ps.Dataset) -> None:
+    """Several calls say what one would; threads instead of processes take back how many processes there were."""
+    said = ds.using(threads=3, checksums=True).using(memory_limit=1 << 28).using(processes=2, timeout=5)._question
+    back = ds.using(threads=3, processes=2).using(workers="threads", checksums=False)._question
+
+    assert (said.threads, said.checksums, said.memory_limit) == (3, True, 1 << 28)
+    assert (said.workers, said.processes, said.timeout) == ("processes", 2, 5.0)
+    assert (back.workers, back.processes, back.threads, back.checksums) == ("threads", None, 3, False)

@@ -143,7 +143,7 @@ def means(
     timeout: float | None = None,
     checksums: object = None,
 ) -> dict[str, Any]:
-    """Return with what a dataset is read; whoever says how many processes there are means processes."""
+    """Return with what a dataset is read, of what was given; whoever says how many processes there are means processes."""
     if workers not in (None, "threads", "processes"):
         msg = f"using got workers={workers!r}. One of 'threads', 'processes' was expected. Choose one, or leave it out."
         raise ArgumentError(msg)
@@ -153,15 +153,17 @@ def means(
     if timeout is not None and (not _is_number(timeout) or not timeout > 0):
         msg = f"using got timeout={timeout!r}. Seconds were expected, more than 0. Give such a number, or leave it out."
         raise ArgumentError(msg)
-    return {
-        "workers": workers or ("threads" if processes is None else "processes"),
+    found = {
+        "workers": workers or (None if processes is None else "processes"),
         "threads": None if threads is None else _positive("using", threads, "threads"),
         "processes": None if processes is None else _positive("using", processes, "processes"),
         "memory_limit": None if memory_limit is None else _positive("using", memory_limit, "bytes"),
         "max_cell_bytes": None if max_cell_bytes is None else _positive("using", max_cell_bytes, "bytes"),
         "timeout": None if timeout is None else float(timeout),
-        "checksums": checksums is not None and _claim("using", "checksums", checksums),
+        "checksums": None if checksums is None else _claim("using", "checksums", checksums),
     }
+    given = {name: value for name, value in found.items() if value is not None}
+    return {**given, "processes": None} if workers == "threads" else given
 
 
 def skipping(action: object, most: Any, report: object) -> Skip | None:

@@ -266,9 +266,11 @@ class Dataset(Answers):
         memory_limit: int | None = None,
         max_cell_bytes: int | None = None,
         timeout: float | None = None,
-        checksums: bool = False,
+        checksums: bool | None = None,
     ) -> Dataset:
         """Return a dataset that is read with other means; it changes nothing in what comes, nor in its order.
+
+        What is not given stays as it was.
 
         Args:
             workers: What decodes cells and runs maps: "threads", or "processes" for functions that are Python-bound.
@@ -277,8 +279,8 @@ class Dataset(Answers):
             memory_limit: Bytes that may be read ahead of the consumer, where a single window is not more; 1 GiB by default.
             max_cell_bytes: What one cell may take when it is decoded, 256 MiB by default: a small file can claim to be huge.
             timeout: Seconds that a process may take for one batch before it is ended, with an error; 600 by default.
-            checksums: Compare pages with the checksums that they were written with, where they were; cells are then read by
-                pyarrow and not as they lie, which takes longer.
+            checksums: Whether pages are compared with the checksums that they were written with, where they were; cells are
+                then read by pyarrow and not as they lie, which takes longer. They are not by default.
 
         Example:
             >>> from penstock.testing import example

@@ -168,6 +168,8 @@ class Mixture:
     ) -> Mixture:
         """Return a mixture that is read with other means; it changes nothing in what comes, nor in its order.
 
+        What is not given stays as it was.
+
         Args:
             workers: What runs the maps of the mixture: "threads", or "processes" for functions that are Python-bound. Sources
                 are read, decoded and mapped on threads.

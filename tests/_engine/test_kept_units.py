@@ -105,6 +105,25 @@ def test_what_stays_in_memory_is_nobodys_to_write(table: Path) -> None:
                     values[...] = 0
 
 
+@pytest.mark.parametrize("codec", [ps.codecs.Raw(), ps.codecs.Npy(), ps.codecs.Png()])
+@pytest.mark.parametrize("side", [4, 90])
+def test_cells_that_stay_in_memory_are_nobodys_to_write(tmp_path: Path, codec: Any, side: int) -> None:
+    """Of small ones and of large ones, which were in their file before, whatever a codec makes of them."""
+    field = ps.Field("cell", np.uint8, (side, side, 3), codec)
+    cells = np.random.default_rng(0).integers(0, 256, (40, side, side, 3), np.uint8)
+    rows = ({"id": row, "cell": cell} for row, cell in enumerate(cells))
+    ps.write(tmp_path, ps.Schema("Cells", [ps.Field("id", np.int64), field]), rows, row_group_rows=10)
+    for ds in (ps.open(tmp_path).batch(10), ps.open(tmp_path).shuffle(seed=1).batch(8), ps.open(tmp_path)):
+        kept = ps.loader(ds)
+        for _ in range(3):
+            for batch in kept:
+                found = np.array(batch["cell"])
+                if batch["cell"].flags.writeable:
+                    batch["cell"][...] = 0
+                assert (found == cells[batch["id"]]).all()
+        assert ds._table._stay.nbytes > cells.nbytes
+
+
 def test_a_table_that_takes_too_much_does_not_stay(tmp_path: Path) -> None:
     """With more than a quarter of the memory limit, every epoch reads all of it."""
     pq.write_table(pa.table({"x": np.random.default_rng(0).random(600_000)}), tmp_path / "a.parquet", row_group_size=50_000)

@@ -104,12 +104,14 @@ class Part:
         Raises:
             CellProblem: If a cell that is still in its file cannot be read.
         """
-        cells: dict[str, Blobs | StoredBlobs] = {}
+        cells: dict[str, Blobs] = {}
         for name, one in self.cells.items():
             if isinstance(one, StoredBlobs):
                 cells[name] = one.loaded(rooms)
             else:
                 cells[name] = replace(one, buffers=tuple(map(rooms.copied, one.buffers)))
+            for memory in cells[name].buffers:
+                memory.flags.writeable = False  # of which a codec may hand out views
         return replace(self, table=rooms.settled(self.table), cells=cells, lasts=True, views={})
 
 

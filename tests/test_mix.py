@@ -553,9 +553,10 @@ def test_arrays_of_a_batch_may_be_written_to() -> None:
 
 def test_a_loader_counts_the_rows_of_all_sources() -> None:
     """What is counted are rows, whether slots are rows or batches."""
-    one, other = table(0, 20), table(1, 20)
-    for mixture in (ps.mix([(one, 1), (other, 1)]).batch(4), ps.mix([(one.batch(4), 1), (other.batch(4), 1)])):
-        loader = ps.loader(mixture)
+    for batched in (False, True):
+        one, other = table(0, 20), table(1, 20)  # which stay in memory
+        rows = ps.mix([(one, 1), (other, 1)]).batch(4)
+        loader = ps.loader(ps.mix([(one.batch(4), 1), (other.batch(4), 1)]) if batched else rows)
         list(loader)
 
         assert (loader.stats().batches, loader.stats().rows, loader.stats().units_read) == (10, 40, 10)

@@ -321,7 +321,7 @@ def checked(question: Question, snapshot: Snapshot) -> Question:
     if question.lazy and question.limit is not None:
         msg = "limit counts rows that pass the filter, and a lazy filter has not counted them. Leave lazy=True or limit out."
         raise ArgumentError(msg)
-    if question.lazy and question.last in ("pad", "wrap"):
+    if question.lazy and question.last in ("pad", "wrap", "level"):
         msg = (
             f"A lazy filter cannot promise equal steps, which last={question.last!r} asks for. "
             'Use last="uneven" or "drop", or leave lazy=True out.'

@@ -125,8 +125,9 @@ class Dataset(Answers):
             size: Rows of a batch on each rank, or "row_group" for what is read in one go.
             last: What becomes of the rows that do not fill a batch on every rank. "drop" leaves them out, fewer than one
                 global batch and others each epoch; "pad" repeats a row to fill up and marks it False in the column
-                `_valid`; "wrap" fills up with rows of the beginning; "uneven" lets ranks have unequal batches. By
-                default "drop" for shuffled or sharded datasets, and "uneven" for others, which loses nothing.
+                `_valid`; "wrap" fills up with rows of the beginning; "level" does so only as far as the rank goes that has
+                most rows; "uneven" lets ranks have unequal batches. By default "drop" for shuffled or sharded datasets,
+                and "uneven" for others, which loses nothing.
 
         Raises:
             ArgumentError: If the size is not positive or `last` is not one of these.
@@ -268,9 +269,7 @@ class Dataset(Answers):
         timeout: float | None = None,
         checksums: bool | None = None,
     ) -> Dataset:
-        """Return a dataset that is read with other means; it changes nothing in what comes, nor in its order.
-
-        What is not given stays as it was.
+        """Return a dataset that is read with other means, which change nothing in what comes; what is not given stays.
 
         Args:
             workers: What decodes cells and runs maps: "threads", or "processes" for functions that are Python-bound.

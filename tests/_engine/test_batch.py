@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock._engine.batch import Draw, Schedule, ragged_schedule, schedule
 from penstock._engine.deal import Hand, hands
@@ -67,3 +69,24 @@ def test_batches_of_unequal_sizes_end_at_their_edges() -> None:
     assert [spelt(batches, step) for step in range(len(batches))] == [((11, 13),), ((13, 16),)]
     assert batches.position(start, 1).deals[-1].rows == 3
     assert batches.position(start, 2) == Position(epoch=1)
+
+
+@given(rows=st.integers(0, 60), ranks=st.integers(1, 5), size=st.integers(1, 9))
+def test_level_ranks_end_with_batches_of_one_size_and_hardly_a_row_twice(rows: int, ranks: int, size: int) -> None:
+    """As many steps and rows on each, all rows at least once, and fewer than one row a rank more than there are."""
+    deal = Deal(lanes=ranks, stride=size, ranks=ranks)
+    dealt = hands(rows, (deal,))
+    found = [schedule(dealt, deal, rank, size=size, last="level") for rank in range(ranks)]
+    draws = [[one.draw(step) for step in range(len(one))] for one in found]
+    places = [place for one, its in zip(found, draws, strict=True) for draw in its for place in spelt_rows(one, draw)]
+
+    assert len({tuple(draw.size for draw in its) for its in draws}) == 1
+    assert all(draw.size == draw.valid for its in draws for draw in its)
+    assert set(places) == set(range(rows))
+    assert len(places) == -(-rows // ranks) * ranks
+
+
+def spelt_rows(found: Schedule, draw: Draw) -> list[int]:
+    """Return the places of the epoch's sequence that a batch is made of."""
+    own = found.hand.stretches(draw.start, draw.stop)
+    return [place for start, stop in (*own, *draw.fill) for place in range(start, stop)]

@@ -302,7 +302,7 @@ def test_iterations_add_up_also_those_that_were_left() -> None:
         break
     del batch
 
-    assert (before.batches, before.rows, before.units_read) == (8, 80, 8)
+    assert (before.batches, before.rows, before.units_read) == (8, 80, 4)  # the table stays in memory
     assert loader.stats().since(before).batches == 1
     assert len(loader._counted[1]) == 1
     assert loader.stats().waited_seconds >= before.waited_seconds >= before.first_seconds > 0

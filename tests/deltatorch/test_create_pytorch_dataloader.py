@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,9 @@ def test_ranks_get_equal_numbers_of_batches(tmp_path: Path, ranks: int, *, drop:
 
     assert {len(batches) for batches in found} == {len(parts[0])}
     assert len(parts[0]) == (ROWS // (32 * ranks) if drop else math.ceil(math.ceil(ROWS / ranks) / 32))
-    assert {len(batch["id"]) for batches in found for batch in batches} == {32}
+    assert len({tuple(len(batch["id"]) for batch in batches) for batches in found}) == 1
+    assert {len(batch["id"]) for batches in found for batch in batches[:-1]} == {32}
+    assert sum(len(batch["id"]) for batches in found for batch in batches) <= ROWS + ranks - 1
     assert len(missing) < (32 * ranks if drop else 1)
 
 
@@ -407,3 +410,24 @@ def test_the_dataset_that_was_broken_reads(tmp_path: Path) -> None:
     dataset = skipping.SkipReadDeltaDataset(news(tmp_path / "t"), FIELDS, True, 1, 3)  # noqa: FBT003 - as its callers write
 
     assert (dataset.rank, dataset.num_ranks, len(list(dataset))) == (1, 3, math.ceil(ROWS / 3))
+
+
+def test_lists_of_text_and_lists_of_lists_are_collated_as_pythons_own(tmp_path: Path) -> None:
+    """Those of one length item by item, as torch does; others stay apart."""
+    lists = {"t": [["a", "b"]] * 3, "n": [[[1, 2], [3, 4]]] * 3, "r": [["a"], ["b", "c"], []]}
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"id": range(3), **lists}))
+    loader = create_pytorch_dataloader(str(tmp_path / "t"), "id", [FieldSpec(name) for name in lists], shuffle=False)
+
+    (batch,) = loader
+
+    assert batch["t"] == [("a",) * 3, ("b",) * 3]
+    assert [[one.tolist() for one in pair] for pair in batch["n"]] == [[[1] * 3, [2] * 3], [[3] * 3, [4] * 3]]
+    assert batch["r"] == lists["r"]
+
+
+def test_what_torch_cannot_collate_is_told_by_its_column(tmp_path: Path) -> None:
+    """With what to do about it."""
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"id": range(3), "d": pa.array([Decimal("1.5")] * 3)}))
+
+    with pytest.raises(DataError, match=r"Column 'd' has Decimal, of which torch makes no batch\. .*a transform"):
+        list(create_pytorch_dataloader(str(tmp_path / "t"), "id", [FieldSpec("d")]))

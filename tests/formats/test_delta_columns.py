@@ -99,11 +99,11 @@ def mapped_file(*, names: bool) -> pa.Table:
     return table(fields, *([cell] for cell in cells))
 
 
-def mapped(path: Path, mode: str, *, names: bool, reader: int | None = None) -> Lake:
+def mapped(path: Path, mode: str, *, names: bool, reader: int | None = None, **parquet: Any) -> Lake:
     """Return a table whose columns are mapped."""
     lake = Lake(path)
     features = () if reader == 2 else ("columnMapping",)
-    add = lake.add("0.parquet", mapped_file(names=names), partition={"c-11": "3"})
+    add = lake.add("0.parquet", mapped_file(names=names), partition={"c-11": "3"}, parquet=parquet)
     lake.commit(0, protocol(*features, reader=reader), metadata(MAPPED, ["p"], delta__columnMapping__mode=mode), add)
     return lake
 
@@ -123,8 +123,7 @@ def test_mapped_names_are_followed_everywhere(tmp_path: Path, reader: int | None
 @pytest.mark.parametrize("names", [True, False])
 def test_ids_are_followed_everywhere(tmp_path: Path, names: bool) -> None:  # noqa: FBT001 - a parameter of the test
     """By the ids of a file's columns, whatever it calls them."""
-    lake = mapped(tmp_path / "t", "id", names=names)
-    pq.write_table(mapped_file(names=names), lake.path / "0.parquet", store_schema=False)  # as all but Arrow write it
+    lake = mapped(tmp_path / "t", "id", names=names, store_schema=False)  # as all but Arrow write it
     ds = ps.open(lake.path)
 
     assert rows(ds) == [EXPECTED]
@@ -146,8 +145,7 @@ def test_row_groups_of_tables_with_ids_are_pruned_by_nothing_that_may_be_wrong(t
     lake = Lake(tmp_path / "t")
     fields = [column("a", "long", number=1, called="a"), column("b", "long", number=2, called="b")]
     crossed = table([with_id("b", pa.int64(), 1), with_id("a", pa.int64(), 2)], [10] * 40, list(range(40)))
-    add = lake.add("0.parquet", crossed, stats=None)
-    pq.write_table(crossed, lake.path / "0.parquet", row_group_size=10)
+    add = lake.add("0.parquet", crossed, stats=None, parquet={"row_group_size": 10})
     lake.commit(0, protocol("columnMapping"), metadata(fields, delta__columnMapping__mode="id"), add)
     ds = ps.open(lake.path)
 
@@ -349,9 +347,8 @@ def test_timestamps_of_twelve_bytes_reach_every_year(tmp_path: Path) -> None:
         dt.datetime(1, 1, 1, tzinfo=dt.UTC),
         dt.datetime(2024, 9, 9, tzinfo=dt.UTC),
     ]
-    add = lake.add("0.parquet", pa.table({"x": pa.array(moments, pa.timestamp("us", "UTC"))}))
     file = pa.table({"x": pa.array(moments, pa.timestamp("us", "UTC"))})
-    pq.write_table(file, lake.path / "0.parquet", use_deprecated_int96_timestamps=True)
+    add = lake.add("0.parquet", file, parquet={"use_deprecated_int96_timestamps": True})
     lake.commit(0, protocol(), metadata([column("x", "timestamp")]), add)
 
     stored = pq.ParquetFile(lake.path / "0.parquet", coerce_int96_timestamp_unit="us").read()["x"].to_pylist()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from delta_logs import Lake, column, encoded, inline, metadata, protocol, z85_encoded
 from deltalake import DeltaTable
@@ -115,8 +114,8 @@ def test_deletes_are_numbered_by_file_where_it_has_row_groups(tmp_path: Path) ->
     """A file too large to be taken whole is read by row groups, each less its own deleted rows."""
     lake = Lake(tmp_path / "t")
     gone = [*range(0, 3000, 7), 2999]
-    add = lake.add("0.parquet", pa.table({"id": range(3000)}), deletionVector=inline(gone), stats=None)
-    pq.write_table(pa.table({"id": range(3000)}), lake.path / "0.parquet", row_group_size=1000)
+    file, groups = pa.table({"id": range(3000)}), {"row_group_size": 1000}
+    add = lake.add("0.parquet", file, deletionVector=inline(gone), stats=None, parquet=groups)
     lake.commit(0, protocol("deletionVectors"), metadata([column("id", "long")]), add)
     ds = ps.open(lake.path)
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from delta_logs import Lake, column, metadata, protocol, struct_of
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import fs as pafs
@@ -412,3 +412,66 @@ def test_statistics_of_delta_rs_prune_its_tables(tmp_path: Path) -> None:
                 "i"
             ].to_pylist()
             assert len(opened) == 1, (name, value)
+
+
+@given(
+    values=st.lists(
+        st.integers(-(10**20), 10**20) | st.integers(2**63 - 3, 2**63 + 3) | st.integers(-50, 50), min_size=1, max_size=4
+    ),
+    scale=st.integers(0, 18),
+    asked=st.integers(0, 3),
+    checkpoint=st.booleans(),
+)
+def test_decimals_are_found_whatever_their_writer_has_rounded(
+    values: list[int], scale: int, asked: int, tmp_path_factory: pytest.TempPathFactory, *, checkpoint: bool
+) -> None:
+    """delta-rs states their bounds as doubles, or cut to 64 bits; a file is never left out, nor taken whole, for that."""
+    place = tmp_path_factory.mktemp("decimals") / "t"
+    numbers = [Decimal(value).scaleb(-scale) for value in values]
+    write_deltalake(place, pa.table({"p": pa.array(numbers, pa.decimal128(38, scale))}))
+    if checkpoint:
+        DeltaTable(place).create_checkpoint()
+    ds, p, value = ps.open(place), ps.col("p"), numbers[asked % len(numbers)]
+
+    assert ds.where(p == value).num_rows == sum(number == value for number in numbers)
+    assert ds.where(p != value).num_rows == sum(number != value for number in numbers)
+    assert ds.where(p >= value).num_rows == sum(number >= value for number in numbers)
+    assert ds.where(p < value).num_rows == sum(number < value for number in numbers)
+
+
+def test_decimals_of_few_digits_still_leave_files_out(tmp_path: Path) -> None:
+    """Up to fifteen digits bounds are what they say."""
+    for start in (0, 100, 200):
+        numbers = [Decimal(start + number).scaleb(-2) for number in range(100)]
+        write_deltalake(tmp_path / "t", pa.table({"p": pa.array(numbers, pa.decimal128(9, 2))}), mode="append")
+
+    (read,) = ps.open(tmp_path / "t").where(ps.col("p") < Decimal("0.50")).with_row_ids().to_arrow()["_file"].unique()
+    others = [str(file) for file in (tmp_path / "t").glob("*.parquet") if str(file) != read.as_py()]
+    for file in others:
+        Path(file).unlink()
+
+    assert len(others) == 2
+    assert ps.open(tmp_path / "t").where(ps.col("p") < Decimal("0.50")).num_rows == 50
+
+
+def test_a_file_that_is_said_to_be_empty_is_asked(tmp_path: Path) -> None:
+    """Rows do not vanish because a log says that there are none."""
+    lake = Lake(tmp_path / "t")
+    adds = [lake.add(f"{rows}.parquet", pa.table({"id": range(rows)}), stats={"numRecords": 0}) for rows in (3, 0)]
+    lake.commit(0, protocol(), metadata([column("id", "long")]), *adds)
+
+    assert ps.open(lake.path).num_rows == 3
+    assert sorted(row["id"] for row in ps.open(lake.path)) == [0, 1, 2]
+
+
+def test_a_file_that_was_replaced_is_refused(tmp_path: Path) -> None:
+    """One of another size than was committed is not what the version has, whenever it was put there."""
+    place = tmp_path / "t"
+    write_deltalake(place, pa.table({"id": range(100)}))
+    ds = ps.open(place)
+    (file,) = place.glob("*.parquet")
+    pq.write_table(pa.table({"id": range(5_000, 5_100), "more": ["x" * at for at in range(100)]}), file)
+
+    for read in (lambda: ds[0], lambda: list(ds.batch(10)), lambda: list(ps.open(place))):
+        with pytest.raises(ps.errors.DataChangedError, match=r"bytes, and the log of .* says \d+\. A file as it was committed"):
+            read()

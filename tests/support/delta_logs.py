@@ -111,12 +111,19 @@ class Lake:
         (self.log / name).write_text("".join(json.dumps(action) + "\n" for action in actions))
 
     def add(
-        self, name: str, rows: pa.Table, *, partition: Mapping[str, str | None] | None = None, stats: Any = "rows", **more: Any
+        self,
+        name: str,
+        rows: pa.Table,
+        *,
+        partition: Mapping[str, str | None] | None = None,
+        stats: Any = "rows",
+        parquet: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> dict[str, Any]:
-        """Write a data file and return its add action; it states its rows, or other statistics, or none."""
+        """Write a data file, by options of `parquet`, and return its add action: it states its rows, or other statistics."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(rows, path)
+        pq.write_table(rows, path, **(parquet or {}))
         stats = {"numRecords": rows.num_rows} if stats == "rows" else stats
         told = {
             "path": quote(name),

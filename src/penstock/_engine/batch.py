@@ -1,7 +1,8 @@
 """Batches of a rank: which rows make up each, and how many rows are consumed after it.
 
-The four ways to end an epoch differ only here. `drop` stops before a batch that not every rank can fill, `pad` fills the
-last one up and marks it, `wrap` fills it with rows of the rank's beginning, and `uneven` lets every rank end on its own.
+The five ways to end an epoch differ only here. `drop` stops before a batch that not every rank can fill, `pad` fills the
+last one up and marks it, `wrap` fills it with rows of the rank's beginning, `level` fills it only as far as the rank that has
+most goes, and `uneven` lets every rank end on its own.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from penstock.stretches import Stretches
 
 __all__ = ["Draw", "Last", "Schedule", "schedule"]
 
-Last: TypeAlias = Literal["drop", "pad", "wrap", "uneven"]
+Last: TypeAlias = Literal["drop", "pad", "wrap", "level", "uneven"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,7 @@ class Schedule:
         last: How the epoch ends.
         spare: A row for a rank that has none of its own and must fill a batch all the same.
         edges: Where batches begin, counted in rows after `start`, where they are not all of one size.
+        most: Rows that the rank which has most has left, where the last batch is as large on all.
     """
 
     hand: Hand
@@ -59,6 +61,7 @@ class Schedule:
     last: Last
     spare: Stretches = ()
     edges: IntArray | None = None
+    most: int | None = None
 
     def __len__(self) -> int:
         """Return the number of batches left."""
@@ -74,11 +77,12 @@ class Schedule:
         """Return what batch number `step` is made of."""
         start, stop = self.consumed(step), self.consumed(step + 1)
         own = stop - start
-        if self.last in ("drop", "uneven") or own == self.size:
+        size = self.size if self.most is None else min(self.size, self.most - step * self.size)
+        if self.last in ("drop", "uneven") or own == size:
             return Draw(start=start, stop=stop, valid=own, size=own)
         if self.last == "pad":
-            return Draw(start=start, stop=stop, fill=() if own else self.spare, valid=own, size=self.size)
-        return Draw(start=start, stop=stop, fill=self._fill(self.size - own), valid=self.size, size=self.size)
+            return Draw(start=start, stop=stop, fill=() if own else self.spare, valid=own, size=size)
+        return Draw(start=start, stop=stop, fill=self._fill(size - own), valid=size, size=size)
 
     def _fill(self, rows: int) -> Stretches:
         """Return rows of the rank's beginning, over again as often as it takes."""
@@ -102,7 +106,7 @@ def schedule(hands: Sequence[Hand], deal: Deal, rank: int, *, size: int, last: L
     Example:
         >>> from penstock._engine.deal import hands
         >>> deal = Deal(lanes=2, stride=2, ranks=2)
-        >>> [len(schedule(hands(9, (deal,)), deal, 0, size=2, last=last)) for last in ("drop", "pad", "wrap", "uneven")]
+        >>> [len(schedule(hands(9, (deal,)), deal, 0, size=2, last=last)) for last in ("drop", "pad", "level", "uneven")]
         [2, 3, 3, 2]
     """
     left = [max(0, hand.num_rows - deal.consumed(number)) for number, hand in enumerate(hands)]
@@ -113,7 +117,8 @@ def schedule(hands: Sequence[Hand], deal: Deal, rank: int, *, size: int, last: L
     else:
         steps = -(-max(left) // size)
     first = next((hand.stretches(0, 1) for hand in hands if hand.num_rows), ())
-    return Schedule(hand=hands[rank], start=deal.consumed(rank), steps=steps, size=size, last=last, spare=first)
+    most = max(left) if last == "level" else None
+    return Schedule(hand=hands[rank], start=deal.consumed(rank), steps=steps, size=size, last=last, spare=first, most=most)
 
 
 def ragged_schedule(hand: Hand, start: int, edges: IntArray) -> Schedule:

@@ -94,7 +94,7 @@ def check_rows(plan: Plan, question: Question) -> None:
         whole = f"one global batch of {size * ranks} rows ({ranks} ranks of {size})" if ranks > 1 else f"one batch of {size}"
         msg = (
             f'{kept}, fewer than {whole}, and last="drop" would drop them all. Use a batch of at most {found // ranks} rows, '
-            'or last="pad", "wrap" or "uneven".'
+            'or last="pad", "wrap", "level" or "uneven".'
         )
         raise EmptyDatasetError(msg)
 

@@ -30,16 +30,28 @@ def altered(where: str) -> DataChangedError:
 
 
 def check_same(snapshot: Snapshot, file: int, filesystem: pafs.FileSystem, where: str) -> None:
-    """Refuse a file that is not the one the table was opened with, where that was looked at.
+    """Refuse a file that is not the one the table was opened with, where that was looked at, or that its log tells of.
+
+    Far away the size that a log tells is not compared: that would be one more request for each file.
 
     Raises:
         DataChangedError: If it is another.
     """
-    told = snapshot.files.stamp[file].as_py()
-    if told.startswith("@"):
-        info = filesystem.get_file_info(snapshot.files.path[file].as_py())
-        if info.type == pafs.FileType.File and stamp(info) != told:
-            raise altered(where)
+    told, size = snapshot.files.stamp[file].as_py(), int(snapshot.files.size[file])
+    seen = told.startswith("@")
+    if not seen and not (snapshot.version and size > 0 and isinstance(filesystem, pafs.LocalFileSystem)):
+        return
+    info = filesystem.get_file_info(snapshot.files.path[file].as_py())
+    if info.type != pafs.FileType.File:
+        return
+    if seen and stamp(info) != told:
+        raise altered(where)
+    if not seen and info.size != size:
+        msg = (
+            f"{where}: it has {info.size} bytes, and the log of {snapshot.table} says {size}. A file as it was committed was "
+            "expected; this one was replaced or cut. Restore it."
+        )
+        raise DataChangedError(msg)
 
 
 def known_size(snapshot: Snapshot, file: int) -> int | None:

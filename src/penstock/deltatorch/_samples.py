@@ -196,7 +196,7 @@ class Samples:
         cells = batch[field.name]
         values = cells.tolist() if cells.ndim == 1 else list(cells)
         if np.ndarray in set(map(type, values)):  # which the engine may share with other batches
-            values = [np.array(value) if isinstance(value, np.ndarray) else value for value in values]
+            values = [_own(value) for value in values]
         if field.name in self.zoned:
             values = [value.replace(tzinfo=UTC) if isinstance(value, datetime) else value for value in values]
         if not self._whole(field.name, batch):
@@ -225,7 +225,21 @@ def _with_nulls(value: Any, valid: Any) -> Any:
         return value if valid else None
     if _all_there(valid):
         return value
-    return [_with_nulls(one, known) for one, known in zip(value.tolist(), valid.tolist(), strict=True)]
+    items = value if isinstance(value, list) else value.tolist()
+    return [_with_nulls(one, known) for one, known in zip(items, valid.tolist(), strict=True)]
+
+
+def _own(value: Any) -> Any:
+    """Return a value that nobody else has: arrays of numbers as they are, those of text and of lists as Python's lists."""
+    if not isinstance(value, np.ndarray):
+        return value
+    return _as_lists(value) if value.dtype.kind == "O" else np.array(value)
+
+
+def _as_lists(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    return [_as_lists(item) for item in value] if value.dtype.kind == "O" else value.tolist()
 
 
 def _tensor(cells: npt.NDArray[Any]) -> torch.Tensor:
@@ -248,7 +262,21 @@ def _collated(field: FieldSpec, values: list[Any]) -> Any:
         raise DataError(msg)
     if isinstance(values[0], np.ndarray) and len({value.shape for value in values}) > 1:
         return [torch.from_numpy(np.array(value)) for value in values]
-    return default_collate(values)
+    if isinstance(values[0], list) and len({str(_lengths(value)) for value in values}) > 1:
+        return values
+    try:
+        return default_collate(values)
+    except TypeError as error:
+        msg = (
+            f"Column {field.name!r} has {type(values[0]).__name__}, of which torch makes no batch. Numbers, text, arrays and "
+            "tensors were expected. Give its FieldSpec a transform that returns one of them, or give a collate_fn."
+        )
+        raise DataError(msg) from error
+
+
+def _lengths(value: Any) -> Any:
+    """Return how many items a list has, and the lists in it."""
+    return [_lengths(item) for item in value] if isinstance(value, list) else 1
 
 
 def _image(data: bytes) -> Any:

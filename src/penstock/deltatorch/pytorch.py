@@ -92,7 +92,7 @@ def create_pytorch_dataloader(
 def _loader(shown: IDBasedDeltaDataset, options: dict[str, Any]) -> DataLoader[Any]:
     """Return the loader of a dataset."""
     asked = shown._asked  # noqa: SLF001 - of this door
-    last: Last = "drop" if shown.drop_last else "wrap" if shown.num_ranks > 1 else "uneven"
+    last: Last = "drop" if shown.drop_last else "level" if shown.num_ranks > 1 else "uneven"
     made = asked.samples(collate=options.pop("collate_fn", None))
     batches = shown._share.batch(shown.batch_size, last=last).map(made)  # noqa: SLF001 - the same
     if options.get("multiprocessing_context") is None:

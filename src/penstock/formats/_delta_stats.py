@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,15 @@ MILLISECOND = 999
 
 LAST = "\U0010ffff"
 """The last of all letters."""
+
+CERTAIN = 10**15
+"""Decimals of fewer digits than this are the same after somebody has taken them for floating-point numbers."""
+
+EXACT = Context(prec=80)
+"""More digits than any decimal of Arrow has."""
+
+FURTHEST = 2**63 - 2**11
+"""From here on a decimal may have been cut to what 64 bits hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,7 +77,7 @@ class Statistics(Mapping[str, ColumnRange]):
         rows[told] = _integers(read_lines(lines, pa.schema({"numRecords": pa.int64()}), strict=False)["numRecords"])
         return cls(
             leaves=leaves,
-            rows=np.maximum(rows, -1),
+            rows=np.where(rows > 0, rows, -1),  # hardly a file has none, and its footer tells for sure
             told=told,
             texts=pa.compress(data, codec="zstd", asbytes=True),
             size=len(data),
@@ -184,6 +194,11 @@ def _bound(stated: pa.Array | pa.ChunkedArray | None, leaf: Leaf, *, up: bool, c
         values = values.cast(leaf.kind)
     except pa.ArrowException:
         return pa.nulls(count, leaf.kind)
+    return _moved(values, leaf, up=up)
+
+
+def _moved(values: pa.Array, leaf: Leaf, *, up: bool) -> pa.Array:
+    """Return bounds moved outwards, where writers are known to state them too narrow."""
     if pa.types.is_timestamp(leaf.kind) and up:
         whole = values.cast(pa.int64())
         far = pc.greater(whole, pa.scalar(2**63 - 1 - MILLISECOND))
@@ -192,6 +207,8 @@ def _bound(stated: pa.Array | pa.ChunkedArray | None, leaf: Leaf, *, up: bool, c
     if pa.types.is_string(leaf.kind) and up:
         cut = pc.greater_equal(pc.utf8_length(values), CUT)
         return pc.if_else(cut, pc.binary_join_element_wise(values, LAST, ""), values)
+    if pa.types.is_decimal(leaf.kind):
+        return pa.array([_decimal(value, leaf.kind, up=up) for value in values.to_pylist()], leaf.kind)
     if leaf.from_float:
         narrow = values.cast(pa.float32(), safe=False).cast(leaf.kind)
         return (
@@ -200,6 +217,17 @@ def _bound(stated: pa.Array | pa.ChunkedArray | None, leaf: Leaf, *, up: bool, c
             else pc.min_element_wise(values, narrow, skip_nulls=False)
         )
     return values
+
+
+def _decimal(stated: Decimal | None, kind: pa.DataType, *, up: bool) -> Decimal | None:
+    """Return a bound that holds even if the writer has rounded it to a double, or cut it to 64 bits; None where none does."""
+    if stated is None or (stated >= FURTHEST if up else stated <= -FURTHEST):
+        return None
+    whole = int(stated.scaleb(kind.scale, EXACT))
+    if abs(whole) < CERTAIN:
+        return stated
+    whole += (abs(whole) // 2**52 + 1) * (1 if up else -1)
+    return Decimal(whole).scaleb(-kind.scale, EXACT) if abs(whole) < 10**kind.precision else None
 
 
 def _times(texts: pa.Array, kind: pa.DataType) -> pa.Array:

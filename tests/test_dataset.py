@@ -370,7 +370,7 @@ def test_a_filter_on_a_made_column_is_refused(ds: ps.Dataset) -> None:
         (lambda ds: ds.batch(2.5), 'batch got 2.5. A positive number of rows, or "row_group" was expected. Give one.'),
         (
             lambda ds: ds.batch(2, last="keep"),
-            "batch got last='keep'. One of 'drop', 'pad', 'wrap', 'uneven' was expected. Choose one, or leave it out.",
+            "batch got last='keep'. One of 'drop', 'pad', 'wrap', 'level', 'uneven' was expected. Choose one, or leave it out.",
         ),
         (lambda ds: ds.shard(2, 2), "shard got rank 2 of 2. Ranks go from 0 to 1. Give the number of this reader."),
         (lambda ds: ds.shard(-1, 2), "shard got rank -1 of 2. Ranks go from 0 to 1. Give the number of this reader."),
@@ -490,12 +490,12 @@ def test_arguments_that_cannot_be_meant_are_refused(ds: ps.Dataset, ask: Any, ex
         (
             lambda ds: ds.limit(1).shuffle().batch(4),
             'memory:example has 1 row to hand out, fewer than one batch of 4, and last="drop" would drop them all. '
-            'Use a batch of at most 1 rows, or last="pad", "wrap" or "uneven".',
+            'Use a batch of at most 1 rows, or last="pad", "wrap", "level" or "uneven".',
         ),
         (
             lambda ds: ds.shard(0, 3).batch(4),
             'memory:example has 10 rows to hand out, fewer than one global batch of 12 rows (3 ranks of 4), and last="drop" '
-            'would drop them all. Use a batch of at most 3 rows, or last="pad", "wrap" or "uneven".',
+            'would drop them all. Use a batch of at most 3 rows, or last="pad", "wrap", "level" or "uneven".',
         ),
         (
             lambda ds: ds.limit(2).shard(0, 3).batch(1, last="pad"),

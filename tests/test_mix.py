@@ -846,7 +846,7 @@ def test_a_source_without_rows_is_refused() -> None:
         (
             ps.mix([(example().limit(3).batch(4, last="drop"), 1)]),
             'memory:example has 3 rows to hand out, fewer than one batch of 4, and last="drop" would drop them all. Use a '
-            'batch of at most 3 rows, or last="pad", "wrap" or "uneven".',
+            'batch of at most 3 rows, or last="pad", "wrap", "level" or "uneven".',
         ),
         (
             ps.mix(few).shard(0, 5),

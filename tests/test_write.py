@@ -1174,3 +1174,49 @@ def test_what_names_no_column_cannot_name_directories(tmp_path: Path, names: Any
     assert str(caught.value) == (
         f"write got partition_by={names!r}. The name of a field, or a list of names, was expected. Give it, or leave it out."
     )
+
+
+@pytest.mark.parametrize("mode", ["error", "append"])
+def test_copies_keep_nulls_and_cells_as_they_are_stored(tmp_path: Path, mode: Any) -> None:
+    """Nothing is decoded that is stored again in the same way: no null becomes NaN, no JPEG loses by it, none is refused."""
+    random = np.random.default_rng(0)
+    fields = [
+        ps.Field("id", np.int64),
+        ps.Field("n", np.int64, nullable=True),
+        ps.Field("f", np.float32, nullable=True),
+        ps.Field("v", np.float32, (2,), nullable=True),
+        ps.Field("image", np.uint8, (16, 16, 3), ps.codecs.Jpeg(80), nullable=True),
+    ]
+
+    def row(number: int) -> dict[str, Any]:
+        if number % 3 == 0:
+            return {"id": number}
+        image = random.integers(0, 256, (16, 16, 3), np.uint8)
+        return {"id": number, "n": number, "f": np.float32("nan"), "v": np.ones(2, np.float32), "image": image}
+
+    schema = ps.Schema("Rows", fields)
+    ps.write(tmp_path / "a", schema, map(row, range(50)), row_group_rows=7)
+    if mode == "append":
+        ps.write(tmp_path / "b", schema, [])
+    stored = ps.open(tmp_path / "a").to_arrow()
+    asked = ps.open(tmp_path / "a").where(ps.col("id") >= 4).batch(8, last="drop")
+
+    written = ps.write(tmp_path / "b", data=asked, mode=mode)
+    found = ps.open(tmp_path / "b").to_arrow()
+
+    assert written.num_rows == 40
+    assert found["id"].to_pylist() == list(range(4, 44))
+    for name in ("n", "v", "image"):
+        assert found[name].to_pylist() == stored[name].slice(4, 40).to_pylist()
+    assert found["f"].null_count == stored["f"].slice(4, 40).null_count > 0
+
+
+def test_copies_to_another_codec_are_encoded_anew(tmp_path: Path) -> None:
+    """What is stored otherwise than it was is not copied as it is."""
+    image = ps.Field("image", np.uint8, (8, 8), ps.codecs.Png())
+    pixels = np.arange(64, dtype=np.uint8).reshape(8, 8)
+    ps.write(tmp_path / "a", ps.Schema("Rows", [image]), [{"image": pixels}])
+    ps.write(tmp_path / "b", ps.Schema("Rows", [image.with_codec(ps.codecs.Npy())]), ps.open(tmp_path / "a"))
+
+    assert (ps.open(tmp_path / "b")[0]["image"] == pixels).all()
+    assert ps.open(tmp_path / "b").to_arrow()["image"][0].as_py()[1:6] == b"NUMPY"

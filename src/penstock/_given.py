@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from penstock import codecs
+from penstock._engine.access import stored_tables
 from penstock._engine.columns import of_arrow
 from penstock._engine.encode import Columns
 from penstock._engine.loader import Batches, Loader
@@ -32,11 +33,13 @@ class Given:
         items: Its rows or batches.
         batched: Whether they are batches.
         columns: What they are stored in; None where that follows from the first of them.
+        stored: The same rows as tables of Arrow, cells as they are stored in such columns; None where there are no such.
     """
 
     items: Iterable[Mapping[str, Any]]
     batched: bool
     columns: Columns | None
+    stored: Iterable[pa.Table] | None = None
 
 
 def given(data: Any) -> Given | None:
@@ -61,7 +64,36 @@ def given(data: Any) -> Given | None:
     if question.epochs is None:
         msg = f"write got {data!r} to write, which repeats without end. One with an end was expected. Leave .repeat() out, or "
         raise ArgumentError(msg + "say how often.")
-    return Given(items=data, batched=batched, columns=None if snapshot is None else _stored(question, snapshot))
+    columns = None if snapshot is None else _stored(question, snapshot)
+    stored = _tables(data, columns) if isinstance(data, Dataset) else None
+    return Given(items=data, batched=batched, columns=columns, stored=stored)
+
+
+def _tables(ds: Dataset, columns: Columns | None) -> Iterable[pa.Table] | None:
+    """Return a dataset's rows as they are stored; None where they come in another order, or other rows, or in other types."""
+    question, table = ds._question, ds._table  # noqa: SLF001 - a dataset has no other parts
+    other_order = question.shuffled or question.world_size > 1 or question.lazy or question.epochs != 1
+    if columns is None or other_order or question.skip is not None or question.ending not in ("drop", "uneven"):
+        return None
+    if question.size is not None and not isinstance(question.size, int):
+        return None
+    snapshot, kinds = table.snapshot, {column.name: column.type for column in columns.arrow}
+    known = [snapshot.fields[name] for name in kinds if name in snapshot.fields]
+    if any(field.codec is not None and _known(field) is not field.codec for field in known):
+        return None
+    if any(kind != snapshot.schema.field(name).type for name, kind in kinds.items()):
+        return None
+    whole = replace(question, size=None, last=None)
+    rows = table.plan(whole).plan.num_rows
+    left = rows - (rows % question.size if question.size is not None and question.ending == "drop" else 0)
+    return _first(stored_tables(table, whole), left)
+
+
+def _first(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """Yield so many rows of tables that follow one another."""
+    for table in tables:
+        yield table.slice(0, rows)
+        rows -= min(rows, table.num_rows)
 
 
 def _stored(question: Question, snapshot: Snapshot) -> Columns | None:

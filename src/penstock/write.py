@@ -216,9 +216,16 @@ class Writer:
         self._tabular(found)
 
     def _handed_out(self, ours: Given) -> None:
-        """Write what a dataset hands out; its columns are known, unless a format is to suit them."""
+        """Write what a dataset hands out; its columns are known, unless a format is to suit them.
+
+        Cells that are to be stored as they are already are not decoded: nulls stay, and so does what a codec would lose.
+        """
         if self._writing is None and ours.columns is not None and self._begun.format is None:
             self._start(ours.columns)
+        if ours.stored is not None and self._columns is not None and self._columns.alike(ours.columns):
+            for part in ours.stored:
+                self._item(part)
+            return
         for item in ours.items:
             if ours.batched:
                 self._batch(item)

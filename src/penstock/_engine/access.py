@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import index
 from typing import Any, SupportsIndex
@@ -22,7 +22,7 @@ from penstock.blobs import MOST_BYTES
 from penstock.errors import ArgumentError, MissingExtraError, RowNotFoundError
 from penstock.model import IntArray
 
-__all__ = ["columns_of", "numbered", "to_arrow", "to_pandas", "wanted"]
+__all__ = ["columns_of", "numbered", "stored_tables", "to_arrow", "to_pandas", "wanted"]
 
 LEAST, MOST = -(2**63), 2**63 - 1
 """The numbers that an array of numbers of rows can hold."""
@@ -84,12 +84,18 @@ def to_arrow(table: Table, question: Question) -> pa.Table:
         clauses = "sequences" if question.sequence is not None else "maps or stacks"
         msg = f"to_arrow shows rows as they are stored, and this dataset has {clauses}. Iterate over it, or leave them out."
         raise ArgumentError(msg)
+    if not columns_of(table, question) and not question.row_ids:
+        return pa.table({"rows": pa.nulls(table.plan(question).plan.num_rows)}).select([])  # rows without columns are rows
+    return pa.concat_tables(stored_tables(table, question))
+
+
+def stored_tables(table: Table, question: Question) -> Iterator[pa.Table]:
+    """Yield the rows of all units in stored order as Arrow, as they are stored; at least one table, if without rows."""
     planned = table.plan(question)
     gather = Gather(planned.reader, planned.plan, wanted(table, question), Pool(1))
-    if not columns_of(table, question) and not question.row_ids:
-        return pa.table({"rows": pa.nulls(planned.plan.num_rows)}).select([])  # rows without columns are rows
-    parts = [gather.unit(int(unit)) for unit in np.flatnonzero(planned.plan.counts)]
-    return pa.concat_tables(parts) if parts else gather.nothing()
+    yield gather.nothing()
+    for unit in np.flatnonzero(planned.plan.counts):
+        yield gather.unit(int(unit))
 
 
 def to_pandas(table: Table, question: Question) -> Any:

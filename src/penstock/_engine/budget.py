@@ -139,8 +139,9 @@ class Budget:
             told = told_bytes(int(rows * self.row_bytes))
             msg = (
                 f"A window of {rows} rows takes {told} in memory, by what was read so far, and memory_limit is "
-                f"{told_bytes(self.limit)}. Allow more with .using(memory_limit=...), select fewer columns, or use a smaller "
-                f"window: .shuffle(penstock.WindowShuffle(rows={fitting}), ...)."
+                f"{told_bytes(self.limit)}. Allow more with .using(memory_limit=...), or select fewer columns. Where rows are "
+                f"shuffled, use a smaller window: .shuffle(penstock.WindowShuffle(rows={fitting}), ...); where they are not, "
+                "write the table anew with smaller row groups."
             )
             raise MemoryLimitError(msg)
 

@@ -301,9 +301,9 @@ def _exact(cell: Any, found: Any, units: list[np.dtype[Any]], expected: str) -> 
     for unit in units:
         here = found.astype(unit)
         if np.isnat(here) or here.astype(found.dtype) != found:
-            raise Misfit(
-                f"{told(cell)}, which is finer or further than that", expected, "Round it, or change the field's dtype."
-            )
+            what = "dtype" if unit == units[-1] else "codec"
+            remedy = f"Round it, or change the field's {what}."
+            raise Misfit(f"{told(cell)}, which is finer or further than {unit} holds", expected, remedy)
     return here
 
 

@@ -216,6 +216,16 @@ class Columns:
         """What the table is in Arrow, with the schema that is stored with it."""
         return pa.schema([column.arrow for column in self.columns], metadata=dict(self.metadata) or None)
 
+    def alike(self, others: Columns | None) -> bool:
+        """Return whether cells that are stored in others are stored so here."""
+        if others is None:
+            return False
+        mine, theirs = (
+            {one.field.name: (one.field.codec, one.arrow.type, one.arrow.nullable) for one in some.columns}
+            for some in (self, others)
+        )
+        return mine == theirs
+
     @cached_property
     def _checks(self) -> list[tuple[str, Check, bool]]:
         return [(column.field.name, column.check, column.field.nullable) for column in self.columns]
@@ -331,5 +341,6 @@ def _tell(column: Column, cells: Values, first: int, error: Exception) -> NoRetu
                 row, error = number, found
                 break
     where = f"Row {first + row}" if row is not None else f"One of rows {first} to {first + len(cells) - 1}"
-    msg = f"{where}, field {name!r}: {column.codec!r} cannot encode it: {error}. Nothing was written. Check the cell, "
+    problem = str(error).rstrip(".")
+    msg = f"{where}, field {name!r}: {column.codec!r} cannot encode it: {problem}. Nothing was written. Check the cell, "
     raise DataError(msg + "or use another codec.") from error

@@ -127,11 +127,17 @@ def _check(state: Mapping[str, Any], plan: Plan, seed: int) -> None:
     _check_same(state, ours, "this dataset")
 
 
+def _opened(version: str) -> str:
+    """Return the call that opens a version, or the changes from one to another."""
+    first, between, last = version.partition("..")
+    return f"penstock.changes(url, {first}, {last})" if between else f"penstock.open(url, version={version!r})"
+
+
 def _check_same(state: Mapping[str, Any], ours: Mapping[str, Any], whose: str) -> None:
     """Refuse what was saved of another table or question than ours."""
     for key in ("table", "version", "seed"):
         if state[key] != ours[key]:
-            how = f" (penstock.open(url, version={state[key]!r}))" if key == "version" and state[key] else ""
+            how = f" ({_opened(str(state[key]))})" if key == "version" and state[key] else ""
             msg = (
                 f"The state was saved with {key} {state[key]!r}, but {whose} has {key} {ours[key]!r}. "
                 f"Resume over the same {key}{how}, or start without the state."

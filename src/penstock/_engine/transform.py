@@ -146,7 +146,8 @@ def _called(step: Map, data: Mapping[str, Any], place: int, key: tuple[int, int,
         msg = f"map {step.name} raised StopIteration, which would end the dataset in silence. Catch it, or raise another error."
         raise MapError(msg) from error
     except BaseException as error:  # one that ends processes too, which nobody else would know the map of
-        hint = FINDING if isinstance(error, Exception) and not isinstance(error, MemoryError) else ""
+        finding: str = getattr(step.function, "finding", FINDING)
+        hint = finding if isinstance(error, Exception) and not isinstance(error, MemoryError) else ""
         error.add_note(f"{NOTE}{step.name}, on what begins at place {place} of epoch {key[1]}.{hint}")
         raise
     if not isinstance(made, Mapping):

@@ -117,9 +117,10 @@ def _checked(given: Mapping[str, Any], batch_size: Any, num_workers: Any) -> dic
             known = ", ".join(sorted((*OF_WORKERS, *ANYWAY)))
             raise ArgumentError(f"create_pytorch_dataloader got {name}={value!r}. Known are {known}. Leave it out.")
         if name in OF_WORKERS and value != NOTHING[name] and not processes:
+            more = "" if num_workers else " and num_workers=4"
             msg = (
                 f"{name}={value!r} was given, and num_workers={num_workers} is served by threads, for which it means nothing. "
-                f"Worker processes were expected. Give multiprocessing_context='spawn' too, or leave {name} out."
+                f"Worker processes were expected. Give multiprocessing_context='spawn' too{more}, or leave {name} out."
             )
             raise ArgumentError(msg)
         if name == "pin_memory_device" and value:

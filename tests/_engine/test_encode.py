@@ -121,9 +121,17 @@ def refused(field: Field, cell: Any) -> str:
             "with a time zone; expected one without. Give the field a zone: codec=Scalar('timestamp[us, tz=UTC]'); or make "
             "it naive: cell.astimezone(datetime.UTC).replace(tzinfo=None).",
         ),
-        (Field("x", "datetime64[s]"), np.datetime64("2020-01-01T00:00:00.5"), "which is finer or further than datetime64[s] holds;"),
+        (
+            Field("x", "datetime64[s]"),
+            np.datetime64("2020-01-01T00:00:00.5"),
+            "which is finer or further than datetime64[s] holds;",
+        ),
         (Field("x", "datetime64[ns]"), dt.datetime(9999, 1, 1), "which is finer or further than datetime64[ns] holds;"),  # noqa: DTZ001
-        (Field("x", "datetime64[us]", (), Scalar("timestamp[s]")), np.datetime64(1, "us"), "finer or further than datetime64[s] holds; expected a datetime"),
+        (
+            Field("x", "datetime64[us]", (), Scalar("timestamp[s]")),
+            np.datetime64(1, "us"),
+            "finer or further than datetime64[s] holds; expected a datetime",
+        ),
         (Field("x", dt.timedelta), 5, "expected a timedelta or numpy.timedelta64 that timedelta64[us] holds."),
         (
             Field("x", np.int32),

@@ -431,3 +431,34 @@ def test_what_torch_cannot_collate_is_told_by_its_column(tmp_path: Path) -> None
 
     with pytest.raises(DataError, match=r"Column 'd' has Decimal, of which torch makes no batch\. .*a transform"):
         list(create_pytorch_dataloader(str(tmp_path / "t"), "id", [FieldSpec("d")]))
+
+
+@pytest.mark.parametrize(
+    ("cell", "options", "told"),
+    [
+        (b"12345", {"decode_numpy_and_apply_shape": (2, 2)}, "holds 5 bytes, of which no array of uint8 and shape .2, 2. can"),
+        (
+            b"12345",
+            {"decode_numpy_and_apply_shape": (5,), "dtype": np.float32},
+            "holds 5 bytes, .* float32 and shape .5,. can",
+        ),
+        (b"", {"decode_numpy_and_apply_shape": (5,)}, "holds 0 bytes"),
+        (7, {"decode_numpy_and_apply_shape": (5,)}, "holds 7, of which no array"),
+    ],
+)
+def test_bytes_that_are_no_such_array_are_told_by_their_column(tmp_path: Path, cell: Any, options: Any, told: str) -> None:
+    """With the shape and the type that were asked for."""
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"id": range(3), "x": [cell] * 3}))
+
+    with pytest.raises(DataError, match=rf"Column 'x' {told}.*Give its FieldSpec the shape and dtype that were stored"):
+        list(create_pytorch_dataloader(str(tmp_path / "t"), "id", [FieldSpec("x", **options)]))
+
+
+def test_arrays_of_another_byte_order_become_those_of_this_machine(tmp_path: Path) -> None:
+    """Torch has no other."""
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"id": range(2), "x": [np.array([1, 2], ">i4").tobytes()] * 2}))
+    field = FieldSpec("x", decode_numpy_and_apply_shape=(2,), dtype=">i4")
+
+    (batch,) = create_pytorch_dataloader(str(tmp_path / "t"), "id", [field])
+
+    assert batch["x"].tolist() == [[1, 2], [1, 2]]

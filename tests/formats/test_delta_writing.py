@@ -617,3 +617,18 @@ def test_types_that_are_told_are_read_back(kind: pa.DataType) -> None:
     from penstock.formats._delta_schema import _types
 
     assert _types(delta_type(kind, "x"), "none")[0] == kind
+
+
+def test_views_of_text_and_bytes_are_text_and_bytes(tmp_path: Path) -> None:
+    """What delta-rs hands out can be written again, and read by both; a table of them is shown as it is too."""
+    columns = {"s": pa.array(["a", "b" * 40, None], pa.string_view()), "b": pa.array([b"a", b"b", None], pa.binary_view())}
+    table = pa.table({"id": [1, 2, 3], **columns, "l": pa.array([["a"], None, []], pa.list_(pa.string_view()))})
+    for mode in ("error", "append", "overwrite"):
+        ps.write(tmp_path / "t", data=table, format="delta", mode=mode)
+
+        assert ps.open(tmp_path / "t").to_arrow().to_pylist()[-3:] == table.to_pylist()
+        assert pa.table(deltalake.DeltaTable(tmp_path / "t").scan()).num_rows == (6 if mode == "append" else 3)
+
+    ps.write(tmp_path / "plain", data=table)
+    ps.write(tmp_path / "copy", data=ps.open(tmp_path / "plain"))
+    assert ps.open(tmp_path / "copy").to_arrow().to_pylist() == table.to_pylist()

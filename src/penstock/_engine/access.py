@@ -90,12 +90,11 @@ def to_arrow(table: Table, question: Question) -> pa.Table:
 
 
 def stored_tables(table: Table, question: Question) -> Iterator[pa.Table]:
-    """Yield the rows of all units in stored order as Arrow, as they are stored; at least one table, if without rows."""
+    """Yield the rows of all units in stored order as Arrow, as they are stored; one table without rows where there are none."""
     planned = table.plan(question)
     gather = Gather(planned.reader, planned.plan, wanted(table, question), Pool(1))
-    yield gather.nothing()
-    for unit in np.flatnonzero(planned.plan.counts):
-        yield gather.unit(int(unit))
+    units = np.flatnonzero(planned.plan.counts).tolist()
+    yield from map(gather.unit, units) if units else [gather.nothing()]
 
 
 def to_pandas(table: Table, question: Question) -> Any:

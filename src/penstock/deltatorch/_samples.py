@@ -100,10 +100,24 @@ class FieldSpec:
     def value(self, cell: Any) -> Any:
         """Return what becomes of one value."""
         if cell is not None and self.decode_numpy_and_apply_shape is not None:
-            cell = np.frombuffer(cell, dtype=self.dtype).reshape(self.decode_numpy_and_apply_shape).copy()
+            cell = self._array(cell)
         if cell is not None and self.load_image_using_pil:
             cell = _image(cell)
         return cell if self.transform is None else self.transform(cell)
+
+    def _array(self, cell: Any) -> npt.NDArray[Any]:
+        """Return bytes as an array, which nobody else has."""
+        shape, dtype = self.decode_numpy_and_apply_shape, np.dtype(self.dtype)
+        try:
+            found = np.frombuffer(cell, dtype=dtype).reshape(shape)
+        except (TypeError, ValueError) as error:
+            held = f"{len(cell)} bytes" if isinstance(cell, bytes | bytearray | memoryview) else repr(cell)
+            msg = (
+                f"Column {self.name!r} holds {held}, of which no array of {dtype} and shape {shape} can be made: {error}. "
+                "Bytes of that many values were expected. Give its FieldSpec the shape and dtype that were stored."
+            )
+            raise DataError(msg) from error
+        return found.astype(dtype.newbyteorder("="))
 
 
 def sample(row: Mapping[str, Any], fields: Sequence[FieldSpec]) -> dict[str, Any]:

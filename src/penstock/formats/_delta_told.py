@@ -45,6 +45,8 @@ NAMES = {
     "is_float64": "double",
     "is_boolean": "boolean",
     "is_string": "string",
+    "is_string_view": "string",
+    "is_binary_view": "binary",
     "is_large_string": "string",
     "is_binary": "binary",
     "is_large_binary": "binary",

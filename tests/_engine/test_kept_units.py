@@ -137,6 +137,17 @@ def test_a_table_that_takes_too_much_does_not_stay(tmp_path: Path) -> None:
     assert sizes == [12, 48]
 
 
+def test_many_small_units_count_with_what_they_take_beside_their_values(tmp_path: Path) -> None:
+    """A row of two numbers takes sixteen bytes, and as a unit of its own some thousands."""
+    table = pa.table({"x": np.arange(400), "y": np.arange(400)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1)
+    for limit, stays in ((4 << 20, False), (16 << 20, True)):
+        ds = ps.open(tmp_path).batch(10).using(memory_limit=limit)
+        list(ps.loader(ds))
+
+        assert (ds._table._stay.nbytes > 0) is stays
+
+
 def test_what_would_not_stay_for_long_is_not_kept_at_all(tmp_path: Path) -> None:
     """Whether the whole table has room is judged by the first unit, and not found out when the room is full."""
     pq.write_table(pa.table({"x": np.random.default_rng(0).random(600_000)}), tmp_path / "a.parquet", row_group_size=50_000)

@@ -34,6 +34,9 @@ from penstock.schema import CellCodec, CellProblem
 
 __all__ = ["UNCOUNTED", "Part", "Reader", "Unit"]
 
+OBJECTS = 1536
+"""Bytes that a column of a unit takes beside its values, which counts where units are many and small."""
+
 UNCOUNTED = -1
 """The count of a unit whose rows nobody has counted, since they are not what is handed out."""
 
@@ -96,7 +99,8 @@ class Part:
     def nbytes(self) -> int:
         """What they take in memory, cells that are still in their file included; a part keeps all that was read with it."""
         cells = (one.loaded_bytes if isinstance(one, StoredBlobs) else one.nbytes for one in self.cells.values())
-        return int(self.table.get_total_buffer_size()) + sum(cells)
+        objects = OBJECTS * (self.table.num_columns + len(self.cells))
+        return int(self.table.get_total_buffer_size()) + sum(cells) + objects
 
     def owned(self, rooms: Rooms) -> Part:
         """Return them in other memory: what they were read to is used for the next ones, or lent to their window.

@@ -1077,3 +1077,12 @@ def test_means_that_are_not_given_stay_as_they_were(ds: ps.Dataset) -> None:
     assert (said.threads, said.checksums, said.memory_limit) == (3, True, 1 << 28)
     assert (said.workers, said.processes, said.timeout) == ("processes", 2, 5.0)
     assert (back.workers, back.processes, back.threads, back.checksums) == ("threads", None, 3, False)
+
+
+def test_a_column_that_comes_with_another_is_told_with_it() -> None:
+    """`ds.schema` lists it, and only the other can be selected."""
+    ds = MemoryFormat.of({"n": [1, None]}).open().nulls(ps.Mask(), "n")
+
+    with pytest.raises(ps.errors.ColumnNotFoundError, match=r"Select 'n': 'n_valid' comes with it, where \.nulls\(\)"):
+        ds.select(*ds.schema.names)
+    assert list(ds.select("n").batch(2))[0].keys() == {"n", "n_valid"}

@@ -99,7 +99,7 @@ class Part:
     def nbytes(self) -> int:
         """What they take in memory, cells that are still in their file included; a part keeps all that was read with it."""
         cells = (one.loaded_bytes if isinstance(one, StoredBlobs) else one.nbytes for one in self.cells.values())
-        objects = OBJECTS * (self.table.num_columns + len(self.cells))
+        objects = OBJECTS * (len(self.table.column_names) + len(self.cells))
         return int(self.table.get_total_buffer_size()) + sum(cells) + objects
 
     def owned(self, rooms: Rooms) -> Part:

@@ -393,8 +393,10 @@ def test_a_unit_of_two_windows_is_read_once_whichever_thread_is_first(table: Pat
     batches: Any = iter(ps.open(table).batch(10))
     pool = Backwards()
     gather = Gather(batches.planned.reader, batches.planned.plan, Wanted(columns=(Column(name="id"),)), pool)
-    first = gather.request(lambda: Window(reads=(Read(unit=0, rows=slice(0, 25)), Read(unit=1, rows=slice(0, 10)))), None)
-    second = gather.request(lambda: Window(reads=(Read(unit=1, rows=slice(10, 25)),)), first)
+    both = Window(reads=(Read(unit=0, rows=slice(0, 25)), Read(unit=1, rows=slice(0, 10))))
+    rest = Window(reads=(Read(unit=1, rows=slice(10, 25)),))
+    first = gather.request(gather.draw(lambda: both), None)
+    second = gather.request(gather.draw(lambda: rest), first)
     pool.run()
 
     assert first.held.result().fixed["id"].tolist() == list(range(35))

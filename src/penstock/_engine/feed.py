@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Protocol
 
 from penstock._engine.execute import Pool, succeeded
@@ -114,6 +115,7 @@ class Lane:
         self._coming = next(self._pieces, None)
         self._queue: deque[tuple[Piece, Pending]] = deque()
         self._newest: Pending | None = None
+        self._drawn: Future[Window] | None = None
         self._held: Held | None = None
         self._at = self._stop = self._place = 0
         self._copying, self._large, self._looks = False, False, 0
@@ -243,12 +245,18 @@ class Lane:
         piece = self._coming
         if piece is None:
             return False
+        window = self._drawn or self._draw(piece)
         self._coming = next(self._pieces, None)
-        epoch, lane, window = self._epoch, piece.lane, piece.window
-        self._newest = self._gather.request(lambda: epoch.window(lane, window), self._newest)
+        self._newest = self._gather.request(window, self._newest)
+        # While this one is read; later, all threads might wait for it.
+        self._drawn = None if self._coming is None else self._draw(self._coming)
         self._gather.budget.expect(piece.stop, self._newest.held)
         self._queue.append((piece, self._newest))
         return True
+
+    def _draw(self, piece: Piece) -> Future[Window]:
+        """Begin to find out what a piece's window is made of."""
+        return self._gather.draw(partial(self._epoch.window, piece.lane, piece.window))
 
 
 def windows_ahead(question: Question, pool: Pool) -> int:

@@ -203,12 +203,17 @@ class Gather:
         """Return columns in the order asked for: the table's, those that say where rows lie, stacks."""
         return in_order(found, self._columns, self.outputs, self._wanted.stacks)
 
-    def request(self, window: Callable[[], Window], before: Pending | None) -> Pending:
+    def draw(self, window: Callable[[], Window]) -> Future[Window]:
+        """Begin to find out what a window is made of; the permutation of its rows takes about as long as to apply it."""
+        return self._pool.submit(Urgency.READ, self.meter.timed(GATHER, window))
+
+    def request(self, window: Future[Window], before: Pending | None) -> Pending:
         """Begin to read a window; a unit that the window before left half used is not read again."""
-        pending = Pending()
+        pending, drawn = Pending(), [window]
 
         def begin() -> None:
-            filling = Filling(window(), self._wanted.stacks, self.slabs, writable=self._wanted.writable)
+            made = drawn.pop().result()  # which leads back to here
+            filling = Filling(made, self._wanted.stacks, self.slabs, writable=self._wanted.writable)
             tail = before.passed_on() if before is not None else None
             reads, late = self._begin_reads(filling, pending, tail)
             pending.begun.set_result(None)
@@ -230,11 +235,9 @@ class Gather:
 
             pending.expect(reads, lambda: self._promised(pending, finish))
 
-        def start(_: object = None) -> None:
-            self._promised(pending, begin)
-
         # Only when the window before has begun is it known what it leaves half used.
-        start() if before is None else before.begun.add_done_callback(start)
+        earlier = () if before is None else (before.begun,)
+        pending.expect((window, *earlier), lambda: self._promised(pending, begin))
         return pending
 
     def _begin_reads(

@@ -404,6 +404,30 @@ def test_a_unit_of_two_windows_is_read_once_whichever_thread_is_first(table: Pat
     assert gather.units_read == 2
 
 
+def test_an_epoch_that_follows_is_begun_while_the_last_rows_of_one_are_handed_out(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a dataset repeats, nobody waits for a window at the beginning of every epoch; and none is read too much."""
+    read: list[int] = []
+    twice, plain = threading.Event(), Gather._read
+
+    def noted(self: Gather, index: int) -> Any:
+        found = plain(self, index)
+        read.append(index)
+        if len(read) == 2 * len(batches.planned.plan.counts):
+            twice.set()
+        return found
+
+    monkeypatch.setattr(Gather, "_read", noted)
+    ds = ps.open(table).shuffle(seed=1).batch(10)
+    batches: Any = iter(ds.repeat(2))
+    first = ids(next(batches))
+
+    assert twice.wait(60)
+    assert [first, *map(ids, batches)] == [ids(batch) for loader in [ps.loader(ds)] for _ in range(2) for batch in loader]
+    assert read.count(0) == 4  # twice here, and twice by the loader that it was compared with
+
+
 def test_closing_from_another_thread_ends_a_wait(table: Path) -> None:
     """A consumer that waits for rows is not left waiting when somebody else closes the iteration."""
     entered, release = threading.Event(), threading.Event()

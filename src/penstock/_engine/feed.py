@@ -89,10 +89,13 @@ class Feed:
             return None
         return self._lanes[0].views(count) if self._hand_over is None else self._lanes[0].cuts(count, self._hand_over)
 
-    def prefetch(self) -> None:
-        """Have the windows read that come next; for those who wait for rows first, so that no thread is taken from them."""
-        for lane in self._lanes:
-            lane.prefetch()
+    def prefetch(self) -> bool:
+        """Have the windows read that come next, and return whether those are the last.
+
+        Who waits for rows asks for them first, so that no thread is taken from them.
+        """
+        last = [lane.prefetch() for lane in self._lanes]  # of all lanes, also after one that has more
+        return all(last)
 
     def coming(self) -> list[Future[Held]]:
         """Return the windows that are being read."""
@@ -228,10 +231,11 @@ class Lane:
         if self._held is None and not self._queue:
             self._request()
 
-    def prefetch(self) -> None:
-        """Begin to read the windows after the one that is held, as far as they fit in memory."""
+    def prefetch(self) -> bool:
+        """Begin to read the windows after the one that is held, as far as they fit in memory; return whether none is left."""
         while len(self._queue) < self._ahead and self._affordable() and self._request():
             pass
+        return self._coming is None
 
     def _affordable(self) -> bool:
         """Return whether one more window fits in memory beside those that are held or coming, by what rows took so far."""

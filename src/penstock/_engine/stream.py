@@ -26,6 +26,7 @@ from penstock._engine.left_out import LeftOut
 from penstock._engine.leg import Leg
 from penstock._engine.meter import MAP
 from penstock._engine.question import Question
+from penstock._engine.route import Route
 from penstock._engine.runs import Run, can_run
 from penstock._engine.sift import AT
 from penstock.errors import EmptyDatasetError
@@ -44,7 +45,7 @@ class Stream:
         self, gather: Gather, pool: Pool, question: Question, legs: Iterator[Leg], hand_over: HandOver | None = None
     ) -> None:
         """Store the question; nothing is read before the first `next`."""
-        self._gather, self._pool, self._question, self._legs = gather, pool, question, legs
+        self._gather, self._pool, self._question, self._route = gather, pool, question, Route(legs)
         self._hand_over, self._meter = hand_over, gather.meter
         self._queue: deque[Future[Any] | Made] = deque()
         self._made: deque[Chunk | BaseException] = deque()
@@ -80,6 +81,7 @@ class Stream:
         self._queue.clear()
         self._made.clear()
         self._feed = self._chunk = None
+        self._route = Route(iter(()))
         self.next = _nothing  # a method of its own would keep it alive
 
     def _chosen(self) -> Callable[[], dict[str, Any]]:
@@ -223,7 +225,7 @@ class Stream:
         if (some or run) and not here:
             self._queue.append(self._pool.submit(Urgency.FINISH, task))
         if begun and self._feed is not None:
-            self._feed.prefetch()  # after that, so that reading takes no thread from it
+            self._route.read_ahead(self._feed, self._feed_of)  # after that, so that reading takes no thread from it
         if (some or run) and here:
             self._queue.append(task())
         return begun
@@ -277,13 +279,12 @@ class Stream:
     def _on_a_leg(self) -> bool:
         """Go on to a leg that has steps left; False where there is none."""
         while self._leg is None or self._step >= len(self._leg.schedule):
-            self._leg = next(self._legs, None)
+            self._leg, self._feed = self._route.next(self._feed_of) or (None, None)
             if self._leg is None:
                 return False
             self._step = 0
-            self._feed = self._feed_of(self._leg)
-            self._full = (self._leg.hand.num_rows - self._leg.schedule.start) // self._size
-            self._full = min(self._full, len(self._leg.schedule))
+            whole = (self._leg.hand.num_rows - self._leg.schedule.start) // self._size
+            self._full = min(whole, len(self._leg.schedule))
         return True
 
     def _feed_of(self, leg: Leg) -> Feed:

@@ -26,7 +26,8 @@ from strategies import aligned, rows
 import penstock as ps
 from penstock._engine.decode import Column
 from penstock._engine.execute import Pool, Urgency
-from penstock._engine.gather import Gather, Wanted
+from penstock._engine.gather import Gather
+from penstock._engine.wanted import Wanted
 from penstock.errors import DataChangedError, DataError
 from penstock.model import Read, Window
 from penstock.protocols import Shuffle

@@ -12,12 +12,13 @@ import pyarrow as pa
 
 from penstock._engine.decode import Column
 from penstock._engine.execute import Pool
-from penstock._engine.gather import Gather, Wanted
+from penstock._engine.gather import Gather
 from penstock._engine.picks import ready
 from penstock._engine.question import Question
 from penstock._engine.stream import arranged
 from penstock._engine.table import Table
 from penstock._engine.transform import Batch, apply_map, by_row
+from penstock._engine.wanted import Wanted
 from penstock.blobs import MOST_BYTES
 from penstock.errors import ArgumentError, MissingExtraError, RowNotFoundError
 from penstock.model import IntArray

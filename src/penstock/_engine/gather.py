@@ -15,8 +15,8 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from penstock import dtypes, sequences
-from penstock._engine.budget import MEMORY_LIMIT, Budget
+from penstock import dtypes
+from penstock._engine.budget import Budget
 from penstock._engine.decode import TEXTS, CellError, Column, decode
 from penstock._engine.execute import Pool, Urgency
 from penstock._engine.held import Cells, Filling, Held, UnitRows, brought_in_order, cells_of, joined, one_after_another
@@ -25,43 +25,18 @@ from penstock._engine.meter import DECODE, GATHER, READ, Meter
 from penstock._engine.pending import Pending
 from penstock._engine.read import Part, Reader, Unit
 from penstock._engine.sift import AT, Trouble, code_of, decode_good
-from penstock._engine.transform import Batch, Stack
-from penstock.blobs import MOST_BYTES
+from penstock._engine.transform import Batch
+from penstock._engine.wanted import Wanted
 from penstock.errors import DataError
 from penstock.model import IntArray, Plan, Read, Window
 
-__all__ = ["PASSED", "ROW_IDS", "Gather", "Held", "Rows", "Wanted"]
+__all__ = ["PASSED", "ROW_IDS", "Gather", "Held", "Rows"]
 
 LIGHT = 8
 """A window's texts and lists are brought in order at once if so many of them fit in memory; else they are picked by batches."""
 
 MOST_IN_ORDER = 1 << 30
 """Bytes of texts that are brought in order at most: Arrow counts them in 32 bits."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What is read of each row.
-
-    Attributes:
-        columns: The table's columns, and how their nulls and lists are treated.
-        stacks: Columns stacked into one.
-        row_ids: Whether the columns that say where a row lies are added.
-        most_bytes: What one cell may take when it is decoded.
-        writable: Whether no array may be a view of memory that others share.
-        memory_limit: Bytes that all of it may take in memory.
-        sequence: What makes up a sequence, where rows are handed out in sequences.
-        skip: Whether bad rows are marked instead of raised.
-    """
-
-    columns: tuple[Column, ...]
-    stacks: tuple[Stack, ...] = ()
-    row_ids: bool = False
-    most_bytes: int = MOST_BYTES
-    writable: bool = False
-    memory_limit: int = MEMORY_LIMIT
-    sequence: sequences.Sequence | None = None
-    skip: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -212,8 +187,8 @@ class Gather:
         pending, drawn = Pending(), [window]
 
         def begin() -> None:
-            made = drawn.pop().result()  # which leads back to here
-            filling = Filling(made, self._wanted.stacks, self.slabs, writable=self._wanted.writable)
+            # Popped, for it leads back to here.
+            filling = Filling(drawn.pop().result(), self._wanted.stacks, self.slabs, writable=self._wanted.writable)
             tail = before.passed_on() if before is not None else None
             reads, late = self._begin_reads(filling, pending, tail)
             pending.begun.set_result(None)
@@ -236,8 +211,8 @@ class Gather:
             pending.expect(reads, lambda: self._promised(pending, finish))
 
         # Only when the window before has begun is it known what it leaves half used.
-        earlier = () if before is None else (before.begun,)
-        pending.expect((window, *earlier), lambda: self._promised(pending, begin))
+        first = (window,) if before is None else (window, before.begun)
+        pending.expect(first, lambda: self._promised(pending, begin))
         return pending
 
     def _begin_reads(

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from penstock._engine.decode import CellError, Column
 from penstock._engine.execute import Pool
-from penstock._engine.gather import Gather, Rows, Wanted
+from penstock._engine.gather import Gather, Rows
 from penstock._engine.held import Filling, Held, UnitRows, joined
 from penstock._engine.local_cells import together
 from penstock._engine.loose import ROW_IDS, decoded, in_order
@@ -26,6 +26,7 @@ from penstock._engine.meter import DECODE, GATHER, READ, Meter
 from penstock._engine.read import UNCOUNTED, Part, Reader, Unit
 from penstock._engine.timeline import Timeline
 from penstock._engine.transform import Batch
+from penstock._engine.wanted import Wanted
 from penstock.errors import DataChangedError
 from penstock.model import IntArray, Plan
 from penstock.policies import Offsets

@@ -15,7 +15,7 @@ from pyarrow import fs as pafs
 
 from penstock._engine.decode import CellError
 from penstock._engine.execute import Pool, default_threads
-from penstock._engine.gather import Gather, Rows, Wanted
+from penstock._engine.gather import Gather, Rows
 from penstock._engine.gather_sequences import SequenceGather
 from penstock._engine.held import Cells, UnitRows, joined, one_after_another
 from penstock._engine.keep import Keep
@@ -28,6 +28,7 @@ from penstock._engine.spans import AT_ONCE, LOCAL, REMOTE, side_by_side
 from penstock._engine.stored import StoredBlobs
 from penstock._engine.table import Table
 from penstock._engine.transform import Batch
+from penstock._engine.wanted import Wanted
 from penstock.blobs import Blobs
 from penstock.errors import DataError
 from penstock.model import IntArray, Plan, Window

@@ -283,8 +283,7 @@ class Stream:
             if self._leg is None:
                 return False
             self._step = 0
-            whole = (self._leg.hand.num_rows - self._leg.schedule.start) // self._size
-            self._full = min(whole, len(self._leg.schedule))
+            self._full = min(len(schedule := self._leg.schedule), (self._leg.hand.num_rows - schedule.start) // self._size)
         return True
 
     def _feed_of(self, leg: Leg) -> Feed:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from delta_logs import Lake, column, inline, metadata, protocol
 
 import penstock as ps
 from penstock.errors import ArgumentError, DataError
@@ -128,6 +129,74 @@ def test_deletion_vectors_add_nothing(tmp_path: Path) -> None:
     (log / f"{2:020d}.json").write_text(json.dumps({"commitInfo": {"operation": "NOTHING"}}))
 
     assert ids(ps.changes(path, 0)) == [10]
+
+
+@pytest.mark.parametrize("operation", ["RESTORE", "UPDATE", None])
+@pytest.mark.parametrize(("after", "back"), [([1], [0]), (None, [0, 1]), ([], [0, 1]), ([1, 3], [0]), ([0, 1], [])])
+@pytest.mark.parametrize("stats", ["rows", None])
+def test_rows_that_a_vector_hides_no_more_were_added(
+    tmp_path: Path, after: list[int] | None, back: list[int], operation: str | None, stats: str | None
+) -> None:
+    """Each is known by its number, whether or not the log says how many rows the file has; others of the file stay out."""
+    lake, rows = Lake(tmp_path / "t"), pa.table({"id": range(4)})
+    lake.commit(0, protocol("deletionVectors"), metadata([column("id", "long")]), lake.add("0.parquet", rows, stats=stats))
+    one, more = inline([0, 1]), {} if after is None else {"deletionVector": inline(after)}
+    hiding = lake.add("0.parquet", rows, stats=stats, deletionVector=one)
+    lake.commit(1, {"remove": {"path": "0.parquet", "dataChange": True}}, hiding)
+    told = [{"commitInfo": {"operation": operation}}] if operation else []
+    gone = {"remove": {"path": "0.parquet", "dataChange": True, "deletionVector": one}}
+    lake.commit(2, *told, gone, lake.add("0.parquet", rows, stats=stats, **more), lake.add("1.parquet", pa.table({"id": [9]})))
+    found = ps.changes(str(lake.path), 1)
+
+    assert sorted(ids(found)) == [*back, 9]
+    assert sorted(ids(found.where(ps.col("id") < 9))) == back
+    assert ids(ps.changes(str(lake.path), 0, 1)) == []
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_a_feed_of_mapped_columns_tells_updates(tmp_path: Path, mode: str) -> None:
+    """What became of a row is told by a column that is none of the table's, and has no id."""
+    lake = Lake(tmp_path / "t")
+    field = pa.field("c1", pa.int64(), metadata={"PARQUET:field_id": "1"})
+
+    def file(*cells: int, **more: list[str]) -> pa.Table:
+        kinds = [pa.field(name, pa.string()) for name in more]
+        return pa.table([pa.array(cells, pa.int64()), *more.values()], schema=pa.schema([field, *kinds]))
+
+    lake.commit(
+        0,
+        protocol(reader=2),
+        metadata([column("id", "long", number=1, called="c1")], delta__columnMapping__mode=mode),
+        lake.add("0.parquet", file(1, 2)),
+    )
+    fed = lake.add("_change_data/c.parquet", file(2, 20, _change_type=["update_preimage", "update_postimage"]))["add"]
+    lake.commit(
+        1,
+        {"remove": {"path": "0.parquet", "dataChange": True}},
+        lake.add("1.parquet", file(1, 20)),
+        {"cdc": {key: fed[key] for key in ("path", "partitionValues", "size")} | {"dataChange": False}},
+    )
+    found = ps.changes(str(lake.path), 0)
+
+    assert ids(found) == [20]
+    assert ids(found.where(ps.col("id") == 2)) == []
+    assert ids(found.where(ps.col("id") >= 2)) == [20]
+
+
+def test_an_overwrite_by_a_predicate_may_have_moved_rows(tmp_path: Path) -> None:
+    """Then it is refused; one of whole files, whose log says that all rows are new, is not."""
+    path = made(tmp_path / "t")
+    new = pa.table({"id": [5], "x": ["new"]})
+    deltalake.write_deltalake(path, new, mode="overwrite", predicate="id = 5")
+
+    with pytest.raises(DataError, match=r"Version 1 of .* has rewritten files"):
+        ps.changes(path, 0)
+
+    parts = str(tmp_path / "parts")
+    deltalake.write_deltalake(parts, pa.table({"id": [1, 2], "x": ["a", "b"]}), partition_by=["x"])
+    deltalake.write_deltalake(parts, pa.table({"id": [3], "x": ["a"]}), mode="overwrite", predicate="x = 'a'")
+
+    assert ids(ps.changes(parts, 0)) == [3]
 
 
 def test_versions_that_are_not_there_are_told(tmp_path: Path) -> None:

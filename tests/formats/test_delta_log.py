@@ -385,3 +385,14 @@ def test_the_same_file_by_other_names_is_the_same_file(tmp_path: Path) -> None:
     )
 
     assert ids(ps.open(lake.path)) == [2]
+
+
+def test_a_line_that_is_no_action_is_told(tmp_path: Path) -> None:
+    """Also one that Arrow ends the process over."""
+    lake = Lake(tmp_path / "t")
+    lake.commit(0, protocol(), metadata(SCHEMA), lake.add("0.parquet", pa.table({"id": [1]})))
+    commit = lake.log / f"{0:020d}.json"
+    commit.write_text("null\n" + commit.read_text())
+
+    with pytest.raises(DataError, match=r"0\.json: .*null"):
+        ps.open(lake.path)

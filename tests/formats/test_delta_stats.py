@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import pickle
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +24,8 @@ from pyarrow import fs as pafs
 
 import penstock as ps
 from penstock.filters import Column, Expr
-from penstock.formats._delta_stats import Statistics
+from penstock.formats._delta_schema import Leaf
+from penstock.formats._delta_stats import Statistics, _moved
 
 
 class Watched(pafs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
@@ -475,3 +477,85 @@ def test_a_file_that_was_replaced_is_refused(tmp_path: Path) -> None:
     for read in (lambda: ds[0], lambda: list(ds.batch(10)), lambda: list(ps.open(place))):
         with pytest.raises(ps.errors.DataChangedError, match=r"bytes, and the log of .* says \d+\. A file as it was committed"):
             read()
+
+
+def cut_by_spark(text: str) -> str:
+    """Return the upper bound of a text as older versions of Spark state it: cut by units of 16 bits, and U+FFFD after that."""
+    data = text.encode("utf-16-le")
+    units = [data[at : at + 2] for at in range(0, len(data), 2)]
+    if len(units) <= 32:
+        return text
+    more = 32
+    while more < len(units) and int.from_bytes(units[more], "little") >= 0xFFFD:
+        more += 1
+    whole = b"".join(units[:more]).decode("utf-16-le", "surrogatepass")
+    return "".join("?" if 0xD800 <= ord(letter) < 0xE000 else letter for letter in whole) + "\ufffd"
+
+
+LETTERS = st.sampled_from(["a", "?", "\ud7ff", "\ue000", "\ufffd", "\uffff", "\U00010000", "\U0001f600", "\U0010ffff"])
+
+
+@given(text=st.text(LETTERS, max_size=40) | st.builds("x".__mul__, st.integers(28, 34)), more=st.text(LETTERS, max_size=6))
+def test_no_text_is_above_its_bound_whoever_has_cut_it(text: str, more: str) -> None:
+    """By letters or by units of 16 bits, raised or not; the order of text is that of its bytes."""
+    whole = text + more
+    leaf = Leaf(path=("s",), kind=pa.string(), from_float=False)
+    stated = [whole, whole[:32], cut_by_spark(whole)] + ([whole[:32] + "\U0010ffff"] if whole[32:33] < "\U0010ffff" else [])
+    bounds = _moved(pa.array(stated), leaf, up=True).to_pylist()
+
+    assert all(bound is None or bound.encode() >= whole.encode() for bound in bounds)
+
+
+def test_short_texts_still_leave_files_out() -> None:
+    """Their bounds are what they say."""
+    leaf = Leaf(path=("s",), kind=pa.string(), from_float=False)
+
+    assert _moved(pa.array(["abc", "", None, "\U0001f600" * 15]), leaf, up=True).to_pylist() == [
+        "abc",
+        "",
+        None,
+        "\U0001f600" * 15,
+    ]
+
+
+@given(text=st.text(LETTERS, min_size=28, max_size=40), more=st.text(LETTERS, max_size=4))
+def test_what_is_written_is_found_by_others_too(text: str, more: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """An upper bound is stated only where no text is above it."""
+    place, whole = tmp_path_factory.mktemp("cut") / "t", text + more
+    ps.write(str(place), data={"s": ["a", whole]}, format="delta")
+    log = (place / "_delta_log" / f"{0:020d}.json").read_text(encoding="utf-8").splitlines()
+    (told,) = (json.loads(line)["add"]["stats"] for line in log if '"add"' in line)
+    stated = json.loads(told)["maxValues"].get("s")
+
+    assert stated is None or stated.encode() >= max("a", whole).encode()
+    assert ps.open(place).where(ps.col("s") == whole).num_rows == (2 if whole == "a" else 1)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_column_and_a_field_of_the_same_dotted_name_are_told_apart(tmp_path: Path, *, first: bool) -> None:
+    """What is stated of one says nothing of the other."""
+    lake = Lake(tmp_path / "t")
+    fields = [column("a.b", "long"), column("a", struct_of(column("b", "long")))]
+    stated = {"a.b": 1, "a": {"b": 2}}
+    stats = {"numRecords": 1, "minValues": stated, "maxValues": stated, "nullCount": {"a.b": 0, "a": {"b": 0}}}
+    lake.commit(
+        0,
+        protocol(),
+        metadata(fields if first else fields[::-1]),
+        lake.add("0.parquet", pa.Table.from_pylist([stated]), stats=stats),
+    )
+    ds, name, inside = ps.open(lake.path), ps.col("a.b"), ps.col("a")["b"]
+
+    assert [ds.where(asked).num_rows for asked in (name == 1, name == 2, inside == 1, inside == 2)] == [1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "1", '"x"', " null", "\tnull "])
+def test_statistics_that_are_no_object_say_nothing(tmp_path: Path, text: str) -> None:
+    """Arrow ends the process over some of them; it is not shown any."""
+    lake = Lake(tmp_path / "t")
+    adds = [lake.add(f"{at}.parquet", pa.table({"id": [at]})) for at in range(2)]
+    adds[0]["add"]["stats"] = text
+    lake.commit(0, protocol(), metadata([column("id", "long")]), *adds)
+
+    assert sorted(int(row["id"]) for row in ps.open(lake.path)) == [0, 1]
+    assert ps.open(lake.path).where(ps.col("id") == 0).num_rows == 1

@@ -294,7 +294,9 @@ class Reader:
         handle = self._handle(unit)
         if handle.ids is None:
             handle.ids = columns_by_id(handle.file.schema_arrow, self.where(unit))
-        return {name: handle.ids.get(ids[name] or 0, "\0") for name in columns}
+        # What is no column of the table has no id, such as what a change data feed tells of a row.
+        found = {name: number for name, number in ids.items() if number is not None}
+        return {name: handle.ids.get(found[name], "\0") if name in found else names.get(name, name) for name in columns}
 
     def _cells(self, unit: Unit, columns: Sequence[str]) -> dict[str, Blobs | StoredBlobs]:
         """Return the cells of those columns that can be read as they lie."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ArgumentError, DataError
+from penstock.formats._delta_deletes import DeletionVector, deletes
 from penstock.formats._delta_log import Log
 from penstock.formats._delta_sources import Lines, read_texts
-from penstock.model import Place
+from penstock.model import IntArray, Place
 
 __all__ = ["ADDED", "CHANGE", "Added", "added"]
 
@@ -23,6 +25,8 @@ ADDED = ("insert", "update_postimage")
 """What it says of rows that were added."""
 
 REPLACES = ("overwrite", "create or replace table as select", "replace table as select")
+WRITTEN, COPIED = ("num_added_rows", "numOutputRows"), ("num_copied_rows", "numCopiedRows")
+"""What writers call the rows that a commit wrote anew, and those that it only moved to other files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,10 +36,12 @@ class Added:
     Attributes:
         files: Actions on the files, with the columns of the log's sources, in the order of the commits.
         fed: Whether some are of a change data feed, and tell of each row what became of it.
+        only: Of files of which not all rows were added, those that were.
     """
 
     files: pa.Table
     fed: bool
+    only: Mapping[int, IntArray]
 
 
 def added(place: Place, log: Log, versions: range, partitions: Sequence[str]) -> Added:
@@ -54,14 +60,19 @@ def added(place: Place, log: Log, versions: range, partitions: Sequence[str]) ->
         raise ArgumentError(msg)
     paths = [log.commits[version] for version in versions]
     kept: list[dict[str, Any]] = []
+    only: dict[int, IntArray] = {}
     fed = False
     for version, path, text in zip(versions, paths, read_texts(place.filesystem, paths), strict=True):
         commit = _Commit.of(text, path)
         fed = fed or bool(commit.feed)
         kept += commit.feed or commit.new_files(place.url, version)
+        for action, rows in [] if commit.feed else commit.brought_back(place, version):
+            only[len(kept)] = rows
+            kept.append({key: value for key, value in action.items() if key != "deletionVector"})
     lines = "\n".join(json.dumps({"add": action}) for action in kept).encode()
     source = Lines(("what was added",), (lines,))
-    return Added(files=source.actions(place, partitions).drop_columns(["key", "alive"]).combine_chunks(), fed=fed)
+    files = source.actions(place, partitions).drop_columns(["key", "alive"]).combine_chunks()
+    return Added(files=files, fed=fed, only=only)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,18 +96,16 @@ class _Commit:
         return cls(feed=found["cdc"], adds=changing["add"], removes=changing["remove"], info=dict(*found["commitInfo"][:1]))
 
     def new_files(self, url: str, version: int) -> list[dict[str, Any]]:
-        """Return the files whose rows are all new.
-
-        A file that was there and is added again has lost rows to a deletion vector, and got none.
-        """
+        """Return the files whose rows are all new, which are none of those that were there and are added again."""
         before = {action["path"] for action in self.removes}
         fresh = [action for action in self.adds if action["path"] not in before]
         again = {action["path"] for action in self.adds}
         operation = str(self.info.get("operation", "")).lower()
         if not fresh or before <= again or operation == "delete":
             return [] if operation == "delete" else fresh
-        mode = str((self.info.get("operationParameters") or {}).get("mode", "")).strip('"').lower()
-        if mode in REPLACES or operation in REPLACES:
+        told = self.info.get("operationParameters") or {}
+        mode = str(told.get("mode", "")).strip('"').lower()
+        if (mode in REPLACES or operation in REPLACES) and (not _says(told.get("predicate")) or self._wrote_all(fresh)):
             return fresh
         enable = "Enable it for the future with delta.enableChangeDataFeed, give"
         msg = (
@@ -106,3 +115,35 @@ class _Commit:
             "table whole."
         )
         raise DataError(msg)
+
+    def _wrote_all(self, files: Sequence[dict[str, Any]]) -> bool:
+        """Return whether all rows of some files were written anew; else some were only moved, and lie among them."""
+        metrics = self.info.get("operationMetrics") or {}
+        written, copied = (next((metrics[name] for name in names if name in metrics), -1) for names in (WRITTEN, COPIED))
+        try:
+            rows = sum(int(json.loads(action["stats"])["numRecords"]) for action in files)
+            return int(written) == rows and int(copied) <= 0
+        except (KeyError, TypeError, ValueError, RecursionError):
+            return False
+
+    def brought_back(self, place: Place, version: int) -> list[tuple[dict[str, Any], IntArray]]:
+        """Return files of which rows are there again that a deletion vector has hidden before, and these rows."""
+        adds = {action["path"]: action for action in self.adds}
+        pairs = [(action, adds[action["path"]]) for action in self.removes if action["path"] in adds]
+        before = {
+            at: DeletionVector.of(old["deletionVector"]) for at, (old, _) in enumerate(pairs) if old.get("deletionVector")
+        }
+        after = {at: DeletionVector.of(pairs[at][1]["deletionVector"]) for at in before if pairs[at][1].get("deletionVector")}
+        same = {at for at, vector in after.items() if vector == before[at]}
+        hidden, hides = (
+            deletes({at: vector for at, vector in vectors.items() if at not in same}, place, version)
+            for vectors in (before, after)
+        )
+        nothing = np.zeros(0, dtype=np.int64)
+        found = [(pairs[at][1], np.setdiff1d(rows, hides.get(at, nothing), assume_unique=True)) for at, rows in hidden.items()]
+        return [(action, rows) for action, rows in found if len(rows)]
+
+
+def _says(predicate: Any) -> bool:
+    """Return whether an overwrite was told which rows it replaces; some writers have a list of none."""
+    return str(predicate if predicate is not None else "").strip() not in {"", "[]", '""'}

@@ -48,6 +48,17 @@ class DeletionVector:
     size: int
     cardinality: int
 
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> DeletionVector:
+        """Return a vector as an action describes it."""
+        return cls(
+            storage=told.get("storageType") or "",
+            path=told.get("pathOrInlineDv") or "",
+            offset=told.get("offset") or 0,
+            size=told.get("sizeInBytes") or 0,
+            cardinality=told.get("cardinality") or 0,
+        )
+
     def file(self, place: Place) -> str:
         """Return the file that it lies in.
 
@@ -294,14 +305,4 @@ def z85_decoded(text: str) -> bytes:
 
 def described(vectors: pa.StructArray, which: Sequence[int]) -> dict[int, DeletionVector]:
     """Return the deletion vectors that actions name, by the index of their files."""
-    found = {}
-    for file in which:
-        told = vectors[file].as_py()
-        found[file] = DeletionVector(
-            storage=told["storageType"] or "",
-            path=told["pathOrInlineDv"] or "",
-            offset=told["offset"] or 0,
-            size=told["sizeInBytes"] or 0,
-            cardinality=told["cardinality"] or 0,
-        )
-    return found
+    return {file: DeletionVector.of(vectors[file].as_py()) for file in which}

@@ -40,7 +40,8 @@ def read_lines(lines: Sequence[bytes], schema: pa.Schema, *, strict: bool) -> pa
     if not lines:
         return schema.empty_table()
     block = max(BLOCK, max(map(len, lines)) + 2)
-    if block < LARGEST:
+    # A line that is no object is not shown to Arrow: where the first one is `null`, it ends the process.
+    if block < LARGEST and all(line[:1] == b"{" or line.lstrip()[:1] == b"{" for line in lines):
         try:
             found = pj.read_json(
                 pa.BufferReader(b"\n".join(lines)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -115,7 +116,7 @@ class Columns:
         stored: The same, by the names and ids that files know them by.
         names: For a column or field by its dotted name, how files call it, where that differs.
         partitions: For each partition column, its name in the log.
-        leaves: The columns and fields that statistics may bound, by dotted name.
+        leaves: The columns and fields that statistics may bound, by dotted name, unless that may mean two of them.
     """
 
     schema: pa.Schema
@@ -186,12 +187,14 @@ class Metadata:
             what = f"no column {missing[0]!r}, by which it is partitioned" if missing else f"two columns called {twice[0]!r}"
             raise DataError(f"{url}: the table's schema has {what}. Columns: {listed(names)}. Repair the log.")
         inside = [field for field in fields if field.name not in self.partition_columns]
+        # A column `a.b` beside a field `b` of `a`: which of them is meant is not told by the name.
+        dotted = Counter(name for field in fields for name, _ in field.inside())
         return Columns(
             schema=pa.schema([field.logical for field in fields]),
             stored=pa.schema([field.stored for field in fields]),
             names={name: stored for field in inside for name, stored in field.names()} if mode != "none" else {},
             partitions={field.name: field.stored.name for field in fields if field.name in self.partition_columns},
-            leaves={name: leaf for field in inside for name, leaf in field.leaves()},
+            leaves={name: leaf for field in inside for name, leaf in field.leaves() if dotted[name] == 1},
         )
 
     def _mapping(self, protocol: Mapping[str, Any], url: str) -> str:

@@ -23,7 +23,16 @@ from penstock.model import ColumnRange, IntArray
 __all__ = ["Statistics"]
 
 CUT = 32
-"""The length at which writers cut text short. Some do not raise an upper bound that they cut."""
+"""The length at which writers cut text short: letters, or units of 16 bits. Some do not raise an upper bound that they cut."""
+
+LATE = "\ufffd\ufffe\uffff\U0010ffff"
+"""Letters that writers put after text that they have cut. To some, those that take two units come before them."""
+
+BROKEN = "?"
+"""What is left of a letter of two units of which one was cut off."""
+
+ONE_UNIT, FIRST_HALF, AFTER_HALVES = 0xFFFF, 0xD800, 0xE000
+"""The last letter that takes one unit; and between the others, what is half of a letter."""
 
 MILLISECOND = 999
 """Microseconds that a time may lie after its bound, which is cut to milliseconds."""
@@ -205,8 +214,7 @@ def _moved(values: pa.Array, leaf: Leaf, *, up: bool) -> pa.Array:
         whole = pc.add(pc.if_else(far, pa.scalar(None, pa.int64()), whole), MILLISECOND)
         return whole.cast(leaf.kind)
     if pa.types.is_string(leaf.kind) and up:
-        cut = pc.greater_equal(pc.utf8_length(values), CUT)
-        return pc.if_else(cut, pc.binary_join_element_wise(values, LAST, ""), values)
+        return pa.array([_text(value) for value in values.to_pylist()], leaf.kind)
     if pa.types.is_decimal(leaf.kind):
         return pa.array([_decimal(value, leaf.kind, up=up) for value in values.to_pylist()], leaf.kind)
     if leaf.from_float:
@@ -217,6 +225,24 @@ def _moved(values: pa.Array, leaf: Leaf, *, up: bool) -> pa.Array:
             else pc.min_element_wise(values, narrow, skip_nulls=False)
         )
     return values
+
+
+def _text(stated: str | None) -> str | None:
+    """Return a bound that no text is above that goes on where the writer has cut; None where there is none.
+
+    Example:
+        >>> _text("short"), _text("x" * 32)[-2:], _text("cut\ufffd")
+        ('short', 'xy', 'cuu')
+    """
+    if stated is None:
+        return None
+    begun = stated.rstrip(LATE)
+    if begun == stated and len(stated) + sum(ord(letter) > ONE_UNIT for letter in stated) < CUT:
+        return stated
+    begun = begun if begun == stated else begun.removesuffix(BROKEN)
+    begun = begun.rstrip(LAST)  # which nothing follows
+    follows = ord(begun[-1]) + 1 if begun else 0
+    return begun[:-1] + chr(AFTER_HALVES if follows == FIRST_HALF else follows) if begun else None
 
 
 def _decimal(stated: Decimal | None, kind: pa.DataType, *, up: bool) -> Decimal | None:

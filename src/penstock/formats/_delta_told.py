@@ -223,12 +223,13 @@ def _statistics(footer: pq.FileMetaData) -> dict[str, Any]:
         if full and all(part.has_min_max for part in full):
             bounds = _bounds([part.min for part in full], [part.max for part in full])
             if bounds is not None:
-                low[column.name], high[column.name] = bounds
+                low[column.name], upper = bounds
+                high |= {} if upper is None else {column.name: upper}
     return {"numRecords": footer.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
 
 
 def _bounds(lows: Sequence[Any], highs: Sequence[Any]) -> tuple[Any, Any] | None:
-    """Return the bounds of a column as JSON has them; None where it has none."""
+    """Return the bounds of a column as JSON has them; None where it has none, or no upper one."""
     kind = type(lows[0])
     if kind is bool or isinstance(lows[0], bytes | Decimal):
         return None
@@ -236,7 +237,9 @@ def _bounds(lows: Sequence[Any], highs: Sequence[Any]) -> tuple[Any, Any] | None
     if isinstance(low, int | float):
         return (low, high) if abs(low) != float("inf") and abs(high) != float("inf") else None
     if isinstance(low, str):
-        return low[:LONGEST], high if len(high) <= LONGEST else high[:LONGEST] + LAST
+        if len(high) <= LONGEST:
+            return low[:LONGEST], high
+        return low[:LONGEST], None if high[LONGEST] == LAST else high[:LONGEST] + LAST
     if isinstance(low, dt.datetime):
         return _moment(low), _moment(high)
     return (low.isoformat(), high.isoformat()) if isinstance(low, dt.date) else None

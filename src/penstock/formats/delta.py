@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from penstock.errors import ArgumentError, DataError
@@ -24,7 +25,7 @@ from penstock.formats._delta_stats import Statistics
 from penstock.formats._delta_told import suited, told_fields
 from penstock.formats._delta_values import partition_column
 from penstock.formats._delta_writing import DeltaChange, Mode, begin
-from penstock.model import Changed, DataFiles, Place, Snapshot
+from penstock.model import Changed, DataFiles, IntArray, Place, Snapshot
 from penstock.schema import Schema
 
 __all__ = ["FORMAT", "PRECEDENCE", "DeltaFormat"]
@@ -183,7 +184,7 @@ def _changed(place: Place, log: Log, versions: tuple[int, int | None], zone: tzi
         table=place.url,
         version=f"{first}..{segment.version}",
         schema=pa.schema([*columns.schema, *more]),
-        files=_data_files(place, found.files, columns, segment.version, zone),
+        files=_only(_data_files(place, found.files, columns, segment.version, zone), found.only, place.filesystem),
         names=columns.names,
         stored=pa.schema([*columns.stored, *more]),
         fields=told_fields(metadata.schema_text, columns.schema, place.url),
@@ -210,6 +211,17 @@ def _data_files(place: Place, table: pa.Table, columns: Columns, version: int, z
         ranges=statistics,
         deletes=deletes(described(found["vector"], deleted), place, version) if deleted else {},
     )
+
+
+def _only(files: DataFiles, only: Mapping[int, IntArray], filesystem: pafs.FileSystem) -> DataFiles:
+    """Return files with all rows of some of them deleted but those named."""
+    found = dict(files.deletes)
+    for file, rows in only.items():
+        count = int(files.rows[file])
+        if count < 0:
+            count = pq.read_metadata(files.path[file].as_py(), filesystem=filesystem).num_rows
+        found[file] = np.setdiff1d(np.arange(count), rows, assume_unique=True)
+    return replace(files, deletes=found)
 
 
 def _array(column: pa.ChunkedArray) -> pa.Array:

@@ -445,6 +445,41 @@ def test_nothing_is_made_of_anything_else(tmp_path: Path) -> None:
         table.append([1])  # type: ignore[arg-type] # that is what is tested
 
 
+def test_a_column_alone_is_no_table(tmp_path: Path) -> None:
+    """It has no name among others; what to give instead is said."""
+    with pytest.raises(ArgumentError, match=r"write got Series, .* a pandas Series as series\.to_frame\('name'\)"):
+        ps.write(tmp_path / "t", data=pd.Series([1, 2], name="a"))
+
+
+FURTHER = [
+    (dt.timedelta, dt.timedelta(days=200_000_000)),
+    (np.dtype("m8[us]"), dt.timedelta.max),
+    (np.dtype("m8[us]"), dt.timedelta.min),
+    (np.dtype("M8[D]"), np.datetime64(2**31, "D")),
+    (np.dtype("M8[D]"), np.datetime64(-(2**31) - 1, "D")),
+    (np.dtype("M8[s]"), np.datetime64(2**62, "s")),
+]
+
+
+@pytest.mark.parametrize(("kind", "cell"), FURTHER, ids=range(len(FURTHER)))
+@pytest.mark.parametrize("form", ["row", "list", "array"])
+def test_times_that_a_file_does_not_hold_are_refused(tmp_path: Path, kind: Any, cell: Any, form: str) -> None:
+    """NumPy and Arrow would make others of them without a word; the row and the field are told."""
+    data: Any = {"row": [{"v": cell}], "list": {"v": [cell]}, "array": {"v": np.array([cell])}}[form]
+
+    with pytest.raises(DataError, match=r"Row 0, field 'v': got .* is further than "):
+        ps.write(tmp_path / "t", Schema("S", [Field("v", kind)]), data)
+    assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("day", [2**31 - 1, -(2**31)])
+def test_the_furthest_days_come_back(tmp_path: Path, day: int) -> None:
+    """All that a file holds is written."""
+    ps.write(tmp_path / "t", data={"v": np.array([day], "M8[D]")})
+
+    assert ps.open(tmp_path / "t")[0]["v"] == np.datetime64(day, "D")
+
+
 def test_a_row_among_many_is_refused_as_append_refuses_it(tmp_path: Path) -> None:
     """A single number is no column, so that a list beside it is a cell, and is told to be none of its field."""
     schema = Schema("Row", [Field("id", np.int64), Field("x", np.float32, (2,))])

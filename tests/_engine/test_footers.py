@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import fs as pafs
 
+import penstock as ps
 from penstock._engine.column_sizes import column_bytes
 from penstock._engine.footers import RowGroups, read_footers, read_schema
 from penstock._engine.thrift import parse
@@ -640,3 +641,17 @@ def test_no_footer_does_harm(given: bytes | list[tuple[int, bytes, int]]) -> Non
         except DataError as error:
             assert str(error).startswith("part-0.parquet: the footer cannot be read: ")  # noqa: PT017 - either is right
     assert time.perf_counter() - start < 1
+
+
+def test_row_groups_have_all_rows_of_the_file(tmp_path: Path) -> None:
+    """A footer in which a bit was flipped may tell fewer row groups than there are; no row is lost without a word."""
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"id": range(12_345)}), path, row_group_size=5_000)
+    told, other = (b"\x16" + bytes([count & 127 | 128, count >> 7 & 127 | 128, count >> 14]) for count in (24_690, 24_692))
+    data = path.read_bytes()
+    footer = data[-8 - int.from_bytes(data[-8:-4], "little") :]
+    assert footer.count(told) == 1
+    path.write_bytes(data[: -len(footer)] + footer.replace(told, other))
+
+    with pytest.raises(DataError, match=r"t\.parquet: .* says that the file has 12346 rows, and its row groups have 12345"):
+        list(ps.open(path).batch(10))

@@ -454,6 +454,18 @@ def test_bytes_that_are_no_such_array_are_told_by_their_column(tmp_path: Path, c
         list(create_pytorch_dataloader(str(tmp_path / "t"), "id", [FieldSpec("x", **options)]))
 
 
+@pytest.mark.parametrize("cell", [b"no image", 7])
+def test_bytes_that_are_no_image_are_told_by_their_column(tmp_path: Path, cell: Any) -> None:
+    """Pillow alone would not say which."""
+    pytest.importorskip("PIL")
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"id": range(3), "x": [cell] * 3}))
+
+    with pytest.raises(
+        DataError, match=rf"Column 'x' holds {cell!r}, of which Pillow opens no image: .* Leave load_image_using"
+    ):
+        list(create_pytorch_dataloader(str(tmp_path / "t"), "id", [FieldSpec("x", load_image_using_pil=True)]))
+
+
 def test_arrays_of_another_byte_order_become_those_of_this_machine(tmp_path: Path) -> None:
     """Torch has no other."""
     deltalake.write_deltalake(tmp_path / "t", pa.table({"id": range(2), "x": [np.array([1, 2], ">i4").tobytes()] * 2}))

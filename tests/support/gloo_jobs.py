@@ -103,6 +103,19 @@ def unlike(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> An
     ps.torch.loader(asked({**arguments, **arguments["each"][rank]}))
 
 
+def misgiven(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> Any:
+    """Give one rank something that is wrong, and wait for all, as a job does that goes on after an error."""
+    ds: Any = asked(arguments)
+    kind = arguments["kind"] if rank == 1 else ""
+    try:
+        if kind == "rank":
+            ps.torch.loader(ds, rank=1)
+        else:
+            ps.torch.loader({"shard": ds.shard(0, 2), "table": arguments["table"]}.get(kind, ds))
+    finally:
+        distributed.barrier()
+
+
 def vanished(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> Any:
     """Plan over a table of which a file is gone."""
     ds = asked(arguments)
@@ -195,6 +208,6 @@ def mixture(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> A
 
 JOBS: dict[str, Callable[[int, int, Path, dict[str, Any]], Any]] = {
     job.__name__: job
-    for job in (epochs, counts, failing_count, unlike, vanished, appended, train, tensor_parallel, too_early, mixture)
+    for job in (epochs, counts, failing_count, unlike, misgiven, vanished, appended, train, tensor_parallel, too_early, mixture)
 }
 EARLY = {"too_early"}

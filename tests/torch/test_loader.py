@@ -285,6 +285,23 @@ def test_jagged_needs_a_list_of_columns_with_offsets(jagged: Any, complaint: str
     assert str(caught.value) == complaint
 
 
+def test_lists_inside_of_lists_are_no_jagged_tensor() -> None:
+    """What to do is said, and not what was done already."""
+    ds = one([[[1]], [[2], [3, 4]]]).select("x").ragged(ps.Offsets(), "x").batch(2)
+
+    with pytest.raises(ArgumentError, match=r"Column 'x' is to be a jagged tensor, .* Leave it out of jagged=, or make one"):
+        next(iter(ps.torch.loader(ds, jagged=["x"])))
+
+
+@pytest.mark.parametrize("step", [1.5, None, "a", True])
+def test_a_step_is_a_whole_number(step: Any) -> None:
+    """Anything else is refused by its value."""
+    loader = ps.torch.loader(one([1, 2, 3]).batch(1))
+
+    with pytest.raises(ArgumentError, match=r"state_at got .*\. A number of steps was expected"):
+        loader.state_at(step)
+
+
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [

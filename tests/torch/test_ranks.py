@@ -121,6 +121,22 @@ def test_ranks_that_ask_different_questions_are_all_told(
     assert found == [f"{complaint} All ranks must ask the same. Build the dataset alike on all of them."] * 3
 
 
+@pytest.mark.parametrize(
+    ("kind", "complaint"),
+    [
+        ("shard", "ArgumentError: The dataset is rank 0 of 2 by .shard(), and this process is rank 1 of 2."),
+        ("rank", "ArgumentError: loader got rank=1 and world_size=None."),
+        ("table", "ArgumentError: loader got str. A dataset was expected."),
+    ],
+)
+def test_what_one_rank_is_given_wrong_is_told_to_all(ranks: Ranks, table: Path, kind: str, complaint: str) -> None:
+    """The others do not wait for a rank that has no more to say."""
+    found = ranks.failed("misgiven", 2, table=str(table), size=4, kind=kind)
+
+    assert len(found) == 2
+    assert all(told.startswith(complaint) for told in found)
+
+
 def test_a_file_that_rank_0_cannot_read_is_an_error_everywhere(ranks: Ranks, table: Path) -> None:
     """What goes wrong while rank 0 plans is raised on all ranks."""
     found = ranks.failed("vanished", 3, table=str(table), window=30, size=4, file=str(table / "1.parquet"))

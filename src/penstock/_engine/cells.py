@@ -16,7 +16,7 @@ from penstock.codecs.scalar import Scalar
 from penstock.dtypes import numpy_type
 from penstock.schema import Field
 
-__all__ = ["Check", "Misfit", "check_of", "told", "told_type"]
+__all__ = ["Check", "Misfit", "castable", "check_of", "holds", "told", "told_type"]
 
 Check: TypeAlias = Callable[[Any], Any]
 """From a value that is not None to what is stored of it; None where it is a null of its own kind, like NaT."""
@@ -265,10 +265,28 @@ def _moment(field: Field, kind: pa.DataType | None) -> Check:
         elif isinstance(cell, dt.date) and not isinstance(cell, dt.datetime) and days:
             found = np.datetime64(cell)
         if isinstance(found, np.datetime64):
-            return _exact(cell, found, units, expected)
+            exact = _exact(cell, found, units, expected)
+            if exact is not None and not holds(kind, exact):
+                remedy = "Give a nearer one, or change the field's dtype."
+                raise Misfit(f"{told(cell)}, which is further than {kind} in a file holds", expected, remedy)
+            return exact
         raise Misfit(told(cell), expected, "Make it one.")
 
     return check
+
+
+def holds(kind: pa.DataType | None, moments: Any) -> bool:
+    """Return whether files hold moments of a type: they have fewer days than NumPy, and seconds as milliseconds.
+
+    Example:
+        >>> holds(pa.date32(), np.array([2**31 - 1], "M8[D]")), holds(pa.date32(), np.array([2**31], "M8[D]"))
+        (True, False)
+    """
+    if kind is None or not (pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.unit == "s")):
+        return True
+    unit, furthest = ("D", 2**31) if pa.types.is_date32(kind) else ("s", 2**63 // 1000)
+    ticks = np.asarray(moments).astype(f"M8[{unit}]").view(np.int64)
+    return not ticks.size or bool(-furthest <= ticks.min() and ticks.max() < furthest)
 
 
 def _duration(field: Field, kind: pa.DataType | None) -> Check:
@@ -281,6 +299,8 @@ def _duration(field: Field, kind: pa.DataType | None) -> Check:
         if clock and isinstance(cell, dt.time) and cell.tzinfo is None:
             found = np.timedelta64(dt.datetime.combine(dt.date.min, cell) - dt.datetime.min)  # noqa: DTZ901 - a time of any day
         elif isinstance(cell, dt.timedelta):
+            if abs(cell // dt.timedelta(microseconds=1)) >= 2**63:  # which NumPy would take for another
+                raise Misfit(f"{told(cell)}, which is further than {field.dtype} holds", expected, "Give a shorter one.")
             found = cell.to_timedelta64() if hasattr(cell, "to_timedelta64") else np.timedelta64(cell)
         if isinstance(found, np.timedelta64):
             return _exact(cell, found, units, expected)

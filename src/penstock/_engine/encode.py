@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock._engine.cells import Check, Misfit, castable, told
+from penstock._engine.cells import Check, Misfit, castable, holds, told
 from penstock._engine.fit import fitted
 from penstock._engine.packing import pieces
 from penstock._schema_json import KEY, dump
@@ -119,7 +119,7 @@ class Column:
         natural = self.is_blob or (isinstance(self.codec, Scalar) and self.arrow.type == Scalar().storage(self.field))
         if cells.ndim != 1 or not natural or not castable(given, wanted):
             return None
-        if given.kind in "mM" and (given != wanted or np.isnat(cells).any()):
+        if given.kind in "mM" and (given != wanted or np.isnat(cells).any() or not holds(self.arrow.type, cells)):
             return None
         return cells if given == wanted else cells.astype(wanted)
 

@@ -257,11 +257,14 @@ def _told(footer: bytes, columns: list[Leaf | None], types: list[pa.DataType]) -
     places = [leaf.place for leaf in columns if leaf]
     chunks = Only(places=dict.fromkeys(places, thrift.CHUNK))
     orders = {thrift.ORDERS: Only(places={place: {1: {}} for place in places})} if places else {}
-    found = parse(footer, {thrift.GROUPS: [{thrift.ROWS: int, thrift.COMPRESSED: int, thrift.CHUNKS: chunks}], **orders})
+    wanted: Wanted = [{thrift.ROWS: int, thrift.COMPRESSED: int, thrift.CHUNKS: chunks}]
+    found = parse(footer, {thrift.TOTAL: int, thrift.GROUPS: wanted, **orders})
     groups = found.get(thrift.GROUPS)
     if groups is None or not all(0 <= one.get(thrift.ROWS, -1) < MOST for one in groups):
         raise ThriftError("it does not say the rows of its row groups")
     rows, size = [one[thrift.ROWS] for one in groups], [one.get(thrift.COMPRESSED, 0) for one in groups]
+    if found.get(thrift.TOTAL, sum(rows)) != sum(rows):
+        raise ThriftError(f"it says that the file has {found[thrift.TOTAL]} rows, and its row groups have {sum(rows)}")
     if any(total <= 0 < count for total, count in zip(size, rows, strict=True)):  # old files say the sizes of chunks only
         sized = parse(footer, {thrift.GROUPS: [{thrift.CHUNKS: [_SIZE]}]})[thrift.GROUPS]
         size = [sum(map(stored_size, one.get(thrift.CHUNKS, []))) for one in sized]

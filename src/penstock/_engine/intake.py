@@ -40,6 +40,7 @@ def tabular(data: Any, columns: Columns | None) -> Tabular | None:
     """Return Arrow or pandas data as columns; None for anything else.
 
     Raises:
+        ArgumentError: If it is a single column.
         DataError: If Arrow cannot make anything of a data frame.
     """
     pandas = sys.modules.get("pandas")
@@ -50,7 +51,14 @@ def tabular(data: Any, columns: Columns | None) -> Tabular | None:
     if isinstance(data, pa.Table):
         return Tabular(schema=data.schema, batches=(_columns_of(batch) for batch in data.to_batches()))
     if not isinstance(data, pa.RecordBatchReader) and hasattr(data, "__arrow_c_stream__"):
-        data = pa.RecordBatchReader.from_stream(data)
+        try:
+            data = pa.RecordBatchReader.from_stream(data)
+        except pa.ArrowInvalid as error:
+            msg = (
+                f"write got {type(data).__name__}, which is a single column without a table around it. Columns with names were "
+                "expected. Give a mapping of names to columns; a pandas Series as series.to_frame('name')."
+            )
+            raise ArgumentError(msg) from error
     if isinstance(data, pa.RecordBatchReader):
         return Tabular(schema=data.schema, batches=(_columns_of(batch) for batch in data))
     return None

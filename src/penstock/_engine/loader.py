@@ -227,7 +227,7 @@ class Course:
         whole = itertools.islice(self.legs(), 1, 2)
         return len(self._first.schedule) + sum(len(leg.schedule) * (self.end - leg.position.epoch) for leg in whole)
 
-    def position_at(self, step: int) -> Position:
+    def position_at(self, step: Any) -> Position:
         """Return the position after `step` batches.
 
         Raises:
@@ -236,7 +236,9 @@ class Course:
         if self._question.lazy:
             msg = "state_at cannot tell how many rows a lazy filter passes. Use state_dict(), or leave lazy=True out."
             raise ArgumentError(msg)
-        left = step + sum(before < step for before in self.left_out)
+        if not isinstance(step, SupportsIndex) or isinstance(step, bool):
+            raise ArgumentError(f"state_at got {step!r}. A number of steps was expected. Give a whole one from 0 on.")
+        left = index(step) + sum(before < index(step) for before in self.left_out)
         if left == 0:
             return self._at_once()
         for leg in self.legs():

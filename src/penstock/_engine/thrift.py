@@ -27,7 +27,7 @@ _MOST = 127  # what one byte of a varint holds
 
 
 # Numbers of fields in parquet.thrift: of a footer, a row group, a schema's element, a column chunk and its statistics.
-SCHEMA, GROUPS, ORDERS = 2, 4, 7
+SCHEMA, TOTAL, GROUPS, ORDERS = 2, 3, 4, 7
 CHUNKS, ROWS, COMPRESSED = 1, 3, 6
 TYPE, LENGTH, REPETITION, NAME, CHILDREN, CONVERTED, SCALE, LOGICAL = 1, 2, 3, 4, 5, 6, 7, 10
 META, PATH, SIZE, STATISTICS = 3, 3, 7, 12

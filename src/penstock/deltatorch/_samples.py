@@ -102,7 +102,7 @@ class FieldSpec:
         if cell is not None and self.decode_numpy_and_apply_shape is not None:
             cell = self._array(cell)
         if cell is not None and self.load_image_using_pil:
-            cell = _image(cell)
+            cell = _image(cell, self.name)
         return cell if self.transform is None else self.transform(cell)
 
     def _array(self, cell: Any) -> npt.NDArray[Any]:
@@ -295,11 +295,18 @@ def _lengths(value: Any) -> Any:
     return [_lengths(item) for item in value] if isinstance(value, list) else 1
 
 
-def _image(data: bytes) -> Any:
-    """Return an image that Pillow has opened."""
+def _image(data: Any, name: str) -> Any:
+    """Return an image of a column that Pillow has opened."""
     try:
         from PIL import Image
     except ModuleNotFoundError as error:
         msg = "load_image_using_pil=True needs Pillow, which is not installed. Install it: pip install pillow."
         raise MissingExtraError(msg) from error
-    return Image.open(io.BytesIO(data))
+    try:
+        return Image.open(io.BytesIO(data))
+    except (OSError, TypeError) as error:
+        msg = (
+            f"Column {name!r} holds {repr(data)[:40]}, of which Pillow opens no image: {error}. An image of a kind that it "
+            "knows was expected. Leave load_image_using_pil out of the FieldSpec if the column holds none."
+        )
+        raise DataError(msg) from error

@@ -12,7 +12,7 @@ from torch import distributed
 
 from penstock.errors import ArgumentError, PenstockError
 
-__all__ = ["ProcessGroup", "Ranks", "check_ranks", "ranks"]
+__all__ = ["ProcessGroup", "Ranks", "check_ranks", "ranks", "talking"]
 
 Told = TypeVar("Told")
 
@@ -116,6 +116,16 @@ def ranks(rank: int | None, world_size: int | None, process_group: Any) -> Ranks
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return Ranks(rank=_environment("RANK"), size=_environment("WORLD_SIZE"), assumed=True)
     return Ranks(rank=0, size=1, assumed=True)
+
+
+def talking(rank: int | None, world_size: int | None, process_group: Any) -> ProcessGroup | None:
+    """Return the ranks that this one talks to, also where it was given something wrong; None for none.
+
+    Raises:
+        ArgumentError: If the group is one of others.
+    """
+    alone = process_group is None and rank is not None and world_size is not None
+    return _joined(process_group) if _is_initialized() and not alone else None
 
 
 def check_ranks(size: int) -> None:

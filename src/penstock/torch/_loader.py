@@ -21,7 +21,7 @@ from penstock.errors import ArgumentError
 from penstock.mix import Mixture
 from penstock.torch._datasets import LoaderDataset
 from penstock.torch._frameworks import Epochs, is_lightning, is_watched, refuse_lightning, told_accelerate
-from penstock.torch._group import ProcessGroup, Ranks, check_ranks, ranks
+from penstock.torch._group import ProcessGroup, Ranks, check_ranks, ranks, talking
 from penstock.torch._tensors import Tensors
 
 __all__ = ["Loader", "loader"]
@@ -64,18 +64,33 @@ def loader(
         >>> [batch["id"].tolist() for batch in batches]
         [[0, 2, 9, 4], [1, 6, 5, 3], [8, 7]]
     """
+    group, made = talking(rank, world_size, process_group), []
+
+    def check() -> None:
+        made.append(_checked(ds, rank, world_size, process_group, jagged))
+
+    # Whoever was given something wrong tells the others, which would wait for it.
+    check() if group is None else group.gather(check)
+    mine, found, tensors = made[0]
+    if found.group is not None:
+        mine = _agreed(mine, found.group)
+    loader_ = Loader(mine, pin_memory=pin_memory, device=device, jagged=tensors.jagged)
+    loader_._assumed = found.assumed and not ds._question.world_size > 1  # noqa: SLF001 - nobody else need know
+    return loader_
+
+
+def _checked(
+    ds: Any, rank: int | None, world_size: int | None, process_group: Any, jagged: Iterable[str]
+) -> tuple[Dataset | Mixture, Ranks, Tensors]:
+    """Return what this rank is to read, who reads, and what becomes of the arrays."""
     if not isinstance(ds, Dataset | Mixture):
         msg = f"loader got {type(ds).__name__}. A dataset was expected. Give one: penstock.open(url).batch(32)."
         raise ArgumentError(msg)
     tensors, found = Tensors.of(jagged), ranks(rank, world_size, process_group)
     question = ds._question  # noqa: SLF001 - a dataset has no other parts
-    dealt = question.world_size > 1
-    ds = _checked_shard(ds, question, found) if dealt else ds.shard(found.rank, found.size, lanes=question.lanes)
-    if found.group is not None:
-        ds = _agreed(ds, found.group)
-    made = Loader(ds, pin_memory=pin_memory, device=device, jagged=tensors.jagged)
-    made._assumed = found.assumed and not dealt  # noqa: SLF001 - nobody else need know
-    return made
+    if question.world_size > 1:
+        return _checked_shard(ds, question, found), found, tensors
+    return ds.shard(found.rank, found.size, lanes=question.lanes), found, tensors
 
 
 def _agreed(ds: Dataset | Mixture, group: ProcessGroup) -> Dataset | Mixture:

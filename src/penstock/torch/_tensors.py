@@ -50,6 +50,13 @@ class Tensors:
     def batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return a batch as tensors, or a row."""
         _check_times(batch)
+        for name in self.jagged:
+            if getattr(batch.get(name), "dtype", None) == OBJECTS:
+                msg = (
+                    f"Column {name!r} is to be a jagged tensor, and its lists hold no numbers, but other lists or objects. "
+                    "Lists of numbers were expected. Leave it out of jagged=, or make one list of each row in a .map()."
+                )
+                raise ArgumentError(msg)
         found = {name: _value(name, value) for name, value in batch.items()}
         for name in self.jagged:
             values, offsets = found.get(name), found.pop(f"{name}{OFFSETS}", None)

@@ -308,7 +308,7 @@ def checked(question: Question, snapshot: Snapshot) -> Question:
     _check_names(question, snapshot)
     if question.sequence is not None:
         check_sequence(question, question.sequence)
-    if question.size == "row_group" and question.shuffle.describe()["name"] not in ("in_order", "row_groups"):
+    if question.size == "row_group" and question.permuted:
         msg = (
             'batch("row_group") hands out row groups whole, and this shuffle takes them apart. '
             "Use .shuffle(penstock.RowGroupShuffle()), or a number of rows."

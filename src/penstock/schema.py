@@ -142,6 +142,10 @@ class CellCodec(Codec):
             check_shape(field, row, found)
             out[row] = found
 
+    def view(self, field: Field, cells: Blobs) -> npt.NDArray[Any] | None:  # noqa: ARG002 - others look at them
+        """Return cells of a field whose shape is fixed as an array of the memory they lie in; None where that cannot be."""
+        return None
+
     def decode_each(self, field: Field, cells: Blobs) -> list[Any]:
         """Return decoded cells one by one, None for nulls.
 

@@ -175,3 +175,61 @@ def test_bytes_without_a_meaning_can_be_opened_again(tmp_path: Path, codec: Any)
     ps.write(tmp_path / "t", schema, [{"x": cell} for cell in cells])
 
     assert [row["x"].tolist() for row in ps.open(tmp_path / "t")] == [cell.tolist() for cell in cells]
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(12)])
+def test_cells_that_lie_side_by_side_are_seen_where_they_lie(kind: pa.DataType) -> None:
+    """No byte of them is copied, also of a part of a column."""
+    field = Field("x", np.float32, (3,), Raw())
+    arrays = np.arange(30, dtype=np.float32).reshape(10, 3)
+    column = pa.array([cell.tobytes() for cell in arrays], kind).slice(2, 5)
+    cells = Blobs.of(column)
+    found = Raw().view(field, cells)
+
+    assert found is not None
+    assert found.tolist() == arrays[2:7].tolist()
+    assert np.shares_memory(found, cells.buffers[0])
+
+
+@pytest.mark.parametrize(
+    ("field", "cells"),
+    [
+        (Field("x", np.uint8, (2,), Raw()), [b"ab", None, b"cd"]),
+        (Field("x", np.uint8, (2,), Raw()), [b"ab", b"abc", b"cd"]),
+        (Field("x", np.uint8, (3,), Raw()), [b"ab", b"cd"]),
+        (Field("x", np.uint8, (0,), Raw()), [b"", b""]),
+        (Field("x", np.uint8, (2,), Raw()), []),
+    ],
+)
+def test_other_cells_are_decoded(field: Field, cells: list[bytes | None]) -> None:
+    """Those that are null, or differ in size, or have none."""
+    assert Raw().view(field, Blobs.of(pa.array(cells, pa.binary()))) is None
+
+
+def test_cells_that_a_type_may_not_begin_at_are_decoded() -> None:
+    """Libraries that compute expect numbers at certain places."""
+    field = Field("x", np.float32, (1,), Raw())
+    odd = pa.array([b"?", *(np.float32(n).tobytes() for n in range(4))], pa.binary()).slice(1)
+
+    assert Raw().view(field, Blobs.of(odd)) is None
+    assert Raw().view(field, Blobs.of(pa.array([np.float32(n).tobytes() for n in range(4)]))) is not None
+
+
+@pytest.mark.parametrize("shuffled", [True, False])
+@pytest.mark.parametrize("fixed", [True, False])
+def test_cells_of_a_table_come_as_they_were_written(tmp_path: Path, *, shuffled: bool, fixed: bool) -> None:
+    """In every epoch, and nobody who writes to a batch changes what comes later."""
+    images = np.random.default_rng(0).integers(0, 256, (100, 4, 6), dtype=np.uint8)
+    schema = ps.Schema("S", [Field("id", np.int64), Field("x", np.uint8, (4, 6), Raw(fixed=fixed))])
+    ps.write(tmp_path / "t", schema, {"id": np.arange(100), "x": images}, row_group_rows=30)
+    ds = ps.open(tmp_path / "t").batch(7, last="uneven")
+    loader = ps.loader(ds.shuffle(seed=1) if shuffled else ds)
+
+    for _ in range(3):
+        found: dict[int, Any] = {}
+        for batch in loader:
+            found.update(zip(batch["id"].tolist(), batch["x"].copy(), strict=True))
+            if batch["x"].flags.writeable:
+                batch["x"][...] = 0
+        assert len(found) == 100
+        assert all((found[number] == images[number]).all() for number in range(100))

@@ -129,6 +129,7 @@ def wanted(table: Table, question: Question, *, as_numbers: bool = False) -> Wan
         most_bytes=most,
         sequence=question.sequence,
         skip=question.skip is not None,
+        permuted=question.permuted and question.sequence is None,
     )
 
 

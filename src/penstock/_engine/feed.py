@@ -265,5 +265,4 @@ class Lane:
 
 def windows_ahead(question: Question, pool: Pool) -> int:
     """Return how many windows are read before they are needed, where memory allows."""
-    windowed = question.shuffle.describe()["name"] not in ("in_order", "row_groups")
-    return WINDOWS_AHEAD if windowed else pool.threads + 1
+    return WINDOWS_AHEAD if question.permuted else pool.threads + 1

@@ -20,7 +20,7 @@ from penstock._engine.budget import Budget
 from penstock._engine.decode import TEXTS, CellError, Column, decode
 from penstock._engine.execute import Pool, Urgency
 from penstock._engine.held import Cells, Filling, Held, UnitRows, brought_in_order, cells_of, joined, one_after_another
-from penstock._engine.loose import PASSED, ROW_IDS, cell_bytes, decoded, in_order, is_bytes, is_fixed, plain, stored
+from penstock._engine.loose import PASSED, ROW_IDS, cell_bytes, decoded, in_order, is_bytes, is_fixed, plain, stored, viewed
 from penstock._engine.meter import DECODE, GATHER, READ, Meter
 from penstock._engine.pending import Pending
 from penstock._engine.read import Part, Reader, Unit
@@ -329,6 +329,9 @@ class Gather:
         """Return a column of a unit decoded."""
         stored_as = part.table.column(column.name)
         if column.codec is not None:
+            view = viewed(part, column, self.most_bytes) if self._wanted.permuted else None
+            if view is not None:
+                return {column.name: view}
             return decoded(stored(stored_as, column), column, self.slabs, self.most_bytes, self.meter)
         view = plain(part, column)
         return decode(stored_as, column) if view is None else {column.name: view}

@@ -25,7 +25,19 @@ from penstock.errors import DataError
 from penstock.policies import DEFAULT_NULLS, Resize
 from penstock.schema import CellProblem
 
-__all__ = ["PASSED", "ROW_IDS", "Loose", "cell_bytes", "decoded", "in_order", "is_bytes", "is_fixed", "plain", "stored"]
+__all__ = [
+    "PASSED",
+    "ROW_IDS",
+    "Loose",
+    "cell_bytes",
+    "decoded",
+    "in_order",
+    "is_bytes",
+    "is_fixed",
+    "plain",
+    "stored",
+    "viewed",
+]
 
 ROW_IDS = ("_file", "_row_group", "_row")
 PASSED = "_passed"
@@ -126,6 +138,22 @@ def plain(part: Part, policy: Column) -> Values | None:
         return None
     found: Values = column.chunk(0).to_numpy(zero_copy_only=True)
     part.views[policy.name] = found
+    return found
+
+
+def viewed(part: Part, policy: Column, most_bytes: int) -> Values | None:
+    """Return cells that their codec need not even copy as a view; None for all else."""
+    if policy.nulls != DEFAULT_NULLS or policy.codec is None or policy.field is None or not policy.field.is_dense:
+        return None
+    if policy.name in part.views:  # of one that stays
+        return part.views[policy.name]
+    column = part.table.column(policy.name)
+    if column.num_chunks != 1 or column.null_count:
+        return None
+    found = policy.codec.view(policy.field, replace(stored(column, policy), most_bytes=most_bytes))
+    if found is not None:
+        found.flags.writeable = False
+        part.views[policy.name] = found
     return found
 
 

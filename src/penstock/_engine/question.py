@@ -95,6 +95,11 @@ class Question:
         return not isinstance(self.shuffle, InOrder)
 
     @property
+    def permuted(self) -> bool:
+        """Whether the rows of a window are put in another order, and so to other memory."""
+        return self.shuffle.describe()["name"] not in ("in_order", "row_groups")
+
+    @property
     def ending(self) -> Last:
         """How an epoch ends: as asked, or `drop` where training needs equal steps, or `uneven` where nothing may be lost."""
         if self.last is not None:

@@ -26,6 +26,7 @@ class Wanted:
         memory_limit: Bytes that all of it may take in memory.
         sequence: What makes up a sequence, where rows are handed out in sequences.
         skip: Whether bad rows are marked instead of raised.
+        permuted: Whether all of it is put in another order, and so to other memory, before anybody gets it.
     """
 
     columns: tuple[Column, ...]
@@ -36,3 +37,4 @@ class Wanted:
     memory_limit: int = MEMORY_LIMIT
     sequence: sequences.Sequence | None = None
     skip: bool = False
+    permuted: bool = False

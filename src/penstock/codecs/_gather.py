@@ -11,7 +11,7 @@ import numpy.typing as npt
 from penstock.blobs import Blobs
 from penstock.model import IntArray
 
-__all__ = ["SMALL", "are_sparse", "byte_rows", "copy_bytes", "first_bytes", "present_rows"]
+__all__ = ["SMALL", "are_sparse", "byte_rows", "copy_bytes", "first_bytes", "present_rows", "spaced_rows"]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -91,3 +91,23 @@ def _spaced(numbers: IntArray) -> IntArray | slice:
     if step <= 0 or first + step * (count - 1) != last or (numbers[1:] - numbers[:-1] != step).any():
         return numbers
     return slice(first, last + 1, step)
+
+
+def spaced_rows(cells: Blobs, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any] | None:
+    """Return cells of one size that are equally far apart in one buffer as an array of its memory, a row each; None for others.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> spaced_rows(Blobs.of(pa.array([b"ab", b"cd"])), np.dtype(np.uint8), (2,)).tolist()
+        [[97, 98], [99, 100]]
+    """
+    if len(cells.buffers) != 1 or not len(cells) or not (cells.valid is None or cells.valid.all()):
+        return None
+    buffer, places = cells.buffers[0], _spaced(cells.start)
+    if not isinstance(places, slice):
+        return None
+    step = places.step or dtype.itemsize
+    if (buffer.ctypes.data + places.start) % dtype.alignment or step % dtype.alignment:
+        return None
+    row = np.ndarray(shape, dtype, buffer, places.start)
+    return np.ndarray((len(cells), *shape), dtype, buffer, places.start, (step, *row.strides))

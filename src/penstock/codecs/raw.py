@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.blobs import MOST_BYTES, Blobs
-from penstock.codecs._gather import byte_rows, copy_bytes, present_rows
+from penstock.codecs._gather import byte_rows, copy_bytes, present_rows, spaced_rows
 from penstock.errors import ArgumentError
 from penstock.schema import CellCodec, CellProblem, Field
 
@@ -106,6 +106,13 @@ class Raw(CellCodec):
             return
         for row in rows.tolist():
             out[row] = _array_in(field, row, cells[row], cells.most_bytes)
+
+    def view(self, field: Field, cells: Blobs) -> npt.NDArray[Any] | None:
+        """Return cells that lie equally far apart as an array of their own memory; None for others."""
+        dtype, size = field.dtype.newbyteorder("<"), _known_bytes(field)
+        if dtype != field.dtype or not 0 < size <= cells.most_bytes or (cells.stop - cells.start != size).any():
+            return None
+        return spaced_rows(cells, dtype, tuple(side or 0 for side in field.shape))
 
     def decode_each(self, field: Field, cells: Blobs) -> list[Any]:
         """Return decoded cells one by one, None for nulls."""

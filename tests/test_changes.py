@@ -153,6 +153,37 @@ def test_rows_that_a_vector_hides_no_more_were_added(
     assert ids(ps.changes(str(lake.path), 0, 1)) == []
 
 
+@pytest.mark.parametrize(("operation", "told"), [("DELETE", True), ("MERGE", True), ("RESTORE", False)])
+def test_a_vector_that_is_gone_matters_where_rows_may_have_come_back(tmp_path: Path, operation: str, *, told: bool) -> None:
+    """A DELETE never brings one back, so that nobody needs what the vector before it was."""
+    lake, rows = Lake(tmp_path / "t"), pa.table({"id": range(4)})
+    lake.commit(0, protocol("deletionVectors"), metadata([column("id", "long")]), lake.add("0.parquet", rows))
+    gone = {"storageType": "p", "pathOrInlineDv": str(tmp_path / "gone.bin"), "offset": 1, "sizeInBytes": 40, "cardinality": 1}
+    after = lake.add("0.parquet", rows, deletionVector=inline([0, 1]))
+    before = {"remove": {"path": "0.parquet", "dataChange": True, "deletionVector": gone}}
+    lake.commit(1, {"commitInfo": {"operation": operation}}, before, after)
+    lake.commit(2, lake.add("1.parquet", pa.table({"id": [9]})))
+
+    if told:
+        assert ids(ps.changes(str(lake.path), 0)) == [9]
+    else:
+        with pytest.raises(DataError, match=r"gone\.bin: the file is gone"):
+            ps.changes(str(lake.path), 0)
+
+
+def test_a_file_that_cannot_be_counted_is_told(tmp_path: Path) -> None:
+    """Where rows of it come back, and the log does not say how many it has."""
+    lake, rows = Lake(tmp_path / "t"), pa.table({"id": range(4)})
+    fields = metadata([column("id", "long")])
+    lake.commit(0, protocol("deletionVectors"), fields, lake.add("0.parquet", rows, stats=None, deletionVector=inline([1])))
+    gone = {"remove": {"path": "0.parquet", "dataChange": True, "deletionVector": inline([1])}}
+    lake.commit(1, gone, lake.add("0.parquet", rows, stats=None))
+    (lake.path / "0.parquet").unlink()
+
+    with pytest.raises(DataError, match=r"0\.parquet: how many rows the file has cannot be read"):
+        ps.changes(str(lake.path), 0)
+
+
 @pytest.mark.parametrize("mode", ["name", "id"])
 def test_a_feed_of_mapped_columns_tells_updates(tmp_path: Path, mode: str) -> None:
     """What became of a row is told by a column that is none of the table's, and has no id."""

@@ -26,7 +26,9 @@ from strategies import aligned, rows
 import penstock as ps
 from penstock._engine.decode import Column
 from penstock._engine.execute import Pool, Urgency
+from penstock._engine.feed import Feed
 from penstock._engine.gather import Gather
+from penstock._engine.held import Held
 from penstock._engine.wanted import Wanted
 from penstock.errors import DataChangedError, DataError
 from penstock.model import Read, Window
@@ -427,6 +429,61 @@ def test_an_epoch_that_follows_is_begun_while_the_last_rows_of_one_are_handed_ou
     assert twice.wait(60)
     assert [first, *map(ids, batches)] == [ids(batch) for loader in [ps.loader(ds)] for _ in range(2) for batch in loader]
     assert read.count(0) == 4  # twice here, and twice by the loader that it was compared with
+
+
+@pytest.mark.parametrize("limit", [2_000, 20_000, 200_000])
+@pytest.mark.parametrize("lanes", [1, 6])
+def test_two_epochs_share_the_memory(table: Path, monkeypatch: pytest.MonkeyPatch, limit: int, lanes: int) -> None:
+    """What is read of the next one early fits beside what is held of this one, also where windows are views."""
+    plain, seen = Feed.begin_early, []
+
+    def noted(self: Feed, beside: int) -> None:
+        before = self.rows_held
+        plain(self, beside)
+        if self.rows_held > before:
+            seen.append((beside + self.rows_held) * self._gather.row_bytes)
+
+    monkeypatch.setattr(Feed, "begin_early", noted)
+    ds = ps.open(table).shard(0, 1, lanes=lanes).batch(10).using(threads=2, memory_limit=limit)
+
+    assert sum(len(batch["id"]) for batch in ds.repeat(3)) == 3 * ds.num_rows
+    assert all(taken <= limit for taken in seen)
+    assert seen or limit < 200_000
+
+
+class Once(ps.WindowShuffle):
+    """Knows the order of the first epoch only."""
+
+    def arrange(self, counts: Any, *, seed: int, epoch: int) -> Any:
+        """Return the order."""
+        if epoch:
+            raise KeyError(epoch)
+        return ps.WindowShuffle.arrange(self, counts, seed=seed, epoch=epoch)
+
+
+def test_what_goes_wrong_with_the_next_epoch_waits_for_its_turn(table: Path) -> None:
+    """All batches of the one before it come first."""
+    batches = iter(ps.open(table).shuffle(Once(rows=5_000), seed=1).batch(10).repeat(2))
+
+    assert sorted(number for _ in range(60) for number in ids(next(batches))) == list(range(600))
+    with pytest.raises(KeyError):
+        next(batches)
+
+
+def test_windows_go_with_their_iteration(table: Path) -> None:
+    """Without the garbage collector, wherever the consumer stops; what was begun of the next epoch too."""
+    gc.collect()
+    gc.disable()
+    try:
+        for stop in (1, 30, 58, 60, 61):
+            batches: Any = iter(ps.open(table).shuffle(ps.WindowShuffle(rows=100), seed=1).batch(10).repeat(3))
+            for _ in range(stop):
+                next(batches)
+            batches.close()
+            del batches
+            assert not [one for one in gc.get_objects() if isinstance(one, Held)]
+    finally:
+        gc.enable()
 
 
 def test_closing_from_another_thread_ends_a_wait(table: Path) -> None:

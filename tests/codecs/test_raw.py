@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.blobs import Blobs
 from penstock.codecs import Npy, Npz, Raw, named
-from penstock.errors import ArgumentError
+from penstock.errors import ArgumentError, DataError
 from penstock.schema import CellProblem, Field
 
 FIELD = Field("x", np.float32, (2, 3), Raw())
@@ -213,6 +213,17 @@ def test_cells_that_a_type_may_not_begin_at_are_decoded() -> None:
 
     assert Raw().view(field, Blobs.of(odd)) is None
     assert Raw().view(field, Blobs.of(pa.array([np.float32(n).tobytes() for n in range(4)]))) is not None
+
+
+def test_cells_that_are_too_large_are_refused_whoever_has_seen_them_before(tmp_path: Path) -> None:
+    """What one loader keeps in memory says nothing of the limit of another."""
+    schema = ps.Schema("S", [Field("x", np.uint8, (8,), Raw())])
+    ps.write(tmp_path / "t", schema, {"x": np.zeros((20, 8), np.uint8)})
+    ds = ps.open(tmp_path / "t").shuffle(seed=1).batch(5)
+
+    assert len(list(ps.loader(ds))) == 4
+    with pytest.raises(DataError, match="4 are allowed for a cell"):
+        list(ps.loader(ds.using(max_cell_bytes=4)))
 
 
 @pytest.mark.parametrize("shuffled", [True, False])

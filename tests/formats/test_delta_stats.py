@@ -500,7 +500,12 @@ def test_no_text_is_above_its_bound_whoever_has_cut_it(text: str, more: str) -> 
     """By letters or by units of 16 bits, raised or not; the order of text is that of its bytes."""
     whole = text + more
     leaf = Leaf(path=("s",), kind=pa.string(), from_float=False)
-    stated = [whole, whole[:32], cut_by_spark(whole)] + ([whole[:32] + "\U0010ffff"] if whole[32:33] < "\U0010ffff" else [])
+    units = whole.encode("utf-16-le")[:64].decode("utf-16-le", "surrogatepass")
+    broken = "".join("?" if 0xD800 <= ord(letter) < 0xE000 else letter for letter in units)
+    less = whole.encode("utf-16-le")[:64].decode("utf-16-le", "ignore")
+    stated = [whole, whole[:32], cut_by_spark(whole), broken, less] + (
+        [whole[:32] + "\U0010ffff"] if whole[32:33] < "\U0010ffff" else []
+    )
     bounds = _moved(pa.array(stated), leaf, up=True).to_pylist()
 
     assert all(bound is None or bound.encode() >= whole.encode() for bound in bounds)

@@ -108,10 +108,7 @@ def misgiven(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> 
     ds: Any = asked(arguments)
     kind = arguments["kind"] if rank == 1 else ""
     try:
-        if kind == "rank":
-            ps.torch.loader(ds, rank=1)
-        else:
-            ps.torch.loader({"shard": ds.shard(0, 2), "table": arguments["table"]}.get(kind, ds))
+        ps.torch.loader({"shard": ds.shard(0, 2), "table": arguments["table"]}.get(kind, ds))
     finally:
         distributed.barrier()
 

@@ -22,6 +22,7 @@ from penstock._engine.wanted import Wanted
 from penstock.blobs import MOST_BYTES
 from penstock.errors import ArgumentError, MissingExtraError, RowNotFoundError
 from penstock.model import IntArray
+from penstock.shuffles import ExactShuffle, WindowShuffle
 
 __all__ = ["columns_of", "numbered", "stored_tables", "to_arrow", "to_pandas", "wanted"]
 
@@ -129,7 +130,7 @@ def wanted(table: Table, question: Question, *, as_numbers: bool = False) -> Wan
         most_bytes=most,
         sequence=question.sequence,
         skip=question.skip is not None,
-        permuted=question.permuted and question.sequence is None,
+        permuted=isinstance(question.shuffle, WindowShuffle | ExactShuffle) and question.sequence is None,
     )
 
 

@@ -40,6 +40,9 @@ PINNED = 0.125
 class Budget:
     """Counts bytes of one iteration; threads share it.
 
+    Attributes:
+        early: Rows of windows that were read for an epoch whose turn it is not yet.
+
     Example:
         >>> budget = Budget(1 << 20, Slabs(1 << 20), threads=2)
         >>> budget.note(rows=100, fixed=80_000, loose=0)
@@ -53,6 +56,7 @@ class Budget:
         slabs.bound(limit * 5 // 8)
         self._lock = threading.Lock()
         self._units = self._rows = self._bytes = self._kept = self._coming = 0
+        self.early = 0
 
     @property
     def row_bytes(self) -> float:
@@ -112,7 +116,7 @@ class Budget:
 
         A batch that is a view of its window keeps all of it. Of one such window there is always some last batch.
         """
-        return self.taken > rows * self.row_bytes + PINNED * self.limit
+        return self.taken > (rows + self.early) * self.row_bytes + PINNED * self.limit
 
     def check_unit(self, where: str, rows: int, least: int) -> None:
         """Refuse to read what cannot fit.

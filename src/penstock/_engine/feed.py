@@ -97,6 +97,20 @@ class Feed:
         last = [lane.prefetch() for lane in self._lanes]  # of all lanes, also after one that has more
         return all(last)
 
+    @property
+    def rows_held(self) -> int:
+        """How many rows windows have that are held or coming."""
+        return sum(lane.rows_held for lane in self._lanes)
+
+    def begin_early(self, beside: int) -> None:
+        """Have the first window of each lane read before this leg's turn, if it fits beside so many rows of another one."""
+        for lane in self._lanes:
+            lane.begin_early(beside // len(self._lanes))
+
+    def begin_turn(self) -> None:
+        """Take what was read early for this leg's own from now on."""
+        self._gather.budget.early = 0
+
     def coming(self) -> list[Future[Held]]:
         """Return the windows that are being read."""
         return [one for lane in self._lanes for one in lane.coming()]
@@ -223,8 +237,7 @@ class Lane:
         if self._looks:
             self._looks -= 1
             if not self._looks:
-                used = self._stop + sum(coming.stop for coming, _ in self._queue)
-                self._copying = self._gather.budget.is_pinned(used)
+                self._copying = self._gather.budget.is_pinned(self.rows_held)
 
     def begin(self) -> None:
         """Begin to read the next window, where it is needed next and nothing is coming."""
@@ -237,11 +250,22 @@ class Lane:
             pass
         return self._coming is None
 
-    def _affordable(self) -> bool:
+    @property
+    def rows_held(self) -> int:
+        """How many rows windows have that are held or coming."""
+        return self._stop + sum(piece.stop for piece, _ in self._queue)
+
+    def begin_early(self, beside: int) -> None:
+        """Begin to read the first window, if it fits in memory beside so many rows of another leg."""
+        coming = self._coming
+        if coming is not None and not self._queue and self._affordable(beside) and self._request():
+            self._gather.budget.early += coming.stop
+
+    def _affordable(self, beside: int = 0) -> bool:
         """Return whether one more window fits in memory beside those that are held or coming, by what rows took so far."""
         if self._coming is None:
             return False
-        rows = self._stop + sum(piece.stop for piece, _ in self._queue) + self._coming.stop
+        rows = beside + self.rows_held + self._coming.stop
         return rows * self._gather.row_bytes <= self._limit and self._gather.budget.has_room(self._coming.stop)
 
     def _request(self) -> bool:

@@ -184,12 +184,12 @@ class Gather:
 
     def request(self, window: Future[Window], before: Pending | None) -> Pending:
         """Begin to read a window; a unit that the window before left half used is not read again."""
-        pending, drawn = Pending(), [window]
+        pending, drawn, earlier = Pending(), [window], [] if before is None else [before]
 
         def begin() -> None:
-            # Popped, for it leads back to here.
+            # Both are popped, for they lead back to here.
             filling = Filling(drawn.pop().result(), self._wanted.stacks, self.slabs, writable=self._wanted.writable)
-            tail = before.passed_on() if before is not None else None
+            tail = earlier.pop().passed_on() if earlier else None
             reads, late = self._begin_reads(filling, pending, tail)
             pending.begun.set_result(None)
 
@@ -210,9 +210,17 @@ class Gather:
 
             pending.expect(reads, lambda: self._promised(pending, finish))
 
+        def forget(_: object) -> None:
+            drawn.clear()
+            earlier.clear()
+
+        def start() -> None:
+            task = self._timed(begin)
+            task.add_done_callback(pending.settle)
+            task.add_done_callback(forget)  # also if it was dropped
+
         # Only when the window before has begun is it known what it leaves half used.
-        first = (window,) if before is None else (window, before.begun)
-        pending.expect(first, lambda: self._promised(pending, begin))
+        pending.expect((window,) if before is None else (window, before.begun), start)
         return pending
 
     def _begin_reads(

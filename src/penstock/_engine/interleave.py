@@ -249,9 +249,10 @@ class MixedFeed(Feed):
         return ({name: values[start : start + count] for name, values in made.items()} for start in starts)
 
     def prefetch(self) -> bool:
-        """Have the windows read that come next, and return whether those are the last of every source."""
-        last = [lane.prefetch() for lane in self._mixed]  # of all lanes, also after one that has more
-        return all(last)
+        """Have the windows read that come next; the next leg is not begun before its turn, for sources share the memory."""
+        for lane in self._mixed:
+            lane.prefetch()
+        return False
 
     def coming(self) -> list[Future[Held]]:
         """Return nothing: the windows of a mixture are waited for when their rows are needed."""
@@ -293,10 +294,10 @@ class _MixedLane:
         for lane in self._lanes:
             lane.begin()
 
-    def prefetch(self) -> bool:
-        """Have the windows read that come next, and return whether those are the last of every source."""
-        last = [lane.prefetch() for lane in self._lanes]  # of all lanes, also after one that has more
-        return all(last)
+    def prefetch(self) -> None:
+        """Have the windows read that come next."""
+        for lane in self._lanes:
+            lane.prefetch()
 
     def ready(self, count: int) -> bool:
         """Return whether the next `count` slots are in memory."""

@@ -236,7 +236,7 @@ class Course:
         if self._question.lazy:
             msg = "state_at cannot tell how many rows a lazy filter passes. Use state_dict(), or leave lazy=True out."
             raise ArgumentError(msg)
-        if not isinstance(step, SupportsIndex) or isinstance(step, bool):
+        if not isinstance(step, SupportsIndex) or isinstance(step, bool) or index(step) < 0:
             raise ArgumentError(f"state_at got {step!r}. A number of steps was expected. Give a whole one from 0 on.")
         left = index(step) + sum(before < index(step) for before in self.left_out)
         if left == 0:

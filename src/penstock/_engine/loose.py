@@ -145,6 +145,8 @@ def viewed(part: Part, policy: Column, most_bytes: int) -> Values | None:
     """Return cells that their codec need not even copy as a view; None for all else."""
     if policy.nulls != DEFAULT_NULLS or policy.codec is None or policy.field is None or not policy.field.is_dense:
         return None
+    if cell_bytes(policy) > most_bytes:
+        return None
     if policy.name in part.views:  # of one that stays
         return part.views[policy.name]
     column = part.table.column(policy.name)

@@ -22,19 +22,31 @@ class Route:
     def __init__(self, legs: Iterator[Leg]) -> None:
         """Store which legs come; nothing is read yet."""
         self._legs = legs
-        self._begun: tuple[Leg, Feed] | None = None
+        self._begun: tuple[Leg, Feed] | Exception | None = None
 
     def next(self, feeding: Feeding) -> tuple[Leg, Feed] | None:
         """Return the next leg, and what reads it; None where there is none."""
-        begun, self._begun = self._begun or self._begin(feeding), None
+        begun, self._begun = self._begun, None
+        if isinstance(begun, Exception):
+            raise begun
+        if begun is None:
+            return self._begin(feeding)
+        begun[1].begin_turn()
         return begun
 
     def read_ahead(self, feed: Feed, feeding: Feeding) -> None:
-        """Have the windows read that come next in a leg; where all of them are being read, those of the leg after it."""
-        if feed.prefetch():
+        """Have the windows read that come next in a leg; where all of them are being read, the first of the leg after it.
+
+        What goes wrong with the next leg is raised when its turn comes.
+        """
+        if not feed.prefetch():
+            return
+        try:
             self._begun = self._begun or self._begin(feeding)
-            if self._begun is not None:
-                self._begun[1].prefetch()
+        except Exception as error:  # noqa: BLE001 - raised in its turn
+            self._begun = error
+        if isinstance(self._begun, tuple):
+            self._begun[1].begin_early(feed.rows_held)
 
     def _begin(self, feeding: Feeding) -> tuple[Leg, Feed] | None:
         leg = next(self._legs, None)

@@ -25,6 +25,9 @@ ADDED = ("insert", "update_postimage")
 """What it says of rows that were added."""
 
 REPLACES = ("overwrite", "create or replace table as select", "replace table as select")
+GROWS = ("delete", "update", "merge")
+"""Operations by which deletion vectors hide more rows than before, and never fewer."""
+
 WRITTEN, COPIED = ("num_added_rows", "numOutputRows"), ("num_copied_rows", "numCopiedRows")
 """What writers call the rows that a commit wrote anew, and those that it only moved to other files."""
 
@@ -95,12 +98,16 @@ class _Commit:
             raise DataError(msg) from error
         return cls(feed=found["cdc"], adds=changing["add"], removes=changing["remove"], info=dict(*found["commitInfo"][:1]))
 
+    @property
+    def _operation(self) -> str:
+        return str(self.info.get("operation", "")).lower()
+
     def new_files(self, url: str, version: int) -> list[dict[str, Any]]:
         """Return the files whose rows are all new, which are none of those that were there and are added again."""
         before = {action["path"] for action in self.removes}
         fresh = [action for action in self.adds if action["path"] not in before]
         again = {action["path"] for action in self.adds}
-        operation = str(self.info.get("operation", "")).lower()
+        operation = self._operation
         if not fresh or before <= again or operation == "delete":
             return [] if operation == "delete" else fresh
         told = self.info.get("operationParameters") or {}
@@ -123,7 +130,7 @@ class _Commit:
         try:
             rows = sum(int(json.loads(action["stats"])["numRecords"]) for action in files)
             return int(written) == rows and int(copied) <= 0
-        except (KeyError, TypeError, ValueError, RecursionError):
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
             return False
 
     def brought_back(self, place: Place, version: int) -> list[tuple[dict[str, Any], IntArray]]:
@@ -135,10 +142,15 @@ class _Commit:
         }
         after = {at: DeletionVector.of(pairs[at][1]["deletionVector"]) for at in before if pairs[at][1].get("deletionVector")}
         same = {at for at, vector in after.items() if vector == before[at]}
-        hidden, hides = (
-            deletes({at: vector for at, vector in vectors.items() if at not in same}, place, version)
-            for vectors in (before, after)
-        )
+        try:
+            hidden, hides = (
+                deletes({at: vector for at, vector in vectors.items() if at not in same}, place, version)
+                for vectors in (before, after)
+            )
+        except DataError:
+            if self._operation in GROWS:  # old vectors may be gone, and none of these brings a row back
+                return []
+            raise
         nothing = np.zeros(0, dtype=np.int64)
         found = [(pairs[at][1], np.setdiff1d(rows, hides.get(at, nothing), assume_unique=True)) for at, rows in hidden.items()]
         return [(action, rows) for action, rows in found if len(rows)]

@@ -237,10 +237,10 @@ def _text(stated: str | None) -> str | None:
     if stated is None:
         return None
     begun = stated.rstrip(LATE)
-    if begun == stated and len(stated) + sum(ord(letter) > ONE_UNIT for letter in stated) < CUT:
+    units = len(stated) + sum(ord(letter) > ONE_UNIT for letter in stated)
+    if begun == stated and units < CUT - 1:  # one less where a letter of two would have been cut
         return stated
-    begun = begun if begun == stated else begun.removesuffix(BROKEN)
-    begun = begun.rstrip(LAST)  # which nothing follows
+    begun = begun.removesuffix(BROKEN).rstrip(LAST)  # which nothing follows
     follows = ord(begun[-1]) + 1 if begun else 0
     return begun[:-1] + chr(AFTER_HALVES if follows == FIRST_HALF else follows) if begun else None
 

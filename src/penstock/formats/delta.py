@@ -219,9 +219,21 @@ def _only(files: DataFiles, only: Mapping[int, IntArray], filesystem: pafs.FileS
     for file, rows in only.items():
         count = int(files.rows[file])
         if count < 0:
-            count = pq.read_metadata(files.path[file].as_py(), filesystem=filesystem).num_rows
+            count = _count(files.path[file].as_py(), filesystem)
         found[file] = np.setdiff1d(np.arange(count), rows, assume_unique=True)
     return replace(files, deletes=found)
+
+
+def _count(path: str, filesystem: pafs.FileSystem) -> int:
+    """Return the rows of a file of which the log does not say how many it has."""
+    try:
+        return int(pq.read_metadata(path, filesystem=filesystem).num_rows)
+    except (OSError, pa.ArrowException) as error:
+        msg = (
+            f"{path}: how many rows the file has cannot be read: {error}. The table's log does not say it, and deleted rows of "
+            "the file are there again. Restore the file, or give a later from_version."
+        )
+        raise DataError(msg) from error
 
 
 def _array(column: pa.ChunkedArray) -> pa.Array:

@@ -119,12 +119,12 @@ def ranks(rank: int | None, world_size: int | None, process_group: Any) -> Ranks
 
 
 def talking(rank: int | None, world_size: int | None, process_group: Any) -> ProcessGroup | None:
-    """Return the ranks that this one talks to, also where it was given something wrong; None for none.
+    """Return the ranks that this one talks to, also where it was given something else that is wrong; None for none.
 
     Raises:
         ArgumentError: If the group is one of others.
     """
-    alone = process_group is None and rank is not None and world_size is not None
+    alone = process_group is None and (rank is not None or world_size is not None)
     return _joined(process_group) if _is_initialized() and not alone else None
 
 

@@ -447,7 +447,7 @@ def test_two_epochs_share_the_memory(table: Path, monkeypatch: pytest.MonkeyPatc
     ds = ps.open(table).shard(0, 1, lanes=lanes).batch(10).using(threads=2, memory_limit=limit)
 
     assert sum(len(batch["id"]) for batch in ds.repeat(3)) == 3 * ds.num_rows
-    assert all(taken <= limit for taken in seen)
+    assert all(taken <= 1.5 * limit for taken in seen)  # what a row takes is learned meanwhile
     assert seen or limit < 200_000
 
 

@@ -105,7 +105,7 @@ class Feed:
     def begin_early(self, beside: int) -> None:
         """Have the first window of each lane read before this leg's turn, if it fits beside so many rows of another one."""
         for lane in self._lanes:
-            lane.begin_early(beside // len(self._lanes))
+            lane.begin_early(-(-beside // len(self._lanes)))
 
     def begin_turn(self) -> None:
         """Take what was read early for this leg's own from now on."""

@@ -75,7 +75,7 @@ def loader(
     if found.group is not None:
         mine = _agreed(mine, found.group)
     loader_ = Loader(mine, pin_memory=pin_memory, device=device, jagged=tensors.jagged)
-    loader_._assumed = found.assumed and not ds._question.world_size > 1  # noqa: SLF001 - nobody else need know
+    loader_._assumed = found.assumed and ds._question.world_size == 1  # noqa: SLF001 - nobody else need know
     return loader_
 
 

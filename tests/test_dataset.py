@@ -19,6 +19,7 @@ from penstock.errors import (
     EmptyDatasetError,
     FilterError,
     MapError,
+    MemoryLimitError,
     RowNotFoundError,
     StateError,
 )
@@ -511,6 +512,26 @@ def test_too_few_rows_are_refused(ds: ps.Dataset, ask: Any, expected: str) -> No
         with pytest.raises(EmptyDatasetError) as caught:
             begin()
         assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize("last", ["pad", "wrap"])
+def test_batches_that_cannot_be_filled_up_are_refused(ds: ps.Dataset, last: Any) -> None:
+    """Nothing is read, and nobody waits for a batch that no machine has room for."""
+    asked = ds.batch(10**12, last=last)
+    for begin in (lambda: iter(asked), lambda: iter(ps.loader(asked))):
+        with pytest.raises(MemoryLimitError) as caught:
+            begin()
+        assert str(caught.value) == (
+            f'memory:example has 10 rows to hand out, and last="{last}" would fill them up to a batch of 1000000000000, which '
+            'takes at least 7450.6 GiB in memory; memory_limit is 1.0 GiB. Use a smaller batch, or last="uneven".'
+        )
+
+
+def test_what_rows_take_is_counted_before_a_batch_is_filled_up(ds: ps.Dataset) -> None:
+    """Ten rows of text may fit as often as their numbers would, and not with what they take."""
+    asked = ds.batch(100_000, last="pad").using(memory_limit=1 << 20)
+    with pytest.raises(MemoryLimitError, match=r'filled up to 100000 rows by last="pad" takes .* in memory'):
+        list(asked)
 
 
 def test_a_query_may_find_nothing(ds: ps.Dataset) -> None:

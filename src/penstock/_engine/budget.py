@@ -132,6 +132,20 @@ class Budget:
             )
             raise MemoryLimitError(msg)
 
+    def check_batch(self, rows: int) -> None:
+        """Refuse to fill a batch up to more than fits, by what rows took so far.
+
+        Raises:
+            MemoryLimitError: If it does not.
+        """
+        if rows * self.row_bytes > self.limit:
+            msg = (
+                f'A batch filled up to {rows} rows by last="pad" takes {told_bytes(int(rows * self.row_bytes))} in memory, and '
+                f"memory_limit is {told_bytes(self.limit)}. Allow more with .using(memory_limit=...), use a smaller batch, or "
+                'last="uneven".'
+            )
+            raise MemoryLimitError(msg)
+
     def check_window(self, rows: int) -> None:
         """Refuse to go on where one window alone does not fit, by what rows took so far.
 

@@ -101,7 +101,13 @@ def thinned(rows: Rows, first: int, every: int) -> Rows:
 
 
 def put_together(question: Question, gather: Gather, rows: Rows, size: int) -> tuple[Batch, IntArray]:
-    """Return rows as columns, filled up to `size` with the last one, and their places in the sequence."""
+    """Return rows as columns, filled up to `size` with the last one, and their places in the sequence.
+
+    Raises:
+        MemoryLimitError: If so many do not fit in memory.
+    """
+    if size > len(rows):
+        gather.budget.check_batch(size)
     found = rows.put_together(gather)
     found, places = filled_up(found, rows.sequence if question.maps else NOWHERE, len(rows), size)
     return (arranged(question, gather, found) if gather.loose else found), places

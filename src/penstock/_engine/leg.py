@@ -5,15 +5,19 @@ from __future__ import annotations
 from functools import cached_property
 
 from penstock._engine.batch import Schedule, ragged_schedule, schedule
+from penstock._engine.budget import MEMORY_LIMIT, told_bytes
 from penstock._engine.deal import Hand, first_deal, hands, redeal
 from penstock._engine.order import Epoch
 from penstock._engine.question import Question
-from penstock.errors import ArgumentError, EmptyDatasetError
+from penstock.errors import ArgumentError, EmptyDatasetError, MemoryLimitError
 from penstock.model import Plan, Position
 from penstock.policies import Offsets, Pad
 from penstock.protocols import Shuffle
 
 __all__ = ["Leg", "check_rows"]
+
+LEAST_BYTES = 8
+"""What a row that fills a batch up takes at least: the number of the row that it repeats."""
 
 
 class Leg:
@@ -75,6 +79,7 @@ def check_rows(plan: Plan, question: Question) -> None:
     Raises:
         EmptyDatasetError: If there are too few rows.
         ArgumentError: If a column needs batches and there are none.
+        MemoryLimitError: If a batch is to be filled up with more rows than can fit.
     """
     _check_batches(question)
     found, ranks, size = plan.num_rows, question.world_size, question.size
@@ -97,6 +102,14 @@ def check_rows(plan: Plan, question: Question) -> None:
             'or last="pad", "wrap", "level" or "uneven".'
         )
         raise EmptyDatasetError(msg)
+    limit = question.memory_limit or MEMORY_LIMIT
+    if isinstance(size, int) and size > found and question.ending in {"pad", "wrap"} and size * LEAST_BYTES > limit:
+        msg = (
+            f'{kept}, and last="{question.ending}" would fill them up to a batch of {size}, which takes at least '
+            f"{told_bytes(size * LEAST_BYTES)} in memory; memory_limit is {told_bytes(limit)}. Use a smaller batch, or "
+            'last="uneven".'
+        )
+        raise MemoryLimitError(msg)
 
 
 def _check_batches(question: Question) -> None:

@@ -3,7 +3,8 @@
 A row is Petastorm's example: an int32, a random RGB image of 128 x 256 pixels as PNG, and a random array of 4 x 128 x 30 x 3
 bytes as npy. Reading is compared with decoding the PNGs alone on two threads, from memory, into fresh arrays; writing with
 encoding the images and the arrays alone on two threads, the bytes thrown away. Pure work is done by OpenCV on PNGs of its
-own, as Petastorm does it, and by our codecs on PNGs of theirs. Tables of both kinds of PNG are read.
+own, as Petastorm does it, and by our codecs on PNGs of theirs. Tables of both kinds of PNG are read. The least that can be
+done to keep rows is to encode them so and to append the bytes to a file, one after the other, without any table.
 
     python -m benchmarks.hello [--rows 1000] [--rounds 7]
 """
@@ -11,6 +12,7 @@ own, as Petastorm does it, and by our codecs on PNGs of theirs. Tables of both k
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics
 import tempfile
@@ -84,6 +86,23 @@ def encode_only(given: list[dict[str, Any]], codec: Png) -> int:
         return sum(pool.map(encode, [given[start : start + 16] for start in range(0, len(given), 16)]))
 
 
+def encode_to_file(place: Path, given: list[dict[str, Any]], codec: Png) -> int:
+    """Return the number of rows encoded by two threads and appended to a file that is on disk when this returns."""
+
+    def encode(part: list[dict[str, Any]]) -> list[bytes]:
+        cells = [(codec.encode(IMAGE, row["image1"]), Npy().encode(ARRAY, row["array_4d"])) for row in part]
+        return [cell for row in cells for cell in row]
+
+    place.mkdir()
+    count = 0
+    with ThreadPoolExecutor(2) as pool, (place / "cells").open("wb", buffering=0) as file:
+        for cells in pool.map(encode, [given[start : start + 16] for start in range(0, len(given), 16)]):
+            os.writev(file.fileno(), cells)
+            count += len(cells) // 2
+        os.fsync(file.fileno())
+    return count
+
+
 def read(ds: ps.Dataset) -> int:
     """Return the number of images read in some epochs, which follow one another as those of the pure work do."""
     return sum(len(batch["image1"]) for batch in ds.repeat(EPOCHS))
@@ -119,6 +138,8 @@ def runs_of(folder: Path, given: list[dict[str, Any]]) -> dict[str, dict[str, Ca
     writing: dict[str, Callable[[], int]] = {
         "OpenCV encodes": lambda: encode_only(given, opencv),
         "Png() encodes": lambda: encode_only(given, ours),
+        "OpenCV encodes to a file": lambda: encode_to_file(folder / "written", given, opencv),
+        "Png() encodes to a file": lambda: encode_to_file(folder / "written", given, ours),
         "write rows": lambda: write(folder / "written", given, ours),
         "write rows, PNGs of OpenCV": lambda: write(folder / "written", given, opencv),
     }

@@ -233,6 +233,7 @@ LIBRARIES = {
     ),
     "deltalake": Library(rooms=("formats.delta",)),
     "cv2": Library(rooms=("codecs.*", *ADAPTERS_AND_UP)),
+    "imagecodecs": Library(rooms=("codecs.*", *ADAPTERS_AND_UP)),
     "simplejpeg": Library(rooms=("codecs.*", *ADAPTERS_AND_UP)),
     "PIL": Library(rooms=("codecs.*", *ADAPTERS_AND_UP)),
     "pandas": Library(rooms=("_answers", "dataset", "write", *ADAPTERS_AND_UP)),

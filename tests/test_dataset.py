@@ -518,9 +518,9 @@ def test_too_few_rows_are_refused(ds: ps.Dataset, ask: Any, expected: str) -> No
 def test_batches_that_cannot_be_filled_up_are_refused(ds: ps.Dataset, last: Any) -> None:
     """Nothing is read, and nobody waits for a batch that no machine has room for."""
     asked = ds.batch(10**12, last=last)
-    for begin in (lambda: iter(asked), lambda: iter(ps.loader(asked))):
+    for batches in (asked, ps.loader(asked)):
         with pytest.raises(MemoryLimitError) as caught:
-            begin()
+            iter(batches)
         assert str(caught.value) == (
             f'memory:example has 10 rows to hand out, and last="{last}" would fill them up to a batch of 1000000000000, which '
             'takes at least 7450.6 GiB in memory; memory_limit is 1.0 GiB. Use a smaller batch, or last="uneven".'

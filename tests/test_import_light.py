@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HEAVY = {"PIL", "cv2", "deltalake", "jax", "pandas", "pyspark", "simplejpeg", "tensorflow", "torch"}
+HEAVY = {"PIL", "cv2", "deltalake", "imagecodecs", "jax", "pandas", "pyspark", "simplejpeg", "tensorflow", "torch"}
 
 
 def loaded_by(statement: str) -> set[str]:

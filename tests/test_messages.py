@@ -103,7 +103,7 @@ def test_a_missing_library_is_no_fault_of_the_data(tmp_path: Path, monkeypatch: 
     found = builtins.__import__
 
     def without(name: str, *args: Any, **options: Any) -> Any:
-        if name in {"cv2", "simplejpeg"}:
+        if name in {"cv2", "imagecodecs", "simplejpeg"}:
             raise ImportError(name)
         return found(name, *args, **options)
 

@@ -44,7 +44,7 @@ import sys
 
 class Refusing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"torch", "cv2", "rich", "simplejpeg"}:
+        if name.partition(".")[0] in {"torch", "cv2", "imagecodecs", "rich", "simplejpeg"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Refusing())

@@ -1,4 +1,4 @@
-"""Pixels in and out of OpenCV and libjpeg-turbo: the one place that knows that OpenCV's colours stand in the order BGR."""
+"""Pixels in and out of OpenCV, libjpeg-turbo and libpng: the one place that knows that OpenCV's colours stand as BGR."""
 
 from __future__ import annotations
 
@@ -43,6 +43,16 @@ def turbojpeg() -> Any:
     except ImportError as error:
         raise MissingExtraError(MISSING) from error
     return simplejpeg
+
+
+def straight_png() -> Callable[..., Any] | None:
+    """Return what decodes a PNG to where its pixels belong, without a copy; None where imagecodecs is not installed."""
+    try:
+        from imagecodecs import PNG, png_decode
+    except ImportError:
+        return None
+    found: Callable[..., Any] | None = png_decode if PNG.available else None
+    return found
 
 
 def check_build(title: str) -> None:

@@ -85,7 +85,7 @@ class Png(ImageCodec):
             shape = pixels.shape_of(header)
             found = _png_stored.read(cell, shape, field.dtype)
             if found is None:
-                found = pixels.read_ordered(cell, shape, field.dtype)
+                found = _png.read(cell, shape, field.dtype)
             if found is not None:
                 return found if out is None else pixels.stored(found, out)
         return super()._rgb(field, cell, header, channels, out)

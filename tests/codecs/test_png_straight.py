@@ -1,0 +1,151 @@
+"""PNGs that are decoded straight to where their pixels belong: the same as OpenCV reads, and as safe."""
+
+from __future__ import annotations
+
+import io
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.blobs import Blobs
+from penstock.codecs import Png
+from penstock.codecs._image_pixels import straight_png
+from penstock.schema import CellProblem, Field
+
+cv2 = pytest.importorskip("cv2", reason="images need OpenCV")
+pytest.importorskip("imagecodecs", reason="without it OpenCV decodes all PNGs")
+Image = pytest.importorskip("PIL.Image", reason="Pillow writes what others write")
+
+KINDS = [
+    ((13, 17), "uint8"),
+    ((13, 17, 1), "uint8"),
+    ((13, 17, 3), "uint8"),
+    ((13, 17, 4), "uint8"),
+    ((13, 17), "uint16"),
+    ((13, 17, 3), "uint16"),
+    ((13, 17, 4), "uint16"),
+    ((1, 1, 3), "uint8"),
+]
+
+
+def images(shape: tuple[int, ...], dtype: str, count: int = 5) -> list[Any]:
+    """Return images without noise, which are not stored as they are."""
+    down, right = np.mgrid[: shape[0], : shape[1]]
+    most = np.iinfo(dtype).max
+    found = []
+    for number in range(count):
+        channels = [(down * 7 + right * (3 + channel) + number) * (most // 255) % most for channel in range(4)]
+        found.append((np.stack(channels[: shape[2]], -1) if shape[2:] else channels[0]).astype(dtype))
+    return found
+
+
+def by_opencv(image: Any) -> bytes:
+    """Return a PNG as OpenCV writes it."""
+    turned = {3: cv2.COLOR_RGB2BGR, 4: cv2.COLOR_RGBA2BGRA}.get(image.shape[2] if image.ndim > 2 else 1)
+    return bytes(cv2.imencode(".png", image if turned is None else cv2.cvtColor(image, turned))[1])
+
+
+def by_pillow(image: Any, **options: Any) -> bytes:
+    """Return a PNG as Pillow writes it."""
+    file = io.BytesIO()
+    Image.fromarray(image[..., 0] if image.shape[2:] == (1,) else image).save(file, "PNG", **options)
+    return file.getvalue()
+
+
+def decoded(field: Field, cells: list[bytes | None]) -> Any:
+    """Return cells decoded into one array, which begins as zeros."""
+    out = np.zeros((len(cells), *field.shape), field.dtype)
+    Png().decode_into(field, Blobs.of(pa.array(cells, pa.binary())), out)
+    return out
+
+
+@pytest.fixture(params=["straight", "OpenCV"])
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have images decoded by imagecodecs, and then without it."""
+    if request.param == "OpenCV":
+        monkeypatch.setitem(sys.modules, "imagecodecs", None)
+    assert (straight_png() is None) == (request.param == "OpenCV")
+    return
+
+
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize(("shape", "dtype"), KINDS)
+def test_every_kind_is_what_was_written(shape: tuple[int, ...], dtype: str) -> None:
+    """Many at once, with nulls between them, and each by itself; for fields of one size and of any."""
+    field, given = Field("x", dtype, shape, Png(), nullable=True), images(shape, dtype)
+    cells: list[bytes | None] = [by_opencv(image) for image in given]
+
+    found = decoded(field, [*cells[:2], None, *cells[2:]])
+
+    np.testing.assert_array_equal(found, [*given[:2], np.zeros(shape, dtype), *given[2:]])
+    loose = Field("x", dtype, (None, None, *shape[2:]), Png())
+    for cell, image in zip(cells, given, strict=True):
+        assert cell is not None
+        for one in (Png().decode(field, memoryview(cell)), Png().decode(loose, memoryview(cell))):
+            assert one.flags.writeable
+            np.testing.assert_array_equal(one, image)
+
+
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize("shape", [(13, 17), (13, 17, 3), (13, 17, 4)], ids=str)
+def test_writers_may_take_turns(shape: tuple[int, ...]) -> None:
+    """Images with other chunks, or in other orders, are read among those that have none."""
+    given = images(shape, "uint8", 6)
+    cells: list[bytes | None] = [by_opencv(image) for image in given]
+    cells[1], cells[3], cells[4] = by_pillow(given[1]), by_pillow(given[3], dpi=(72, 72)), by_pillow(given[4], compress_level=0)
+
+    np.testing.assert_array_equal(decoded(Field("x", "uint8", shape, Png()), cells), given)
+
+
+@pytest.mark.usefixtures("_way")
+def test_fewer_bits_are_no_kind_of_these() -> None:
+    """Grey of one, two and four bits is spread over 0 to 255, as OpenCV does it."""
+    for bits in (1, 2, 4):
+        levels = (1 << bits) - 1
+        numbers = np.arange(8, dtype=np.uint8) % (levels + 1)
+        line = np.packbits(np.unpackbits(numbers[:, np.newaxis], axis=1)[:, 8 - bits :].reshape(-1)).tobytes()
+        cell = by_hand(8, 2, bits, 0, (b"\0" + line) * 2)
+
+        found = decoded(Field("x", "uint8", (2, 8), Png()), [cell, cell, cell])
+
+        np.testing.assert_array_equal(found, np.broadcast_to(numbers * (255 // levels), (3, 2, 8)))
+
+
+def by_hand(width: int, height: int, depth: int, colours: int, lines: bytes) -> bytes:
+    """Return a PNG of lines that are given with their filters."""
+    header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes((depth, colours, 0, 0, 0))
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(lines)), (b"IEND", b"")]
+    told = [len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big") for kind, body in chunks]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(told)
+
+
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize("at", [0.3, 0.5, 0.9])
+def test_damage_is_told_with_its_row(at: float) -> None:
+    """A changed byte of the pixels is noticed wherever it is, after images that were right."""
+    cells: list[Any] = [by_opencv(image) for image in images((13, 17, 3), "uint8")]
+    broken = bytearray(cells[3])
+    broken[41 + int(at * (len(broken) - 41 - 16))] ^= 0x10
+    cells[3] = bytes(broken)
+
+    with pytest.raises(CellProblem) as caught:
+        decoded(Field("x", "uint8", (13, 17, 3), Png()), cells)
+
+    assert caught.value.row == 3
+
+
+@pytest.mark.usefixtures("_way")
+def test_pixels_that_end_too_early_are_told() -> None:
+    """An image whose lines are too few is not filled up with what was there before."""
+    whole = by_hand(8, 4, 8, 0, (b"\0" + bytes(range(8))) * 4)
+    short = by_hand(8, 4, 8, 0, (b"\0" + bytes(range(8))) * 3)
+
+    with pytest.raises(CellProblem) as caught:
+        decoded(Field("x", "uint8", (4, 8), Png()), [whole, whole, short])
+
+    assert caught.value.row == 2

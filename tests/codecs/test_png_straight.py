@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -65,12 +64,11 @@ def decoded(field: Field, cells: list[bytes | None]) -> Any:
 
 
 @pytest.fixture(params=["straight", "OpenCV"])
-def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have images decoded by imagecodecs, and then without it."""
     if request.param == "OpenCV":
         monkeypatch.setitem(sys.modules, "imagecodecs", None)
     assert (straight_png() is None) == (request.param == "OpenCV")
-    return
 
 
 @pytest.mark.usefixtures("_way")

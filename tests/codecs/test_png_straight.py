@@ -58,7 +58,7 @@ def by_pillow(image: Any, **options: Any) -> bytes:
 
 def decoded(field: Field, cells: list[bytes | None]) -> Any:
     """Return cells decoded into one array, which begins as zeros."""
-    out = np.zeros((len(cells), *field.shape), field.dtype)
+    out = np.zeros((len(cells), *(size or 0 for size in field.shape)), field.dtype)
     Png().decode_into(field, Blobs.of(pa.array(cells, pa.binary())), out)
     return out
 

@@ -166,6 +166,7 @@ FLOORS = (
             "_engine.assembly",
             "_engine.cells",
             "_engine.packing",
+            "_engine.nested",
             "_engine.fit",
             "_engine.encode",
             "_engine.columns",

@@ -19,7 +19,7 @@ from strategies import aligned, rows
 
 import penstock as ps
 from penstock._engine.loader import Batches
-from penstock.errors import ArgumentError, EmptyDatasetError, MapError, StateError
+from penstock.errors import ArgumentError, EmptyDatasetError, MapError, MemoryLimitError, StateError
 from penstock.model import Position
 from penstock.protocols import Shuffle
 from penstock.testing import MemoryFormat, example
@@ -893,3 +893,16 @@ def test_options_are_checked() -> None:
     assert str(caught.value) == (
         """mix got stop='last'. "first" or "all" was expected. Choose one: with the first source, or when all are done."""
     )
+
+
+def test_the_last_batch_of_a_mixture_is_filled_up() -> None:
+    """Padding is marked, and counted before it is made."""
+    source = example().shuffle(seed=0)
+    asked = ps.mix([(source, 1)], stop="all").batch(4, last="pad")
+
+    found = list(ps.loader(asked))
+
+    assert [batch["_valid"].sum() for batch in found] == [4, 4, 2]
+    assert sorted(np.concatenate([batch["id"][batch["_valid"]] for batch in found])) == list(range(10))
+    with pytest.raises(MemoryLimitError, match="filled up to 120000 rows"):
+        list(ps.loader(ps.mix([(source, 1)], stop="all").batch(120_000, last="pad").using(memory_limit=1 << 20)))

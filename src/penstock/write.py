@@ -236,9 +236,9 @@ class Writer:
         if self._writing is None and data.schema is not None:
             self._start(of_arrow(data.schema))
         for batch in data.batches:
-            self._batch(batch)
+            self._batch(batch, lent=data.lent)
 
-    def _batch(self, batch: Mapping[str, Any]) -> None:
+    def _batch(self, batch: Mapping[str, Any], *, lent: bool = False) -> None:
         self._check()
         first = self._given
         columns = as_columns(batch, first)
@@ -246,7 +246,7 @@ class Writer:
         writing = self._writing or self._start(of_schema(self._begun.suited(infer(columns, batch=True))))
         chunk = writing.columns.batch(columns, first)
         try:
-            writing.put(chunk)
+            writing.put(chunk, lent=lent)
         except BaseException:
             self.abort()
             raise

@@ -132,16 +132,16 @@ class Budget:
             )
             raise MemoryLimitError(msg)
 
-    def check_batch(self, rows: int) -> None:
+    def check_batch(self, rows: int, limit: int) -> None:
         """Refuse to fill a batch up to more than fits, by what rows took so far.
 
         Raises:
             MemoryLimitError: If it does not.
         """
-        if rows * self.row_bytes > self.limit:
+        if rows * self.row_bytes > limit:
             msg = (
                 f'A batch filled up to {rows} rows by last="pad" takes {told_bytes(int(rows * self.row_bytes))} in memory, and '
-                f"memory_limit is {told_bytes(self.limit)}. Allow more with .using(memory_limit=...), use a smaller batch, or "
+                f"memory_limit is {told_bytes(limit)}. Allow more with .using(memory_limit=...), use a smaller batch, or "
                 'last="uneven".'
             )
             raise MemoryLimitError(msg)

@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock import codecs
-from penstock._engine.cells import arrow_check, check_of
+from penstock._engine.cells import check_of
 from penstock._engine.encode import Column, Columns
 from penstock._engine.fit import in_c_order
+from penstock._engine.nested import arrow_check
 from penstock._schema_json import KEY, dump, load
 from penstock.codecs.scalar import Scalar, arrow_type
 from penstock.codecs.tensor import Tensor

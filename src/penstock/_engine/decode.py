@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from penstock import dtypes
 from penstock._engine.lease import Slabs
+from penstock.codecs.scalar import Scalar
 from penstock.dtypes import Marks, Values
 from penstock.errors import DataError
 from penstock.policies import (
@@ -41,7 +42,7 @@ from penstock.policies import (
 )
 from penstock.schema import CellCodec, Field
 
-__all__ = ["CellError", "Column", "decode"]
+__all__ = ["CellError", "Column", "decode", "told_dtype"]
 
 PERMUTED = re.compile(r"extension<arrow\.variable_shape_tensor\[value_type=.*?, ndim=\d+, permutation=\[([\d,]+)\]")
 
@@ -119,8 +120,16 @@ def decode(array: pa.Array | pa.ChunkedArray, column: Column, slabs: Slabs | Non
         raise CellError(column.name, refused.tell(*refused.places), *refused.places[:1]) from refused.__cause__
     except DataError as error:
         raise CellError(column.name, str(error)) from None
-    found = {"": cells.values, "_length": cells.length, "_offsets": cells.offsets, "_valid": cells.valid}
+    values = cells.values.astype(told_dtype(cells.values.dtype, column.field), copy=False)
+    found = {"": values, "_length": cells.length, "_offsets": cells.offsets, "_valid": cells.valid}
     return {column.name + suffix: values for suffix, values in found.items() if values is not None}
+
+
+def told_dtype(dtype: np.dtype[Any], field: Field | None) -> np.dtype[Any]:
+    """Return the dtype that single values are handed out with: that of their field, which may be stored as another."""
+    if field is None or dtype == field.dtype or not isinstance(field.codec, Scalar):
+        return dtype
+    return field.dtype if dtype.kind == field.dtype.kind in "mM" or {dtype.kind, field.dtype.kind} <= {"i", "u"} else dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

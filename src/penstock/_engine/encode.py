@@ -121,7 +121,10 @@ class Column:
             return None
         if given.kind in "mM" and (given != wanted or np.isnat(cells).any() or not holds(self.arrow.type, cells)):
             return None
-        return cells if given == wanted else cells.astype(wanted)
+        made = cells.astype(wanted, copy=False)
+        if given.kind in "iu" and wanted.kind in "fc" and not _means_same(cells, made):
+            return None
+        return made
 
     def encode(self, cells: Values) -> pa.Array | pa.ChunkedArray:
         """Return cells as they are stored."""
@@ -158,23 +161,36 @@ class Chunk:
     columns: Sequence[Values] = ()
     cells: Sequence[Sequence[Any]] = ()
 
-    def cut(self, nbytes: int) -> Iterator[Chunk]:
-        """Yield parts of about so many bytes; they share nothing with arrays that the caller can write to."""
+    def cut(self, nbytes: int, *, lent: bool = False) -> Iterator[Chunk]:
+        """Yield parts of about so many bytes; they share nothing with arrays that the caller can write to.
+
+        Args:
+            nbytes: The bytes.
+            lent: Whether Arrow's arrays are such too, as those of a data frame are.
+        """
         if not self.columns:  # appended one by one, until there was enough
             yield self
             return
         step = max(1, nbytes * self.rows // max(1, self.nbytes))
         for start in range(0, self.rows, step):
             rows = min(step, self.rows - start)
-            columns = [_part(column, start, rows) for column in self.columns]
+            columns = [_part(column, start, rows, lent=lent) for column in self.columns]
             yield Chunk(first=self.first + start, rows=rows, nbytes=self.nbytes * rows // self.rows, columns=columns)
 
 
-def _part(cells: Values, start: int, rows: int) -> Values:
+def _part(cells: Values, start: int, rows: int, *, lent: bool) -> Values:
     if isinstance(cells, pa.Array):
-        return cells.slice(start, rows)
+        found = cells.slice(start, rows)
+        return pa.concat_arrays([found, found[:0]]) if lent else found  # two arrays are put together in memory of their own
     found = cells[start : start + rows]
     return owned(found) if isinstance(found, np.ndarray) else [owned(cell) for cell in found]
+
+
+def _means_same(numbers: npt.NDArray[Any], made: npt.NDArray[Any]) -> bool:
+    """Return whether floats are the whole numbers that they were made of; those above so many bits may have been rounded."""
+    exact = 2 ** (np.finfo(made.dtype).nmant + 1)
+    large = (numbers > exact) | (numbers < -exact)
+    return all(int(one) == int(other) for one, other in zip(made.real[large], numbers[large], strict=True))
 
 
 def owned(cell: Any) -> Any:

@@ -107,7 +107,7 @@ def put_together(question: Question, gather: Gather, rows: Rows, size: int) -> t
         MemoryLimitError: If so many do not fit in memory.
     """
     if size > len(rows):
-        gather.budget.check_batch(size)
+        gather.check_batch(size)
     found = rows.put_together(gather)
     found, places = filled_up(found, rows.sequence if question.maps else NOWHERE, len(rows), size)
     return (arranged(question, gather, found) if gather.loose else found), places

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock._engine.cells import Misfit, told_type
-from penstock._suits import family, holds_bytes
+from penstock._engine.nested import LostError, inside, related
+from penstock._suits import holds_bytes
 from penstock.blobs import Blobs
 from penstock.codecs.tensor import Tensor
 from penstock.dtypes import is_encoded, is_ragged, numpy_type, plain, valid
@@ -19,8 +20,6 @@ from penstock.errors import DataError
 from penstock.schema import CellCodec, Codec, Field
 
 __all__ = ["fitted", "in_c_order", "sampled"]
-
-NUMBERS = frozenset({"integer", "float", "decimal"})
 
 
 def fitted(field: Field, codec: Codec | None, arrow: pa.Field, given: pa.Array | pa.ChunkedArray) -> Any:
@@ -48,7 +47,7 @@ def fitted(field: Field, codec: Codec | None, arrow: pa.Field, given: pa.Array |
         return _cast(array, arrow.type)
     if isinstance(codec, (CellCodec, Tensor)) and field.shape:
         return _unpacked(field, array)
-    if codec is None or _related(array.type, arrow.type):
+    if codec is None or related(array.type, arrow.type):
         return _cast(array, arrow.type)
     told_codec = "" if not isinstance(codec, CellCodec) else f" that {codec!r} has encoded"
     raise Misfit(f"a column of {array.type}", f"{arrow.type}{told_codec}", "Convert the column, or change the field.")
@@ -77,14 +76,6 @@ def sampled(field: Field, codec: CellCodec, array: pa.Array) -> None:
         raise Misfit("bytes that it cannot decode", f"a cell that {codec!r} has encoded", advice, first) from error
 
 
-def _related(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether values of one type may mean values of another; text never means numbers."""
-    one, other = family(given), family(wanted)
-    if one == other == "timestamp":
-        return given.tz is None or wanted.tz is not None
-    return one is not None and (one == other or {one, other} <= NUMBERS)
-
-
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return values as another type, where all of them survive it."""
     if array.type == kind:
@@ -100,6 +91,9 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
             expected = f"values that {told_type(kind)} holds as they are"
             advice = f"Round the column yourself, with .astype({told_type(kind)!r}) or .cast(); or change the field's dtype."
             raise Misfit(f"{got}, which would be rounded to {error}", expected, advice, row) from None
+        if isinstance(error, LostError):
+            advice = "Convert the column, or change the schema."
+            raise Misfit(f"{got}: {error}", f"values of {told_type(kind)}", advice, row) from None
         why = str(error).rstrip(".")
         advice = "Convert the column, or change the field."
         raise Misfit(f"{got}, and Arrow says: {why}", told_type(kind), advice, row) from None
@@ -110,6 +104,8 @@ class _Rounded(ValueError):  # noqa: N818 - never leaves this room
 
 
 def _lossless(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    for part, part_kind in inside(array, kind):
+        _lossless(part, part_kind)
     found = array.cast(kind, safe=True)
     if pa.types.is_floating(array.type) and pa.types.is_decimal(kind):
         msg = "a float is no exact decimal"

@@ -154,6 +154,14 @@ class Gather:
         """What a row has taken in memory so far, on average."""
         return self.budget.row_bytes
 
+    def check_batch(self, rows: int) -> None:
+        """Refuse to fill a batch up to more than fits.
+
+        Raises:
+            MemoryLimitError: If it does not, by what rows took so far.
+        """
+        self.budget.check_batch(rows, self.budget.limit)
+
     @property
     def most_bytes(self) -> int:
         """What one cell may take when it is decoded."""

@@ -30,10 +30,12 @@ class Tabular:
     Attributes:
         schema: Its columns in Arrow; None where they are Python's and NumPy's.
         batches: Its rows, some at a time, by column.
+        lent: Whether its arrays are views of memory that the caller may change.
     """
 
     schema: pa.Schema | None
     batches: Iterable[Mapping[str, Any]]
+    lent: bool = False
 
 
 def tabular(data: Any, columns: Columns | None) -> Tabular | None:
@@ -81,14 +83,14 @@ def _frame(frame: Any, columns: Columns | None) -> Tabular:
         except (pa.ArrowException, ValueError) as error:
             msg = f"Arrow makes nothing of the data frame: {error}. Give a schema: penstock.write(url, schema, frame)."
             raise DataError(msg) from error
-        return Tabular(schema=found.schema, batches=(_columns_of(batch) for batch in found.to_batches()))
+        return Tabular(schema=found.schema, batches=(_columns_of(batch) for batch in found.to_batches()), lent=True)
     if not frame.columns.is_unique:
         twice = ", ".join(sorted({str(name) for name in frame.columns[frame.columns.duplicated()]}))
         raise DataError(f"The data frame has more than one column called {twice}. Names must differ. Rename all but one.")
     named = {name: frame.index.get_level_values(name) for name in frame.index.names if name is not None}
     given = {**named, **{name: frame[name] for name in frame.columns}}
     known = {column.field.name: column for column in columns.columns}
-    return Tabular(schema=None, batches=[{name: _series(series, known.get(name)) for name, series in given.items()}])
+    return Tabular(schema=None, batches=[{name: _series(series, known.get(name)) for name, series in given.items()}], lent=True)
 
 
 def _series(series: Any, column: Column | None) -> Any:
@@ -228,5 +230,8 @@ def _plain(name: str, cell: Any, *, nullable: bool) -> Field:
 
 
 def _open_ended(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return a dtype; text and bytes of any length, for later rows may be longer."""
+    """Return a dtype; text and bytes of any length, for later rows may be longer, and times in single units."""
+    if dtype.kind in "mM":
+        unit = np.datetime_data(dtype)[0]
+        return dtype if unit == "generic" else np.dtype(f"{dtype.kind}8[{unit}]")
     return np.dtype(dtype.kind) if dtype.kind in "US" else dtype

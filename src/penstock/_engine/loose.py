@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock import dtypes
-from penstock._engine.decode import CellError, Column, decode
+from penstock._engine.decode import CellError, Column, decode, told_dtype
 from penstock._engine.decode_cells import as_tensors, decode_cells, is_stored_flat
 from penstock._engine.lease import Slabs
 from penstock._engine.meter import READ, Meter
@@ -137,6 +137,8 @@ def plain(part: Part, policy: Column) -> Values | None:
     if pa.types.is_boolean(column.type) or pa.types.is_temporal(column.type):
         return None
     found: Values = column.chunk(0).to_numpy(zero_copy_only=True)
+    if told_dtype(found.dtype, policy.field) != found.dtype:
+        return None
     part.views[policy.name] = found
     return found
 

@@ -195,6 +195,15 @@ class MixedGather:
         """What the cells of a row take decoded, of those that all have one shape."""
         return max(reading.gather.dense_bytes for reading in self.readings)
 
+    def check_batch(self, rows: int) -> None:
+        """Refuse to fill a batch up to more than fits.
+
+        Raises:
+            MemoryLimitError: If it does not, by what the largest rows took so far.
+        """
+        budgets = [reading.gather.budget for reading in self.readings]
+        max(budgets, key=lambda budget: budget.row_bytes).check_batch(rows, sum(budget.limit for budget in budgets))
+
     def arranged(self, found: Batch) -> Batch:
         """Return columns as the sources have arranged them."""
         return found

@@ -147,14 +147,14 @@ class Writing:
             self._put(Chunk(first=self._first, rows=len(rows), nbytes=nbytes, cells=rows))
         self._first += len(rows)
 
-    def put(self, chunk: Chunk) -> None:
-        """Take rows that came together, waiting for room.
+    def put(self, chunk: Chunk, *, lent: bool = False) -> None:
+        """Take rows that came together, waiting for room; all are copied that the caller may change, of Arrow if `lent`.
 
         Raises:
             Exception: What went wrong with earlier rows.
         """
         self.flush()
-        for part in chunk.cut(self._chunk_bytes):
+        for part in chunk.cut(self._chunk_bytes, lent=lent):
             self._put(part)
 
     def _put(self, chunk: Chunk) -> None:

@@ -75,14 +75,14 @@ class Scalar(Codec):
             ArgumentError: If Arrow has none for it.
         """
         if self.type is not None:
-            return arrow_type(self.type)
+            return in_files(arrow_type(self.type))
         if field.dtype in NUMPY:
             return NUMPY[field.dtype]
         if field.dtype.kind in "US":
             return pa.string() if field.dtype.kind == "U" else pa.binary()
-        unit = np.datetime_data(field.dtype)[0] if field.dtype.kind in "mM" else ""
-        if unit in ("s", "ms", "us", "ns"):
-            return pa.timestamp(unit) if field.dtype.kind == "M" else pa.duration(unit)
+        unit, count = np.datetime_data(field.dtype) if field.dtype.kind in "mM" else ("", 1)
+        if unit in ("s", "ms", "us", "ns") and count == 1:
+            return in_files(pa.timestamp(unit) if field.dtype.kind == "M" else pa.duration(unit))
         if field.dtype.kind == "O":
             return pa.decimal128(38, 18)
         msg = (
@@ -102,7 +102,23 @@ class Scalar(Codec):
             ticks = cells.astype(f"timedelta64[{kind.unit}]").view(np.int64)  # Arrow has no way from a duration to a time
             stored = pa.array(ticks, mask=np.isnat(cells)).cast(pa.int32() if kind.bit_width == 32 else pa.int64())  # noqa: PLR2004
             return stored.cast(kind)
+        if pa.types.is_date32(kind) and isinstance(cells, np.ndarray) and cells.dtype.kind == "M":
+            cells = cells.astype("M8[D]")
         return pa.array(cells, type=kind)
+
+
+def in_files(kind: pa.DataType) -> pa.DataType:
+    """Return what Parquet stores a type as: it has no seconds, and no dates in milliseconds.
+
+    Example:
+        >>> in_files(pa.timestamp("s", tz="UTC"))
+        TimestampType(timestamp[ms, tz=UTC])
+    """
+    if pa.types.is_timestamp(kind) and kind.unit == "s":
+        return pa.timestamp("ms", tz=kind.tz)
+    if pa.types.is_date64(kind):
+        return pa.date32()
+    return pa.time32("ms") if kind == pa.time32("s") else kind
 
 
 def _suits(stored: pa.DataType, expected: pa.DataType, field: Field) -> bool:

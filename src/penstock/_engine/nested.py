@@ -1,0 +1,131 @@
+"""Whether lists, structs and maps are stored as they are given: Arrow drops and rounds in silence what is inside of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock._engine.cells import Check, Misfit, told
+from penstock._suits import family
+from penstock.dtypes import is_encoded, is_ragged
+
+__all__ = ["LostError", "arrow_check", "inside", "related"]
+
+NUMBERS = frozenset({"integer", "float", "decimal"})
+
+
+class LostError(ValueError):
+    """Something inside of a value would not be stored, or as something else."""
+
+
+def related(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether values of one type may mean values of another; text never means numbers, and a zone is not dropped.
+
+    Example:
+        >>> related(pa.int8(), pa.float64()), related(pa.string(), pa.int8())
+        (True, False)
+    """
+    one, other = family(given), family(wanted)
+    if one == other == "timestamp":
+        return given.tz is None or wanted.tz is not None
+    return one is not None and (one == other or {one, other} <= NUMBERS)
+
+
+def arrow_check(kind: pa.DataType) -> Check:
+    """Return the check of cells that Arrow itself makes a type of: lists, structs, maps.
+
+    Example:
+        >>> arrow_check(pa.list_(pa.int8()))([1, 2])
+        [1, 2]
+    """
+
+    def check(cell: Any) -> Any:
+        try:
+            stored = pa.scalar(cell, type=kind).as_py()
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            raise Misfit(f"{told(cell)}, which Arrow refuses: {error}", f"a value of {kind}", "Change it.") from None
+        if _changed(cell, stored):
+            raise Misfit(told(cell), f"a value of {kind}", f"It would be stored as {stored!r}. Change it, or the schema.")
+        return cell
+
+    return check
+
+
+def _changed(given: Any, stored: Any) -> bool:
+    """Return whether something was lost on the way to Arrow."""
+    if isinstance(stored, list) and not isinstance(given, (str, bytes)):
+        found = list(given.items()) if isinstance(given, dict) else list(given)
+        return len(found) != len(stored) or any(map(_changed, found, stored))
+    if isinstance(stored, dict) and isinstance(given, dict):
+        return not given.keys() <= stored.keys() or any(_changed(given[key], stored[key]) for key in given)
+    if isinstance(stored, tuple) and isinstance(given, tuple):
+        return any(map(_changed, given, stored))
+    if isinstance(stored, (dt.date, dt.time, dt.timedelta)):
+        return _moved(given, stored)
+    return _rounded(given, stored)
+
+
+def _rounded(given: Any, stored: Any) -> bool:
+    """Return whether a number is another than was given; a float may have fewer digits."""
+    if isinstance(stored, float) and isinstance(given, (float, np.floating)):
+        return math.isfinite(given) != math.isfinite(stored)
+    if isinstance(stored, float) and isinstance(given, (int, np.integer)):
+        return bool(int(given) != stored)
+    return isinstance(stored, int) and isinstance(given, (float, np.floating)) and bool(given != stored)
+
+
+def _moved(given: Any, stored: dt.date | dt.time | dt.timedelta) -> bool:
+    """Return whether a moment or a duration is another than was given; without a zone it is one of UTC."""
+    if isinstance(given, dt.datetime) and isinstance(stored, dt.datetime):
+        if stored.tzinfo is None:
+            return given.tzinfo is not None or given != stored
+        return (given if given.tzinfo is not None else given.replace(tzinfo=dt.UTC)) != stored
+    if isinstance(given, dt.datetime):
+        return isinstance(stored, dt.date) and given != dt.datetime.combine(stored, dt.time.min)
+    if isinstance(given, (np.datetime64, np.timedelta64)):
+        if isinstance(stored, dt.datetime) and stored.tzinfo is not None:
+            stored = stored.astimezone(dt.UTC).replace(tzinfo=None)
+        make = next((getattr(stored, name) for name in ("to_datetime64", "to_timedelta64") if hasattr(stored, name)), None)
+        kind = np.timedelta64 if isinstance(stored, dt.timedelta) else np.datetime64
+        return not isinstance(stored, dt.time) and bool(given != (kind(stored) if make is None else make()))  # type: ignore[arg-type] # a time is none
+    return isinstance(given, (dt.time, dt.timedelta)) and given != stored
+
+
+def inside(array: pa.Array, kind: pa.DataType) -> list[tuple[pa.Array, pa.DataType]]:
+    """Return what is inside of lists, structs and maps, with the types that it would be cast to; nothing for other values.
+
+    Raises:
+        LostError: If a struct has fields that would be dropped, or values would become something else than they are.
+
+    Example:
+        >>> [(part.to_pylist(), str(kind)) for part, kind in inside(pa.array([[1, 2]]), pa.list_(pa.int8()))]
+        [([1, 2], 'int8')]
+    """
+    given = array.type
+    if given == kind or any(isinstance(one, pa.BaseExtensionType) or is_encoded(one) for one in (given, kind)):
+        return []
+    if pa.types.is_map(given) and pa.types.is_map(kind):
+        return [_fitting(array.keys, kind.key_type), _fitting(array.items, kind.item_type)]
+    if _is_list(given) and _is_list(kind):
+        return [_fitting(array.flatten(), kind.value_type)]
+    if not (pa.types.is_struct(given) and pa.types.is_struct(kind)):
+        return []
+    names, wanted = [field.name for field in given], [field.name for field in kind]
+    if lost := [name for name in names if name not in wanted]:
+        raise LostError(f"its field {lost[0]!r} would be lost, for the struct has the fields {', '.join(wanted)} in the table")
+    return [_fitting(part, kind.field(name).type) for name, part in zip(names, array.flatten(), strict=True)]
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return is_ragged(kind) or bool(pa.types.is_fixed_size_list(kind))
+
+
+def _fitting(part: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.DataType]:
+    """Return values with their type, if they can mean the same there."""
+    if None not in (family(part.type), family(kind)) and not related(part.type, kind):
+        raise LostError(f"values of {part.type} in it would become {kind}")
+    return part, kind

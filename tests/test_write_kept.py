@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.codecs import Npy, Scalar
+from penstock.codecs import Jpeg, Npy, Raw, Scalar, Tensor
 from penstock.errors import ArgumentError, DataError
 
 
@@ -216,3 +217,148 @@ def test_a_data_frame_may_be_changed_as_soon_as_it_is_taken(tmp_path: Path) -> N
         table.extend(frame)
         frame.iloc[0, 0] = 99
     assert ps.open(tmp_path / "u").to_arrow()["i"].to_pylist() == [1, 2]
+
+
+# What neither NumPy nor Parquet has.
+
+STRANGE = [
+    pa.table({"x": pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array([5]))}),
+    pa.table({"x": pa.array([{}], pa.struct([]))}),
+    pa.table({"x": pa.array([2**60], pa.timestamp("s"))}),
+    pd.DataFrame({"x": pd.arrays.SparseArray([0, 1])}),
+]
+
+
+@pytest.mark.parametrize("data", STRANGE, ids=map(str, range(len(STRANGE))))
+def test_what_parquet_does_not_hold_is_told(tmp_path: Path, data: Any) -> None:
+    """As an error of ours, and nothing is left behind."""
+    with pytest.raises(DataError, match=r"Parquet does not hold it|Arrow makes nothing"):
+        ps.write(tmp_path / "t", data=data)
+    assert list(tmp_path.iterdir()) == []
+
+
+MISFITS: list[tuple[Any, Any, str]] = [
+    (field("U2"), pa.table({"x": ["ab", "abc"]}), "Row 1, field 'x': got 3 characters; expected 2 at most"),
+    (field("S2"), pa.table({"x": [None, b"abc"]}).cast(pa.schema({"x": pa.binary()})), "Row 0, field 'x': got a null"),
+    (field("S2"), pa.table({"x": [b"abc"]}), "Row 0, field 'x': got 3 bytes; expected 2 at most"),
+    (field(np.int64), [{"x": np.ma.array(5, mask=True)}], "Row 0, field 'x': got a masked value"),
+    (field(np.float64, nullable=True), [{"x": np.ma.masked}], "Row 0, field 'x': got a masked value"),
+    (field(np.bool_), [{"x": np.ma.array(True, mask=True)}], "Row 0, field 'x': got a masked value"),  # noqa: FBT003
+    (field(np.dtype("M8[ns]")), pa.table({"x": pa.array([2**40], pa.timestamp("s"))}), "Row 0, field 'x': got 1099511627776"),
+]
+
+
+@pytest.mark.parametrize(("schema", "data", "message"), MISFITS, ids=map(str, range(len(MISFITS))))
+def test_what_does_not_fit_is_told_with_its_row(tmp_path: Path, schema: ps.Schema, data: Any, message: str) -> None:
+    """Texts that are too long, masked values, moments that are too far."""
+    with pytest.raises(DataError, match=message):
+        ps.write(tmp_path / "t", schema, data)
+
+
+def test_a_schema_that_follows_holds_the_nulls_it_follows_from(tmp_path: Path) -> None:
+    """NaT is a null, in an array too."""
+    ps.write(tmp_path / "t", data={"d": np.array(["2020-01-01", "NaT"], "M8[D]")})
+
+    assert ps.open(tmp_path / "t").to_arrow()["d"].to_pylist() == [dt.date(2020, 1, 1), None]
+    with pytest.raises(ArgumentError, match=r"Scalar got the type 'decimal128\(10, -2\)'"):
+        Scalar("decimal128(10, -2)")
+
+
+# Copies.
+
+NOISE = np.random.default_rng(0).integers(0, 256, (32, 32, 3)).astype(np.uint8)
+
+
+def pictures(place: Path, **options: Any) -> ps.Dataset:
+    """Return a table with a codec that loses something, a tensor, nulls and lists."""
+    fields = [
+        ps.Field("i", np.int64),
+        ps.Field("x", np.uint8, (None, None, 3), Jpeg(30)),
+        ps.Field("v", np.float32, (2,)),
+        ps.Field("r", np.int16, (3,), Raw()),
+        ps.Field("n", np.int64, nullable=True),
+    ]
+    rows = [
+        {"i": 0, "x": NOISE, "v": np.ones(2, "f4"), "r": np.arange(3, dtype="i2"), "n": None},
+        {"i": 1, "x": NOISE[:8], "v": np.zeros(2, "f4"), "r": np.arange(3, dtype="i2"), "n": 5},
+    ]
+    ps.write(place, ps.Schema("T", fields), rows, **options)
+    return ps.open(place)
+
+
+@pytest.mark.parametrize("source", [None, "delta"])
+@pytest.mark.parametrize("target", [None, "delta", "petastorm"])
+def test_a_copy_keeps_codecs_and_cells_in_every_format(tmp_path: Path, source: Any, target: Any) -> None:
+    """JPEGs are not encoded again, shapes stay open, and nulls stay."""
+    names = ["i", "x", "n"] if target == "petastorm" else ["i", "x", "v", "r", "n"]
+    ds = pictures(tmp_path / "a", format=source).select(*names)
+    ps.write(tmp_path / "b", data=ds, format=target)
+    copy = ps.open(tmp_path / "b")
+
+    assert copy.to_arrow()["x"].to_pylist() == ds.to_arrow()["x"].to_pylist()
+    assert copy.to_arrow()["n"].to_pylist() == [None, 5]
+    assert copy.schema["x"].shape == (None, None, 3)
+    assert copy.schema["x"].codec == Jpeg(30) or target == "petastorm"
+    for name in names[2:4]:
+        if name != "n":
+            np.testing.assert_array_equal([row[name] for row in copy.select(name)], [row[name] for row in ds.select(name)])
+
+
+def test_a_copy_of_nested_columns_keeps_them_in_delta(tmp_path: Path) -> None:
+    """Structs, maps and lists of lists need no codec."""
+    maps = pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))
+    table = pa.table({"s": [{"a": 1, "b": "t"}], "l": [[[1, 2], []]], "m": maps})
+    ps.write(tmp_path / "a", data=table, format="delta")
+    ps.write(tmp_path / "b", data=ps.open(tmp_path / "a"), format="delta")
+
+    assert ps.open(tmp_path / "b").to_arrow().to_pylist() == table.to_pylist()
+
+
+# Adopted tables.
+
+
+def test_lists_that_were_adopted_as_tensors_are_appended_to(tmp_path: Path) -> None:
+    """Without a schema, rows are stored as those that are there; so are cells of bytes that have one length."""
+    (tmp_path / "t").mkdir()
+    stored = {"x": pa.array([[1.0, 2.0, 3.0, 4.0]], pa.list_(pa.float32())), "r": pa.array([bytes(4)], pa.binary())}
+    pq.write_table(pa.table(stored), tmp_path / "t/p.parquet")
+    fields = [ps.Field("x", np.float32, (2, 2), Tensor()), ps.Field("r", np.int16, (2,), Raw())]
+    ps.adopt(tmp_path / "t", ps.Schema("T", fields))
+
+    row = {"x": np.full((2, 2), 9, "f4"), "r": np.array([1, 2], "i2")}
+    ps.write(tmp_path / "t", data=[row], mode="append")
+
+    found = list(ps.open(tmp_path / "t"))
+    assert [one["x"].tolist() for one in found] == [[[1.0, 2.0], [3.0, 4.0]], [[9.0, 9.0], [9.0, 9.0]]]
+    assert [one["r"].tolist() for one in found] == [[0, 0], [1, 2]]
+
+
+NESTED = pa.list_(pa.list_(pa.int32()))
+
+
+@pytest.mark.parametrize("kind", [NESTED, pa.list_(pa.list_(pa.int32(), 2)), pa.list_(pa.list_(pa.int32(), 2), 2)], ids=str)
+def test_lists_of_lists_are_adopted_as_tensors(tmp_path: Path, kind: pa.DataType) -> None:
+    """They are read in the shape of their field, which later ones may not have."""
+    (tmp_path / "t").mkdir()
+    cells: list[Any] = [[[1, 2], [3, 4]], None if kind == NESTED else [[5, 6], [7, 8]]]
+    pq.write_table(pa.table({"x": pa.array(cells, kind)}), tmp_path / "t/p.parquet")
+    ps.adopt(tmp_path / "t", ps.Schema("T", [ps.Field("x", np.int32, (2, 2), Tensor(), nullable=True)]))
+    ds = ps.open(tmp_path / "t").nulls(ps.Fill(7), "x").batch(2)
+
+    (batch,) = ds
+    assert batch["x"].tolist() == [[[1, 2], [3, 4]], [[7, 7], [7, 7]] if kind == NESTED else [[5, 6], [7, 8]]]
+
+
+def test_lists_of_lists_of_other_sizes_are_told(tmp_path: Path) -> None:
+    """In files that were not looked at; a row group without any list is filled."""
+    (tmp_path / "t").mkdir()
+    for number, cells in enumerate([[[[1, 2], [3, 4]]], [None], [[[1, 2, 3], [4, 5, 6]]]]):
+        pq.write_table(pa.table({"x": pa.array(cells, NESTED)}), tmp_path / f"t/{number}.parquet")
+    ps.adopt(tmp_path / "t", ps.Schema("T", [ps.Field("x", np.int32, (2, 2), Tensor(), nullable=True)]))
+    ds = ps.open(tmp_path / "t").nulls(ps.Mask(), "x").batch("row_group")
+
+    batches = iter(ds)
+    assert next(batches)["x_valid"].all()
+    assert next(batches) == {"x": pytest.approx(np.zeros((1, 2, 2))), "x_valid": pytest.approx(np.zeros((1, 2, 2)))}
+    with pytest.raises(DataError, match=r"2\.parquet, row group 0, row 0, column 'x': the lists have the sizes \(2, 3\)"):
+        next(batches)

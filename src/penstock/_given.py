@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,13 +16,14 @@ from penstock._engine.loader import Batches, Loader
 from penstock._engine.question import Question
 from penstock._engine.table import Planned, Table
 from penstock._schema_json import KEY, dump
+from penstock._suits import storage_of
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
 from penstock.mix import Mixture
 from penstock.model import Snapshot
 from penstock.schema import Field, Schema
 
-__all__ = ["Given", "given"]
+__all__ = ["Given", "given", "suited"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,7 +82,8 @@ def _tables(ds: Dataset, columns: Columns | None) -> Iterable[pa.Table] | None:
     known = [snapshot.fields[name] for name in kinds if name in snapshot.fields]
     if any(field.codec is not None and _known(field) is not field.codec for field in known):
         return None
-    if any(kind != snapshot.schema.field(name).type for name, kind in kinds.items()):
+    tensors = {column.field.name for column in columns.columns if isinstance(column.codec, codecs.Tensor)}
+    if any(kind != snapshot.schema.field(name).type for name, kind in kinds.items() if name not in tensors):
         return None
     whole = replace(question, size=None, last=None)
     rows = table.plan(whole).plan.num_rows
@@ -114,6 +116,25 @@ def _stored(question: Question, snapshot: Snapshot) -> Columns | None:
         stated.append(field)
     metadata = {KEY: dump(Schema(snapshot.table, stated)).encode()} if stated else None
     return of_arrow(pa.schema(arrows, metadata=metadata)) if names else None
+
+
+def suited(columns: Columns, suit: Callable[[Schema], Schema]) -> Columns:
+    """Return columns with the codecs that a format has for them, where they had but the default; others stay."""
+    plain = [_by_default(column.field, column.codec) for column in columns.columns if column.codec is not None]
+    fields = {field.name: field for field in suit(Schema("", plain))}
+    full = {name: field.with_codec(field.codec or codecs.default(field)) for name, field in fields.items()}
+    arrows = [
+        pa.field(name, storage_of(full[name]), nullable=full[name].nullable) if name in full else column.arrow
+        for name, column in ((column.field.name, column) for column in columns.columns)
+    ]
+    stated = Schema("", list(full.values()))
+    return of_arrow(pa.schema(arrows, metadata={KEY: dump(stated).encode()} if full else None))
+
+
+def _by_default(field: Field, codec: codecs.Codec) -> Field:
+    """Return a field with its codec, or without it if that is the one it would get anyway."""
+    bare = Field(field.name, field.dtype, field.shape, nullable=field.nullable)
+    return bare if codecs.default(bare) == codec else field.with_codec(codec)
 
 
 def _known(field: Field) -> codecs.Codec:

@@ -25,7 +25,7 @@ from penstock._engine.storage import place_of_table
 from penstock._engine.survey import check_mode
 from penstock._engine.write_faults import refusals_told
 from penstock._engine.writing import Begun, Writing
-from penstock._given import Given, given
+from penstock._given import Given, given, suited
 from penstock.errors import ArgumentError, DataError
 from penstock.formats import known_formats
 from penstock.model import Place
@@ -216,12 +216,12 @@ class Writer:
         self._tabular(found)
 
     def _handed_out(self, ours: Given) -> None:
-        """Write what a dataset hands out; its columns are known, unless a format is to suit them.
+        """Write what a dataset hands out; its columns are known, and get the codecs of the format.
 
         Cells that are to be stored as they are already are not decoded: nulls stay, and so does what a codec would lose.
         """
-        if self._writing is None and ours.columns is not None and self._begun.format is None:
-            self._start(ours.columns)
+        if self._writing is None and ours.columns is not None:
+            self._start(ours.columns if self._begun.format is None else suited(ours.columns, self._begun.suited))
         if ours.stored is not None and self._columns is not None and self._columns.alike(ours.columns):
             for part in ours.stored:
                 self._item(part)

@@ -149,7 +149,7 @@ def scalar(kind: str) -> Any:
         (ps.Field("x", "datetime64[ns]"), "Field 'x' is stored as timestamp[ns]"),
         (ps.Field("x", dt.datetime, (), Scalar("timestamp[us, tz=UTC]")), "stored as timestamp[us, tz=UTC]"),
         (ps.Field("x", Decimal, (), Scalar("decimal256(50, 2)")), "stored as decimal256(50, 2)"),
-        (ps.Field("x", "timedelta64[s]", (), Scalar("time32[s]")), "stored as time32[s]"),
+        (ps.Field("x", "timedelta64[s]", (), Scalar("time32[s]")), "stored as time32[ms]"),
         (
             ps.Field("x", np.float32, (2,), Tensor()),
             "Field 'x' is stored by Tensor(), for which Petastorm has no counterpart. Use",

@@ -81,6 +81,12 @@ def check_of(field: Field, kind: pa.DataType | None = None) -> Check:
     return check if natural or field.dtype.kind in "mM" else partial(_storable, kind, check)
 
 
+def _unmasked(cell: Any, expected: str) -> None:
+    """Refuse a masked value, which is neither a number nor a null."""
+    if isinstance(cell, np.ma.MaskedArray):
+        raise Misfit("a masked value", expected, "Give a value, or None for a null.")
+
+
 def castable(given: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
     """Return whether every value of one dtype is one of another, and means the same.
 
@@ -128,6 +134,7 @@ def _array(field: Field, dtype: np.dtype[Any], shape: tuple[int | None, ...], ce
 
 def _boolean(field: Field, kind: pa.DataType | None) -> Check:  # noqa: ARG001 - as the others
     def check(cell: Any) -> bool:
+        _unmasked(cell, "True or False")
         if isinstance(cell, (bool, np.bool_)) or (isinstance(cell, np.ndarray) and cell.shape == () and cell.dtype == np.bool_):
             return bool(cell)
         raise Misfit(told(cell), "True or False", "Make it one: bool(cell).")
@@ -144,6 +151,7 @@ def _integer(field: Field, kind: pa.DataType | None) -> Check:  # noqa: ARG001 -
         if type(cell) is int and low <= cell <= high:
             return cell
         if isinstance(cell, (np.generic, np.ndarray)):
+            _unmasked(cell, expected)
             if cell.shape == () and castable(cell.dtype, field.dtype):
                 return int(cell)
             raise Misfit(told(cell), expected, f"Convert it: numpy.{field.dtype}(cell); or change the field's dtype.")
@@ -162,6 +170,7 @@ def _floating(field: Field, kind: pa.DataType | None) -> Check:  # noqa: ARG001 
 
     def check(cell: Any) -> Any:
         if isinstance(cell, (np.generic, np.ndarray)):
+            _unmasked(cell, expected)
             if cell.shape != () or not castable(cell.dtype, field.dtype):
                 raise Misfit(told(cell), expected, f"Convert it: numpy.{field.dtype}(cell); or change the field's dtype.")
             if cell.dtype.kind == "f":
@@ -185,6 +194,7 @@ def _complex(field: Field, kind: pa.DataType | None) -> Check:  # noqa: ARG001 -
     def check(cell: Any) -> Any:
         if isinstance(cell, complex) and not isinstance(cell, np.generic):
             return field.dtype.type(cell)
+        _unmasked(cell, f"a number of {field.dtype}")
         if isinstance(cell, (np.generic, np.ndarray)) and cell.shape == () and castable(cell.dtype, field.dtype):
             found = field.dtype.type(cell)
             if cell.dtype.kind not in "iu" or int(found.real) == int(cell):

@@ -11,9 +11,10 @@ from penstock._engine.encode import Column, Columns
 from penstock._engine.fit import in_c_order
 from penstock._engine.nested import arrow_check
 from penstock._schema_json import KEY, dump, load
+from penstock._suits import unsuited
 from penstock.codecs.scalar import Scalar, arrow_type
 from penstock.codecs.tensor import Tensor
-from penstock.dtypes import FIXED, TENSOR, extension_name, numpy_type
+from penstock.dtypes import FIXED, TENSOR, extension_name, is_encoded, numpy_type
 from penstock.errors import ArgumentError, listed
 from penstock.schema import Field, Schema
 
@@ -61,11 +62,13 @@ def of_arrow(schema: pa.Schema) -> Columns:
 
 
 def _kept(arrow: pa.Field, before: Schema) -> Column | None:
-    """Return a column by what a stored schema says of it, if it is still stored so."""
+    """Return a column by what a stored schema says of it, if it is still stored so, or as the codec reads it too."""
     if arrow.name not in before:
         return None
     given = before[arrow.name]
-    if given.codec is None or given.codec.storage(given) != arrow.type:
+    if given.codec is None:
+        return None
+    if given.codec.storage(given) != arrow.type and (is_encoded(arrow.type) or unsuited(given, arrow.type) is not None):
         return None
     return _column(given, arrow.with_nullable(given.nullable))
 

@@ -18,7 +18,7 @@ from penstock._engine.decode import CellError, Column, decode
 from penstock._engine.lease import Slabs
 from penstock.blobs import Blobs
 from penstock.codecs import Scalar, Tensor
-from penstock.dtypes import Marks, Values, extension_name, is_ragged
+from penstock.dtypes import Marks, Values, extension_name, is_ragged, numpy_type
 from penstock.errors import DataError
 from penstock.policies import (
     AsObjects,
@@ -195,6 +195,8 @@ def as_tensors(array: pa.Array | pa.ChunkedArray, column: Column) -> dict[str, V
     """
     assert column.field is not None  # noqa: S101 - it has a codec
     shape = tuple(size or 0 for size in column.field.shape)
+    if len(numpy_type(array.type)[1]) == len(shape) > 1:
+        return _nested_tensors(array, column, shape)
     found = decode(array, Column(name=column.name, nulls=column.nulls, ragged=Pad(length=prod(shape))))
     lengths = found.pop(f"{column.name}_length", None)
     there = None if lengths is None else lengths == prod(shape)
@@ -205,3 +207,18 @@ def as_tensors(array: pa.Array | pa.ChunkedArray, column: Column) -> dict[str, V
         problem = f"the list has {lengths[row] if lengths is not None else 0} values, and a tensor {shape} has {prod(shape)}. "
         raise CellError(column.name, problem + "Adopt a schema that fits, or one without this field.", row)
     return {name: values.reshape(len(values), *shape) if values.ndim > 1 else values for name, values in found.items()}
+
+
+def _nested_tensors(array: pa.Array | pa.ChunkedArray, column: Column, shape: tuple[int, ...]) -> dict[str, Values]:
+    """Return lists of lists of numbers, which must have the sizes of a shape."""
+    found = decode(array, Column(name=column.name, nulls=column.nulls, ragged=RaiseIfRagged()))
+    sizes = found[column.name].shape[1:]
+    if sizes == shape:
+        return found
+    there = array.is_valid().to_numpy(zero_copy_only=False)
+    if there.any():
+        problem = f"the lists have the sizes {sizes}, and a tensor has {shape}. Adopt a schema that fits, or one without this "
+        raise CellError(column.name, problem + "field.", int(there.argmax()))
+    assert column.field is not None  # noqa: S101 - asked before
+    whole = np.full((len(array), *shape), _stand_in(column, column.field), column.field.dtype)
+    return {name: whole if name == column.name else np.zeros(whole.shape, np.bool_) for name in found}

@@ -14,9 +14,12 @@ import pyarrow as pa
 
 from penstock._engine.cells import Check, Misfit, castable, holds, told
 from penstock._engine.fit import fitted
+from penstock._engine.nested import related
 from penstock._engine.packing import pieces
 from penstock._schema_json import KEY, dump
+from penstock.codecs.raw import Raw
 from penstock.codecs.scalar import Scalar
+from penstock.codecs.tensor import Tensor
 from penstock.errors import DataError, MissingExtraError, listed
 from penstock.schema import CellCodec, Codec, Field, Schema
 
@@ -48,6 +51,18 @@ class Column:
     def is_blob(self) -> bool:
         """Whether cells are stored as bytes that a codec has made."""
         return isinstance(self.codec, CellCodec)
+
+    def takes(self, other: Column) -> bool:
+        """Return whether cells stored in another column can be stored here without being decoded."""
+        if other.field.nullable and not self.field.nullable:
+            return False
+        if isinstance(self.codec, CellCodec):
+            return _unfixed(self.codec) == _unfixed(other.codec)
+        if isinstance(self.codec, Tensor) and isinstance(other.codec, Tensor):
+            return (self.field.dtype, self.field.shape) == (other.field.dtype, other.field.shape)
+        if isinstance(self.codec, Scalar) and isinstance(other.codec, Scalar):
+            return self.arrow.type == other.arrow.type or related(other.arrow.type, self.arrow.type)
+        return self.codec is other.codec is None and self.arrow.type == other.arrow.type
 
     def cell(self, cell: Any) -> Any:
         """Return what is stored of a cell.
@@ -186,6 +201,11 @@ def _part(cells: Values, start: int, rows: int, *, lent: bool) -> Values:
     return owned(found) if isinstance(found, np.ndarray) else [owned(cell) for cell in found]
 
 
+def _unfixed(codec: Codec | None) -> Codec | None:
+    """Return a codec, whether it says or not that its cells are stored with their length."""
+    return replace(codec, fixed=False) if isinstance(codec, Raw) else codec
+
+
 def _means_same(numbers: npt.NDArray[Any], made: npt.NDArray[Any]) -> bool:
     """Return whether floats are the whole numbers that they were made of; those above so many bits may have been rounded."""
     exact = 2 ** (np.finfo(made.dtype).nmant + 1)
@@ -233,14 +253,10 @@ class Columns:
         return pa.schema([column.arrow for column in self.columns], metadata=dict(self.metadata) or None)
 
     def alike(self, others: Columns | None) -> bool:
-        """Return whether cells that are stored in others are stored so here."""
-        if others is None:
+        """Return whether cells that are stored in others can be taken as they are stored there."""
+        if others is None or set(self.arrow.names) != set(others.arrow.names):
             return False
-        mine, theirs = (
-            {one.field.name: (one.field.codec, one.arrow.type, one.arrow.nullable) for one in some.columns}
-            for some in (self, others)
-        )
-        return mine == theirs
+        return all(column.takes(others.named(column.field.name)) for column in self.columns)
 
     @cached_property
     def _checks(self) -> list[tuple[str, Check, bool]]:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from penstock._engine.cells import Misfit, told_type
 from penstock._engine.nested import LostError, inside, related
-from penstock._suits import holds_bytes
+from penstock._suits import family, holds_bytes
 from penstock.blobs import Blobs
 from penstock.codecs.tensor import Tensor
 from penstock.dtypes import is_encoded, is_ragged, numpy_type, plain, valid
@@ -36,6 +36,8 @@ def fitted(field: Field, codec: Codec | None, arrow: pa.Field, given: pa.Array |
     if not field.nullable and array.null_count:
         row = int(np.argmin(valid(array)))  # type: ignore[arg-type] # there is a null
         raise Misfit("a null", "a value", f"Give one, or allow nulls: Field({field.name!r}, ..., nullable=True).", row)
+    if field.dtype.kind in "US" and not field.shape and field.dtype.itemsize:
+        _check_lengths(field, plain(array) if is_encoded(array.type) else array)
     if array.type == arrow.type and not isinstance(codec, CellCodec):
         return array
     if is_encoded(array.type):
@@ -51,6 +53,18 @@ def fitted(field: Field, codec: Codec | None, arrow: pa.Field, given: pa.Array |
         return _cast(array, arrow.type)
     told_codec = "" if not isinstance(codec, CellCodec) else f" that {codec!r} has encoded"
     raise Misfit(f"a column of {array.type}", f"{arrow.type}{told_codec}", "Convert the column, or change the field.")
+
+
+def _check_lengths(field: Field, array: pa.Array) -> None:
+    """Refuse text or bytes that are longer than their field says."""
+    text = field.dtype.kind == "U"
+    if family(array.type) != ("text" if text else "bytes"):
+        return
+    most = field.dtype.itemsize // (4 if text else 1)
+    lengths = (pc.utf8_length if text else pc.binary_length)(array).fill_null(0).to_numpy(zero_copy_only=False)
+    if (long := np.flatnonzero(lengths > most)).size:
+        got = f"{lengths[long[0]]} {'characters' if text else 'bytes'}"
+        raise Misfit(got, f"{most} at most", f"Shorten them, or use dtype={'str' if text else 'bytes'}.", int(long[0]))
 
 
 def in_c_order(kind: pa.DataType) -> bool:
@@ -82,10 +96,12 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return array
     try:
         return _lossless(array, kind)
-    except (pa.ArrowException, ValueError) as error:
+    except (pa.ArrowException, ValueError, OverflowError) as error:
         row = _first_bad(array, lambda part: _lossless(part, kind))
         got = (
-            f"{array[row].as_py()!r} of {told_type(array.type)}" if row < len(array) else f"a column of {told_type(array.type)}"
+            f"{_told_value(array[row])} of {told_type(array.type)}"
+            if row < len(array)
+            else f"a column of {told_type(array.type)}"
         )
         if isinstance(error, _Rounded):
             expected = f"values that {told_type(kind)} holds as they are"
@@ -97,6 +113,13 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         why = str(error).rstrip(".")
         advice = "Convert the column, or change the field."
         raise Misfit(f"{got}, and Arrow says: {why}", told_type(kind), advice, row) from None
+
+
+def _told_value(value: pa.Scalar) -> str:
+    try:
+        return repr(value.as_py())
+    except (ValueError, OverflowError):  # a time that Python does not have
+        return str(value.cast(pa.int64()))
 
 
 class _Rounded(ValueError):  # noqa: N818 - never leaves this room

@@ -80,7 +80,7 @@ def _frame(frame: Any, columns: Columns | None) -> Tabular:
         ranged = type(frame.index).__name__ == "RangeIndex"
         try:
             found = pa.Table.from_pandas(frame, preserve_index=False if ranged else None)
-        except (pa.ArrowException, ValueError) as error:
+        except (pa.ArrowException, ValueError, TypeError) as error:
             msg = f"Arrow makes nothing of the data frame: {error}. Give a schema: penstock.write(url, schema, frame)."
             raise DataError(msg) from error
         return Tabular(schema=found.schema, batches=(_columns_of(batch) for batch in found.to_batches()), lent=True)
@@ -106,7 +106,7 @@ def _series(series: Any, column: Column | None) -> Any:
         return pa.array(series.to_numpy())  # where there are no nulls, NaN is a number
     try:
         found = pa.Array.from_pandas(series, type=column.arrow.type if column.codec is None else None)
-    except (pa.ArrowException, ValueError):
+    except (pa.ArrowException, ValueError, TypeError):
         found = None
     if found is None or (found.null_count and not column.field.nullable):
         return series.to_numpy(dtype=object)  # checked cell by cell, so that the row and what it holds is told
@@ -200,7 +200,8 @@ def infer(item: Mapping[str, Any], *, batch: bool) -> Schema:
 def _inferred(name: str, cells: Any) -> Field:
     """Return the field of a column's cells."""
     if isinstance(cells, np.ndarray) and cells.dtype.kind != "O":
-        return Field(name, _open_ended(cells.dtype), cells.shape[1:])
+        missing = cells.dtype.kind in "mM" and cells.ndim == 1 and bool(np.isnat(cells).any())
+        return Field(name, _open_ended(cells.dtype), cells.shape[1:], nullable=missing)
     present = [] if cells is None else [cell for cell in cells if cell is not None]
     if not present:
         msg = f"Field {name!r} has no value in the first row or batch, so that its type does not follow. Give a schema: "

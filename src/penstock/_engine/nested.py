@@ -89,10 +89,16 @@ def _moved(given: Any, stored: dt.date | dt.time | dt.timedelta) -> bool:
     if isinstance(given, (np.datetime64, np.timedelta64)):
         if isinstance(stored, dt.datetime) and stored.tzinfo is not None:
             stored = stored.astimezone(dt.UTC).replace(tzinfo=None)
-        make = next((getattr(stored, name) for name in ("to_datetime64", "to_timedelta64") if hasattr(stored, name)), None)
-        kind = np.timedelta64 if isinstance(stored, dt.timedelta) else np.datetime64
-        return not isinstance(stored, dt.time) and bool(given != (kind(stored) if make is None else make()))  # type: ignore[arg-type] # a time is none
+        return not isinstance(stored, dt.time) and bool(given != _numpy(stored))
     return isinstance(given, (dt.time, dt.timedelta)) and given != stored
+
+
+def _numpy(stored: dt.date | dt.timedelta) -> Any:
+    """Return a moment or a duration as NumPy's own; those of pandas are finer than Python's."""
+    for name in ("to_datetime64", "to_timedelta64"):
+        if hasattr(stored, name):
+            return getattr(stored, name)()
+    return np.timedelta64(stored) if isinstance(stored, dt.timedelta) else np.datetime64(stored)
 
 
 def inside(array: pa.Array, kind: pa.DataType) -> list[tuple[pa.Array, pa.DataType]]:

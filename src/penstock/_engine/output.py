@@ -194,7 +194,8 @@ class Output:
         while len(self._open) >= self._most_open:
             self._close(next(iter(self._open)))
         if self._options is None:
-            self._options = writer_options(self._columns, self._schema, self._layout.compression, table)
+            with refusals_told("The first row group", self._url):
+                self._options = writer_options(self._columns, self._schema, self._layout.compression, table)
             # Where a log says what columns are, others need not understand Arrow's own types.
             self._options["store_schema"] = self._logged is None
         name = f"{where}{'/' if where else ''}part-{self._first + len(self.names):05d}-{self._change.id}.parquet"

@@ -6,8 +6,10 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pyarrow as pa
+
 from penstock._engine.read_faults import system_words
-from penstock.errors import PenstockError, WriteError
+from penstock.errors import DataError, PenstockError, WriteError
 
 __all__ = ["refusals_told"]
 
@@ -33,6 +35,7 @@ def refusals_told(what: str, url: str) -> Iterator[None]:
 
     Raises:
         WriteError: If storage refuses it.
+        DataError: If Parquet does.
 
     Example:
         >>> with refusals_told("The file a.parquet", "/data/t"):
@@ -45,6 +48,10 @@ def refusals_told(what: str, url: str) -> Iterator[None]:
         yield
     except PenstockError:
         raise
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        why = str(error).rstrip(".")
+        told = f"{what} of {url} cannot be written, for Parquet does not hold it: {why}. Nothing of this write appears; what "
+        raise DataError(f"{told}was there before stays. Convert the column, or leave it out.") from error
     except OSError as error:
         advice = ADVICE.get(error.errno or 0, "Check the storage, then write again.")
         told = f"{what} of {url} cannot be written: {system_words(error)}. Nothing of this write appears; what was there "

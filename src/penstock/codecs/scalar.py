@@ -148,7 +148,7 @@ def arrow_type(name: str) -> pa.DataType:
     try:
         if name in PLAIN or name in NUMBERS:
             return pa.type_for_alias(name)
-        if found := DECIMAL.fullmatch(name):
+        if (found := DECIMAL.fullmatch(name)) and not found[3].startswith("-"):  # which Parquet does not have
             return (pa.decimal128 if found[1] == "128" else pa.decimal256)(int(found[2]), int(found[3]))
         if found := TIME.fullmatch(name):
             make = getattr(pa, found[1])

@@ -947,6 +947,36 @@ def test_an_empty_partitioned_table_is_appended_to(tmp_path: Path) -> None:
         write(tmp_path / "t", schema, [], mode="append")
 
 
+@pytest.mark.parametrize("partition_by", [(), "part"])
+@pytest.mark.parametrize(
+    "given", [[], {"part": [], "id": []}, pa.table({"part": pa.array([], "string"), "id": pa.array([], "int64")})]
+)
+def test_an_append_of_nothing_adds_no_file(tmp_path: Path, partition_by: Any, given: Any) -> None:
+    """A partition that has no rows would be seen by all who list the table."""
+    schema = Schema("Empty", [Field("part", str), Field("id", np.int64)])
+    write(tmp_path / "t", schema, [{"part": "a", "id": 1}], partition_by=partition_by)
+    before = files_below(tmp_path / "t")
+
+    table = write(tmp_path / "t", schema, given, partition_by=partition_by, mode="append")
+
+    assert (table.files, files_below(tmp_path / "t")) == ((), before)
+    assert len(pd.read_parquet(tmp_path / "t")) == ps.open(tmp_path / "t").num_rows == 1
+
+
+@pytest.mark.parametrize("more", [[], [{"part": 7, "id": 1}]])
+def test_a_filter_passes_over_files_without_rows(tmp_path: Path, more: list[Any]) -> None:
+    """The null partition of a table that was made without rows has none."""
+    schema = Schema("Empty", [Field("part", np.int64, nullable=True), Field("id", np.int64)])
+    write(tmp_path / "t", schema, [], partition_by="part")
+    write(tmp_path / "t", schema, more, partition_by="part", mode="append")
+    dataset = ps.open(tmp_path / "t")
+
+    assert dataset.where(ps.col("part").is_null()).num_rows == 0
+    assert dataset.where(ps.col("part").is_null()).to_arrow().num_rows == 0
+    assert dataset.where(ps.col("id") >= 0).num_rows == len(list(dataset.where(ps.col("part") == 7))) == len(more)
+    assert dataset.schema.names == ("id", "part")
+
+
 @pytest.mark.parametrize(
     ("partition_by", "error", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,15 @@ OTHER_ROW: dict[str, Any] = {"i": "x", "p": 1, "z": 1}
 
 
 @pytest.fixture(params=["local", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return where a table can be: on a disk that exchanges directories, and in a store that has none."""
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Yield where a table can be: on a disk that exchanges directories, and in a store that has none."""
     if request.param == "local":
-        return str(tmp_path / "t")
+        yield str(tmp_path / "t")
+        return
+    yield "memory://together/t"
     memory = fsspec.filesystem("memory")
-    request.addfinalizer(lambda: memory.rm("/together", recursive=True) if memory.exists("/together") else None)
-    return "memory://together/t"
+    if memory.exists("/together"):
+        memory.rm("/together", recursive=True)
 
 
 def rows_of(url: str) -> list[dict[str, Any]]:

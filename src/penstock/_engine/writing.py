@@ -170,7 +170,7 @@ class Writing:
         """Write what is left and make all of it visible; return the names of the files."""
         self.flush()
         self._conveyor.finish()
-        self._output.finish()
+        self._output.finish(is_new=self._begun.table is None)
         # A table that is appended to has its schema already.
         small = {} if self._begun.table is not None else {COMMON: common_metadata(self._told())}
         with refusals_told("The table", self._begun.place.url):

@@ -947,6 +947,71 @@ def test_an_empty_partitioned_table_is_appended_to(tmp_path: Path) -> None:
         write(tmp_path / "t", schema, [], mode="append")
 
 
+@pytest.mark.parametrize("written", [None, "delta"])
+@pytest.mark.parametrize(
+    ("dtype", "value", "told"),
+    [
+        ("M8[D]", "10000-01-01", "10000-01-01"),
+        ("M8[D]", "0000-12-31", "0000-12-31"),
+        ("M8[D]", "-0001-01-01", "-0001-01-01"),
+        ("M8[s]", "10000-01-01", "10000-01-01 00:00:00"),
+        ("M8[us]", "-0001-01-01", "-0001-01-01 00:00:00.000000"),
+    ],
+)
+def test_days_that_cannot_be_read_back_name_no_directories(
+    tmp_path: Path, dtype: str, value: str, told: str, written: str | None
+) -> None:
+    """They would make a table that cannot be opened; those at the edges are in it."""
+    if written == "delta" and dtype != "M8[D]":
+        return  # where no moment is a partition
+    schema = Schema("Far", [Field("id", np.int64), Field("day", np.dtype(dtype), nullable=True)])
+    days = [None, *np.array(["0001-01-01", "2020-01-01", "9999-12-31"], dtype)]
+    write(tmp_path / "t", schema, {"id": [1, 2, 3, 4], "day": days}, partition_by="day", format=written)
+
+    with pytest.raises(DataError) as caught:
+        write(
+            tmp_path / "t",
+            schema,
+            {"id": np.arange(4), "day": [None, days[1], np.datetime64(value).astype(dtype), days[1]]},
+            partition_by="day",
+            format=written,
+            mode="append",
+        )
+
+    assert str(caught.value) == (
+        f"Row 2, partition field 'day': got {told}, which cannot be read back from the name of a directory. A null or a year "
+        "from 1 to 9999 was expected. Replace it, or partition by another field."
+    )
+    assert {None if row["day"] is None else str(row["day"])[:10] for row in ps.open(tmp_path / "t")} >= {
+        "2020-01-01",
+        "9999-12-31",
+    }
+
+
+def test_a_zone_of_odd_seconds_names_no_directory(tmp_path: Path) -> None:
+    """Its text would be read as another moment: the offset of a zone is written in minutes."""
+    moments = pa.array([0, -2_600_000_000_000_000], pa.timestamp("us", "Europe/Berlin"))
+
+    with pytest.raises(DataError, match=r"Row 1, partition field 'at': got 1887-08-11 10:40:08.000000\+0053"):
+        write(tmp_path / "t", None, pa.table({"id": [1, 2], "at": moments}), partition_by="at")
+
+
+@pytest.mark.parametrize("written", [None, "delta"])
+@pytest.mark.parametrize(
+    ("kind", "instead"), [(pa.date64(), "date32"), (pa.decimal32(5, 2), "decimal128"), (pa.decimal64(12, 2), "decimal128")]
+)
+def test_types_that_no_schema_tells_name_no_directories(
+    tmp_path: Path, kind: pa.DataType, instead: str, written: str | None
+) -> None:
+    """Nothing would say what the names of directories are."""
+    table = pa.table({"id": [1], "p": pa.nulls(1, kind)})
+
+    with pytest.raises(ArgumentError, match=f"Cast it to {instead}, or choose another field"):
+        write(tmp_path / "t", None, table, partition_by="p", format=written)
+
+    assert not (tmp_path / "t").exists()
+
+
 @pytest.mark.parametrize("partition_by", [(), "part"])
 @pytest.mark.parametrize(
     "given", [[], {"part": [], "id": []}, pa.table({"part": pa.array([], "string"), "id": pa.array([], "int64")})]

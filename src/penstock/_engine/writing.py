@@ -242,4 +242,4 @@ def _bytes_in(parts: Parts) -> int:
 
 def _encoded(columns: Columns, chunk: Chunk, partition_by: tuple[str, ...]) -> Parts:
     """Return rows as they are stored, by directory."""
-    return split(columns.encode(chunk), partition_by)
+    return split(columns.encode(chunk), partition_by, chunk.first)

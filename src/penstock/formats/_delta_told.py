@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -220,19 +221,18 @@ def _statistics(footer: pq.FileMetaData) -> dict[str, Any]:
         if all(part.has_null_count for part in parts):
             nulls[column.name] = sum(part.null_count for part in parts)
         full = [part for part, group in zip(parts, groups, strict=True) if part.null_count != group.num_rows]
-        bounds = _bounds(full) if full and all(part.has_min_max for part in full) else None
+        bounds = None
+        if full and all(part.has_min_max for part in full):
+            with suppress(OverflowError, ValueError):  # a day or a moment that Python does not have
+                bounds = _bounds([part.min for part in full], [part.max for part in full])
         if bounds is not None:
             low[column.name], upper = bounds
             high |= {} if upper is None else {column.name: upper}
     return {"numRecords": footer.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
 
 
-def _bounds(parts: Sequence[pq.Statistics]) -> tuple[Any, Any] | None:
+def _bounds(lows: Sequence[Any], highs: Sequence[Any]) -> tuple[Any, Any] | None:
     """Return the bounds of a column as JSON has them; None where it has none, or no upper one."""
-    try:
-        lows, highs = [part.min for part in parts], [part.max for part in parts]
-    except (OverflowError, ValueError):  # a day or a moment that Python does not have
-        return None
     kind = type(lows[0])
     if kind is bool or isinstance(lows[0], bytes | Decimal):
         return None

@@ -1350,3 +1350,27 @@ def test_copies_to_another_codec_are_encoded_anew(tmp_path: Path) -> None:
 
     assert (ps.open(tmp_path / "b")[0]["image"] == pixels).all()
     assert ps.open(tmp_path / "b").to_arrow()["image"][0].as_py()[1:6] == b"NUMPY"
+
+
+@pytest.mark.parametrize("written", [None, "delta"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_(pa.int16(), 0),
+        pa.list_(pa.list_(pa.int16(), 0)),
+        pa.list_(pa.list_(pa.int16(), 0), 2),
+        pa.struct([("a", pa.list_(pa.int16(), 0))]),
+        pa.map_(pa.string(), pa.list_(pa.int16(), 0)),
+        pa.fixed_shape_tensor(pa.int16(), [0, 3]),
+    ],
+    ids=str,
+)
+def test_lists_of_the_length_zero_are_refused(tmp_path: Path, kind: pa.DataType, written: str | None) -> None:
+    """In each a null would be written; as lists of any length they come back."""
+    with pytest.raises(ArgumentError, match=r"Column 'x' is .*: of the fixed length 0, which pyarrow writes wrongly"):
+        write(tmp_path / "t", pa.schema({"x": kind}), [], format=written)
+    assert not (tmp_path / "t").exists()
+
+    cast = pa.array([[], []], pa.list_(pa.int16(), 0)).cast(pa.list_(pa.int16()))
+    write(tmp_path / "t", None, pa.table({"x": cast}), format=written)
+    assert ps.open(tmp_path / "t").to_arrow()["x"].to_pylist() == [[], []]

@@ -23,6 +23,7 @@ from penstock._engine.lease import Slabs
 from penstock._engine.output import Output
 from penstock._engine.packing import Slab
 from penstock._engine.write_faults import refusals_told
+from penstock.codecs.tensor import Tensor
 from penstock.errors import ArgumentError
 from penstock.formats.parquet import COMMON
 from penstock.model import Place
@@ -95,7 +96,10 @@ class Writing:
         if found is None:
             raise ArgumentError("A new table was given no columns. A schema was expected. Give one.")
         check_partitions(found, layout.partition_by)
-        self.columns = found.stating(layout.partition_by)
+        logged = isinstance(begun.change, LoggedChange)
+        # A log has no type for tensors, so that their shape stands nowhere but in the schema of ours.
+        tensors = [column.field.name for column in found.columns if logged and isinstance(column.codec, Tensor)]
+        self.columns = found.stating([*layout.partition_by, *tensors])
         if isinstance(begun.change, LoggedChange):
             begun.change.state(self.columns.arrow, layout.partition_by)
         elif isinstance(begun.format, WrittenFormat):

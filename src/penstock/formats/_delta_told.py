@@ -165,12 +165,31 @@ def schema_text(arrow: pa.Schema) -> str:
     """Return the schema of a log; a schema of ours in the metadata goes to its columns.
 
     Raises:
-        ArgumentError: If Delta has no type for a column.
+        ArgumentError: If Delta has no type for a column, or would lose the shape of tensors.
     """
+    for column in arrow:
+        _check_tensors(column.type, column)
     text = (arrow.metadata or {}).get(KEY)
     ours = {} if text is None else {told["name"]: json.dumps(told) for told in json.loads(text)["fields"]}
     fields = [_field(field, {FIELD: ours[field.name]} if field.name in ours else {}) for field in arrow]
     return json.dumps({"type": "struct", "fields": fields})
+
+
+def _check_tensors(kind: pa.DataType, column: pa.Field) -> None:
+    """Refuse tensors whose shape the schema of ours does not tell: it does so of columns, with their axes in order."""
+    if isinstance(kind, pa.FixedShapeTensorType):
+        turned = list(kind.permutation or ()) != sorted(kind.permutation or ())
+        if turned or kind != column.type:
+            why = "whose axes are permuted" if turned else "with tensors inside"
+            msg = (
+                f"Column {column.name!r} is {column.type}, {why}, and Delta has lists for tensors, by which they would come "
+                "back in another shape. A column of tensors in C order was expected. "
+            )
+            how = "pyarrow.FixedShapeTensorArray.from_numpy_ndarray(numpy.ascontiguousarray(column.to_numpy_ndarray()))"
+            raise ArgumentError(msg + (f"Turn them: {how}." if turned else "Make them lists, or a column of their own."))
+    elif pa.types.is_nested(kind):
+        for at in range(kind.num_fields):
+            _check_tensors(kind.field(at).type, column)
 
 
 def told_fields(schema_text: str, schema: pa.Schema, url: str) -> dict[str, Field]:

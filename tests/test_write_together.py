@@ -130,7 +130,7 @@ def test_nulls_are_not_appended_where_none_may_be_meanwhile(url: str) -> None:
     assert rows_of(url) == [{"x": 1}]
 
 
-def test_an_append_goes_with_what_others_made_of_the_same_files(tmp_path: Path) -> None:
+def test_an_append_is_compared_with_files_of_others_too(tmp_path: Path) -> None:
     """A plain file of another writer that came meanwhile is compared by its types."""
     schema = Schema("T", [Field("i", np.int64, nullable=True), Field("b", np.uint8, (None,), Raw())])
     late = ps.write(tmp_path / "t", schema, mode="append")

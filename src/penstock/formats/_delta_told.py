@@ -185,8 +185,10 @@ def _check_tensors(kind: pa.DataType, column: pa.Field) -> None:
                 f"Column {column.name!r} is {column.type}, {why}, and Delta has lists for tensors, by which they would come "
                 "back in another shape. A column of tensors in C order was expected. "
             )
-            how = "pyarrow.FixedShapeTensorArray.from_numpy_ndarray(numpy.ascontiguousarray(column.to_numpy_ndarray()))"
-            raise ArgumentError(msg + (f"Turn them: {how}." if turned else "Make them lists, or a column of their own."))
+            if not turned:
+                raise ArgumentError(msg + "Make them lists, or a column of their own.")
+            msg += "Turn them: numbers = numpy.ascontiguousarray(column.combine_chunks().to_numpy_ndarray()), and then "
+            raise ArgumentError(msg + "pyarrow.FixedShapeTensorArray.from_numpy_ndarray(numbers).")
     elif pa.types.is_nested(kind):
         for at in range(kind.num_fields):
             _check_tensors(kind.field(at).type, column)

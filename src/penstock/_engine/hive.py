@@ -20,11 +20,8 @@ __all__ = ["Part", "check_partitions", "directory", "split"]
 ESCAPED = frozenset([*map(chr, range(32)), "\x7f", *"\"#%'*/:=?\\{[]^"])
 """What Hive writes as %XX; everything else, letters of any language included, stands as it is."""
 
-TESTS = ("is_boolean", "is_integer", "is_floating", "is_string", "is_large_string", "is_date", "is_timestamp", "is_decimal")
+TESTS = ("is_boolean", "is_integer", "is_floating", "is_string", "is_large_string", "is_date32", "is_timestamp", "is_decimal")
 
-
-CASTS = {"is_date64": "date32", "is_decimal32": "decimal128", "is_decimal64": "decimal128"}
-"""Types that cannot be told of the names of directories, and which to have in place of them."""
 
 YEAR = r"^(?:000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})-"
 """How the text of a day or a moment begins that all readers of tables take for one: in the years 1 to 9999."""
@@ -43,14 +40,11 @@ def check_partitions(columns: Columns, names: Sequence[str]) -> tuple[str, ...]:
         if name not in existing:
             raise ColumnNotFoundError.of(str(name), existing, table="the schema")
         kind = columns.named(name).arrow.type
-        column = columns.named(name)
-        # Without a codec, nothing stored would tell which type the names of directories have.
-        if column.is_blob or column.codec is None or not any(getattr(pa.types, test)(kind) for test in TESTS):
+        if columns.named(name).is_blob or not any(getattr(pa.types, test)(kind) for test in TESTS):
             msg = (
                 f"write got partition_by={name!r}, which is stored as {kind}. Numbers, text, booleans and dates were expected. "
             )
-            advice = next((f"Cast it to {other}, or c" for test, other in CASTS.items() if getattr(pa.types, test)(kind)), "C")
-            raise ArgumentError(f"{msg}{advice}hoose another field.")
+            raise ArgumentError(msg + ("Cast it to date32, or c" if pa.types.is_date64(kind) else "C") + "hoose another field.")
     if len(set(found)) < len(found) or len(found) == len(existing):
         msg = (
             f"write got partition_by={found!r} of the fields {', '.join(existing)}. Different ones were expected, and one left "

@@ -947,6 +947,99 @@ def test_an_empty_partitioned_table_is_appended_to(tmp_path: Path) -> None:
         write(tmp_path / "t", schema, [], mode="append")
 
 
+@pytest.mark.parametrize("written", [None, "delta"])
+@pytest.mark.parametrize(
+    ("dtype", "value", "told"),
+    [
+        ("M8[D]", "10000-01-01", "10000-01-01"),
+        ("M8[D]", "0000-12-31", "0000-12-31"),
+        ("M8[D]", "-0001-01-01", "-0001-01-01"),
+        ("M8[s]", "10000-01-01", "10000-01-01 00:00:00"),
+        ("M8[us]", "-0001-01-01", "-0001-01-01 00:00:00.000000"),
+    ],
+)
+def test_days_that_cannot_be_read_back_name_no_directories(
+    tmp_path: Path, dtype: str, value: str, told: str, written: str | None
+) -> None:
+    """They would make a table that cannot be opened; those at the edges are in it."""
+    if written == "delta" and dtype != "M8[D]":
+        return  # where no moment is a partition
+    schema = Schema("Far", [Field("id", np.int64), Field("day", np.dtype(dtype), nullable=True)])
+    days = [None, *np.array(["0001-01-01", "2020-01-01", "9999-12-31"], dtype)]
+    write(tmp_path / "t", schema, {"id": [1, 2, 3, 4], "day": days}, partition_by="day", format=written)
+
+    with pytest.raises(DataError) as caught:
+        write(
+            tmp_path / "t",
+            schema,
+            {"id": np.arange(4), "day": [None, days[1], np.datetime64(value).astype(dtype), days[1]]},
+            partition_by="day",
+            format=written,
+            mode="append",
+        )
+
+    assert str(caught.value) == (
+        f"Row 2, partition field 'day': got {told}, which cannot be read back from the name of a directory. A null or a year "
+        "from 1 to 9999 was expected. Replace it, or partition by another field."
+    )
+    assert {None if row["day"] is None else str(row["day"])[:10] for row in ps.open(tmp_path / "t")} >= {
+        "2020-01-01",
+        "9999-12-31",
+    }
+
+
+def test_a_zone_of_odd_seconds_names_no_directory(tmp_path: Path) -> None:
+    """Its text would be read as another moment: the offset of a zone is written in minutes."""
+    moments = pa.array([0, -2_600_000_000_000_000], pa.timestamp("us", "Europe/Berlin"))
+
+    with pytest.raises(DataError, match=r"Row 1, partition field 'at': got 1887-08-11 10:40:08.000000\+0053"):
+        write(tmp_path / "t", None, pa.table({"id": [1, 2], "at": moments}), partition_by="at")
+
+
+@pytest.mark.parametrize("written", [None, "delta"])
+def test_days_in_milliseconds_name_no_directories(tmp_path: Path, written: str | None) -> None:
+    """No schema tells them, so that the names of directories would be read as something else."""
+    table = pa.table({"id": [1], "p": pa.array([86_400_000], pa.date64())})
+
+    with pytest.raises(ArgumentError, match=r"which is stored as date64\[ms\]\. .* Cast it to date32, or choose another field"):
+        write(tmp_path / "t", None, table, partition_by="p", format=written)
+    assert not (tmp_path / "t").exists()
+
+    cast = table.set_column(1, "p", table["p"].cast(pa.date32()))
+    write(tmp_path / "t", None, cast, partition_by="p", format=written)
+    assert ps.open(tmp_path / "t").to_arrow()["p"].to_pylist() == [dt.date(1970, 1, 2)]
+
+
+@pytest.mark.parametrize("partition_by", [(), "part"])
+@pytest.mark.parametrize(
+    "given", [[], {"part": [], "id": []}, pa.table({"part": pa.array([], "string"), "id": pa.array([], "int64")})]
+)
+def test_an_append_of_nothing_adds_no_file(tmp_path: Path, partition_by: Any, given: Any) -> None:
+    """A partition that has no rows would be seen by all who list the table."""
+    schema = Schema("Empty", [Field("part", str), Field("id", np.int64)])
+    write(tmp_path / "t", schema, [{"part": "a", "id": 1}], partition_by=partition_by)
+    before = files_below(tmp_path / "t")
+
+    table = write(tmp_path / "t", schema, given, partition_by=partition_by, mode="append")
+
+    assert (table.files, files_below(tmp_path / "t")) == ((), before)
+    assert len(pd.read_parquet(tmp_path / "t")) == ps.open(tmp_path / "t").num_rows == 1
+
+
+@pytest.mark.parametrize("more", [[], [{"part": 7, "id": 1}]])
+def test_a_filter_passes_over_files_without_rows(tmp_path: Path, more: list[Any]) -> None:
+    """The null partition of a table that was made without rows has none."""
+    schema = Schema("Empty", [Field("part", np.int64, nullable=True), Field("id", np.int64)])
+    write(tmp_path / "t", schema, [], partition_by="part")
+    write(tmp_path / "t", schema, more, partition_by="part", mode="append")
+    dataset = ps.open(tmp_path / "t")
+
+    assert dataset.where(ps.col("part").is_null()).num_rows == 0
+    assert dataset.where(ps.col("part").is_null()).to_arrow().num_rows == 0
+    assert dataset.where(ps.col("id") >= 0).num_rows == len(list(dataset.where(ps.col("part") == 7))) == len(more)
+    assert dataset.schema.names == ("id", "part")
+
+
 @pytest.mark.parametrize(
     ("partition_by", "error", "message"),
     [
@@ -1255,3 +1348,27 @@ def test_copies_to_another_codec_are_encoded_anew(tmp_path: Path) -> None:
 
     assert (ps.open(tmp_path / "b")[0]["image"] == pixels).all()
     assert ps.open(tmp_path / "b").to_arrow()["image"][0].as_py()[1:6] == b"NUMPY"
+
+
+@pytest.mark.parametrize("written", [None, "delta"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_(pa.int16(), 0),
+        pa.list_(pa.list_(pa.int16(), 0)),
+        pa.list_(pa.list_(pa.int16(), 0), 2),
+        pa.struct([("a", pa.list_(pa.int16(), 0))]),
+        pa.map_(pa.string(), pa.list_(pa.int16(), 0)),
+        pa.fixed_shape_tensor(pa.int16(), [0, 3]),
+    ],
+    ids=str,
+)
+def test_lists_of_the_length_zero_are_refused(tmp_path: Path, kind: pa.DataType, written: str | None) -> None:
+    """In each a null would be written; as lists of any length they come back."""
+    with pytest.raises(ArgumentError, match=r"Column 'x' is .*: of the fixed length 0, which pyarrow writes wrongly"):
+        write(tmp_path / "t", pa.schema({"x": kind}), [], format=written)
+    assert not (tmp_path / "t").exists()
+
+    cast = pa.array([[], []], pa.list_(pa.int16(), 0)).cast(pa.list_(pa.int16()))
+    write(tmp_path / "t", None, pa.table({"x": cast}), format=written)
+    assert ps.open(tmp_path / "t").to_arrow()["x"].to_pylist() == [[], []]

@@ -324,8 +324,8 @@ def _begun(place: Place, start: _Start, columns: Columns | None, progress: Progr
         change = begin(place.filesystem, place.path, start.mode, url=place.url)
     try:
         table = existing(place) if start.mode == "append" else None
-        begun = Begun(place=place, change=change, layout=start.layout, threads=start.threads, table=table, format=start.format)
-        return Writer(begun, columns, progress)
+        asked: dict[str, Any] = {"mode": start.mode, "layout": start.layout, "threads": start.threads, "format": start.format}
+        return Writer(Begun(place=place, change=change, table=table, **asked), columns, progress)
     except BaseException:
         change.abort()
         raise
@@ -342,8 +342,8 @@ def _begun_logged(place: Place, start: _Start, kind: LoggedFormat, columns: Colu
         # The log says by what a table is partitioned, also to those who do not.
         layout = replace(layout, partition_by=layout.partition_by or change.partition_by)
     try:
-        begun = Begun(place=place, change=change, layout=layout, threads=start.threads, table=table, format=kind)
-        return Writer(begun, columns, progress)
+        asked: dict[str, Any] = {"mode": start.mode, "layout": layout, "threads": start.threads, "format": kind}
+        return Writer(Begun(place=place, change=change, table=table, **asked), columns, progress)
     except BaseException:
         change.abort()
         raise

@@ -632,3 +632,85 @@ def test_views_of_text_and_bytes_are_text_and_bytes(tmp_path: Path) -> None:
     ps.write(tmp_path / "plain", data=table)
     ps.write(tmp_path / "copy", data=ps.open(tmp_path / "plain"))
     assert ps.open(tmp_path / "copy").to_arrow().to_pylist() == table.to_pylist()
+
+
+def tensors(values: Any, **options: Any) -> pa.Table:
+    """Return a table with a column of tensors, in which a number says where it lies in memory."""
+    numbers = np.asarray(values, np.int32)
+    kind = pa.fixed_shape_tensor(pa.int32(), numbers.shape[1:], **options)
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), int(np.prod(numbers.shape[1:])))
+    return pa.table({"x": pa.ExtensionArray.from_storage(kind, lists)})
+
+
+@pytest.mark.parametrize("options", [{}, {"dim_names": ["rows", "columns"]}, {"permutation": [0, 1]}])
+def test_tensors_of_arrow_keep_their_shape(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Without a schema of ours too, and in what is appended, whatever words they are told in; others see lists."""
+    numbers = np.arange(12).reshape(2, 2, 3)
+    ps.write(tmp_path / "t", data=tensors(numbers, **options), format=DELTA)
+    more = tensors(numbers + 12, **options)
+    ps.write(tmp_path / "t", more.schema, more, format=DELTA, mode="append")
+    ps.write(tmp_path / "t", data=tensors(numbers + 24), format=DELTA, mode="append")
+    ps.write(tmp_path / "t", data={"x": (numbers + 36).astype(np.int32)}, format=DELTA, mode="append")
+
+    dataset = ps.open(tmp_path / "t")
+
+    assert (dataset.schema["x"].shape, dataset.schema["x"].codec) == ((2, 3), Tensor())
+    (batch,) = dataset.batch(8)
+    assert batch["x"].tolist() == np.arange(48).reshape(8, 2, 3).tolist()
+    assert min(deltalake.DeltaTable(tmp_path / "t").to_pyarrow_table()["x"].to_pylist()) == list(range(6))
+    turned = tensors(np.arange(6).reshape(1, 3, 2))
+    with pytest.raises(DataError, match=r"expected tensors or lists of int32 \(2, 3\)"):
+        ps.write(tmp_path / "t", data=turned, format=DELTA, mode="append")
+    with pytest.raises(ArgumentError, match="'x' would be stored as"):
+        ps.write(tmp_path / "t", turned.schema, turned, format=DELTA, mode="append")
+
+
+def test_tensors_whose_shape_would_be_lost_are_refused(tmp_path: Path) -> None:
+    """What to do is told, and helps."""
+    turned = tensors(np.arange(6).reshape(1, 2, 3), permutation=[1, 0])
+    inside = pa.table({"s": pa.StructArray.from_arrays([turned["x"].combine_chunks()], ["x"])})
+
+    with pytest.raises(ArgumentError, match=r"Column 'x' is .*, whose axes are permuted, and Delta has lists.* Turn them: "):
+        ps.write(tmp_path / "t", data=turned, format=DELTA)
+    with pytest.raises(ArgumentError, match=r"Column 's' is struct.*, with tensors inside, and Delta has lists"):
+        ps.write(
+            tmp_path / "t",
+            data=pa.table({"s": pa.StructArray.from_arrays([tensors([[[1]]])["x"].combine_chunks()], ["x"])}),
+            format=DELTA,
+        )
+    with pytest.raises(ArgumentError, match="Column 's' is struct"):
+        ps.write(tmp_path / "t", data=inside, format=DELTA)
+    assert not (tmp_path / "t").exists()
+
+    numbers = np.ascontiguousarray(turned["x"].combine_chunks().to_numpy_ndarray())
+    ps.write(tmp_path / "t", data=pa.table({"x": pa.FixedShapeTensorArray.from_numpy_ndarray(numbers)}), format=DELTA)
+    assert ps.open(tmp_path / "t")[0]["x"].tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        ("M8[us]", ["10000-01-01", "2020-01-01"]),
+        ("M8[D]", ["-0001-01-01", "2020-01-01"]),
+        ("M8[D]", ["0000-01-01", "2020-01-01"]),
+    ],
+)
+def test_times_that_python_does_not_have_have_no_bounds(tmp_path: Path, dtype: str, values: list[str]) -> None:
+    """The table holds them, and filters find what lies beside them."""
+    given_values = np.array(values, dtype)
+    ps.write(tmp_path / "t", data={"t": given_values, "i": [1, 2]}, format=DELTA)
+
+    dataset = ps.open(tmp_path / "t")
+
+    assert [row["t"] for row in dataset] == list(given_values)
+    assert dataset.where(ps.col("t") == given_values[1]).num_rows == 1
+    (add,) = [
+        line["add"] for path in (tmp_path / "t" / "_delta_log").glob("*.json") for line in lines_of(path) if "add" in line
+    ]
+    assert json.loads(add["stats"])["minValues"] == {"i": 1}
+    assert deltalake.DeltaTable(tmp_path / "t").to_pyarrow_table().num_rows == 2
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """Return the actions of a commit."""
+    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -18,7 +18,7 @@ from penstock.dtypes import FIXED, TENSOR, extension_name, is_encoded, numpy_typ
 from penstock.errors import ArgumentError, listed
 from penstock.schema import Field, Schema
 
-__all__ = ["of_arrow", "of_schema"]
+__all__ = ["check_lists", "of_arrow", "of_schema"]
 
 
 def of_schema(schema: Schema) -> Columns:
@@ -52,6 +52,7 @@ def of_arrow(schema: pa.Schema) -> Columns:
     if len(set(schema.names)) != len(schema.names) or not schema.names:
         msg = f"The Arrow schema has the columns {listed(schema.names)}. Some, of different names, were expected. Rename them."
         raise ArgumentError(msg)
+    check_lists(schema)
     metadata = dict(schema.metadata or {})
     told_before = load(metadata.pop(KEY)) if KEY in metadata else Schema("", [])
     columns = tuple(_kept(each, told_before) or _plain(each) for each in schema)
@@ -59,6 +60,37 @@ def of_arrow(schema: pa.Schema) -> Columns:
     if len(stated):
         metadata[KEY] = dump(stated).encode()
     return Columns(columns, stated, metadata)
+
+
+def check_lists(schema: pa.Schema) -> None:
+    """Refuse lists of the fixed length zero, wherever they stand: pyarrow writes each as a list of one null.
+
+    Raises:
+        ArgumentError: If a column has such.
+
+    Example:
+        >>> check_lists(pa.schema({"x": pa.list_(pa.int8(), 2)}))
+    """
+    for column in schema:
+        if (found := _nothing(column.type)) is not None:
+            where = f"{found}" if found == column.type else f"{column.type}, with {found} inside"
+            msg = (
+                f"Column {column.name!r} is {where}: of the fixed length 0, which pyarrow writes wrongly. Lists that hold "
+                "something, or of any length, were expected. Cast it, column.cast(pyarrow.list_(...)), or leave it out."
+            )
+            raise ArgumentError(msg)
+
+
+def _nothing(kind: pa.DataType) -> pa.DataType | None:
+    """Return the type inside of one that is a list of the fixed length zero, or None."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return None if _nothing(kind.storage_type) is None else kind
+    if is_encoded(kind):
+        return _nothing(kind.value_type)
+    if pa.types.is_fixed_size_list(kind) and not kind.list_size:
+        return kind
+    found = (_nothing(kind.field(at).type) for at in range(kind.num_fields))
+    return next((each for each in found if each is not None), None)
 
 
 def _kept(arrow: pa.Field, before: Schema) -> Column | None:

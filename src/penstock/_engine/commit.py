@@ -13,7 +13,7 @@ And a reader that walks into one partition's directory after another may do so w
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from pyarrow import fs as pafs
@@ -43,13 +43,15 @@ class Change(Protocol):
         """
         ...
 
-    def finish(self, small: Mapping[str, bytes]) -> None:
+    def finish(self, small: Mapping[str, bytes], check: Callable[[], None] | None = None) -> None:
         """Make the change: all files written so far, and these small hidden ones, belong to the table from now on.
 
         When it returns, the change is made; a warning says if something that it replaced could not be removed.
 
         Args:
             small: Contents by name, such as `_common_metadata`. They replace older files of that name.
+            check: Looks once more whether the change goes with what lies there, as late as can be, and raises if it does not.
+                On a local disk no other change of the table is made between the look and this one.
 
         Raises:
             ArgumentError: If what lies there meanwhile does not allow the change.

@@ -10,18 +10,19 @@ from typing import Any
 import pyarrow as pa
 
 from penstock._engine.columns import of_arrow
-from penstock._engine.commit import visible
+from penstock._engine.commit import small_file, visible
 from penstock._engine.encode import Column, Columns
 from penstock._engine.footers import read_schema
 from penstock._engine.markers import fresh_listing
 from penstock._schema_json import KEY, dump, load
 from penstock.codecs.scalar import Scalar
+from penstock.codecs.tensor import Tensor
 from penstock.errors import ArgumentError, TableNotFoundError, listed
 from penstock.formats.parquet import COMMON, data_files, hive_values, partition_table
 from penstock.model import Place
 from penstock.schema import Schema
 
-__all__ = ["Existing", "appended", "existing"]
+__all__ = ["Existing", "appended", "check_still", "existing"]
 
 PETASTORM = b"dataset-toolkit."
 """With what the names of Petastorm's metadata begin."""
@@ -50,14 +51,15 @@ def existing(place: Place) -> Existing | None:
     Raises:
         ArgumentError: If nothing can be appended to it.
     """
-    every = visible(place.filesystem, place.path, fresh_listing(place))
+    listing = fresh_listing(place)
+    every = visible(place.filesystem, place.path, listing)
     try:
         paths = [info.path for info in data_files(place, every)]
     except TableNotFoundError:
         return None
     file = read_schema(paths[0], place.filesystem)
-    common = next((info.path for info in every if info.path == f"{place.path}/{COMMON}"), None)
-    metadata = {} if common is None else dict(read_schema(common, place.filesystem).metadata or {})
+    common = small_file(place.filesystem, place.path, COMMON, listing)
+    metadata = {} if common is None else dict(read_schema(f"{place.path}/{COMMON}", common).metadata or {})
     if any(name.startswith(PETASTORM) for name in metadata):
         msg = (
             f"{place.url} is a Petastorm table, whose metadata counts the row groups of its files, and others would be missed. "
@@ -124,6 +126,47 @@ def appended(table: Existing, columns: Columns | None, partition_by: tuple[str, 
     return Columns(tuple(found), columns.schema, dict(table.arrow.metadata or {}))
 
 
+def check_still(place: Place, before: Existing | None, columns: Columns, partition_by: tuple[str, ...]) -> None:
+    """Refuse files that were written for one table, where another writer has put another one meanwhile.
+
+    Args:
+        place: Where they are to be added.
+        before: The table that was there when the write began; None where there was none.
+        columns: What the files hold.
+        partition_by: What their directories are named by.
+
+    Raises:
+        ArgumentError: If they do not go with what is there now.
+    """
+    found = existing(place)
+    if found is None or (
+        before is not None
+        and before.partition_by == found.partition_by
+        and before.arrow.equals(found.arrow, check_metadata=True)
+    ):
+        return
+    now = replace(found, url=f"{place.url} as another writer has left it meanwhile")
+    fitting = appended(now, columns, partition_by)
+    differences = [
+        f"{column.field.name!r} {why}"
+        for column in columns.columns
+        if (why := _misfit(column, fitting.named(column.field.name), is_inside=column.field.name not in partition_by))
+    ]
+    if differences:
+        msg = f"The rows do not go with {now.url}: {'; '.join(differences)}. The same was expected, and nothing was appended. "
+        raise ArgumentError(msg + "Look at the table, then write again.")
+
+
+def _misfit(written: Column, wanted: Column, *, is_inside: bool) -> str:
+    """Return how cells that were written differ from those that would be if the write began now, or nothing."""
+    mine, theirs = ((one.codec, one.arrow.type) for one in (written, wanted))
+    if mine != theirs or (written.is_blob and written.field.shape != wanted.field.shape):
+        return f"was stored as {mine[1]} by {mine[0]!r} and is {theirs[1]} by {theirs[0]!r} there"
+    if is_inside and written.arrow.nullable and not wanted.arrow.nullable:
+        return "may be null, and may not be there"
+    return ""
+
+
 def _told(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {field["name"]: field for field in schema["fields"]}
 
@@ -131,7 +174,10 @@ def _told(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def _difference(column: Column, field: pa.Field, stored: dict[str, Any] | None) -> str:
     """Return how a column differs from that of the table, or nothing."""
     if stored is None or not column.stated:
-        if column.arrow.type == field.type and (stored is not None or not column.is_blob):
+        kinds = [column.arrow.type]
+        if isinstance(column.codec, Tensor):  # which tells the same in fewer words: names of axes are left out
+            kinds.append(column.codec.storage(column.field))
+        if field.type in kinds and (stored is not None or not column.is_blob):
             return ""
         codec = f" by {column.codec!r}" if column.is_blob else ""
         return f"would be stored as {column.arrow.type}{codec} and is {field.type} there"

@@ -20,7 +20,11 @@ __all__ = ["Part", "check_partitions", "directory", "split"]
 ESCAPED = frozenset([*map(chr, range(32)), "\x7f", *"\"#%'*/:=?\\{[]^"])
 """What Hive writes as %XX; everything else, letters of any language included, stands as it is."""
 
-TESTS = ("is_boolean", "is_integer", "is_floating", "is_string", "is_large_string", "is_date", "is_timestamp", "is_decimal")
+TESTS = ("is_boolean", "is_integer", "is_floating", "is_string", "is_large_string", "is_date32", "is_timestamp", "is_decimal")
+
+
+YEAR = r"^(?:000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})-"
+"""How the text of a day or a moment begins that all readers of tables take for one: in the years 1 to 9999."""
 
 
 def check_partitions(columns: Columns, names: Sequence[str]) -> tuple[str, ...]:
@@ -40,7 +44,7 @@ def check_partitions(columns: Columns, names: Sequence[str]) -> tuple[str, ...]:
             msg = (
                 f"write got partition_by={name!r}, which is stored as {kind}. Numbers, text, booleans and dates were expected. "
             )
-            raise ArgumentError(msg + "Choose another field.")
+            raise ArgumentError(msg + ("Cast it to date32, or c" if pa.types.is_date64(kind) else "C") + "hoose another field.")
     if len(set(found)) < len(found) or len(found) == len(existing):
         msg = (
             f"write got partition_by={found!r} of the fields {', '.join(existing)}. Different ones were expected, and one left "
@@ -83,19 +87,23 @@ class Part:
     nbytes: int
 
 
-def split(table: pa.Table, names: Sequence[str]) -> list[Part]:
+def split(table: pa.Table, names: Sequence[str], first: int = 0) -> list[Part]:
     """Return the rows of each directory, in their order and without the columns that name it.
 
+    Args:
+        table: The rows.
+        names: The columns that name directories.
+        first: The number of the first row, for messages.
+
     Raises:
-        DataError: If a value would be read as a null.
+        DataError: If a value would be read as a null, as another or not at all.
     """
     if not names:
         return [Part("", table, table.nbytes)]
-    texts = [_texts(table, name) for name in names]
+    texts = [_texts(table, name, first) for name in names]
     rest = table.drop_columns(list(names))
     codes = np.zeros(len(table), dtype=np.int64)
-    for text in texts:
-        encoded = text.dictionary_encode()
+    for encoded in texts:
         codes = codes * (len(encoded.dictionary) + 1) + np.asarray(encoded.indices.fill_null(len(encoded.dictionary)))
         _, codes = np.unique(codes, return_inverse=True)  # so that many columns do not overflow
     order = np.argsort(codes, kind="stable")
@@ -124,12 +132,34 @@ def _rows(table: pa.Table, rows: npt.NDArray[np.int64]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
-def _texts(table: pa.Table, name: str) -> pa.Array:
-    """Return the values of a partition column as text."""
-    found = pa.concat_arrays(table.column(name).cast(pa.string()).chunks or [pa.array([], type=pa.string())])
-    if pc.any(pc.equal(found, NULL), min_count=0).as_py():
+def _texts(table: pa.Table, name: str, first: int) -> pa.DictionaryArray:
+    """Return the values of a partition column as text, each once."""
+    column = table.column(name)
+    found = pa.concat_arrays(column.cast(pa.string()).chunks or [pa.array([], type=pa.string())]).dictionary_encode()
+    if pc.any(pc.equal(found.dictionary, NULL), min_count=0).as_py():
         msg = (
             f"Partition field {name!r} has the value {NULL!r}, which is how a null is written. Another was expected. Rename it."
         )
         raise DataError(msg)
+    if pa.types.is_temporal(column.type):
+        _check_times(column, found, name, first)
     return found
+
+
+def _check_times(column: pa.ChunkedArray, found: pa.DictionaryArray, name: str, first: int) -> None:
+    """Refuse days and moments whose text is read as another one, or as none: a table with one could not be opened."""
+    which, rows = np.unique(np.asarray(found.indices.fill_null(-1)), return_index=True)
+    rows = rows[which >= 0]
+    near = pc.match_substring_regex(found.dictionary, YEAR)
+    back = pc.if_else(near, found.dictionary, None).cast(column.type)
+    same = pc.equal(back, column.take(pa.array(rows)).combine_chunks()).fill_null(False)  # noqa: FBT003 - what nulls become
+    lost = rows[~same.to_numpy(zero_copy_only=False)]
+    if not len(lost):
+        return
+    row = int(lost.min())
+    expected = "one that its text tells to the second" if near[found.indices[row].as_py()].as_py() else "a year from 1 to 9999"
+    msg = (
+        f"Row {first + row}, partition field {name!r}: got {found[row].as_py()}, which cannot be read back from the name of a "
+        f"directory. A null or {expected} was expected. Replace it, or partition by another field."
+    )
+    raise DataError(msg)

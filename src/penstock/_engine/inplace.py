@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -77,7 +77,7 @@ class InPlace:
         self._make_directory(path.rpartition("/")[0])
         return path
 
-    def finish(self, small: Mapping[str, bytes]) -> None:
+    def finish(self, small: Mapping[str, bytes], check: Callable[[], None] | None = None) -> None:
         """Make the change."""
         for name in small:
             check_small(name)
@@ -90,6 +90,8 @@ class InPlace:
                 "has overwritten the table, or took this one for dead. Nothing was changed. Write again."
             )
             raise DataChangedError(msg)
+        if check is not None:
+            check()
         removed = {}
         if self._mode == "overwrite":
             removed = {name: mark for name, mark in found.items() if goes(name) and name not in small}

@@ -204,12 +204,12 @@ class Output:
         self.names.append(name)
         return name, found
 
-    def finish(self) -> None:
-        """Write what is left, and close all files; a table without rows gets a file without rows."""
+    def finish(self, *, is_new: bool = True) -> None:
+        """Write what is left, and close all files; a new table without rows gets a file without rows."""
         for where, gathered in self._gathered.items():
             if gathered.rows:
                 self._write(where, gathered.take())
-        if not self.names:
+        if is_new and not self.names:
             where = directory((name, None) for name in self._layout.partition_by)
             self._open[where] = self._new(where, self._schema.empty_table())
         while self._open:

@@ -72,7 +72,7 @@ def lay_units(snapshot: Snapshot, kept: IntArray, groups: RowGroups, condition: 
         keep, residual = rows > 0, np.zeros(len(rows), dtype=np.bool_)
     else:
         verdict = condition.prune(_unit_ranges(files, groups, whole), rows)
-        keep, residual = verdict.may_keep, ~verdict.keeps_all
+        keep, residual = verdict.may_keep & (rows > 0), ~verdict.keeps_all  # a file without row groups says nothing of rows
     units = Units(
         file=_extended(groups.file, whole.astype(np.int32)),
         row_group=_extended(groups.number, np.full(len(whole), WHOLE_FILE, dtype=np.int32)),

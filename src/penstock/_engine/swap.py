@@ -17,7 +17,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,7 +114,7 @@ class Swap:
         path.parent.mkdir(parents=True, exist_ok=True)
         return str(path)
 
-    def finish(self, small: Mapping[str, bytes]) -> None:
+    def finish(self, small: Mapping[str, bytes], check: Callable[[], None] | None = None) -> None:
         """Make the change."""
         for name, data in small.items():
             check_small(name)
@@ -123,11 +123,11 @@ class Swap:
             sync(self._staged / name)
         try:
             with _locked(self._table):
-                self._put_in_place(small)
+                self._put_in_place(small, check)
         except OSError as error:
             if error.errno not in UNSUPPORTED:
                 raise
-            self._fall_back(small)
+            self._fall_back(small, check)
         try:
             sync(self._table.parent)
             time.sleep(self._grace)
@@ -151,10 +151,12 @@ class Swap:
             with suppress(OSError):
                 directory.rmdir()
 
-    def _put_in_place(self, small: Mapping[str, bytes]) -> None:
+    def _put_in_place(self, small: Mapping[str, bytes], check: Callable[[], None] | None) -> None:
         """Let the new directory take the place of the table's, or of nothing."""
         while True:
             survey(self._place, self._mode)
+            if check is not None:
+                check()
             if self._table.exists():
                 _keep_attributes(self._table, self._staged)
             if self._table.exists() and any(self._table.iterdir()):
@@ -194,13 +196,13 @@ class Swap:
         _write_record(self._staging / RECORD, old)
         exchange(self._staged, self._table)
 
-    def _fall_back(self, small: Mapping[str, bytes]) -> None:
+    def _fall_back(self, small: Mapping[str, bytes], check: Callable[[], None] | None) -> None:
         """Make the change file by file, on a filesystem that turned out not to exchange directories."""
         self._instead = inplace.begin(self._place, self._mode, self.id)
         for name in self._names:
             if (self._staged / name).exists():
                 shutil.move(self._staged / name, self._instead.path(name))
-        self._instead.finish(small)
+        self._instead.finish(small, check)
 
 
 def exchange(one: Path, other: Path) -> None:

@@ -13,16 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock._engine.commit import Change
+from penstock._engine.commit import Change, Mode
 from penstock._engine.conveyor import Conveyor, Room
 from penstock._engine.encode import Chunk, Columns, size
-from penstock._engine.existing import Existing, appended
+from penstock._engine.existing import Existing, appended, check_still, existing
 from penstock._engine.hive import Part, check_partitions, split
 from penstock._engine.layout import Layout, LoggedChange, LoggedFormat, WrittenFormat, common_metadata
 from penstock._engine.lease import Slabs
 from penstock._engine.output import Output
 from penstock._engine.packing import Slab
 from penstock._engine.write_faults import refusals_told
+from penstock.codecs.tensor import Tensor
 from penstock.errors import ArgumentError
 from penstock.formats.parquet import COMMON
 from penstock.model import Place
@@ -53,6 +54,7 @@ class Begun:
 
     Attributes:
         place: Where the table lies, or will.
+        mode: What becomes of a table that is there.
         change: What makes it appear.
         layout: How rows lie in its files.
         threads: How many encode.
@@ -61,6 +63,7 @@ class Begun:
     """
 
     place: Place
+    mode: Mode
     change: Change
     layout: Layout
     threads: int
@@ -93,13 +96,15 @@ class Writing:
         if found is None:
             raise ArgumentError("A new table was given no columns. A schema was expected. Give one.")
         check_partitions(found, layout.partition_by)
-        self.columns = found.stating(layout.partition_by)
+        logged = isinstance(begun.change, LoggedChange)
+        # A log has no type for tensors, so that their shape stands nowhere but in the schema of ours.
+        tensors = [column.field.name for column in found.columns if logged and isinstance(column.codec, Tensor)]
+        self.columns = found.stating([*layout.partition_by, *tensors])
         if isinstance(begun.change, LoggedChange):
             begun.change.state(self.columns.arrow, layout.partition_by)
         elif isinstance(begun.format, WrittenFormat):
             if begun.table is not None:
-                msg = f"write got format={begun.format!r} to append to {begun.table.url}, of whose files it would not tell. A "
-                raise ArgumentError(f'{msg}new table was expected. Leave the format out, or write all with mode="overwrite".')
+                raise _untold(begun.format, begun.table.url)
             begun.format.check(_schema_of(self.columns, begun.format), layout.partition_by)
         self._chunk_bytes = min(CHUNK_BYTES, max(1, layout.row_group_bytes // CHUNK_PART))
         self._begun = begun
@@ -169,12 +174,19 @@ class Writing:
         """Write what is left and make all of it visible; return the names of the files."""
         self.flush()
         self._conveyor.finish()
-        self._output.finish()
+        self._output.finish(is_new=self._begun.table is None)
         # A table that is appended to has its schema already.
         small = {} if self._begun.table is not None else {COMMON: common_metadata(self._told())}
         with refusals_told("The table", self._begun.place.url):
-            self._begun.change.finish(small)
+            self._begun.change.finish(small, self._check_still if self._begun.mode == "append" else None)
         return tuple(self._output.names)
+
+    def _check_still(self) -> None:
+        """Refuse rows that do not go with what others have made of the table since this write began."""
+        begun = self._begun
+        if isinstance(begun.format, WrittenFormat) and existing(begun.place) is not None:
+            raise _untold(begun.format, begun.place.url)
+        check_still(begun.place, begun.table, self.columns, begun.layout.partition_by)
 
     def _told(self) -> pa.Schema:
         """Return what is told of the table: its columns and its schema, and what its format says more."""
@@ -223,10 +235,15 @@ def _schema_of(columns: Columns, kind: WrittenFormat) -> Schema:
     return Schema(columns.schema.name, [column.field for column in columns.columns])
 
 
+def _untold(kind: WrittenFormat, url: str) -> ArgumentError:
+    msg = f"write got format={kind!r} to append to {url}, of whose files it would not tell. A new table was expected. "
+    return ArgumentError(msg + 'Leave the format out, or write all with mode="overwrite".')
+
+
 def _bytes_in(parts: Parts) -> int:
     return sum(part.nbytes for part in parts)
 
 
 def _encoded(columns: Columns, chunk: Chunk, partition_by: tuple[str, ...]) -> Parts:
     """Return rows as they are stored, by directory."""
-    return split(columns.encode(chunk), partition_by)
+    return split(columns.encode(chunk), partition_by, chunk.first)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -164,12 +165,33 @@ def schema_text(arrow: pa.Schema) -> str:
     """Return the schema of a log; a schema of ours in the metadata goes to its columns.
 
     Raises:
-        ArgumentError: If Delta has no type for a column.
+        ArgumentError: If Delta has no type for a column, or would lose the shape of tensors.
     """
+    for column in arrow:
+        _check_tensors(column.type, column)
     text = (arrow.metadata or {}).get(KEY)
     ours = {} if text is None else {told["name"]: json.dumps(told) for told in json.loads(text)["fields"]}
     fields = [_field(field, {FIELD: ours[field.name]} if field.name in ours else {}) for field in arrow]
     return json.dumps({"type": "struct", "fields": fields})
+
+
+def _check_tensors(kind: pa.DataType, column: pa.Field) -> None:
+    """Refuse tensors whose shape the schema of ours does not tell: it does so of columns, with their axes in order."""
+    if isinstance(kind, pa.FixedShapeTensorType):
+        turned = list(kind.permutation or ()) != sorted(kind.permutation or ())
+        if turned or kind != column.type:
+            why = "whose axes are permuted" if turned else "with tensors inside"
+            msg = (
+                f"Column {column.name!r} is {column.type}, {why}, and Delta has lists for tensors, by which they would come "
+                "back in another shape. A column of tensors in C order was expected. "
+            )
+            if not turned:
+                raise ArgumentError(msg + "Make them lists, or a column of their own.")
+            msg += "Turn them: numbers = numpy.ascontiguousarray(column.combine_chunks().to_numpy_ndarray()), and then "
+            raise ArgumentError(msg + "pyarrow.FixedShapeTensorArray.from_numpy_ndarray(numbers).")
+    elif pa.types.is_nested(kind):
+        for at in range(kind.num_fields):
+            _check_tensors(kind.field(at).type, column)
 
 
 def told_fields(schema_text: str, schema: pa.Schema, url: str) -> dict[str, Field]:
@@ -220,11 +242,13 @@ def _statistics(footer: pq.FileMetaData) -> dict[str, Any]:
         if all(part.has_null_count for part in parts):
             nulls[column.name] = sum(part.null_count for part in parts)
         full = [part for part, group in zip(parts, groups, strict=True) if part.null_count != group.num_rows]
+        bounds = None
         if full and all(part.has_min_max for part in full):
-            bounds = _bounds([part.min for part in full], [part.max for part in full])
-            if bounds is not None:
-                low[column.name], upper = bounds
-                high |= {} if upper is None else {column.name: upper}
+            with suppress(OverflowError, ValueError):  # a day or a moment that Python does not have
+                bounds = _bounds([part.min for part in full], [part.max for part in full])
+        if bounds is not None:
+            low[column.name], upper = bounds
+            high |= {} if upper is None else {column.name: upper}
     return {"numRecords": footer.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
 
 

@@ -9,7 +9,7 @@ import json
 import secrets
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -203,7 +203,11 @@ class DeltaChange:
         """Take the footer of a file that is complete."""
         self._files[name] = footer
 
-    def finish(self, small: Mapping[str, bytes]) -> None:  # noqa: ARG002 - a log holds what others put in small files
+    def finish(
+        self,
+        small: Mapping[str, bytes],  # noqa: ARG002 - a log holds what others put in small files
+        check: Callable[[], None] | None = None,  # noqa: ARG002 - and tells what others have changed
+    ) -> None:
         """Commit all files that hold rows.
 
         Raises:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock._engine.cells import Check, Misfit, castable, holds, told
 from penstock._engine.fit import fitted
 from penstock._engine.packing import pieces
+from penstock._engine.wide import with_roomy_indices
 from penstock._schema_json import KEY, dump
 from penstock.codecs.scalar import Scalar
 from penstock.errors import DataError, MissingExtraError, listed
@@ -225,6 +226,11 @@ class Columns:
             for some in (self, others)
         )
         return mine == theirs
+
+    def roomy(self) -> Columns:
+        """Return the columns for rows that come from many places, whose categories may be more than those of the first."""
+        columns = tuple(replace(one, arrow=with_roomy_indices(one.arrow)) for one in self.columns)
+        return Columns(columns, self.schema, self.metadata)
 
     @cached_property
     def _checks(self) -> list[tuple[str, Check, bool]]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock._engine.cells import Misfit, told_type
+from penstock._engine.wide import one_array
 from penstock._suits import family, holds_bytes
 from penstock.blobs import Blobs
 from penstock.codecs.tensor import Tensor
@@ -31,7 +32,7 @@ def fitted(field: Field, codec: Codec | None, arrow: pa.Field, given: pa.Array |
     Raises:
         Misfit: If they do not fit.
     """
-    array = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
+    array = _combined(given) if isinstance(given, pa.ChunkedArray) else given
     if isinstance(array, pa.ChunkedArray):  # too large for one
         raise Misfit(f"a column of {given.nbytes} bytes in one batch", "less than 2 GB", "Give smaller batches.")
     if not field.nullable and array.null_count:
@@ -39,6 +40,8 @@ def fitted(field: Field, codec: Codec | None, arrow: pa.Field, given: pa.Array |
         raise Misfit("a null", "a value", f"Give one, or allow nulls: Field({field.name!r}, ..., nullable=True).", row)
     if array.type == arrow.type and not isinstance(codec, CellCodec):
         return array
+    if _same_encoded(array.type, arrow.type):
+        return _cast(array, arrow.type)
     if is_encoded(array.type):
         array = plain(array)
     if pa.types.is_null(array.type):
@@ -52,6 +55,14 @@ def fitted(field: Field, codec: Codec | None, arrow: pa.Field, given: pa.Array |
         return _cast(array, arrow.type)
     told_codec = "" if not isinstance(codec, CellCodec) else f" that {codec!r} has encoded"
     raise Misfit(f"a column of {array.type}", f"{arrow.type}{told_codec}", "Convert the column, or change the field.")
+
+
+def _combined(given: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return a column as one array; as it is if it is too large for one."""
+    try:
+        return given.combine_chunks()
+    except pa.ArrowInvalid:  # dictionaries that are too large together for their indices
+        return one_array(given)
 
 
 def in_c_order(kind: pa.DataType) -> bool:
@@ -83,6 +94,15 @@ def _related(given: pa.DataType, wanted: pa.DataType) -> bool:
     if one == other == "timestamp":
         return given.tz is None or wanted.tz is not None
     return one is not None and (one == other or {one, other} <= NUMBERS)
+
+
+def _same_encoded(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether both are dictionaries of the same values, maybe with other indices."""
+    if not pa.types.is_dictionary(given) or not pa.types.is_dictionary(wanted) or given.ordered != wanted.ordered:
+        return False
+    if wanted.index_type.bit_width < given.index_type.bit_width:
+        return False
+    return given.value_type == wanted.value_type or _related(given.value_type, wanted.value_type)
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from contextlib import suppress
 from decimal import Decimal
 from functools import partial
 from typing import Any, TypeAlias
@@ -13,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.codecs.scalar import Scalar
-from penstock.dtypes import numpy_type
+from penstock.dtypes import is_ragged, numpy_type, python_values
 from penstock.schema import Field
 
 __all__ = ["Check", "Misfit", "castable", "check_of", "holds", "told", "told_type"]
@@ -26,6 +27,9 @@ LONGEST = 60
 
 KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "c": "iufc", "M": "M", "m": "m"}
 """For each kind of dtype, the kinds that may be cast to it: booleans are no numbers here, though NumPy casts them."""
+
+
+REFUSED = (pa.ArrowException, ValueError, TypeError, OverflowError)  # by Arrow
 
 
 class Misfit(Exception):  # noqa: N818 - it becomes an error where the row and the field are known
@@ -101,7 +105,7 @@ def _storable(kind: pa.DataType, check: Check, cell: Any) -> Any:
     found = check(cell)
     try:
         pa.scalar(found, type=kind)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+    except REFUSED as error:
         raise Misfit(
             f"{told(cell)}, which Arrow refuses: {error}", f"a value of {kind}", "Change it or the codec's type."
         ) from None
@@ -336,15 +340,38 @@ def arrow_check(kind: pa.DataType) -> Check:
     """
 
     def check(cell: Any) -> Any:
+        found = cell
         try:
-            stored = pa.scalar(cell, type=kind).as_py()
-        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            try:
+                scalar = pa.scalar(cell, type=kind)
+            except REFUSED:
+                found = _spelt(cell, kind)
+                scalar = pa.scalar(found, type=kind)
+            stored = _read_back(scalar)
+        except REFUSED as error:
             raise Misfit(f"{told(cell)}, which Arrow refuses: {error}", f"a value of {kind}", "Change it.") from None
-        if _changed(cell, stored):  # Arrow cuts the decimals of floats, and drops what a struct does not have
+        if _changed(found, stored):  # Arrow cuts the decimals of floats, and drops what a struct does not have
             raise Misfit(told(cell), f"a value of {kind}", f"It would be stored as {stored!r}. Change it, or the schema.")
-        return cell
+        return found
 
     return check
+
+
+def _spelt(cell: Any, kind: pa.DataType) -> Any:
+    """Return arrays as lists, and moments as whole numbers, which Arrow takes where it refuses NumPy's own."""
+    if isinstance(cell, np.ndarray | list) and (is_ragged(kind) or pa.types.is_fixed_size_list(kind)):
+        return [_spelt(item, kind.value_type) for item in cell]
+    if isinstance(cell, np.datetime64 | np.timedelta64) and numpy_type(kind)[0].kind == cell.dtype.kind:
+        exact = cell.astype(numpy_type(kind)[0])
+        return None if np.isnat(cell) else int(exact.view(np.int64)) if exact == cell else cell
+    return cell.item() if isinstance(cell, np.number | np.bool_) else cell
+
+
+def _read_back(scalar: pa.Scalar) -> Any:
+    """Return what Arrow has made of a cell as Python has it; nanoseconds, which it has not, as whole numbers."""
+    with suppress(ValueError):
+        return scalar.as_py()
+    return python_values(pa.repeat(scalar, 1))[0]
 
 
 def _changed(given: Any, stored: Any) -> bool:

@@ -87,6 +87,7 @@ FLOORS = (
             "_engine.stats",
             "_engine.meter",
             "_engine.lease",
+            "_engine.wide",
             "_engine.settle",
             "_engine.kept_units",
             "_engine.budget",

@@ -67,6 +67,8 @@ def given(data: Any) -> Given | None:
         raise ArgumentError(msg + "say how often.")
     columns = None if snapshot is None else _stored(question, snapshot)
     stored = _tables(data, columns) if isinstance(data, Dataset) else None
+    if stored is None and columns is not None:
+        columns = columns.roomy()
     return Given(items=data, batched=batched, columns=columns, stored=stored)
 
 

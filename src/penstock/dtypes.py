@@ -27,6 +27,8 @@ BOOL8 = "arrow.bool8"
 TENSOR = "arrow.fixed_shape_tensor"
 UUID = "arrow.uuid"
 VARIABLE_TENSOR = "arrow.variable_shape_tensor"
+KNOWN = frozenset((None, BOOL8, TENSOR, UUID, VARIABLE_TENSOR))
+"""Types that are more than what they are stored as; None is a type of Arrow itself."""
 
 FIXED: dict[pa.DataType, np.dtype[Any]] = {
     pa.bool_(): np.dtype(np.bool_),

@@ -213,7 +213,7 @@ class Writer:
                 f"Row {self._given} is {told(item)}. A mapping of names to cells, a batch, an Arrow table or a data frame was "
             )
             raise DataError(msg + "expected. Give one of them.")
-        self._tabular(found)
+        self._tabular(found, alone=False)
 
     def _handed_out(self, ours: Given) -> None:
         """Write what a dataset hands out; its columns are known, and get the codecs of the format.
@@ -232,9 +232,9 @@ class Writer:
             else:
                 self.append(item)
 
-    def _tabular(self, data: Tabular) -> None:
+    def _tabular(self, data: Tabular, *, alone: bool = True) -> None:
         if self._writing is None and data.schema is not None:
-            self._start(of_arrow(data.schema))
+            self._start(of_arrow(data.schema) if alone else of_arrow(data.schema).roomy())
         for batch in data.batches:
             self._batch(batch, lent=data.lent)
 

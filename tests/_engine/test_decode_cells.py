@@ -20,7 +20,7 @@ from penstock._engine.decode import Column
 from penstock._engine.decode_cells import decode_cells
 from penstock._engine.lease import Slabs
 from penstock.blobs import Blobs
-from penstock.codecs import Npy, Tensor
+from penstock.codecs import Npy, Npz, Tensor
 from penstock.errors import ArgumentError, DataError
 from penstock.schema import CellCodec, Field, Schema
 
@@ -243,3 +243,18 @@ def test_blobs_pick_without_copying() -> None:
     assert [bytes(cell) for _, cell in back.present()] == [cell for cell in told[::-1] if cell is not None]
     with pytest.raises(DataError, match="the column is int64, and its codec stores bytes"):
         Blobs.of(pa.array([1]))
+
+
+@pytest.mark.parametrize("codec", [Npy(), Npz()], ids=repr)
+@pytest.mark.parametrize(("dtype", "word"), [("U4", "ab"), ("S4", b"ab"), (str, "ab"), (bytes, b"ab")])
+def test_single_texts_are_no_arrays(tmp_path: Path, codec: CellCodec, dtype: Any, word: Any) -> None:
+    """They are Python's own, as those of `Scalar` are, and so are those that nulls become."""
+    schema = Schema("Words", [Field("x", dtype, (), codec, nullable=True)])
+    ps.write(tmp_path / "t", schema, [{"x": word}, {"x": None}])
+    ds = ps.open(tmp_path / "t")
+
+    assert [(type(row["x"]), row["x"]) for row in ds] == [(type(word), word), (type(None), None)]
+    assert [(type(row["x"]), row["x"]) for row in ds.nulls(ps.Fill(word), "x")] == [(type(word), word)] * 2
+    assert ds[0] == {"x": word}
+    ps.write(tmp_path / "copy", data=ds.shuffle(seed=1))
+    assert {row["x"] for row in ps.open(tmp_path / "copy")} == {word, None}

@@ -16,7 +16,7 @@ from penstock.codecs.scalar import Scalar
 from penstock.dtypes import numpy_type
 from penstock.schema import Field
 
-__all__ = ["Check", "Misfit", "castable", "check_of", "holds", "told", "told_type"]
+__all__ = ["REFUSED", "Check", "Misfit", "castable", "check_of", "holds", "told", "told_type"]
 
 Check: TypeAlias = Callable[[Any], Any]
 """From a value that is not None to what is stored of it; None where it is a null of its own kind, like NaT."""
@@ -26,6 +26,10 @@ LONGEST = 60
 
 KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "c": "iufc", "M": "M", "m": "m"}
 """For each kind of dtype, the kinds that may be cast to it: booleans are no numbers here, though NumPy casts them."""
+
+
+REFUSED = (pa.ArrowException, ValueError, TypeError, OverflowError)
+"""What Arrow raises where it does not make a value of a type."""
 
 
 class Misfit(Exception):  # noqa: N818 - it becomes an error where the row and the field are known
@@ -107,7 +111,7 @@ def _storable(kind: pa.DataType, check: Check, cell: Any) -> Any:
     found = check(cell)
     try:
         pa.scalar(found, type=kind)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+    except REFUSED as error:
         raise Misfit(
             f"{told(cell)}, which Arrow refuses: {error}", f"a value of {kind}", "Change it or the codec's type."
         ) from None

@@ -121,6 +121,8 @@ def _dense(
 def _put_together(found: list[Any], column: Column, field: Field) -> dict[str, Values]:
     """Return cells that may differ in shape as the column's policy says."""
     name, ragged = field.name, column.ragged
+    if not field.shape and field.dtype.kind in "US":
+        return {name: _words(found, column, field)}
     if isinstance(ragged, AsObjects) or None not in field.shape:
         empty = _nothing(field) if isinstance(column.nulls, Fill) else None
         return {name: np.fromiter((empty if cell is None else cell for cell in found), object, len(found))}
@@ -143,6 +145,14 @@ def _put_together(found: list[Any], column: Column, field: Field) -> dict[str, V
         kept = tuple(slice(0, min(have, room)) for have, room in zip(cell.shape, sizes, strict=True))
         whole[row][kept] = cell[kept]
     return {name: whole} if lengths is None else {name: whole, f"{name}_length": lengths}
+
+
+def _words(found: list[Any], column: Column, field: Field) -> Values:
+    """Return single texts or bytes, which codecs hand out as arrays without a dimension, as Python's own."""
+    nulls = column.nulls
+    filler = fitted(nulls, Scalar().storage(Field(field.name, field.dtype)), field.name) if isinstance(nulls, Fill) else None
+    words = (filler if cell is None else cell.item() if isinstance(cell, np.ndarray | np.generic) else cell for cell in found)
+    return np.fromiter(words, object, len(found))
 
 
 def _nothing(field: Field) -> Values:

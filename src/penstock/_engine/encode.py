@@ -16,6 +16,7 @@ from penstock._engine.cells import Check, Misfit, castable, holds, told
 from penstock._engine.fit import fitted
 from penstock._engine.nested import related
 from penstock._engine.packing import pieces
+from penstock._engine.wide import with_roomy_indices
 from penstock._schema_json import KEY, dump
 from penstock.codecs.raw import Raw
 from penstock.codecs.scalar import Scalar
@@ -257,6 +258,11 @@ class Columns:
         if others is None or set(self.arrow.names) != set(others.arrow.names):
             return False
         return all(column.takes(others.named(column.field.name)) for column in self.columns)
+
+    def roomy(self) -> Columns:
+        """Return the columns for rows that come from many places, whose categories may be more than those of the first."""
+        columns = tuple(replace(one, arrow=with_roomy_indices(one.arrow)) for one in self.columns)
+        return Columns(columns, self.schema, self.metadata)
 
     @cached_property
     def _checks(self) -> list[tuple[str, Check, bool]]:

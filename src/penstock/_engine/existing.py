@@ -14,6 +14,7 @@ from penstock._engine.commit import small_file, visible
 from penstock._engine.encode import Column, Columns
 from penstock._engine.footers import read_schema
 from penstock._engine.markers import fresh_listing
+from penstock._engine.wide import with_roomy_indices
 from penstock._schema_json import KEY, dump, load
 from penstock.codecs.scalar import Scalar
 from penstock.codecs.tensor import Tensor
@@ -174,10 +175,10 @@ def _told(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def _difference(column: Column, field: pa.Field, stored: dict[str, Any] | None) -> str:
     """Return how a column differs from that of the table, or nothing."""
     if stored is None or not column.stated:
-        kinds = [column.arrow.type]
+        kinds = [with_roomy_indices(column.arrow).type]
         if isinstance(column.codec, Tensor):  # which tells the same in fewer words: names of axes are left out
             kinds.append(column.codec.storage(column.field))
-        if field.type in kinds and (stored is not None or not column.is_blob):
+        if with_roomy_indices(field).type in kinds and (stored is not None or not column.is_blob):
             return ""
         codec = f" by {column.codec!r}" if column.is_blob else ""
         return f"would be stored as {column.arrow.type}{codec} and is {field.type} there"

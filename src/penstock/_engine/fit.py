@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from penstock._engine.cells import Misfit, told_type
 from penstock._engine.nested import LostError, inside, related
+from penstock._engine.wide import one_array
 from penstock._suits import family, holds_bytes
 from penstock.blobs import Blobs
 from penstock.codecs.tensor import Tensor
@@ -30,16 +31,17 @@ def fitted(field: Field, codec: Codec | None, arrow: pa.Field, given: pa.Array |
     Raises:
         Misfit: If they do not fit.
     """
-    array = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
+    array = _combined(given) if isinstance(given, pa.ChunkedArray) else given
     if isinstance(array, pa.ChunkedArray):  # too large for one
         raise Misfit(f"a column of {given.nbytes} bytes in one batch", "less than 2 GB", "Give smaller batches.")
     if not field.nullable and array.null_count:
         row = int(np.argmin(valid(array)))  # type: ignore[arg-type] # there is a null
         raise Misfit("a null", "a value", f"Give one, or allow nulls: Field({field.name!r}, ..., nullable=True).", row)
-    if field.dtype.kind in "US" and not field.shape and field.dtype.itemsize:
-        _check_lengths(field, plain(array) if is_encoded(array.type) else array)
+    _check_lengths(field, array)
     if array.type == arrow.type and not isinstance(codec, CellCodec):
         return array
+    if _same_encoded(array.type, arrow.type):
+        return _cast(array, arrow.type)
     if is_encoded(array.type):
         array = plain(array)
     if pa.types.is_null(array.type):
@@ -58,6 +60,9 @@ def fitted(field: Field, codec: Codec | None, arrow: pa.Field, given: pa.Array |
 def _check_lengths(field: Field, array: pa.Array) -> None:
     """Refuse text or bytes that are longer than their field says."""
     text = field.dtype.kind == "U"
+    if field.dtype.kind not in "US" or field.shape or not field.dtype.itemsize:
+        return
+    array = plain(array) if is_encoded(array.type) else array
     if family(array.type) != ("text" if text else "bytes"):
         return
     most = field.dtype.itemsize // (4 if text else 1)
@@ -65,6 +70,14 @@ def _check_lengths(field: Field, array: pa.Array) -> None:
     if (long := np.flatnonzero(lengths > most)).size:
         got = f"{lengths[long[0]]} {'characters' if text else 'bytes'}"
         raise Misfit(got, f"{most} at most", f"Shorten them, or use dtype={'str' if text else 'bytes'}.", int(long[0]))
+
+
+def _combined(given: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return a column as one array; as it is if it is too large for one."""
+    try:
+        return given.combine_chunks()
+    except pa.ArrowInvalid:  # dictionaries that are too large together for their indices
+        return one_array(given)
 
 
 def in_c_order(kind: pa.DataType) -> bool:
@@ -88,6 +101,15 @@ def sampled(field: Field, codec: CellCodec, array: pa.Array) -> None:
     except DataError as error:
         advice = f"Bytes are taken for encoded cells: encode them so, or give arrays. It says: {error}"
         raise Misfit("bytes that it cannot decode", f"a cell that {codec!r} has encoded", advice, first) from error
+
+
+def _same_encoded(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether both are dictionaries of the same values, maybe with other indices."""
+    if not pa.types.is_dictionary(given) or not pa.types.is_dictionary(wanted) or given.ordered != wanted.ordered:
+        return False
+    if wanted.index_type.bit_width < given.index_type.bit_width:
+        return False
+    return given.value_type == wanted.value_type or related(given.value_type, wanted.value_type)
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:

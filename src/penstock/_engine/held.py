@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock._engine import wide
 from penstock._engine.lease import Slabs
 from penstock._engine.local_cells import together
 from penstock._engine.read import Part, Unit
@@ -109,7 +110,7 @@ class Held:
     def chosen(self, rows: IntArray) -> Held:
         """Return some of the rows that are handed out, in another order or several times."""
         fixed = {name: values[rows] for name, values in self.fixed.items()}
-        ordered = {name: values.take(pa.array(rows)) for name, values in self.ordered.items()}
+        ordered = {name: wide.taken(values, rows) for name, values in self.ordered.items()}
         take = rows if self.take is None else self.take[rows]
         places = None if self.places is None else self.places[rows]
         return replace(self, fixed=fixed, ordered=ordered, take=take, places=places)
@@ -156,12 +157,12 @@ def one_after_another(cells: Sequence[pa.Array | Cells]) -> pa.Array | Cells:
     if len(cells) == 1:
         return cells[0]
     if not any(isinstance(some, Blobs | StoredBlobs) for some in cells):
-        return pa.concat_arrays(cells)
+        return wide.joined(cells)
     return together([some if isinstance(some, Blobs | StoredBlobs) else Blobs.of(some) for some in cells])
 
 
 def _picked(cells: pa.Array | Cells, rows: IntArray) -> pa.Array | Cells:
-    return cells.take(rows) if isinstance(cells, Blobs | StoredBlobs) else cells.take(pa.array(rows))
+    return cells.take(rows) if isinstance(cells, Blobs | StoredBlobs) else wide.taken(cells, rows)
 
 
 def cells_of(parts: Parts, blobs: Sequence[str], plain: Sequence[str]) -> dict[str, pa.Array | Cells]:
@@ -200,9 +201,9 @@ def _ordered(name: str, parts: Parts, take: IntArray | None) -> pa.Array:
     found = []
     for read, rows in parts:
         values: pa.Array = read.loose[name]
-        found.append(values[rows] if isinstance(rows, slice) else values.take(pa.array(rows)))
-    whole = found[0] if len(found) == 1 else pa.concat_arrays(found)
-    return whole if take is None else whole.take(pa.array(take))
+        found.append(values[rows] if isinstance(rows, slice) else wide.taken(values, rows))
+    whole = wide.joined(found)
+    return whole if take is None else wide.taken(whole, take)
 
 
 class Filling:

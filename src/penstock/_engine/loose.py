@@ -19,6 +19,7 @@ from penstock._engine.read import Part
 from penstock._engine.sift import AT, LostCellError
 from penstock._engine.stored import StoredBlobs
 from penstock._engine.transform import Batch, Stack
+from penstock._engine.wide import one_array
 from penstock.blobs import Blobs
 from penstock.dtypes import Values
 from penstock.errors import DataError
@@ -115,11 +116,11 @@ def stored(column: pa.ChunkedArray, policy: Column) -> pa.Array | Blobs:
     """Return a column as it is kept until its batch is made.
 
     Raises:
-        CellError: If it is none that its codec has made.
+        CellError: If it is none that its codec has made, or too large.
     """
-    if policy.codec is None:
-        return _one_chunk(column)
     try:
+        if policy.codec is None:
+            return one_array(column)
         return Blobs.joined([Blobs.of(chunk) for chunk in column.chunks] or [Blobs.of(pa.nulls(0, column.type))])
     except DataError as error:
         raise CellError(policy.name, str(error)) from error
@@ -159,9 +160,3 @@ def viewed(part: Part, policy: Column, most_bytes: int) -> Values | None:
         found.flags.writeable = False
         part.views[policy.name] = found
     return found
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)

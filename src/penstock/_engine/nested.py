@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from penstock._engine.cells import Check, Misfit, told
+from penstock._engine.cells import REFUSED, Check, Misfit, told
 from penstock._suits import family
-from penstock.dtypes import is_encoded, is_ragged
+from penstock.dtypes import is_encoded, is_ragged, numpy_type, python_values
 
 __all__ = ["LostError", "arrow_check", "inside", "related"]
 
@@ -44,15 +45,38 @@ def arrow_check(kind: pa.DataType) -> Check:
     """
 
     def check(cell: Any) -> Any:
+        found = cell
         try:
-            stored = pa.scalar(cell, type=kind).as_py()
-        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            try:
+                scalar = pa.scalar(cell, type=kind)
+            except REFUSED:
+                found = _spelt(cell, kind)
+                scalar = pa.scalar(found, type=kind)
+            stored = _read_back(scalar)
+        except REFUSED as error:
             raise Misfit(f"{told(cell)}, which Arrow refuses: {error}", f"a value of {kind}", "Change it.") from None
-        if _changed(cell, stored):
+        if _changed(found, stored):
             raise Misfit(told(cell), f"a value of {kind}", f"It would be stored as {stored!r}. Change it, or the schema.")
-        return cell
+        return found
 
     return check
+
+
+def _spelt(cell: Any, kind: pa.DataType) -> Any:
+    """Return arrays as lists, and moments as whole numbers, which Arrow takes where it refuses NumPy's own."""
+    if isinstance(cell, np.ndarray | list) and _is_list(kind):
+        return [_spelt(item, kind.value_type) for item in cell]
+    if isinstance(cell, np.datetime64 | np.timedelta64) and numpy_type(kind)[0].kind == cell.dtype.kind:
+        exact = cell.astype(numpy_type(kind)[0])
+        return None if np.isnat(cell) else int(exact.view(np.int64)) if exact == cell else cell
+    return cell.item() if isinstance(cell, np.number | np.bool_) else cell
+
+
+def _read_back(scalar: pa.Scalar) -> Any:
+    """Return what Arrow has made of a cell as Python has it; nanoseconds, which it has not, as whole numbers."""
+    with suppress(ValueError):
+        return scalar.as_py()
+    return python_values(pa.repeat(scalar, 1))[0]
 
 
 def _changed(given: Any, stored: Any) -> bool:

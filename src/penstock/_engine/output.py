@@ -15,6 +15,7 @@ from penstock._engine.commit import Change
 from penstock._engine.encode import Columns
 from penstock._engine.hive import Part, directory
 from penstock._engine.layout import Layout, LoggedChange, in_pages, writer_options
+from penstock._engine.wide import readable
 from penstock._engine.write_faults import refusals_told
 from penstock._engine.writeback import begin_writeback
 from penstock.model import Place
@@ -53,7 +54,7 @@ class _Gathered:
 
     def _join(self) -> None:
         if len(self.small) > 1:
-            self.parts.append(pa.concat_tables(self.small).combine_chunks())
+            self.parts += [part.combine_chunks() for part in readable(pa.concat_tables(self.small))]
         else:
             self.parts += self.small
         self.small = []
@@ -171,8 +172,11 @@ class Output:
                 self._write(where, gathered.take())
 
     def _write(self, where: str, rows: pa.Table) -> None:
-        """Write a row group to the file that a directory has open, or to a new one."""
-        table = in_pages(rows, self._blobs)
+        """Write a row group, or what must be several, to the file that a directory has open, or to a new one."""
+        for part in readable(rows):
+            self._write_group(where, in_pages(part, self._blobs))
+
+    def _write_group(self, where: str, table: pa.Table) -> None:
         named = self._open.pop(where, None) or self._new(where, table)
         self._open[where] = named
         with refusals_told(f"A row group of {table.num_rows} rows in {named[0]}", self._url):

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs as pafs
 
+from penstock._engine import wide
 from penstock._engine.decode import CellError
 from penstock._engine.execute import Pool, default_threads
 from penstock._engine.gather import Gather, Rows
@@ -140,7 +141,7 @@ def _subset(read: UnitRows, rows: IntArray) -> UnitRows:
 
 
 def _taken(cells: pa.Array | Cells, rows: IntArray) -> pa.Array | Cells:
-    return cells.take(rows) if isinstance(cells, Blobs | StoredBlobs) else cells.take(pa.array(rows))
+    return cells.take(rows) if isinstance(cells, Blobs | StoredBlobs) else wide.taken(cells, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -62,7 +62,10 @@ class Rooms:
         """Return a table's rows in memory that nobody else uses."""
         if not table.num_columns:
             return table
-        whole = table.combine_chunks()
+        try:
+            whole = table.combine_chunks()
+        except pa.ArrowInvalid:  # values that do not fit one array of their type
+            return table
         measure = pa.MockOutputStream()
         _write(whole, measure)
         room = pa.py_buffer(self.room(measure.size()))

@@ -15,6 +15,7 @@ from penstock import dtypes, sequences
 from penstock._engine.chain import NotInOrderError, extended
 from penstock._engine.read import UNCOUNTED, Part, Reader, Unit
 from penstock._engine.sequence import Line, Rule, Times, first_unordered, starts
+from penstock._engine.wide import one_array
 from penstock.errors import ArgumentError, DataChangedError, DataError, UnorderedError
 from penstock.model import Chain, IntArray, Units
 
@@ -240,7 +241,7 @@ def _nanoseconds(kind: pa.DataType) -> Fraction | None:
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    array = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
+    array = one_array(column)
     while isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     return dtypes.plain(array) if dtypes.is_encoded(array.type) else array

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock._engine.wide import one_array
 from penstock.petastorm._named_workers import NamedResults, NamedWorker
 from penstock.petastorm._values import batch_column
 from penstock.petastorm.cache import NullCache
@@ -32,7 +33,7 @@ def convert_arrow_table_to_numpy_dict(result_table: pa.Table, schema: Any) -> di
     """
     found = {}
     for name, column in zip(result_table.column_names, result_table.columns, strict=True):
-        whole = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+        whole = one_array(column)
         found[name] = batch_column(name, whole, schema.fields[name].shape)
     return found
 

@@ -735,6 +735,34 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
     assert ran.stderr == "to the other\n" * 2
 
 
+def test_python_ends_while_a_thread_goes_on_with_epochs() -> None:
+    """No more processes are started then, which would have to be ended again and again."""
+    text = """
+        import threading
+        import penstock as ps
+        from penstock.testing import example
+
+        begun = threading.Semaphore(0)
+        loader = ps.loader(example().batch(2).map(lambda batch: batch).using(processes=1))
+
+        def go():
+            while True:
+                for batch in loader:
+                    begun.release()
+
+        threading.Thread(target=go, daemon=True).start()
+        for _ in range(12):
+            begun.acquire()
+        print("main ends", flush=True)
+        """
+    with script(text) as ran:
+        told, errors = ran.communicate(timeout=PROMPTLY)
+
+    assert told == "main ends\n"
+    assert ran.returncode == 0
+    assert "WorkerError: Python ends, and starts no more processes for map" in errors or not errors
+
+
 WAITING = """
     import os, sys, threading
     import penstock as ps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -36,6 +37,13 @@ LOOK = 0.5
 
 FILES_AT_ONCE = 100
 """Files that are sent with one message; systems allow some more."""
+
+
+_ending = threading.Event()
+"""Set when Python begins to end. A thread that goes on with epochs meanwhile would have it wait for ever more processes."""
+
+weakref.finalize(_ending, bool).detach()  # from the first on, Python ends what is to be ended; this comes before that
+atexit.register(_ending.set)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,6 +349,11 @@ class Crew:
         least = min(self._gang.processes, key=lambda process: process.load, default=None)
         if least is not None and (least.load == 0 or len(self._gang.processes) >= self._processes):
             return least
+        if _ending.is_set():
+            msg = (
+                f"Python ends, and starts no more processes for {self._recipe.told}. Stop what asks for batches before it does."
+            )
+            raise WorkerError(msg)
         if self._sent is None:
             self.starting.begin()
             self._sent = sent(self._recipe)

@@ -1108,3 +1108,31 @@ def test_a_column_that_comes_with_another_is_told_with_it() -> None:
         ds.select(*ds.schema.names)
     (batch,) = ds.select("n").batch(2)
     assert batch.keys() == {"n", "n_valid"}
+
+
+LISTS = pa.table({"id": [0, 1, 2, 3], "toks": [[1, 2, 3], [4], [], [5, 6]]})
+
+
+def test_a_map_of_rows_gets_no_rows_of_what_only_batches_have() -> None:
+    """All values of a batch in one array are no row's: that is told when it is asked, or when a map before it leaves them."""
+    ds = MemoryFormat([[LISTS]]).open().ragged(ps.Offsets(), "toks").batch(4)
+
+    def row_map(row: Any) -> Any:
+        return row
+
+    told = (
+        "Column 'toks' comes as Offsets(), which has all values of a batch in one array, and map "
+        f"{row_map.__qualname__} is called with one row at a time. A map of batches was expected. Leave per_row=True out, or "
+        "Offsets()."
+    )
+    each = ds.map(row_map, per_row=True)
+    for asked in (each, ps.loader(each), ps.mix([(each, 1)]), ps.mix([(ds, 1), (ds, 1)]).map(row_map, per_row=True)):
+        with pytest.raises(ArgumentError) as refused:
+            next(iter(asked))
+        assert str(refused.value) == told
+    with pytest.raises(MapError, match=r"its 4 rows have columns of other lengths \(id: 4, toks: 6, toks_offsets: 5\)"):
+        next(iter(ds.map(lambda batch: batch).map(row_map, per_row=True)))
+    (counted,) = ds.map(lambda batch: {"n": np.diff(batch["toks_offsets"])}).map(row_map, per_row=True)
+    assert counted["n"].tolist() == [3, 1, 0, 2]
+    (plain,) = ds.select("id").map(row_map, per_row=True)
+    assert plain["id"].tolist() == [0, 1, 2, 3]

@@ -893,3 +893,16 @@ def test_options_are_checked() -> None:
     assert str(caught.value) == (
         """mix got stop='last'. "first" or "all" was expected. Choose one: with the first source, or when all are done."""
     )
+
+
+@pytest.mark.parametrize(("policy", "other"), [(ps.Pad(), "give Pad a length"), (ps.Offsets(), "leave Offsets() out")])
+def test_rows_of_what_only_batches_have_are_refused_with_where_to_batch(policy: Any, other: str) -> None:
+    """The mixture has batches, and its sources have not: more of the mixture's would not help."""
+    ds = MemoryFormat([[pa.table({"toks": [[1, 2], [3]]})]]).open().ragged(policy, "toks")
+
+    with pytest.raises(ArgumentError) as refused:
+        next(iter(ps.mix([(ds, 1), (ds, 1)]).batch(2)))
+    assert str(refused.value) == (
+        f"Column 'toks' comes as {policy}, which depends on the other rows of a batch, and source 0 of the mixture has single "
+        f"rows. Batch each source, not the mixture, or {other}."
+    )

@@ -895,6 +895,15 @@ def test_options_are_checked() -> None:
     )
 
 
+def test_a_batch_of_a_mixture_is_filled_up() -> None:
+    """With the last row of the epoch, which is marked."""
+    ds = example().select("id")
+    last = list(ps.mix([(ds, 1), (ds, 1)]).batch(8, last="pad"))[-1]
+
+    assert last["_valid"].tolist() == [True] * 4 + [False] * 4
+    assert last["id"].tolist()[4:] == last["id"].tolist()[3:4] * 4
+
+
 @pytest.mark.parametrize(("policy", "other"), [(ps.Pad(), "give Pad a length"), (ps.Offsets(), "leave Offsets() out")])
 def test_rows_of_what_only_batches_have_are_refused_with_where_to_batch(policy: Any, other: str) -> None:
     """The mixture has batches, and its sources have not: more of the mixture's would not help."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock._engine.access import wanted
 from penstock._engine.agree import Group
+from penstock._engine.budget import Budget
 from penstock._engine.execute import Pool
 from penstock._engine.feed import Feed, windows_ahead
 from penstock._engine.gather import Gather
@@ -198,6 +199,11 @@ class MixedGather:
     def dense_bytes(self) -> int:
         """What the cells of a row take decoded, of those that all have one shape."""
         return max(reading.gather.dense_bytes for reading in self.readings)
+
+    @property
+    def budget(self) -> Budget:
+        """What the source counts whose rows take most, by which a batch that is filled up has to fit."""
+        return max((reading.gather.budget for reading in self.readings), key=lambda budget: budget.row_bytes)
 
     def arranged(self, found: Batch) -> Batch:
         """Return columns as the sources have arranged them."""

@@ -308,6 +308,7 @@ def agreed_mixture(mixed: Mixed, question: Question, group: Group) -> Mixed:
         "batches of": question.size,
         "last=": question.ending,
         "lanes": question.lanes,
+        ".repeat()": question.epochs,
         "ranks": question.world_size,
     }
     check_told(group, lambda: told)

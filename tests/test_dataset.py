@@ -31,6 +31,9 @@ DAMAGED = (
 )
 
 
+LISTS = pa.table({"id": [0, 1, 2, 3], "toks": [[1, 2, 3], [4], [], [5, 6]]})
+
+
 @pytest.fixture
 def ds() -> ps.Dataset:
     """Return ten rows in row groups of four."""
@@ -771,6 +774,35 @@ def test_a_lazy_filter_drops_no_more_than_the_last_short_batch(ds: ps.Dataset) -
     assert [ids([b]) for b in ds.where(ps.col("id") != 1, lazy=True).batch(4, last="drop")] == [[0, 2, 3, 4], [5, 6, 7, 8]]
 
 
+@pytest.mark.parametrize("size", [None, 1, 2, 5, 10, "row_group"])
+def test_a_lazy_epoch_has_ended_with_the_last_row_that_passes(ds: ps.Dataset, size: Any) -> None:
+    """A state after it is that of the next epoch, as for other datasets, without asking for one batch more."""
+    lazy = ds.select("id").where(ps.col("id") >= 0, lazy=True)
+    lazy = lazy if size is None else lazy.batch(size)
+    whole, loader = list(lazy), ps.loader(lazy)
+    batches = iter(loader)
+    for _ in whole:
+        assert loader.state_dict()["epoch"] == 0
+        next(batches)
+
+    assert (loader.state_dict()["epoch"], loader.state_dict()["deals"]) == (1, [])
+
+
+def test_lists_are_padded_to_a_length_under_a_lazy_filter() -> None:
+    """Which rows a batch has is known when they are padded already."""
+    ds = MemoryFormat([[LISTS]]).open().where(ps.col("id") != 1, lazy=True).batch(2, last="uneven")
+
+    with pytest.raises(ArgumentError) as refused:
+        ds.ragged(ps.Pad(), "toks")
+    assert str(refused.value) == (
+        "Column 'toks' is to be padded to the longest list of a batch, and a lazy filter makes batches of rows that were "
+        "padded before it knew which of them pass. Give Pad a length, or leave lazy=True out."
+    )
+    found = [batch["toks"].tolist() for batch in ds.ragged(ps.Pad(length=3), "toks")]
+    assert found == [[[1, 2, 3], [0, 0, 0]], [[5, 6, 0]]]
+    assert [batch["id"].tolist() for batch in ds.select("id").ragged(ps.Pad(), ".*")] == [[0, 2], [3]]
+
+
 def test_a_rank_with_a_row_more_loads_its_own_state(ds: ps.Dataset) -> None:
     """Uneven ranks are dealt unequal numbers of rows, and each state is held against its own."""
     asked = ds.where(ps.col("id") != 1, lazy=True).select("id").batch(2, last="uneven").shard(2, 3)
@@ -1108,3 +1140,28 @@ def test_a_column_that_comes_with_another_is_told_with_it() -> None:
         ds.select(*ds.schema.names)
     (batch,) = ds.select("n").batch(2)
     assert batch.keys() == {"n", "n_valid"}
+
+
+def test_a_map_of_rows_gets_no_rows_of_what_only_batches_have() -> None:
+    """All values of a batch in one array are no row's: that is told when it is asked, or when a map before it leaves them."""
+    ds = MemoryFormat([[LISTS]]).open().ragged(ps.Offsets(), "toks").batch(4)
+
+    def row_map(row: Any) -> Any:
+        return row
+
+    told = (
+        "Column 'toks' comes as Offsets(), which has all values of a batch in one array, and map "
+        f"{row_map.__qualname__} is called with one row at a time. A map of batches was expected. Leave per_row=True out, or "
+        "Offsets()."
+    )
+    each = ds.map(row_map, per_row=True)
+    for asked in (each, ps.loader(each), ps.mix([(each, 1)]), ps.mix([(ds, 1), (ds, 1)]).map(row_map, per_row=True)):
+        with pytest.raises(ArgumentError) as refused:
+            next(iter(asked))
+        assert str(refused.value) == told
+    with pytest.raises(MapError, match=r"its 4 rows have columns of other lengths \(id: 4, toks: 6, toks_offsets: 5\)"):
+        next(iter(ds.map(lambda batch: batch).map(row_map, per_row=True)))
+    (counted,) = ds.map(lambda batch: {"n": np.diff(batch["toks_offsets"])}).map(row_map, per_row=True)
+    assert counted["n"].tolist() == [3, 1, 0, 2]
+    (plain,) = ds.select("id").map(row_map, per_row=True)
+    assert plain["id"].tolist() == [0, 1, 2, 3]

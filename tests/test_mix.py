@@ -906,3 +906,25 @@ def test_the_last_batch_of_a_mixture_is_filled_up() -> None:
     assert sorted(np.concatenate([batch["id"][batch["_valid"]] for batch in found])) == list(range(10))
     with pytest.raises(MemoryLimitError, match="filled up to 120000 rows"):
         list(ps.loader(ps.mix([(source, 1)], stop="all").batch(120_000, last="pad").using(memory_limit=1 << 20)))
+
+
+def test_a_batch_of_a_mixture_is_filled_up() -> None:
+    """With the last row of the epoch, which is marked."""
+    ds = example().select("id")
+    last = list(ps.mix([(ds, 1), (ds, 1)]).batch(8, last="pad"))[-1]
+
+    assert last["_valid"].tolist() == [True] * 4 + [False] * 4
+    assert last["id"].tolist()[4:] == last["id"].tolist()[3:4] * 4
+
+
+@pytest.mark.parametrize(("policy", "other"), [(ps.Pad(), "give Pad a length"), (ps.Offsets(), "leave Offsets() out")])
+def test_rows_of_what_only_batches_have_are_refused_with_where_to_batch(policy: Any, other: str) -> None:
+    """The mixture has batches, and its sources have not: more of the mixture's would not help."""
+    ds = MemoryFormat([[pa.table({"toks": [[1, 2], [3]]})]]).open().ragged(policy, "toks")
+
+    with pytest.raises(ArgumentError) as refused:
+        next(iter(ps.mix([(ds, 1), (ds, 1)]).batch(2)))
+    assert str(refused.value) == (
+        f"Column 'toks' comes as {policy}, which depends on the other rows of a batch, and source 0 of the mixture has single "
+        f"rows. Batch each source, not the mixture, or {other}."
+    )

@@ -317,7 +317,7 @@ def checked(question: Question, snapshot: Snapshot) -> Question:
     if question.last not in (None, "uneven") and question.size == "row_group":
         msg = f'batch("row_group") has batches of unequal sizes, so last={question.last!r} means nothing. Use last="uneven".'
         raise ArgumentError(msg)
-    _check_policies(question)
+    _check_policies(question, snapshot)
     if question.lazy and question.limit is not None:
         msg = "limit counts rows that pass the filter, and a lazy filter has not counted them. Leave lazy=True or limit out."
         raise ArgumentError(msg)
@@ -330,16 +330,30 @@ def checked(question: Question, snapshot: Snapshot) -> Question:
     return question
 
 
-def _check_policies(question: Question) -> None:
+def _check_policies(question: Question, snapshot: Snapshot) -> None:
     """Refuse what gives rows together with what needs batches."""
     for column in question.policies:
         flat = isinstance(column.ragged, Offsets)
         if flat and (question.lazy or question.last == "pad"):
             msg = (
                 f"Column {column.name!r} is to come as values and offsets, which cannot be padded or filtered on the fly. "
-                'Use Pad() for it, or leave lazy=True and last="pad" out.'
+                'Use Pad() for it, with a length if the filter is lazy, or leave lazy=True and last="pad" out.'
             )
             raise ArgumentError(msg)
+        longest = isinstance(column.ragged, Pad) and column.ragged.length is None
+        read = question.columns is None or column.name in question.columns
+        if longest and question.lazy and read and None in _shape(column.name, snapshot):
+            msg = (
+                f"Column {column.name!r} is to be padded to the longest list of a batch, and a lazy filter makes batches of "
+                "rows that were padded before it knew which of them pass. Give Pad a length, or leave lazy=True out."
+            )
+            raise ArgumentError(msg)
+
+
+def _shape(name: str, snapshot: Snapshot) -> tuple[int | None, ...]:
+    """Return the shape of the cells of a column, with None for what differs."""
+    field = snapshot.fields.get(name)
+    return numpy_type(snapshot.schema.field(name).type)[1] if field is None else field.shape
 
 
 def _positive(clause: str, number: Any, what: str) -> int:

@@ -356,6 +356,22 @@ def test_a_batch_of_which_nothing_is_left_is_left_out(table: Path) -> None:
     assert sum(len(ids(uneven.shard(rank, 2))) for rank in range(2)) == ROWS - len(NULL)
 
 
+def test_bad_rows_that_do_not_pass_a_lazy_filter_are_nobodys(tmp_path: Path) -> None:
+    """Where none of the rows that are put together at once passes, and some are bad, nothing comes of them."""
+    numbers = [0, 1, None, None, 4, 5, 6, 7]
+    pq.write_table(pa.table({"id": range(8), "n": numbers}), tmp_path / "a.parquet")
+    ds = ps.open(tmp_path).where(~ps.col("id").isin([2, 3]), lazy=True).on_bad_row("skip")
+
+    for size, batches in ((2, [[0, 1], [4, 5], [6, 7]]), (3, [[0, 1, 4], [5, 6, 7]])):
+        loader = ps.loader(ds.batch(size, last="uneven"))
+        assert [batch["id"].tolist() for batch in loader] == batches
+        assert loader.skipped == ()
+    loader = ps.loader(ps.open(tmp_path).where(ps.col("id") == 2, lazy=True).batch(2).on_bad_row("skip", most=1))
+    assert list(loader) == []
+    assert [row.row for row in loader.skipped] == [2]
+    assert (loader.state_dict()["epoch"], loader.state_dict()["deals"]) == (1, [])
+
+
 def test_rows_by_number_are_never_skipped(table: Path) -> None:
     """Whoever asks for a row wants that row."""
     ds = ps.open(table).select("id", "n").on_bad_row("skip")

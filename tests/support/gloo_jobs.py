@@ -45,7 +45,7 @@ def asked(arguments: Mapping[str, Any]) -> ps.Dataset:
         ds = ds.where(ps.col("third") < arguments["below"], lazy=arguments.get("lazy", False))
     if "lanes" in arguments:
         ds = ds.shard(0, 1, lanes=arguments["lanes"])
-    return ds.batch(arguments["size"], last=arguments.get("last")).using(threads=2)
+    return ds.batch(arguments["size"], last=arguments.get("last")).repeat(arguments.get("repeat", 1)).using(threads=2)
 
 
 def ids(batch: Mapping[str, Any]) -> list[int]:
@@ -193,13 +193,13 @@ def too_early(rank: int, size: int, place: Path, arguments: dict[str, Any]) -> A
 
 
 def mixture(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> Any:
-    """Return the ids of all batches of two epochs of a mixture, whose weights may differ from rank to rank."""
-    weights = arguments["weights"]
+    """Return the ids of all batches of two epochs of a mixture, whose weights and repeats may differ from rank to rank."""
+    repeat, weights = arguments.get("repeats", {}).get(str(rank), 1), arguments["weights"]
     weights = weights[rank] if isinstance(weights[0], list) else weights
     sources = [
         (ps.open(url).select("id").shuffle(seed=number), weights[number]) for number, url in enumerate(arguments["tables"])
     ]
-    loader = ps.torch.loader(ps.mix(sources, seed=1).with_source().batch(arguments["size"]))
+    loader = ps.torch.loader(ps.mix(sources, seed=1).with_source().batch(arguments["size"]).repeat(repeat))
     return [[ids(batch) for batch in loader] for _ in range(2)]
 
 

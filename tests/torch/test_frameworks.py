@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from strategies import rows
 
+import penstock as ps
+
 pytest.importorskip("torch")
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -80,6 +82,30 @@ def test_lightning_fits_and_goes_on_from_its_own_checkpoints(table: Path, tmp_pa
         "Lightning saves the state of a loader without length, of which it fetches a batch before it is needed, so that a "
         "resume would lose that batch. A length was expected. Leave lazy=True out of .where(), and give .repeat() a number."
     }
+
+
+def test_lightning_goes_on_where_its_epochs_are_not_those_of_the_loader(table: Path, tmp_path: Path) -> None:
+    """Several epochs in one of Lightning's, cycled and exhausted loaders, parts of epochs: the identical rest follows."""
+    needed("lightning")
+    told = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(SUPPORT / "lightning_turns.py"), str(table), str(tmp_path)]
+    done = subprocess.run(
+        command, check=False, cwd=tmp_path, env={**os.environ, **told}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    found = json.loads((tmp_path / "turns.json").read_text())
+
+    loader = ps.loader(ps.open(str(table)).select("id").limit(16).shuffle(seed=1).batch(4))
+    epochs = [[[batch["id"].tolist()] for batch in loader] for _ in range(4)]
+    assert found["repeat"]["whole"] == [batch for epoch in epochs for batch in epoch]
+    assert found["reload"]["whole"] == epochs[0] + epochs[1]
+    assert found["limit"]["whole"] == epochs[0][:2] + epochs[1][:2]
+    assert [None in step for step in found["max"]["whole"]] == [False, False, True, True] * 2
+    for kind in ("repeat", "cycle", "max", "limit", "reload"):
+        whole, rest = found[kind]["whole"], found[kind]["rest"]
+        assert rest == [whole[step:] for step in range(1, len(whole))], kind
+    assert found["loaded"] == epochs[2][1:]
+    assert found["set"] == epochs[2] + epochs[3]
 
 
 def test_accelerate_takes_the_loader_as_it_is_and_datasets_unshared(table: Path, tmp_path: Path) -> None:

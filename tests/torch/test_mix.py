@@ -154,6 +154,14 @@ def test_ranks_that_mix_otherwise_are_all_told(ranks: Ranks, tmp_path: Path) -> 
         assert "Rank 1 asks for the shares [1, 1], and rank 0 for [2, 1]. All ranks must ask the same." in one
 
 
+def test_ranks_that_repeat_otherwise_are_all_told(ranks: Ranks, tmp_path: Path) -> None:
+    """One of them would wait for the other after the first epoch."""
+    said = ranks.failed("mixture", 2, tables=written(tmp_path, 30, 30), weights=[2, 1], size=4, repeats={"1": 2})
+
+    for one in said:
+        assert "Rank 1 asks for .repeat() 2, and rank 0 for 1. All ranks must ask the same." in one
+
+
 def test_what_is_no_dataset_is_refused() -> None:
     """Rows by number are those of one table."""
     with pytest.raises(ArgumentError, match="loader got str"):

@@ -109,6 +109,7 @@ def test_a_filter_gives_every_row_once(ranks: Ranks, table: Path) -> None:
         ({"size": 5}, "ArgumentError: Rank 1 asks for batches of 5, and rank 0 for 4."),
         ({"last": "pad"}, "ArgumentError: Rank 1 asks for last= pad, and rank 0 for drop."),
         ({"lanes": 6}, "ArgumentError: Rank 1 asks for lanes 6, and rank 0 for None."),
+        ({"repeat": 2}, "ArgumentError: Rank 1 asks for .repeat() 2, and rank 0 for 1."),
     ],
 )
 def test_ranks_that_ask_different_questions_are_all_told(

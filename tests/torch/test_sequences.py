@@ -79,3 +79,17 @@ def test_what_is_handed_out_is_the_consumers_own() -> None:
 
     assert next(iter(ps.torch.loader(ds)))["v"][0].tolist() == [[0.0, 0.5], [1.0, 0.5]]
     assert np.asarray(next(iter(ds))["v"]).flags.writeable
+
+
+def test_a_map_of_rows_leaves_objects_of_sequences_as_they_are() -> None:
+    """Texts of a sequence stay side by side, however many rows a batch has, and whatever kind of list a map returns."""
+    table = pa.table({"t": [0, 1, 2, 3], "s": ["a", "b", "c", "d"]})
+    ds = MemoryFormat([[table]]).open().sequence(ps.Sequence(length=2, by="t")).batch(2, last="uneven")
+    mapped = ds.map(lambda row: row, per_row=True)
+
+    whole = [batch["s"] for batch in ps.torch.loader(ds)]
+    assert whole == [[["a", "b"], ["b", "c"]], [["c", "d"]]]
+    assert [batch["s"] for batch in ps.torch.loader(mapped)] == whole
+    assert [batch["s"].shape for batch in ps.loader(mapped)] == [(2, 2), (1, 2)]
+    loud = ds.map(lambda row: {"s": [text.upper() for text in row["s"]]}, per_row=True)
+    assert [batch["s"] for batch in ps.torch.loader(loud)] == [[["A", "B"], ["B", "C"]], [["C", "D"]]]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 from penstock._engine.batch import Schedule, ragged_schedule, schedule
 from penstock._engine.budget import MEMORY_LIMIT, told_bytes
 from penstock._engine.deal import Hand, first_deal, hands, redeal
+from penstock._engine.decode import Column
 from penstock._engine.order import Epoch
 from penstock._engine.question import Question
+from penstock._engine.transform import Map
 from penstock.errors import ArgumentError, EmptyDatasetError, MemoryLimitError
 from penstock.model import Plan, Position
 from penstock.policies import Offsets, Pad
 from penstock.protocols import Shuffle
 
-__all__ = ["Leg", "check_rows"]
+__all__ = ["Leg", "check_row_maps", "check_rows"]
 
 LEAST_BYTES = 8
 """What a row that fills a batch up takes at least: the number of the row that it repeats."""
@@ -71,17 +74,23 @@ class Leg:
         return self.schedule.position(self.position, step)
 
 
-def check_rows(plan: Plan, question: Question) -> None:
+def check_rows(plan: Plan, question: Question, *, source: int | None = None) -> None:
     """Refuse an epoch that would hand out nothing to some rank.
 
     Single rows read by one reader are a query, and a query may find nothing.
 
+    Args:
+        plan: What is read.
+        question: What is asked.
+        source: Which source of a mixture is asked, where one is.
+
     Raises:
         EmptyDatasetError: If there are too few rows.
-        ArgumentError: If a column needs batches and there are none.
+        ArgumentError: If a column needs batches and there are none, or a map is to have rows of what only batches have.
         MemoryLimitError: If a batch is to be filled up with more rows than can fit.
     """
-    _check_batches(question)
+    _check_batches(question, source)
+    check_row_maps(question.maps, question.policies, question.columns)
     found, ranks, size = plan.num_rows, question.world_size, question.size
     what = _told(found, "row" if question.sequence is None else "sequence")
     kept = f"{plan.snapshot.table} has {what} to hand out"
@@ -112,15 +121,31 @@ def check_rows(plan: Plan, question: Question) -> None:
         raise MemoryLimitError(msg)
 
 
-def _check_batches(question: Question) -> None:
+def check_row_maps(maps: Sequence[Map], policies: Sequence[Column], columns: Sequence[str] | None = None) -> None:
+    """Refuse to call a map with single rows of what only batches have; what a map of batches makes of it shows when it runs.
+
+    Raises:
+        ArgumentError: If the first map is one of rows, and a column that is read comes as values and offsets.
+    """
+    flat = [one.name for one in policies if isinstance(one.ragged, Offsets) and (columns is None or one.name in columns)]
+    if flat and maps and maps[0].per_row:
+        msg = (
+            f"Column {flat[0]!r} comes as Offsets(), which has all values of a batch in one array, and map {maps[0].name} is "
+            "called with one row at a time. A map of batches was expected. Leave per_row=True out, or Offsets()."
+        )
+        raise ArgumentError(msg)
+
+
+def _check_batches(question: Question, source: int | None) -> None:
     """Refuse to hand out single rows of what only batches have."""
     for column in question.policies:
         longest = isinstance(column.ragged, Pad) and column.ragged.length is None
         if question.size is None and (longest or isinstance(column.ragged, Offsets)):
-            msg = (
-                f"Column {column.name!r} comes as {column.ragged}, which depends on the other rows of a batch, and this "
-                "dataset has no batches. Add .batch(size), or give Pad a length."
-            )
+            remedy = "this dataset has no batches. Add .batch(size), or give Pad a length."
+            if source is not None:
+                other = "give Pad a length" if longest else "leave Offsets() out"
+                remedy = f"source {source} of the mixture has single rows. Batch each source, not the mixture, or {other}."
+            msg = f"Column {column.name!r} comes as {column.ragged}, which depends on the other rows of a batch, and {remedy}"
             raise ArgumentError(msg)
 
 

@@ -79,7 +79,7 @@ class Loader:
         Raises:
             EmptyDatasetError: If there is nothing, or too little, to hand out.
         """
-        course = self._coming
+        course = self.coming
         check_rows(course.planned.plan, self._question)
         self._begin(course)
         return course
@@ -94,7 +94,7 @@ class Loader:
         Raises:
             TypeError: If it has no length: it repeats without end, or filters on the fly.
         """
-        return len(self._coming)
+        return len(self.coming)
 
     def set_epoch(self, epoch: Any) -> None:
         """Make the next `iter()` begin this epoch; a state loaded inside of the same epoch stays.
@@ -116,7 +116,7 @@ class Loader:
         # What was set while an iteration ran counts until that iteration goes on.
         gone_on = running is not None and (not self._overtaken or running.handed > self._overtaken)
         if running is None or not gone_on:
-            running = self._coming
+            running = self.coming
         return self._told(running.position)
 
     def state_at(self, step: int) -> states.State:
@@ -127,7 +127,7 @@ class Loader:
         Raises:
             ArgumentError: If the iteration has not so many steps.
         """
-        return self._told((self._coming if self._running is None else self._running).position_at(step))
+        return self._told((self.coming if self._running is None else self._running).position_at(step))
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go on where a state says: that of any rank, or a list of those of all ranks in the order of ranks.
@@ -171,7 +171,7 @@ class Loader:
         self._counted = past, (*(run for run in runs if not run[0].ended), (meter, course))
 
     @property
-    def _coming(self) -> Course:
+    def coming(self) -> Course:
         """The iteration that the next `iter()` begins."""
         return Course(self._table.plan(self._question), self._question, self._next)
 

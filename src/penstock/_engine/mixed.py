@@ -24,7 +24,7 @@ from penstock._engine.gather_sequences import gathering
 from penstock._engine.hand_over import HandOver
 from penstock._engine.interleave import MixedFeed, Reading
 from penstock._engine.lease import Slabs
-from penstock._engine.leg import Leg, check_rows
+from penstock._engine.leg import Leg, check_row_maps, check_rows
 from penstock._engine.meter import Meter
 from penstock._engine.mixture import Blend, Part, Pattern, Stop, shares
 from penstock._engine.question import Question
@@ -113,9 +113,13 @@ class Mixed:
         Raises:
             DataError: If a file that is needed cannot be read.
             EmptyDatasetError: If a source has nothing to hand out.
+            ArgumentError: If rows are asked for of what only batches have.
         """
         planned = tuple(source.table.plan(source.question) for source in self.sources)
         pairs = list(zip(self.sources, planned, strict=True))
+        if self.batched:
+            first = self.sources[0].question
+            check_row_maps(question.maps, () if first.maps else first.policies, first.columns)
         parts = tuple(_part(number, source, made) for number, (source, made) in enumerate(pairs))
         blend = Blend(parts=parts, pattern=Pattern(shares=self.shares, seed=question.seed), stop=self.stop)
         if self.batched and blend.num_slots < question.world_size:
@@ -144,7 +148,7 @@ class Mixed:
 def _part(number: int, source: Source, planned: Planned) -> Part:
     """Return what a mixture takes of a source, which must have something to give."""
     question, plan = source.question, planned.plan
-    check_rows(plan, question)
+    check_rows(plan, question, source=number)
     if plan.num_rows == 0:
         under = "" if question.condition is None else f" under the filter {question.condition!r}"
         msg = (
@@ -307,6 +311,7 @@ def agreed_mixture(mixed: Mixed, question: Question, group: Group) -> Mixed:
         "batches of": question.size,
         "last=": question.ending,
         "lanes": question.lanes,
+        ".repeat()": question.epochs,
         "ranks": question.world_size,
     }
     check_told(group, lambda: told)

@@ -300,7 +300,7 @@ class Stream:
             elif self._question.size is None:
                 for at in range(chunk.count):
                     row = self._row(chunk, at)
-                    self.handed = _after(chunk, at)
+                    self.handed = position if at == chunk.count - 1 else _after(chunk, at)
                     if row is not None:
                         yield row
             elif self.left_out.is_batch(chunk, note=True):
@@ -351,12 +351,13 @@ class Stream:
                 yield self._ended(held)
                 held = None
                 self._check_progress()
-            held = chunk if held is None else held.followed(chunk)
+            held = chunk if held is None or not held.count else held.followed(chunk) if chunk.count else held
             while held.count >= (size if isinstance(size, int) else 1):
                 count = size if isinstance(size, int) else held.count
                 self._told_any = True
-                yield held.picked(slice(0, count)), _after(held, count - 1)
-                held = held.picked(slice(count, None))
+                found, held = held.picked(slice(0, count)), held.picked(slice(count, None))
+                ended = not held.count and held.stop >= len(held.leg.schedule)
+                yield found, Position(epoch=held.leg.position.epoch + 1) if ended else _after(found, count - 1)
         if held is not None:
             yield self._ended(held)
 
@@ -376,10 +377,9 @@ class Stream:
                 chunk = self._next_chunk()
             except StopIteration:
                 return
-            if not chunk.count and chunk.bad:
-                continue
             used = chunk.leg.schedule.consumed(chunk.start) + 1 + (np.arange(chunk.count) if chunk.kept is None else chunk.kept)
-            passed = np.flatnonzero(chunk.columns.pop(PASSED))
+            # Of rows that are all bad, or do not pass, nothing was put together.
+            passed = np.flatnonzero(chunk.columns.pop(PASSED, used[:0]))
             yield replace(chunk, used=used).picked(passed)
 
     def _ended(self, held: Chunk) -> tuple[Chunk | None, Position]:

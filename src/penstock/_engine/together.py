@@ -58,5 +58,6 @@ def _told(table: Table, question: Question) -> Mapping[str, Any]:
         "batches of": question.size,
         "last=": question.ending,
         "lanes": question.lanes,
+        ".repeat()": question.epochs,
         "ranks": question.world_size,
     }

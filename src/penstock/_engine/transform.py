@@ -168,6 +168,13 @@ def _made(step: Map, data: Mapping[str, Any], place: int, key: tuple[int, int, i
 
 
 def _by_rows(step: Map, batch: Batch, places: Places, key: tuple[int, int, int]) -> Batch:
+    if any(len(values) != len(places) for values in batch.values()):
+        told = ", ".join(f"{name}: {len(values)}" for name, values in batch.items())
+        msg = (
+            f"map {step.name} is called with one row at a time, and its {len(places)} rows have columns of other lengths "
+            f"({told}). One entry per row was expected. Leave out what is flat in a map before it, or use a map of batches."
+        )
+        raise MapError(msg)
     rows = [
         apply_to_row(step, {name: values[at] for name, values in batch.items()}, int(place), key)
         for at, place in enumerate(places)
@@ -182,21 +189,28 @@ def _by_rows(step: Map, batch: Batch, places: Places, key: tuple[int, int, int])
                 "Every row must have the same columns."
             )
             raise MapError(msg)
-    loose = {name for name, values in batch.items() if values.dtype.kind == "O"}
-    return {name: _joined([row[name] for row in rows], loose=name in loose) for name in names}
+    loose = {name: values.shape[1:] for name, values in batch.items() if values.dtype.kind == "O"}
+    return {name: _joined([row[name] for row in rows], loose.get(name)) for name in names}
 
 
-def _joined(cells: list[Any], *, loose: bool) -> npt.NDArray[Any]:
-    """Return cells as one column: stacked where their shapes agree, else objects; what was objects before stays so."""
+def _joined(cells: list[Any], loose: tuple[int, ...] | None) -> npt.NDArray[Any]:
+    """Return cells as one column: stacked where their shapes agree, else objects.
+
+    What was objects before stays so: one for each row, or as many as before, `loose`, as columns of sequences have them.
+    """
+    if loose:
+        found = [np.fromiter(cell, object, len(cell)) if isinstance(cell, list | tuple) else cell for cell in cells]
+        if all(isinstance(cell, np.ndarray) and cell.shape == loose and cell.dtype.kind in "OUS" for cell in found):
+            return np.stack(found).astype(object, copy=False)
     shapes = {np.shape(cell) for cell in cells}
-    if not loose and len(shapes) == 1 and not isinstance(cells[0], (str, bytes)):
+    if loose is None and len(shapes) == 1 and not isinstance(cells[0], (str, bytes)):
         stacked = np.stack([np.asarray(cell) for cell in cells])
         if stacked.dtype.kind not in "US":
             return stacked
-    found = np.empty(len(cells), dtype=object)
+    column = np.empty(len(cells), dtype=object)
     for at, cell in enumerate(cells):
-        found[at] = cell
-    return found
+        column[at] = cell
+    return column
 
 
 def _column(step: Map, name: str, values: Any) -> npt.NDArray[Any]:

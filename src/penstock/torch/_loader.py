@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch.utils import data
 
-from penstock._engine.loader import Batches
 from penstock._engine.loader import Loader as Engine
 from penstock._engine.mixed import agreed_mixture
 from penstock._engine.question import Question
@@ -23,6 +22,7 @@ from penstock.torch._datasets import LoaderDataset
 from penstock.torch._frameworks import Epochs, is_lightning, is_watched, refuse_lightning, told_accelerate
 from penstock.torch._group import ProcessGroup, Ranks, check_ranks, ranks, talking
 from penstock.torch._tensors import Tensors
+from penstock.torch._turns import Turns
 
 __all__ = ["Loader", "loader"]
 
@@ -149,7 +149,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
         self._question = shown.ds._question  # noqa: SLF001 - a dataset has no other parts
         self._engine = Engine(shown.ds._table, self._question, shown.tensors)  # noqa: SLF001 - the same
         self._assumed = False
-        self._expected: int | None = None
+        self._turns = Turns(self._engine, self._question)
 
     @property
     def batch_size(self) -> Any:
@@ -164,7 +164,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
     @property
     def sampler(self) -> Any:
         """What those who speak to samplers are shown; rows are dealt by the engine."""
-        return Epochs(self._expect)
+        return Epochs(self._turns.say)
 
     @sampler.setter
     def sampler(self, _: Any) -> None:
@@ -179,9 +179,16 @@ class Loader(data.DataLoader[dict[str, Any]]):
         """
         if self._assumed:
             check_ranks(self._question.world_size)
-        self._begin_expected()
+        if is_lightning():
+            self._turns.ask()
+            return self._late()
+        self._turns.begun()
+        return self._begun()
+
+    def _begun(self) -> Iterator[dict[str, Any]]:
+        """Return the batches of the next epoch, as they are handed out."""
         begun = iter(self._engine)
-        batches: Iterator[dict[str, Any]] = self._late(begun) if is_lightning() else begun
+        batches: Iterator[dict[str, Any]] = begun
         if self.device is not None or self.pin_memory:
             batches = _moved(batches, self.device, pin=self.pin_memory)
         if is_watched():
@@ -189,27 +196,10 @@ class Loader(data.DataLoader[dict[str, Any]]):
             batches = told_accelerate(self, batches, len(begun) if sized else None)
         return batches
 
-    def _expect(self, epoch: int) -> None:
-        """Note which epoch Lightning says; where one iteration has several, it counts those together."""
-        if self._question.epochs is not None:
-            self._expected = epoch * self._question.epochs
-
-    def _begin_expected(self) -> None:
-        """Make the next iteration that of the epoch that Lightning said."""
-        if self._expected is not None:
-            self._engine.set_epoch(self._expected)
-        self._expected = None
-
-    def _late(self, begun: Batches) -> Iterator[dict[str, Any]]:
-        """Yield batches; Lightning, where it goes on from the end of an epoch, says after `iter()` which epoch it is."""
-        if self._expected not in (None, begun.start.epoch):
-            self._begin_expected()
-            begun = iter(self._engine)
-        self._expected = None
-        try:
-            yield from begun
-        finally:
-            begun.close()
+    def _late(self) -> Iterator[dict[str, Any]]:
+        """Yield batches of what is next when the first is asked for: Lightning says after `iter()` which epoch it is."""
+        if self._turns.begin():
+            yield from self._begun()
 
     def __len__(self) -> int:
         """Return how many batches the next `iter()` yields.
@@ -217,7 +207,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
         Raises:
             TypeError: If it has no length: it repeats without end, or filters on the fly.
         """
-        return len(self._engine)
+        return self._turns.length()
 
     def state_dict(self) -> State:
         """Return how far the reading has come, as JSON can hold it.
@@ -227,7 +217,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
         """
         if self._question.lazy or self._question.epochs is None:
             refuse_lightning()
-        return self._engine.state_dict()
+        return self._turns.told(self._engine.state_dict())
 
     def state_at(self, step: int) -> State:
         """Return the state after `step` batches of the iteration that runs, for whoever fetches ahead of the training.
@@ -244,6 +234,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
             StateError: If the state is damaged, or was saved over another table, order or question.
         """
         self._engine.load_state_dict(state)
+        self._turns.loaded(state)
 
     @property
     def skipped(self) -> tuple[SkippedRow, ...]:
@@ -269,6 +260,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
             ArgumentError: If it is no number from 0 on.
         """
         self._engine.set_epoch(epoch)
+        self._turns.set_by_user()
 
 
 def _moved(batches: Iterator[dict[str, Any]], device: torch.device | None, *, pin: bool) -> Iterator[dict[str, Any]]:

@@ -475,3 +475,37 @@ def test_exactly_the_rows_that_fail_are_found(bad: set[int], count: int) -> None
     good = [row for row in range(count) if row not in bad]
     assert made == (good or None)
     assert len(attempts) <= 2 + 2 * len(wrong) * max(1, count).bit_length()
+
+
+def _breaks(_: Any) -> Any:
+    msg = "no"
+    raise ValueError(msg)
+
+
+NEVER = {
+    "batches": lambda ds: ds.batch(2).map(_breaks),
+    "rows": lambda ds: ds.map(_breaks),
+    "maps of rows": lambda ds: ds.batch(2).map(_breaks, per_row=True),
+    "rows that pass": lambda ds: ds.where(ps.col("id") > 3, lazy=True).batch(2).map(_breaks),
+    "processes": lambda ds: ds.batch(2).map(_breaks).using(processes=1),
+}
+
+
+@pytest.mark.parametrize("asked", NEVER)
+def test_nobody_waits_for_ever_for_a_row_that_is_good(asked: str) -> None:
+    """Where all are bad and the dataset repeats without end, that is told; with an end it is nothing."""
+    ds = NEVER[asked](example().on_bad_row("skip", most=1.0))
+
+    with pytest.raises(
+        DataError, match=r"All rows of a whole epoch are bad, the last because map _breaks raised ValueError: no"
+    ):
+        next(iter(ps.loader(ds.repeat())))
+    assert list(ps.loader(ds.repeat(3))) == []
+
+
+def test_a_good_batch_in_an_epoch_is_enough() -> None:
+    """However many are left out between it and the next."""
+    ds = example().on_bad_row("skip", most=1.0).batch(1).map(lambda batch: batch if batch["id"][0] == 9 else _breaks(batch))
+    batches = iter(ps.loader(ds.repeat()))
+
+    assert [next(batches)["id"].tolist() for _ in range(4)] == [[9]] * 4

@@ -27,7 +27,7 @@ class LeftOut:
     def __init__(self, question: Question, skips: Skips | None = None) -> None:
         """Store what is asked, and where rows are noted."""
         self._question, self.skips = question, skips
-        self.steps = self._epoch = 0
+        self.steps = self._epoch = self._since = 0
         self._coming: deque[tuple[int, tuple[int, Trouble]]] = deque()
 
     def note(self, chunk: Chunk) -> None:
@@ -61,7 +61,7 @@ class LeftOut:
                 'larger batches, or last="uneven".'
             )
             raise DataError(msg)
-        self.steps += 1
+        self._leave(chunk.leg.position.epoch, 1, chunk.bad[-1][1])
         return True
 
     def begin_rows(self, chunk: Chunk) -> None:
@@ -92,7 +92,7 @@ class LeftOut:
         if trouble is None or chunk.ids is None:
             return False
         self._pass_over(at if chunk.kept is None else int(chunk.kept[at]))
-        self.steps += 1
+        self._leave(chunk.leg.position.epoch, 1, trouble)
         self._add(chunk.leg.position.epoch, [(int(chunk.ids[at]), trouble)])
         return True
 
@@ -105,10 +105,22 @@ class LeftOut:
         found = []
         while self._coming and (step is None or self._coming[0][0] < step):
             found.append(self._coming.popleft()[1])
-        self.steps += len(found)
         if found:
+            self._leave(self._epoch, len(found), found[-1][1])
             self._add(self._epoch, found)
 
     def _add(self, epoch: int, bad: Iterable[tuple[int, Trouble]]) -> None:
         assert self.skips is not None  # noqa: S101 - asked before
         self.skips.add(epoch, bad)
+
+    def _leave(self, epoch: int, steps: int, trouble: Trouble) -> None:
+        """Count steps that are left out, and refuse to go on for ever over epochs of which all are."""
+        if not self.steps:
+            self._since = epoch
+        elif self._question.epochs is None and epoch > self._since + 1:
+            msg = (
+                f"All rows of a whole epoch are bad, the last because {trouble.problem} Repeating it without end would never hand "
+                "out anything. Mend them, or say how often to repeat: .repeat(times)."
+            )
+            raise DataError(msg)
+        self.steps += steps

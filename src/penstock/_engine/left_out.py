@@ -119,8 +119,8 @@ class LeftOut:
             self._since = epoch
         elif self._question.epochs is None and epoch > self._since + 1:
             msg = (
-                f"All rows of a whole epoch are bad, the last because {trouble.problem} Repeating it without end would never hand "
-                "out anything. Mend them, or say how often to repeat: .repeat(times)."
+                f"All rows of a whole epoch are bad, the last because {trouble.problem} Repeating it without end would never "
+                "hand out anything. Mend them, or say how often to repeat: .repeat(times)."
             )
             raise DataError(msg)
         self.steps += steps

@@ -698,3 +698,15 @@ def test_two_iterations_at_once_are_two_epochs() -> None:
     found = [ids(batches) for batches in (first, second)]
 
     assert found == [ids(plain), ids(plain)]
+
+
+@pytest.mark.parametrize("saved", [None, 3, [1], [1, -1], ["1", "2"], [1, 2, 3]])
+def test_epochs_of_a_trainer_that_were_damaged_are_told(saved: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are looked at where Lightning loads them, and nobody else has to know them."""
+    first = ps.torch.loader(example().select("id").batch(4))
+    state = {**first.state_dict(), "trainer": saved}
+
+    first.load_state_dict(state)
+    monkeypatch.setattr("penstock.torch._turns.is_lightning", lambda: True)
+    with pytest.raises(StateError, match="Two epochs were expected"):
+        first.load_state_dict(state)

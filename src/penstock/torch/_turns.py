@@ -10,6 +10,7 @@ from penstock._engine.loader import Course
 from penstock._engine.loader import Loader as Engine
 from penstock._engine.question import Question
 from penstock._engine.state import State
+from penstock.errors import StateError
 from penstock.model import Position
 from penstock.torch._frameworks import is_lightning
 
@@ -66,12 +67,16 @@ class Turns:
         self._given = Given.USER
 
     def loaded(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Note that a state was loaded, and in which of Lightning's epochs it was saved, if Lightning is what loads it."""
+        """Note that a state was loaded, and in which of Lightning's epochs it was saved, if Lightning is what loads it.
+
+        Raises:
+            StateError: If that cannot be what was saved.
+        """
         one = state if isinstance(state, Mapping) else state[0]
         self._given = Given.USER
         if is_lightning() and TRAINER in one:
-            self._given = Given.LIGHTNING
-            self._number, self._first = one[TRAINER]
+            number, first = _epochs(one[TRAINER])
+            self._given, self._number, self._first = Given.LIGHTNING, number, first
 
     def told(self, state: State) -> State:
         """Return a state as it is saved, by Lightning or others."""
@@ -99,6 +104,14 @@ class Turns:
         self._number, self._first = said, max(0, self._first + (said - self._number) * repeats)
         self._engine.load_state_dict({**self._engine.state_dict(), "epoch": self._first, "deals": []})
         return True
+
+
+def _epochs(saved: Any) -> tuple[int, int]:
+    """Return the two epochs that a state was saved with."""
+    if isinstance(saved, list | tuple) and len(saved) == 2 and all(type(one) is int and one >= 0 for one in saved):  # noqa: PLR2004
+        return saved[0], saved[1]
+    msg = f"The state has {saved!r} as {TRAINER!r}. Two epochs were expected, Lightning's and the loader's. Load one as saved."
+    raise StateError(msg)
 
 
 def _is_inside(position: Position) -> bool:

@@ -891,6 +891,9 @@ def test_states_of_several_ranks_must_go_together(ds: ps.Dataset) -> None:
         ps.loader(alike).load_state_dict([saved(alike.shard(0, 2), 1), saved(alike.shard(1, 2), 4)])
     with pytest.raises(StateError, match="The state of rank 0 was given to rank 1"):
         ps.loader(asked.shard(1, 3)).load_state_dict(states[0])
+    own = ps.loader(asked.shard(1, 3))
+    own.load_state_dict(states[1])
+    assert [batch["id"].tolist() for batch in own] == [batch["id"].tolist() for batch in asked.shard(1, 3)][1:]
     for wrong in (None, "text", [states[0], None]):
         with pytest.raises(StateError, match="was given as a state"):
             reader.load_state_dict(wrong)  # type: ignore[arg-type]

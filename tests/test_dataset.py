@@ -756,7 +756,7 @@ def test_lazy_rows_and_row_groups_come_filtered(ds: ps.Dataset) -> None:
         len(lazy)
 
 
-# What a stranger found.
+# Odds and ends.
 
 
 def test_a_lazy_filter_drops_no_more_than_the_last_short_batch(ds: ps.Dataset) -> None:

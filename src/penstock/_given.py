@@ -114,7 +114,7 @@ def _stored(question: Question, snapshot: Snapshot) -> Columns | None:
             arrows.append(snapshot.schema.field(name))
             continue
         field = field.with_codec(_known(field))
-        arrows.append(pa.field(name, (field.codec or codecs.default(field)).storage(field), nullable=field.nullable))
+        arrows.append(_arrow_of(field))
         stated.append(field)
     metadata = {KEY: dump(Schema(snapshot.table, stated)).encode()} if stated else None
     return of_arrow(pa.schema(arrows, metadata=metadata)) if names else None
@@ -126,11 +126,14 @@ def suited(columns: Columns, suit: Callable[[Schema], Schema]) -> Columns:
     fields = {field.name: field for field in suit(Schema("", plain))}
     full = {name: field.with_codec(field.codec or codecs.default(field)) for name, field in fields.items()}
     arrows = [
-        pa.field(name, storage_of(full[name]), nullable=full[name].nullable) if name in full else column.arrow
-        for name, column in ((column.field.name, column) for column in columns.columns)
+        column.arrow if (field := full.get(column.field.name)) is None else _arrow_of(field) for column in columns.columns
     ]
     stated = Schema("", list(full.values()))
     return of_arrow(pa.schema(arrows, metadata={KEY: dump(stated).encode()} if full else None))
+
+
+def _arrow_of(field: Field) -> pa.Field:
+    return pa.field(field.name, storage_of(field), nullable=field.nullable)
 
 
 def _by_default(field: Field, codec: codecs.Codec) -> Field:

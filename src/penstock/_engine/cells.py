@@ -303,10 +303,13 @@ def holds(kind: pa.DataType | None, moments: Any) -> bool:
     if kind is None or not (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)):
         return True
     given = np.asarray(moments)
-    stored = given.astype(f"M8[{'D' if pa.types.is_date32(kind) else kind.unit}]")
-    same = bool((stored.astype(given.dtype) == given).all())
-    days = stored.view(np.int64) if pa.types.is_date32(kind) else np.zeros(0, np.int64)
-    return same and (not days.size or bool(days.min() >= -(2**31) and days.max() < 2**31))
+    stored = given.astype(f"M8[{'D' if pa.types.is_date32(kind) else kind.unit}]", copy=False)
+    if stored is not given and not (stored.astype(given.dtype) == given).all():
+        return False
+    if not pa.types.is_date32(kind) or not stored.size:
+        return True
+    days = stored.view(np.int64)
+    return bool(days.min() >= -(2**31) and days.max() < 2**31)
 
 
 def _duration(field: Field, kind: pa.DataType | None) -> Check:

@@ -16,7 +16,7 @@ from penstock._engine.encode import Columns
 from penstock._engine.hive import Part, directory
 from penstock._engine.layout import Layout, LoggedChange, in_pages, writer_options
 from penstock._engine.wide import readable
-from penstock._engine.write_faults import refusals_told
+from penstock._engine.write_faults import misfits_told, refusals_told
 from penstock._engine.writeback import begin_writeback
 from penstock.model import Place
 
@@ -179,7 +179,8 @@ class Output:
     def _write_group(self, where: str, table: pa.Table) -> None:
         named = self._open.pop(where, None) or self._new(where, table)
         self._open[where] = named
-        with refusals_told(f"A row group of {table.num_rows} rows in {named[0]}", self._url):
+        what = f"A row group of {table.num_rows} rows in {named[0]}"
+        with refusals_told(what, self._url), misfits_told(what, self._url):
             size = named[1].write(table)
         if size >= self._layout.file_bytes:
             self._close(where)
@@ -198,7 +199,7 @@ class Output:
         while len(self._open) >= self._most_open:
             self._close(next(iter(self._open)))
         if self._options is None:
-            with refusals_told("The first row group", self._url):
+            with misfits_told("The first row group", self._url):
                 self._options = writer_options(self._columns, self._schema, self._layout.compression, table)
             # Where a log says what columns are, others need not understand Arrow's own types.
             self._options["store_schema"] = self._logged is None

@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock._engine.read_faults import system_words
 from penstock.errors import DataError, PenstockError, WriteError
 
-__all__ = ["refusals_told"]
+__all__ = ["misfits_told", "refusals_told"]
 
 ADVICE = {
     errno.ENOSPC: "Make room, or write elsewhere.",
@@ -35,7 +35,6 @@ def refusals_told(what: str, url: str) -> Iterator[None]:
 
     Raises:
         WriteError: If storage refuses it.
-        DataError: If Parquet does.
 
     Example:
         >>> with refusals_told("The file a.parquet", "/data/t"):
@@ -48,11 +47,26 @@ def refusals_told(what: str, url: str) -> Iterator[None]:
         yield
     except PenstockError:
         raise
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        why = str(error).rstrip(".")
-        told = f"{what} of {url} cannot be written, for Parquet does not hold it: {why}. Nothing of this write appears; what "
-        raise DataError(f"{told}was there before stays. Convert the column, or leave it out.") from error
     except OSError as error:
         advice = ADVICE.get(error.errno or 0, "Check the storage, then write again.")
         told = f"{what} of {url} cannot be written: {system_words(error)}. Nothing of this write appears; what was there "
         raise WriteError.of(f"{told}before stays. {advice}", error) from error
+
+
+@contextmanager
+def misfits_told(what: str, url: str) -> Iterator[None]:
+    """Tell of values that Parquet does not hold as an error of ours.
+
+    Args:
+        what: What is written, as the beginning of a sentence.
+        url: What the table is called.
+
+    Raises:
+        DataError: If there are such.
+    """
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        why = str(error).rstrip(".")
+        told = f"{what} of {url} cannot be written, for Parquet does not hold it: {why}. Nothing of this write appears; what "
+        raise DataError(f"{told}was there before stays. Convert the column, or leave it out.") from error

@@ -121,6 +121,7 @@ FLOORS = (
             "_engine.deal",
             "_engine.mixture",
             "_engine.cache",
+            "_engine.lists",
             "_engine.decode",
             "_engine.decode_cells",
             "_engine.transform",

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import penstock as ps
 from penstock._engine import wide
@@ -198,3 +200,45 @@ def test_cells_that_are_picked_many_times_need_a_wider_type() -> None:
     found = wide.taken(Full(), np.array([1, 1, 0]))
 
     assert (found.type, found.to_pylist()) == (pa.large_binary(), [b"b", b"b", b"a"])
+
+
+ITEMS: dict[str, tuple[pa.DataType, Any]] = {
+    "int8": (pa.int8(), st.integers(-9, 9)),
+    "float64": (pa.float64(), st.integers(-9, 9).map(float)),
+    "decimal": (pa.decimal128(9, 2), st.decimals(-9, 9, places=2)),
+    "moments": (pa.timestamp("us"), st.datetimes()),
+    "bool": (pa.bool_(), st.booleans()),
+    "text": (pa.string(), st.text(max_size=3)),
+    "lists": (pa.list_(pa.int8()), st.lists(st.integers(-9, 9), max_size=3)),
+}
+
+
+@pytest.mark.parametrize("name", ITEMS)
+@given(data=st.data())
+def test_lists_are_picked_as_arrow_picks_them(name: str, data: st.DataObject) -> None:
+    """Also with nulls among them, or in them, and of a part of an array."""
+    kind, items = ITEMS[name]
+    nullable = data.draw(st.booleans())
+    inside = st.lists(st.none() | items if nullable else items, max_size=4)
+    cells = data.draw(st.lists(st.none() | inside if data.draw(st.booleans()) else inside, max_size=9))
+    around = data.draw(st.sampled_from([pa.list_, pa.large_list]))
+    array = pa.array(cells, around(pa.field("element", kind, nullable=nullable)))
+    array = array.slice(data.draw(st.integers(0, len(array))))
+    rows = np.array(data.draw(st.lists(st.integers(0, len(array) - 1), max_size=20)) if len(array) else [], np.int64)
+
+    found = wide.taken(array, rows)
+
+    found.validate(full=True)
+    assert found.equals(array.take(pa.array(rows)))
+    assert found.null_count == array.take(pa.array(rows)).null_count
+
+
+def test_lists_of_more_items_than_32_bits_count_become_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold the same, in a type that counts in 64 bits."""
+    monkeypatch.setattr(wide, "MOST_OFFSET", 4)
+    array = pa.array([[1, 2], [3]], pa.list_(pa.int16()))
+
+    found = wide.taken(array, np.array([1, 0, 0, 1]))
+
+    assert found.type == pa.large_list(pa.int16())
+    assert found.to_pylist() == [[3], [1, 2], [1, 2], [3]]

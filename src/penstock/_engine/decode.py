@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -21,6 +20,7 @@ import pyarrow as pa
 
 from penstock import dtypes
 from penstock._engine.lease import Slabs
+from penstock._engine.lists import cut, dense, plain_lists
 from penstock.codecs.scalar import Scalar
 from penstock.dtypes import Marks, Values
 from penstock.errors import DataError
@@ -112,6 +112,33 @@ def decode(array: pa.Array | pa.ChunkedArray, column: Column, slabs: Slabs | Non
     if isinstance(column.nulls, DefaultNulls) and isinstance(array, pa.Array) and array.type in TEXTS and not array.null_count:
         with suppress(pa.ArrowException):  # bytes that are no text, which is told below
             return {column.name: array.to_numpy(zero_copy_only=False)}
+    found = _short_way(array, column, slabs) or _walked(array, column, slabs)
+    found[""] = found[""].astype(told_dtype(found[""].dtype, column.field), copy=False)
+    return {column.name + suffix: values for suffix, values in found.items()}
+
+
+def _short_way(array: pa.Array | pa.ChunkedArray, column: Column, slabs: Slabs | None) -> dict[str, Values] | None:
+    """Return what most lists become, by the suffix of what they are called; None for all else.
+
+    Raises:
+        ArgumentError: If the value of a policy does not fit the column.
+    """
+    if not isinstance(array, pa.Array) or not dtypes.is_ragged(array.type) or isinstance(column.nulls, Mask):
+        return None
+    if isinstance(column.nulls, Fill):
+        fitted(column.nulls, array.type, column.name)  # which refuses what does not fit, also where no null is
+    ragged = column.ragged
+    padding = fitted(ragged, array.type, column.name) if isinstance(ragged, Pad) else None
+    return plain_lists(array, ragged, padding, slabs)
+
+
+def _walked(array: pa.Array | pa.ChunkedArray, column: Column, slabs: Slabs | None) -> dict[str, Values]:
+    """Return what a column becomes, by the suffix of what it is called.
+
+    Raises:
+        CellError: If there is a null or a list that the column's policies have no place for.
+        ArgumentError: If the value of a policy does not fit the column.
+    """
     way = replace(_Way.of(column, array.type), slabs=slabs)
     chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
     try:
@@ -120,9 +147,8 @@ def decode(array: pa.Array | pa.ChunkedArray, column: Column, slabs: Slabs | Non
         raise CellError(column.name, refused.tell(*refused.places), *refused.places[:1]) from refused.__cause__
     except DataError as error:
         raise CellError(column.name, str(error)) from None
-    values = cells.values.astype(told_dtype(cells.values.dtype, column.field), copy=False)
-    found = {"": values, "_length": cells.length, "_offsets": cells.offsets, "_valid": cells.valid}
-    return {column.name + suffix: values for suffix, values in found.items() if values is not None}
+    found = {"": cells.values, "_length": cells.length, "_offsets": cells.offsets, "_valid": cells.valid}
+    return {suffix: values for suffix, values in found.items() if values is not None}
 
 
 def told_dtype(dtype: np.dtype[Any], field: Field | None) -> np.dtype[Any]:
@@ -309,20 +335,11 @@ def _lists(array: pa.Array, way: _Way, present: Marks) -> _Cells:
         return _Cells(values=items.values, valid=items.valid, offsets=offsets)
     if isinstance(way.ragged, AsObjects):
         missing = None if valid is None or isinstance(way.nulls, Fill) else ~valid
-        return items.each(lambda found: _cut(found, offsets, missing))
+        return items.each(lambda found: cut(found, offsets, missing))
     padding = way.padding if isinstance(way.ragged, Pad) else way.stand_in
-    values = _dense(items.values, length, width, padding, way.slabs)
-    marks = None if items.valid is None else _dense(items.valid, length, width, padding=False, slabs=way.slabs)
+    values = dense(items.values, length, width, padding, way.slabs)
+    marks = None if items.valid is None else dense(items.valid, length, width, padding=False, slabs=way.slabs)
     return _Cells(values=values, valid=marks, length=length if isinstance(way.ragged, Pad) else None)
-
-
-def _cut(items: Values, offsets: Values, missing: Marks) -> Values:
-    """Return items as an object array of views of them, None where a list is missing."""
-    edges = offsets.tolist()
-    found = np.fromiter((items[start:stop] for start, stop in pairwise(edges)), object, len(edges) - 1)
-    if missing is not None:
-        found[missing] = None
-    return found
 
 
 def _width(length: Values, valid: Marks, way: _Way) -> int:
@@ -344,20 +361,6 @@ def _width(length: Values, valid: Marks, way: _Way) -> int:
         wanted = f"{width}. {way.ragged} needs one length. Use Pad(), Offsets() or AsObjects()."
         raise _Refused(lambda _, row: f"{found}, and {other} row {row} has {wanted}", int(odd[0]), int(there[0]))
     return width
-
-
-def _dense(items: Values, length: Values, width: int, padding: Any, slabs: Slabs | None) -> Values:
-    """Return lists as rows of one width, cut or filled up at their end."""
-    shape = (len(length), width, *items.shape[1:])
-    if (length == width).all():
-        return items.reshape(shape)
-    if length.max() > width:
-        place = np.arange(len(items)) - np.repeat(np.cumsum(length) - length, length)
-        items = items[place < width]
-    found = np.empty(shape, items.dtype) if slabs is None else slabs.lend(shape, items.dtype)
-    found[...] = padding
-    found[np.arange(width) < length[:, None]] = items
-    return found
 
 
 def _variable_tensors(array: pa.Array, way: _Way) -> tuple[Values, Marks]:

@@ -7,7 +7,9 @@ in a type that counts in 64 bits. Files are read to narrow types, which take les
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from penstock import dtypes
@@ -18,6 +20,12 @@ __all__ = ["joined", "one_array", "readable", "taken", "with_roomy_indices"]
 
 ROOMY = 32
 """Bits of indices that no dictionary is too large for."""
+
+MOST_OFFSET = (1 << 31) - 1
+"""The largest offset of 32 bits."""
+
+FEW = 8
+"""Of an array with more than so many times the rows that are picked, Arrow picks lists itself: all offsets take longer."""
 
 
 def joined(arrays: Sequence[pa.Array]) -> pa.Array:
@@ -56,10 +64,42 @@ def taken(array: pa.Array, rows: IntArray) -> pa.Array:
         DataError: If there is no array that holds so much.
     """
     numbers = pa.array(rows)
+    if _is_bytewise(array) and array.offset + len(array) <= FEW * len(rows):
+        return _taken_bytewise(array, numbers)
     try:
         return array.take(numbers)
     except pa.ArrowInvalid as error:
         return _retried(lambda: _widened(array).take(numbers), array.type, error)
+
+
+def _is_bytewise(array: pa.Array) -> bool:
+    """Return whether the items of each list lie side by side in whole bytes, none of them null."""
+    kind = array.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_primitive(kind.value_type):
+        return False
+    return kind.value_type.bit_width % 8 == 0 and not array.values.null_count
+
+
+def _taken_bytewise(array: pa.Array, numbers: pa.Array) -> pa.Array:
+    """Return some lists, each copied at once as bytes; Arrow itself copies item by item, which takes five times as long."""
+    kind, items, size = array.type, array.values, array.type.value_type.bit_width // 8
+    valid, offsets = array.buffers()[:2]
+    narrow = pa.types.is_list(kind)
+    edge: np.dtype[Any] = np.dtype(np.int32 if narrow else np.int64)
+    ends = np.frombuffer(offsets, edge, array.offset + len(array) + 1) * np.int64(size)
+    data = items.buffers()[1]
+    data = pa.py_buffer(b"") if data is None else data.slice(items.offset * size)
+    cells = pa.Array.from_buffers(
+        pa.large_binary(), len(array), [valid, pa.py_buffer(ends), data], array.null_count, array.offset
+    ).take(numbers)
+    valid, offsets, data = cells.buffers()
+    ends = np.frombuffer(offsets, np.int64, cells.offset + len(cells) + 1) // size
+    if narrow and ends[-1] <= MOST_OFFSET:
+        ends = ends.astype(np.int32)
+    elif narrow:
+        kind = pa.large_list(kind.value_field)
+    values = pa.Array.from_buffers(kind.value_type, int(ends[-1]), [None, data], 0)
+    return pa.Array.from_buffers(kind, len(cells), [valid, pa.py_buffer(ends)], cells.null_count, cells.offset, [values])
 
 
 def with_roomy_indices(field: pa.Field) -> pa.Field:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -518,3 +519,41 @@ def test_a_filesystem_in_memory_knows_its_own_names() -> None:
 
     for source in asked:
         assert [(int(row["id"]), int(row["k"])) for row in ps.open(source, filesystem=store)] == [(1, 1), (2, 2)]
+
+
+FAR = [datetime.fromisoformat("9999-12-31T01:02:03.456789"), None, datetime.fromisoformat("0001-01-01")]
+MOMENTS = pa.table({"t": pa.array(FAR, pa.timestamp("us")), "l": [[{"x": far}] for far in FAR], "id": [0, 1, 2]})
+SPARK = {"org.apache.spark.version": "3.5.1"}
+
+
+def test_moments_of_spark_in_twelve_bytes_reach_every_year(tmp_path: Path) -> None:
+    """Spark has microseconds, whatever it stores them as; in nanoseconds the last day of 9999 would be one of 1816."""
+    table = MOMENTS.replace_schema_metadata(SPARK)
+    pq.write_table(table, tmp_path / "0.parquet", use_deprecated_int96_timestamps=True, row_group_size=2)
+
+    ds = ps.open(tmp_path)
+
+    assert ds.to_arrow().to_pydict() == MOMENTS.to_pydict()
+    assert [row["t"].item() for row in ds] == FAR
+    assert ds.where(ps.col("t") == FAR[0]).num_rows == 1
+
+
+@pytest.mark.parametrize("column", ["t", "l"])
+def test_moments_in_twelve_bytes_that_nanoseconds_do_not_reach_are_refused(tmp_path: Path, column: str) -> None:
+    """Arrow would make others of them; in the unit that the message names they are read."""
+    path = tmp_path / "0.parquet"
+    pq.write_table(MOMENTS, path, use_deprecated_int96_timestamps=True)
+
+    with pytest.raises(DataError, match=rf"column '{column}'.* before the year 1677 or after 2262.*timestamp\('us'\)"):
+        ps.open(path).select(column).to_arrow()
+    found = ps.open(path, format=ParquetFormat(columns=MOMENTS.schema)).to_arrow()
+    assert found.to_pydict() == MOMENTS.to_pydict()
+
+
+def test_moments_in_twelve_bytes_are_nanoseconds_where_these_reach(tmp_path: Path) -> None:
+    """As Impala and Hive write them, with all nine digits, in maps and structs too."""
+    moments = pa.array([1_700_000_000_123_456_789, None], pa.int64()).cast(pa.timestamp("ns"))
+    table = pa.table({"t": moments, "m": pa.array([[("a", moments[0])], None], pa.map_(pa.string(), pa.timestamp("ns")))})
+    pq.write_table(table, tmp_path / "0.parquet", use_deprecated_int96_timestamps=True)
+
+    assert ps.open(tmp_path).to_arrow().equals(table)

@@ -100,7 +100,7 @@ def stored_tables(table: Table, question: Question) -> Iterator[pa.Table]:
 
 
 def to_pandas(table: Table, question: Question) -> Any:
-    """Return all rows in stored order as a pandas data frame.
+    """Return all rows in stored order as a pandas data frame; columns that Python's own values do not hold stay Arrow's there.
 
     Raises:
         ArgumentError: If the dataset has clauses that Arrow cannot show.
@@ -112,6 +112,20 @@ def to_pandas(table: Table, question: Question) -> Any:
     except ModuleNotFoundError as error:
         msg = "to_pandas needs pandas, which is not installed. Install it: pip install pandas."
         raise MissingExtraError(msg) from error
+    except (ValueError, OverflowError):  # days of the year 20,000, and times of day in nanoseconds
+        import pandas as pd
+
+        kept = {column.type: pd.ArrowDtype(column.type) for column in found.columns if not _held(column)}
+        return found.to_pandas(types_mapper=kept.get)
+
+
+def _held(column: pa.ChunkedArray) -> bool:
+    """Return whether what pandas makes of a column holds its values."""
+    try:
+        column.to_pandas()
+    except (ValueError, OverflowError):
+        return False
+    return True
 
 
 def wanted(table: Table, question: Question, *, as_numbers: bool = False) -> Wanted:

@@ -8,16 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import DataError
 from penstock.model import Snapshot
 
-__all__ = ["columns_by_id", "fitted", "id_of", "int96_unit", "takeable"]
+__all__ = ["beyond_nanoseconds", "columns_by_id", "fitted", "has_timestamps", "id_of", "int96_unit", "takeable"]
 
 FIELD_ID = b"PARQUET:field_id"
 """The key under which pyarrow keeps the id of a column in a file."""
 
 BYTES = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view", "fixed_size_binary")
+LONGEST_SECONDS = 2**63 // 10**9
+"""Seconds before or after 1970 that timestamps in nanoseconds do not reach."""
+
 EXACT_BITS = 32
 """Bits of the integers that floats of 64 bits hold exactly, as the table formats that widen them demand."""
 
@@ -51,13 +55,40 @@ def columns_by_id(file: pa.Schema, path: str) -> dict[int, str]:
 
 def int96_unit(schema: pa.Schema) -> str | None:
     """Return the unit that timestamps of twelve bytes are read in: microseconds reach every year, nanoseconds do not."""
-    return None if any(_has_nanoseconds(kind) for kind in schema.types) else "us"
+    return None if any(has_timestamps(kind, "ns") for kind in schema.types) else "us"
 
 
-def _has_nanoseconds(kind: pa.DataType) -> bool:
+def has_timestamps(kind: pa.DataType, unit: str | None = None) -> bool:
+    """Return whether a type has timestamps in it, or such of one unit.
+
+    Example:
+        >>> has_timestamps(pa.list_(pa.timestamp("us"))), has_timestamps(pa.timestamp("us"), "ns")
+        (True, False)
+    """
     if pa.types.is_timestamp(kind):
-        return bool(kind.unit == "ns")
-    return any(_has_nanoseconds(kind.field(at).type) for at in range(kind.num_fields))
+        return unit in (None, kind.unit)
+    return any(has_timestamps(kind.field(at).type, unit) for at in range(kind.num_fields))
+
+
+def beyond_nanoseconds(column: pa.ChunkedArray) -> bool:
+    """Return whether a column has timestamps in seconds which nanoseconds do not reach: before 1677, or after 2262.
+
+    Example:
+        >>> beyond_nanoseconds(pa.chunked_array([pa.array([253402214400], pa.timestamp("s"))]))
+        True
+    """
+    return any(_is_beyond(chunk) for chunk in column.chunks)
+
+
+def _is_beyond(array: pa.Array) -> bool:
+    if pa.types.is_timestamp(array.type) and array.type.unit == "s":
+        ends = pc.min_max(array.cast(pa.int64()))
+        return any(end is not None and not -LONGEST_SECONDS < end < LONGEST_SECONDS for end in ends.as_py().values())
+    if pa.types.is_struct(array.type):
+        return any(map(_is_beyond, array.flatten()))
+    if pa.types.is_map(array.type):
+        return _is_beyond(array.keys) or _is_beyond(array.items)
+    return _is_listed(array.type) and _is_beyond(array.flatten())
 
 
 def fitted(column: pa.ChunkedArray, name: str, snapshot: Snapshot) -> pa.ChunkedArray:

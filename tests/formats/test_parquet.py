@@ -152,6 +152,43 @@ def test_a_partition_may_be_a_column_of_the_files_too(tmp_path: Path) -> None:
     assert (int(row["k"]), row["k"].dtype) == (7, np.int16)
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        (pa.string_view(), "a", "a"),
+        (pa.binary_view(), "a", b"a"),
+        (pa.large_string(), "a", "a"),
+        (pa.dictionary(pa.int8(), pa.string()), "a", "a"),
+        (pa.date32(), "2024-01-31", np.datetime64("2024-01-31")),
+        (pa.time32("ms"), "01%3A02%3A03.5", np.timedelta64(3_723_500, "ms")),
+        (pa.time64("ns"), "01%3A02%3A03.000000001", np.timedelta64(3_723_000_000_001, "ns")),
+        (pa.uuid(), "00000000-0000-0000-0000-00000000000a", UUID(int=10)),
+        (pa.json_(), "7", "7"),
+    ],
+)
+def test_a_partition_is_read_in_the_type_that_the_files_have(tmp_path: Path, kind: Any, text: str, expected: Any) -> None:
+    """As Polars and DuckDB write it, which can leave the column in the files too."""
+    put(tmp_path / f"k={text}" / "a.parquet", id=[1, 2], k=pa.nulls(2, kind))
+    put(tmp_path / "k=__HIVE_DEFAULT_PARTITION__" / "a.parquet", id=[3], k=pa.nulls(1, kind))
+    ds = ps.open(tmp_path)
+
+    assert [int(row["id"]) for row in ds if row["k"] == expected] == [1, 2]
+    assert ds.where(ps.col("k").is_null()).num_rows == 1
+    assert ds.to_arrow().num_rows == 3
+    assert ds.where(ps.col("k").is_not_null())[1]["k"] == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [(pa.uuid(), "a"), (pa.time64("us"), "noon"), (pa.int8(), "1000"), (pa.list_(pa.int8()), "1")]
+)
+def test_a_partition_that_is_none_of_its_type_is_refused(tmp_path: Path, kind: Any, text: str) -> None:
+    """The message names the column and the type."""
+    put(tmp_path / f"k={text}" / "a.parquet", id=[1], k=pa.nulls(1, kind))
+
+    with pytest.raises(DataError, match=r"Partition column 'k' does not fit its type .*\. Give another type in the schema\."):
+        ps.open(tmp_path)
+
+
 def test_empty_files_and_tables_without_columns_are_tables(tmp_path: Path) -> None:
     """Zero rows, zero columns."""
     put(tmp_path / "a.parquet", id=pa.array([], pa.int64()))

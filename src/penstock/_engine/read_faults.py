@@ -99,7 +99,10 @@ def broken_footer(path: str, why: object) -> DataError:
     """
     if getattr(why, "errno", None) in ADVICE:  # the system refuses, and nothing is said of the file
         return DataError(f"{path}: the footer cannot be read: {system_words(why)}. {ADVICE[why.errno]}")  # type: ignore[attr-defined]
+    unknown = isinstance(why, NotImplementedError)
     why = " ".join(str(why).split()).rstrip(".")
+    if unknown:
+        return DataError(f"{path}: it has a column of a type that Arrow does not read: {why}. Write it in another type.")
     return DataError(f"{path}: the footer cannot be read: {why}. A complete Parquet file was expected. Write the file again.")
 
 

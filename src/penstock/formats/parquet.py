@@ -6,9 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import fs as pafs
 
 from penstock._engine.commit import small_file, visible
@@ -31,6 +33,8 @@ COMMON = "_common_metadata"
 NULL = "__HIVE_DEFAULT_PARTITION__"
 INTEGER = re.compile(r"-?[0-9]+")
 """How writers of tables name whole numbers; Arrow reads other spellings, such as 0x1, as numbers too."""
+
+VIEWED = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,11 +291,24 @@ def partition_table(values: Sequence[Mapping[str, str | None]], schema: pa.Schem
             columns[name] = texts if whole is None else whole
             continue
         try:
-            columns[name] = texts.cast(kind)
-        except pa.ArrowException as error:
-            msg = f"Partition column {name!r} does not fit its type {kind}: {error} Give another type in the schema."
+            columns[name] = _read_as(kind, texts)
+        except (pa.ArrowException, ValueError) as error:
+            why = str(error).rstrip(".")
+            msg = f"Partition column {name!r} does not fit its type {kind}: {why}. Give another type in the schema."
             raise DataError(msg) from error
     return pa.table(columns) if columns else pa.table({})
+
+
+def _read_as(kind: pa.DataType, texts: pa.Array) -> pa.Array:
+    """Return text as values of a type; of views, which rows cannot be picked from, as those that they stand for."""
+    if isinstance(kind, pa.UuidType):
+        cells = [None if text is None else UUID(text).bytes for text in texts.to_pylist()]
+        return pa.ExtensionArray.from_storage(kind, pa.array(cells, kind.storage_type))
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, _read_as(kind.storage_type, texts))
+    if pa.types.is_time(kind):
+        return pc.binary_join_element_wise("1970-01-01", texts, " ").cast(pa.timestamp("ns")).cast(kind)
+    return texts.cast(VIEWED.get(kind, kind))
 
 
 def _integers(cells: Sequence[str | None], texts: pa.Array) -> pa.Array | None:

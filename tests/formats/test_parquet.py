@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -421,6 +422,38 @@ def test_a_file_in_the_middle_of_another_type_is_refused(tmp_path: Path) -> None
     for name, values in (("1", [1, 2]), ("2", pa.array([3], pa.int8())), ("3", [4])):
         put(narrow / f"{name}.parquet", id=values)
     assert ids(ps.open(narrow)) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("last", ["America/New_York", "+00:00", "Europe/Paris"])
+def test_moments_of_different_zones_are_the_same_moments(tmp_path: Path, last: str) -> None:
+    """Parquet stores them in UTC, and which zone a writer liked is a note; it stays where all files have the same."""
+
+    def table(zone: str) -> dict[str, pa.Array]:
+        kind = pa.timestamp("us", zone)
+        inside = pa.struct({"m": pa.map_(pa.string(), kind)})
+        return {
+            "t": pa.array([7], kind),
+            "l": pa.array([[{"m": [("a", 7)]}]], pa.list_(inside)),
+            "large": pa.array([[7]], pa.large_list(kind)),
+            "same": pa.array([7], pa.timestamp("us", "Asia/Tokyo")),
+        }
+
+    for name, zone in (("1", "Europe/Paris"), ("2", "Asia/Tokyo"), ("3", last)):
+        put(tmp_path / f"{name}.parquet", **table(zone))
+    found = ps.open(tmp_path).to_arrow()
+
+    common = "Europe/Paris" if last == "Europe/Paris" else "UTC"
+    assert found.equals(pa.concat_tables([pa.table(table(common))] * 3))
+    assert [row["t"].astype(int) for row in ps.open(tmp_path)] == [7, 7, 7]
+    assert ps.open(tmp_path).where(ps.col("t") == datetime(1970, 1, 1, tzinfo=UTC)).num_rows == 0
+
+
+def test_whole_numbers_go_into_decimals_that_hold_them(tmp_path: Path) -> None:
+    """Also where their type could hold larger ones."""
+    put(tmp_path / "1.parquet", x=pa.array([Decimal("1.25")], pa.decimal128(10, 2)))
+    put(tmp_path / "2.parquet", x=pa.array([7, None, -(10**9)], pa.int64()))
+
+    assert ps.open(tmp_path).to_arrow()["x"].to_pylist() == [Decimal("1.25"), Decimal(7), None, Decimal(-(10**9))]
 
 
 def test_what_names_nothing_is_refused() -> None:

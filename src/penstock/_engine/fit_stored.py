@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.dtypes import in_utc
 from penstock.errors import DataError
 from penstock.model import Snapshot
 
@@ -21,6 +22,9 @@ FIELD_ID = b"PARQUET:field_id"
 BYTES = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view", "fixed_size_binary")
 LONGEST_SECONDS = 2**63 // 10**9
 """Seconds before or after 1970 that timestamps in nanoseconds do not reach."""
+
+MOST_DIGITS = 76
+"""Digits of the longest decimals."""
 
 EXACT_BITS = 32
 """Bits of the integers that floats of 64 bits hold exactly, as the table formats that widen them demand."""
@@ -111,7 +115,7 @@ def fitted(column: pa.ChunkedArray, name: str, snapshot: Snapshot) -> pa.Chunked
         raise pa.ArrowInvalid(msg)
     if pa.types.is_dictionary(kind) and not pa.types.is_dictionary(column.type):
         column = column.cast(kind.value_type).dictionary_encode()
-    return column.cast(kind)
+    return _widened(column, kind)
 
 
 def _fitted(array: pa.Array, kind: pa.DataType, shape: pa.DataType) -> pa.Array:
@@ -136,7 +140,14 @@ def _fitted(array: pa.Array, kind: pa.DataType, shape: pa.DataType) -> pa.Array:
     if not _fits(array.type, kind):
         msg = f"{array.type} is no narrower type than {kind}"
         raise pa.ArrowInvalid(msg)
-    return array.cast(kind)
+    return _widened(array, kind)
+
+
+def _widened(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Return values in another type; whole numbers become decimals if they fit, whatever larger ones of their type would do."""
+    if pa.types.is_decimal(kind) and pa.types.is_integer(values.type):
+        values = values.cast(pa.decimal256(MOST_DIGITS, kind.scale))
+    return values.cast(kind)
 
 
 def _struct(array: pa.StructArray, kind: pa.DataType, shape: pa.DataType) -> pa.Array:
@@ -196,7 +207,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 def _widens(kind: pa.DataType, into: pa.DataType) -> bool:
     """Return whether a type goes into another as it would if both had been looked at when the table was opened."""
-    kind, into = (one.value_type if pa.types.is_dictionary(one) else one for one in (kind, into))
+    kind, into = (in_utc(one.value_type if pa.types.is_dictionary(one) else one) for one in (kind, into))
     text, data = (pa.string(), pa.large_string(), pa.string_view()), (pa.binary(), pa.large_binary(), pa.binary_view())
     if kind == into or any(kind in same and into in same for same in (text, data)):
         return True

@@ -19,6 +19,7 @@ from penstock._engine.storage import ENDINGS, is_hidden, list_files, stamp
 from penstock._schema_json import KEY, load
 from penstock._suits import storage_of, unsuited
 from penstock.codecs import CellCodec, Scalar, Tensor, Unknown
+from penstock.dtypes import in_utc
 from penstock.errors import ArgumentError, DataError, TableNotFoundError
 from penstock.formats._delta_strays import refuse_strays
 from penstock.model import DataFiles, Place, Snapshot
@@ -159,17 +160,21 @@ def file_schemas(place: Place, paths: Sequence[str]) -> dict[str, pa.Schema]:
 
 
 def _together(one: pa.Schema, two: pa.Schema) -> pa.Schema:
-    """Return two schemas as one; a dictionary in one of them only is as good as its values."""
+    """Return two schemas as one; a dictionary in one of them only is as good as its values, and a zone as good as another."""
     try:
         return pa.unify_schemas([one, two], promote_options="permissive")
     except pa.ArrowException:
-        return pa.unify_schemas([_without_dictionaries(one), _without_dictionaries(two)], promote_options="permissive")
+        return pa.unify_schemas([_plainer(one, two), _plainer(two, one)], promote_options="permissive")
 
 
-def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
-    return pa.schema(
-        [field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field for field in schema]
-    )
+def _plainer(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """Return a schema without dictionaries, and with UTC for zones, in the columns that another has in other types."""
+    same = {field.name for field in other if field.name in schema.names and schema.field(field.name).type == field.type}
+    return pa.schema([field if field.name in same else field.with_type(_plain(field.type)) for field in schema])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return in_utc(kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
 def data_files(place: Place, every: list[pafs.FileInfo]) -> list[pafs.FileInfo]:

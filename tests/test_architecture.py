@@ -52,6 +52,7 @@ FLOORS = (
     Floor(
         rooms=(
             "randomness",
+            "_alike",
             "dtypes",
             "blobs",
             "schema",

@@ -124,26 +124,6 @@ def is_encoded(kind: pa.DataType) -> bool:
     return bool(pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind))
 
 
-def in_utc(kind: pa.DataType) -> pa.DataType:
-    """Return a type with all its moments that have a zone in UTC: those of another zone are the same moments.
-
-    Example:
-        >>> in_utc(pa.list_(pa.timestamp("us", tz="Europe/Paris"))).value_type
-        TimestampType(timestamp[us, tz=UTC])
-    """
-    tests = pa.types
-    if tests.is_timestamp(kind):
-        return kind if kind.tz is None else pa.timestamp(kind.unit, tz="UTC")
-    if tests.is_struct(kind):
-        return pa.struct([kind.field(at).with_type(in_utc(kind.field(at).type)) for at in range(kind.num_fields)])
-    if tests.is_map(kind):
-        return pa.map_(in_utc(kind.key_type), kind.item_field.with_type(in_utc(kind.item_type)), kind.keys_sorted)
-    if tests.is_list(kind) or tests.is_large_list(kind):
-        around = pa.list_ if tests.is_list(kind) else pa.large_list
-        return around(kind.value_field.with_type(in_utc(kind.value_type)))
-    return kind
-
-
 def extension_name(kind: pa.DataType) -> str | None:
     """Return the name of an extension type; None for a type of Arrow itself."""
     return str(kind.extension_name) if isinstance(kind, pa.BaseExtensionType) else None

@@ -261,6 +261,50 @@ def test_views_are_values_like_others(tmp_path: Path, kind: pa.DataType) -> None
     assert ds.take([2, 1])["x"].tolist() == [cells[2], cells[1]]
 
 
+@pytest.mark.parametrize(
+    ("kind", "cells"),
+    [
+        (pa.struct({"a": pa.struct({"b": pa.string_view()})}), [{"a": {"b": "x"}}, None, {"a": {"b": "y" * 30}}]),
+        (pa.list_(pa.string_view()), [["x", None], None, ["y" * 30]]),
+        (pa.large_list(pa.binary_view()), [[b"x", None], None, [b"y" * 30]]),
+        (pa.list_(pa.string_view(), 1), [["x"], ["z"], ["y" * 30]]),
+        (pa.map_(pa.string_view(), pa.binary_view()), [[("a", b"x")], None, [("b" * 30, None)]]),
+        (pa.list_(pa.struct({"a": pa.list_(pa.string_view())})), [[{"a": ["x"]}], None, []]),
+    ],
+)
+@pytest.mark.parametrize("indexed", [False, True])
+def test_views_inside_of_columns_are_values_like_others(tmp_path: Path, kind: Any, cells: list[Any], *, indexed: bool) -> None:
+    """As DataFusion and delta-rs write them; Arrow does not pick rows of them, and pandas knows none in lists."""
+    schema = pa.schema({"id": pa.int64(), "x": kind})
+    with pq.ParquetWriter(tmp_path / "0.parquet", schema, write_page_index=indexed) as file:
+        for rows in ([0, 1], [2]):
+            file.write_table(pa.table([rows, pa.array([cells[row] for row in rows], kind)], schema=schema))
+    ds = ps.open(tmp_path)
+
+    assert ds.to_arrow()["x"].to_pylist() == cells
+    assert ds.to_pandas()["id"].tolist() == [0, 1, 2]
+    shuffled = {int(row["id"]): row["x"] for row in ds.shuffle(seed=1)}
+    taken = ds.take([2, 0])["x"]
+    for number, cell in ((2, taken[0]), (0, taken[1]), *shuffled.items()):
+        assert (cell.tolist() if isinstance(cell, np.ndarray) else cell) == cells[number]
+    assert ds.where(ps.col("x").is_null()).num_rows == cells.count(None)
+
+
+def test_views_inside_of_columns_go_with_what_they_are_views_of(tmp_path: Path) -> None:
+    """Files of several writers are one table, also where the views are in the middle."""
+    kinds = [pa.string(), pa.string_view(), pa.large_string(), pa.string_view(), pa.string()]
+    for number, kind in enumerate(kinds):
+        put(
+            tmp_path / f"{number}.parquet",
+            x=pa.array([[{"a": "b"}]], pa.list_(pa.struct({"a": kind}))),
+            s=pa.array(["c"], kind),
+        )
+    for place in (tmp_path, [tmp_path / "0.parquet", tmp_path / "1.parquet"], [tmp_path / "1.parquet", tmp_path / "0.parquet"]):
+        found = ps.open(place).to_arrow().to_pylist()
+        assert found
+        assert all(row == {"x": [{"a": "b"}], "s": "c"} for row in found)
+
+
 def test_fields_inside_of_columns_may_stand_in_any_order(tmp_path: Path) -> None:
     """As columns may: of structs, and of structs in lists."""
     rows = [{"x": 1, "y": "p"}, {"y": "q", "x": 2}, {"y": "r", "x": None}]

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.dtypes import in_utc
+from penstock._alike import enlarged, in_utc, unviewed
 from penstock.errors import DataError
 from penstock.model import Snapshot
 
@@ -207,9 +207,8 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 def _widens(kind: pa.DataType, into: pa.DataType) -> bool:
     """Return whether a type goes into another as it would if both had been looked at when the table was opened."""
-    kind, into = (in_utc(one.value_type if pa.types.is_dictionary(one) else one) for one in (kind, into))
-    text, data = (pa.string(), pa.large_string(), pa.string_view()), (pa.binary(), pa.large_binary(), pa.binary_view())
-    if kind == into or any(kind in same and into in same for same in (text, data)):
+    kind, into = (enlarged(in_utc(one.value_type if pa.types.is_dictionary(one) else one)) for one in (kind, into))
+    if kind == into:
         return True
     try:
         # The table's own comes first: what both have inside of them is then in its order.
@@ -222,6 +221,4 @@ def _widens(kind: pa.DataType, into: pa.DataType) -> bool:
 
 def takeable(field: pa.Field) -> pa.Field:
     """Return a column in a type that rows can be picked from, which Arrow cannot do of views yet."""
-    if pa.types.is_string_view(field.type):
-        return field.with_type(pa.large_string())
-    return field.with_type(pa.large_binary()) if pa.types.is_binary_view(field.type) else field
+    return field.with_type(unviewed(field.type))

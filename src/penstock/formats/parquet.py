@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs as pafs
 
+from penstock._alike import in_utc, unviewed
 from penstock._engine.commit import small_file, visible
 from penstock._engine.footers import read_schema
 from penstock._engine.storage import ENDINGS, is_hidden, list_files, stamp
 from penstock._schema_json import KEY, load
 from penstock._suits import storage_of, unsuited
 from penstock.codecs import CellCodec, Scalar, Tensor, Unknown
-from penstock.dtypes import in_utc
 from penstock.errors import ArgumentError, DataError, TableNotFoundError
 from penstock.formats._delta_strays import refuse_strays
 from penstock.model import DataFiles, Place, Snapshot
@@ -34,8 +34,6 @@ COMMON = "_common_metadata"
 NULL = "__HIVE_DEFAULT_PARTITION__"
 INTEGER = re.compile(r"-?[0-9]+")
 """How writers of tables name whole numbers; Arrow reads other spellings, such as 0x1, as numbers too."""
-
-VIEWED = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +166,13 @@ def _together(one: pa.Schema, two: pa.Schema) -> pa.Schema:
 
 
 def _plainer(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
-    """Return a schema without dictionaries, and with UTC for zones, in the columns that another has in other types."""
+    """Return a schema without dictionaries, views and zones but UTC, in those columns that another has in other types."""
     same = {field.name for field in other if field.name in schema.names and schema.field(field.name).type == field.type}
     return pa.schema([field if field.name in same else field.with_type(_plain(field.type)) for field in schema])
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    return in_utc(kind.value_type if pa.types.is_dictionary(kind) else kind)
+    return unviewed(in_utc(kind.value_type if pa.types.is_dictionary(kind) else kind))
 
 
 def data_files(place: Place, every: list[pafs.FileInfo]) -> list[pafs.FileInfo]:
@@ -313,7 +311,7 @@ def _read_as(kind: pa.DataType, texts: pa.Array) -> pa.Array:
         return pa.ExtensionArray.from_storage(kind, _read_as(kind.storage_type, texts))
     if pa.types.is_time(kind):
         return pc.binary_join_element_wise("1970-01-01", texts, " ").cast(pa.timestamp("ns")).cast(kind)
-    return texts.cast(VIEWED.get(kind, kind))
+    return texts.cast(unviewed(kind))
 
 
 def _integers(cells: Sequence[str | None], texts: pa.Array) -> pa.Array | None:

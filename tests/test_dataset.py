@@ -254,11 +254,12 @@ def test_all_rows_are_had_as_arrow_or_pandas(ds: ps.Dataset) -> None:
 
 
 def test_a_data_frame_holds_what_python_has_no_values_for(tmp_path: Path) -> None:
-    """Days after the year 9999 and times of day in nanoseconds stay Arrow's; the other columns are pandas' own."""
+    """Days after the year 9999, times of day in nanoseconds and lists of UUIDs stay Arrow's; others are pandas' own."""
     table = pa.table(
         {
             "day": pa.array([0, None, 6_585_493], pa.int32()).cast(pa.date32()),
             "time": pa.array([1, None, 3], pa.int64()).cast(pa.time64("ns")),
+            "uuids": pa.array([[b"0" * 16], None, []], pa.list_(pa.binary(16))).cast(pa.list_(pa.uuid())),
             "id": [1, 2, 3],
         }
     )

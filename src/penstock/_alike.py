@@ -56,7 +56,7 @@ def _changed(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) ->
         return pa.list_(_changed_field(kind.value_field, change), kind.list_size)
     if tests.is_list(kind) or tests.is_large_list(kind):
         return (pa.list_ if tests.is_list(kind) else pa.large_list)(_changed_field(kind.value_field, change))
-    return change(kind)
+    return kind if isinstance(kind, pa.BaseExtensionType) else change(kind)  # which may not be hashed
 
 
 def _changed_field(field: pa.Field, change: Callable[[pa.DataType], pa.DataType]) -> pa.Field:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -259,6 +260,39 @@ def test_views_are_values_like_others(tmp_path: Path, kind: pa.DataType) -> None
 
     assert [row["x"] for row in ds] == ds.to_arrow()["x"].to_pylist() == cells
     assert ds.take([2, 1])["x"].tolist() == [cells[2], cells[1]]
+
+
+class Label(pa.ExtensionType):  # type: ignore[misc] # pyarrow has no types
+    """A type of a user's own, which has no hash."""
+
+    def __init__(self) -> None:
+        """Be stored as numbers."""
+        super().__init__(pa.int64(), "penstock.tests.label")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        """Return nothing: there is one such type."""
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> pa.ExtensionType:
+        """Return the type."""
+        return cls()
+
+
+def test_types_of_users_own_are_read_as_what_they_are_stored_as(tmp_path: Path) -> None:
+    """Registered with Arrow, as their users do."""
+    labels = pa.ExtensionArray.from_storage(Label(), pa.array([1, 2, 3]))
+    pa.register_extension_type(Label())
+    try:
+        put(tmp_path / "0.parquet", id=[1, 2, 3], x=labels)
+        ds = ps.open(tmp_path)
+
+        assert ds.to_arrow()["x"].type == Label()
+        assert [int(row["x"]) for row in ds] == [1, 2, 3]
+        assert ds.take([2, 0])["x"].tolist() == [3, 1]
+        assert ids(ds.where(ps.col("x") >= 2)) == [2, 3]
+    finally:
+        pa.unregister_extension_type("penstock.tests.label")
 
 
 @pytest.mark.parametrize(
@@ -671,3 +705,22 @@ def test_moments_in_twelve_bytes_are_nanoseconds_where_these_reach(tmp_path: Pat
     pq.write_table(table, tmp_path / "0.parquet", use_deprecated_int96_timestamps=True)
 
     assert ps.open(tmp_path).to_arrow().equals(table)
+
+
+def test_an_encrypted_column_is_told_and_the_others_are_read(tmp_path: Path) -> None:
+    """As such, where the footer itself can be read."""
+    encryption = pytest.importorskip("pyarrow.parquet.encryption")
+
+    class Keys(encryption.KmsClient):  # type: ignore[misc, name-defined] # pyarrow has no types
+        def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:  # noqa: ARG002 - there is one
+            return b64encode(key_bytes)
+
+    factory = encryption.CryptoFactory(lambda _: Keys())
+    config = encryption.EncryptionConfiguration(footer_key="k", column_keys={"k": ["secret"]}, plaintext_footer=True)
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), config)
+    path = tmp_path / "0.parquet"
+    pq.write_table(pa.table({"id": [1], "secret": ["a"]}), path, encryption_properties=properties)
+
+    assert ids(ps.open(path).select("id")) == [1]
+    with pytest.raises(DataError, match=r"column 'secret': it is encrypted\. Encryption is not supported\. Leave it out"):
+        list(ps.open(path))

@@ -72,6 +72,10 @@ def unreadable(where: str, rows: int, error: Exception) -> DataError:
             f"{place}: a page does not have the checksum that it was written with: its bytes were changed on storage. "
             f"The table says it has {rows} rows. Restore the file, or write it anew."
         )
+    if "decrypt" in str(error).lower():
+        return DataError(
+            f"{place}: it is encrypted. Encryption is not supported. Leave it out, or write the file again without."
+        )
     advice = ADVICE.get(number or 0, "Check the file.")
     return DataError(f"{place}: cannot be read: {system_words(error)}. The table says it has {rows} rows. {advice}")
 

@@ -616,6 +616,28 @@ def test_a_pattern_matches_directories_of_every_store(tmp_path: Path, listed: An
     assert sorted(ids(ps.open(f"{tmp_path}/{pattern}", filesystem=store))) == expected
 
 
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("part-?.parquet", [1, 2]),
+        ("part-[12].parquet", [1, 2]),
+        ("São%20Paulo#1/a b.parquet", [3]),
+        ("S%C3%A3o Paulo%231/a%20b.parquet", [3]),
+        ("100%", [4]),
+    ],
+)
+@pytest.mark.parametrize("before", ["file://", "file://localhost"])
+def test_urls_of_local_files_need_no_percent_signs(tmp_path: Path, before: str, url: str, expected: list[int]) -> None:
+    """What means something in other URLs stands for itself in these, or is a wildcard as it is in a path."""
+    put(tmp_path / "part-", id=[9])
+    put(tmp_path / "part-1.parquet", id=[1])
+    put(tmp_path / "part-2.parquet", id=[2])
+    put(tmp_path / "São Paulo#1" / "a b.parquet", id=[3])
+    put(tmp_path / "100%" / "a.parquet", id=[4])
+
+    assert ids(ps.open(f"{before}{tmp_path}/{url}")) == expected
+
+
 def test_patterns_name_no_hidden_files(tmp_path: Path) -> None:
     """What readers of tables pass over a pattern does too, unless it says so itself."""
     for name in ("a", "_tmp", ".part", "_temporary/0/b", "_year=1/c"):

@@ -75,6 +75,22 @@ def plain(type_: pa.DataType) -> pa.DataType:
     return pa.binary() if pa.types.is_fixed_size_binary(type_) else _PLAIN.get(type_, unviewed(type_))
 
 
+def is_half(type_: pa.DataType) -> bool:
+    """Return whether a column stores floats of 16 bits."""
+    if isinstance(type_, pa.BaseExtensionType) or pa.types.is_dictionary(type_):
+        return is_half(type_.value_type if pa.types.is_dictionary(type_) else type_.storage_type)
+    return bool(pa.types.is_float16(type_))
+
+
+def halved(given: Any) -> Any:
+    """Return a literal, or several, as a column of 16 bits stores it; a float that is too large for one stays as it is."""
+    if isinstance(given, tuple):
+        return tuple(map(halved, given))
+    with np.errstate(over="ignore"):
+        near = float(np.float16(given)) if isinstance(given, float) else math.inf
+    return near if math.isfinite(near) else given
+
+
 def shared_type(one: pa.DataType, two: pa.DataType) -> pa.DataType | None:
     """Return the type in which the values of two plain columns compare, or None where they do not."""
     kinds = {kind(one), kind(two)}

@@ -52,6 +52,7 @@ FLOORS = (
     Floor(
         rooms=(
             "randomness",
+            "_alike",
             "dtypes",
             "blobs",
             "schema",
@@ -239,7 +240,7 @@ LIBRARIES = {
     "imagecodecs": Library(rooms=("codecs.*", *ADAPTERS_AND_UP)),
     "simplejpeg": Library(rooms=("codecs.*", *ADAPTERS_AND_UP)),
     "PIL": Library(rooms=("codecs.*", *ADAPTERS_AND_UP)),
-    "pandas": Library(rooms=("_answers", "dataset", "write", *ADAPTERS_AND_UP)),
+    "pandas": Library(rooms=("_answers", "_engine.access", "dataset", "write", *ADAPTERS_AND_UP)),
     "torch": Library(rooms=ADAPTERS_AND_UP, top=("torch.*", "deltatorch.*")),
     "tensorflow": Library(rooms=ADAPTERS_AND_UP, top=("tensorflow",)),
     "jax": Library(rooms=ADAPTERS_AND_UP, top=("jax",)),

@@ -28,8 +28,9 @@ def files(corpus: Corpus) -> dict[Path, dict[str, Any]]:
 
 
 def read(path: Path) -> pa.Table:
-    """Return a file's rows as pyarrow reads them, timestamps of twelve bytes in microseconds as we do."""
-    file = pq.ParquetFile(path)
+    """Return a file's rows as pyarrow reads them, timestamps of twelve bytes in microseconds where Spark wrote them."""
+    sparks = any(key.startswith(b"org.apache.spark.") for key in pq.read_metadata(path).metadata or {})
+    file = pq.ParquetFile(path, coerce_int96_timestamp_unit="us" if sparks else None)
     groups = [file.read_row_group(at) for at in range(file.num_row_groups)]
     return pa.concat_tables(groups) if groups else file.schema_arrow.empty_table()
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
@@ -249,6 +251,24 @@ def test_all_rows_are_had_as_arrow_or_pandas(ds: ps.Dataset) -> None:
     }
     assert ds.limit(0).with_row_ids().to_arrow().schema.names == ["id", "x", "label", "_file", "_row_group", "_row"]
     assert ds.to_pandas()["x"].tolist() == [number / 2 for number in range(10)]
+
+
+def test_a_data_frame_holds_what_python_has_no_values_for(tmp_path: Path) -> None:
+    """Days after the year 9999, times of day in nanoseconds and lists of UUIDs stay Arrow's; others are pandas' own."""
+    table = pa.table(
+        {
+            "day": pa.array([0, None, 6_585_493], pa.int32()).cast(pa.date32()),
+            "time": pa.array([1, None, 3], pa.int64()).cast(pa.time64("ns")),
+            "uuids": pa.array([[b"0" * 16], None, []], pa.list_(pa.binary(16))).cast(pa.list_(pa.uuid())),
+            "id": [1, 2, 3],
+        }
+    )
+    pq.write_table(table, tmp_path / "0.parquet")
+
+    found = ps.open(tmp_path).to_pandas()
+
+    assert pa.table({name: pa.array(found[name]) for name in table.column_names}).equals(table)
+    assert found["id"].dtype == "int64"
 
 
 # Maps.

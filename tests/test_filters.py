@@ -657,6 +657,29 @@ def test_floats_have_neighbours() -> None:
 PRICES = [Decimal("-1.00"), Decimal("0.10"), Decimal("99999999.99"), None]
 
 
+@pytest.mark.parametrize("type_", [pa.float16(), pa.dictionary(pa.int8(), pa.float16())])
+def test_a_float_is_rounded_to_sixteen_bits_too(type_: pa.DataType) -> None:
+    """As to 32: the column holds what is nearest to 0.1, and infinity is not what is too large for it."""
+    values = [np.float16(0.1), np.float16(2), np.float16("inf"), np.float16("nan"), None]
+    stored = pa.array(values, pa.float16())
+    rows = pa.table(
+        {
+            "x": stored
+            if type_ == stored.type
+            else pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 3, None], pa.int8()), stored)
+        }
+    )
+
+    assert (col("x") == 0.1).mask(rows).tolist() == [True, False, False, False, False]
+    assert (col("x") < 0.1).mask(rows).tolist() == [False] * 5
+    assert (col("x") != 0.1).mask(rows).tolist() == [False, True, True, True, False]
+    assert col("x").isin([0.1, 2]).mask(rows).tolist() == [True, True, False, False, False]
+    assert (col("x") > 70_000.0).mask(rows).tolist() == [False, False, True, False, False]
+    assert (col("x") == 70_000.0).mask(rows).tolist() == [False] * 5
+    assert (col("x") == math.inf).mask(rows).tolist() == [False, False, True, False, False]
+    assert (col("x") > Decimal("0.1")).mask(rows).tolist() == [float(np.float16(0.1)) > 0.1, True, True, False, False]
+
+
 @pytest.mark.parametrize(
     ("expr", "expected"),
     [

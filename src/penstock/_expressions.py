@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock import _prune
-from penstock._literals import Value, kind, literal, plain, shared_type, shown, tagged
+from penstock._literals import Value, halved, is_half, kind, literal, plain, shared_type, shown, tagged
 from penstock._prune import Verdict
 from penstock.errors import ColumnNotFoundError, FilterError
 from penstock.model import BoolArray, ColumnRange, IntArray
@@ -133,6 +133,7 @@ class Column(Expr):
         path: The column's name, then the names of fields inside it.
         type: The Arrow type that it is compared in; None before binding.
         stats: The name of its statistics; None before binding, and where another column has that name.
+        half: Whether it stores floats of 16 bits, to which literals are rounded; they are compared in more.
 
     Example:
         >>> from penstock.filters import col
@@ -143,6 +144,7 @@ class Column(Expr):
     path: tuple[str, ...]
     type: pa.DataType | None = None
     stats: str | None = None
+    half: bool = False
 
     __eq__ = operator("==")
     __ne__ = operator("!=")
@@ -223,7 +225,7 @@ class Column(Expr):
             fields = list(type_) if pa.types.is_struct(type_) else []
         dotted = ".".join(path)
         alone = len(path) == 1 or (dotted not in schema.names and not any("." in name for name in path))
-        return Column(path, plain(type_), dotted if alone else None)
+        return Column(path, plain(type_), dotted if alone else None, half=is_half(type_))
 
     @property
     def name(self) -> str:
@@ -281,7 +283,7 @@ class Test(Expr):
 
     def _fitted(self, column: Column) -> tuple[pa.DataType, Question]:
         """Return the type that a column is read in, and the question in that type."""
-        given: Any = self.given
+        given: Any = halved(self.given) if column.half else self.given
         match self.ask:
             case "is_null":
                 return column.type, _prune.Nullness()

@@ -15,6 +15,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
+from penstock._alike import unviewed
 from penstock.errors import FilterError
 
 Value: TypeAlias = bool | int | float | str | bytes | Decimal | date | datetime | time | timedelta
@@ -53,8 +54,8 @@ _KINDS = {
 _ADD_ZONE = "Its values have a zone: give one too, such as datetime(2024, 1, 31, tzinfo=UTC) or '2024-01-31T00:00Z'."
 _DROP_ZONE = "Its values have no zone: give none, such as datetime(2024, 1, 31) or '2024-01-31'."
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-# Types without the kernels that filters need, and those that hold the same values and have them.
-_PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary(), pa.float16(): pa.float32()}
+# Types without the kernels that filters need, and those that hold the same values and have them; views are others.
+_PLAIN = {pa.float16(): pa.float32()}
 
 
 @cache
@@ -71,7 +72,23 @@ def plain(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal(type_):
         wide = pa.decimal128 if type_.precision <= 38 else pa.decimal256  # noqa: PLR2004
         return wide(type_.precision, type_.scale) if type_.scale >= 0 else pa.decimal256(76, 0)
-    return pa.binary() if pa.types.is_fixed_size_binary(type_) else _PLAIN.get(type_, type_)
+    return pa.binary() if pa.types.is_fixed_size_binary(type_) else _PLAIN.get(type_, unviewed(type_))
+
+
+def is_half(type_: pa.DataType) -> bool:
+    """Return whether a column stores floats of 16 bits."""
+    if isinstance(type_, pa.BaseExtensionType) or pa.types.is_dictionary(type_):
+        return is_half(type_.value_type if pa.types.is_dictionary(type_) else type_.storage_type)
+    return bool(pa.types.is_float16(type_))
+
+
+def halved(given: Any) -> Any:
+    """Return a literal, or several, as a column of 16 bits stores it; a float that is too large for one stays as it is."""
+    if isinstance(given, tuple):
+        return tuple(map(halved, given))
+    with np.errstate(over="ignore"):
+        near = float(np.float16(given)) if isinstance(given, float) else math.inf
+    return near if math.isfinite(near) else given
 
 
 def shared_type(one: pa.DataType, two: pa.DataType) -> pa.DataType | None:

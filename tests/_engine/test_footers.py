@@ -25,6 +25,7 @@ from pyarrow import fs as pafs
 import penstock as ps
 from penstock._engine.column_sizes import column_bytes
 from penstock._engine.footers import RowGroups, read_footers, read_schema
+from penstock._engine.read_faults import broken_footer
 from penstock._engine.thrift import parse
 from penstock._literals import plain
 from penstock.errors import DataError
@@ -655,3 +656,11 @@ def test_row_groups_have_all_rows_of_the_file(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match=r"t\.parquet: .* says that the file has 12346 rows, and its row groups have 12345"):
         list(ps.open(path).batch(10))
+
+
+def test_a_type_that_arrow_does_not_have_is_told_as_that() -> None:
+    """The file is complete, and to write it again as it is would not help."""
+    unknown = pa.lib.ArrowNotImplementedError("Integers with more than 64 bits not implemented")
+
+    told = "a.parquet: it has a column of a type that Arrow does not read: Integers with more than 64 bits not implemented. "
+    assert str(broken_footer("a.parquet", unknown)).startswith(told)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -151,6 +154,43 @@ def test_a_partition_may_be_a_column_of_the_files_too(tmp_path: Path) -> None:
     assert (int(row["k"]), row["k"].dtype) == (7, np.int16)
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        (pa.string_view(), "a", "a"),
+        (pa.binary_view(), "a", b"a"),
+        (pa.large_string(), "a", "a"),
+        (pa.dictionary(pa.int8(), pa.string()), "a", "a"),
+        (pa.date32(), "2024-01-31", np.datetime64("2024-01-31")),
+        (pa.time32("ms"), "01%3A02%3A03.5", np.timedelta64(3_723_500, "ms")),
+        (pa.time64("ns"), "01%3A02%3A03.000000001", np.timedelta64(3_723_000_000_001, "ns")),
+        (pa.uuid(), "00000000-0000-0000-0000-00000000000a", UUID(int=10)),
+        (pa.json_(), "7", "7"),
+    ],
+)
+def test_a_partition_is_read_in_the_type_that_the_files_have(tmp_path: Path, kind: Any, text: str, expected: Any) -> None:
+    """As Polars and DuckDB write it, which can leave the column in the files too."""
+    put(tmp_path / f"k={text}" / "a.parquet", id=[1, 2], k=pa.nulls(2, kind))
+    put(tmp_path / "k=__HIVE_DEFAULT_PARTITION__" / "a.parquet", id=[3], k=pa.nulls(1, kind))
+    ds = ps.open(tmp_path)
+
+    assert [int(row["id"]) for row in ds if row["k"] == expected] == [1, 2]
+    assert ds.where(ps.col("k").is_null()).num_rows == 1
+    assert ds.to_arrow().num_rows == 3
+    assert ds.where(ps.col("k").is_not_null())[1]["k"] == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [(pa.uuid(), "a"), (pa.time64("us"), "noon"), (pa.int8(), "1000"), (pa.list_(pa.int8()), "1")]
+)
+def test_a_partition_that_is_none_of_its_type_is_refused(tmp_path: Path, kind: Any, text: str) -> None:
+    """The message names the column and the type."""
+    put(tmp_path / f"k={text}" / "a.parquet", id=[1], k=pa.nulls(1, kind))
+
+    with pytest.raises(DataError, match=r"Partition column 'k' does not fit its type .*\. Give another type in the schema\."):
+        ps.open(tmp_path)
+
+
 def test_empty_files_and_tables_without_columns_are_tables(tmp_path: Path) -> None:
     """Zero rows, zero columns."""
     put(tmp_path / "a.parquet", id=pa.array([], pa.int64()))
@@ -220,6 +260,83 @@ def test_views_are_values_like_others(tmp_path: Path, kind: pa.DataType) -> None
 
     assert [row["x"] for row in ds] == ds.to_arrow()["x"].to_pylist() == cells
     assert ds.take([2, 1])["x"].tolist() == [cells[2], cells[1]]
+
+
+class Label(pa.ExtensionType):  # type: ignore[misc] # pyarrow has no types
+    """A type of a user's own, which has no hash."""
+
+    def __init__(self) -> None:
+        """Be stored as numbers."""
+        super().__init__(pa.int64(), "penstock.tests.label")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        """Return nothing: there is one such type."""
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> pa.ExtensionType:
+        """Return the type."""
+        return cls()
+
+
+def test_types_of_users_own_are_read_as_what_they_are_stored_as(tmp_path: Path) -> None:
+    """Registered with Arrow, as their users do."""
+    labels = pa.ExtensionArray.from_storage(Label(), pa.array([1, 2, 3]))
+    pa.register_extension_type(Label())
+    try:
+        put(tmp_path / "0.parquet", id=[1, 2, 3], x=labels)
+        ds = ps.open(tmp_path)
+
+        assert ds.to_arrow()["x"].type == Label()
+        assert [int(row["x"]) for row in ds] == [1, 2, 3]
+        assert ds.take([2, 0])["x"].tolist() == [3, 1]
+        assert ids(ds.where(ps.col("x") >= 2)) == [2, 3]
+    finally:
+        pa.unregister_extension_type("penstock.tests.label")
+
+
+@pytest.mark.parametrize(
+    ("kind", "cells"),
+    [
+        (pa.struct({"a": pa.struct({"b": pa.string_view()})}), [{"a": {"b": "x"}}, None, {"a": {"b": "y" * 30}}]),
+        (pa.list_(pa.string_view()), [["x", None], None, ["y" * 30]]),
+        (pa.large_list(pa.binary_view()), [[b"x", None], None, [b"y" * 30]]),
+        (pa.list_(pa.string_view(), 1), [["x"], ["z"], ["y" * 30]]),
+        (pa.map_(pa.string_view(), pa.binary_view()), [[("a", b"x")], None, [("b" * 30, None)]]),
+        (pa.list_(pa.struct({"a": pa.list_(pa.string_view())})), [[{"a": ["x"]}], None, []]),
+    ],
+)
+@pytest.mark.parametrize("indexed", [False, True])
+def test_views_inside_of_columns_are_values_like_others(tmp_path: Path, kind: Any, cells: list[Any], *, indexed: bool) -> None:
+    """As DataFusion and delta-rs write them; Arrow does not pick rows of them, and pandas knows none in lists."""
+    schema = pa.schema({"id": pa.int64(), "x": kind})
+    with pq.ParquetWriter(tmp_path / "0.parquet", schema, write_page_index=indexed) as file:
+        for rows in ([0, 1], [2]):
+            file.write_table(pa.table([rows, pa.array([cells[row] for row in rows], kind)], schema=schema))
+    ds = ps.open(tmp_path)
+
+    assert ds.to_arrow()["x"].to_pylist() == cells
+    assert ds.to_pandas()["id"].tolist() == [0, 1, 2]
+    shuffled = {int(row["id"]): row["x"] for row in ds.shuffle(seed=1)}
+    taken = ds.take([2, 0])["x"]
+    for number, cell in ((2, taken[0]), (0, taken[1]), *shuffled.items()):
+        assert (cell.tolist() if isinstance(cell, np.ndarray) else cell) == cells[number]
+    assert ds.where(ps.col("x").is_null()).num_rows == cells.count(None)
+
+
+def test_views_inside_of_columns_go_with_what_they_are_views_of(tmp_path: Path) -> None:
+    """Files of several writers are one table, also where the views are in the middle."""
+    kinds = [pa.string(), pa.string_view(), pa.large_string(), pa.string_view(), pa.string()]
+    for number, kind in enumerate(kinds):
+        put(
+            tmp_path / f"{number}.parquet",
+            x=pa.array([[{"a": "b"}]], pa.list_(pa.struct({"a": kind}))),
+            s=pa.array(["c"], kind),
+        )
+    for place in (tmp_path, [tmp_path / "0.parquet", tmp_path / "1.parquet"], [tmp_path / "1.parquet", tmp_path / "0.parquet"]):
+        found = ps.open(place).to_arrow().to_pylist()
+        assert found
+        assert all(row == {"x": [{"a": "b"}], "s": "c"} for row in found)
 
 
 def test_fields_inside_of_columns_may_stand_in_any_order(tmp_path: Path) -> None:
@@ -385,6 +502,38 @@ def test_a_file_in_the_middle_of_another_type_is_refused(tmp_path: Path) -> None
     assert ids(ps.open(narrow)) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("last", ["America/New_York", "+00:00", "Europe/Paris"])
+def test_moments_of_different_zones_are_the_same_moments(tmp_path: Path, last: str) -> None:
+    """Parquet stores them in UTC, and which zone a writer liked is a note; it stays where all files have the same."""
+
+    def table(zone: str) -> dict[str, pa.Array]:
+        kind = pa.timestamp("us", zone)
+        inside = pa.struct({"m": pa.map_(pa.string(), kind)})
+        return {
+            "t": pa.array([7], kind),
+            "l": pa.array([[{"m": [("a", 7)]}]], pa.list_(inside)),
+            "large": pa.array([[7]], pa.large_list(kind)),
+            "same": pa.array([7], pa.timestamp("us", "Asia/Tokyo")),
+        }
+
+    for name, zone in (("1", "Europe/Paris"), ("2", "Asia/Tokyo"), ("3", last)):
+        put(tmp_path / f"{name}.parquet", **table(zone))
+    found = ps.open(tmp_path).to_arrow()
+
+    common = "Europe/Paris" if last == "Europe/Paris" else "UTC"
+    assert found.equals(pa.concat_tables([pa.table(table(common))] * 3))
+    assert [row["t"].astype(int) for row in ps.open(tmp_path)] == [7, 7, 7]
+    assert ps.open(tmp_path).where(ps.col("t") == datetime(1970, 1, 1, tzinfo=UTC)).num_rows == 0
+
+
+def test_whole_numbers_go_into_decimals_that_hold_them(tmp_path: Path) -> None:
+    """Also where their type could hold larger ones."""
+    put(tmp_path / "1.parquet", x=pa.array([Decimal("1.25")], pa.decimal128(10, 2)))
+    put(tmp_path / "2.parquet", x=pa.array([7, None, -(10**9)], pa.int64()))
+
+    assert ps.open(tmp_path).to_arrow()["x"].to_pylist() == [Decimal("1.25"), Decimal(7), None, Decimal(-(10**9))]
+
+
 def test_what_names_nothing_is_refused() -> None:
     """An unset variable does not open the working directory."""
     for source in (None, 3, b"lake", ""):
@@ -467,6 +616,28 @@ def test_a_pattern_matches_directories_of_every_store(tmp_path: Path, listed: An
     assert sorted(ids(ps.open(f"{tmp_path}/{pattern}", filesystem=store))) == expected
 
 
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("part-?.parquet", [1, 2]),
+        ("part-[12].parquet", [1, 2]),
+        ("São%20Paulo#1/a b.parquet", [3]),
+        ("S%C3%A3o Paulo%231/a%20b.parquet", [3]),
+        ("100%", [4]),
+    ],
+)
+@pytest.mark.parametrize("before", ["file://", "file://localhost"])
+def test_urls_of_local_files_need_no_percent_signs(tmp_path: Path, before: str, url: str, expected: list[int]) -> None:
+    """What means something in other URLs stands for itself in these, or is a wildcard as it is in a path."""
+    put(tmp_path / "part-", id=[9])
+    put(tmp_path / "part-1.parquet", id=[1])
+    put(tmp_path / "part-2.parquet", id=[2])
+    put(tmp_path / "São Paulo#1" / "a b.parquet", id=[3])
+    put(tmp_path / "100%" / "a.parquet", id=[4])
+
+    assert ids(ps.open(f"{before}{tmp_path}/{url}")) == expected
+
+
 def test_patterns_name_no_hidden_files(tmp_path: Path) -> None:
     """What readers of tables pass over a pattern does too, unless it says so itself."""
     for name in ("a", "_tmp", ".part", "_temporary/0/b", "_year=1/c"):
@@ -518,3 +689,60 @@ def test_a_filesystem_in_memory_knows_its_own_names() -> None:
 
     for source in asked:
         assert [(int(row["id"]), int(row["k"])) for row in ps.open(source, filesystem=store)] == [(1, 1), (2, 2)]
+
+
+FAR = [datetime.fromisoformat("9999-12-31T01:02:03.456789"), None, datetime.fromisoformat("0001-01-01")]
+MOMENTS = pa.table({"t": pa.array(FAR, pa.timestamp("us")), "l": [[{"x": far}] for far in FAR], "id": [0, 1, 2]})
+SPARK = {"org.apache.spark.version": "3.5.1"}
+
+
+def test_moments_of_spark_in_twelve_bytes_reach_every_year(tmp_path: Path) -> None:
+    """Spark has microseconds, whatever it stores them as; in nanoseconds the last day of 9999 would be one of 1816."""
+    table = MOMENTS.replace_schema_metadata(SPARK)
+    pq.write_table(table, tmp_path / "0.parquet", use_deprecated_int96_timestamps=True, row_group_size=2)
+
+    ds = ps.open(tmp_path)
+
+    assert ds.to_arrow().to_pydict() == MOMENTS.to_pydict()
+    assert [row["t"].item() for row in ds] == FAR
+    assert ds.where(ps.col("t") == FAR[0]).num_rows == 1
+
+
+@pytest.mark.parametrize("column", ["t", "l"])
+def test_moments_in_twelve_bytes_that_nanoseconds_do_not_reach_are_refused(tmp_path: Path, column: str) -> None:
+    """Arrow would make others of them; in the unit that the message names they are read."""
+    path = tmp_path / "0.parquet"
+    pq.write_table(MOMENTS, path, use_deprecated_int96_timestamps=True)
+
+    with pytest.raises(DataError, match=rf"column '{column}'.* before the year 1677 or after 2262.*timestamp\('us'\)"):
+        ps.open(path).select(column).to_arrow()
+    found = ps.open(path, format=ParquetFormat(columns=MOMENTS.schema)).to_arrow()
+    assert found.to_pydict() == MOMENTS.to_pydict()
+
+
+def test_moments_in_twelve_bytes_are_nanoseconds_where_these_reach(tmp_path: Path) -> None:
+    """As Impala and Hive write them, with all nine digits, in maps and structs too."""
+    moments = pa.array([1_700_000_000_123_456_789, None], pa.int64()).cast(pa.timestamp("ns"))
+    table = pa.table({"t": moments, "m": pa.array([[("a", moments[0])], None], pa.map_(pa.string(), pa.timestamp("ns")))})
+    pq.write_table(table, tmp_path / "0.parquet", use_deprecated_int96_timestamps=True)
+
+    assert ps.open(tmp_path).to_arrow().equals(table)
+
+
+def test_an_encrypted_column_is_told_and_the_others_are_read(tmp_path: Path) -> None:
+    """As such, where the footer itself can be read."""
+    encryption = pytest.importorskip("pyarrow.parquet.encryption")
+
+    class Keys(encryption.KmsClient):  # type: ignore[misc, name-defined] # pyarrow has no types
+        def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:  # noqa: ARG002 - there is one
+            return b64encode(key_bytes)
+
+    factory = encryption.CryptoFactory(lambda _: Keys())
+    config = encryption.EncryptionConfiguration(footer_key="k", column_keys={"k": ["secret"]}, plaintext_footer=True)
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), config)
+    path = tmp_path / "0.parquet"
+    pq.write_table(pa.table({"id": [1], "secret": ["a"]}), path, encryption_properties=properties)
+
+    assert ids(ps.open(path).select("id")) == [1]
+    with pytest.raises(DataError, match=r"column 'secret': it is encrypted\. Encryption is not supported\. Leave it out"):
+        list(ps.open(path))

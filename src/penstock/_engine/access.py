@@ -29,6 +29,9 @@ __all__ = ["columns_of", "numbered", "stored_tables", "to_arrow", "to_pandas", "
 LEAST, MOST = -(2**63), 2**63 - 1
 """The numbers that an array of numbers of rows can hold."""
 
+UNHELD = (ValueError, OverflowError, NotImplementedError)
+"""What is raised of days of the year 20,000, of times of day in nanoseconds, and of lists of UUIDs."""
+
 
 def numbered(table: Table, question: Question, rows: Sequence[int] | IntArray) -> Batch:
     """Return rows by number, in the order asked for, as one batch.
@@ -100,7 +103,7 @@ def stored_tables(table: Table, question: Question) -> Iterator[pa.Table]:
 
 
 def to_pandas(table: Table, question: Question) -> Any:
-    """Return all rows in stored order as a pandas data frame.
+    """Return all rows in stored order as a pandas data frame; columns that Python's own values do not hold stay Arrow's there.
 
     Raises:
         ArgumentError: If the dataset has clauses that Arrow cannot show.
@@ -112,6 +115,20 @@ def to_pandas(table: Table, question: Question) -> Any:
     except ModuleNotFoundError as error:
         msg = "to_pandas needs pandas, which is not installed. Install it: pip install pandas."
         raise MissingExtraError(msg) from error
+    except UNHELD:
+        import pandas as pd
+
+        kept = [column.type for column in found.columns if not _held(column)]
+        return found.to_pandas(types_mapper=lambda kind: pd.ArrowDtype(kind) if kind in kept else None)
+
+
+def _held(column: pa.ChunkedArray) -> bool:
+    """Return whether what pandas makes of a column holds its values."""
+    try:
+        column.to_pandas()
+    except UNHELD:
+        return False
+    return True
 
 
 def wanted(table: Table, question: Question, *, as_numbers: bool = False) -> Wanted:

@@ -8,16 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from penstock._alike import enlarged, in_utc, unviewed
 from penstock.errors import DataError
 from penstock.model import Snapshot
 
-__all__ = ["columns_by_id", "fitted", "id_of", "int96_unit", "takeable"]
+__all__ = ["beyond_nanoseconds", "columns_by_id", "fitted", "has_timestamps", "id_of", "int96_unit", "takeable"]
 
 FIELD_ID = b"PARQUET:field_id"
 """The key under which pyarrow keeps the id of a column in a file."""
 
 BYTES = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view", "fixed_size_binary")
+LONGEST_SECONDS = 2**63 // 10**9
+"""Seconds before or after 1970 that timestamps in nanoseconds do not reach."""
+
+MOST_DIGITS = 76
+"""Digits of the longest decimals."""
+
 EXACT_BITS = 32
 """Bits of the integers that floats of 64 bits hold exactly, as the table formats that widen them demand."""
 
@@ -51,13 +59,40 @@ def columns_by_id(file: pa.Schema, path: str) -> dict[int, str]:
 
 def int96_unit(schema: pa.Schema) -> str | None:
     """Return the unit that timestamps of twelve bytes are read in: microseconds reach every year, nanoseconds do not."""
-    return None if any(_has_nanoseconds(kind) for kind in schema.types) else "us"
+    return None if any(has_timestamps(kind, "ns") for kind in schema.types) else "us"
 
 
-def _has_nanoseconds(kind: pa.DataType) -> bool:
+def has_timestamps(kind: pa.DataType, unit: str | None = None) -> bool:
+    """Return whether a type has timestamps in it, or such of one unit.
+
+    Example:
+        >>> has_timestamps(pa.list_(pa.timestamp("us"))), has_timestamps(pa.timestamp("us"), "ns")
+        (True, False)
+    """
     if pa.types.is_timestamp(kind):
-        return bool(kind.unit == "ns")
-    return any(_has_nanoseconds(kind.field(at).type) for at in range(kind.num_fields))
+        return unit in (None, kind.unit)
+    return any(has_timestamps(kind.field(at).type, unit) for at in range(kind.num_fields))
+
+
+def beyond_nanoseconds(column: pa.ChunkedArray) -> bool:
+    """Return whether a column has timestamps in seconds which nanoseconds do not reach: before 1677, or after 2262.
+
+    Example:
+        >>> beyond_nanoseconds(pa.chunked_array([pa.array([253402214400], pa.timestamp("s"))]))
+        True
+    """
+    return any(_is_beyond(chunk) for chunk in column.chunks)
+
+
+def _is_beyond(array: pa.Array) -> bool:
+    if pa.types.is_timestamp(array.type) and array.type.unit == "s":
+        ends = pc.min_max(array.cast(pa.int64()))
+        return any(end is not None and not -LONGEST_SECONDS < end < LONGEST_SECONDS for end in ends.as_py().values())
+    if pa.types.is_struct(array.type):
+        return any(map(_is_beyond, array.flatten()))
+    if pa.types.is_map(array.type):
+        return _is_beyond(array.keys) or _is_beyond(array.items)
+    return _is_listed(array.type) and _is_beyond(array.flatten())
 
 
 def fitted(column: pa.ChunkedArray, name: str, snapshot: Snapshot) -> pa.ChunkedArray:
@@ -80,7 +115,7 @@ def fitted(column: pa.ChunkedArray, name: str, snapshot: Snapshot) -> pa.Chunked
         raise pa.ArrowInvalid(msg)
     if pa.types.is_dictionary(kind) and not pa.types.is_dictionary(column.type):
         column = column.cast(kind.value_type).dictionary_encode()
-    return column.cast(kind)
+    return _widened(column, kind)
 
 
 def _fitted(array: pa.Array, kind: pa.DataType, shape: pa.DataType) -> pa.Array:
@@ -105,7 +140,14 @@ def _fitted(array: pa.Array, kind: pa.DataType, shape: pa.DataType) -> pa.Array:
     if not _fits(array.type, kind):
         msg = f"{array.type} is no narrower type than {kind}"
         raise pa.ArrowInvalid(msg)
-    return array.cast(kind)
+    return _widened(array, kind)
+
+
+def _widened(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Return values in another type; whole numbers become decimals if they fit, whatever larger ones of their type would do."""
+    if pa.types.is_decimal(kind) and pa.types.is_integer(values.type):
+        values = values.cast(pa.decimal256(MOST_DIGITS, kind.scale))
+    return values.cast(kind)
 
 
 def _struct(array: pa.StructArray, kind: pa.DataType, shape: pa.DataType) -> pa.Array:
@@ -165,9 +207,8 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 def _widens(kind: pa.DataType, into: pa.DataType) -> bool:
     """Return whether a type goes into another as it would if both had been looked at when the table was opened."""
-    kind, into = (one.value_type if pa.types.is_dictionary(one) else one for one in (kind, into))
-    text, data = (pa.string(), pa.large_string(), pa.string_view()), (pa.binary(), pa.large_binary(), pa.binary_view())
-    if kind == into or any(kind in same and into in same for same in (text, data)):
+    kind, into = (enlarged(in_utc(one.value_type if pa.types.is_dictionary(one) else one)) for one in (kind, into))
+    if kind == into:
         return True
     try:
         # The table's own comes first: what both have inside of them is then in its order.
@@ -180,6 +221,4 @@ def _widens(kind: pa.DataType, into: pa.DataType) -> bool:
 
 def takeable(field: pa.Field) -> pa.Field:
     """Return a column in a type that rows can be picked from, which Arrow cannot do of views yet."""
-    if pa.types.is_string_view(field.type):
-        return field.with_type(pa.large_string())
-    return field.with_type(pa.large_binary()) if pa.types.is_binary_view(field.type) else field
+    return field.with_type(unviewed(field.type))

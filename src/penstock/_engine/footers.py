@@ -24,7 +24,7 @@ from pyarrow import fs as pafs
 from penstock._engine import thrift
 from penstock._engine.execute import run_over
 from penstock._engine.lost import altered, check_same, known_size, lost
-from penstock._engine.read_faults import ADVICE, system_words
+from penstock._engine.read_faults import broken_footer
 from penstock._engine.thrift import Leaf, Only, ThriftError, Wanted, leaves, parse, parse_start
 from penstock._engine.weigh import row_bytes
 from penstock._literals import array_of, kind, plain
@@ -161,11 +161,15 @@ def read_schema(path: str, filesystem: pafs.FileSystem | bytes) -> pa.Schema:
     """
     footer = footer_of(path, filesystem)
     try:
-        leaves(parse(footer, {thrift.SCHEMA: [thrift.ELEMENT]}))
+        every, _ = leaves(parse(footer, {thrift.SCHEMA: [thrift.ELEMENT]}))
         whole = footer + len(footer).to_bytes(4, "little") + b"PAR1"
-        return pq.ParquetFile(pa.BufferReader(whole)).schema_arrow  # that of its metadata has no UUID, and no JSON
+        found = pq.ParquetFile(pa.BufferReader(whole))  # whose schema has UUID and JSON, which that of its metadata has not
+        sparks = any(key.startswith(b"org.apache.spark.") for key in found.metadata.metadata or ())
+        if sparks and any(leaf.element[thrift.TYPE] == INT96 for leaf in every):  # whose moments are in microseconds
+            found = pq.ParquetFile(pa.BufferReader(whole), coerce_int96_timestamp_unit="us")
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise _broken(path, error) from error
+        raise broken_footer(path, error) from error
+    return found.schema_arrow
 
 
 def of_each(
@@ -183,7 +187,7 @@ def of_each(
             with contextlib.suppress(OSError):  # what cannot be looked at cannot be compared
                 check_same(snapshot, file, filesystem, path)
             if isinstance(error, ThriftError):
-                raise _broken(path, error) from error
+                raise broken_footer(path, error) from error
             raise
 
     def told(part: Sequence[int]) -> list[T]:
@@ -208,7 +212,7 @@ def footer_of(path: str, place: pafs.FileSystem | bytes, *, size: int | None = N
                 begin = size - ENDING - length
                 tail = source.read_at(start - begin, begin) + tail
     except (OSError, pa.ArrowException) as error:
-        raise _broken(path, error) from error
+        raise broken_footer(path, error) from error
     if tail[-4:] == b"PARE":
         raise DataError(f"{path}: the file is encrypted. Encryption is not supported. Write the file again without it.")
     if tail[-4:] != b"PAR1" or size < ENDING + 4:
@@ -217,15 +221,8 @@ def footer_of(path: str, place: pafs.FileSystem | bytes, *, size: int | None = N
             "expected. Write the file again, or keep files of other kinds out of the table."
         )
     if length + ENDING > len(tail):
-        raise _broken(path, f"it should have {length} bytes, and the file has {size}")
+        raise broken_footer(path, f"it should have {length} bytes, and the file has {size}")
     return tail[-ENDING - length : -ENDING]
-
-
-def _broken(path: str, why: object) -> DataError:
-    if getattr(why, "errno", None) in ADVICE:  # the system refuses, and nothing is said of the file
-        return DataError(f"{path}: the footer cannot be read: {system_words(why)}. {ADVICE[why.errno]}")  # type: ignore[attr-defined]
-    why = " ".join(str(why).split()).rstrip(".")
-    return DataError(f"{path}: the footer cannot be read: {why}. A complete Parquet file was expected. Write the file again.")
 
 
 def by_schema(derive: Callable[[list[Leaf], set[bytes]], T]) -> Callable[[bytes], T]:

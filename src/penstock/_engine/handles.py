@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from penstock._engine.chunks import Chunk
-from penstock._engine.fit_stored import int96_unit
+from penstock._engine.fit_stored import beyond_nanoseconds, has_timestamps, int96_unit
 from penstock.model import WHOLE_FILE
 
 __all__ = ["Handle", "Handles"]
@@ -24,6 +24,7 @@ class Handle:
     """An open data file: as pyarrow reads it, its bytes, and the names of its columns.
 
     Attributes:
+        in_nanoseconds: Whether timestamps of twelve bytes, INT96, are read in nanoseconds.
         chunks: Where the cells of some columns lie that can be read as they are; None before anybody asked.
         ids: The names of columns by their ids; None before anybody asked.
     """
@@ -31,6 +32,7 @@ class Handle:
     file: pq.ParquetFile
     source: Any
     names: frozenset[str]
+    in_nanoseconds: bool = False
     chunks: dict[str, list[Chunk]] | None = None
     ids: dict[int, str] | None = None
 
@@ -41,6 +43,21 @@ class Handle:
         groups = range(footer.num_row_groups) if row_group == WHOLE_FILE else (row_group,)
         found = [leaf for name in columns for leaf in leaves.get(name, ())]
         return sum(footer.row_group(group).column(leaf).total_compressed_size for group in groups for leaf in found)
+
+    def out_of_reach(self, row_group: int, columns: Sequence[str]) -> str | None:
+        """Return which column of a row group, or of the whole file, has timestamps that nanoseconds do not reach.
+
+        Arrow makes other timestamps of them and does not say so; in seconds they are what they are.
+        """
+        asked = [name for name in columns if self.in_nanoseconds and has_timestamps(self.file.schema_arrow.field(name).type)]
+        leaves, stored = getattr(self.file, "_nested_paths_by_prefix", {}), self.file.schema
+        asked = [name for name in asked if any(stored.column(leaf).physical_type == "INT96" for leaf in leaves.get(name, ()))]
+        if not asked:
+            return None
+        file = pq.ParquetFile(self.source, metadata=self.file.metadata, coerce_int96_timestamp_unit="s")
+        groups = range(self.file.metadata.num_row_groups) if row_group == WHOLE_FILE else (row_group,)
+        found = file.read_row_groups(list(groups), columns=asked, use_threads=False)
+        return next((name for name in asked if beyond_nanoseconds(found.column(name))), None)
 
 
 class Handles(threading.local):
@@ -69,7 +86,7 @@ class Handles(threading.local):
             footer, unit = self._footers.get(path), int96_unit(schema)
             options = {"pre_buffer": remote, "coerce_int96_timestamp_unit": unit, "page_checksum_verification": checksums}
             file = pq.ParquetFile(source, metadata=footer, **options)
-            found = Handle(file=file, source=source, names=frozenset(file.schema_arrow.names))
+            found = Handle(file=file, source=source, names=frozenset(file.schema_arrow.names), in_nanoseconds=unit is None)
             self._footers[path] = file.metadata
             while len(self._footers) > 8 * self.MOST:
                 self._footers.popitem(last=False)

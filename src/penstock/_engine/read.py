@@ -23,7 +23,7 @@ from penstock._engine.kept_units import KeptUnits
 from penstock._engine.lease import Slabs
 from penstock._engine.local_cells import LARGE_CELL, LocalCells, together
 from penstock._engine.lost import check_same, lost
-from penstock._engine.read_faults import read_columns, unreadable
+from penstock._engine.read_faults import out_of_reach, read_columns, unreadable
 from penstock._engine.settle import Rooms
 from penstock._engine.stored import StoredBlobs
 from penstock.blobs import Blobs
@@ -266,7 +266,10 @@ class Reader:
             read = file.read if whole else partial(file.read_row_group, unit.row_group)
             table = read_columns(partial(read, use_threads=False), present)
             self.handles.fetched += handle.stored_bytes(unit.row_group, present)
-            return table
+            far = handle.out_of_reach(unit.row_group, present)
+        if far is not None:
+            raise out_of_reach(self.where(unit), far)
+        return table
 
     @contextlib.contextmanager
     def _told(self, unit: Unit) -> Iterator[None]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.errors import DataError, listed
 
-__all__ = ["ADVICE", "read_columns", "system_words", "unreadable"]
+__all__ = ["broken_footer", "out_of_reach", "read_columns", "unreadable"]
 
 ADVICE = {
     errno.EACCES: "Get the right to read it.",
@@ -72,8 +72,42 @@ def unreadable(where: str, rows: int, error: Exception) -> DataError:
             f"{place}: a page does not have the checksum that it was written with: its bytes were changed on storage. "
             f"The table says it has {rows} rows. Restore the file, or write it anew."
         )
+    if "decrypt" in str(error).lower():
+        return DataError(
+            f"{place}: it is encrypted. Encryption is not supported. Leave it out, or write the file again without."
+        )
     advice = ADVICE.get(number or 0, "Check the file.")
     return DataError(f"{place}: cannot be read: {system_words(error)}. The table says it has {rows} rows. {advice}")
+
+
+def out_of_reach(where: str, column: str) -> DataError:
+    """Return the error for timestamps that a table has in nanoseconds, and that lie beyond what those reach.
+
+    Example:
+        >>> print(out_of_reach("a.parquet", "t"))  # doctest: +ELLIPSIS
+        a.parquet, column 't': it has moments before the year 1677 or after 2262, which nanoseconds do not reach...
+    """
+    return DataError(
+        f"{where}, column {column!r}: it has moments before the year 1677 or after 2262, which nanoseconds do not reach, and "
+        "the table has the column in nanoseconds, for its files do not say a unit. Open it with a schema in which it is "
+        "pyarrow.timestamp('us'): format=ParquetFormat(columns=schema)."
+    )
+
+
+def broken_footer(path: str, why: object) -> DataError:
+    """Return the error for a file whose footer cannot be read.
+
+    Example:
+        >>> print(broken_footer("a.parquet", "it has no schema"))
+        a.parquet: the footer cannot be read: it has no schema. A complete Parquet file was expected. Write the file again.
+    """
+    if getattr(why, "errno", None) in ADVICE:  # the system refuses, and nothing is said of the file
+        return DataError(f"{path}: the footer cannot be read: {system_words(why)}. {ADVICE[why.errno]}")  # type: ignore[attr-defined]
+    unknown = isinstance(why, NotImplementedError)
+    why = " ".join(str(why).split()).rstrip(".")
+    if unknown:
+        return DataError(f"{path}: it has a column of a type that Arrow does not read: {why}. Write it in another type.")
+    return DataError(f"{path}: the footer cannot be read: {why}. A complete Parquet file was expected. Write the file again.")
 
 
 def system_words(error: object) -> str:

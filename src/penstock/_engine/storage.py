@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs as pafs
@@ -212,7 +212,7 @@ def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tup
         raise ArgumentError(msg)
     try:
         if scheme in NATIVE_SCHEMES and not options:
-            found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(name)
+            found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(_quoted(name) if scheme == "file" else name)
             return found
         return _through_fsspec(name, options or {})
     except (ImportError, ValueError, OSError, pa.ArrowException) as error:
@@ -221,6 +221,17 @@ def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tup
             "Check the URL, or install the package that fsspec names for it."
         )
         raise TableNotFoundError(msg) from error
+
+
+def _quoted(url: str) -> str:
+    """Return the URL of a local file with all that stands for itself in one, as a space or a wildcard does, percent-encoded.
+
+    Example:
+        >>> _quoted("file://localhost/lake/a b%20c/part-?.parquet")
+        'file:///lake/a%20b%20c/part-%3F.parquet'
+    """
+    local = re.sub(r"^file://localhost/", "file:///", url)
+    return quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", local), safe="%/:")
 
 
 def _given(given: Any, name: str) -> tuple[pafs.FileSystem, str]:

@@ -6,11 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import fs as pafs
 
+from penstock._alike import in_utc, unviewed
 from penstock._engine.commit import small_file, visible
 from penstock._engine.footers import read_schema
 from penstock._engine.storage import ENDINGS, is_hidden, list_files, stamp
@@ -155,17 +158,21 @@ def file_schemas(place: Place, paths: Sequence[str]) -> dict[str, pa.Schema]:
 
 
 def _together(one: pa.Schema, two: pa.Schema) -> pa.Schema:
-    """Return two schemas as one; a dictionary in one of them only is as good as its values."""
+    """Return two schemas as one; a dictionary in one of them only is as good as its values, and a zone as good as another."""
     try:
         return pa.unify_schemas([one, two], promote_options="permissive")
     except pa.ArrowException:
-        return pa.unify_schemas([_without_dictionaries(one), _without_dictionaries(two)], promote_options="permissive")
+        return pa.unify_schemas([_plainer(one, two), _plainer(two, one)], promote_options="permissive")
 
 
-def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
-    return pa.schema(
-        [field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field for field in schema]
-    )
+def _plainer(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """Return a schema without dictionaries, views and zones but UTC, in those columns that another has in other types."""
+    same = {field.name for field in other if field.name in schema.names and schema.field(field.name).type == field.type}
+    return pa.schema([field if field.name in same else field.with_type(_plain(field.type)) for field in schema])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return unviewed(in_utc(kind.value_type if pa.types.is_dictionary(kind) else kind))
 
 
 def data_files(place: Place, every: list[pafs.FileInfo]) -> list[pafs.FileInfo]:
@@ -287,11 +294,24 @@ def partition_table(values: Sequence[Mapping[str, str | None]], schema: pa.Schem
             columns[name] = texts if whole is None else whole
             continue
         try:
-            columns[name] = texts.cast(kind)
-        except pa.ArrowException as error:
-            msg = f"Partition column {name!r} does not fit its type {kind}: {error} Give another type in the schema."
+            columns[name] = _read_as(kind, texts)
+        except (pa.ArrowException, ValueError) as error:
+            why = str(error).rstrip(".")
+            msg = f"Partition column {name!r} does not fit its type {kind}: {why}. Give another type in the schema."
             raise DataError(msg) from error
     return pa.table(columns) if columns else pa.table({})
+
+
+def _read_as(kind: pa.DataType, texts: pa.Array) -> pa.Array:
+    """Return text as values of a type; of views, which rows cannot be picked from, as those that they stand for."""
+    if isinstance(kind, pa.UuidType):
+        cells = [None if text is None else UUID(text).bytes for text in texts.to_pylist()]
+        return pa.ExtensionArray.from_storage(kind, pa.array(cells, kind.storage_type))
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, _read_as(kind.storage_type, texts))
+    if pa.types.is_time(kind):
+        return pc.binary_join_element_wise("1970-01-01", texts, " ").cast(pa.timestamp("ns")).cast(kind)
+    return texts.cast(unviewed(kind))
 
 
 def _integers(cells: Sequence[str | None], texts: pa.Array) -> pa.Array | None:

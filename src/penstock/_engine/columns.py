@@ -8,8 +8,7 @@ import pyarrow as pa
 from penstock import codecs
 from penstock._engine.cells import check_of
 from penstock._engine.encode import Column, Columns
-from penstock._engine.fit import in_c_order
-from penstock._engine.nested import arrow_check
+from penstock._engine.nested import arrow_check, in_c_order
 from penstock._schema_json import KEY, dump, load
 from penstock._suits import unsuited
 from penstock.codecs.scalar import Scalar, arrow_type

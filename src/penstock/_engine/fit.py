@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock._engine.cells import Misfit, told_type
-from penstock._engine.nested import LostError, inside, related
+from penstock._engine.nested import LostError, in_c_order, inside, related
 from penstock._engine.wide import one_array
 from penstock._suits import family, holds_bytes
 from penstock.blobs import Blobs
@@ -20,7 +20,7 @@ from penstock.dtypes import is_encoded, is_ragged, numpy_type, plain, valid
 from penstock.errors import DataError
 from penstock.schema import CellCodec, Codec, Field
 
-__all__ = ["fitted", "in_c_order", "sampled"]
+__all__ = ["fitted", "sampled"]
 
 
 def fitted(field: Field, codec: Codec | None, arrow: pa.Field, given: pa.Array | pa.ChunkedArray) -> Any:
@@ -78,12 +78,6 @@ def _combined(given: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         return given.combine_chunks()
     except pa.ArrowInvalid:  # dictionaries that are too large together for their indices
         return one_array(given)
-
-
-def in_c_order(kind: pa.DataType) -> bool:
-    """Return whether the numbers of tensors lie in the order of their shape; what is no tensor has no other."""
-    order = getattr(kind, "permutation", None)
-    return order is None or list(order) == sorted(order)
 
 
 def sampled(field: Field, codec: CellCodec, array: pa.Array) -> None:

@@ -15,7 +15,7 @@ from penstock._engine.encode import Columns
 from penstock.errors import ArgumentError, ColumnNotFoundError, DataError
 from penstock.formats.parquet import NULL
 
-__all__ = ["Part", "check_partitions", "directory", "split"]
+__all__ = ["Part", "check_partitions", "directory", "directory_of_nothing", "split"]
 
 ESCAPED = frozenset([*map(chr, range(32)), "\x7f", *"\"#%'*/:=?\\{[]^"])
 """What Hive writes as %XX; everything else, letters of any language included, stands as it is."""
@@ -61,6 +61,28 @@ def directory(values: Iterable[tuple[str, str | None]]) -> str:
         'day=mon/city=a%2Fb/x=__HIVE_DEFAULT_PARTITION__'
     """
     return "/".join(f"{_name(name)}={NULL if value is None else _escaped(value)}" for name, value in values)
+
+
+def directory_of_nothing(columns: Columns, names: Sequence[str]) -> str:
+    """Return a directory for the one file of a table without rows: a zero of each partition column, or a text.
+
+    Readers that find out the types of partitions by their names find none where all are null.
+
+    Example:
+        >>> from penstock._engine.columns import of_arrow
+        >>> columns = of_arrow(pa.schema({"n": pa.int8(), "day": pa.date32(), "city": pa.string()}))
+        >>> directory_of_nothing(columns, ["day", "city"])
+        'day=1970-01-01/city=no-rows'
+    """
+    return directory((name, _nothing(columns.named(name).arrow.type)) for name in names)
+
+
+def _nothing(kind: pa.DataType) -> str:
+    """Return the text of a value of a type."""
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "no-rows"
+    zero = pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(bytes(max(kind.bit_width // 8, 1)))])
+    return str(zero.cast(pa.string())[0])
 
 
 def _escaped(text: str) -> str:

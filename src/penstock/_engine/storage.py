@@ -206,14 +206,14 @@ def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tup
         return _given(given, name)
     scheme = urlsplit(name).scheme
     if not scheme[1:]:  # a plain path; one letter is a Windows drive
-        return pafs.LocalFileSystem(), str(Path(name).expanduser().absolute())
+        return pafs.LocalFileSystem(), _without_steps_up(str(Path(name).expanduser().absolute()))
     if scheme in WITH_HOSTS and not name.partition(":")[2].strip("/"):
         msg = f"{name!r} names no bucket or host. A URL that goes on was expected. Give all of it: {scheme}://bucket/table."
         raise ArgumentError(msg)
     try:
         if scheme in NATIVE_SCHEMES and not options:
-            found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(name)
-            return found
+            found, path = pafs.FileSystem.from_uri(name)
+            return found, _without_steps_up(path) if isinstance(found, pafs.LocalFileSystem) else path
         return _through_fsspec(name, options or {})
     except (ImportError, ValueError, OSError, pa.ArrowException) as error:
         msg = (
@@ -223,8 +223,24 @@ def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tup
         raise TableNotFoundError(msg) from error
 
 
+def _without_steps_up(path: str) -> str:
+    """Return a local path without `..`, which leads up from where a link leads to, and from what is not there by its name.
+
+    Example:
+        >>> _without_steps_up("/usr/nowhere/../lib")
+        '/usr/lib'
+    """
+    parts = PurePosixPath(path).parts
+    if ".." not in parts:
+        return path
+    last = len(parts) - parts[::-1].index("..")
+    return str(Path(os.path.realpath(Path(*parts[:last])), *parts[last:]))  # which takes links in a circle too
+
+
 def _given(given: Any, name: str) -> tuple[pafs.FileSystem, str]:
     """Return a filesystem that was given as one of pyarrow, and a name as it calls it in listings."""
+    if isinstance(given, pafs.LocalFileSystem):
+        return given, _without_steps_up(name)
     if isinstance(given, pafs.FileSystem):
         return given, name
     from fsspec import AbstractFileSystem
@@ -232,7 +248,7 @@ def _given(given: Any, name: str) -> tuple[pafs.FileSystem, str]:
 
     if isinstance(given, AbstractFileSystem):
         path = given._strip_protocol(name)  # noqa: SLF001 - all of its methods do so, and there is no other name for it
-        path = os.path.normpath(path) if isinstance(given, LocalFileSystem) else path
+        path = os.path.normpath(_without_steps_up(path)) if isinstance(given, LocalFileSystem) else path
         return pafs.PyFileSystem(_Store(given)), path
     msg = f"filesystem={given!r} is no filesystem. An object of pyarrow.fs or fsspec was expected. Give one, like "
     raise ArgumentError(msg + "fsspec.filesystem('s3'), or leave it out and give a URL: s3://bucket/table.")

@@ -255,13 +255,31 @@ class Field:
 
 
 def _checked_name(name: Any) -> str:
-    if isinstance(name, str) and name:
+    if isinstance(name, str) and name and is_unicode(name):
         return name
     raise ArgumentError(f"Field got the name {name!r}. A text was expected. Give the column's name.")
 
 
+def is_unicode(text: str) -> bool:
+    """Return whether UTF-8 holds a text, as Arrow and files need it: halves of letters are text in Python alone.
+
+    Example:
+        >>> is_unicode("é"), is_unicode("\ud800")
+        (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _checked_dtype(name: str, dtype: Any) -> np.dtype[Any]:
     """Return what NumPy calls a type; text and bytes of no length in particular."""
+    if dtype is None:  # which NumPy takes for a float
+        raise ArgumentError(
+            f"Field {name!r} got dtype=None. A NumPy dtype, str, bytes, Decimal, date or datetime was expected."
+        )
     try:
         found = np.dtype(PYTHON_TYPES[dtype]) if isinstance(dtype, type) and dtype in PYTHON_TYPES else np.dtype(dtype)
     except TypeError as error:

@@ -14,14 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock._engine.cells import REFUSED, Check, Misfit, told
+from penstock._engine.wide import around
 from penstock._suits import family
 from penstock.dtypes import TENSOR, extension_name, is_compound, is_encoded, is_ragged, numpy_type, python_values
 
 __all__ = ["LostError", "arrow_check", "in_c_order", "inside", "made", "related"]
 
 NUMBERS = frozenset({"integer", "float", "decimal"})
-LISTS = {make(pa.null()).id: make for make in (pa.list_, pa.large_list, pa.list_view, pa.large_list_view)}
-"""What makes lists of any length, by the number that Arrow gives such types."""
 
 
 class LostError(ValueError):
@@ -84,19 +83,7 @@ def _storage(kind: pa.DataType) -> pa.DataType:
 
     One that is no part of another stays, and so do tensors whose numbers lie in another order than that of their shape.
     """
-    if isinstance(kind, pa.BaseExtensionType) or not pa.types.is_nested(kind):
-        return kind
-    if pa.types.is_struct(kind):
-        return pa.struct([_field(field) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_field(kind.key_field), _field(kind.item_field), keys_sorted=kind.keys_sorted)
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_field(kind.value_field), kind.list_size)
-    return LISTS[kind.id](_field(kind.value_field)) if kind.id in LISTS else kind
-
-
-def _field(field: pa.Field) -> pa.Field:
-    return field.with_type(_bare(field.type))
+    return kind if isinstance(kind, pa.BaseExtensionType) else around(kind, _bare)
 
 
 def _bare(kind: pa.DataType) -> pa.DataType:

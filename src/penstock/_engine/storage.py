@@ -15,6 +15,7 @@ from pyarrow import fs as pafs
 
 from penstock.errors import ArgumentError, TableNotFoundError
 from penstock.model import Place
+from penstock.schema import is_unicode
 
 __all__ = [
     "ENDINGS",
@@ -202,6 +203,9 @@ def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tup
     if options is not None and not isinstance(options, Mapping):
         msg = f"storage_options={options!r} is no mapping. Names and values that fsspec takes were expected. Give them, like "
         raise ArgumentError(msg + "storage_options={'anon': True}, or leave them out.")
+    if "\0" in name or not is_unicode(name):
+        msg = f"{name!r} names nothing: no storage has such letters in its names. A path or a URL was expected. Give one."
+        raise ArgumentError(msg)
     if given is not None:
         return _given(given, name)
     scheme = urlsplit(name).scheme

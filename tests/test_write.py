@@ -895,6 +895,30 @@ def test_partitions_of_an_arrow_table_keep_their_type(tmp_path: Path) -> None:
     assert ps.open(tmp_path / "t").schema["part"].dtype.kind in "OU"
 
 
+@pytest.mark.parametrize("written", [None, "delta"])
+@pytest.mark.parametrize(
+    "kind", [pa.dictionary(pa.int8(), pa.string()), pa.string_view(), pa.dictionary(pa.uint32(), pa.string_view())], ids=str
+)
+def test_partitions_of_categories_and_views_are_text(tmp_path: Path, kind: pa.DataType, written: str | None) -> None:
+    """Data frames have them, and the name of a directory tells neither."""
+    words = pa.array(["a", "b", None]).dictionary_encode().cast(pa.dictionary(pa.int8(), pa.string()))
+    days = (
+        pa.DictionaryArray.from_arrays(words.indices.cast(kind.index_type), words.dictionary.cast(kind.value_type))
+        if (pa.types.is_dictionary(kind))
+        else pa.array(["a", "b", None], kind)
+    )
+    table = pa.table({"id": [0, 1, 2], "day": days})
+
+    write(tmp_path / "t", data=table, partition_by="day", format=written)
+    write(tmp_path / "t", data=table, partition_by="day", format=written, mode="append")
+    write(tmp_path / "t", table.schema, table, partition_by="day", format=written, mode="append")
+
+    assert sorted((row["id"], row["day"]) for row in ps.open(tmp_path / "t").to_arrow().to_pylist()) == (
+        [(0, "a")] * 3 + [(1, "b")] * 3 + [(2, None)] * 3
+    )
+    assert ps.open(tmp_path / "t").where(ps.col("day") == "b").num_rows == 3
+
+
 def test_many_partitions_need_few_files_open(tmp_path: Path) -> None:
     """Rows of a hundred partitions, mixed, all arrive; files are few where row groups are."""
     rng = np.random.default_rng(0)

@@ -11,11 +11,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock._engine.encode import Columns
+from penstock._engine.columns import of_arrow
+from penstock._engine.encode import Column, Columns
+from penstock._engine.wide import storable
+from penstock.dtypes import is_encoded
 from penstock.errors import ArgumentError, ColumnNotFoundError, DataError
 from penstock.formats.parquet import NULL
 
-__all__ = ["Part", "check_partitions", "directory", "directory_of_nothing", "split"]
+__all__ = ["Part", "directory", "directory_of_nothing", "partitioned", "split"]
 
 ESCAPED = frozenset([*map(chr, range(32)), "\x7f", *"\"#%'*/:=?\\{[]^"])
 """What Hive writes as %XX; everything else, letters of any language included, stands as it is."""
@@ -27,14 +30,36 @@ YEAR = r"^(?:000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})-"
 """How the text of a day or a moment begins that all readers of tables take for one: in the years 1 to 9999."""
 
 
-def check_partitions(columns: Columns, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the partition columns.
+def partitioned(columns: Columns, names: Sequence[str]) -> Columns:
+    """Return columns of which some name directories; these have the types of their values, where they have categories.
 
     Raises:
         ArgumentError: If one cannot be a name of a directory, is named twice, or nothing is left for the files.
         ColumnNotFoundError: If there is no such field.
+
+    Example:
+        >>> from penstock._engine.columns import of_arrow
+        >>> found = of_arrow(pa.schema({"n": pa.int8(), "day": pa.dictionary(pa.int8(), pa.string())}))
+        >>> partitioned(found, ["day"]).named("day").arrow.type
+        DataType(string)
     """
-    found = (names,) if isinstance(names, str) else tuple(names)
+    every = tuple(_plain(column) if column.field.name in names else column for column in columns.columns)
+    found = Columns(every, columns.schema, columns.metadata)
+    _check(found, names)
+    return found
+
+
+def _plain(column: Column) -> Column:
+    """Return a column without categories or views, which no name of a directory tells."""
+    kind = column.arrow.type
+    plain = storable(kind.value_type if is_encoded(kind) else kind)
+    plain = pa.string() if pa.types.is_string_view(plain) else plain
+    return column if plain == kind else of_arrow(pa.schema([column.arrow.with_type(plain)])).columns[0]
+
+
+def _check(columns: Columns, names: Sequence[str]) -> None:
+    """Refuse columns that cannot name directories."""
+    found = tuple(names)
     existing = [column.field.name for column in columns.columns]
     for name in found:
         if name not in existing:
@@ -50,7 +75,6 @@ def check_partitions(columns: Columns, names: Sequence[str]) -> tuple[str, ...]:
             f"write got partition_by={found!r} of the fields {', '.join(existing)}. Different ones were expected, and one left "
         )
         raise ArgumentError(msg + "for the files. Leave some out.")
-    return found
 
 
 def directory(values: Iterable[tuple[str, str | None]]) -> str:

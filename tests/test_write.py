@@ -814,6 +814,17 @@ def test_rows_are_appended_to_a_table_of_others(tmp_path: Path) -> None:
     assert not (tmp_path / "t" / "_common_metadata").exists()
 
 
+def test_an_append_hides_no_column(tmp_path: Path) -> None:
+    """The columns of a table are those of its first and its last file, and an append is the last from then on."""
+    (tmp_path / "t").mkdir()
+    pq.write_table(pa.table({"id": pa.array([0], pa.int32())}), tmp_path / "t" / "0.parquet")
+    pq.write_table(pa.table({"id": [1], "name": ["one"]}), tmp_path / "t" / "1.parquet")
+
+    write(tmp_path / "t", data=[{"id": 2}, {"id": 3, "name": "three"}], mode="append")
+
+    assert ps.open(tmp_path / "t").to_arrow().to_pydict() == {"id": [0, 1, 2, 3], "name": [None, "one", None, "three"]}
+
+
 def test_an_arrow_table_is_appended_to_ours(tmp_path: Path) -> None:
     """By its types: encoded cells and all."""
     write(tmp_path / "t", BLOBS, [{"id": 1, "blob": np.arange(2)}])

@@ -21,7 +21,7 @@ from penstock._engine.decode import Column
 from penstock._engine.decode_cells import decode_cells
 from penstock._engine.lease import Slabs
 from penstock.blobs import Blobs
-from penstock.codecs import Npy, Npz, Tensor
+from penstock.codecs import Npy, Npz, Png, Raw, Tensor
 from penstock.errors import ArgumentError, DataError
 from penstock.schema import CellCodec, Field, Schema
 
@@ -317,3 +317,19 @@ def test_complex_numbers_are_filled_up(value: Any) -> None:
     found = decoded(field, [np.ones(1, "c8"), np.ones(2, "c8")], ragged=ps.Pad(value))["x"]
 
     np.testing.assert_array_equal(found, np.array([[1, value], [1, 1]], "c8"))
+
+
+@pytest.mark.parametrize("codec", [Npy(), Npz(), Raw(), Png()], ids=repr)
+def test_no_memory_is_taken_for_what_a_schema_claims(tmp_path: Path, codec: Any) -> None:
+    """It came with the file, as the cells did; whoever trusts it can say so."""
+    told = _schema_json.dump(Schema("S", [Field("x", np.uint8, (2**18, 2**18), codec)]))
+    table = pa.table({"x": [b"abc"] * 100}).replace_schema_metadata({_schema_json.KEY: told.encode()})
+    pq.write_table(table, tmp_path / "t.parquet")
+    ds = ps.open(tmp_path / "t.parquet").batch(100)
+
+    with pytest.raises(DataError, match=r"column 'x': the schema says uint8 \(262144, 262144\), which takes 68719476736 bytes"):
+        next(iter(ds))
+    ps.write(tmp_path / "u", Schema("S", [Field("x", np.uint8, (8, 8), codec)]), [{"x": np.ones((8, 8), np.uint8)}])
+    with pytest.raises(DataError, match=r"and a cell may take 63\. .* allow more: \.using\(max_cell_bytes=64\)"):
+        _ = ps.open(tmp_path / "u").using(max_cell_bytes=63)[0]
+    assert ps.open(tmp_path / "u").using(max_cell_bytes=2**20)[0]["x"].sum() == 64

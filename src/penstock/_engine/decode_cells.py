@@ -53,6 +53,8 @@ def decode_cells(cells: Blobs, column: Column, slabs: Slabs) -> dict[str, Values
     assert codec is not None  # noqa: S101 - the same
     missing = None if cells.valid is None or cells.valid.all() else ~cells.valid
     _check_nulls(column, field, missing)
+    if field.is_dense and not isinstance(column.ragged, Resize):
+        _check_size(cells, column, field)
     marks = {f"{field.name}_valid": _marks(cells)} if isinstance(column.nulls, Mask) else {}
     try:
         if isinstance(column.ragged, Resize):
@@ -81,6 +83,17 @@ def _check_nulls(column: Column, field: Field, missing: Marks) -> None:
             f"penstock.Mask(), or keep the rows that have a value: .where(penstock.col({column.name!r}).is_not_null())."
         )
         raise CellError(column.name, problem, int(missing.argmax()))
+
+
+def _check_size(cells: Blobs, column: Column, field: Field) -> None:
+    """Refuse cells that the schema says to be larger than any may be, before there is memory for them."""
+    size = prod(side or 0 for side in field.shape) * field.dtype.itemsize
+    if size > cells.most_bytes:
+        problem = (
+            f"the schema says {field.dtype} {field.shape}, which takes {size} bytes, and a cell may take {cells.most_bytes}. "
+        )
+        advice = f"If the table can be trusted, allow more: .using(max_cell_bytes={size})."
+        raise CellError(column.name, problem + advice, 0)
 
 
 def _marks(cells: Blobs) -> npt.NDArray[np.bool_]:

@@ -12,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 import penstock as ps
 from penstock._schema_json import KEY, load
 from penstock.adopt import adopt
 from penstock.codecs import Npy, Raw
-from penstock.errors import ArgumentError, ColumnNotFoundError
+from penstock.errors import ArgumentError, ColumnNotFoundError, TableNotFoundError
 from penstock.schema import Field, Schema
 from penstock.write import write
 
@@ -192,6 +193,19 @@ def test_only_a_directory_has_a_place_for_a_schema(tmp_path: Path, name: str) ->
 
     with pytest.raises(ArgumentError, match=r"where no directory lies. A directory of Parquet files was expected."):
         adopt(tmp_path / name, Schema("Adopted", [Field("id", np.int64)]))
+
+
+def test_storage_that_does_not_answer_is_told() -> None:
+    """Before anything is asked of a table there."""
+
+    class Mute(MemoryFileSystem):  # type: ignore[misc] # fsspec has no types
+        cachable = False
+
+        def info(self, path: str, **options: Any) -> Any:
+            raise OSError(f"no answer for {path} and {options}")
+
+    with pytest.raises(TableNotFoundError, match="'/t' cannot be looked at: no answer"):
+        adopt("/t", Schema("S", [Field("x", np.int8)]), filesystem=Mute())
 
 
 def test_other_arguments_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:

@@ -81,9 +81,13 @@ def test_python_types_are_fields_too() -> None:
     ("make", "told"),
     [
         (lambda: Field("", np.int32), "Field got the name ''. A text was expected. Give the column's name."),
+        (lambda: Field("a\ud800", np.int32), "Field got the name 'a\\ud800'. A text was expected."),
+        (lambda: Field("x", None), "Field 'x' got dtype=None. A NumPy dtype, str, bytes, Decimal, date or datetime was"),
         (lambda: Field("x", "nonsense"), "Field 'x' got dtype='nonsense', which NumPy does not know"),
         (lambda: Field("x", [("a", "i4")]), "which is made of others. Give each part a field of its own."),
         (lambda: Field("x", np.int32, (-1,)), "Field 'x' got shape=(-1,). Sizes from 0 on, or None, were expected."),
+        (lambda: Field("x", np.int32, (2**31, 2**31)), "Field 'x' got shape=(2147483648, 2147483648)."),
+        (lambda: Field("x", np.int32, (1,) * 32), "Field 'x' got shape=(1, 1, 1"),
         (lambda: Field("x", np.int32, "ab"), "Field 'x' got shape='ab'."),  # type: ignore[arg-type]
         (lambda: Field("x", np.int32, (2.5,)), "Field 'x' got shape=(2.5,)."),  # type: ignore[arg-type]
         (lambda: Field("x", np.int32, (), Npy), "A codec object was expected. Give one: penstock.codecs.Png()."),  # type: ignore[arg-type]

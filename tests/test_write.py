@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import uuid
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import fs as pafs
@@ -812,6 +814,17 @@ def test_rows_are_appended_to_a_table_of_others(tmp_path: Path) -> None:
     assert not (tmp_path / "t" / "_common_metadata").exists()
 
 
+def test_an_append_hides_no_column(tmp_path: Path) -> None:
+    """The columns of a table are those of its first and its last file, and an append is the last from then on."""
+    (tmp_path / "t").mkdir()
+    pq.write_table(pa.table({"id": pa.array([0], pa.int32())}), tmp_path / "t" / "0.parquet")
+    pq.write_table(pa.table({"id": [1], "name": ["one"]}), tmp_path / "t" / "1.parquet")
+
+    write(tmp_path / "t", data=[{"id": 2}, {"id": 3, "name": "three"}], mode="append")
+
+    assert ps.open(tmp_path / "t").to_arrow().to_pydict() == {"id": [0, 1, 2, 3], "name": [None, "one", None, "three"]}
+
+
 def test_an_arrow_table_is_appended_to_ours(tmp_path: Path) -> None:
     """By its types: encoded cells and all."""
     write(tmp_path / "t", BLOBS, [{"id": 1, "blob": np.arange(2)}])
@@ -893,6 +906,30 @@ def test_partitions_of_an_arrow_table_keep_their_type(tmp_path: Path) -> None:
     assert ps.open(tmp_path / "t").schema["part"].dtype.kind in "OU"
 
 
+@pytest.mark.parametrize("written", [None, "delta"])
+@pytest.mark.parametrize(
+    "kind", [pa.dictionary(pa.int8(), pa.string()), pa.string_view(), pa.dictionary(pa.uint32(), pa.string_view())], ids=str
+)
+def test_partitions_of_categories_and_views_are_text(tmp_path: Path, kind: pa.DataType, written: str | None) -> None:
+    """Data frames have them, and the name of a directory tells neither."""
+    words = pa.array(["a", "b", None]).dictionary_encode().cast(pa.dictionary(pa.int8(), pa.string()))
+    days = (
+        pa.DictionaryArray.from_arrays(words.indices.cast(kind.index_type), words.dictionary.cast(kind.value_type))
+        if (pa.types.is_dictionary(kind))
+        else pa.array(["a", "b", None], kind)
+    )
+    table = pa.table({"id": [0, 1, 2], "day": days})
+
+    write(tmp_path / "t", data=table, partition_by="day", format=written)
+    write(tmp_path / "t", data=table, partition_by="day", format=written, mode="append")
+    write(tmp_path / "t", table.schema, table, partition_by="day", format=written, mode="append")
+
+    assert sorted((row["id"], row["day"]) for row in ps.open(tmp_path / "t").to_arrow().to_pylist()) == (
+        [(0, "a")] * 3 + [(1, "b")] * 3 + [(2, None)] * 3
+    )
+    assert ps.open(tmp_path / "t").where(ps.col("day") == "b").num_rows == 3
+
+
 def test_many_partitions_need_few_files_open(tmp_path: Path) -> None:
     """Rows of a hundred partitions, mixed, all arrive; files are few where row groups are."""
     rng = np.random.default_rng(0)
@@ -936,7 +973,7 @@ def test_large_blobs_go_to_their_partitions(tmp_path: Path) -> None:
 
 
 def test_an_empty_partitioned_table_is_appended_to(tmp_path: Path) -> None:
-    """Its one file lies where nulls would, so that its directories tell the partition columns."""
+    """Its one file lies in a partition, so that its directories tell the partition columns."""
     schema = Schema("Empty", [Field("part", str), Field("id", np.int64)])
     write(tmp_path / "t", schema, [], partition_by="part")
 
@@ -945,6 +982,37 @@ def test_an_empty_partitioned_table_is_appended_to(tmp_path: Path) -> None:
     assert ps.open(tmp_path / "t").num_rows == 1
     with pytest.raises(ArgumentError, match=r"write got partition_by=\(\), and the directories of .* are named by \('part',\)"):
         write(tmp_path / "t", schema, [], mode="append")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "a",
+        True,
+        np.int8(3),
+        np.float32(0.5),
+        dt.date(2020, 1, 2),
+        dt.datetime(2020, 1, 2, tzinfo=dt.UTC),
+        pa.scalar(Decimal("1.25"), pa.decimal128(5, 2)),
+        pa.scalar(Decimal("1.25"), pa.decimal64(5, 2)),
+        pa.scalar(Decimal("1.25"), pa.decimal256(50, 2)),
+    ],
+    ids=repr,
+)
+def test_others_read_a_partitioned_table_without_rows(tmp_path: Path, value: Any) -> None:
+    """They take the type of a partition from its names, and find none where all are null; an append goes on with it."""
+    kind = value.type if isinstance(value, pa.Scalar) else pa.scalar(value).type
+    rows = pa.table({"id": [1], "part": pa.array([value], kind)})
+    write(tmp_path / "t", rows.schema, [], partition_by="part")
+    empty = pd.read_parquet(tmp_path / "t")
+
+    write(tmp_path / "t", data=rows, partition_by="part", mode="append")
+    write(tmp_path / "u", data=rows, partition_by="part")
+
+    assert (list(empty.columns), len(empty)) == (["id", "part"], 0)
+    assert len(pd.read_parquet(tmp_path / "t")) == 1
+    assert ps.open(tmp_path / "t")[0] == ps.open(tmp_path / "u")[0]
+    assert {path.parent.name for path in tmp_path.glob("u/*/*")} < {path.parent.name for path in tmp_path.glob("t/*/*")}
 
 
 @pytest.mark.parametrize("written", [None, "delta"])
@@ -1028,12 +1096,13 @@ def test_an_append_of_nothing_adds_no_file(tmp_path: Path, partition_by: Any, gi
 
 @pytest.mark.parametrize("more", [[], [{"part": 7, "id": 1}]])
 def test_a_filter_passes_over_files_without_rows(tmp_path: Path, more: list[Any]) -> None:
-    """The null partition of a table that was made without rows has none."""
+    """No partition of a table that was made without rows has any."""
     schema = Schema("Empty", [Field("part", np.int64, nullable=True), Field("id", np.int64)])
     write(tmp_path / "t", schema, [], partition_by="part")
     write(tmp_path / "t", schema, more, partition_by="part", mode="append")
     dataset = ps.open(tmp_path / "t")
 
+    assert dataset.where(ps.col("part") == 0).num_rows == 0
     assert dataset.where(ps.col("part").is_null()).num_rows == 0
     assert dataset.where(ps.col("part").is_null()).to_arrow().num_rows == 0
     assert dataset.where(ps.col("id") >= 0).num_rows == len(list(dataset.where(ps.col("part") == 7))) == len(more)
@@ -1374,6 +1443,11 @@ def test_lists_of_the_length_zero_are_refused(tmp_path: Path, kind: pa.DataType,
     assert ps.open(tmp_path / "t").to_arrow()["x"].to_pylist() == [[], []]
 
 
+def _extended(cells: list[Any], kind: pa.DataType, storage: pa.DataType) -> pa.Array:
+    """Return lists of an extension, which Arrow makes of its storage alone."""
+    return pa.array(cells, pa.list_(storage)).cast(pa.list_(kind))
+
+
 LISTED: dict[str, pa.Array] = {
     "dates": pa.array([[dt.date(2020, 1, 1), None], [], None, [dt.date(1, 1, 1)]]),
     "dates in milliseconds": pa.array([[dt.date(2020, 1, 1)]], pa.list_(pa.date64())),
@@ -1385,6 +1459,11 @@ LISTED: dict[str, pa.Array] = {
     "lists of two": pa.array([[[1, 2], [3, 4]], []], pa.list_(pa.list_(pa.int8(), 2))),
     "two lists of one": pa.array([[[1], [2]]], pa.list_(pa.list_(pa.int8(), 1), 2)),
     "lists of two dates": pa.array([[[dt.date(2020, 1, 1)] * 2]], pa.list_(pa.list_(pa.date32(), 2))),
+    "identifiers": _extended([[b"0123456789abcdef", None], [], None], pa.uuid(), pa.binary(16)),
+    "bytes for booleans": _extended([[1, 0]], pa.bool8(), pa.int8()),
+    "texts of JSON": _extended([["{}", "1"]], pa.json_(), pa.string()),
+    "tensors": _extended([[[1, 2, 3, 4]]], pa.fixed_shape_tensor(pa.int8(), (2, 2)), pa.list_(pa.int8(), 4)),
+    "types of others": _extended([[1], None], pa.opaque(pa.int16(), "x", "y"), pa.int16()),
     "lists of two words": pa.array([[["a", "b"]]], pa.list_(pa.list_(pa.string(), 2))),
 }
 
@@ -1417,3 +1496,39 @@ def test_lists_lose_nothing(tmp_path: Path, kind: pa.DataType, cell: Any) -> Non
     refused = pytest.raises(DataError, match=r"Row 0, field 'x': got a .* array of shape")
     with refused, ps.write(tmp_path / "t", pa.schema({"x": kind})) as table:
         table.append({"x": cell})
+
+
+def test_identifiers_inside_of_structs_and_maps_are_written(tmp_path: Path) -> None:
+    """Arrow makes no extensions inside of others; rows with them are taken all the same."""
+    one, other = uuid.UUID(int=1), uuid.UUID(int=2)
+    schema = pa.schema({"s": pa.struct({"a": pa.uuid(), "b": pa.bool8()}), "m": pa.map_(pa.string(), pa.uuid())})
+    rows: list[Any] = [
+        {"s": {"a": one, "b": True}, "m": {"k": other}},
+        {"s": {"a": None, "b": None}, "m": []},
+        {"s": None, "m": None},
+    ]
+
+    with write(tmp_path / "t", schema) as table:
+        table.extend(rows)
+        with pytest.raises(DataError, match=r"Row 3, field 's': .* would be stored as"):
+            table.append({"s": {"a": one, "c": 1}, "m": None})
+
+    assert pq.read_schema(tmp_path / "t" / table.files[0]).types == schema.types
+    assert [row["s"] for row in ps.open(tmp_path / "t")] == [row["s"] for row in rows]
+    assert [row["m"] for row in ps.open(tmp_path / "t")] == [[("k", other)], [], None]
+
+
+def test_a_path_that_steps_up_is_read_where_it_is_written(tmp_path: Path) -> None:
+    """`..` leads up from where a link leads to, and from what is not there; a table passed on the way is not written into."""
+    (tmp_path / "far" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "deep")
+    write(tmp_path / "t", data={"id": [1]})
+
+    for above, place in (("nothing/..", "a"), ("link/..", "far/a"), ("t/..", "b")):
+        path = f"{tmp_path}/{above}/{Path(place).name}"
+        write(path, data={"id": [1, 2]})
+
+        for same in (path, f"file://{path}", tmp_path / place):
+            assert [row["id"] for row in ps.open(same)] == [1, 2]
+        assert ps.open(path, filesystem=pafs.LocalFileSystem()).num_rows == 2
+        assert ps.open(path, filesystem=LocalFileSystem()).num_rows == 2

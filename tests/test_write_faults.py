@@ -19,6 +19,7 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from interrupts import Interrupt
 from pyarrow import fs as pafs
 from rights import run_without_rights
@@ -142,6 +143,10 @@ for name in ("t", "new"):
         ps.write(f"{place}/{name}", data={"id": np.arange(5)}, mode="overwrite")
     except ps.errors.WriteError as error:
         print(error)
+try:
+    ps.adopt(place + "/t", ps.Schema("S", [ps.Field("id", np.int64)]))
+except ps.errors.WriteError as error:
+    print(error)
 print(ps.open(place + "/t").num_rows)
 """
     place = tmp_path / "place"
@@ -153,7 +158,7 @@ print(ps.open(place + "/t").num_rows)
 
     assert done.stderr == ""
     *told, rows = done.stdout.splitlines()
-    for text, name in zip(told, ("t", "new"), strict=True):
+    for text, name in zip(told, ("t", "new", "t"), strict=True):
         assert f"of {place}/{name} cannot be written: Permission denied. {STAYS} Get the right to write there, or" in text
     assert (rows, names) == ("3", ["t"])
 
@@ -288,3 +293,26 @@ except KeyboardInterrupt:
     assert (out, err, process.returncode) == ("[]\n", "", 0)
     assert ps.open(tmp_path / "t").num_rows == 3
     assert [each.name for each in tmp_path.iterdir()] == ["t"]
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\udcff"])
+def test_names_that_no_storage_has_are_told(tmp_path: Path, name: str) -> None:
+    """To write to and to open."""
+    for attempt in (lambda: ps.write(f"{tmp_path}/{name}", data={"id": [1]}), lambda: ps.open(f"{tmp_path}/{name}")):
+        with pytest.raises(ps.errors.ArgumentError, match="names nothing: no storage has such letters in its names"):
+            attempt()
+
+
+def test_storage_that_is_only_read_is_told() -> None:
+    """As that of websites is."""
+
+    class Website(MemoryFileSystem):  # type: ignore[misc] # fsspec has no types
+        cachable = False
+
+        def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+            if mode != "rb":
+                raise NotImplementedError
+            return super()._open(path, mode, **options)
+
+    with pytest.raises(WriteError, match="The directory of /t cannot be written: its filesystem only reads"):
+        ps.write("/t", data={"id": [1]}, filesystem=Website())

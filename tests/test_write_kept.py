@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.codecs import Jpeg, Npy, Raw, Scalar, Tensor
+from penstock.codecs import Jpeg, Npy, Npz, Png, Raw, Scalar, Tensor
 from penstock.errors import ArgumentError, DataError
 
 
@@ -222,7 +223,6 @@ def test_a_data_frame_may_be_changed_as_soon_as_it_is_taken(tmp_path: Path) -> N
 # What neither NumPy nor Parquet has.
 
 STRANGE = [
-    pa.table({"x": pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array([5]))}),
     pa.table({"x": pa.array([{}], pa.struct([]))}),
     pa.table({"x": pa.array([2**60], pa.timestamp("s"))}),
     pd.DataFrame({"x": pd.arrays.SparseArray([0, 1])}),
@@ -362,3 +362,101 @@ def test_lists_of_lists_of_other_sizes_are_told(tmp_path: Path) -> None:
     assert next(batches) == {"x": pytest.approx(np.zeros((1, 2, 2))), "x_valid": pytest.approx(np.zeros((1, 2, 2)))}
     with pytest.raises(DataError, match=r"2\.parquet, row group 0, row 0, column 'x': the lists have the sizes \(2, 3\)"):
         next(batches)
+
+
+# What comes from Arrow and from others.
+
+VIEWS = pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.uint32()), pa.array(["a", "b"], pa.string_view()))
+OTHERS: dict[str, tuple[pa.Array, list[Any]]] = {
+    "categories of views": (VIEWS, ["a", "b", None]),
+    "categories of bytes": (VIEWS.cast(pa.dictionary(pa.uint32(), pa.binary_view())), [b"a", b"b", None]),
+    "lists of categories": (pa.ListArray.from_arrays([0, 2, 3], VIEWS), [["a", "b"], [None]]),
+    "structs of categories": (pa.StructArray.from_arrays([VIEWS], ["s"]), [{"s": "a"}, {"s": "b"}, {"s": None}]),
+    "runs": (pa.RunEndEncodedArray.from_arrays([2, 3], [7, 8]), [7, 7, 8]),
+    "categories of lists": (pa.DictionaryArray.from_arrays([1, 0], pa.array([[1], [2, 3]])), [[2, 3], [1]]),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_types_that_pyarrow_does_not_write_are_written_as_their_values(tmp_path: Path, name: str) -> None:
+    """Polars has categories as dictionaries of views, and hands them out so."""
+    given, expected = OTHERS[name]
+    ps.write(tmp_path / "t", data=pa.table({"x": given}))
+    ps.write(tmp_path / "t", data=pa.table({"x": given}), mode="append")
+
+    assert pq.read_table(tmp_path / "t")["x"].to_pylist() == expected * 2
+
+
+def test_categories_of_views_are_text_for_a_field(tmp_path: Path) -> None:
+    """As those of other text are."""
+    ps.write(tmp_path / "t", field(str, nullable=True), pa.table({"x": VIEWS}))
+
+    assert [row["x"] for row in ps.open(tmp_path / "t")] == ["a", "b", None]
+
+
+@pytest.mark.parametrize("codec", [None, Raw(), Npz()])
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list, pa.list_view], ids=str)
+def test_lists_of_arrow_are_arrays_whose_first_size_differs(tmp_path: Path, codec: Any, kind: Any) -> None:
+    """Whatever they lie in, and from wherever they begin in it."""
+    lists = pa.array([[9], [1, 2], None, [], [3]], kind(pa.int32()))
+    boxes = pa.array([[], [[1, 2], [3, 4]], [[5, 6]], None, []], kind(pa.list_(pa.int32(), 2)))
+    fields = [ps.Field("x", "i4", (None,), codec, nullable=True), ps.Field("y", "i4", (None, 2), codec, nullable=True)]
+
+    ps.write(tmp_path / "t", ps.Schema("S", fields), pa.table({"x": lists, "y": boxes}).slice(1))
+
+    rows = list(ps.open(tmp_path / "t"))
+    assert [None if row["x"] is None else row["x"].tolist() for row in rows] == [[1, 2], None, [], [3]]
+    assert [None if row["y"] is None else row["y"].tolist() for row in rows] == [[[1, 2], [3, 4]], [[5, 6]], None, []]
+    assert {row["y"].shape[1:] for row in rows if row["y"] is not None} == {(2,)}
+
+
+LISTS: list[tuple[Any, Any, str]] = [
+    ((None,), pa.array([[1], [2, None]], pa.list_(pa.int32())), "Row 1, field 'x': got lists with nulls in them"),
+    ((None,), pa.array([[1]], pa.list_(pa.int64())), "got a column of list<item: int64>; expected tensors or lists of int32"),
+    ((None, 2), pa.array([[], [[1, 2]], [[3]]], pa.list_(pa.list_(pa.int32()))), "Row 2, field 'x': got a list of 1;"),
+    ((None, 2), pa.array([[1, 2]], pa.list_(pa.int32())), "expected lists of int32 (None, 2)."),
+    ((None, None), pa.array([[[1]]], pa.list_(pa.list_(pa.int32()))), "expected arrays of int32 (None, None). Give NumPy"),
+]
+
+
+@pytest.mark.parametrize(("shape", "column", "message"), LISTS, ids=map(str, range(len(LISTS))))
+def test_lists_that_are_no_such_arrays_are_told(tmp_path: Path, shape: Any, column: pa.Array, message: str) -> None:
+    """Nulls, other numbers and other sizes."""
+    with pytest.raises(DataError, match=re.escape(message)):
+        ps.write(tmp_path / "t", field("i4", shape, Npy()), pa.table({"x": column}))
+
+
+def test_arrays_without_a_dimension_are_single_values(tmp_path: Path) -> None:
+    """Text and times as well as numbers."""
+    row = {"t": np.array("x"), "b": np.array(b"y"), "m": np.array("2020", "M8[s]"), "d": np.array(3, "m8[s]"), "i": np.array(1)}
+
+    ps.write(tmp_path / "t", data=[row])
+
+    assert ps.open(tmp_path / "t")[0] == {name: value[()] for name, value in row.items()}
+
+
+def test_bytes_where_an_array_is_wanted_are_told_where_to_go(tmp_path: Path) -> None:
+    """Those of a file that its codec reads are not the bytes of an array."""
+    schema = field("u1", (2, 2), Png())
+    ps.write(tmp_path / "t", schema, [{"x": np.ones((2, 2), "u1")}])
+    encoded = pq.read_table(tmp_path / "t")["x"][0].as_py()
+
+    with pytest.raises(DataError, match=r"Bytes that are a cell of Png\(compression=1\) already are taken in columns of Arrow"):
+        ps.write(tmp_path / "u", schema, [{"x": encoded}])
+    with pytest.raises(DataError, match=r"Make it one: numpy.frombuffer"):
+        ps.write(tmp_path / "u", field("u1", (2, 2), Raw()), [{"x": encoded}])
+    ps.write(tmp_path / "u", schema, pa.table({"x": [encoded]}))
+    assert ps.open(tmp_path / "u")[0]["x"].tolist() == [[1, 1], [1, 1]]
+
+
+def test_what_arrow_does_not_take_from_a_frame_is_told(tmp_path: Path) -> None:
+    """It is not called a single column; and columns of one name are told as such."""
+
+    class Frame:
+        def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+            raise pa.ArrowInvalid("Invalid or unsupported format string: '_pli128'")
+
+    with pytest.raises(DataError, match="Arrow takes nothing from the Frame: Invalid or unsupported format string"):
+        ps.write(tmp_path / "t", data=Frame())
+    with pytest.raises(DataError, match="The data frame has more than one column called a"):
+        ps.write(tmp_path / "t", data=pd.DataFrame([[1, 2]], columns=["a", "a"]))

@@ -20,7 +20,9 @@ from penstock._engine.fit import fitted, sampled
 from penstock._engine.footers import read_schema
 from penstock._engine.layout import common_metadata
 from penstock._engine.markers import fresh_listing
+from penstock._engine.read_faults import system_words
 from penstock._engine.storage import destination
+from penstock._engine.write_faults import refusals_told
 from penstock._schema_json import KEY, dump
 from penstock._suits import storage_of, unsuited
 from penstock.dtypes import is_encoded, plain
@@ -58,6 +60,8 @@ def adopt(
     Raises:
         ArgumentError: If it is no directory, or a column does not suit its field.
         ColumnNotFoundError: If a field has no column.
+        TableNotFoundError: If storage does not tell what lies there.
+        WriteError: If storage refuses the schema.
 
     Example:
         >>> import numpy as np, pyarrow as pa, pyarrow.parquet as pq, tempfile
@@ -71,7 +75,12 @@ def adopt(
         raise ArgumentError(msg)
     full = Schema(schema.name, [each if each.codec else each.with_codec(codecs.default(each)) for each in schema])
     place = destination(source, filesystem=filesystem, options=storage_options)
-    if place.filesystem.get_file_info(place.path).type != pafs.FileType.Directory:
+    try:
+        found = place.filesystem.get_file_info(place.path).type
+    except OSError as error:
+        msg = f"{place.url!r} cannot be looked at: {system_words(error)}. Check the path, and what you may read there."
+        raise TableNotFoundError(msg) from error
+    if found != pafs.FileType.Directory:
         msg = (
             f"adopt got {place.url!r}, where no directory lies. A directory of Parquet files was expected. Give one; a single "
         )
@@ -80,7 +89,8 @@ def adopt(
 
 
 def _adopt(place: Place, schema: Schema) -> None:
-    change = begin(place.filesystem, place.path, "append", url=place.url)
+    with refusals_told("The schema", place.url):
+        change = begin(place.filesystem, place.path, "append", url=place.url)
     try:
         every = visible(place.filesystem, place.path, fresh_listing(place))
         try:
@@ -91,7 +101,8 @@ def _adopt(place: Place, schema: Schema) -> None:
         common = next((info.path for info in every if info.path == f"{place.path}/{COMMON}"), None)
         before = columns if common is None else read_schema(common, place.filesystem)
         metadata = {**(before.metadata or {}), KEY: dump(schema).encode()}
-        change.finish({COMMON: common_metadata(before.with_metadata(metadata))})
+        with refusals_told("The schema", place.url):
+            change.finish({COMMON: common_metadata(before.with_metadata(metadata))})
     except BaseException:
         change.abort()
         raise

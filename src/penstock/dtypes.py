@@ -228,7 +228,9 @@ def items(array: pa.Array, present: Marks = None) -> tuple[pa.Array, Values, Mar
 def plain(array: pa.Array) -> pa.Array:
     """Return the values that a dictionary or runs stand for."""
     if pa.types.is_dictionary(array.type):
-        return array.dictionary.take(array.indices)
+        kind = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(array.type.value_type)
+        store = array.dictionary if kind is None else array.dictionary.cast(kind)  # Arrow takes nothing of views
+        return store.take(array.indices)
     return array.values.take(pa.array(_run(array)))
 
 

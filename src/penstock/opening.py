@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock._engine.read_faults import system_words
 from penstock._engine.storage import Source, locate
 from penstock._engine.table import Table
 from penstock.codecs import Codec, resolved
@@ -115,9 +116,13 @@ def recognised(place: Place) -> TableFormat:
         TableNotFoundError: If it is none that is known.
     """
     formats = known_formats()
-    for known in formats:
-        if known.recognises(place):
-            return Unclaimed() if known is PARQUET else known
+    try:
+        for known in formats:
+            if known.recognises(place):
+                return Unclaimed() if known is PARQUET else known
+    except OSError as error:
+        msg = f"{place.url!r} cannot be looked into: {system_words(error)}. Check the path, and what you may read there."
+        raise TableNotFoundError(msg) from error
     told = ", ".join(known.name for known in formats) or "none"
     msg = f"No table lies at {place.url!r}. Formats that were tried: {told}. Check the path, or name the format with format=."
     raise TableNotFoundError(msg)

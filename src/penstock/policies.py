@@ -194,7 +194,7 @@ DEFAULT_RAGGED = AsObjects()
 
 
 def zero(dtype: np.dtype[Any]) -> Any:
-    """Return what stands for nothing in an array: 0, False, NaT among times, None among objects.
+    """Return what stands for nothing in an array: 0, False, NaT among times, no letters in text, None among objects.
 
     Example:
         >>> zero(np.dtype("uint8")), zero(np.dtype(object))
@@ -202,6 +202,8 @@ def zero(dtype: np.dtype[Any]) -> Any:
     """
     if dtype.kind == "O":
         return None
+    if dtype.kind in "US":
+        return dtype.type()
     return np.array("NaT" if dtype.kind in "mM" else 0, dtype)[()]
 
 
@@ -216,13 +218,29 @@ def fitted(policy: Fill | Pad, kind: pa.DataType, column: str) -> Any:
         np.uint8(7)
     """
     leaf = dtypes.leaf_type(kind)
-    dtype, _ = dtypes.numpy_type(leaf)
+    return _fitted(policy, leaf, dtypes.numpy_type(leaf)[0], column)
+
+
+def fitted_to(policy: Fill | Pad, dtype: np.dtype[Any], column: str) -> Any:
+    """Return the value of a policy as an array of a dtype has it, which may be one that Arrow does not have.
+
+    Raises:
+        ArgumentError: If it cannot be one of its values without loss.
+
+    Example:
+        >>> fitted_to(Pad(0), np.dtype("U"), "x")
+        np.str_('')
+    """
+    return _fitted(policy, pa.null(), dtype, column)
+
+
+def _fitted(policy: Fill | Pad, leaf: pa.DataType, dtype: np.dtype[Any], column: str) -> Any:
     if isinstance(policy, Pad) and type(policy.value) is int and policy.value == 0:
         return zero(dtype)
     expected, fits, value = _fit(policy.value, leaf, dtype)
     if fits:
         return value
-    named = leaf if dtype.kind == "O" else dtype
+    named = leaf if dtype.kind == "O" else {"U": "text", "S": "bytes"}.get(dtype.kind, dtype)
     msg = f"Column {column!r}: {policy} does not fit {named}. The value must be {expected}. Give such a value, or use "
     raise ArgumentError(msg + ("Mask()." if isinstance(policy, Fill) else "AsObjects()."))
 
@@ -231,8 +249,9 @@ def _fit(value: Scalar, leaf: pa.DataType, dtype: np.dtype[Any]) -> tuple[str, b
     """Return what a value must be, whether this one is, and the value with the dtype."""
     if dtype.kind == "O":
         return _fit_object(value, leaf)
-    if dtype.kind in "mM":
-        return _fit_time(value, dtype)
+    special = {"U": _fit_text, "S": _fit_text, "c": _fit_complex, "M": _fit_time, "m": _fit_time}.get(dtype.kind)
+    if special is not None:
+        return special(value, dtype)
     if dtype.kind == "b":
         return "True or False", isinstance(value, bool | np.bool_), value
     bounds = np.iinfo(dtype) if dtype.kind in "iu" else None
@@ -246,6 +265,27 @@ def _fit(value: Scalar, leaf: pa.DataType, dtype: np.dtype[Any]) -> tuple[str, b
         return expected, False, None
     rounded = bounds is None and not isinstance(value, int | np.integer)
     return expected, bool(np.isfinite(found) or not np.isfinite(value)) if rounded else int(found) == value, found
+
+
+def _fit_text(value: Scalar, dtype: np.dtype[Any]) -> tuple[str, bool, Any]:
+    """Return what a value must be among text or bytes, which may have a greatest length, whether this one is, and the value."""
+    kind, most = (str, dtype.itemsize // 4) if dtype.kind == "U" else (bytes, dtype.itemsize)
+    expected = ("a str" if kind is str else "bytes") + (f" of {most} at most" if most else "")
+    return expected, isinstance(value, kind) and (not most or len(value) <= most), value
+
+
+def _fit_complex(value: Scalar, dtype: np.dtype[Any]) -> tuple[str, bool, Any]:
+    """Return what a value must be among complex numbers, whether this one is, and the value with the dtype."""
+    expected = f"a number that {dtype} holds"
+    if isinstance(value, bool) or not isinstance(value, int | float | complex | np.number):
+        return expected, False, None
+    try:
+        with np.errstate(all="ignore"):
+            found = dtype.type(value)
+    except OverflowError:
+        return expected, False, None
+    whole = isinstance(value, int | np.integer)
+    return expected, bool(int(found.real) == value if whole else np.isfinite(found) or not np.isfinite(value)), found
 
 
 def _fit_time(value: Scalar, dtype: np.dtype[Any]) -> tuple[str, bool, Any]:

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +28,7 @@ PYTHON_TYPES: dict[Any, Any] = {
     dt.timedelta: np.dtype("timedelta64[us]"),
     Decimal: np.dtype(object),
 }
+MOST_DIMENSIONS = 32
 
 
 class CellProblem(DataError):  # noqa: N818 - a part of the error that the consumer gets
@@ -217,7 +219,7 @@ class Field:
         """Store what a column is; whatever `numpy.dtype` takes will do for `dtype`."""
         object.__setattr__(self, "name", _checked_name(name))
         object.__setattr__(self, "dtype", _checked_dtype(name, dtype))
-        object.__setattr__(self, "shape", _checked_shape(name, shape))
+        object.__setattr__(self, "shape", _checked_shape(name, shape, self.dtype))
         object.__setattr__(self, "codec", codec)
         object.__setattr__(self, "nullable", bool(nullable))
         if codec is not None:
@@ -255,13 +257,27 @@ class Field:
 
 
 def _checked_name(name: Any) -> str:
-    if isinstance(name, str) and name:
+    if isinstance(name, str) and name and is_unicode(name):
         return name
     raise ArgumentError(f"Field got the name {name!r}. A text was expected. Give the column's name.")
 
 
+def is_unicode(text: str) -> bool:
+    """Return whether UTF-8 holds a text, as Arrow and files need it: halves of letters are text in Python alone.
+
+    Example:
+        >>> is_unicode("é"), is_unicode("\ud800")
+        (True, False)
+    """
+    return text.encode(errors="ignore").decode() == text
+
+
 def _checked_dtype(name: str, dtype: Any) -> np.dtype[Any]:
     """Return what NumPy calls a type; text and bytes of no length in particular."""
+    if dtype is None:  # which NumPy takes for a float
+        raise ArgumentError(
+            f"Field {name!r} got dtype=None. A NumPy dtype, str, bytes, Decimal, date or datetime was expected."
+        )
     try:
         found = np.dtype(PYTHON_TYPES[dtype]) if isinstance(dtype, type) and dtype in PYTHON_TYPES else np.dtype(dtype)
     except TypeError as error:
@@ -291,10 +307,12 @@ def _checked_dtype(name: str, dtype: Any) -> np.dtype[Any]:
     return native
 
 
-def _checked_shape(name: str, shape: Any) -> tuple[int | None, ...]:
+def _checked_shape(name: str, shape: Any, dtype: np.dtype[Any]) -> tuple[int | None, ...]:
     try:
         found = tuple(None if size is None else int(size) for size in shape)
-        if all(size is None or (size >= 0 and size == given) for size, given in zip(found, shape, strict=True)):
+        # A batch has one dimension more, and is an array.
+        fits = len(found) < MOST_DIMENSIONS and prod(size or 1 for size in found) * dtype.itemsize < 2**63
+        if fits and all(size is None or (size >= 0 and size == given) for size, given in zip(found, shape, strict=True)):
             return found
     except (TypeError, ValueError):
         pass

@@ -17,7 +17,7 @@ from penstock._engine.commit import Mode, begin
 from penstock._engine.encode import Columns
 from penstock._engine.execute import default_threads
 from penstock._engine.existing import Existing, existing
-from penstock._engine.hive import check_partitions
+from penstock._engine.hive import partitioned
 from penstock._engine.intake import Tabular, as_columns, infer, is_batch, tabular
 from penstock._engine.layout import Layout, LoggedFormat, WrittenFormat
 from penstock._engine.progress import Progress, progress_line
@@ -360,8 +360,7 @@ def _columns_of(schema: Any, start: _Start) -> Columns | None:
         found = of_arrow(schema)
     else:
         found = of_schema(schema if start.format is None else start.format.suited(schema))
-    check_partitions(found, start.layout.partition_by)
-    return found
+    return partitioned(found, start.layout.partition_by)
 
 
 def _checked_format(given: Any) -> WrittenFormat | LoggedFormat | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from penstock._engine.decode import Column
 from penstock._engine.decode_cells import decode_cells
 from penstock._engine.lease import Slabs
 from penstock.blobs import Blobs
-from penstock.codecs import Npy, Npz, Tensor
+from penstock.codecs import Npy, Npz, Png, Raw, Tensor
 from penstock.errors import ArgumentError, DataError
 from penstock.schema import CellCodec, Field, Schema
 
@@ -258,3 +259,77 @@ def test_single_texts_are_no_arrays(tmp_path: Path, codec: CellCodec, dtype: Any
     assert ds[0] == {"x": word}
     ps.write(tmp_path / "copy", data=ds.shuffle(seed=1))
     assert {row["x"] for row in ps.open(tmp_path / "copy")} == {word, None}
+
+
+WORDS = st.lists(st.text("ab", max_size=5), max_size=3)
+
+
+@given(st.lists(st.none() | WORDS, min_size=1, max_size=6), st.sampled_from([str, bytes]), st.text("xy", max_size=7))
+def test_texts_are_filled_up_and_not_cut(values: list[Any], dtype: Any, filler: str) -> None:
+    """An array of text is as long as the longest of its cells and of what fills them up; 0 stands for no letters."""
+    kind = np.dtype(dtype).kind
+    given_words = [None if value is None else np.array(value or [], kind) for value in values]
+    longest = max(len(value or []) for value in values)
+    field = Field("x", dtype, (None,), Npy(), nullable=True)
+
+    for value, letters in ((np.array(filler, kind).item(), filler), (0, "")):
+        found = decoded(field, given_words, ragged=ps.Pad(value), nulls=ps.Mask())["x"]
+        expected = [[*(words or []), *[letters] * (longest - len(words or []))] for words in values]
+        assert found.astype("U").tolist() == expected
+
+
+def test_a_null_becomes_texts_of_what_fills_it() -> None:
+    """Where the shape says how many there are."""
+    field = Field("x", str, (2,), Npy(), nullable=True)
+
+    found = decoded(field, [np.array(["a", "bbb"]), None], nulls=ps.Fill("longer"))["x"]
+
+    assert [cell.tolist() for cell in found] == [["a", "bbb"], ["longer", "longer"]]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "message"),
+    [
+        (str, 5, "does not fit text. The value must be a str."),
+        (bytes, "a", "does not fit bytes. The value must be bytes."),
+        ("U3", "long", "does not fit text. The value must be a str of 3 at most."),
+        ("c8", "a", "does not fit complex64. The value must be a number that complex64 holds."),
+        ("c8", 2**24 + 1, "does not fit complex64."),
+        ("c8", 2**2000, "does not fit complex64."),
+        ("c8", 1e300, "does not fit complex64."),
+        ("M8[s]", np.datetime64("2020-01-01T00:00:00.5"), "does not fit datetime64[s]."),
+    ],
+)
+def test_a_filler_must_be_a_value_of_the_field(dtype: Any, value: Any, message: str) -> None:
+    """It is not made one, nor cut."""
+    field = Field("x", dtype, (None,), Npy(), nullable=True)
+    cell = np.zeros(1, np.dtype(dtype) if np.dtype(dtype).itemsize else f"{np.dtype(dtype).kind}1")
+
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        decoded(field, [cell, None], ragged=ps.Pad(value), nulls=ps.Mask())
+
+
+@pytest.mark.parametrize("value", [2, 0.1, 1j, np.complex64(3), float("inf"), complex("nan")])
+def test_complex_numbers_are_filled_up(value: Any) -> None:
+    """With any number that they hold."""
+    field = Field("x", "c8", (None,), Npy())
+
+    found = decoded(field, [np.ones(1, "c8"), np.ones(2, "c8")], ragged=ps.Pad(value))["x"]
+
+    np.testing.assert_array_equal(found, np.array([[1, value], [1, 1]], "c8"))
+
+
+@pytest.mark.parametrize("codec", [Npy(), Npz(), Raw(), Png()], ids=repr)
+def test_no_memory_is_taken_for_what_a_schema_claims(tmp_path: Path, codec: Any) -> None:
+    """It came with the file, as the cells did; whoever trusts it can say so."""
+    told = _schema_json.dump(Schema("S", [Field("x", np.uint8, (2**18, 2**18), codec)]))
+    table = pa.table({"x": [b"abc"] * 100}).replace_schema_metadata({_schema_json.KEY: told.encode()})
+    pq.write_table(table, tmp_path / "t.parquet")
+    ds = ps.open(tmp_path / "t.parquet").batch(100)
+
+    with pytest.raises(DataError, match=r"column 'x': the schema says uint8 \(262144, 262144\), which takes 68719476736 bytes"):
+        next(iter(ds))
+    ps.write(tmp_path / "u", Schema("S", [Field("x", np.uint8, (8, 8), codec)]), [{"x": np.ones((8, 8), np.uint8)}])
+    with pytest.raises(DataError, match=r"and a cell may take 63\. .* allow more: \.using\(max_cell_bytes=64\)"):
+        _ = ps.open(tmp_path / "u").using(max_cell_bytes=63)[0]
+    assert ps.open(tmp_path / "u").using(max_cell_bytes=2**20)[0]["x"].sum() == 64

@@ -544,6 +544,24 @@ def test_a_schema_needs_columns() -> None:
         of_arrow(pa.schema([pa.field("a", pa.int8()), pa.field("a", pa.int8())]))
 
 
+class Foreign:
+    """An array of another library, such as a tensor of torch."""
+
+    def __init__(self, array: Any) -> None:
+        """Store what it holds."""
+        self._array = array
+        self.shape = array.shape
+        self.dtype = "an object of that library"
+
+    def __len__(self) -> int:
+        """Return its length."""
+        return len(self._array)
+
+    def __array__(self) -> Any:
+        """Return what it holds."""
+        return self._array
+
+
 @pytest.mark.parametrize(
     ("item", "expected"),
     [
@@ -557,6 +575,8 @@ def test_a_schema_needs_columns() -> None:
         ({"id": 1, "x": [0.0, 0.0]}, False),
         ({"id": 1, "x": np.zeros((1, 2))}, False),
         ({"id": 1, "x": pa.array([[0.0, 0.0]])}, False),
+        ({"x": Foreign(np.zeros(2))}, False),
+        ({"x": Foreign(np.zeros((1, 2)))}, True),
         ({"x": None}, False),
         ({}, False),
     ],
@@ -618,13 +638,14 @@ def test_a_schema_follows_from_a_row() -> None:
         "k": np.float16(1),
         "l": np.zeros((2, 3), np.uint8),
         "m": np.str_("x"),
+        "n": 1 + 2j,
     }
 
     found = infer(row, batch=False)
 
     assert [str(field.dtype) for field in found] == [
         *("int64", "float64", "bool", "<U0", "|S0", "object", "datetime64[D]", "datetime64[us]", "datetime64[us]"),
-        *("timedelta64[us]", "float16", "uint8", "<U0"),
+        *("timedelta64[us]", "float16", "uint8", "<U0", "complex128"),
     ]
     assert (found["l"].shape, found["i"].codec) == ((2, 3), Scalar("timestamp[us, tz=UTC]"))
 
@@ -648,10 +669,18 @@ def test_a_schema_follows_from_a_batch() -> None:
     ]
 
 
-@pytest.mark.parametrize(("cell", "message"), [(None, "has no value in the first row"), ({1, 2}, "for which no type follows")])
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (None, r"has no value in the first row.*Give a schema: penstock.write\(url, schema\)."),
+        (object(), r"for which no type follows\. Give a schema: penstock.write\(url, schema\)."),
+        ([1, 2], r"for which no type follows\. Give a schema: Arrow's has lists, .*pyarrow.schema"),
+        ({"a": 1}, r"for which no type follows\. Give a schema: Arrow's has lists, .*pyarrow.schema"),
+    ],
+)
 def test_a_schema_that_does_not_follow_is_asked_for(cell: Any, message: str) -> None:
     """The message says which field, and to give a schema."""
-    with pytest.raises(ArgumentError, match=rf"Field 'x' .*{message}.*Give a schema: penstock.write\(url, schema\)."):
+    with pytest.raises(ArgumentError, match=rf"Field 'x' .*{message}"):
         infer({"x": cell}, batch=False)
 
 

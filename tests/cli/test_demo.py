@@ -365,6 +365,25 @@ def test_what_no_demo_wrote_is_not_overwritten(
     assert listed(tmp_path) == before
 
 
+@pytest.mark.parametrize("directory", ["~/demo", "nothing/../demo"])
+def test_the_demo_is_where_its_table_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: str) -> None:
+    """A home that no shell has told, and steps up from what is not there, mean the same to all of it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    assert main(["demo", "--rows", "100", "--epochs", "1", f"--directory={directory}"]) == 0
+
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".cache"] == ["demo"]
+    assert (tmp_path / "demo" / "_checkpoint").is_dir()
+
+
+@pytest.mark.parametrize(("directory", "told"), [("", "write got ''"), ("memory://demo", "is not on this machine")])
+def test_no_directory_of_this_machine_is_a_usage_error(capsys: pytest.CaptureFixture[str], directory: str, told: str) -> None:
+    """It is told before anything is made."""
+    assert main(["demo", "--directory", directory]) == 2
+    assert told in capsys.readouterr().err
+
+
 def test_a_file_is_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where a file lies, the demo says so, and leaves it."""
     code = main(["demo", "--directory", str(a_note(tmp_path))])

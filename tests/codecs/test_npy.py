@@ -237,6 +237,10 @@ SAYS = "its .npy header says"
             "its .npy header takes 20000 bytes. 10000 are allowed. Check what wrote it.",
         ),
         (
+            headed("{'descr': '<f4', 'fortran_order': False, 'shape': (2, True)}"),
+            "its .npy header says the shape (2, True). Sizes from 0 on were expected. Check what wrote it.",
+        ),
+        (
             headed("{'descr': '<f4', 'fortran_order': False, 'shape': (2, -3)}"),
             "its .npy header says the shape (2, -3). Sizes from 0 on were expected. Check what wrote it.",
         ),

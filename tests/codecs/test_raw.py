@@ -222,7 +222,7 @@ def test_cells_that_are_too_large_are_refused_whoever_has_seen_them_before(tmp_p
     ds = ps.open(tmp_path / "t").shuffle(seed=1).batch(5)
 
     assert len(list(ps.loader(ds))) == 4
-    with pytest.raises(DataError, match="4 are allowed for a cell"):
+    with pytest.raises(DataError, match="a cell may take 4"):
         list(ps.loader(ds.using(max_cell_bytes=4)))
 
 

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.codecs.raw import Raw
 from penstock.codecs.scalar import Scalar
 from penstock.dtypes import numpy_type
-from penstock.schema import Field
+from penstock.schema import CellCodec, Field
 
 __all__ = ["REFUSED", "Check", "Misfit", "castable", "check_of", "holds", "told", "told_type"]
 
@@ -91,6 +92,11 @@ def _unmasked(cell: Any, expected: str) -> None:
         raise Misfit("a masked value", expected, "Give a value, or None for a null.")
 
 
+def _single(cell: Any) -> Any:
+    """Return the value of an array without a dimension, and other cells as they are."""
+    return cell[()] if type(cell) is np.ndarray and cell.shape == () else cell
+
+
 def castable(given: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
     """Return whether every value of one dtype is one of another, and means the same.
 
@@ -124,8 +130,12 @@ def _array(field: Field, dtype: np.dtype[Any], shape: tuple[int | None, ...], ce
     if type(cell) is np.ndarray and not cell.dtype.isnative:
         return _array(field, dtype, shape, cell.astype(cell.dtype.newbyteorder("=")))
     expected = f"a {field.dtype} array of shape {field.shape}"
+    is_bytes, codec = isinstance(cell, (bytes, bytearray, memoryview)), field.codec
+    if is_bytes and isinstance(codec, CellCodec) and not isinstance(codec, Raw):
+        advice = f"Give the array. Bytes that are a cell of {codec!r} already are taken in columns of Arrow: "
+        raise Misfit(told(cell), expected, f"{advice}pyarrow.table({{{field.name!r}: [cell]}}).")
     if not isinstance(cell, np.ndarray):
-        maker = "frombuffer" if isinstance(cell, (bytes, bytearray, memoryview)) else "asarray"
+        maker = "frombuffer" if is_bytes else "asarray"
         raise Misfit(told(cell), expected, f"Make it one: numpy.{maker}(cell, {field.dtype.name!r}).")
     if isinstance(cell, np.ma.MaskedArray):
         raise Misfit("a masked array", expected, "Fill it: cell.filled(value).")
@@ -212,6 +222,7 @@ def _text(field: Field, kind: pa.DataType | None) -> Check:  # noqa: ARG001 - as
     most = field.dtype.itemsize // 4
 
     def check(cell: Any) -> str:
+        cell = _single(cell)
         if not isinstance(cell, str):
             advice = "Decode it: cell.decode()." if isinstance(cell, bytes) else "Make it text: str(cell)."
             raise Misfit(told(cell), "a str", advice)
@@ -231,6 +242,7 @@ def _bytes(field: Field, kind: pa.DataType | None) -> Check:  # noqa: ARG001 - a
     most = field.dtype.itemsize
 
     def check(cell: Any) -> bytes:
+        cell = _single(cell)
         if not isinstance(cell, (bytes, bytearray, memoryview)):
             advice = "Encode it: cell.encode()." if isinstance(cell, str) else "Make it bytes."
             raise Misfit(told(cell), "bytes", advice)
@@ -270,7 +282,7 @@ def _moment(field: Field, kind: pa.DataType | None) -> Check:
     expected = f"a {'date' if days else 'datetime'} or numpy.datetime64 that {field.dtype} holds"
 
     def check(cell: Any) -> Any:
-        found = cell
+        found = cell = _single(cell)
         if isinstance(cell, dt.datetime) and not days:
             if cell.tzinfo is not None and not zoned:
                 advice = (
@@ -318,7 +330,7 @@ def _duration(field: Field, kind: pa.DataType | None) -> Check:
     expected = f"a {'time' if clock else 'timedelta'} or numpy.timedelta64 that {field.dtype} holds"
 
     def check(cell: Any) -> Any:
-        found = cell
+        found = cell = _single(cell)
         if clock and isinstance(cell, dt.time) and cell.tzinfo is None:
             found = np.timedelta64(dt.datetime.combine(dt.date.min, cell) - dt.datetime.min)  # noqa: DTZ901 - a time of any day
         elif isinstance(cell, dt.timedelta):

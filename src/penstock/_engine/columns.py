@@ -8,8 +8,8 @@ import pyarrow as pa
 from penstock import codecs
 from penstock._engine.cells import check_of
 from penstock._engine.encode import Column, Columns
-from penstock._engine.fit import in_c_order
-from penstock._engine.nested import arrow_check
+from penstock._engine.nested import arrow_check, in_c_order
+from penstock._engine.wide import storable
 from penstock._schema_json import KEY, dump, load
 from penstock._suits import unsuited
 from penstock.codecs.scalar import Scalar, arrow_type
@@ -108,6 +108,7 @@ def _kept(arrow: pa.Field, before: Schema) -> Column | None:
 def _plain(arrow: pa.Field) -> Column:
     """Return a column that is stored as Arrow says."""
     arrow = arrow.with_metadata(None) if arrow.metadata and b"PARQUET:field_id" in arrow.metadata else arrow
+    arrow = arrow.with_type(storable(arrow.type))
     kind, nullable = arrow.type, arrow.nullable
     if extension_name(kind) == TENSOR and in_c_order(kind):
         dtype, shape = numpy_type(kind)

@@ -31,6 +31,7 @@ from penstock.policies import (
     RaiseOnNull,
     Resize,
     fitted,
+    fitted_to,
     zero,
 )
 from penstock.schema import CellProblem, Field
@@ -52,6 +53,8 @@ def decode_cells(cells: Blobs, column: Column, slabs: Slabs) -> dict[str, Values
     assert codec is not None  # noqa: S101 - the same
     missing = None if cells.valid is None or cells.valid.all() else ~cells.valid
     _check_nulls(column, field, missing)
+    if field.is_dense and not isinstance(column.ragged, Resize):
+        _check_size(cells, column, field)
     marks = {f"{field.name}_valid": _marks(cells)} if isinstance(column.nulls, Mask) else {}
     try:
         if isinstance(column.ragged, Resize):
@@ -82,6 +85,17 @@ def _check_nulls(column: Column, field: Field, missing: Marks) -> None:
         raise CellError(column.name, problem, int(missing.argmax()))
 
 
+def _check_size(cells: Blobs, column: Column, field: Field) -> None:
+    """Refuse cells that the schema says to be larger than any may be, before there is memory for them."""
+    size = prod(side or 0 for side in field.shape) * field.dtype.itemsize
+    if size > cells.most_bytes:
+        problem = (
+            f"the schema says {field.dtype} {field.shape}, which takes {size} bytes, and a cell may take {cells.most_bytes}. "
+        )
+        advice = f"If the table can be trusted, allow more: .using(max_cell_bytes={size})."
+        raise CellError(column.name, problem + advice, 0)
+
+
 def _marks(cells: Blobs) -> npt.NDArray[np.bool_]:
     return np.ones(len(cells), dtype=np.bool_) if cells.valid is None else cells.valid.copy()
 
@@ -93,8 +107,8 @@ def _stand_in(column: Column, field: Field) -> Any:
 
 def _fitted(policy: Fill | Pad, field: Field) -> Any:
     """Return the value of a policy as the values of a field have it."""
-    if field.dtype.kind in "cUS":
-        return np.array(policy.value, field.dtype)[()]
+    if field.dtype.kind != "O":
+        return fitted_to(policy, field.dtype, field.name)
     return fitted(policy, Scalar().storage(Field(field.name, field.dtype)), field.name)
 
 
@@ -124,7 +138,7 @@ def _put_together(found: list[Any], column: Column, field: Field) -> dict[str, V
     if not field.shape and field.dtype.kind in "US":
         return {name: _words(found, column, field)}
     if isinstance(ragged, AsObjects) or None not in field.shape:
-        empty = _nothing(field) if isinstance(column.nulls, Fill) else None
+        empty = _nothing(field, column.nulls) if isinstance(column.nulls, Fill) else None
         return {name: np.fromiter((empty if cell is None else cell for cell in found), object, len(found))}
     first = next((cell for cell in found if cell is not None), _nothing(field))
     cells = [np.zeros((0,) * first.ndim, first.dtype) if cell is None else cell for cell in found]
@@ -140,7 +154,7 @@ def _put_together(found: list[Any], column: Column, field: Field) -> dict[str, V
         assert isinstance(ragged, Pad)  # noqa: S101 - the last there is
         lengths, sizes = _sizes(cells, ragged, field)
     filler = _fitted(ragged, field) if isinstance(ragged, Pad) else _stand_in(column, field)
-    whole = np.full((len(cells), *sizes), filler, first.dtype)
+    whole = np.full((len(cells), *sizes), filler, _common(first.dtype, cells, filler))
     for row, cell in enumerate(cells):
         kept = tuple(slice(0, min(have, room)) for have, room in zip(cell.shape, sizes, strict=True))
         whole[row][kept] = cell[kept]
@@ -150,15 +164,20 @@ def _put_together(found: list[Any], column: Column, field: Field) -> dict[str, V
 def _words(found: list[Any], column: Column, field: Field) -> Values:
     """Return single texts or bytes, which codecs hand out as arrays without a dimension, as Python's own."""
     nulls = column.nulls
-    filler = fitted(nulls, Scalar().storage(Field(field.name, field.dtype)), field.name) if isinstance(nulls, Fill) else None
+    filler = _fitted(nulls, field) if isinstance(nulls, Fill) else None
     words = (filler if cell is None else cell.item() if isinstance(cell, np.ndarray | np.generic) else cell for cell in found)
     return np.fromiter(words, object, len(found))
 
 
-def _nothing(field: Field) -> Values:
-    """Return a cell without values."""
-    dtype = field.dtype if field.dtype.itemsize else np.dtype(field.dtype.kind + "1")
-    return np.zeros(tuple(size or 0 for size in field.shape), dtype)
+def _nothing(field: Field, nulls: Fill | None = None) -> Values:
+    """Return a cell without values; where its field says how many there are, so many of what a null becomes."""
+    filler = zero(field.dtype) if nulls is None or None in field.shape else _fitted(nulls, field)
+    return np.full(tuple(size or 0 for size in field.shape), filler, field.dtype if field.dtype.itemsize else None)
+
+
+def _common(dtype: np.dtype[Any], cells: list[Values], filler: Any) -> np.dtype[Any]:
+    """Return the dtype that holds all cells, and what fills them up: text is as long as the longest."""
+    return np.result_type(dtype, *{cell.dtype for cell in cells}, np.asarray(filler).dtype) if dtype.kind in "US" else dtype
 
 
 def _sizes(cells: list[Values], ragged: Pad, field: Field) -> tuple[Values, tuple[int, ...]]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock._engine.cells import Check, Misfit, castable, holds, told
 from penstock._engine.fit import fitted
-from penstock._engine.nested import related
+from penstock._engine.nested import made, related
 from penstock._engine.packing import pieces
 from penstock._engine.wide import with_roomy_indices
 from penstock._schema_json import KEY, dump
@@ -147,7 +147,7 @@ class Column:
         if isinstance(cells, pa.Array):
             return cells
         if self.codec is None:
-            return pa.array(cells, type=self.arrow.type)
+            return made(cells, self.arrow.type)
         if type(self.codec).encode_column is CellCodec.encode_column and self.arrow.type == pa.binary():
             encode = self.codec.encode  # type: ignore[attr-defined] # it is a CellCodec
             return pieces([None if cell is None else encode(self.field, cell) for cell in cells])

@@ -19,7 +19,7 @@ from penstock._schema_json import KEY, dump, load
 from penstock.codecs.scalar import Scalar
 from penstock.codecs.tensor import Tensor
 from penstock.errors import ArgumentError, TableNotFoundError, listed
-from penstock.formats.parquet import COMMON, data_files, hive_values, partition_table
+from penstock.formats.parquet import COMMON, data_files, file_schemas, hive_values, partition_table, unified
 from penstock.model import Place
 from penstock.schema import Schema
 
@@ -58,7 +58,8 @@ def existing(place: Place) -> Existing | None:
         paths = [info.path for info in data_files(place, every)]
     except TableNotFoundError:
         return None
-    file = read_schema(paths[0], place.filesystem)
+    schemas = file_schemas(place, [paths[0], paths[-1]])  # of which the table's columns are, to who opens it
+    file = unified(schemas).with_metadata(schemas[paths[0]].metadata)
     common = small_file(place.filesystem, place.path, COMMON, listing)
     metadata = {} if common is None else dict(read_schema(f"{place.path}/{COMMON}", common).metadata or {})
     if any(name.startswith(PETASTORM) for name in metadata):

@@ -11,16 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock._engine.cells import Misfit, told_type
-from penstock._engine.nested import LostError, inside, related
+from penstock._engine.nested import LostError, in_c_order, inside, related
 from penstock._engine.wide import one_array
 from penstock._suits import family, holds_bytes
 from penstock.blobs import Blobs
 from penstock.codecs.tensor import Tensor
-from penstock.dtypes import is_encoded, is_ragged, numpy_type, plain, valid
+from penstock.dtypes import is_encoded, is_ragged, items, numpy_type, plain, valid
 from penstock.errors import DataError
 from penstock.schema import CellCodec, Codec, Field
 
-__all__ = ["fitted", "in_c_order", "sampled"]
+__all__ = ["fitted", "sampled"]
 
 
 def fitted(field: Field, codec: Codec | None, arrow: pa.Field, given: pa.Array | pa.ChunkedArray) -> Any:
@@ -78,12 +78,6 @@ def _combined(given: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         return given.combine_chunks()
     except pa.ArrowInvalid:  # dictionaries that are too large together for their indices
         return one_array(given)
-
-
-def in_c_order(kind: pa.DataType) -> bool:
-    """Return whether the numbers of tensors lie in the order of their shape; what is no tensor has no other."""
-    order = getattr(kind, "permutation", None)
-    return order is None or list(order) == sorted(order)
 
 
 def sampled(field: Field, codec: CellCodec, array: pa.Array) -> None:
@@ -181,12 +175,16 @@ def _unpacked(field: Field, array: pa.Array) -> npt.NDArray[Any] | list[Any]:
     dtype, shape = numpy_type(array.type)
     if not in_c_order(array.type):
         raise Misfit(f"a column of {array.type}", "tensors in C order", "Convert the column, or give NumPy arrays.")
+    if field.shape[0] is None and None not in field.shape[1:] and is_ragged(array.type) and dtype == field.dtype:
+        return _unpacked_lists(field, array)
     sizes = tuple(size for size in field.shape if size is not None)
     flat_shape = len(shape) == 1 and shape[0] in (None, int(np.prod(sizes)))
     alike = len(shape) == len(field.shape) and all(one in (None, two) for one, two in zip(shape, field.shape, strict=True))
     if len(sizes) != len(field.shape) or not (alike or flat_shape) or dtype.kind not in "biuf":
-        told_type = f"a column of {array.type}"
-        raise Misfit(told_type, f"tensors or lists of {field.dtype} {field.shape}", "Convert the column, or give NumPy arrays.")
+        told_type, open_ended = f"a column of {array.type}", None in field.shape[1:] or field.dtype.kind not in "biuf"
+        expected = f"{'arrays' if open_ended else 'tensors or lists'} of {field.dtype} {field.shape}"
+        advice = "Give NumPy arrays, for Arrow has none such." if open_ended else "Convert the column, or give NumPy arrays."
+        raise Misfit(told_type, expected, advice)
     present = valid(array)
     inner: Any = array if present is None else array.filter(pa.array(present))
     numbers = np.arange(len(array)) if present is None else np.flatnonzero(present)
@@ -198,6 +196,17 @@ def _unpacked(field: Field, array: pa.Array) -> npt.NDArray[Any] | list[Any]:
     for number, cell in zip(numbers.tolist(), found, strict=True):
         cells[number] = cell
     return cells
+
+
+def _unpacked_lists(field: Field, array: pa.Array) -> list[Any]:
+    """Return lists of any length as arrays of a field whose first size differs, None where there are nulls."""
+    inside, length, present = items(array)
+    sizes = tuple(size or 0 for size in field.shape[1:])
+    if len(numpy_type(inside.type)[1]) != len(sizes):
+        raise Misfit(f"a column of {array.type}", f"lists of {field.dtype} {field.shape}", "Convert the column.", None)
+    values = _flat(field, inside, sizes, np.repeat(np.arange(len(array)), length)).reshape(len(inside), *sizes)
+    cells: list[Any] = np.split(values, np.cumsum(length)[:-1]) if len(array) else []
+    return [cell if present is None or present[row] else None for row, cell in enumerate(cells)]
 
 
 def _flat(field: Field, array: pa.Array, sizes: tuple[int, ...], numbers: npt.NDArray[np.int64]) -> npt.NDArray[Any]:

@@ -11,11 +11,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock._engine.encode import Columns
+from penstock._engine.columns import of_arrow
+from penstock._engine.encode import Column, Columns
+from penstock._engine.wide import storable
+from penstock.dtypes import is_encoded
 from penstock.errors import ArgumentError, ColumnNotFoundError, DataError
 from penstock.formats.parquet import NULL
 
-__all__ = ["Part", "check_partitions", "directory", "split"]
+__all__ = ["Part", "directory", "directory_of_nothing", "partitioned", "split"]
 
 ESCAPED = frozenset([*map(chr, range(32)), "\x7f", *"\"#%'*/:=?\\{[]^"])
 """What Hive writes as %XX; everything else, letters of any language included, stands as it is."""
@@ -27,14 +30,36 @@ YEAR = r"^(?:000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})-"
 """How the text of a day or a moment begins that all readers of tables take for one: in the years 1 to 9999."""
 
 
-def check_partitions(columns: Columns, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the partition columns.
+def partitioned(columns: Columns, names: Sequence[str]) -> Columns:
+    """Return columns of which some name directories; these have the types of their values, where they have categories.
 
     Raises:
         ArgumentError: If one cannot be a name of a directory, is named twice, or nothing is left for the files.
         ColumnNotFoundError: If there is no such field.
+
+    Example:
+        >>> from penstock._engine.columns import of_arrow
+        >>> found = of_arrow(pa.schema({"n": pa.int8(), "day": pa.dictionary(pa.int8(), pa.string())}))
+        >>> partitioned(found, ["day"]).named("day").arrow.type
+        DataType(string)
     """
-    found = (names,) if isinstance(names, str) else tuple(names)
+    every = tuple(_plain(column) if column.field.name in names else column for column in columns.columns)
+    found = Columns(every, columns.schema, columns.metadata)
+    _check(found, names)
+    return found
+
+
+def _plain(column: Column) -> Column:
+    """Return a column without categories or views, which no name of a directory tells."""
+    kind = column.arrow.type
+    plain = storable(kind.value_type if is_encoded(kind) else kind)
+    plain = pa.string() if pa.types.is_string_view(plain) else plain
+    return column if plain == kind else of_arrow(pa.schema([column.arrow.with_type(plain)])).columns[0]
+
+
+def _check(columns: Columns, names: Sequence[str]) -> None:
+    """Refuse columns that cannot name directories."""
+    found = tuple(names)
     existing = [column.field.name for column in columns.columns]
     for name in found:
         if name not in existing:
@@ -50,7 +75,6 @@ def check_partitions(columns: Columns, names: Sequence[str]) -> tuple[str, ...]:
             f"write got partition_by={found!r} of the fields {', '.join(existing)}. Different ones were expected, and one left "
         )
         raise ArgumentError(msg + "for the files. Leave some out.")
-    return found
 
 
 def directory(values: Iterable[tuple[str, str | None]]) -> str:
@@ -61,6 +85,28 @@ def directory(values: Iterable[tuple[str, str | None]]) -> str:
         'day=mon/city=a%2Fb/x=__HIVE_DEFAULT_PARTITION__'
     """
     return "/".join(f"{_name(name)}={NULL if value is None else _escaped(value)}" for name, value in values)
+
+
+def directory_of_nothing(columns: Columns, names: Sequence[str]) -> str:
+    """Return a directory for the one file of a table without rows: a zero of each partition column, or a text.
+
+    Readers that find out the types of partitions by their names find none where all are null.
+
+    Example:
+        >>> from penstock._engine.columns import of_arrow
+        >>> columns = of_arrow(pa.schema({"n": pa.int8(), "day": pa.date32(), "city": pa.string()}))
+        >>> directory_of_nothing(columns, ["day", "city"])
+        'day=1970-01-01/city=no-rows'
+    """
+    return directory((name, _nothing(columns.named(name).arrow.type)) for name in names)
+
+
+def _nothing(kind: pa.DataType) -> str:
+    """Return the text of a value of a type."""
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "no-rows"
+    zero = pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(bytes(max(kind.bit_width // 8, 1)))])
+    return str(zero.cast(pa.string())[0])
 
 
 def _escaped(text: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ from penstock.schema import PYTHON_TYPES, Field, Schema
 
 __all__ = ["Tabular", "infer", "is_batch", "tabular"]
 
-PLAIN_TYPES = (bool, int, float, str, bytes, Decimal, dt.date, dt.timedelta)
+PLAIN_TYPES = (bool, int, float, complex, str, bytes, Decimal, dt.date, dt.timedelta)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,6 +57,9 @@ def tabular(data: Any, columns: Columns | None) -> Tabular | None:
         try:
             data = pa.RecordBatchReader.from_stream(data)
         except pa.ArrowInvalid as error:
+            if "non-struct" not in str(error):
+                msg = f"Arrow takes nothing from the {type(data).__name__}: {error}. Types of Arrow were expected. Convert the "
+                raise DataError(f"{msg}column, or leave it out.") from error
             msg = (
                 f"write got {type(data).__name__}, which is a single column without a table around it. Columns with names were "
                 "expected. Give a mapping of names to columns; a pandas Series as series.to_frame('name')."
@@ -76,17 +80,18 @@ def _columns_of(batch: pa.RecordBatch) -> dict[str, Any]:
 
 def _frame(frame: Any, columns: Columns | None) -> Tabular:
     """Return a data frame; its index where it has a meaning: a name, or values that are not row numbers."""
+    if not frame.columns.is_unique:
+        twice = ", ".join(sorted({str(name) for name in frame.columns[frame.columns.duplicated()]}))
+        raise DataError(f"The data frame has more than one column called {twice}. Names must differ. Rename all but one.")
     if columns is None:
         ranged = type(frame.index).__name__ == "RangeIndex"
         try:
             found = pa.Table.from_pandas(frame, preserve_index=False if ranged else None)
         except (pa.ArrowException, ValueError, TypeError) as error:
-            msg = f"Arrow makes nothing of the data frame: {error}. Give a schema: penstock.write(url, schema, frame)."
+            why = str(error).rstrip(".")
+            msg = f"Arrow makes nothing of the data frame: {why}. Give a schema: penstock.write(url, schema, frame)."
             raise DataError(msg) from error
         return Tabular(schema=found.schema, batches=(_columns_of(batch) for batch in found.to_batches()), lent=True)
-    if not frame.columns.is_unique:
-        twice = ", ".join(sorted({str(name) for name in frame.columns[frame.columns.duplicated()]}))
-        raise DataError(f"The data frame has more than one column called {twice}. Names must differ. Rename all but one.")
     named = {name: frame.index.get_level_values(name) for name in frame.index.names if name is not None}
     given = {**named, **{name: frame[name] for name in frame.columns}}
     known = {column.field.name: column for column in columns.columns}
@@ -147,11 +152,12 @@ def _kind(value: Any, columns: Columns | None, name: str) -> str:
     if isinstance(value, (pa.Array, pa.ChunkedArray)):
         return "batch"
     column = None if columns is None else next((each for each in columns.columns if each.field.name == name), None)
-    if isinstance(value, np.ndarray):
-        if column is None or (column.codec is None and value.ndim == 1):
+    if hasattr(value, "__array__") and hasattr(value, "shape"):  # of NumPy, or of others who have such
+        deep = len(value.shape)
+        if column is None or (column.codec is None and deep == 1):
             return "either"
-        ragged = value.dtype.kind == "O" and column.field.dtype.kind != "O"
-        return "batch" if ragged or value.ndim > len(column.field.shape) else "row"
+        ragged = getattr(value.dtype, "kind", "") == "O" and column.field.dtype.kind != "O"
+        return "batch" if ragged or deep > len(column.field.shape) else "row"
     return "either" if column is not None and column.field.dtype.kind == "O" and not _decimal(column) else "batch"
 
 
@@ -227,6 +233,8 @@ def _plain(name: str, cell: Any, *, nullable: bool) -> Field:
                 return Field(name, dt.datetime, (), codec, nullable=nullable)
             return Field(name, kind if kind in PYTHON_TYPES else np.dtype(kind), nullable=nullable)
     msg = f"Field {name!r} is {told(cell)} in the first row or batch, for which no type follows. Give a schema: "
+    if isinstance(cell, (list, tuple, set, Mapping, dt.time, UUID)):
+        raise ArgumentError(f"{msg}Arrow's has lists, structs and others, penstock.write(url, pyarrow.schema(...), data).")
     raise ArgumentError(msg + "penstock.write(url, schema).")
 
 

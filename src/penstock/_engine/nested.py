@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock._engine.cells import REFUSED, Check, Misfit, told
+from penstock._engine.wide import around
 from penstock._suits import family
-from penstock.dtypes import is_encoded, is_ragged, numpy_type, python_values
+from penstock.dtypes import TENSOR, extension_name, is_compound, is_encoded, is_ragged, numpy_type, python_values
 
-__all__ = ["LostError", "arrow_check", "inside", "related"]
+__all__ = ["LostError", "arrow_check", "in_c_order", "inside", "made", "related"]
 
 NUMBERS = frozenset({"integer", "float", "decimal"})
 
@@ -43,15 +47,16 @@ def arrow_check(kind: pa.DataType) -> Check:
         >>> arrow_check(pa.list_(pa.int8()))([1, 2])
         [1, 2]
     """
+    storage = _storage(kind)
 
     def check(cell: Any) -> Any:
-        found = cell
+        found = cell if storage == kind else _unwrapped(cell, kind)
         try:
             try:
-                scalar = pa.scalar(cell, type=kind)
+                scalar = pa.scalar(found, type=storage)
             except REFUSED:
-                found = _spelt(cell, kind)
-                scalar = pa.scalar(found, type=kind)
+                found = _spelt(found, storage)
+                scalar = pa.scalar(found, type=storage)
             stored = _read_back(scalar)
         except REFUSED as error:
             raise Misfit(f"{told(cell)}, which Arrow refuses: {error}", f"a value of {kind}", "Change it.") from None
@@ -60,6 +65,59 @@ def arrow_check(kind: pa.DataType) -> Check:
         return found
 
     return check
+
+
+def made(cells: Sequence[Any] | npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+    """Return cells that were checked as an array of a type; Arrow itself makes no extensions inside of others.
+
+    Example:
+        >>> made([[b"0123456789abcdef"]], pa.list_(pa.uuid())).type
+        ListType(list<item: extension<arrow.uuid>>)
+    """
+    found = pa.array(cells, type=_storage(kind))
+    return found if found.type == kind else found.cast(kind)
+
+
+def _storage(kind: pa.DataType) -> pa.DataType:
+    """Return a type with the storage of the extensions inside of it, and itself where there are none.
+
+    One that is no part of another stays, and so do tensors whose numbers lie in another order than that of their shape.
+    """
+    return kind if isinstance(kind, pa.BaseExtensionType) else around(kind, _bare)
+
+
+def _bare(kind: pa.DataType) -> pa.DataType:
+    return _bare(kind.storage_type) if isinstance(kind, pa.BaseExtensionType) and in_c_order(kind) else _storage(kind)
+
+
+def in_c_order(kind: pa.DataType) -> bool:
+    """Return whether the numbers of tensors lie in the order of their shape; what is no tensor has no other."""
+    order = getattr(kind, "permutation", None)
+    return order is None or list(order) == sorted(order)
+
+
+def _unwrapped(cell: Any, kind: pa.DataType) -> Any:
+    """Return a cell with values of extensions inside of it as these are stored."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _stored(cell, kind)
+    if pa.types.is_struct(kind) and isinstance(cell, dict):
+        kinds = {field.name: field.type for field in kind}
+        return {name: _unwrapped(value, kinds.get(name, pa.null())) for name, value in cell.items()}
+    if pa.types.is_map(kind) and isinstance(cell, dict | list):
+        both, pairs = (kind.key_type, kind.item_type), list(cell.items()) if isinstance(cell, dict) else cell
+        return [tuple(map(_unwrapped, pair, both)) if isinstance(pair, tuple) else pair for pair in pairs]
+    if _is_list(kind) and isinstance(cell, list | tuple | np.ndarray) and is_compound(kind.value_type):
+        return [_unwrapped(item, kind.value_type) for item in cell]
+    return cell
+
+
+def _stored(cell: Any, kind: pa.DataType) -> Any:
+    """Return a value of an extension as that is stored."""
+    if isinstance(cell, np.ndarray) and extension_name(kind) == TENSOR:
+        return cell.ravel()
+    if isinstance(cell, UUID):
+        return cell.bytes
+    return int(cell) if isinstance(cell, bool | np.bool_) else _unwrapped(cell, kind.storage_type)
 
 
 def _spelt(cell: Any, kind: pa.DataType) -> Any:

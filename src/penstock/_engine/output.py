@@ -13,7 +13,7 @@ from pyarrow import fs as pafs
 
 from penstock._engine.commit import Change
 from penstock._engine.encode import Columns
-from penstock._engine.hive import Part, directory
+from penstock._engine.hive import Part, directory, directory_of_nothing
 from penstock._engine.layout import Layout, LoggedChange, in_pages, writer_options
 from penstock._engine.wide import readable
 from penstock._engine.write_faults import misfits_told, refusals_told
@@ -215,7 +215,9 @@ class Output:
             if gathered.rows:
                 self._write(where, gathered.take())
         if is_new and not self.names:
-            where = directory((name, None) for name in self._layout.partition_by)
+            names = self._layout.partition_by
+            is_told = self._logged is not None  # what a log says of partitions, no reader takes from names
+            where = directory((name, None) for name in names) if is_told else directory_of_nothing(self._columns, names)
             self._open[where] = self._new(where, self._schema.empty_table())
         while self._open:
             self._close(next(iter(self._open)))

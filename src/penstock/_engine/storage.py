@@ -15,6 +15,7 @@ from pyarrow import fs as pafs
 
 from penstock.errors import ArgumentError, TableNotFoundError
 from penstock.model import Place
+from penstock.schema import is_unicode
 
 __all__ = [
     "ENDINGS",
@@ -202,18 +203,21 @@ def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tup
     if options is not None and not isinstance(options, Mapping):
         msg = f"storage_options={options!r} is no mapping. Names and values that fsspec takes were expected. Give them, like "
         raise ArgumentError(msg + "storage_options={'anon': True}, or leave them out.")
+    if "\0" in name or not is_unicode(name):
+        msg = f"{name!r} names nothing: no storage has such letters in its names. A path or a URL was expected. Give one."
+        raise ArgumentError(msg)
     if given is not None:
         return _given(given, name)
     scheme = urlsplit(name).scheme
     if not scheme[1:]:  # a plain path; one letter is a Windows drive
-        return pafs.LocalFileSystem(), str(Path(name).expanduser().absolute())
+        return pafs.LocalFileSystem(), _without_steps_up(str(Path(name).expanduser().absolute()))
     if scheme in WITH_HOSTS and not name.partition(":")[2].strip("/"):
         msg = f"{name!r} names no bucket or host. A URL that goes on was expected. Give all of it: {scheme}://bucket/table."
         raise ArgumentError(msg)
     try:
         if scheme in NATIVE_SCHEMES and not options:
-            found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(_quoted(name) if scheme == "file" else name)
-            return found
+            found, path = pafs.FileSystem.from_uri(_quoted(name) if scheme == "file" else name)
+            return found, _without_steps_up(path) if isinstance(found, pafs.LocalFileSystem) else path
         return _through_fsspec(name, options or {})
     except (ImportError, ValueError, OSError, pa.ArrowException) as error:
         msg = (
@@ -234,8 +238,24 @@ def _quoted(url: str) -> str:
     return quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", local), safe="%/:")
 
 
+def _without_steps_up(path: str) -> str:
+    """Return a local path without `..`, which leads up from where a link leads to, and from what is not there by its name.
+
+    Example:
+        >>> _without_steps_up("/usr/nowhere/../lib")
+        '/usr/lib'
+    """
+    parts = PurePosixPath(path).parts
+    if ".." not in parts:
+        return path
+    last = len(parts) - parts[::-1].index("..")
+    return str(Path(os.path.realpath(Path(*parts[:last])), *parts[last:]))  # which takes links in a circle too
+
+
 def _given(given: Any, name: str) -> tuple[pafs.FileSystem, str]:
     """Return a filesystem that was given as one of pyarrow, and a name as it calls it in listings."""
+    if isinstance(given, pafs.LocalFileSystem):
+        return given, _without_steps_up(name)
     if isinstance(given, pafs.FileSystem):
         return given, name
     from fsspec import AbstractFileSystem
@@ -243,7 +263,7 @@ def _given(given: Any, name: str) -> tuple[pafs.FileSystem, str]:
 
     if isinstance(given, AbstractFileSystem):
         path = given._strip_protocol(name)  # noqa: SLF001 - all of its methods do so, and there is no other name for it
-        path = os.path.normpath(path) if isinstance(given, LocalFileSystem) else path
+        path = os.path.normpath(_without_steps_up(path)) if isinstance(given, LocalFileSystem) else path
         return pafs.PyFileSystem(_Store(given)), path
     msg = f"filesystem={given!r} is no filesystem. An object of pyarrow.fs or fsspec was expected. Give one, like "
     raise ArgumentError(msg + "fsspec.filesystem('s3'), or leave it out and give a URL: s3://bucket/table.")

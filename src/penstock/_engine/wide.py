@@ -16,7 +16,15 @@ from penstock import dtypes
 from penstock.errors import DataError
 from penstock.model import IntArray
 
-__all__ = ["joined", "one_array", "readable", "taken", "with_roomy_indices"]
+__all__ = ["around", "joined", "one_array", "readable", "storable", "taken", "with_roomy_indices"]
+
+LISTS = {
+    "is_list": pa.list_,
+    "is_large_list": pa.large_list,
+    "is_list_view": pa.list_view,
+    "is_large_list_view": pa.large_list_view,
+}
+"""What makes lists of any length, by the test that tells them."""
 
 ROOMY = 32
 """Bits of indices that no dictionary is too large for."""
@@ -115,6 +123,21 @@ def with_roomy_indices(field: pa.Field) -> pa.Field:
     return field if kind == field.type else field.with_type(kind)
 
 
+def storable(kind: pa.DataType) -> pa.DataType:
+    """Return the type that pyarrow can write for one that it cannot: of dictionaries of views, as polars has them, or of runs.
+
+    Example:
+        >>> storable(pa.dictionary(pa.uint32(), pa.string_view())).value_type
+        DataType(string)
+    """
+    if pa.types.is_dictionary(kind):
+        values = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind.value_type)
+        if values is None:
+            return storable(kind.value_type) if pa.types.is_nested(kind.value_type) else kind
+        return pa.dictionary(kind.index_type, values, kind.ordered)
+    return storable(kind.value_type) if pa.types.is_run_end_encoded(kind) else around(kind, storable)
+
+
 def readable(table: pa.Table) -> Iterator[pa.Table]:
     """Yield the rows of a table in as many parts as its dictionaries need, each of which fits its indices.
 
@@ -174,26 +197,28 @@ def _wide(kind: pa.DataType) -> pa.DataType:
         return pa.large_list(kind.value_field.with_type(_wide(kind.value_type)))
     if of.is_dictionary(kind):
         return pa.dictionary(pa.int64(), _wide(kind.value_type), kind.ordered)
-    return _around(kind, _wide)
+    return around(kind, _wide)
 
 
 def _roomy(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(kind) and kind.index_type.bit_width < ROOMY:
         return pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
-    return _around(kind, _roomy)
+    return around(kind, _roomy)
 
 
-def _around(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return a type with what is inside of it changed."""
+def around(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a type with what is inside of it changed; one that has nothing inside stays.
+
+    Example:
+        >>> around(pa.list_(pa.int8()), lambda kind: pa.int64())
+        ListType(list<item: int64>)
+    """
     of = pa.types
     if of.is_struct(kind):
         return pa.struct([field.with_type(change(field.type)) for field in kind])
     if of.is_map(kind):
         return pa.map_(*(field.with_type(change(field.type)) for field in (kind.key_field, kind.item_field)), kind.keys_sorted)
-    if of.is_list(kind):
-        return pa.list_(kind.value_field.with_type(change(kind.value_type)))
-    if of.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(change(kind.value_type)))
     if of.is_fixed_size_list(kind):
         return pa.list_(kind.value_field.with_type(change(kind.value_type)), kind.list_size)
-    return kind
+    make = next((make for test, make in LISTS.items() if getattr(of, test)(kind)), None)
+    return kind if make is None else make(kind.value_field.with_type(change(kind.value_type)))

@@ -51,6 +51,9 @@ def refusals_told(what: str, url: str) -> Iterator[None]:
         advice = ADVICE.get(error.errno or 0, "Check the storage, then write again.")
         told = f"{what} of {url} cannot be written: {system_words(error)}. Nothing of this write appears; what was there "
         raise WriteError.of(f"{told}before stays. {advice}", error) from error
+    except NotImplementedError as error:  # as filesystems say that are there to be read
+        told = f"{what} of {url} cannot be written: its filesystem only reads. Nothing of this write appears. Write elsewhere."
+        raise WriteError(told) from error
 
 
 @contextmanager

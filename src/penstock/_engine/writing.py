@@ -17,7 +17,7 @@ from penstock._engine.commit import Change, Mode
 from penstock._engine.conveyor import Conveyor, Room
 from penstock._engine.encode import Chunk, Columns, size
 from penstock._engine.existing import Existing, appended, check_still, existing
-from penstock._engine.hive import Part, check_partitions, split
+from penstock._engine.hive import Part, partitioned, split
 from penstock._engine.layout import Layout, LoggedChange, LoggedFormat, WrittenFormat, common_metadata
 from penstock._engine.lease import Slabs
 from penstock._engine.output import Output
@@ -92,10 +92,10 @@ class Writing:
     def __init__(self, begun: Begun, columns: Columns | None) -> None:
         """Decide the columns; threads start with the first rows."""
         layout = begun.layout
-        found = appended(begun.table, columns, layout.partition_by) if begun.table is not None else columns
+        given = None if columns is None else partitioned(columns, layout.partition_by)
+        found = appended(begun.table, given, layout.partition_by) if begun.table is not None else given
         if found is None:
             raise ArgumentError("A new table was given no columns. A schema was expected. Give one.")
-        check_partitions(found, layout.partition_by)
         logged = isinstance(begun.change, LoggedChange)
         # A log has no type for tensors, so that their shape stands nowhere but in the schema of ours.
         tensors = [column.field.name for column in found.columns if logged and isinstance(column.codec, Tensor)]

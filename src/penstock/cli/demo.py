@@ -21,6 +21,7 @@ from pyarrow import fs as pafs
 
 from penstock import codecs
 from penstock._engine.footers import read_schema
+from penstock._engine.storage import destination
 from penstock._schema_json import KEY, load
 from penstock.cli._digits import CLASSES, SIDE, drawn
 from penstock.cli._facts import looked_at
@@ -29,7 +30,7 @@ from penstock.cli._progress import bar
 from penstock.cli._rollcall import Rollcall, call
 from penstock.cli._tables import counted, grouped, say, told_bytes
 from penstock.dataset import Dataset
-from penstock.errors import ArgumentError, DataError
+from penstock.errors import ArgumentError, DataError, PenstockError
 from penstock.opening import open as open_table
 from penstock.schema import Field, Schema
 from penstock.write import write
@@ -88,7 +89,10 @@ def add(subparsers: Any) -> argparse.ArgumentParser:
         "checks that no row was lost or came twice. It needs no network connection, no Spark and no torch.",
     )
     parser.add_argument(
-        "--directory", type=Path, default=Path("penstock-demo"), help="where the table is written (default: ./penstock-demo)"
+        "--directory",
+        type=_directory,
+        default=Path("penstock-demo"),
+        help="where the table is written (default: ./penstock-demo)",
     )
     parser.add_argument("--rows", type=_number(FEWEST_ROWS), default=5000, help="pictures to make (default: %(default)s)")
     parser.add_argument("--epochs", type=_number(1), default=3, help="times to go through them (default: %(default)s)")
@@ -97,6 +101,20 @@ def add(subparsers: Any) -> argparse.ArgumentParser:
         "--keep", action=argparse.BooleanOptionalAction, default=True, help="leave the table there at the end (the default)"
     )
     return parser
+
+
+def _directory(text: str) -> Path:
+    """Return a directory of this machine, where `write` finds it too."""
+    try:
+        place = destination(text)
+    except PenstockError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if not isinstance(place.filesystem, pafs.LocalFileSystem):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not on this machine, where the demo keeps what it saves beside the table"
+        )
+    plain = Path(text)
+    return plain if plain.absolute() == Path(place.path) else Path(place.path)
 
 
 def _number(least: int) -> Any:

@@ -113,7 +113,7 @@ def _parsed(text: bytes) -> Header:
     if stored.names is not None or stored.subdtype is not None or stored.kind not in PLAIN_KINDS:
         msg = f"it holds {stored}, which is made of others. A plain dtype was expected. Give each part a column of its own."
         raise ValueError(msg)
-    if any(size < 0 for size in shape):
+    if any(type(size) is not int or size < 0 for size in shape):
         raise ValueError(f"its .npy header says the shape {shape}. Sizes from 0 on were expected. Check what wrote it.")
     start, nbytes = len(text), math.prod(shape) * stored.itemsize
     dtype = stored.newbyteorder("=")

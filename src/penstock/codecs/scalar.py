@@ -21,7 +21,7 @@ NUMPY = {dtype: kind for kind, dtype in FIXED.items() if kind != pa.date64()}
 PLAIN = ("string", "large_string", "binary", "large_binary", "date32", "date64", "bool", "float16", "float", "double")
 ALIASES = {"date32[day]": "date32", "date64[ms]": "date64", "halffloat": "float16"}  # what Arrow itself calls them
 NUMBERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-DECIMAL = re.compile(r"decimal(128|256)\((\d+), ?(-?\d+)\)")
+DECIMAL = re.compile(r"decimal(32|64|128|256)\((\d+), ?(-?\d+)\)")
 TIME = re.compile(r"(timestamp|duration|time32|time64)\[(s|ms|us|ns)(?:, ?tz=([^\]]+))?\]")
 
 
@@ -149,14 +149,15 @@ def arrow_type(name: str) -> pa.DataType:
         if name in PLAIN or name in NUMBERS:
             return pa.type_for_alias(name)
         if (found := DECIMAL.fullmatch(name)) and not found[3].startswith("-"):  # which Parquet does not have
-            return (pa.decimal128 if found[1] == "128" else pa.decimal256)(int(found[2]), int(found[3]))
+            return getattr(pa, f"decimal{found[1]}")(int(found[2]), int(found[3]))
         if found := TIME.fullmatch(name):
             make = getattr(pa, found[1])
             return make(found[2], tz=found[3]) if found[3] else make(found[2])
     except (ValueError, pa.ArrowException) as error:
         raise ArgumentError(f"Scalar got the type {name!r}, which Arrow refuses: {error}. Give another.") from error
     msg = (
-        f"Scalar got the type {name!r}. Known are {', '.join([*NUMBERS, *PLAIN])}, decimal128(p, s), decimal256(p, s), "
+        f"Scalar got the type {name!r}. Known are {', '.join([*NUMBERS, *PLAIN])}, decimal32(p, s), "
+        "decimal64(p, s), decimal128(p, s), decimal256(p, s), "
         "timestamp[unit], timestamp[unit, tz=zone], time32[unit], time64[unit] and duration[unit]. Give one of them."
     )
     raise ArgumentError(msg)

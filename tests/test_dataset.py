@@ -788,6 +788,21 @@ def test_a_lazy_epoch_has_ended_with_the_last_row_that_passes(ds: ps.Dataset, si
     assert (loader.state_dict()["epoch"], loader.state_dict()["deals"]) == (1, [])
 
 
+def test_a_rank_that_has_nothing_left_of_a_lazy_epoch_has_ended_it_too(ds: ps.Dataset) -> None:
+    """Resumed with a row left on two ranks, one of them has none, and both are in the next epoch afterwards."""
+    lazy = ds.select("id").where(ps.col("id") >= 0, lazy=True)
+    first = ps.loader(lazy.batch(9, last="uneven"))
+    batches = iter(first)
+    next(batches)
+    ends = []
+    for rank in range(2):
+        other = ps.loader(lazy.batch(1, last="uneven").shard(rank, 2))
+        other.load_state_dict([first.state_dict()])
+        ends.append((ids(other), other.state_dict()["epoch"], other.state_dict()["deals"]))
+
+    assert sorted(ends) == [([], 1, []), ([9], 1, [])]
+
+
 def test_lists_are_padded_to_a_length_under_a_lazy_filter() -> None:
     """Which rows a batch has is known when they are padded already."""
     ds = MemoryFormat([[LISTS]]).open().where(ps.col("id") != 1, lazy=True).batch(2, last="uneven")

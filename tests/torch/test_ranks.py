@@ -110,6 +110,12 @@ def test_a_filter_gives_every_row_once(ranks: Ranks, table: Path) -> None:
         ({"last": "pad"}, "ArgumentError: Rank 1 asks for last= pad, and rank 0 for drop."),
         ({"lanes": 6}, "ArgumentError: Rank 1 asks for lanes 6, and rank 0 for None."),
         ({"repeat": 2}, "ArgumentError: Rank 1 asks for .repeat() 2, and rank 0 for 1."),
+        ({"columns": ["third"]}, "ArgumentError: Rank 1 asks for the columns third, and rank 0 for id."),
+        ({"clause": "nulls"}, "ArgumentError: Rank 1 asks for the policies Fill(value=0) of 'id', and rank 0 for None."),
+        ({"clause": "row ids"}, "ArgumentError: Rank 1 asks for .with_row_ids() True, and rank 0 for False."),
+        ({"clause": "stack"}, "ArgumentError: Rank 1 asks for .stack() [['x', 'id']], and rank 0 for []."),
+        ({"clause": "map"}, "ArgumentError: Rank 1 asks for a map that returns ['y: int64 ()'], and rank 0 for None."),
+        ({"jagged": ["id"]}, "ArgumentError: Rank 1 asks for jagged= ['id'], and rank 0 for []."),
     ],
 )
 def test_ranks_that_ask_different_questions_are_all_told(
@@ -120,6 +126,25 @@ def test_ranks_that_ask_different_questions_are_all_told(
     found = ranks.failed("unlike", 3, table=str(table), window=30, seed=7, size=4, each=each)
 
     assert found == [f"{complaint} All ranks must ask the same. Build the dataset alike on all of them."] * 3
+
+
+def test_a_clause_that_only_rank_0_has_is_told_too(ranks: Ranks, table: Path) -> None:
+    """Whichever of them asks for more."""
+    each = [{"clause": "sequence"}, {}]
+    found = ranks.failed("unlike", 2, table=str(table), size=4, each=each)
+
+    assert len(set(found)) == 1
+    assert found[0].startswith("ArgumentError: Rank 1 asks for the sequence None, and rank 0 for {")
+
+
+@pytest.mark.parametrize(
+    "same", [{"columns": [".*"]}, {"clause": "all"}, {"clause": "default"}, {"clause": "map without fields"}]
+)
+def test_ranks_that_ask_the_same_in_other_words_agree(ranks: Ranks, table: Path, same: dict[str, Any]) -> None:
+    """What batches have is compared, as far as it is known, and not how it was said."""
+    columns = [".*"] if "columns" in same or same.get("clause") == "all" else ["id"]
+
+    ranks.done("unlike", 2, table=str(table), size=4, each=[{"columns": columns}, {"columns": columns, **same}])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,16 @@ from torch.utils import data
 
 from penstock.errors import ArgumentError
 
-__all__ = ["Epochs", "Watched", "is_lightning", "is_watched", "refuse_accelerate", "refuse_lightning", "told_accelerate"]
+__all__ = [
+    "Epochs",
+    "Passed",
+    "ToldAccelerate",
+    "Watched",
+    "is_lightning",
+    "is_watched",
+    "refuse_accelerate",
+    "refuse_lightning",
+]
 
 ACCELERATE = ("accelerate.data_loader",)
 LIGHTNING = ("lightning.pytorch.loops.fit_loop", "pytorch_lightning.loops.fit_loop")
@@ -94,14 +103,60 @@ def is_watched() -> bool:
     return state is not None and bool(state.GradientState._shared_state)  # noqa: SLF001 - it has no other name
 
 
-def told_accelerate(loader: Watched, batches: Iterator[dict[str, Any]], length: int | None) -> Iterator[dict[str, Any]]:
-    """Yield batches, and tell Accelerate which is the last: it is then that gradients are applied, complete or not."""
-    state = sys.modules["accelerate.state"].GradientState()
-    loader.end_of_dataloader, loader.remainder = False, -1
-    state._add_dataloader(loader)  # noqa: SLF001 - what its own loaders do
-    try:
-        for number, batch in enumerate(batches, start=1):
-            loader.end_of_dataloader = number == length
-            yield batch
-    finally:
-        state._remove_dataloader(loader)  # noqa: SLF001 - the same
+class Passed:
+    """Batches on their way from the engine to the consumer; what went wrong once is raised again, and any thread may ask."""
+
+    def __init__(self, batches: Iterator[dict[str, Any]]) -> None:
+        """Store the batches."""
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        """Return the next batch."""
+        return next(self._batches)
+
+    def close(self) -> None:
+        """Stop and let go of everything; a further `next` ends the iteration."""
+        self._batches.close()  # type: ignore[attr-defined] # the engine's, or one of these
+
+
+class ToldAccelerate(Passed):
+    """Batches of which Accelerate is told the last: it is then that gradients are applied, complete or not."""
+
+    def __init__(self, batches: Iterator[dict[str, Any]], loader: Watched, length: int | None) -> None:
+        """Store the batches, and how many there are where that is known."""
+        super().__init__(batches)
+        self._loader, self._length, self._number = loader, length, 0
+        self._state: Any = None
+
+    def __next__(self) -> dict[str, Any]:
+        """Return the next batch; Accelerate looks at the loader from the first to the end."""
+        if self._number == 0:
+            self._state = sys.modules["accelerate.state"].GradientState()
+            self._loader.end_of_dataloader, self._loader.remainder = False, -1
+            self._state._add_dataloader(self._loader)  # noqa: SLF001 - what its own loaders do
+        try:
+            batch = super().__next__()
+        except BaseException:
+            self._let_go()
+            raise
+        self._number += 1
+        self._loader.end_of_dataloader = self._number == self._length
+        return batch
+
+    def close(self) -> None:
+        """Stop, and let Accelerate look elsewhere."""
+        self._let_go()
+        super().close()
+
+    def __del__(self) -> None:
+        """Let it look elsewhere after a `break` too."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._state is not None:
+            self._state._remove_dataloader(self._loader)  # noqa: SLF001 - the same
+            self._state = None

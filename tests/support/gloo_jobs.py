@@ -185,7 +185,9 @@ def train(rank: int, _size: int, place: Path, arguments: dict[str, Any]) -> Any:
 def tensor_parallel(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> Any:
     """Return what each of two times two processes reads, where two and two need the same."""
     mesh = distributed.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    options: dict[str, Any] = {"process_group": mesh.get_group("dp")}
+    options: dict[str, Any] = {"process_group": mesh["dp"] if arguments.get("mesh") else mesh.get_group("dp")}
+    if arguments.get("mesh") == "both":
+        options = {"process_group": mesh}
     if arguments["world"]:
         options = {"rank": mesh.get_local_rank("dp"), "world_size": 2, "process_group": distributed.group.WORLD}
     if arguments["outside"] and rank > 1:

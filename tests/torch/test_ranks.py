@@ -190,10 +190,11 @@ def test_an_append_between_the_starts_of_two_ranks_changes_nothing(ranks: Ranks,
     assert sorted(joined([own["batches"] for own in found])) == list(range(ROWS))
 
 
-@pytest.mark.parametrize("world", [False, True])
-def test_tensor_parallel_ranks_get_the_same_data(ranks: Ranks, table: Path, *, world: bool) -> None:
-    """Given the group of data-parallel ranks, or the group of all and this one's place, two times two processes agree."""
-    found = ranks.done("tensor_parallel", 4, table=str(table), window=30, size=4, last="pad", world=world, outside=False)
+@pytest.mark.parametrize(("world", "mesh"), [(False, ""), (True, ""), (False, "dp")])
+def test_tensor_parallel_ranks_get_the_same_data(ranks: Ranks, table: Path, mesh: str, *, world: bool) -> None:
+    """Given the group of data-parallel ranks, its mesh, or the group of all and this one's place, two times two agree."""
+    asked = {"table": str(table), "window": 30, "size": 4, "last": "pad"}
+    found = ranks.done("tensor_parallel", 4, **asked, world=world, mesh=mesh, outside=False)
 
     read = {tuple(own["place"]): own["epochs"] for own in found}
     assert read[0, 0] == read[0, 1] != read[1, 0] == read[1, 1]
@@ -210,6 +211,15 @@ def test_a_group_of_others_is_refused(ranks: Ranks, table: Path) -> None:
         "ArgumentError: loader got a process_group that process 3 is not in. A group of the processes that share out the data, "
         "this one among them, was expected. Give that."
     )
+
+
+def test_a_mesh_of_several_dimensions_is_no_group(ranks: Ranks, table: Path) -> None:
+    """Which of its groups shares out the data is to be said."""
+    found = ranks.failed("tensor_parallel", 4, table=str(table), size=4, world=False, mesh="both", outside=False)
+
+    for told in found:
+        assert told.startswith("ArgumentError: loader got process_group=DeviceMesh(")
+        assert told.endswith('Give mesh["dp"], mesh.get_group("dp"), or what torch.distributed.new_group returns.')
 
 
 def test_a_loader_made_before_the_group_is_refused_when_it_is_read(ranks: Ranks, table: Path) -> None:

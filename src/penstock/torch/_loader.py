@@ -47,8 +47,8 @@ def loader(
         rank: Which of `world_size` readers this is, where neither a process group nor torchrun's environment shall say.
             Ranks that need the same data, as those of tensor parallelism, give the same number.
         world_size: How many readers there are.
-        process_group: The group of data-parallel ranks, where it is not that of all processes. With `rank` and `world_size`
-            beside it, the processes that agree on what is read.
+        process_group: The group of data-parallel ranks, or a device mesh of one dimension, where it is not that of all
+            processes. With `rank` and `world_size` beside it, the processes that agree on what is read.
         pin_memory: Whether tensors are put in pinned memory.
         device: Where tensors are moved to.
         jagged: Columns that become nested tensors of jagged layout; they need `.ragged(penstock.Offsets(), ...)`.

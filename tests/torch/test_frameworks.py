@@ -100,8 +100,12 @@ def test_lightning_goes_on_where_its_epochs_are_not_those_of_the_loader(table: P
     assert found["repeat"]["whole"] == [batch for epoch in epochs for batch in epoch]
     assert found["reload"]["whole"] == epochs[0] + epochs[1]
     assert found["limit"]["whole"] == epochs[0][:2] + epochs[1][:2]
+    assert found["overfit"]["whole"] == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]] * 2
+    mixture = found["overfit mixture"]["whole"]
+    assert mixture[:2] == mixture[2:]
+    assert sorted(joined(mixture[:2])) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert [None in step for step in found["max"]["whole"]] == [False, False, True, True] * 2
-    for kind in ("repeat", "cycle", "max", "limit", "reload"):
+    for kind in ("repeat", "cycle", "max", "limit", "overfit", "overfit mixture", "reload"):
         whole, rest = found[kind]["whole"], found[kind]["rest"]
         assert rest == [whole[step:] for step in range(1, len(whole))], kind
     assert found["loaded"] == epochs[2][1:]

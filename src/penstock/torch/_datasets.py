@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from operator import index as whole
 from typing import Any
 
@@ -13,12 +14,14 @@ from torch.utils import data
 
 from penstock._engine.leg import check_rows
 from penstock._engine.loader import Batches
+from penstock._engine.mixed import Mixed
 from penstock._engine.state import checked_epoch
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
 from penstock.mix import Mixture
 from penstock.model import Position
 from penstock.policies import Offsets
+from penstock.shuffles import InOrder
 from penstock.torch._elsewhere import received, renewed, sent
 from penstock.torch._frameworks import refuse_accelerate
 from penstock.torch._tensors import Tensors, owned
@@ -135,6 +138,15 @@ class LoaderDataset(IterableDataset):
     """The dataset that a loader shows to those who look at it, and does not iterate over itself."""
 
     _of_a_loader = True
+
+    def in_order(self) -> LoaderDataset:
+        """Return the rows in stored order, which is the same in every epoch, cut into batches as before."""
+        table, question = self.ds._table, self.ds._question  # noqa: SLF001 - a dataset has no other parts
+        question = replace(question, last=question.ending)
+        if isinstance(table, Mixed):
+            sources = (replace(one, question=replace(one.question, shuffle=InOrder())) for one in table.sources)
+            return LoaderDataset(Mixture(replace(table, sources=tuple(sources)), question), jagged=self.tensors.jagged)
+        return LoaderDataset(Dataset(table, replace(question, shuffle=InOrder())), jagged=self.tensors.jagged)
 
 
 class MapDataset(data.Dataset[dict[str, Any]]):

@@ -24,6 +24,11 @@ __all__ = [
 
 ACCELERATE = ("accelerate.data_loader",)
 LIGHTNING = ("lightning.pytorch.loops.fit_loop", "pytorch_lightning.loops.fit_loop")
+CONNECTORS = (
+    "lightning.pytorch.trainer.connectors.data_connector",
+    "pytorch_lightning.trainer.connectors.data_connector",
+)
+OVERFITTING = "_resolve_overfit_batches"
 
 
 def refuse_accelerate() -> None:
@@ -44,6 +49,11 @@ def refuse_accelerate() -> None:
 def is_lightning() -> bool:
     """Return whether Lightning's training loop is what asks."""
     return _called_by(LIGHTNING)
+
+
+def is_overfitting() -> bool:
+    """Return whether Lightning makes a loader anew that is to give the same batches in every epoch."""
+    return _called_by(CONNECTORS, OVERFITTING)
 
 
 def refuse_lightning() -> None:
@@ -80,11 +90,11 @@ class Epochs(data.Sampler[None]):
         return repeat(None)
 
 
-def _called_by(modules: tuple[str, ...]) -> bool:
-    """Return whether a function of one of these modules is among those that wait for this one."""
+def _called_by(modules: tuple[str, ...], function: str | None = None) -> bool:
+    """Return whether a function of one of these modules, any or this one, is among those that wait for this one."""
     frame = sys._getframe(1)  # noqa: SLF001 - who asks decides whether it is right
     while frame is not None:
-        if frame.f_globals.get("__name__") in modules:
+        if frame.f_globals.get("__name__") in modules and function in (None, frame.f_code.co_name):
             return True
         frame = frame.f_back  # type: ignore[assignment] # None is the end
     return False

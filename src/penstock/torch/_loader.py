@@ -19,7 +19,15 @@ from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
 from penstock.mix import Mixture
 from penstock.torch._datasets import LoaderDataset
-from penstock.torch._frameworks import Epochs, Passed, ToldAccelerate, is_lightning, is_watched, refuse_lightning
+from penstock.torch._frameworks import (
+    Epochs,
+    Passed,
+    ToldAccelerate,
+    is_lightning,
+    is_overfitting,
+    is_watched,
+    refuse_lightning,
+)
 from penstock.torch._group import ProcessGroup, Ranks, check_ranks, ranks, talking
 from penstock.torch._tensors import Tensors
 from penstock.torch._turns import Turns
@@ -144,6 +152,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
     ) -> None:
         """Store the question, and what tensors are to be; there are no samplers, whoever names them."""
         shown = LoaderDataset(dataset, jagged=jagged) if isinstance(dataset, Dataset | Mixture) else dataset
+        shown = shown.in_order() if is_overfitting() else shown
         super().__init__(shown, batch_size=None, sampler=sampler, batch_sampler=batch_sampler, pin_memory=pin_memory)
         self.device = _device(device)
         self._question = shown.ds._question  # noqa: SLF001 - a dataset has no other parts

@@ -72,6 +72,23 @@ def saved_and_loaded(accelerator: Any, table: str, place: Path) -> dict[str, Any
     return {"before": before, "after": [batch["id"].tolist() for batch in again]}
 
 
+def unlike(accelerator: Any, table: str, place: Path) -> list[str]:
+    """Return what is said when ranks that do not advance alike are saved: before an epoch, in its midst, and at its end."""
+    accelerator.free_memory()
+    loader: Any = accelerator.prepare(ps.torch.loader(ps.open(table).select("id").batch(8, last="uneven")))
+
+    def save() -> None:
+        accelerator.save_state(str(place / "unlike"))
+
+    found = [refused(save)]
+    batches = iter(loader)
+    next(batches)
+    found.append(refused(save))
+    for _ in batches:
+        ...
+    return [*found, refused(save)]
+
+
 def dispatched(accelerator: Any, table: str, **options: Any) -> list[Any]:
     """Return two epochs of a loader that Accelerate makes of a dataset, of which the first process reads everything."""
     loader: Any = accelerator.prepare(DataLoader(ps.torch.IterableDataset(asked(table)), batch_size=None, **options))
@@ -107,6 +124,7 @@ def main() -> None:
     skipping: Any = accelerator.skip_first_batches(ps.torch.loader(asked(table)), 3)
     found["refused"] = [refused(partial(first, loader)) for loader in (prepared, spawned, skipping)]
     found["refused"].append(refused(lambda: len(skipping)))
+    found["unlike"] = unlike(accelerator, table, Path(place))
     (Path(place) / f"accelerate-{os.environ['RANK']}.json").write_text(json.dumps(found))
     distributed.barrier()  # torch's own threads let go of the last tensors before Python ends
     distributed.destroy_process_group()

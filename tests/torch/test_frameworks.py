@@ -124,6 +124,9 @@ def test_accelerate_takes_the_loader_as_it_is_and_datasets_unshared(table: Path,
         assert applied == [[4, 8, 12, 13]] * 2
         assert own["saved"]["before"] + own["saved"]["after"] == passed["epochs"][0]
         assert own["workers"] == own["dispatched"]
+        before, midst, end = own["unlike"]
+        assert (before, end) == ("nothing", "nothing")
+        assert midst.startswith("Lightning and Accelerate save the state of one rank for all, and in mid-epoch the ranks of")
         assert set(own["refused"]) == {
             "Accelerate deals out, or skips, the batches of this dataset, which is one rank's share by .shard() or by a loader "
             "already, so that rows would be lost. A dataset without .shard() was expected. Give accelerator.prepare such a "

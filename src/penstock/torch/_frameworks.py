@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 ACCELERATE = ("accelerate.data_loader",)
+CHECKPOINTS = ("accelerate.checkpointing",)
 LIGHTNING = ("lightning.pytorch.loops.fit_loop", "pytorch_lightning.loops.fit_loop")
 CONNECTORS = (
     "lightning.pytorch.trainer.connectors.data_connector",
@@ -66,6 +67,21 @@ def refuse_lightning() -> None:
         msg = (
             "Lightning saves the state of a loader without length, of which it fetches a batch before it is needed, so that a "
             "resume would lose that batch. A length was expected. Leave lazy=True out of .where(), and give .repeat() a number."
+        )
+        raise ArgumentError(msg)
+
+
+def refuse_one_for_all() -> None:
+    """Refuse to let one rank's state be saved as that of all, where each needs its own.
+
+    Raises:
+        ArgumentError: If Lightning or Accelerate is what asks.
+    """
+    if is_lightning() or _called_by(CHECKPOINTS):
+        msg = (
+            "Lightning and Accelerate save the state of one rank for all, and in mid-epoch the ranks of this loader have come "
+            'differently far (last="uneven", or a lazy filter), so that a resume would fail. Ranks that advance alike were '
+            'expected. Use last="pad" or "level" and no lazy filter, or save at the end of an epoch.'
         )
         raise ArgumentError(msg)
 

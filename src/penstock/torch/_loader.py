@@ -27,6 +27,7 @@ from penstock.torch._frameworks import (
     is_overfitting,
     is_watched,
     refuse_lightning,
+    refuse_one_for_all,
 )
 from penstock.torch._group import ProcessGroup, Ranks, check_ranks, ranks, talking
 from penstock.torch._tensors import Tensors
@@ -222,11 +223,14 @@ class Loader(data.DataLoader[dict[str, Any]]):
         """Return how far the reading has come, as JSON can hold it.
 
         Raises:
-            ArgumentError: If Lightning asks for it of a loader without length.
+            ArgumentError: If Lightning asks for it of a loader without length, or saves one rank's for ranks that differ.
         """
         if self._question.lazy or self._question.epochs is None:
             refuse_lightning()
-        return self._turns.told(self._engine.state_dict())
+        state = self._engine.state_dict()
+        if not state["alike"] and any(rows for *_, rows in state["deals"]):
+            refuse_one_for_all()
+        return self._turns.told(state)
 
     def state_at(self, step: int) -> State:
         """Return the state after `step` batches of the iteration that runs, for whoever fetches ahead of the training.

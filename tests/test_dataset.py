@@ -321,6 +321,16 @@ def test_randomness_in_a_map_depends_on_the_place_alone(ds: ps.Dataset) -> None:
             {"per_row": True},
             "returned columns ['c1'] for row 1 of a batch and ['c0'] for row 0. Every row must have the same columns.",
         ),
+        (
+            lambda _: {"list": [[1], [2, 3], [], [4]]},
+            {},
+            "Return an array of numbers, or one of objects where rows differ in shape.",
+        ),
+        (
+            lambda _: {"list": [[1], [2, 3]]},
+            {"per_row": True},
+            "Return an array of numbers, or one of objects where rows differ in shape.",
+        ),
     ],
 )
 def test_a_map_that_breaks_its_promise_is_told(ds: ps.Dataset, function: Any, options: Any, expected: str) -> None:

@@ -670,6 +670,19 @@ def test_maps_see_what_they_see_without_torch(size: int | None) -> None:
     assert lists(ps.torch.loader(ds)) == lists(ps.loader(ds))
 
 
+@pytest.mark.parametrize("per_row", [False, True])
+@pytest.mark.parametrize("kind", ["bfloat16", "grad"])
+def test_tensors_that_numpy_does_not_know_are_told_with_their_map(kind: str, *, per_row: bool) -> None:
+    """Maps may return tensors, as far as they have a counterpart."""
+
+    def made(batch: dict[str, Any]) -> dict[str, Any]:
+        found = torch.as_tensor(batch["x"])
+        return {"x": found, "y": found.to(torch.bfloat16) if kind == "bfloat16" else found.clone().requires_grad_()}
+
+    with pytest.raises(MapError, match=r"returned Tensor for column 'y', of which NumPy makes no array: .*Return an array"):
+        next(iter(ps.torch.loader(example().select("x").batch(4).map(made, per_row=per_row))))
+
+
 def test_a_map_that_breaks_its_promise_is_an_error() -> None:
     """The error of a map comes through."""
     with pytest.raises(MapError, match="was given 4 rows and returned columns of other lengths"):

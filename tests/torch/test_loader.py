@@ -95,7 +95,7 @@ def test_length_and_batch_size_are_exact(ds: ps.Dataset, batches: int, size: int
     """`len` is what comes, and `batch_size` counts rows."""
     loader = ps.torch.loader(ds)
 
-    assert (len(loader), loader.batch_size) == (batches, size)
+    assert (len(loader), loader.batch_size, vars(loader)["batch_size"]) == (batches, size, size)  # wrappers copy attributes
     assert len(list(loader)) == batches
 
 

@@ -158,18 +158,11 @@ class Loader(data.DataLoader[dict[str, Any]]):
         self.device = _device(device)
         self._question = shown.ds._question  # noqa: SLF001 - a dataset has no other parts
         self._engine = Engine(shown.ds._table, self._question, shown.tensors)  # noqa: SLF001 - the same
+        size = self._question.size
+        # An attribute like torch's own, which lets nobody set it any more: wrappers copy attributes.
+        self.__dict__["batch_size"] = size if isinstance(size, int) else None
         self._assumed = False
         self._turns = Turns(self._engine, self._question)
-
-    @property
-    def batch_size(self) -> Any:
-        """Rows of a batch; None for single rows, and for row groups, which differ."""
-        size = self._question.size if hasattr(self, "_question") else None
-        return size if isinstance(size, int) else None
-
-    @batch_size.setter
-    def batch_size(self, _: Any) -> None:
-        """Take what torch says, which does not count here."""
 
     @property
     def sampler(self) -> Any:

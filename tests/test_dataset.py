@@ -341,6 +341,16 @@ def test_randomness_in_a_map_depends_on_the_place_alone(ds: ps.Dataset) -> None:
             {"per_row": True},
             "returned columns ['c1'] for row 1 of a batch and ['c0'] for row 0. Every row must have the same columns.",
         ),
+        (
+            lambda _: {"list": [[1], [2, 3], [], [4]]},
+            {},
+            "Return an array of numbers, or one of objects where rows differ in shape.",
+        ),
+        (
+            lambda _: {"list": [[1], [2, 3]]},
+            {"per_row": True},
+            "Return an array of numbers, or one of objects where rows differ in shape.",
+        ),
     ],
 )
 def test_a_map_that_breaks_its_promise_is_told(ds: ps.Dataset, function: Any, options: Any, expected: str) -> None:
@@ -806,6 +816,21 @@ def test_a_lazy_epoch_has_ended_with_the_last_row_that_passes(ds: ps.Dataset, si
         next(batches)
 
     assert (loader.state_dict()["epoch"], loader.state_dict()["deals"]) == (1, [])
+
+
+def test_a_rank_that_has_nothing_left_of_a_lazy_epoch_has_ended_it_too(ds: ps.Dataset) -> None:
+    """Resumed with a row left on two ranks, one of them has none, and both are in the next epoch afterwards."""
+    lazy = ds.select("id").where(ps.col("id") >= 0, lazy=True)
+    first = ps.loader(lazy.batch(9, last="uneven"))
+    batches = iter(first)
+    next(batches)
+    ends = []
+    for rank in range(2):
+        other = ps.loader(lazy.batch(1, last="uneven").shard(rank, 2))
+        other.load_state_dict([first.state_dict()])
+        ends.append((ids(other), other.state_dict()["epoch"], other.state_dict()["deals"]))
+
+    assert sorted(ends) == [([], 1, []), ([9], 1, [])]
 
 
 def test_lists_are_padded_to_a_length_under_a_lazy_filter() -> None:

@@ -357,6 +357,20 @@ def test_a_batch_of_which_nothing_is_left_is_left_out(table: Path) -> None:
     assert sum(len(ids(uneven.shard(rank, 2))) for rank in range(2)) == ROWS - len(NULL)
 
 
+@pytest.mark.parametrize("size", [None, 2])
+def test_an_epoch_that_ends_with_bad_rows_has_ended(tmp_path: Path, size: int | None) -> None:
+    """The state after its end is that of the next epoch, as for other datasets."""
+    pq.write_table(pa.table({"id": range(6), "n": [0, 1, 2, 3, None, None]}), tmp_path / "n.parquet")
+    ds = ps.open(tmp_path).on_bad_row("skip", most=2)
+    ds = ds if size is None else ds.batch(size)
+    loader, again = ps.loader(ds), ps.loader(ds)
+    whole = [batch["id"].tolist() for batch in loader]
+    again.load_state_dict(loader.state_dict())
+
+    assert (loader.state_dict()["epoch"], loader.state_dict()["deals"]) == (1, [])
+    assert [batch["id"].tolist() for batch in again] == whole == ([0, 1, 2, 3] if size is None else [[0, 1], [2, 3]])
+
+
 def test_bad_rows_that_do_not_pass_a_lazy_filter_are_nobodys(tmp_path: Path) -> None:
     """Where none of the rows that are put together at once passes, and some are bad, nothing comes of them."""
     numbers = [0, 1, None, None, 4, 5, 6, 7]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -71,16 +72,38 @@ def saved_and_loaded(accelerator: Any, table: str, place: Path) -> dict[str, Any
     return {"before": before, "after": [batch["id"].tolist() for batch in again]}
 
 
+def unlike(accelerator: Any, table: str, place: Path) -> list[str]:
+    """Return what is said when ranks that do not advance alike are saved: before an epoch, in its midst, and at its end."""
+    accelerator.free_memory()
+    loader: Any = accelerator.prepare(ps.torch.loader(ps.open(table).select("id").batch(8, last="uneven")))
+
+    def save() -> None:
+        accelerator.save_state(str(place / "unlike"))
+
+    found = [refused(save)]
+    batches = iter(loader)
+    next(batches)
+    found.append(refused(save))
+    for _ in batches:
+        ...
+    return [*found, refused(save)]
+
+
 def dispatched(accelerator: Any, table: str, **options: Any) -> list[Any]:
     """Return two epochs of a loader that Accelerate makes of a dataset, of which the first process reads everything."""
     loader: Any = accelerator.prepare(DataLoader(ps.torch.IterableDataset(asked(table)), batch_size=None, **options))
     return [[batch["id"].tolist() for batch in loader] for _ in range(2)]
 
 
-def refused(loader: Iterable[Any]) -> str:
-    """Return what is said to be wrong when the first batch is asked for."""
+def first(loader: Iterable[Any]) -> Any:
+    """Return the first batch."""
+    return next(iter(loader))
+
+
+def refused(ask: Callable[[], Any]) -> str:
+    """Return what is said to be wrong with what is asked for."""
     try:
-        next(iter(loader))
+        ask()
     except ps.errors.ArgumentError as error:
         return str(error)
     return "nothing"
@@ -99,7 +122,9 @@ def main() -> None:
     prepared: Any = accelerator.prepare(DataLoader(shard, batch_size=None))
     spawned: Any = accelerator.prepare(DataLoader(shard, batch_size=None, num_workers=1, multiprocessing_context="spawn"))
     skipping: Any = accelerator.skip_first_batches(ps.torch.loader(asked(table)), 3)
-    found["refused"] = [refused(loader) for loader in (prepared, spawned, skipping)]
+    found["refused"] = [refused(partial(first, loader)) for loader in (prepared, spawned, skipping)]
+    found["refused"].append(refused(lambda: len(skipping)))
+    found["unlike"] = unlike(accelerator, table, Path(place))
     (Path(place) / f"accelerate-{os.environ['RANK']}.json").write_text(json.dumps(found))
     distributed.barrier()  # torch's own threads let go of the last tensors before Python ends
     distributed.destroy_process_group()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import torch
 from strategies import rows
@@ -18,6 +19,7 @@ from torch import distributed
 import penstock as ps
 import penstock.torch  # loaded once, before ranks are forked
 from penstock._engine.read import Reader
+from penstock.policies import DefaultNulls
 
 TIMEOUT = dt.timedelta(seconds=60)
 
@@ -98,9 +100,23 @@ def failing_count(rank: int, _size: int, _place: Path, arguments: dict[str, Any]
     ps.torch.loader(asked(arguments))
 
 
+CLAUSES: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
+    "none": lambda ds: ds,
+    "all": lambda ds: ds.select(".*"),
+    "default": lambda ds: ds.nulls(DefaultNulls(), "id"),
+    "nulls": lambda ds: ds.nulls(ps.Fill(0), "id"),
+    "row ids": lambda ds: ds.with_row_ids(),
+    "sequence": lambda ds: ds.sequence(ps.Sequence(length=2, by="id")),
+    "stack": lambda ds: ds.stack("x", ["id"]),
+    "map": lambda ds: ds.map(lambda batch: {"y": batch["id"]}, fields=[ps.Field("y", np.int64)]),
+    "map without fields": lambda ds: ds.map(lambda batch: batch),
+}
+
+
 def unlike(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> Any:
     """Ask what only this rank asks."""
-    ps.torch.loader(asked({**arguments, **arguments["each"][rank]}))
+    own = {**arguments, **arguments["each"][rank]}
+    ps.torch.loader(CLAUSES[own.get("clause", "none")](asked(own)), jagged=own.get("jagged", ()))
 
 
 def misgiven(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> Any:
@@ -169,7 +185,9 @@ def train(rank: int, _size: int, place: Path, arguments: dict[str, Any]) -> Any:
 def tensor_parallel(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> Any:
     """Return what each of two times two processes reads, where two and two need the same."""
     mesh = distributed.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    options: dict[str, Any] = {"process_group": mesh.get_group("dp")}
+    options: dict[str, Any] = {"process_group": mesh["dp"] if arguments.get("mesh") else mesh.get_group("dp")}
+    if arguments.get("mesh") == "both":
+        options = {"process_group": mesh}
     if arguments["world"]:
         options = {"rank": mesh.get_local_rank("dp"), "world_size": 2, "process_group": distributed.group.WORLD}
     if arguments["outside"] and rank > 1:
@@ -199,7 +217,9 @@ def mixture(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> A
     sources = [
         (ps.open(url).select("id").shuffle(seed=number), weights[number]) for number, url in enumerate(arguments["tables"])
     ]
-    loader = ps.torch.loader(ps.mix(sources, seed=1).with_source().batch(arguments["size"]).repeat(repeat))
+    mixed = ps.mix(sources, seed=1)
+    mixed = mixed if rank == arguments.get("sourceless") else mixed.with_source()
+    loader = ps.torch.loader(mixed.batch(arguments["size"]).repeat(repeat))
     return [[ids(batch) for batch in loader] for _ in range(2)]
 
 

@@ -71,6 +71,9 @@ def main() -> None:
     table, place = sys.argv[1], Path(sys.argv[2])
     ds = ps.open(table).select("id").limit(16).shuffle(seed=1).batch(4)
 
+    single = ps.open(table).select("id").limit(16).shuffle(seed=1)
+    mixture = ps.mix([(single, 1), (single, 1)]).batch(4)
+
     def combined(mode: str) -> Any:
         return CombinedLoader([ps.torch.loader(ds), ps.torch.loader(ds.limit(8))], mode)
 
@@ -79,6 +82,8 @@ def main() -> None:
         "cycle": (lambda: combined("max_size_cycle"), {}),
         "max": (lambda: combined("max_size"), {}),
         "limit": (lambda: ps.torch.loader(ds), {"limit_train_batches": 2}),
+        "overfit": (lambda: ps.torch.loader(ds), {"overfit_batches": 2}),
+        "overfit mixture": (lambda: ps.torch.loader(mixture), {"overfit_batches": 2}),
         "reload": (lambda: ps.torch.loader(ds), {"reload_dataloaders_every_n_epochs": 1}),
     }
     found: dict[str, Any] = {}

@@ -100,8 +100,12 @@ def test_lightning_goes_on_where_its_epochs_are_not_those_of_the_loader(table: P
     assert found["repeat"]["whole"] == [batch for epoch in epochs for batch in epoch]
     assert found["reload"]["whole"] == epochs[0] + epochs[1]
     assert found["limit"]["whole"] == epochs[0][:2] + epochs[1][:2]
+    assert found["overfit"]["whole"] == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]] * 2
+    mixture = found["overfit mixture"]["whole"]
+    assert mixture[:2] == mixture[2:]
+    assert sorted(joined(mixture[:2])) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert [None in step for step in found["max"]["whole"]] == [False, False, True, True] * 2
-    for kind in ("repeat", "cycle", "max", "limit", "reload"):
+    for kind in ("repeat", "cycle", "max", "limit", "overfit", "overfit mixture", "reload"):
         whole, rest = found[kind]["whole"], found[kind]["rest"]
         assert rest == [whole[step:] for step in range(1, len(whole))], kind
     assert found["loaded"] == epochs[2][1:]
@@ -120,6 +124,9 @@ def test_accelerate_takes_the_loader_as_it_is_and_datasets_unshared(table: Path,
         assert applied == [[4, 8, 12, 13]] * 2
         assert own["saved"]["before"] + own["saved"]["after"] == passed["epochs"][0]
         assert own["workers"] == own["dispatched"]
+        before, midst, end = own["unlike"]
+        assert (before, end) == ("nothing", "nothing")
+        assert midst.startswith("Lightning and Accelerate save the state of one rank for all, and in mid-epoch the ranks of")
         assert set(own["refused"]) == {
             "Accelerate deals out, or skips, the batches of this dataset, which is one rank's share by .shard() or by a loader "
             "already, so that rows would be lost. A dataset without .shard() was expected. Give accelerator.prepare such a "

@@ -7,6 +7,8 @@ import gc
 import json
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,9 @@ from hypothesis import strategies as st
 from strategies import Case, cases, rows
 
 import penstock as ps
-from penstock.errors import ArgumentError, EmptyDatasetError, MapError, StateError
+from penstock._engine.leg import check_rows
+from penstock.errors import ArgumentError, DataError, EmptyDatasetError, MapError, StateError
+from penstock.policies import AsObjects
 from penstock.testing import MemoryFormat, example
 
 torch = pytest.importorskip("torch")
@@ -91,7 +95,7 @@ def test_length_and_batch_size_are_exact(ds: ps.Dataset, batches: int, size: int
     """`len` is what comes, and `batch_size` counts rows."""
     loader = ps.torch.loader(ds)
 
-    assert (len(loader), loader.batch_size) == (batches, size)
+    assert (len(loader), loader.batch_size, vars(loader)["batch_size"]) == (batches, size, size)  # wrappers copy attributes
     assert len(list(loader)) == batches
 
 
@@ -283,6 +287,21 @@ def test_jagged_needs_a_list_of_columns_with_offsets(jagged: Any, complaint: str
     with pytest.raises(ArgumentError) as caught:
         next(iter(ps.torch.loader(one(RAGGED).batch(4).ragged(ps.Pad(), "x"), jagged=jagged)))
     assert str(caught.value) == complaint
+
+
+@pytest.mark.parametrize("policy", [AsObjects(), ps.Offsets()])
+def test_of_lists_inside_of_lists_the_way_that_helps_is_told(policy: Any) -> None:
+    """Filling them up makes a tensor, and nothing else does."""
+    lists = (
+        one([[["a"]], [["b"], ["c", "d"]]] if isinstance(policy, AsObjects) else [[[1]], [[2], [3, 4]]]).select("x").batch(2)
+    )
+
+    with pytest.raises(ArgumentError) as caught:
+        next(iter(ps.torch.loader(lists.ragged(policy, "x"))))
+    assert str(caught.value) == (
+        "Column 'x' holds arrays that may differ in shape, which no tensor does. Say what becomes of them: "
+        ".ragged(penstock.Pad(), 'x')."
+    )
 
 
 def test_lists_inside_of_lists_are_no_jagged_tensor() -> None:
@@ -586,6 +605,48 @@ def test_states_are_right_while_tensors_are_moved() -> None:
     assert loader.state_dict() == loader.state_at(1)
 
 
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", 1.5])
+def test_a_device_that_torch_does_not_know_is_refused(device: Any) -> None:
+    """Before anything is read, and with torch's own words."""
+    with pytest.raises(ArgumentError, match=r"(?s)loader got device=.*, of which torch says: .* Give a device of torch"):
+        ps.torch.loader(example().batch(4), device=device)
+
+
+def test_what_goes_wrong_is_told_again_on_the_way_to_a_device() -> None:
+    """An error does not become the end of an epoch when it is asked for once more."""
+    batches = iter(ps.torch.loader(one([1, None, 3]).batch(1), device="cpu"))
+
+    for _ in range(2):
+        with pytest.raises(DataError, match="the value is null"):
+            next(batches)
+
+
+def test_threads_share_an_iteration_on_the_way_to_a_device(tmp_path: Path) -> None:
+    """As they do without: each batch comes to one of them."""
+    batches = iter(ps.torch.loader(stored(tmp_path).select("id").batch(1), device="cpu"))
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [number for part in pool.map(lambda _: ids(batches), range(4)) for (number,) in part]
+    assert sorted(found) == list(range(120))
+
+
+def test_threads_that_begin_at_once_have_an_epoch_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each `iter` is the next epoch, whoever asks and whenever."""
+    ds = example().select("id").shuffle(seed=4).batch(5)
+    loader, plain, count = ps.torch.loader(ds), ps.loader(ds), 4
+    together = threading.Barrier(count)
+
+    def late(*asked: Any) -> None:
+        with suppress(threading.BrokenBarrierError):
+            together.wait(timeout=0.2)  # where nobody can come here meanwhile, that is as it should be
+        check_rows(*asked)
+
+    monkeypatch.setattr("penstock._engine.loader.check_rows", late)
+    with ThreadPoolExecutor(count) as pool:
+        found = list(pool.map(lambda _: ids(loader), range(count)))
+    assert sorted(found) == sorted(ids(plain) for _ in range(count))
+
+
 def test_pinning_without_an_accelerator_does_nothing() -> None:
     """Where there is nothing to pin for, tensors come as they are."""
     if torch.accelerator.is_available():
@@ -607,6 +668,19 @@ def test_maps_see_what_they_see_without_torch(size: int | None) -> None:
     ds = ds if size is None else ds.batch(size)
 
     assert lists(ps.torch.loader(ds)) == lists(ps.loader(ds))
+
+
+@pytest.mark.parametrize("per_row", [False, True])
+@pytest.mark.parametrize("kind", ["bfloat16", "grad"])
+def test_tensors_that_numpy_does_not_know_are_told_with_their_map(kind: str, *, per_row: bool) -> None:
+    """Maps may return tensors, as far as they have a counterpart."""
+
+    def made(batch: dict[str, Any]) -> dict[str, Any]:
+        found = torch.as_tensor(batch["x"])
+        return {"x": found, "y": found.to(torch.bfloat16) if kind == "bfloat16" else found.clone().requires_grad_()}
+
+    with pytest.raises(MapError, match=r"returned Tensor for column 'y', of which NumPy makes no array: .*Return an array"):
+        next(iter(ps.torch.loader(example().select("x").batch(4).map(made, per_row=per_row))))
 
 
 def test_a_map_that_breaks_its_promise_is_an_error() -> None:

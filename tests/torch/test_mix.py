@@ -162,6 +162,14 @@ def test_ranks_that_repeat_otherwise_are_all_told(ranks: Ranks, tmp_path: Path) 
         assert "Rank 1 asks for .repeat() 2, and rank 0 for 1. All ranks must ask the same." in one
 
 
+def test_ranks_whose_mixtures_have_other_columns_are_all_told(ranks: Ranks, tmp_path: Path) -> None:
+    """What one of them adds to the columns of the sources is missed on the others."""
+    said = ranks.failed("mixture", 2, tables=written(tmp_path, 30, 30), weights=[2, 1], size=4, sourceless=1)
+
+    for one in said:
+        assert "Rank 1 asks for .with_source() False, and rank 0 for True. All ranks must ask the same." in one
+
+
 def test_what_is_no_dataset_is_refused() -> None:
     """Rows by number are those of one table."""
     with pytest.raises(ArgumentError, match="loader got str"):

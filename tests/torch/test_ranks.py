@@ -110,6 +110,12 @@ def test_a_filter_gives_every_row_once(ranks: Ranks, table: Path) -> None:
         ({"last": "pad"}, "ArgumentError: Rank 1 asks for last= pad, and rank 0 for drop."),
         ({"lanes": 6}, "ArgumentError: Rank 1 asks for lanes 6, and rank 0 for None."),
         ({"repeat": 2}, "ArgumentError: Rank 1 asks for .repeat() 2, and rank 0 for 1."),
+        ({"columns": ["third"]}, "ArgumentError: Rank 1 asks for the columns third, and rank 0 for id."),
+        ({"clause": "nulls"}, "ArgumentError: Rank 1 asks for the policies Fill(value=0) of 'id', and rank 0 for None."),
+        ({"clause": "row ids"}, "ArgumentError: Rank 1 asks for .with_row_ids() True, and rank 0 for False."),
+        ({"clause": "stack"}, "ArgumentError: Rank 1 asks for .stack() [['x', 'id']], and rank 0 for []."),
+        ({"clause": "map"}, "ArgumentError: Rank 1 asks for a map that returns ['y: int64 ()'], and rank 0 for None."),
+        ({"jagged": ["id"]}, "ArgumentError: Rank 1 asks for jagged= ['id'], and rank 0 for []."),
     ],
 )
 def test_ranks_that_ask_different_questions_are_all_told(
@@ -120,6 +126,25 @@ def test_ranks_that_ask_different_questions_are_all_told(
     found = ranks.failed("unlike", 3, table=str(table), window=30, seed=7, size=4, each=each)
 
     assert found == [f"{complaint} All ranks must ask the same. Build the dataset alike on all of them."] * 3
+
+
+def test_a_clause_that_only_rank_0_has_is_told_too(ranks: Ranks, table: Path) -> None:
+    """Whichever of them asks for more."""
+    each = [{"clause": "sequence"}, {}]
+    found = ranks.failed("unlike", 2, table=str(table), size=4, each=each)
+
+    assert len(set(found)) == 1
+    assert found[0].startswith("ArgumentError: Rank 1 asks for the sequence None, and rank 0 for {")
+
+
+@pytest.mark.parametrize(
+    "same", [{"columns": [".*"]}, {"clause": "all"}, {"clause": "default"}, {"clause": "map without fields"}]
+)
+def test_ranks_that_ask_the_same_in_other_words_agree(ranks: Ranks, table: Path, same: dict[str, Any]) -> None:
+    """What batches have is compared, as far as it is known, and not how it was said."""
+    columns = [".*"] if "columns" in same or same.get("clause") == "all" else ["id"]
+
+    ranks.done("unlike", 2, table=str(table), size=4, each=[{"columns": columns}, {"columns": columns, **same}])
 
 
 @pytest.mark.parametrize(
@@ -165,10 +190,11 @@ def test_an_append_between_the_starts_of_two_ranks_changes_nothing(ranks: Ranks,
     assert sorted(joined([own["batches"] for own in found])) == list(range(ROWS))
 
 
-@pytest.mark.parametrize("world", [False, True])
-def test_tensor_parallel_ranks_get_the_same_data(ranks: Ranks, table: Path, *, world: bool) -> None:
-    """Given the group of data-parallel ranks, or the group of all and this one's place, two times two processes agree."""
-    found = ranks.done("tensor_parallel", 4, table=str(table), window=30, size=4, last="pad", world=world, outside=False)
+@pytest.mark.parametrize(("world", "mesh"), [(False, ""), (True, ""), (False, "dp")])
+def test_tensor_parallel_ranks_get_the_same_data(ranks: Ranks, table: Path, mesh: str, *, world: bool) -> None:
+    """Given the group of data-parallel ranks, its mesh, or the group of all and this one's place, two times two agree."""
+    asked = {"table": str(table), "window": 30, "size": 4, "last": "pad"}
+    found = ranks.done("tensor_parallel", 4, **asked, world=world, mesh=mesh, outside=False)
 
     read = {tuple(own["place"]): own["epochs"] for own in found}
     assert read[0, 0] == read[0, 1] != read[1, 0] == read[1, 1]
@@ -185,6 +211,15 @@ def test_a_group_of_others_is_refused(ranks: Ranks, table: Path) -> None:
         "ArgumentError: loader got a process_group that process 3 is not in. A group of the processes that share out the data, "
         "this one among them, was expected. Give that."
     )
+
+
+def test_a_mesh_of_several_dimensions_is_no_group(ranks: Ranks, table: Path) -> None:
+    """Which of its groups shares out the data is to be said."""
+    found = ranks.failed("tensor_parallel", 4, table=str(table), size=4, world=False, mesh="both", outside=False)
+
+    for told in found:
+        assert told.startswith("ArgumentError: loader got process_group=DeviceMesh(")
+        assert told.endswith('Give mesh["dp"], mesh.get_group("dp"), or what torch.distributed.new_group returns.')
 
 
 def test_a_loader_made_before_the_group_is_refused_when_it_is_read(ranks: Ranks, table: Path) -> None:

@@ -310,6 +310,24 @@ def test_rows_by_number_are_a_sequence() -> None:
         dataset[10]
 
 
+@pytest.mark.parametrize("row", [1.5, True, "1", None, slice(2), [1, 2], torch.tensor([1, 2])])
+def test_rows_are_counted_by_whole_numbers(row: Any) -> None:
+    """Anything else is refused, and never rounded."""
+    dataset: Any = ps.torch.MapDataset(example().select("id"))
+
+    assert [int(dataset[number]["id"]) for number in (3, np.int64(3), torch.tensor(3))] == [3, 3, 3]
+    with pytest.raises(ArgumentError, match=r"MapDataset was asked for row .* Rows are counted by whole numbers\."):
+        dataset[row]
+
+
+@pytest.mark.parametrize("epoch", [-1, "1", True, 1.0, 2**62])
+def test_an_epoch_of_a_stream_is_a_number_from_0(epoch: Any) -> None:
+    """As for a loader."""
+    with pytest.raises(ArgumentError) as caught:
+        ps.torch.IterableDataset(example()).set_epoch(epoch)
+    assert str(caught.value).startswith(f"set_epoch got {epoch!r}. Epochs count from 0")
+
+
 @pytest.mark.parametrize(
     "ds",
     [example().shuffle(), example().batch(2), example().shard(0, 2), example().repeat(2)],

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import index
-from typing import Any, SupportsIndex
+from typing import Any
 
 from penstock._engine import state as states
 from penstock._engine.access import wanted
 from penstock._engine.budget import MEMORY_LIMIT
+from penstock._engine.course import Course
 from penstock._engine.execute import PATIENCE, Pool, default_threads
 from penstock._engine.gather import Gather
 from penstock._engine.gather_sequences import gathering
 from penstock._engine.groups import Tempo
 from penstock._engine.hand_over import HandOver
 from penstock._engine.left_out import LeftOut
-from penstock._engine.leg import Leg, check_rows
+from penstock._engine.leg import check_rows
 from penstock._engine.meter import Meter
 from penstock._engine.mixed import Mixed, MixedGather, MixedPlan, opened_mixture
 from penstock._engine.question import Question
@@ -30,7 +29,7 @@ from penstock._engine.table import Planned, Table
 from penstock.errors import ArgumentError
 from penstock.model import Position
 
-__all__ = ["Batches", "Course", "Loader"]
+__all__ = ["Batches", "Loader"]
 
 
 class Loader:
@@ -48,6 +47,7 @@ class Loader:
         self._skips = Skips(question)
         self._tempo: Tempo | None = None
         self._counted: tuple[Stats, tuple[tuple[Meter, Course], ...]] = (Stats(), ())
+        self._turn = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy needs, in this process or another: it begins where the next `iter()` would."""
@@ -65,12 +65,13 @@ class Loader:
             EmptyDatasetError: If there is nothing, or too little, to hand out.
         """
         self._table.expect_again()  # or why a loader
-        batches = Batches(self._table, self._question, self._next, self._hand_over, self._skips, self._tempo)
-        check_rows(batches.planned.plan, self._question)
-        # The iteration itself is not kept: after a `break` it ends, and its threads with it.
-        self._begin(batches.course)
-        self._tempo = batches.tempo
-        self._count(batches.meter, batches.course)
+        with self._turn:  # of two threads that ask at once, each has an epoch of its own
+            batches = Batches(self._table, self._question, self._next, self._hand_over, self._skips, self._tempo)
+            check_rows(batches.planned.plan, self._question)
+            # The iteration itself is not kept: after a `break` it ends, and its threads with it.
+            self._begin(batches.course)
+            self._tempo = batches.tempo
+            self._count(batches.meter, batches.course)
         return batches
 
     def begin(self) -> Course:
@@ -102,12 +103,10 @@ class Loader:
         Raises:
             ArgumentError: If it is no number from 0 to 2**62 - 1.
         """
-        if not isinstance(epoch, SupportsIndex) or isinstance(epoch, bool) or not 0 <= index(epoch) < states.MOST_EPOCHS:
-            msg = f"set_epoch got {epoch!r}. Epochs count from 0 to 2**62 - 1. Give the number of the epoch to begin."
-            raise ArgumentError(msg)
-        if self._running is None and self._next.epoch == index(epoch):
+        number = states.checked_epoch(epoch)
+        if self._running is None and self._next.epoch == number:
             return
-        self._next = Position(epoch=index(epoch))
+        self._next = Position(epoch=number)
         self._overtaken = self._running.handed if self._running is not None else 0
 
     def state_dict(self) -> states.State:
@@ -181,92 +180,6 @@ class Loader:
         return states.dump(plan, position, question, alike=alike)
 
 
-class Course:
-    """The way of one iteration, and how far it has come; arithmetic only, so that it can be kept when its threads are gone.
-
-    Attributes:
-        planned: What is read.
-        start: Where it begins.
-        end: The epoch that it ends before; None where it has no end.
-        handed: Batches, or rows, handed out so far.
-        at: Where the last of them ended: a leg and a step of it, or a position; None before the first.
-        left_out: For every step that bad rows were all of, how many had been handed out before it.
-    """
-
-    def __init__(self, planned: Planned | MixedPlan, question: Question, start: Position) -> None:
-        """Deal what is left of the first epoch."""
-        self.planned, self._question, self.start = planned, question, start
-        self.end = None if question.epochs is None else (start.epoch // question.epochs + 1) * question.epochs
-        self._first = Leg(planned.plan, planned.shuffle, question, start)
-        self.handed = 0
-        self.left_out: list[int] = []
-        self.at: tuple[Leg, int] | Position | None = None
-
-    @property
-    def position(self) -> Position:
-        """The position after what has been handed out."""
-        if self.at is None:
-            return self._at_once()
-        return self.at[0].after(self.at[1]) if isinstance(self.at, tuple) else self.at
-
-    def __len__(self) -> int:
-        """Return the number of batches, or rows, of the whole iteration.
-
-        Raises:
-            TypeError: If it has no length: it repeats without end, or filters on the fly.
-        """
-        if self._question.lazy:
-            msg = "A dataset with a lazy filter has no length before it is read. Leave lazy=True out to count rows first."
-            raise TypeError(msg)
-        if self.end is None:
-            msg = "A dataset that repeats without end has no length. Give .repeat() a number of epochs."
-            raise TypeError(msg)
-        if self._question.size == "row_group":
-            return sum(len(leg.schedule) for leg in self.legs())
-        # Epochs after the first are all of one length.
-        whole = itertools.islice(self.legs(), 1, 2)
-        return len(self._first.schedule) + sum(len(leg.schedule) * (self.end - leg.position.epoch) for leg in whole)
-
-    def position_at(self, step: Any) -> Position:
-        """Return the position after `step` batches.
-
-        Raises:
-            ArgumentError: If the iteration has not so many, or nobody can know how many rows they need.
-        """
-        if self._question.lazy:
-            msg = "state_at cannot tell how many rows a lazy filter passes. Use state_dict(), or leave lazy=True out."
-            raise ArgumentError(msg)
-        if not isinstance(step, SupportsIndex) or isinstance(step, bool) or index(step) < 0:
-            raise ArgumentError(f"state_at got {step!r}. A number of steps was expected. Give a whole one from 0 on.")
-        left = index(step) + sum(before < index(step) for before in self.left_out)
-        if left == 0:
-            return self._at_once()
-        for leg in self.legs():
-            if 0 <= left <= len(leg.schedule):
-                return leg.after(left)
-            left -= len(leg.schedule)
-        msg = f"state_at got step {step}. This iteration has {len(self)} steps. Give a number from 0 to that."
-        raise ArgumentError(msg)
-
-    def legs(self) -> Iterator[Leg]:
-        """Yield what is left of the first epoch, then the whole epochs after it."""
-        yield self._first
-        epoch = self._first.position.epoch + 1
-        while self.end is None or epoch < self.end:
-            yield Leg(self.planned.plan, self.planned.shuffle, self._question, Position(epoch=epoch))
-            epoch += 1
-
-    def stats(self, meter: Meter) -> Stats:
-        """Return what this iteration did so far, by what was counted of it."""
-        return meter.stats(handed=self.handed, size=self._question.size if isinstance(self._question.size, int) else 1)
-
-    def _at_once(self) -> Position:
-        """Return the position before the first batch: dealt anew, or past an epoch that has too little left for a step."""
-        if not self._question.lazy and not len(self._first.schedule):
-            return Position(epoch=self.start.epoch + 1)
-        return self._first.position
-
-
 class Batches:
     """The batches of one iteration: an iterator that knows its position.
 
@@ -321,10 +234,10 @@ class Batches:
         try:
             made = stream.next()
         except BaseException as error:
+            if isinstance(error, StopIteration) and self._failed is None:
+                course.finish()
             # An end that is kept would keep all that its traceback leads to: the functions that wait, and their variables.
             self._failed = StopIteration if isinstance(error, StopIteration) else error
-            if isinstance(error, StopIteration):
-                course.at = stream.handed  # a lazy filter may have gone on after the last batch
             self.meter.end()
             # Whoever interrupts does not want to wait for the functions that run.
             self._pool.close(0.0 if isinstance(error, KeyboardInterrupt) else PATIENCE)

@@ -30,7 +30,7 @@ from penstock._engine.mixture import Blend, Part, Pattern, Stop, shares
 from penstock._engine.question import Question
 from penstock._engine.stream import MEMORY_LIMIT, Stream
 from penstock._engine.table import Planned, Table
-from penstock._engine.together import agreed, check_told
+from penstock._engine.together import agreed, check_told, told_maps
 from penstock._engine.transform import Batch
 from penstock.errors import EmptyDatasetError
 from penstock.model import DataFiles, Plan, Snapshot, Units
@@ -313,6 +313,8 @@ def agreed_mixture(mixed: Mixed, question: Question, group: Group) -> Mixed:
         "lanes": question.lanes,
         ".repeat()": question.epochs,
         "ranks": question.world_size,
+        ".with_source()": mixed.numbered,
+        **told_maps(question),
     }
     check_told(group, lambda: told)
     sources = (replace(one, table=agreed(one.table, one.question, group)) for one in mixed.sources)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from operator import index
+from typing import Any, SupportsIndex, TypeAlias
 
 from penstock._engine.deal import hands, merged
 from penstock._engine.order import ORDER
 from penstock._engine.question import Question
-from penstock.errors import StateError
+from penstock.errors import ArgumentError, StateError
 from penstock.model import Deal, Plan, Position
 
-__all__ = ["STATE", "State", "dump", "load"]
+__all__ = ["STATE", "State", "checked_epoch", "dump", "load"]
 
 STATE = 1
 State: TypeAlias = dict[str, Any]
@@ -19,6 +20,18 @@ MOST_EPOCHS = 1 << 62
 """Epochs that can be counted: beyond them, numbers of epochs and rows would not fit 64 bits."""
 
 KEYS = ("state", "order", "table", "version", "fingerprint", "seed", "epoch", "deals", "rank", "alike")
+
+
+def checked_epoch(epoch: Any) -> int:
+    """Return the number of an epoch that is to begin.
+
+    Raises:
+        ArgumentError: If it is no number from 0 to 2**62 - 1.
+    """
+    if isinstance(epoch, SupportsIndex) and not isinstance(epoch, bool) and 0 <= index(epoch) < MOST_EPOCHS:
+        return index(epoch)
+    msg = f"set_epoch got {epoch!r}. Epochs count from 0 to 2**62 - 1. Give the number of the epoch to begin."
+    raise ArgumentError(msg)
 
 
 def dump(plan: Plan, position: Position, question: Question, *, alike: bool) -> State:

@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from penstock._engine.access import columns_of
 from penstock._engine.agree import Group
+from penstock._engine.decode import Column
 from penstock._engine.question import Question
 from penstock._engine.table import Table, asked
 from penstock.errors import ArgumentError
+from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED
 
-__all__ = ["agreed", "check_told"]
+__all__ = ["agreed", "check_told", "told_maps"]
 
 
 def agreed(table: Table, question: Question, group: Group) -> Table:
@@ -28,6 +31,7 @@ def agreed(table: Table, question: Question, group: Group) -> Table:
     check_told(group, lambda: _told(table, question))
     snapshot, laid = group.share(lambda: (table.snapshot, table.laid(question)))
     found = replace(table, snapshot=snapshot, _plans=OrderedDict(), _groups=OrderedDict())
+    check_told(group, lambda: _kind(found, question))  # of the columns that rank 0 sees, where all were asked for
     found.settle(question, laid, group)
     return found
 
@@ -40,10 +44,11 @@ def check_told(group: Group, told: Callable[[], Mapping[str, Any]]) -> None:
     """
     questions = group.gather(told)
     for rank, found in enumerate(questions):
-        for key, value in found.items():
-            if value != questions[0].get(key):
+        for key in {**questions[0], **found}:
+            value, first = found.get(key), questions[0].get(key)
+            if value != first:
                 msg = (
-                    f"Rank {rank} asks for {key} {value}, and rank 0 for {questions[0].get(key)}. All ranks must ask the same. "
+                    f"Rank {rank} asks for {key} {value}, and rank 0 for {first}. All ranks must ask the same. "
                     "Build the dataset alike on all of them."
                 )
                 raise ArgumentError(msg)
@@ -61,3 +66,28 @@ def _told(table: Table, question: Question) -> Mapping[str, Any]:
         ".repeat()": question.epochs,
         "ranks": question.world_size,
     }
+
+
+def _kind(table: Table, question: Question) -> Mapping[str, Any]:
+    """Return what decides which columns a batch has and of which kind they are; ranks that compute together need the same."""
+    columns = columns_of(table, question)
+    policies = sorted(filter(None, (_policy(column) for column in question.policies if column.name in columns)))
+    return {
+        "the columns": ", ".join(sorted(columns)),
+        "the policies": ", ".join(policies) or None,
+        ".stack()": [[stack.name, *stack.columns] for stack in question.stacks],
+        ".with_row_ids()": question.row_ids,
+        **told_maps(question),
+    }
+
+
+def _policy(column: Column) -> str:
+    """Return what was said of a column; nothing, where that is the default."""
+    said = [repr(column.nulls)] * (column.nulls != DEFAULT_NULLS) + [repr(column.ragged)] * (column.ragged != DEFAULT_RAGGED)
+    return f"{' and '.join(said)} of {column.name!r}" if said else ""
+
+
+def told_maps(question: Question) -> Mapping[str, Any]:
+    """Return the columns that maps say they return, which must be the same on all ranks; of others nothing is known."""
+    said = [step.fields for step in question.maps if step.fields is not None]
+    return {"a map that returns": sorted(f"{field.name}: {field.dtype} {field.shape}" for field in said[-1])} if said else {}

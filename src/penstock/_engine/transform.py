@@ -190,7 +190,13 @@ def _by_rows(step: Map, batch: Batch, places: Places, key: tuple[int, int, int])
             )
             raise MapError(msg)
     loose = {name: values.shape[1:] for name, values in batch.items() if values.dtype.kind == "O"}
-    return {name: _joined([row[name] for row in rows], loose.get(name)) for name in names}
+    try:
+        return {name: _joined([row[name] for row in rows], loose.get(name)) for name in names}
+    except (TypeError, ValueError, RuntimeError):
+        for name in names:  # which of them it is, is found out where it matters
+            for row in rows:
+                _array(step, name, row[name])
+        raise
 
 
 def _joined(cells: list[Any], loose: tuple[int, ...] | None) -> npt.NDArray[Any]:
@@ -215,7 +221,7 @@ def _joined(cells: list[Any], loose: tuple[int, ...] | None) -> npt.NDArray[Any]
 
 def _column(step: Map, name: str, values: Any) -> npt.NDArray[Any]:
     """Return a returned column as an array, strings as objects."""
-    array = np.asarray(values)
+    array = _array(step, name, values)
     if array.ndim == 0:
         msg = (
             f"map {step.name} returned a single value for column {name!r}. An array with one entry per row was expected. "
@@ -223,6 +229,22 @@ def _column(step: Map, name: str, values: Any) -> npt.NDArray[Any]:
         )
         raise MapError(msg)
     return array.astype(object) if array.dtype.kind in "US" else array
+
+
+def _array(step: Map, name: str, values: Any) -> npt.NDArray[Any]:
+    """Return what NumPy makes of what was returned for a column.
+
+    Raises:
+        MapError: If that is nothing: of lists that differ in length, or of tensors that have no counterpart in NumPy.
+    """
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        msg = (
+            f"map {step.name} returned {type(values).__name__} for column {name!r}, of which NumPy makes no array: {error} "
+            "Return an array of numbers, or one of objects where rows differ in shape."
+        )
+        raise MapError(msg) from error
 
 
 def _promised(step: Map, made: dict[str, Any]) -> dict[str, Any]:

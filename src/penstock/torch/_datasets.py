@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from operator import index as whole
 from typing import Any
 
 import torch
@@ -11,11 +14,14 @@ from torch.utils import data
 
 from penstock._engine.leg import check_rows
 from penstock._engine.loader import Batches
+from penstock._engine.mixed import Mixed
+from penstock._engine.state import checked_epoch
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
 from penstock.mix import Mixture
 from penstock.model import Position
 from penstock.policies import Offsets
+from penstock.shuffles import InOrder
 from penstock.torch._elsewhere import received, renewed, sent
 from penstock.torch._frameworks import refuse_accelerate
 from penstock.torch._tensors import Tensors, owned
@@ -65,8 +71,12 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
             self._epoch.share_memory_()  # type: ignore[no-untyped-call]
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration that of another epoch, in workers that run already too."""
-        self.begin_at(Position(epoch=int(epoch)))
+        """Make the next iteration that of another epoch, in workers that run already too.
+
+        Raises:
+            ArgumentError: If it is no number from 0 on.
+        """
+        self.begin_at(Position(epoch=checked_epoch(epoch)))
 
     def begin_at(self, position: Position) -> None:
         """Make the next iteration begin at a position; in workers that run already, at the beginning of its epoch."""
@@ -103,7 +113,9 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
 
         Raises:
             TypeError: If it has no length.
+            ArgumentError: If Accelerate asks for that of one rank's share, as if it were the whole.
         """
+        self._check()
         return len(self.ds)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -126,6 +138,15 @@ class LoaderDataset(IterableDataset):
     """The dataset that a loader shows to those who look at it, and does not iterate over itself."""
 
     _of_a_loader = True
+
+    def in_order(self) -> LoaderDataset:
+        """Return the rows in stored order, which is the same in every epoch, cut into batches as before."""
+        table, question = self.ds._table, self.ds._question  # noqa: SLF001 - a dataset has no other parts
+        question = replace(question, last=question.ending)
+        if isinstance(table, Mixed):
+            sources = (replace(one, question=replace(one.question, shuffle=InOrder())) for one in table.sources)
+            return LoaderDataset(Mixture(replace(table, sources=tuple(sources)), question), jagged=self.tensors.jagged)
+        return LoaderDataset(Dataset(table, replace(question, shuffle=InOrder())), jagged=self.tensors.jagged)
 
 
 class MapDataset(data.Dataset[dict[str, Any]]):
@@ -169,14 +190,19 @@ class MapDataset(data.Dataset[dict[str, Any]]):
         return self.ds.num_rows
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return a row."""
+        """Return a row.
+
+        Raises:
+            ArgumentError: If it is no number.
+            RowNotFoundError: If there are not so many rows.
+        """
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Return several rows, each row group read once."""
         if self._process != os.getpid():
             self.ds, self._process = _checked(renewed(self.ds)), os.getpid()
-        found = self.ds.take([int(index) for index in indices])
+        found = self.ds.take([_number(index) for index in indices])
         rows = ({name: values[row] for name, values in found.items()} for row in range(len(indices)))
         return [self.tensors.batch(row) for row in rows]
 
@@ -194,3 +220,12 @@ def _checked(ds: object) -> Dataset:
         msg = f"{type(ds).__name__} was given. A penstock dataset was expected. Give one: penstock.open(url)."
         raise ArgumentError(msg)
     return ds
+
+
+def _number(row: Any) -> int:
+    """Return the number of a row, which may be a tensor of one, as samplers give them."""
+    with suppress(TypeError):
+        if not isinstance(row, bool):
+            return whole(row)
+    msg = f"MapDataset was asked for row {row!r}. Rows are counted by whole numbers. Give one, or ask dataset.ds.take for many."
+    raise ArgumentError(msg)

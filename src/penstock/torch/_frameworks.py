@@ -11,10 +11,25 @@ from torch.utils import data
 
 from penstock.errors import ArgumentError
 
-__all__ = ["Epochs", "Watched", "is_lightning", "is_watched", "refuse_accelerate", "refuse_lightning", "told_accelerate"]
+__all__ = [
+    "Epochs",
+    "Passed",
+    "ToldAccelerate",
+    "Watched",
+    "is_lightning",
+    "is_watched",
+    "refuse_accelerate",
+    "refuse_lightning",
+]
 
 ACCELERATE = ("accelerate.data_loader",)
+CHECKPOINTS = ("accelerate.checkpointing",)
 LIGHTNING = ("lightning.pytorch.loops.fit_loop", "pytorch_lightning.loops.fit_loop")
+CONNECTORS = (
+    "lightning.pytorch.trainer.connectors.data_connector",
+    "pytorch_lightning.trainer.connectors.data_connector",
+)
+OVERFITTING = "_resolve_overfit_batches"
 
 
 def refuse_accelerate() -> None:
@@ -37,6 +52,11 @@ def is_lightning() -> bool:
     return _called_by(LIGHTNING)
 
 
+def is_overfitting() -> bool:
+    """Return whether Lightning makes a loader anew that is to give the same batches in every epoch."""
+    return _called_by(CONNECTORS, OVERFITTING)
+
+
 def refuse_lightning() -> None:
     """Refuse to let Lightning save the state of a loader of which it has fetched more than it has trained on.
 
@@ -47,6 +67,21 @@ def refuse_lightning() -> None:
         msg = (
             "Lightning saves the state of a loader without length, of which it fetches a batch before it is needed, so that a "
             "resume would lose that batch. A length was expected. Leave lazy=True out of .where(), and give .repeat() a number."
+        )
+        raise ArgumentError(msg)
+
+
+def refuse_one_for_all() -> None:
+    """Refuse to let one rank's state be saved as that of all, where each needs its own.
+
+    Raises:
+        ArgumentError: If Lightning or Accelerate is what asks.
+    """
+    if is_lightning() or _called_by(CHECKPOINTS):
+        msg = (
+            "Lightning and Accelerate save the state of one rank for all, and in mid-epoch the ranks of this loader have come "
+            'differently far (last="uneven", or a lazy filter), so that a resume would fail. Ranks that advance alike were '
+            'expected. Use last="pad" or "level" and no lazy filter, or save at the end of an epoch.'
         )
         raise ArgumentError(msg)
 
@@ -71,11 +106,11 @@ class Epochs(data.Sampler[None]):
         return repeat(None)
 
 
-def _called_by(modules: tuple[str, ...]) -> bool:
-    """Return whether a function of one of these modules is among those that wait for this one."""
+def _called_by(modules: tuple[str, ...], function: str | None = None) -> bool:
+    """Return whether a function of one of these modules, any or this one, is among those that wait for this one."""
     frame = sys._getframe(1)  # noqa: SLF001 - who asks decides whether it is right
     while frame is not None:
-        if frame.f_globals.get("__name__") in modules:
+        if frame.f_globals.get("__name__") in modules and function in (None, frame.f_code.co_name):
             return True
         frame = frame.f_back  # type: ignore[assignment] # None is the end
     return False
@@ -94,14 +129,60 @@ def is_watched() -> bool:
     return state is not None and bool(state.GradientState._shared_state)  # noqa: SLF001 - it has no other name
 
 
-def told_accelerate(loader: Watched, batches: Iterator[dict[str, Any]], length: int | None) -> Iterator[dict[str, Any]]:
-    """Yield batches, and tell Accelerate which is the last: it is then that gradients are applied, complete or not."""
-    state = sys.modules["accelerate.state"].GradientState()
-    loader.end_of_dataloader, loader.remainder = False, -1
-    state._add_dataloader(loader)  # noqa: SLF001 - what its own loaders do
-    try:
-        for number, batch in enumerate(batches, start=1):
-            loader.end_of_dataloader = number == length
-            yield batch
-    finally:
-        state._remove_dataloader(loader)  # noqa: SLF001 - the same
+class Passed:
+    """Batches on their way from the engine to the consumer; what went wrong once is raised again, and any thread may ask."""
+
+    def __init__(self, batches: Iterator[dict[str, Any]]) -> None:
+        """Store the batches."""
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        """Return the next batch."""
+        return next(self._batches)
+
+    def close(self) -> None:
+        """Stop and let go of everything; a further `next` ends the iteration."""
+        self._batches.close()  # type: ignore[attr-defined] # the engine's, or one of these
+
+
+class ToldAccelerate(Passed):
+    """Batches of which Accelerate is told the last: it is then that gradients are applied, complete or not."""
+
+    def __init__(self, batches: Iterator[dict[str, Any]], loader: Watched, length: int | None) -> None:
+        """Store the batches, and how many there are where that is known."""
+        super().__init__(batches)
+        self._loader, self._length, self._number = loader, length, 0
+        self._state: Any = None
+
+    def __next__(self) -> dict[str, Any]:
+        """Return the next batch; Accelerate looks at the loader from the first to the end."""
+        if self._number == 0:
+            self._state = sys.modules["accelerate.state"].GradientState()
+            self._loader.end_of_dataloader, self._loader.remainder = False, -1
+            self._state._add_dataloader(self._loader)  # noqa: SLF001 - what its own loaders do
+        try:
+            batch = super().__next__()
+        except BaseException:
+            self._let_go()
+            raise
+        self._number += 1
+        self._loader.end_of_dataloader = self._number == self._length
+        return batch
+
+    def close(self) -> None:
+        """Stop, and let Accelerate look elsewhere."""
+        self._let_go()
+        super().close()
+
+    def __del__(self) -> None:
+        """Let it look elsewhere after a `break` too."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._state is not None:
+            self._state._remove_dataloader(self._loader)  # noqa: SLF001 - the same
+            self._state = None

@@ -152,7 +152,15 @@ def _joined(group: Any) -> ProcessGroup | None:
             "torch.distributed.init_process_group first, or leave the group out."
         )
         raise ArgumentError(msg)
-    here, size = distributed.get_rank(group), distributed.get_world_size(group)
+    group = _single(group)
+    try:
+        here, size = distributed.get_rank(group), distributed.get_world_size(group)
+    except (ValueError, TypeError) as error:
+        msg = (
+            f"loader got process_group={group!r}, which is none. A process group of torch was expected, or a device "
+            'mesh of one dimension. Give mesh["dp"], mesh.get_group("dp"), or what torch.distributed.new_group returns.'
+        )
+        raise ArgumentError(msg) from error
     if here < 0:
         msg = (
             f"loader got a process_group that process {distributed.get_rank()} is not in. A group of the processes that "
@@ -160,6 +168,11 @@ def _joined(group: Any) -> ProcessGroup | None:
         )
         raise ArgumentError(msg)
     return ProcessGroup(group=group, rank=here, size=size) if size > 1 else None
+
+
+def _single(group: Any) -> Any:
+    """Return a group, also where a device mesh stands for the only one that it has."""
+    return group.get_group() if getattr(group, "ndim", 0) == 1 and hasattr(group, "get_group") else group
 
 
 def _is_initialized() -> bool:

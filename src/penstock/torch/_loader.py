@@ -14,12 +14,21 @@ from penstock._engine.question import Question
 from penstock._engine.skips import SkippedRow
 from penstock._engine.state import State
 from penstock._engine.stats import Stats
-from penstock._engine.together import agreed
+from penstock._engine.together import agreed, check_told
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
 from penstock.mix import Mixture
 from penstock.torch._datasets import LoaderDataset
-from penstock.torch._frameworks import Epochs, is_lightning, is_watched, refuse_lightning, told_accelerate
+from penstock.torch._frameworks import (
+    Epochs,
+    Passed,
+    ToldAccelerate,
+    is_lightning,
+    is_overfitting,
+    is_watched,
+    refuse_lightning,
+    refuse_one_for_all,
+)
 from penstock.torch._group import ProcessGroup, Ranks, check_ranks, ranks, talking
 from penstock.torch._tensors import Tensors
 from penstock.torch._turns import Turns
@@ -47,8 +56,8 @@ def loader(
         rank: Which of `world_size` readers this is, where neither a process group nor torchrun's environment shall say.
             Ranks that need the same data, as those of tensor parallelism, give the same number.
         world_size: How many readers there are.
-        process_group: The group of data-parallel ranks, where it is not that of all processes. With `rank` and `world_size`
-            beside it, the processes that agree on what is read.
+        process_group: The group of data-parallel ranks, or a device mesh of one dimension, where it is not that of all
+            processes. With `rank` and `world_size` beside it, the processes that agree on what is read.
         pin_memory: Whether tensors are put in pinned memory.
         device: Where tensors are moved to.
         jagged: Columns that become nested tensors of jagged layout; they need `.ragged(penstock.Offsets(), ...)`.
@@ -66,15 +75,15 @@ def loader(
     """
     group, made = talking(rank, world_size, process_group), []
 
-    def check() -> None:
-        made.append(_checked(ds, rank, world_size, process_group, jagged))
+    def check() -> dict[str, Any]:
+        made.append((*_checked(ds, rank, world_size, process_group, jagged), _device(device)))
+        return {"jagged=": sorted(made[0][2].jagged)}
 
     # Whoever was given something wrong tells the others, which would wait for it.
-    check() if group is None else group.gather(check)
-    mine, found, tensors = made[0]
-    if found.group is not None:
-        mine = _agreed(mine, found.group)
-    loader_ = Loader(mine, pin_memory=pin_memory, device=device, jagged=tensors.jagged)
+    check() if group is None else check_told(group, check)
+    mine, found, tensors, place = made[0]
+    mine = mine if found.group is None else _agreed(mine, found.group)
+    loader_ = Loader(mine, pin_memory=pin_memory, device=place, jagged=tensors.jagged)
     loader_._assumed = found.assumed and ds._question.world_size == 1  # noqa: SLF001 - nobody else need know
     return loader_
 
@@ -144,22 +153,16 @@ class Loader(data.DataLoader[dict[str, Any]]):
     ) -> None:
         """Store the question, and what tensors are to be; there are no samplers, whoever names them."""
         shown = LoaderDataset(dataset, jagged=jagged) if isinstance(dataset, Dataset | Mixture) else dataset
+        shown = shown.in_order() if is_overfitting() else shown
         super().__init__(shown, batch_size=None, sampler=sampler, batch_sampler=batch_sampler, pin_memory=pin_memory)
-        self.device = None if device is None else torch.device(device)
+        self.device = _device(device)
         self._question = shown.ds._question  # noqa: SLF001 - a dataset has no other parts
         self._engine = Engine(shown.ds._table, self._question, shown.tensors)  # noqa: SLF001 - the same
+        size = self._question.size
+        # An attribute like torch's own, which lets nobody set it any more: wrappers copy attributes.
+        self.__dict__["batch_size"] = size if isinstance(size, int) else None
         self._assumed = False
         self._turns = Turns(self._engine, self._question)
-
-    @property
-    def batch_size(self) -> Any:
-        """Rows of a batch; None for single rows, and for row groups, which differ."""
-        size = self._question.size if hasattr(self, "_question") else None
-        return size if isinstance(size, int) else None
-
-    @batch_size.setter
-    def batch_size(self, _: Any) -> None:
-        """Take what torch says, which does not count here."""
 
     @property
     def sampler(self) -> Any:
@@ -190,10 +193,10 @@ class Loader(data.DataLoader[dict[str, Any]]):
         begun = iter(self._engine)
         batches: Iterator[dict[str, Any]] = begun
         if self.device is not None or self.pin_memory:
-            batches = _moved(batches, self.device, pin=self.pin_memory)
+            batches = Moved(batches, self.device, pin=self.pin_memory)
         if is_watched():
             sized = not self._question.lazy and self._question.epochs is not None
-            batches = told_accelerate(self, batches, len(begun) if sized else None)
+            batches = ToldAccelerate(batches, self, len(begun) if sized else None)
         return batches
 
     def _late(self) -> Iterator[dict[str, Any]]:
@@ -213,11 +216,14 @@ class Loader(data.DataLoader[dict[str, Any]]):
         """Return how far the reading has come, as JSON can hold it.
 
         Raises:
-            ArgumentError: If Lightning asks for it of a loader without length.
+            ArgumentError: If Lightning asks for it of a loader without length, or saves one rank's for ranks that differ.
         """
         if self._question.lazy or self._question.epochs is None:
             refuse_lightning()
-        return self._turns.told(self._engine.state_dict())
+        state = self._engine.state_dict()
+        if not state["alike"] and any(rows for *_, rows in state["deals"]):
+            refuse_one_for_all()
+        return self._turns.told(state)
 
     def state_at(self, step: int) -> State:
         """Return the state after `step` batches of the iteration that runs, for whoever fetches ahead of the training.
@@ -263,10 +269,30 @@ class Loader(data.DataLoader[dict[str, Any]]):
         self._turns.set_by_user()
 
 
-def _moved(batches: Iterator[dict[str, Any]], device: torch.device | None, *, pin: bool) -> Iterator[dict[str, Any]]:
-    """Yield batches moved to pinned memory, or to a device."""
-    for batch in batches:
-        yield {name: _placed(value, device, pin=pin) for name, value in batch.items()}
+def _device(device: torch.device | str | None) -> torch.device | None:
+    """Return where tensors are moved to.
+
+    Raises:
+        ArgumentError: If torch knows no such device.
+    """
+    try:
+        return None if device is None else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        msg = f'loader got device={device!r}, of which torch says: {error} Give a device of torch, such as "cuda" or "cpu".'
+        raise ArgumentError(msg) from error
+
+
+class Moved(Passed):
+    """Batches that are moved to pinned memory, or to a device."""
+
+    def __init__(self, batches: Iterator[dict[str, Any]], device: torch.device | None, *, pin: bool) -> None:
+        """Store the batches, and where they go."""
+        super().__init__(batches)
+        self._device, self._pin = device, pin
+
+    def __next__(self) -> dict[str, Any]:
+        """Return the next batch where it was to go."""
+        return {name: _placed(value, self._device, pin=self._pin) for name, value in super().__next__().items()}
 
 
 def _placed(tensor: Any, device: torch.device | None, *, pin: bool) -> Any:

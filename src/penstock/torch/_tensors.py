@@ -57,7 +57,7 @@ class Tensors:
                     "Lists of numbers were expected. Leave it out of jagged=, or make one list of each row in a .map()."
                 )
                 raise ArgumentError(msg)
-        found = {name: _value(name, value) for name, value in batch.items()}
+        found = {name: _value(name, value, flat=f"{name}{OFFSETS}" in batch) for name, value in batch.items()}
         for name in self.jagged:
             values, offsets = found.get(name), found.pop(f"{name}{OFFSETS}", None)
             if values is None or offsets is None:
@@ -107,7 +107,7 @@ def _cut(column: Any, size: int) -> Sequence[Any]:
     return torch.unsafe_split_with_sizes(column, [size] * count + [rest] * bool(rest))
 
 
-def _value(name: str, value: Any) -> Any:
+def _value(name: str, value: Any, *, flat: bool) -> Any:
     if isinstance(value, np.generic):
         value = np.asarray(value)
     if not isinstance(value, np.ndarray):
@@ -123,11 +123,16 @@ def _value(name: str, value: Any) -> Any:
                 "tensors. Leave it out with .select(...), or turn it into such in a .map()."
             )
             raise ArgumentError(msg) from error
-    if any(issubclass(kind, np.ndarray) for kind in set(map(type, value.flat))):
+    arrays = [cell for cell in value.flat if isinstance(cell, np.ndarray)]
+    if arrays:
+        nested = (
+            f", or .ragged(penstock.Offsets(), {name!r}) and jagged=[{name!r}] for a nested tensor, or "
+            f".ragged(penstock.Resize(height, width), {name!r}) for images"
+        )
+        numbers = not flat and all(cell.dtype != OBJECTS for cell in arrays)
         msg = (
             f"Column {name!r} holds arrays that may differ in shape, which no tensor does. Say what becomes of them: "
-            f".ragged(penstock.Pad(), {name!r}), or .ragged(penstock.Offsets(), {name!r}) and jagged=[{name!r}] for a nested "
-            f"tensor, or .ragged(penstock.Resize(height, width), {name!r}) for images."
+            f".ragged(penstock.Pad(), {name!r}){nested if numbers else ''}."
         )
         raise ArgumentError(msg)
     return value.tolist()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from penstock._engine.loader import Course
+from penstock._engine.course import Course
 from penstock._engine.loader import Loader as Engine
 from penstock._engine.question import Question
 from penstock._engine.state import State

@@ -263,7 +263,7 @@ def _checked_name(name: Any) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether UTF-8 holds a text, as Arrow and files need it: halves of letters are text in Python alone.
+    r"""Return whether UTF-8 holds a text, as Arrow and files need it: halves of letters are text in Python alone.
 
     Example:
         >>> is_unicode("é"), is_unicode("\ud800")

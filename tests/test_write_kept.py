@@ -486,3 +486,25 @@ def test_nulls_inside_where_a_type_has_none_are_told_with_their_row(
         table.append({"x": None})
 
     assert pq.read_table(tmp_path / "t")["x"].to_pylist() == [good, None]
+
+
+FRAMES = {
+    "columns that are numbers": pd.DataFrame([[1, 2.5], [3, 4.5]]),
+    "columns of two levels": pd.DataFrame([[1, 2.5]], columns=pd.MultiIndex.from_tuples([("a", 1), ("a", 2)])),
+    "an index with a name": pd.DataFrame({"v": [1, 2]}, index=pd.Index([5, 7], name="k")),
+    "an index without": pd.DataFrame({"v": [1, 2]}, index=[5, 7]),
+    "an index of words": pd.DataFrame({"v": [1, 2]}, index=["a", "b"]),
+    "an index of two levels": pd.DataFrame({"v": [1, 2]}, index=pd.MultiIndex.from_tuples([("a", 1), ("b", 2)])),
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_frames_that_follow_have_the_columns_of_the_first(tmp_path: Path, name: str) -> None:
+    """Under the names that Arrow gives them, and with their index."""
+    frame = FRAMES[name]
+    ps.write(tmp_path / "one", data=frame)
+    ps.write(tmp_path / "two", data=iter([frame, frame]))
+    ps.write(tmp_path / "one", data=frame, mode="append")
+
+    expected = pa.Table.from_pandas(frame).to_pylist()
+    assert pq.read_table(tmp_path / "one").to_pylist() == pq.read_table(tmp_path / "two").to_pylist() == expected * 2

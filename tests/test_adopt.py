@@ -115,6 +115,11 @@ def test_columns_that_suit_are_adopted(tmp_path: Path, field: Field, column: pa.
         ),
         (Field("x", Decimal), pa.array(["1"]), "and Scalar(type=None) reads single values of decimal."),
         (Field("x", np.int64), pa.array([[1]]), "Column 'x' is list<element: int64> in {file}"),
+        (
+            Field("x", np.int64, (None,)),
+            pa.array([[1]]),
+            "Npy() reads bytes. Leave the field out: lists are arrays as they are.",
+        ),
         (Field("x", np.float32, (2,)), pa.array([[1.0, 2.0]]), "and Tensor() reads lists or tensors of float32 (2,)."),
         (
             Field("x", np.float64, (3,)),

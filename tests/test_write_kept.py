@@ -460,3 +460,51 @@ def test_what_arrow_does_not_take_from_a_frame_is_told(tmp_path: Path) -> None:
         ps.write(tmp_path / "t", data=Frame())
     with pytest.raises(DataError, match="The data frame has more than one column called a"):
         ps.write(tmp_path / "t", data=pd.DataFrame([[1, 2]], columns=["a", "a"]))
+
+
+REQUIRED = pa.field("item", pa.int8(), nullable=False)
+STRICT: list[tuple[pa.DataType, Any, Any]] = [
+    (pa.list_(REQUIRED), [1, 2], [1, None]),
+    (pa.list_(REQUIRED, 2), [1, 2], [1, None]),
+    (pa.list_(pa.list_(REQUIRED)), [None, [1]], [[1], [None]]),
+    (pa.struct([REQUIRED, pa.field("other", pa.int8())]), {"item": 1, "other": None}, {"item": None, "other": 1}),
+    (pa.struct([REQUIRED]), {"item": 1}, {}),
+    (pa.map_(pa.string(), REQUIRED), [("a", 1)], [("a", None)]),
+    (pa.map_(pa.string(), pa.struct([REQUIRED])), [("a", {"item": 1}), ("b", None)], [("a", {"item": None})]),
+]
+
+
+@pytest.mark.parametrize(("kind", "good", "bad"), STRICT, ids=map(str, range(len(STRICT))))
+def test_nulls_inside_where_a_type_has_none_are_told_with_their_row(
+    tmp_path: Path, kind: pa.DataType, good: Any, bad: Any
+) -> None:
+    """The row is refused, and others go on."""
+    with ps.write(tmp_path / "t", pa.schema({"x": kind})) as table:
+        table.append({"x": good})
+        with pytest.raises(DataError, match=r"Row 1, field 'x': got .*, with a null inside; expected a value of"):
+            table.append({"x": bad})
+        table.append({"x": None})
+
+    assert pq.read_table(tmp_path / "t")["x"].to_pylist() == [good, None]
+
+
+FRAMES = {
+    "columns that are numbers": pd.DataFrame([[1, 2.5], [3, 4.5]]),
+    "columns of two levels": pd.DataFrame([[1, 2.5]], columns=pd.MultiIndex.from_tuples([("a", 1), ("a", 2)])),
+    "an index with a name": pd.DataFrame({"v": [1, 2]}, index=pd.Index([5, 7], name="k")),
+    "an index without": pd.DataFrame({"v": [1, 2]}, index=[5, 7]),
+    "an index of words": pd.DataFrame({"v": [1, 2]}, index=["a", "b"]),
+    "an index of two levels": pd.DataFrame({"v": [1, 2]}, index=pd.MultiIndex.from_tuples([("a", 1), ("b", 2)])),
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_frames_that_follow_have_the_columns_of_the_first(tmp_path: Path, name: str) -> None:
+    """Under the names that Arrow gives them, and with their index."""
+    frame = FRAMES[name]
+    ps.write(tmp_path / "one", data=frame)
+    ps.write(tmp_path / "two", data=iter([frame, frame]))
+    ps.write(tmp_path / "one", data=frame, mode="append")
+
+    expected = pa.Table.from_pandas(frame).to_pylist()
+    assert pq.read_table(tmp_path / "one").to_pylist() == pq.read_table(tmp_path / "two").to_pylist() == expected * 2

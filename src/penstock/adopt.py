@@ -25,7 +25,7 @@ from penstock._engine.storage import destination
 from penstock._engine.write_faults import refusals_told
 from penstock._schema_json import KEY, dump
 from penstock._suits import storage_of, unsuited
-from penstock.dtypes import is_encoded, plain
+from penstock.dtypes import is_encoded, is_ragged, plain
 from penstock.errors import ArgumentError, ColumnNotFoundError, DataError, TableNotFoundError
 from penstock.formats.parquet import COMMON, data_files, hive_values, partition_table, unified
 from penstock.model import Place
@@ -153,7 +153,11 @@ def _check_type(field: Field, kind: pa.DataType, path: str) -> None:
     expected = unsuited(field, kind)
     if expected is not None:
         msg = f"Column {field.name!r} is {kind} in {path}, and {field.codec!r} reads {expected}. "
-        raise ArgumentError(msg + "Give the field another dtype, shape or codec.")
+        loose = is_ragged(kind) and None in field.shape
+        advice = (
+            "Leave the field out: lists are arrays as they are." if loose else "Give the field another dtype, shape or codec."
+        )
+        raise ArgumentError(msg + advice)
 
 
 def _check_nulls(place: Place, schemas: Mapping[str, pa.Schema], schema: Schema) -> None:

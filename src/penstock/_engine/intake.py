@@ -80,8 +80,8 @@ def _columns_of(batch: pa.RecordBatch) -> dict[str, Any]:
 
 def _frame(frame: Any, columns: Columns | None) -> Tabular:
     """Return a data frame; its index where it has a meaning: a name, or values that are not row numbers."""
-    if not frame.columns.is_unique:
-        twice = ", ".join(sorted({str(name) for name in frame.columns[frame.columns.duplicated()]}))
+    names = [_arrow_name(name) for name in frame.columns]
+    if twice := ", ".join(sorted({name for name in names if names.count(name) > 1})):
         raise DataError(f"The data frame has more than one column called {twice}. Names must differ. Rename all but one.")
     if columns is None:
         ranged = type(frame.index).__name__ == "RangeIndex"
@@ -92,10 +92,17 @@ def _frame(frame: Any, columns: Columns | None) -> Tabular:
             msg = f"Arrow makes nothing of the data frame: {why}. Give a schema: penstock.write(url, schema, frame)."
             raise DataError(msg) from error
         return Tabular(schema=found.schema, batches=(_columns_of(batch) for batch in found.to_batches()), lent=True)
-    named = {name: frame.index.get_level_values(name) for name in frame.index.names if name is not None}
-    given = {**named, **{name: frame[name] for name in frame.columns}}
     known = {column.field.name: column for column in columns.columns}
+    levels = {f"__index_level_{at}__" if name is None else _arrow_name(name): at for at, name in enumerate(frame.index.names)}
+    meant = {name: at for name, at in levels.items() if name in known or frame.index.names[at] is not None}
+    given = {name: frame.index.get_level_values(at) for name, at in meant.items()}
+    given |= {name: frame.iloc[:, at] for at, name in enumerate(names)}
     return Tabular(schema=None, batches=[{name: _series(series, known.get(name)) for name, series in given.items()}], lent=True)
+
+
+def _arrow_name(name: Any) -> str:
+    """Return what Arrow calls a column of a data frame, whose names may be numbers, or several of them."""
+    return str(tuple(map(_arrow_name, name))) if isinstance(name, tuple) else str(name)
 
 
 def _series(series: Any, column: Column | None) -> Any:

@@ -48,9 +48,10 @@ def arrow_check(kind: pa.DataType) -> Check:
         [1, 2]
     """
     storage = _storage(kind)
+    wrapped, strict = storage != kind, _is_strict(kind)
 
     def check(cell: Any) -> Any:
-        found = cell if storage == kind else _unwrapped(cell, kind)
+        found = _unwrapped(cell, kind) if wrapped else cell
         try:
             try:
                 scalar = pa.scalar(found, type=storage)
@@ -60,11 +61,42 @@ def arrow_check(kind: pa.DataType) -> Check:
             stored = _read_back(scalar)
         except REFUSED as error:
             raise Misfit(f"{told(cell)}, which Arrow refuses: {error}", f"a value of {kind}", "Change it.") from None
+        if strict and _lacks(stored, storage):
+            raise Misfit(f"{told(cell)}, with a null inside", f"a value of {kind}", "Give a value, or allow nulls there.")
         if _changed(found, stored):
             raise Misfit(told(cell), f"a value of {kind}", f"It would be stored as {stored!r}. Change it, or the schema.")
         return found
 
     return check
+
+
+def _parts(kind: pa.DataType) -> list[pa.Field]:
+    """Return what lists, structs and maps hold, in the order of their values; nothing for other types."""
+    if pa.types.is_struct(kind):
+        return list(kind)
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    return [kind.value_field] if _is_list(kind) else []
+
+
+def _is_strict(kind: pa.DataType) -> bool:
+    """Return whether a type has values inside that may not be null; the keys of maps never may, and Arrow sees to them."""
+    parts = _parts(kind)[1:] if pa.types.is_map(kind) else _parts(kind)
+    return any(not part.nullable or _is_strict(part.type) for part in parts)
+
+
+def _lacks(stored: Any, kind: pa.DataType) -> bool:
+    """Return whether a value has a null inside where its type has none."""
+    parts = _parts(kind)
+    if stored is None or not parts:
+        return False
+    if pa.types.is_struct(kind):
+        inner = [(stored[part.name], part) for part in parts]
+    elif pa.types.is_map(kind):
+        inner = [(value, parts[1]) for _, value in stored]
+    else:
+        inner = [(value, parts[0]) for value in stored]
+    return any((value is None and not part.nullable) or _lacks(value, part.type) for value, part in inner)
 
 
 def made(cells: Sequence[Any] | npt.NDArray[Any], kind: pa.DataType) -> pa.Array:

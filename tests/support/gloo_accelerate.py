@@ -19,6 +19,7 @@ from torch import distributed
 from torch.utils.data import DataLoader
 
 import penstock as ps
+from penstock.testing import MemoryFormat
 
 # By its name, so that types can be checked where it is not installed.
 accelerate: Any = import_module("accelerate")
@@ -89,6 +90,39 @@ def unlike(accelerator: Any, table: str, place: Path) -> list[str]:
     return [*found, refused(save)]
 
 
+def undealt(accelerator: Any, table: str) -> list[str]:
+    """Return what is said of columns that cannot be dealt out by rows."""
+    text = ps.open(table).select("id", "name")
+    lists = MemoryFormat.of({"list": [[1], [2, 3]] * 16}, row_group_rows=8).open().ragged(ps.Offsets(), "list")
+    loaders = [
+        DataLoader(ps.torch.IterableDataset(text.batch(8)), batch_size=None),
+        DataLoader(ps.torch.IterableDataset(text), batch_size=8),
+        DataLoader(ps.torch.IterableDataset(lists.batch(8)), batch_size=None),
+    ]
+    return [refused(partial(first, accelerator.prepare(loader))) for loader in loaders]
+
+
+def collated(accelerator: Any, table: str) -> int:
+    """Return how many rows come of a text that becomes tensors before it is dealt out."""
+
+    def lengths(rows: list[dict[str, Any]]) -> torch.Tensor:
+        return torch.tensor([len(row["name"]) for row in rows])
+
+    stream = ps.torch.IterableDataset(ps.open(table).select("name"))
+    return sum(len(batch) for batch in accelerator.prepare(DataLoader(stream, batch_size=8, collate_fn=lengths)))
+
+
+def shares(table: str) -> list[Any]:
+    """Return what is said of batches that are to be dealt out as rows, and how many rows come where rows are."""
+    configured = accelerate.utils.DataLoaderConfiguration(dispatch_batches=False)
+    accelerate.state.AcceleratorState._reset_state()
+    accelerator = accelerate.Accelerator(cpu=True, dataloader_config=configured)
+    batches = accelerator.prepare(DataLoader(ps.torch.IterableDataset(asked(table)), batch_size=None))
+    rows = ps.torch.IterableDataset(ps.open(table).select("id"))
+    taken: Any = accelerator.prepare(DataLoader(rows, batch_size=8))
+    return [refused(partial(first, batches)), [batch["id"].tolist() for batch in taken]]
+
+
 def dispatched(accelerator: Any, table: str, **options: Any) -> list[Any]:
     """Return two epochs of a loader that Accelerate makes of a dataset, of which the first process reads everything."""
     loader: Any = accelerator.prepare(DataLoader(ps.torch.IterableDataset(asked(table)), batch_size=None, **options))
@@ -124,7 +158,11 @@ def main() -> None:
     skipping: Any = accelerator.skip_first_batches(ps.torch.loader(asked(table)), 3)
     found["refused"] = [refused(partial(first, loader)) for loader in (prepared, spawned, skipping)]
     found["refused"].append(refused(lambda: len(skipping)))
+    forked: Any = accelerator.prepare(DataLoader(shard, batch_size=None, num_workers=1, multiprocessing_context="fork"))
+    found["refused"].append(refused(partial(first, forked)))
     found["unlike"] = unlike(accelerator, table, Path(place))
+    found["undealt"], found["collated"] = undealt(accelerator, table), collated(accelerator, table)
+    found["shares"] = shares(table)
     (Path(place) / f"accelerate-{os.environ['RANK']}.json").write_text(json.dumps(found))
     distributed.barrier()  # torch's own threads let go of the last tensors before Python ends
     distributed.destroy_process_group()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -132,6 +133,14 @@ def test_accelerate_takes_the_loader_as_it_is_and_datasets_unshared(table: Path,
             "already, so that rows would be lost. A dataset without .shard() was expected. Give accelerator.prepare such a "
             "one, or the loader of penstock.torch.loader(ds); to go on in mid-epoch, use that loader's load_state_dict."
         }
+        columns = [
+            re.findall(r"and column '(\w+)' does not come as one tensor with an entry for each row", one)
+            for one in own["undealt"]
+        ]
+        assert columns == [["name"], ["name"], ["list"]]
+        assert own["shares"][0].startswith("Accelerate deals out rows one by one (dispatch_batches=False), and this dataset")
+    assert sum(own["collated"] for own in found) == ROWS
+    assert sorted(joined([own["shares"][1] for own in found])) == list(range(ROWS))
     assert_once([own["passed"]["epochs"] for own in found])
     assert_once([own["dispatched"] for own in found])
     assert found[0]["dispatched"][0] != found[0]["dispatched"][1]

@@ -15,6 +15,7 @@ from torch.utils import data
 from penstock._engine.leg import check_rows
 from penstock._engine.loader import Batches
 from penstock._engine.mixed import Mixed
+from penstock._engine.question import Question
 from penstock._engine.state import checked_epoch
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
@@ -23,7 +24,7 @@ from penstock.model import Position
 from penstock.policies import Offsets
 from penstock.shuffles import InOrder
 from penstock.torch._elsewhere import received, renewed, sent
-from penstock.torch._frameworks import refuse_accelerate
+from penstock.torch._frameworks import is_dispatching, refuse_accelerate, refuse_shares, refuse_to_dispatch
 from penstock.torch._tensors import Tensors, owned
 
 __all__ = ["IterableDataset", "LoaderDataset", "MapDataset"]
@@ -74,8 +75,10 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
         """Make the next iteration that of another epoch, in workers that run already too.
 
         Raises:
-            ArgumentError: If it is no number from 0 on.
+            ArgumentError: If it is no number from 0 on, or Accelerate is about to deal out what it cannot.
         """
+        self._check()
+        self._check_dealt()
         self.begin_at(Position(epoch=checked_epoch(epoch)))
 
     def begin_at(self, position: Position) -> None:
@@ -133,6 +136,21 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
         if self._of_a_loader or self.ds._question.world_size > 1:  # noqa: SLF001 - a dataset has no other parts
             refuse_accelerate()
 
+    def _check_dealt(self) -> None:
+        """Refuse what Accelerate would deal out wrongly; every process of it comes here before an epoch."""
+        question = self.ds._question  # noqa: SLF001 - a dataset has no other parts
+        mixed = self.ds._table if isinstance(self.ds, Mixture) else None  # noqa: SLF001 - the same
+        if question.size is not None or (mixed is not None and mixed.sources[0].question.size is not None):
+            refuse_shares()
+        if is_dispatching():
+            for one in [question] if mixed is None else [source.question for source in mixed.sources]:
+                for name in flat_columns(one):
+                    refuse_to_dispatch(name)
+            if isinstance(self.ds, Dataset) and not question.maps:
+                for field in self.ds.schema.fields:
+                    if field.dtype.kind in "OUS":
+                        refuse_to_dispatch(field.name)
+
 
 class LoaderDataset(IterableDataset):
     """The dataset that a loader shows to those who look at it, and does not iterate over itself."""
@@ -176,7 +194,7 @@ class MapDataset(data.Dataset[dict[str, Any]]):
                 "and samplers do all that. Leave .shuffle(), .batch(), .shard() and .repeat() out."
             )
             raise ArgumentError(msg)
-        flat = [column.name for column in question.policies if isinstance(column.ragged, Offsets)]
+        flat = flat_columns(question)
         if flat:
             msg = (
                 f"Column {flat[0]!r} comes as Offsets(), which only a batch has, and MapDataset hands out rows. Leave the "
@@ -213,6 +231,14 @@ class MapDataset(data.Dataset[dict[str, Any]]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take what another process sent."""
         self.ds, self.tensors, self._process = _checked(received(state["ds"])), Tensors(), os.getpid()
+
+
+def flat_columns(question: Question) -> list[str]:
+    """Return the columns that come as all values of a batch, and where each row begins."""
+    columns = question.columns
+    return [
+        one.name for one in question.policies if isinstance(one.ragged, Offsets) and (columns is None or one.name in columns)
+    ]
 
 
 def _checked(ds: object) -> Dataset:

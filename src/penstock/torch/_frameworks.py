@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from itertools import repeat
+from types import FrameType
 from typing import Any, Protocol
 
 from torch.utils import data
@@ -16,10 +17,15 @@ __all__ = [
     "Passed",
     "ToldAccelerate",
     "Watched",
+    "is_dispatching",
     "is_lightning",
+    "is_overfitting",
     "is_watched",
     "refuse_accelerate",
     "refuse_lightning",
+    "refuse_one_for_all",
+    "refuse_shares",
+    "refuse_to_dispatch",
 ]
 
 ACCELERATE = ("accelerate.data_loader",)
@@ -30,6 +36,8 @@ CONNECTORS = (
     "pytorch_lightning.trainer.connectors.data_connector",
 )
 OVERFITTING = "_resolve_overfit_batches"
+DISPATCHER, SHARES = "DataLoaderDispatcher.", "IterableDatasetShard."
+"""How Accelerate deals out a stream: one process feeds all, or each takes its share of the rows."""
 
 
 def refuse_accelerate() -> None:
@@ -43,6 +51,41 @@ def refuse_accelerate() -> None:
             "Accelerate deals out, or skips, the batches of this dataset, which is one rank's share by .shard() or by a loader "
             "already, so that rows would be lost. A dataset without .shard() was expected. Give accelerator.prepare such a "
             "one, or the loader of penstock.torch.loader(ds); to go on in mid-epoch, use that loader's load_state_dict."
+        )
+        raise ArgumentError(msg)
+
+
+def is_dispatching() -> bool:
+    """Return whether a loader of Accelerate's is what asks, which feeds all processes with batches that nobody has changed."""
+    caller = _caller(ACCELERATE, DISPATCHER) if "accelerate" in sys.modules else None
+    asking = None if caller is None else caller.f_locals.get("self")
+    return getattr(asking, "collate_fn", None) in (data.default_convert, data.default_collate)
+
+
+def refuse_to_dispatch(column: str) -> None:
+    """Refuse to let Accelerate cut a column by rows that has other things than one value of a tensor for each.
+
+    Raises:
+        ArgumentError: Always.
+    """
+    msg = (
+        f"Accelerate puts batches together and deals them out by rows, and column {column!r} does not come as one tensor with "
+        "an entry for each row. Such columns alone were expected. Leave it out with .select(...), give lists "
+        ".ragged(penstock.Pad(), ...), or prepare penstock.torch.loader(ds), whose batches stay as they are."
+    )
+    raise ArgumentError(msg)
+
+
+def refuse_shares() -> None:
+    """Refuse to let Accelerate deal out batches as if they were rows.
+
+    Raises:
+        ArgumentError: If it does.
+    """
+    if "accelerate" in sys.modules and _called_by(ACCELERATE, SHARES):
+        msg = (
+            "Accelerate deals out rows one by one (dispatch_batches=False), and this dataset hands out batches. Rows were "
+            "expected. Leave .batch() out and give the DataLoader its batch_size, or prepare penstock.torch.loader(ds)."
         )
         raise ArgumentError(msg)
 
@@ -106,14 +149,19 @@ class Epochs(data.Sampler[None]):
         return repeat(None)
 
 
-def _called_by(modules: tuple[str, ...], function: str | None = None) -> bool:
-    """Return whether a function of one of these modules, any or this one, is among those that wait for this one."""
-    frame = sys._getframe(1)  # noqa: SLF001 - who asks decides whether it is right
+def _called_by(modules: tuple[str, ...], within: str = "") -> bool:
+    """Return whether a function of one of these modules, or of something in it, is among those that wait for this one."""
+    return _caller(modules, within) is not None
+
+
+def _caller(modules: tuple[str, ...], within: str) -> FrameType | None:
+    """Return the nearest call of such a function."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - who asks decides whether it is right
     while frame is not None:
-        if frame.f_globals.get("__name__") in modules and function in (None, frame.f_code.co_name):
-            return True
-        frame = frame.f_back  # type: ignore[assignment] # None is the end
-    return False
+        if frame.f_globals.get("__name__") in modules and frame.f_code.co_qualname.startswith(within):
+            return frame
+        frame = frame.f_back
+    return None
 
 
 class Watched(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -356,7 +357,7 @@ class Schema:
             if not isinstance(column, Field):
                 msg = f"Schema {name!r} got {column!r}. Field objects were expected: penstock.Field('id', numpy.int32)."
                 raise ArgumentError(msg)
-        twice = sorted({column for column in self.names if self.names.count(column) > 1})
+        twice = sorted(column for column, count in Counter(self.names).items() if count > 1)
         if twice:
             msg = f"Schema {name!r} has more than one field called {', '.join(twice)}. Names must differ. Rename all but one."
             raise ArgumentError(msg)

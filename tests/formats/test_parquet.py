@@ -526,6 +526,16 @@ def test_moments_of_different_zones_are_the_same_moments(tmp_path: Path, last: s
     assert ps.open(tmp_path).where(ps.col("t") == datetime(1970, 1, 1, tzinfo=UTC)).num_rows == 0
 
 
+def test_a_zone_that_no_other_file_contradicts_stays(tmp_path: Path) -> None:
+    """Also where other columns have different ones, or dictionaries in one file only."""
+    tokyo, paris = pa.timestamp("us", "Asia/Tokyo"), pa.timestamp("us", "Europe/Paris")
+    put(tmp_path / "1.parquet", t=pa.array([7], paris), only=pa.array([7], paris), c=pa.array(["a"]).dictionary_encode())
+    put(tmp_path / "2.parquet", t=pa.array([7], tokyo), c=pa.array(["a"]))
+
+    found = ps.open(tmp_path).to_arrow().schema
+    assert found.types == [pa.timestamp("us", "UTC"), paris, pa.string()]
+
+
 def test_whole_numbers_go_into_decimals_that_hold_them(tmp_path: Path) -> None:
     """Also where their type could hold larger ones."""
     put(tmp_path / "1.parquet", x=pa.array([Decimal("1.25")], pa.decimal128(10, 2)))

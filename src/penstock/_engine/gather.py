@@ -141,7 +141,8 @@ class Gather:
         self._fixed = [column for column in wanted.columns if is_fixed(column, schema.field(column.name).type)]
         if wanted.skip:  # which of a codec's cells are bad is found out batch by batch
             self._fixed = [column for column in self._fixed if column.codec is None]
-        self._loose = [column for column in wanted.columns if column not in self._fixed]
+        fixed = {column.name for column in self._fixed}
+        self._loose = [column for column in wanted.columns if column.name not in fixed]
         self._columns = tuple(column.name for column in wanted.columns)
         self._least = sum(cell_bytes(one) or dtypes.least_bytes(schema.field(one.name).type) for one in self._fixed)
         self._blobs = tuple(column.name for column in self._loose if column.codec is not None)

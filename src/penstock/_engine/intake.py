@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -71,7 +72,7 @@ def tabular(data: Any, columns: Columns | None) -> Tabular | None:
 
 
 def _columns_of(batch: pa.RecordBatch) -> dict[str, Any]:
-    twice = sorted({name for name in batch.schema.names if batch.schema.names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(batch.schema.names).items() if count > 1)
     if twice:
         msg = f"The Arrow table has more than one column called {', '.join(twice)}. Names must differ. Rename all but one."
         raise DataError(msg)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -149,7 +150,7 @@ def file_schemas(place: Place, paths: Sequence[str]) -> dict[str, pa.Schema]:
     """
     schemas = {path: read_schema(path, place.filesystem) for path in dict.fromkeys(paths)}
     for path, schema in schemas.items():
-        twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        twice = sorted(name for name, count in Counter(schema.names).items() if count > 1)
         if twice:
             names = ", ".join(map(repr, twice))
             msg = f"{path} has more than one column called {names}. Names must differ. Rename all but one."
@@ -167,7 +168,8 @@ def _together(one: pa.Schema, two: pa.Schema) -> pa.Schema:
 
 def _plainer(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
     """Return a schema without dictionaries, views and zones but UTC, in those columns that another has in other types."""
-    same = {field.name for field in other if field.name in schema.names and schema.field(field.name).type == field.type}
+    types = {field.name: field.type for field in other}
+    same = {field.name for field in schema if types.get(field.name, field.type) == field.type}
     return pa.schema([field if field.name in same else field.with_type(_plain(field.type)) for field in schema])
 
 

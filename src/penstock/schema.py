@@ -267,7 +267,7 @@ def is_unicode(text: str) -> bool:
     r"""Return whether UTF-8 holds a text, as Arrow and files need it: halves of letters are text in Python alone.
 
     Example:
-        >>> is_unicode("é"), is_unicode("\ud800")
+        >>> is_unicode("é"), is_unicode(chr(0xD800))
         (True, False)
     """
     return text.encode(errors="ignore").decode() == text

@@ -6,13 +6,21 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-__all__ = ["enlarged", "in_utc", "unviewed"]
+__all__ = ["around", "enlarged", "in_utc", "unviewed"]
 
 VIEWED = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 """Views, and what holds the same values."""
 
 ENLARGED = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary(), **VIEWED}
 """Text and bytes, and what has room for any of it."""
+
+LISTS = {
+    "is_list": pa.list_,
+    "is_large_list": pa.large_list,
+    "is_list_view": pa.list_view,
+    "is_large_list_view": pa.large_list_view,
+}
+"""What makes lists of any length, by the test that tells them."""
 
 
 def in_utc(kind: pa.DataType) -> pa.DataType:
@@ -46,18 +54,25 @@ def enlarged(kind: pa.DataType) -> pa.DataType:
 
 
 def _changed(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return a type with what is inside of its lists, structs and maps changed."""
-    tests = pa.types
-    if tests.is_struct(kind):
-        return pa.struct([_changed_field(kind.field(at), change) for at in range(kind.num_fields)])
-    if tests.is_map(kind):
-        return pa.map_(_changed_field(kind.key_field, change), _changed_field(kind.item_field, change), kind.keys_sorted)
-    if tests.is_fixed_size_list(kind):
-        return pa.list_(_changed_field(kind.value_field, change), kind.list_size)
-    if tests.is_list(kind) or tests.is_large_list(kind):
-        return (pa.list_ if tests.is_list(kind) else pa.large_list)(_changed_field(kind.value_field, change))
-    return kind if isinstance(kind, pa.BaseExtensionType) else change(kind)  # which may not be hashed
+    """Return a type with what its lists, structs and maps hold in the end changed."""
+    if isinstance(kind, pa.BaseExtensionType):  # which may not be hashed
+        return kind
+    return around(kind, lambda inner: _changed(inner, change)) if pa.types.is_nested(kind) else change(kind)
 
 
-def _changed_field(field: pa.Field, change: Callable[[pa.DataType], pa.DataType]) -> pa.Field:
-    return field.with_type(_changed(field.type, change))
+def around(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a type with what is inside of it changed; one that has nothing inside stays.
+
+    Example:
+        >>> around(pa.list_(pa.int8()), lambda kind: pa.int64())
+        ListType(list<item: int64>)
+    """
+    of = pa.types
+    if of.is_struct(kind):
+        return pa.struct([field.with_type(change(field.type)) for field in kind])
+    if of.is_map(kind):
+        return pa.map_(*(field.with_type(change(field.type)) for field in (kind.key_field, kind.item_field)), kind.keys_sorted)
+    if of.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(change(kind.value_type)), kind.list_size)
+    make = next((make for test, make in LISTS.items() if getattr(of, test)(kind)), None)
+    return kind if make is None else make(kind.value_field.with_type(change(kind.value_type)))

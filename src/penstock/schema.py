@@ -276,9 +276,8 @@ def is_unicode(text: str) -> bool:
 def _checked_dtype(name: str, dtype: Any) -> np.dtype[Any]:
     """Return what NumPy calls a type; text and bytes of no length in particular."""
     if dtype is None:  # which NumPy takes for a float
-        raise ArgumentError(
-            f"Field {name!r} got dtype=None. A NumPy dtype, str, bytes, Decimal, date or datetime was expected."
-        )
+        msg = f"Field {name!r} got dtype=None. A NumPy dtype, str, bytes, Decimal, date or datetime was expected. Give one."
+        raise ArgumentError(msg)
     try:
         found = np.dtype(PYTHON_TYPES[dtype]) if isinstance(dtype, type) and dtype in PYTHON_TYPES else np.dtype(dtype)
     except TypeError as error:

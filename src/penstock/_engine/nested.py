@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock._alike import around
 from penstock._engine.cells import REFUSED, Check, Misfit, told
-from penstock._engine.wide import around
 from penstock._suits import family
 from penstock.dtypes import TENSOR, extension_name, is_compound, is_encoded, is_ragged, numpy_type, python_values
 

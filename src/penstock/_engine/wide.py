@@ -13,18 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock import dtypes
+from penstock._alike import around
 from penstock.errors import DataError
 from penstock.model import IntArray
 
-__all__ = ["around", "joined", "one_array", "readable", "storable", "taken", "with_roomy_indices"]
-
-LISTS = {
-    "is_list": pa.list_,
-    "is_large_list": pa.large_list,
-    "is_list_view": pa.list_view,
-    "is_large_list_view": pa.large_list_view,
-}
-"""What makes lists of any length, by the test that tells them."""
+__all__ = ["joined", "one_array", "readable", "storable", "taken", "with_roomy_indices"]
 
 ROOMY = 32
 """Bits of indices that no dictionary is too large for."""
@@ -204,21 +197,3 @@ def _roomy(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(kind) and kind.index_type.bit_width < ROOMY:
         return pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
     return around(kind, _roomy)
-
-
-def around(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return a type with what is inside of it changed; one that has nothing inside stays.
-
-    Example:
-        >>> around(pa.list_(pa.int8()), lambda kind: pa.int64())
-        ListType(list<item: int64>)
-    """
-    of = pa.types
-    if of.is_struct(kind):
-        return pa.struct([field.with_type(change(field.type)) for field in kind])
-    if of.is_map(kind):
-        return pa.map_(*(field.with_type(change(field.type)) for field in (kind.key_field, kind.item_field)), kind.keys_sorted)
-    if of.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(change(kind.value_type)), kind.list_size)
-    make = next((make for test, make in LISTS.items() if getattr(of, test)(kind)), None)
-    return kind if make is None else make(kind.value_field.with_type(change(kind.value_type)))

@@ -86,13 +86,14 @@ def test_python_types_are_fields_too() -> None:
         (lambda: Field("x", "nonsense"), "Field 'x' got dtype='nonsense', which NumPy does not know"),
         (lambda: Field("x", [("a", "i4")]), "which is made of others. Give each part a field of its own."),
         (lambda: Field("x", np.int32, (-1,)), "Field 'x' got shape=(-1,). Sizes from 0 on, or None, were expected."),
-        (lambda: Field("x", np.int32, (2**31, 2**31)), "Field 'x' got shape=(2147483648, 2147483648)."),
+        (lambda: Field("x", np.int8, (2**32, 2**31)), "Field 'x' got shape=(4294967296, 2147483648)."),
         (lambda: Field("x", np.int32, (1,) * 32), "Field 'x' got shape=(1, 1, 1"),
         (lambda: Field("x", np.int32, "ab"), "Field 'x' got shape='ab'."),  # type: ignore[arg-type]
         (lambda: Field("x", np.int32, (2.5,)), "Field 'x' got shape=(2.5,)."),  # type: ignore[arg-type]
         (lambda: Field("x", np.int32, (), Npy), "A codec object was expected. Give one: penstock.codecs.Png()."),  # type: ignore[arg-type]
         (lambda: Field("x", np.int32, (2,), Scalar()), "Scalar stores single values. Use Tensor() or Npy()."),
         (lambda: Field("x", np.int32, (None,), Tensor()), "Tensor stores arrays of one shape, not empty."),
+        (lambda: Field("x", np.int8, (2**16, 2**15), Tensor()), "Tensor stores up to 2147483647 values in a cell."),
         (lambda: Field("x", np.complex64, (2,), Tensor()), "Tensor stores plain numbers. Use penstock.codecs.Npy()."),
         (lambda: Field("x", np.complex64, (), Scalar()), "Field 'x' is complex64, which Arrow does not have."),
         (lambda: Scalar("decimal128(99, 2)"), "which Arrow refuses"),

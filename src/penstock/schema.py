@@ -220,7 +220,7 @@ class Field:
         """Store what a column is; whatever `numpy.dtype` takes will do for `dtype`."""
         object.__setattr__(self, "name", _checked_name(name))
         object.__setattr__(self, "dtype", _checked_dtype(name, dtype))
-        object.__setattr__(self, "shape", _checked_shape(name, shape, self.dtype))
+        object.__setattr__(self, "shape", _checked_shape(name, shape))
         object.__setattr__(self, "codec", codec)
         object.__setattr__(self, "nullable", bool(nullable))
         if codec is not None:
@@ -307,11 +307,11 @@ def _checked_dtype(name: str, dtype: Any) -> np.dtype[Any]:
     return native
 
 
-def _checked_shape(name: str, shape: Any, dtype: np.dtype[Any]) -> tuple[int | None, ...]:
+def _checked_shape(name: str, shape: Any) -> tuple[int | None, ...]:
     try:
         found = tuple(None if size is None else int(size) for size in shape)
-        # A batch has one dimension more, and is an array.
-        fits = len(found) < MOST_DIMENSIONS and prod(size or 1 for size in found) * dtype.itemsize < 2**63
+        # A batch has one dimension more; what its values take is compared with a limit where memory is asked for.
+        fits = len(found) < MOST_DIMENSIONS and prod(size or 1 for size in found) < 2**63
         if fits and all(size is None or (size >= 0 and size == given) for size, given in zip(found, shape, strict=True)):
             return found
     except (TypeError, ValueError):

@@ -17,6 +17,9 @@ from penstock.schema import Codec, Field
 
 __all__ = ["CODECS", "Tensor"]
 
+MOST_VALUES = 2**31 - 1
+"""Values of one tensor, as Arrow counts them."""
+
 
 @dataclass(frozen=True)
 class Tensor(Codec):
@@ -32,7 +35,7 @@ class Tensor(Codec):
     name = "tensor"
 
     def check(self, field: Field) -> None:
-        """Refuse shapes that differ, and dtypes that are no plain numbers.
+        """Refuse shapes that differ or are too large, and dtypes that are no plain numbers.
 
         Raises:
             ArgumentError: If it is one of them.
@@ -41,6 +44,12 @@ class Tensor(Codec):
             msg = (
                 f"Field {field.name!r} has the shape {field.shape}, and Tensor stores arrays of one shape, not empty. Use "
                 "penstock.codecs.Npy()."
+            )
+            raise ArgumentError(msg)
+        if prod(size or 0 for size in field.shape) > MOST_VALUES:
+            msg = (
+                f"Field {field.name!r} has the shape {field.shape}, and Tensor stores up to {MOST_VALUES} values in a cell. Use "
+                "penstock.codecs.Raw()."
             )
             raise ArgumentError(msg)
         if field.dtype not in NUMPY or field.dtype.kind not in "biuf":

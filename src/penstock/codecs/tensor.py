@@ -48,8 +48,8 @@ class Tensor(Codec):
             raise ArgumentError(msg)
         if prod(size or 0 for size in field.shape) > MOST_VALUES:
             msg = (
-                f"Field {field.name!r} has the shape {field.shape}, and Tensor stores up to {MOST_VALUES} values in a cell. Use "
-                "penstock.codecs.Raw()."
+                f"Field {field.name!r} has the shape {field.shape}, and Tensor stores up to {MOST_VALUES} values in a cell. "
+                "Use penstock.codecs.Raw()."
             )
             raise ArgumentError(msg)
         if field.dtype not in NUMPY or field.dtype.kind not in "biuf":

@@ -49,7 +49,9 @@ class Handle:
 
         Arrow makes other timestamps of them and does not say so; in seconds they are what they are.
         """
-        asked = [name for name in columns if self.in_nanoseconds and has_timestamps(self.file.schema_arrow.field(name).type)]
+        if not self.in_nanoseconds:
+            return None
+        asked = [name for name in columns if has_timestamps(self.file.schema_arrow.field(name).type)]
         leaves, stored = getattr(self.file, "_nested_paths_by_prefix", {}), self.file.schema
         asked = [name for name in asked if any(stored.column(leaf).physical_type == "INT96" for leaf in leaves.get(name, ()))]
         if not asked:

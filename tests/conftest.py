@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ PETASTORM = (
     "opencv-python-headless==4.11.0.86",
     "setuptools<70",
 )
+SAIL = ("pysail==0.7.2", "pyspark-client==4.1.3")
+AZURITE = "azurite@3.35.0"
 # A reader of Petastorm ends early where its last row group is handed out between its two looks at whether one is left. So
 # all are handed out before the first is read.
 PETASTORM_READS = """
@@ -105,13 +108,48 @@ def petastorm_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     peers = os.environ.get("PENSTOCK_PEERS")
     if peers is not None:
         return Path(peers) / "petastorm" / "bin" / "python"
-    place = tmp_path_factory.mktemp("petastorm")
+    return _interpreter(tmp_path_factory.mktemp("petastorm"), PETASTORM)
+
+
+@pytest.fixture(scope="session")
+def sail_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an interpreter that has Sail, whose `pyspark-client` stands in the place of `pyspark`.
+
+    It is the one that PENSTOCK_PYSAIL names; else it is installed.
+    """
+    given = os.environ.get("PENSTOCK_PYSAIL")
+    return Path(given) if given is not None else _interpreter(tmp_path_factory.mktemp("sail"), SAIL)
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the program that speaks to clients of Azure's blob storage.
+
+    It is the one that PENSTOCK_AZURITE names, or that is on the PATH; else npm installs it.
+    """
+    given = os.environ.get("PENSTOCK_AZURITE") or shutil.which("azurite-blob")
+    if given is not None:
+        return Path(given)
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("azurite-blob is neither on the PATH nor named by PENSTOCK_AZURITE, and there is no npm to install it")
+    place = tmp_path_factory.mktemp("azurite")
+    _install([npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", place, AZURITE], AZURITE)
+    return place / "node_modules" / ".bin" / "azurite-blob"
+
+
+def _interpreter(place: Path, packages: Sequence[str]) -> Path:
+    """Return an interpreter of its own that has some packages, or skip the test where they cannot be had."""
     python = place / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", place], check=True)
-    done = subprocess.run([python, "-m", "pip", "install", "--quiet", *PETASTORM], check=False, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"Petastorm cannot be installed: {done.stderr.strip().splitlines()[-1:]}")
+    _install([python, "-m", "pip", "install", "--quiet", *packages], packages[0])
     return python
+
+
+def _install(command: Sequence[str | Path], what: str) -> None:
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"{what} cannot be installed: {done.stderr.strip().splitlines()[-1:]}")
 
 
 @pytest.fixture(scope="session")

@@ -1,20 +1,10 @@
-"""A second writer of Delta tables, independent of delta-rs: Sail, which speaks Spark's protocol.
-
-It is large, and its `pyspark-client` stands in the place of `pyspark`, so that it is no part of the test install. Where it is
-not installed beside Penstock, `PENSTOCK_PYSAIL` names an interpreter that has it:
-
-    python -m venv sail && sail/bin/pip install pysail==0.7.2 pyspark-client==4.1.3
-    PENSTOCK_PYSAIL=sail/bin/python python -m pytest tests/formats/test_delta_sail.py
-"""
+"""A second writer of Delta tables, independent of delta-rs: Sail, which speaks Spark's protocol."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +16,6 @@ from penstock.formats.delta import DeltaFormat
 
 pytestmark = pytest.mark.server
 
-SAIL = os.environ.get("PENSTOCK_PYSAIL") or (sys.executable if find_spec("pysail") else None)
 DELTA = DeltaFormat()
 
 # Each line of standard input is code whose result is told as JSON.
@@ -52,13 +41,10 @@ for line in sys.stdin:
 
 
 @pytest.fixture(scope="module")
-def sail() -> Iterator[Callable[[str], Any]]:
+def sail(sail_python: Path) -> Iterator[Callable[[str], Any]]:
     """Return a function that runs code in a process with a session of Sail, and returns what it tells."""
-    if SAIL is None:
-        pytest.skip("pysail is not installed, and PENSTOCK_PYSAIL names no interpreter that has it")
-    process = subprocess.Popen(
-        [SAIL, "-c", SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1
-    )
+    pipe, command = subprocess.PIPE, [str(sail_python), "-c", SCRIPT]
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, bufsize=1)
     assert process.stdin is not None
     assert process.stdout is not None
     sink, source = process.stdin, process.stdout

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -97,16 +95,13 @@ def s3() -> Iterator[Store]:
 
 
 @pytest.fixture(scope="module")
-def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+def azure(tmp_path_factory: pytest.TempPathFactory, azurite: Path) -> Iterator[Store]:
     """Return a container of a server that speaks to clients of Azure."""
     pytest.importorskip("adlfs")
-    program = os.environ.get("PENSTOCK_AZURITE") or shutil.which("azurite-blob")
-    if program is None:
-        pytest.skip("azurite-blob (npm install azurite) is neither on the PATH nor named by PENSTOCK_AZURITE")
     port = free_port()
     account = "devstoreaccount1"
-    where = ["--location", str(tmp_path_factory.mktemp("azurite")), "--blobHost", "127.0.0.1", "--blobPort", str(port)]
-    with serving([program, *where, "--silent", "--skipApiVersionCheck", "--loose", "--disableTelemetry"], port):
+    where = ["--location", str(tmp_path_factory.mktemp("blobs")), "--blobHost", "127.0.0.1", "--blobPort", str(port)]
+    with serving([str(azurite), *where, "--silent", "--skipApiVersionCheck", "--loose", "--disableTelemetry"], port):
         told = {"AccountName": account, "AccountKey": AZURITE_KEY, "BlobEndpoint": f"http://127.0.0.1:{port}/{account}"}
         text = "".join(f"{key}={value};" for key, value in {"DefaultEndpointsProtocol": "http", **told}.items())
         options = {"account_name": account, "connection_string": text}

@@ -175,9 +175,7 @@ class Loader:
         return Course(self._table.plan(self._question), self._question, self._next)
 
     def _told(self, position: Position) -> states.State:
-        question, plan = self._question, self._table.plan(self._question).plan
-        alike = question.world_size == 1 or not (question.lazy or question.ending == "uneven")
-        return states.dump(plan, position, question, alike=alike)
+        return _told(self._table.plan(self._question), self._question, position)
 
 
 class Batches:
@@ -199,7 +197,7 @@ class Batches:
         if question.epochs != 1:
             table.expect_again()
         self.planned: Planned | MixedPlan = table.plan(question)
-        self.start = start
+        self._question, self.start = question, start
         self.course = Course(self.planned, question, start)
         self._pool = Pool(question.threads or default_threads())
         self.meter = Meter(threads=self._pool.threads)
@@ -282,6 +280,10 @@ class Batches:
         """Return what has been done so far, and where the time went."""
         return self.course.stats(self.meter)
 
+    def state_dict(self) -> states.State:
+        """Return how far it has come, as JSON can hold it."""
+        return _told(self.planned, self._question, self.course.position)
+
     def only(self, worker: int, workers: int) -> None:
         """Hand out no more than batches `worker`, `worker + workers` and so on; called before the first `next`."""
         self._stream.only(worker, workers)
@@ -295,6 +297,12 @@ class Batches:
         if self._turn.acquire(blocking=False):
             self._stream.close()
             self._turn.release()
+
+
+def _told(planned: Planned | MixedPlan, question: Question, position: Position) -> states.State:
+    """Return a position as a state."""
+    alike = question.world_size == 1 or not (question.lazy or question.ending == "uneven")
+    return states.dump(planned.plan, position, question, alike=alike)
 
 
 def _opened(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from operator import index as whole
@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch.utils import data
 
-from penstock._engine.leg import check_rows
-from penstock._engine.loader import Batches
 from penstock._engine.mixed import Mixed
 from penstock._engine.question import Question
 from penstock._engine.state import checked_epoch
@@ -25,7 +23,8 @@ from penstock.policies import Offsets
 from penstock.shuffles import InOrder
 from penstock.torch._elsewhere import received, renewed, sent
 from penstock.torch._frameworks import is_dispatching, refuse_accelerate, refuse_shares, refuse_to_dispatch
-from penstock.torch._tensors import Tensors, owned
+from penstock.torch._part import Part
+from penstock.torch._tensors import Tensors
 
 __all__ = ["IterableDataset", "LoaderDataset", "MapDataset"]
 
@@ -37,7 +36,8 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
     workers at all. Each worker reads every window, and decodes its own batches only; `penstock.torch.loader` reads all of
     it once. Which rank reads what is the dataset's own `.shard()`, never guessed from the environment.
 
-    Every iteration is the same epoch, until `set_epoch` says another.
+    Every iteration is the same epoch, until `set_epoch` says another. Its iterators have `state_dict` and `load_state_dict`,
+    which torchdata's `StatefulDataLoader` asks for.
 
     Args:
         ds: What to read; a dataset, or a mixture.
@@ -86,19 +86,12 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
         self._start = position
         self._epoch.fill_(position.epoch)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Part:
         """Yield this worker's part of the epoch."""
         self._check()
         if self._process != os.getpid():
             self.ds, self._process, self._arrived = renewed(self.ds), os.getpid(), True
-        table, question = self.ds._table, self.ds._question  # noqa: SLF001 - a dataset has no other parts
-        batches = Batches(table, question, self._begun(), self.tensors)
-        check_rows(batches.planned.plan, question)
-        worker = data.get_worker_info()
-        if worker is None:
-            return batches
-        batches.only(worker.id, worker.num_workers)
-        return map(owned, batches)
+        return Part(self.ds, self.tensors, self._begun())
 
     def _begun(self) -> Position:
         """Return where an iteration begins: of a worker's first, where it was to begin when the worker was started.

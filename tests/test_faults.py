@@ -207,6 +207,12 @@ try:
     ps.open(place + "/t")
 except ps.errors.DataError as error:
     print(str(error).replace(last, "LAST"))
+os.chmod(last, 0o600)
+os.chmod(place + "/t/_common_metadata", 0)
+try:
+    ps.open(place + "/t")
+except ps.errors.DataError as error:
+    print(str(error).replace(place, "PLACE"))
 os.chmod(place + "/t", 0)
 try:
     ps.open(place + "/t")
@@ -220,6 +226,7 @@ os.chmod(place + "/t", 0o700)
     assert done.stdout == (
         "3 LAST, row group 0: cannot be read: Permission denied. The table says it has 10 rows. Get the right to read it.\n"
         "LAST: the footer cannot be read: Permission denied. Get the right to read it.\n"
+        "PLACE/t/_common_metadata may not be read, and says what the columns of the table are. Get the right to read it.\n"
         "'PLACE/t' cannot be looked into: Permission denied. Check the path, and what you may read there.\n"
     )
 

@@ -316,3 +316,43 @@ def test_storage_that_is_only_read_is_told() -> None:
 
     with pytest.raises(WriteError, match="The directory of /t cannot be written: its filesystem only reads"):
         ps.write("/t", data={"id": [1]}, filesystem=Website())
+
+
+# Works in a directory that is deleted under it.
+UPROOTED = """
+import os, sys
+import penstock as ps
+
+place = sys.argv[1]
+os.mkdir(place + "/here")
+os.chdir(place + "/here")
+os.rmdir(place + "/here")
+for mode in ("error", "append", "overwrite"):
+    ps.write(place + "/t", data={"id": [1, 2]}, mode=mode)
+    print(ps.open(place + "/t").num_rows)
+for ask in (ps.open, lambda name: ps.write(name, data={"id": [1]})):
+    try:
+        ask("t")
+    except ps.errors.ArgumentError as error:
+        print(error)
+"""
+
+
+def test_a_working_directory_that_is_gone_is_no_matter_to_paths_from_the_top(tmp_path: Path) -> None:
+    """Those that lead on from it are refused, with the reason."""
+    done = subprocess.run([sys.executable, "-c", UPROOTED, tmp_path], capture_output=True, text=True, check=False)
+
+    assert done.stderr == ""
+    told = (
+        "'t' leads nowhere: the directory that this process works in is gone. A path that can be followed was expected. "
+        "Give one that begins with /."
+    )
+    assert done.stdout.splitlines() == ["2", "4", "2", told, told]
+
+
+def test_a_link_to_itself_is_no_place_to_write_to(tmp_path: Path) -> None:
+    """It is told as what the system calls it."""
+    (tmp_path / "t").symlink_to("t")
+
+    with pytest.raises(WriteError, match=r"cannot be written: Too many levels of symbolic links\. Nothing of this write"):
+        ps.write(tmp_path / "t", data={"id": [1]})

@@ -477,3 +477,13 @@ def test_broken_and_hostile_files_are_told_or_refused(corpus: Corpus, capsys: Sa
 
     assert set(codes) == {0, 1}
     assert message.count("penstock: ") == codes.count(1)
+
+
+@pytest.mark.parametrize(("streams", "code"), [("TABLE >&-", 0), ("TABLE 2>&-", 0), ("TABLE.gone >&- 2>&-", 1)])
+def test_streams_that_a_caller_has_closed_are_done_without(tmp_path: Path, streams: str, code: int) -> None:
+    """As a job of the night may be started; nothing is told, and the exit code is the same."""
+    write(tmp_path / "t", data={"id": [1]})
+    line = f"exec {sys.executable} -m penstock inspect " + streams.replace("TABLE", str(tmp_path / "t"))
+    done = subprocess.run(["/bin/sh", "-c", line], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (code, "")

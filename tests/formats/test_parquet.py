@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from base64 import b64encode
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -756,3 +757,45 @@ def test_an_encrypted_column_is_told_and_the_others_are_read(tmp_path: Path) -> 
     assert ids(ps.open(path).select("id")) == [1]
     with pytest.raises(DataError, match=r"column 'secret': it is encrypted\. Encryption is not supported\. Leave it out"):
         list(ps.open(path))
+
+
+def test_a_link_that_leads_back_is_refused(tmp_path: Path) -> None:
+    """Else its directory's rows come as often as the system follows links; what readers pass over may lead anywhere."""
+    table = tmp_path / "t"
+    ps.write(table, data={"id": [1, 2]}, mode="error")
+    (table / "_latest").symlink_to(table)
+    assert ps.open(table).num_rows == 2
+    (table / "_latest").unlink()
+    (table / "t").symlink_to(table)
+
+    for ask in (lambda: ps.open(table), lambda: ps.write(table, data={"id": [3]}, mode="append")):
+        with pytest.raises(TableNotFoundError, match=rf"'{table}/t' leads back to '{table}', which it .* Remove the link\."):
+            ask()
+
+
+def test_a_link_that_leads_back_by_another_directory_is_refused(tmp_path: Path) -> None:
+    """It is told where the way meets itself; a directory of many others is no such thing."""
+    deep = tmp_path.joinpath("deep", *["d"] * 50)
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder in (deep, one, other):
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"id": [1]}), folder / "0.parquet")
+    (one / "x").symlink_to(other)
+    assert ps.open(one).num_rows == 2
+    (other / "y").symlink_to(one)
+
+    with pytest.raises(TableNotFoundError, match=rf"'{one}/x/y' leads back to '{one}', which it lies in"):
+        ps.open(one)
+    assert ps.open(tmp_path / "deep").num_rows == 1
+
+
+def test_a_name_that_is_no_unicode_is_told(tmp_path: Path) -> None:
+    """With its bytes, when it is listed."""
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "0.parquet")
+    try:
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.parquet")).touch()
+    except OSError:
+        pytest.skip("The filesystem has no such names.")
+
+    with pytest.raises(TableNotFoundError, match=r"xff\.parquet' is no UTF-8\. Names of Unicode .* Rename it, or remove it\."):
+        ps.open(tmp_path)

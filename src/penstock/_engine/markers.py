@@ -251,8 +251,13 @@ def small_file(filesystem: pafs.FileSystem, path: str, name: str, infos: Iterabl
     gone = {commit.removed.get(name) for _, commit in commits or []}
     for info in plain:
         if info.type == pafs.FileType.File and stamp(info) not in gone:
-            with suppress(FileNotFoundError):
+            try:
                 return read(filesystem, info.path)
+            except FileNotFoundError:
+                continue
+            except PermissionError as error:
+                msg = f"{info.path} may not be read, and says what the columns of the table are. Get the right to read it."
+                raise DataError(msg) from error
     return None
 
 

@@ -48,6 +48,9 @@ MARKS = ("_common_metadata", "_metadata", "_delta_log")
 MOST_ABOVE = 8
 """Directories above a place that are looked at."""
 
+MOST_LINKS = 32
+"""Directories one inside of another, from which on links are looked for that lead back; Linux follows 40, others 32."""
+
 WILDCARD = re.compile(r"[*?[]")
 
 
@@ -210,7 +213,7 @@ def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tup
         return _given(given, name)
     scheme = urlsplit(name).scheme
     if not scheme[1:]:  # a plain path; one letter is a Windows drive
-        return pafs.LocalFileSystem(), _without_steps_up(str(Path(name).expanduser().absolute()))
+        return pafs.LocalFileSystem(), _without_steps_up(_absolute(name))
     if scheme in WITH_HOSTS and not name.partition(":")[2].strip("/"):
         msg = f"{name!r} names no bucket or host. A URL that goes on was expected. Give all of it: {scheme}://bucket/table."
         raise ArgumentError(msg)
@@ -225,6 +228,24 @@ def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tup
             "Check the URL, or install the package that fsspec names for it."
         )
         raise TableNotFoundError(msg) from error
+
+
+def _absolute(name: str) -> str:
+    """Return a local path from the top of the filesystem on.
+
+    Raises:
+        ArgumentError: If it leads on from a working directory that is not there any more, or from a home that nobody knows.
+    """
+    try:
+        return str(Path(name).expanduser().absolute())
+    except (FileNotFoundError, RuntimeError) as error:
+        why = (
+            "the directory that this process works in is gone"
+            if isinstance(error, FileNotFoundError)
+            else str(error).rstrip(".")
+        )
+        msg = f"{name!r} leads nowhere: {why}. A path that can be followed was expected. Give one that begins with /."
+        raise ArgumentError(msg) from error
 
 
 def _quoted(url: str) -> str:
@@ -306,7 +327,7 @@ def list_files(place: Place) -> list[pafs.FileInfo]:
     again: else files of the old one and of the new would be mixed.
 
     Raises:
-        TableNotFoundError: If a directory may not be looked into.
+        TableNotFoundError: If a directory may not be looked into, leads back to itself, or holds a name that is no Unicode.
     """
     while True:
         before = _identities(place)
@@ -315,6 +336,12 @@ def list_files(place: Place) -> list[pafs.FileInfo]:
         except PermissionError as error:
             msg = f"{place.url!r} cannot be listed: {_shortened(str(error))}. A table all of which may be read was expected. "
             raise TableNotFoundError(msg + "Check the path, and what you may read there.") from error
+        except UnicodeDecodeError as error:
+            told = _shortened(str(bytes(error.object)))
+            msg = (
+                f"{place.url!r} cannot be listed: {told} is no UTF-8. Names of Unicode were expected. Rename it, or remove it."
+            )
+            raise TableNotFoundError(msg) from error
         if _identities(place) == before:
             return found
 
@@ -336,10 +363,27 @@ def _listed(place: Place) -> list[pafs.FileInfo]:
     for info in place.filesystem.get_file_info(list(place.paths or (place.path,))):
         if info.type == pafs.FileType.Directory:
             inside = place.filesystem.get_file_info(pafs.FileSelector(info.path, recursive=True))
+            if isinstance(place.filesystem, pafs.LocalFileSystem):
+                _refuse_circle(info.path, (one.path for one in inside))
             found += sorted((one for one in inside if one.type == pafs.FileType.File), key=lambda one: one.path)
         elif info.type == pafs.FileType.File:
             found.append(info)
     return found
+
+
+def _refuse_circle(top: str, paths: Iterable[str]) -> None:
+    """Refuse a link to a directory that it lies in, below which the same files are listed until the system has enough."""
+    deep = (path for path in paths if path.count("/", len(top)) >= MOST_LINKS)
+    path = next((path for path in deep if not any(map(is_hidden, path[len(top) :].strip("/").split("/")))), None)
+    if path is None:
+        return
+    passed: dict[tuple[int, int], str] = {}
+    for step in (*reversed([each for each in _above(path, top) if len(each) >= len(top)]), path):
+        status = Path(step).stat()
+        first = passed.setdefault((status.st_dev, status.st_ino), step)
+        if first != step:
+            msg = f"{step!r} leads back to {first!r}, which it lies in, so that the same files would come again and again. "
+            raise TableNotFoundError(msg + "A directory of files that each lie there once was expected. Remove the link.")
 
 
 def cache_directory() -> Path:

@@ -64,11 +64,12 @@ def begin(place: Place, mode: Mode, change: str) -> Swap:
         ArgumentError: If a file lies above it.
         OSError: With a number of `NOT_HERE`, if the table's directory cannot be exchanged for another.
     """
-    table = Path(place.path).resolve()
+    table = Path(os.path.realpath(place.path))  # which takes links in a circle too
     if table.is_mount():
         raise OSError(errno.EXDEV, "The directory is of another filesystem than the one above it.", str(table))
-    if table.exists() and table.samefile(Path.cwd()):
-        raise OSError(errno.EBUSY, "The directory is the one this process works in, which would be deleted.", str(table))
+    with suppress(FileNotFoundError, NotADirectoryError):  # no such table, or no working directory any more
+        if table.samefile(Path.cwd()):
+            raise OSError(errno.EBUSY, "The directory is the one this process works in, which would be deleted.", str(table))
     made = [each for each in reversed(table.parents) if not each.exists()]
     swap = Swap(place, mode, change, table, made)
     try:

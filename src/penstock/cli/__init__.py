@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         >>> main(["inspect", "/no/such/table"])
         1
     """
+    sys.stdout, sys.stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()  # where a caller has closed them
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a letter shows its number
             stream.reconfigure(errors="backslashreplace")

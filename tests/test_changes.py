@@ -103,6 +103,16 @@ def test_what_a_restore_brings_back_is_not_guessed(tmp_path: Path) -> None:
         ps.changes(path, 1)
 
 
+def test_files_that_a_restore_only_brings_back_were_added(tmp_path: Path) -> None:
+    """None of their rows was there before, so that nothing is guessed."""
+    path = str(tmp_path / "t")
+    deltalake.write_deltalake(path, pa.table({"id": [1, 2], "part": ["a", "b"]}), partition_by="part")
+    deltalake.DeltaTable(path).delete("part = 'a'")
+    deltalake.DeltaTable(path).restore(0)
+
+    assert ids(ps.changes(path, 1)) == [1]
+
+
 def test_an_update_without_a_feed_is_refused(tmp_path: Path) -> None:
     """Which rows of a rewritten file are new is not guessed."""
     path = made(tmp_path / "t")

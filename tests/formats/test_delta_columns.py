@@ -429,3 +429,44 @@ def test_features_of_writers_alone_do_not_matter(tmp_path: Path) -> None:
     lake.commit(0, told, metadata([column("x", "long")]), domain, lake.add("0.parquet", pa.table({"x": [1]})))
 
     assert ps.open(lake.path).to_arrow()["x"].to_pylist() == [1]
+
+
+@pytest.fixture
+def shouted(tmp_path: Path) -> str:
+    """Return a table whose second file has its names in capital letters, as writers leave them that do not heed these."""
+    lake = Lake(tmp_path / "t")
+    fields = [column("id", "long"), column("s", struct_of(column("q", "integer"))), column("later", "string")]
+    plain = table([pa.field("id", pa.int64()), pa.field("s", pa.struct([("q", pa.int32())]))], [1, 2], [{"q": 1}, {"q": 2}])
+    loud = table([pa.field("ID", pa.int64()), pa.field("S", pa.struct([("Q", pa.int32())]))], [3, 4], [{"Q": 3}, {"Q": 4}])
+    adds = [lake.add(name, data, stats=None) for name, data in {"a.parquet": plain, "b.parquet": loud}.items()]
+    lake.commit(0, protocol(), metadata(fields), *adds)
+    return str(lake.path)
+
+
+def test_files_may_spell_columns_with_other_capital_letters(shouted: str) -> None:
+    """They are found, by filters and by numbers too; what a file has under no such name is null."""
+    ds = ps.open(shouted)
+
+    assert rows(ds) == [{"id": number, "s": {"q": number}, "later": None} for number in (1, 2, 3, 4)]
+    assert [row["id"] for row in rows(ds.where(ps.col("id") >= 2).select("id"))] == [2, 3, 4]
+    assert [row["id"] for row in rows(ds.where(ps.col("s.q") == 4).select("id"))] == [4]
+    assert ds.select("id").take([3, 0])["id"].tolist() == [4, 1]
+
+
+def test_columns_that_differ_in_capital_letters_only_are_not_guessed_among(tmp_path: Path) -> None:
+    """Both are named, of columns and of fields inside."""
+    lake = Lake(tmp_path / "t")
+    both = pa.struct([("Q", pa.int32()), ("qQ", pa.int32()), ("Qq", pa.int32())])
+    kinds = [pa.field("ID", pa.int64()), pa.field("Id", pa.int64()), pa.field("s", both), pa.field("t", both)]
+    cells = {"Q": 1, "qQ": 2, "Qq": 3}
+    inner = {"s": struct_of(column("q", "integer")), "t": struct_of(column("qq", "integer"))}
+    fields = [column("id", "long"), *(column(name, kind) for name, kind in inner.items())]
+    twice = table(kinds, [1], [2], [cells], [cells])
+    lake.commit(0, protocol(), metadata(fields), lake.add("a.parquet", twice))
+    ds = ps.open(lake.path)
+
+    with pytest.raises(DataError, match=r"a\.parquet.*: the table's column 'id' could be 'ID' or 'Id'\. One such column was"):
+        ds.select("id").to_arrow()
+    with pytest.raises(DataError, match=r"a\.parquet.*, column 't': .*'qq' could be 'Qq' or 'qQ'"):
+        ds.select("t").to_arrow()
+    assert ds.select("s").to_arrow().to_pylist() == [{"s": {"q": 1}}]

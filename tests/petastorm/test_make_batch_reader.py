@@ -15,7 +15,7 @@ import pytest
 
 from penstock.petastorm import TransformSpec, make_batch_reader
 from penstock.petastorm.ngram import NGram
-from penstock.petastorm.predicates import in_lambda
+from penstock.petastorm.predicates import in_lambda, in_set
 from penstock.petastorm.unischema import UnischemaField
 
 POOLS = ("dummy", "thread", "process")
@@ -136,6 +136,25 @@ def test_directories_are_categories_and_come_first(tmp_path: Path) -> None:
     assert batch.part.tolist() == ["a", "a"]
     assert list(batch.part.categories) == ["a", "b"]
     assert first(tmp_path.as_uri(), schema_fields=["id"])._fields == ("id",)
+
+
+def test_categories_are_those_of_the_dataset_whatever_is_left_of_it(tmp_path: Path) -> None:
+    """Their numbers mean the same with a predicate that leaves directories out, and without."""
+    for part in ("a", "b"):
+        tables.plain(tmp_path / f"part={part}", {"id": [1, 2]})
+
+    batch = first(tmp_path.as_uri(), predicate=in_set({"b"}, "part"))
+
+    assert (batch.part.tolist(), list(batch.part.categories), batch.part.codes.tolist()) == (["b", "b"], ["a", "b"], [1, 1])
+
+
+def test_what_a_function_made_can_be_written_to(tmp_path: Path) -> None:
+    """As without one, whatever pandas says of the frame's own memory."""
+    url = tables.plain(tmp_path / "t", {"id": [1, 2], "b": [True, False], "x": [0.5, 1.5]})
+
+    batch = first(url, transform_spec=TransformSpec(lambda frame: frame))
+
+    assert [values.flags.writeable for values in batch] == [True] * 3
 
 
 def test_single_files_have_no_directories(tmp_path: Path) -> None:

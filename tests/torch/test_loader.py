@@ -605,9 +605,9 @@ def test_states_are_right_while_tensors_are_moved() -> None:
     assert loader.state_dict() == loader.state_at(1)
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:x", 1.5])
-def test_a_device_that_torch_does_not_know_is_refused(device: Any) -> None:
-    """Before anything is read, and with torch's own words."""
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", 1.5, "cuda:99", "mps:99"])
+def test_a_device_that_is_not_there_is_refused(device: Any) -> None:
+    """Before anything is read, and with torch's own words, whether torch or the machine has none such."""
     with pytest.raises(ArgumentError, match=r"(?s)loader got device=.*, of which torch says: .* Give a device of torch"):
         ps.torch.loader(example().batch(4), device=device)
 

@@ -5,7 +5,7 @@ A file may be older than the table's schema: what it does not have is null, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +14,7 @@ from penstock._alike import enlarged, in_utc, unviewed
 from penstock.errors import DataError
 from penstock.model import Snapshot
 
-__all__ = ["beyond_nanoseconds", "columns_by_id", "fitted", "has_timestamps", "id_of", "int96_unit", "takeable"]
+__all__ = ["beyond_nanoseconds", "columns_by_id", "fitted", "has_timestamps", "id_of", "int96_unit", "spelt", "takeable"]
 
 FIELD_ID = b"PARQUET:field_id"
 """The key under which pyarrow keeps the id of a column in a file."""
@@ -55,6 +55,25 @@ def columns_by_id(file: pa.Schema, path: str) -> dict[int, str]:
         )
         raise DataError(msg)
     return found
+
+
+def spelt(wanted: str, names: Collection[str]) -> str:
+    """Return a name as a file has it, whose writer may have heeded capital letters less than others do.
+
+    Raises:
+        pa.ArrowInvalid: If there are several that differ in nothing else.
+
+    Example:
+        >>> spelt("id", ["ID", "x"]), spelt("id", ["ID", "id"]), spelt("y", ["ID"])
+        ('ID', 'id', 'y')
+    """
+    if wanted in names:
+        return wanted
+    found = sorted(name for name in names if name.lower() == wanted.lower())
+    if len(found) > 1:
+        msg = f"{wanted!r} could be {' or '.join(map(repr, found))}"
+        raise pa.ArrowInvalid(msg)
+    return found[0] if found else wanted
 
 
 def int96_unit(schema: pa.Schema) -> str | None:
@@ -168,10 +187,10 @@ def _struct(array: pa.StructArray, kind: pa.DataType, shape: pa.DataType) -> pa.
     return pa.StructArray.from_arrays(found, fields=names, mask=array.is_null() if array.null_count else None)
 
 
-def _place(fields: Iterable[pa.Field], wanted: pa.Field) -> int | None:
+def _place(fields: Sequence[pa.Field], wanted: pa.Field) -> int | None:
     """Return the place of a field among those of a file, by its id where it has one, else by its name."""
-    number = id_of(wanted)
-    same = (field.name == wanted.name if number is None else id_of(field) == number for field in fields)
+    number, name = id_of(wanted), spelt(wanted.name, [field.name for field in fields])
+    same = (field.name == name if number is None else id_of(field) == number for field in fields)
     return next((at for at, found in enumerate(same) if found), None)
 
 

@@ -242,11 +242,12 @@ def by_schema(derive: Callable[[list[Leaf], set[bytes]], T]) -> Callable[[bytes]
 
 
 def _layout(every: list[Leaf], roots: set[bytes], paths: list[tuple[bytes, ...]]) -> list[Leaf | None]:
-    """Return some columns of a file; None for one that is below a list, no leaf, or one of two of that name."""
+    """Return some columns of a file; None for one that is below a list, no leaf, or of a name that others could have too."""
     found: dict[tuple[bytes, ...], Leaf | None] = {}
     for leaf in every:
         found[leaf.path] = None if leaf.repeated or leaf.path in found else leaf
-    return [found.get(path) if path[0] in roots else _MISSING for path in paths]
+    alike = {root.lower() for root in roots}
+    return [found.get(path) if path[0] in roots or path[0].lower() in alike else _MISSING for path in paths]
 
 
 def _told(footer: bytes, columns: list[Leaf | None], types: list[pa.DataType]) -> _Told:

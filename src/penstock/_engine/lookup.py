@@ -175,8 +175,9 @@ class Lookup(Reader):
     def _found(self, unit: Unit, file: OpenFile, groups: Groups, wish: Wish) -> dict[str, Found]:
         """Return rows of some row groups, by the names that columns have in the file."""
         partitions = self.snapshot.files.partitions.column_names
-        called = self._called(unit, [name for name in wish.columns if name not in partitions])
-        called = {name: stored for name, stored in called.items() if stored in file.anatomy.names}
+        there = file.anatomy.names
+        called = self._called(unit, [name for name in wish.columns if name not in partitions], there)
+        called = {name: stored for name, stored in called.items() if stored in there}
         cells = {called[name] for name in wish.blobs if name in called}
         found: list[dict[str, Found]] = [{} for _ in groups]
         with self._told(unit):
@@ -266,6 +267,9 @@ class Lookup(Reader):
             return Reader._cells(self, unit, columns)  # noqa: SLF001 - of the class above
         found = {name: unit.found.get(stored) for name, stored in self._called(unit, columns).items()}
         return {name: cells for name, cells in found.items() if isinstance(cells, Blobs | StoredBlobs)}
+
+    def _names_in(self, unit: Unit) -> Collection[str]:
+        return unit.found if isinstance(unit, Picked) else Reader._names_in(self, unit)  # noqa: SLF001 - of the class above
 
     def _alive(self, unit: Unit) -> BoolArray | None:
         return None if isinstance(unit, Picked) else Reader._alive(self, unit)  # noqa: SLF001 - of the class above

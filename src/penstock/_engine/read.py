@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from penstock._engine.chunks import Chunk, find_chunks, read_chunk
-from penstock._engine.fit_stored import columns_by_id, fitted, id_of, takeable
+from penstock._engine.fit_stored import columns_by_id, fitted, id_of, spelt, takeable
 from penstock._engine.handles import Handle, Handles
 from penstock._engine.kept_units import KeptUnits
 from penstock._engine.lease import Slabs
@@ -287,19 +287,35 @@ class Reader:
         path = self.snapshot.files.path[unit.file].as_py()
         return self.handles.get(path, self.filesystem, self._check(unit), self.snapshot.schema, checksums=self.checksums)
 
-    def _called(self, unit: Unit, columns: Sequence[str]) -> dict[str, str]:
-        """Return what a unit's file calls columns; a name that it does not have stands for a column that it does not have."""
+    def _called(self, unit: Unit, columns: Sequence[str], there: Collection[str] | None = None) -> dict[str, str]:
+        """Return what a unit's file calls columns; a name that it does not have stands for a column that it does not have.
+
+        Raises:
+            DataError: If the names that are there differ from a column's in capital letters only, and from one another.
+        """
         names, stored = self.snapshot.names, self.snapshot.stored
         place = self.snapshot.schema.get_field_index
         ids = {} if stored is None else {name: id_of(stored.field(place(name))) for name in columns}
-        if not any(number is not None for number in ids.values()):
+        if stored is None:
             return {name: names.get(name, name) for name in columns}
+        if not any(number is not None for number in ids.values()):
+            there = self._names_in(unit) if there is None else there
+            try:
+                return {name: spelt(names.get(name, name), there) for name in columns}
+            except pa.ArrowInvalid as error:
+                msg = f"{self.where(unit)}: the table's column {error}. One such column was expected. Rename the others."
+                raise DataError(msg) from error
         handle = self._handle(unit)
         if handle.ids is None:
             handle.ids = columns_by_id(handle.file.schema_arrow, self.where(unit))
         # What is no column of the table has no id, such as what a change data feed tells of a row.
         found = {name: number for name, number in ids.items() if number is not None}
         return {name: handle.ids.get(found[name], "\0") if name in found else names.get(name, name) for name in columns}
+
+    def _names_in(self, unit: Unit) -> Collection[str]:
+        """Return the names of the columns in a unit's file."""
+        with self._told(unit):
+            return self._handle(unit).names
 
     def _cells(self, unit: Unit, columns: Sequence[str]) -> dict[str, Blobs | StoredBlobs]:
         """Return the cells of those columns that can be read as they lie."""

@@ -143,7 +143,9 @@ class BatchJob(LotJob):
             cells = values.astype(object)
             cells[series.isna().to_numpy()] = None
             return cells
-        return values if values.dtype.kind != "O" or series.dtype == object else np.asarray(series, dtype=object)
+        if values.dtype.kind == "O" and series.dtype != object:
+            return np.asarray(series, dtype=object)
+        return values if values.flags.writeable else values.copy()  # pandas hands out views that nobody may write to
 
     def _batches(self, columns: Mapping[str, Any]) -> Made:
         if not columns:

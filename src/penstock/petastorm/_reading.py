@@ -176,7 +176,7 @@ class Reading:
         if not self.asked.is_batched_reader:
             windows = None if self.ngram is None else Windows(self.ngram, self.schema)
             return RowJob(selection.lots, reader, rows, schema=view, made=self.schema, transform=transform, windows=windows)
-        partitions = selection.snapshot.files.partitions
+        partitions = selection.partitions
         values = {name: partitions.column(name).unique().to_pylist() for name in partitions.column_names}
         known = {name: sorted(value for value in found if value is not None) for name, found in values.items()}
         return BatchJob(selection.lots, reader, rows, schema=view, made=self.schema, transform=transform, partitions=known)

@@ -65,12 +65,14 @@ class Selection:
         lots: Their row groups, or parts of them.
         condition: What rows must fulfil.
         predicate: The predicate, where rows have yet to be asked about.
+        partitions: What directories say of all files, those too that are not left.
     """
 
     snapshot: Snapshot
     lots: Lots
     condition: Expr | None
     predicate: Any
+    partitions: pa.Table
 
     @property
     def lot_bytes(self) -> int:
@@ -117,7 +119,8 @@ def selected(dataset: StoredDataset, snapshot: Snapshot, schema: Unischema, aske
         )
     if asked.parts > 1:
         lots = lots.cut(asked.parts, asked.more)
-    return Selection(snapshot=snapshot, lots=lots, condition=condition, predicate=predicate)
+    partitions = every.files.partitions
+    return Selection(snapshot=snapshot, lots=lots, condition=condition, predicate=predicate, partitions=partitions)
 
 
 def _sharded(lots: Lots, asked: Asked, total: int) -> Lots:

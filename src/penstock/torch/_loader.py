@@ -273,11 +273,13 @@ def _device(device: torch.device | str | None) -> torch.device | None:
     """Return where tensors are moved to.
 
     Raises:
-        ArgumentError: If torch knows no such device.
+        ArgumentError: If torch knows no such device, or this machine has none.
     """
+    if device is None:
+        return None
     try:
-        return None if device is None else torch.device(device)
-    except (RuntimeError, TypeError) as error:
+        return torch.empty(0, device=torch.device(device)).device
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
         msg = f'loader got device={device!r}, of which torch says: {error} Give a device of torch, such as "cuda" or "cpu".'
         raise ArgumentError(msg) from error
 

@@ -84,7 +84,7 @@ def _numbers(array: pa.Array) -> tuple[Values, Values] | None:
         return None
     flat = np.frombuffer(items.buffers()[1], dtype, last - first, (items.offset + first) * dtype.itemsize)
     flat.flags.writeable = False  # it is Arrow's, and may stay in memory for others
-    return flat, edges - np.int64(first)
+    return flat, edges.astype(np.int64) - first
 
 
 def _width(length: Values, ragged: Ragged) -> int | None:

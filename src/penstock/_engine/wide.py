@@ -87,7 +87,7 @@ def _taken_bytewise(array: pa.Array, numbers: pa.Array) -> pa.Array:
     valid, offsets = array.buffers()[:2]
     narrow = pa.types.is_list(kind)
     edge: np.dtype[Any] = np.dtype(np.int32 if narrow else np.int64)
-    ends = np.frombuffer(offsets, edge, array.offset + len(array) + 1) * np.int64(size)
+    ends = np.frombuffer(offsets, edge, array.offset + len(array) + 1).astype(np.int64) * size
     data = items.buffers()[1]
     data = pa.py_buffer(b"") if data is None else data.slice(items.offset * size)
     cells = pa.Array.from_buffers(

@@ -645,7 +645,8 @@ def test_what_a_map_keeps_stays_as_it_is() -> None:
     ds = MemoryFormat.of({"id": list(range(60)), "big": [[float(n // 3 * 3)] * 40_000 for n in range(60)]}, row_group_rows=15)
     batches = list(ds.open().ragged(ps.Pad(length=40_000), "big").batch(3).map(keeping).using(processes=1))
 
-    assert batches[-1]["kept"][0] == 20
+    # The process may be given a batch before the one that comes before it.
+    assert sorted(int(batch["kept"][0]) for batch in batches) == list(range(1, 21))
 
 
 def test_a_break_ends_the_processes(table: Path) -> None:

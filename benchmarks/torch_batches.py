@@ -4,9 +4,12 @@ Shuffled batches of 1,024 rows of the table of `benchmarks.tabular`, and batches
 `penstock.loader` and by `penstock.torch.loader`. Contenders take turns, so that a slow moment of the machine hits them
 alike, and begin in turn. Before the first turn an epoch of each is summed, and must be that of the other; while the clock
 runs rows are counted. A table of this size stays in memory after its first epoch, for both; with a lower limit of memory its
-files are read in every epoch. Petastorm's `BatchedDataLoader` reads the same files with a buffer of 100,000 rows, in an
-interpreter of its own, which `benchmarks/peers/install.sh` makes; its clock starts when its reader is ready. Its second epoch
-is compared with ours where files are read, and where the table stays: with the first, all three, and the third.
+files are read in every epoch. With one thread of two a processor is left for whoever takes the batches. New loaders of a
+dataset with nothing but `.shuffle(seed=1).batch(1024)` go through three epochs, as a user's first do. Petastorm's
+`BatchedDataLoader` reads the same files with a buffer of 100,000 rows, in an interpreter of its own, which
+`benchmarks/peers/install.sh` makes; its clock starts when its reader is ready. Its second epoch is compared with ours where
+files are read, and where the table stays: with the first, all three, and the third, over windows of as many rows; and with
+all three over the windows that a dataset has by default.
 
     python -m benchmarks.torch_batches [--peers FOLDER] [--rounds 9] [--work FOLDER]
 """
@@ -73,26 +76,21 @@ def contests(work: Path, rows: int, pictures: int) -> list[Contest]:
     with ps.write(cells, ps.Schema("Cells", fields), mode="overwrite", row_group_rows=250) as table:
         for label in range(pictures):
             table.append({"label": label, "cell": random.integers(0, 255, (128, 120, 3), np.uint8)})
-    shown = images.table(work, photos.make(work, pictures))
-    shuffled = ps.open(numbers).shuffle(ps.WindowShuffle(rows=tabular.WINDOW), seed=1).batch(TABLE_BATCH, last="uneven")
+    tiles = images.table(work, photos.make(work, pictures))
+    numbered, arrays, shown = (ps.open(one).using(threads=THREADS) for one in (numbers, cells, tiles))
+    shuffled = numbered.shuffle(ps.WindowShuffle(rows=tabular.WINDOW), seed=1).batch(TABLE_BATCH, last="uneven")
     stacked = shuffled.stack("x", tabular.FLOATS)
-    asked = [
+    asked: list[tuple[str, int, ps.Dataset, str, float]] = [
         ("22 columns, from files", rows, shuffled.using(memory_limit=TOO_LITTLE), "i0", 0.95),
         ("16 columns stacked, from files", rows, stacked.using(memory_limit=TOO_LITTLE), "i0", 0.95),
         ("22 columns, in memory", rows, shuffled, "i0", 0.95),
         ("16 columns stacked, in memory", rows, stacked, "i0", 0.95),
-        ("npy cells (128, 120, 3)", pictures, ps.open(cells).shuffle(seed=1).batch(CELL_BATCH, last="uneven"), "label", 0.97),
-        ("JPEGs of 256 x 256", pictures, ps.open(shown).shuffle(seed=1).batch(CELL_BATCH, last="uneven"), "label", 0.97),
+        ("22 columns, in memory, one thread", rows, shuffled.using(threads=1), "i0", 0.95),
+        ("npy cells (128, 120, 3)", pictures, arrays.shuffle(seed=1).batch(CELL_BATCH, last="uneven"), "label", 0.97),
+        ("JPEGs of 256 x 256", pictures, shown.shuffle(seed=1).batch(CELL_BATCH, last="uneven"), "label", 0.97),
     ]
     return [
-        Contest(
-            title=title,
-            rows=count,
-            numpy=ps.loader(ds.using(threads=THREADS)),
-            tensors=ps.torch.loader(ds.using(threads=THREADS)),
-            column=column,
-            asked=share,
-        )
+        Contest(title=title, rows=count, numpy=ps.loader(ds), tensors=ps.torch.loader(ds), column=column, asked=share)
         for title, count, ds, column, share in asked
     ]
 
@@ -126,11 +124,28 @@ def turns(contest: Contest, rounds: int) -> tuple[list[Turn], list[Turn]]:
 
 def timed(contest: Contest, name: str, epochs: int) -> Turn:
     """Return what an epoch took, of some."""
-    loader = getattr(contest, name)
+    return epochs_of(getattr(contest, name), contest.column, contest.rows, epochs)
+
+
+def epochs_of(loader: Any, column: str, rows: int, epochs: int) -> Turn:
+    """Return what an epoch of a loader took, of some."""
     start, processor = time.perf_counter(), time.process_time()
     for _ in range(epochs):
-        assert counted(loader, contest.column) == contest.rows
+        assert counted(loader, column) == rows
     return Turn(seconds=(time.perf_counter() - start) / epochs, processor=(time.process_time() - processor) / epochs)
+
+
+def by_default(work: Path, rows: int, rounds: int) -> tuple[list[Turn], list[Turn]]:
+    """Return what an epoch took of the first three of a new loader, by NumPy and as tensors, in turn."""
+    import penstock as ps
+
+    taken: dict[str, list[Turn]] = {"numpy": [], "tensors": []}
+    for turn in range(rounds):
+        for name in ("numpy", "tensors") if turn % 2 else ("tensors", "numpy"):
+            ds = ps.open(work / f"numbers-{rows}").shuffle(seed=1).batch(TABLE_BATCH, last="uneven")
+            loader = ps.loader(ds) if name == "numpy" else ps.torch.loader(ds)
+            taken[name].append(epochs_of(loader, "i0", rows, OURS))
+    return taken["numpy"], taken["tensors"]
 
 
 def petastorm(place: str) -> None:
@@ -173,12 +188,15 @@ def against_petastorm(python: Path, work: Path, rows: int, rounds: int) -> tuple
         assert (answer["rows"], answer["sum"]) == (rows, rows * (rows - 1) // 2), "Petastorm delivered other rows"
         theirs.append(Turn(**answer["taken"]))
         ds = ps.open(place).shuffle(shuffle, seed=1).batch(TABLE_BATCH, last="uneven").using(threads=THREADS)
-        read, kept = (_epochs(ps.torch.loader(one), rows) for one in (ds.using(memory_limit=TOO_LITTLE), ds))
+        default = ps.open(place).shuffle(seed=1).batch(TABLE_BATCH, last="uneven")
+        asked = (ds.using(memory_limit=TOO_LITTLE), ds, default)
+        read, kept, plain = (_epochs(ps.torch.loader(one), rows) for one in asked)
         told = {
             "an epoch from files": _mean(read),
             "the first of three that stay": kept[0],
             "all three": _mean(kept),
             "the third": kept[-1],
+            "all three, windows by default": _mean(plain),
         }
         for name, turn in told.items():
             ours.setdefault(name, []).append(turn)
@@ -231,6 +249,8 @@ def main() -> None:
     for contest in contests(options.work, options.rows, options.pictures):
         numpy, tensors = turns(contest, options.rounds)
         report(f"NumPy: {contest.title}", numpy, tensors, f"{contest.asked:.2f}x")
+    numpy, tensors = by_default(options.work, options.rows, options.rounds)
+    report("NumPy: new loaders, three epochs", numpy, tensors, "0.95x")
     if options.peers is not None:
         python = options.peers / "petastorm" / "bin" / "python"
         theirs, ours = against_petastorm(python, options.work, options.rows, max(1, options.rounds // 2))

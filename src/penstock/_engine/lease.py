@@ -10,6 +10,7 @@ import sys
 import threading
 from collections import deque
 from contextlib import suppress
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,8 @@ EVENTS = 1000
 class Slabs:
     """Memory that is lent out as arrays.
 
-    Nothing that garbage collection may do at any moment is locked: what is free, and what is to be counted, lies in queues,
-    whose ends are safe from threads.
+    Nothing that garbage collection may do at any moment is locked: what is free, and what is to be counted, lies in queues
+    and lists, whose ends are safe from threads.
 
     Example:
         >>> slabs = Slabs(most=1 << 20)
@@ -50,11 +51,13 @@ class Slabs:
     """
 
     def __init__(self, most: int) -> None:
-        """Store how many bytes may lie idle, less what is lent."""
+        """Store how many bytes there may be, lent and idle, before what comes back is let go."""
         self._most = most
-        self._free: dict[int, deque[npt.NDArray[np.uint8]]] = {}
+        self._free: dict[int, deque[_Slab]] = {}
         self._events: deque[int] = deque()
-        self._lent, self._adding = 0, threading.Lock()
+        self._dropped: list[int] = []
+        self._made = self._lent = 0
+        self._adding = threading.Lock()
 
     @property
     def lent(self) -> int:
@@ -65,33 +68,52 @@ class Slabs:
             return self._lent
 
     def bound(self, most: int) -> None:
-        """Set how many bytes may lie idle, less what is lent."""
+        """Set how many bytes there may be, lent and idle, before what comes back is let go."""
         self._most = most
 
     def lend(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return an array with whatever was in its memory before."""
         if dtype.hasobject:
             return np.empty(shape, dtype=dtype)
-        wanted = int(np.prod(shape)) * dtype.itemsize
+        wanted = int(prod(shape)) * dtype.itemsize
         step = max(STEP, 1 << max(0, wanted.bit_length() - 1 - STEPS))
         size = -(-max(1, wanted) // step) * step
-        queue = self._free.setdefault(size, deque())
         try:
-            slab = queue.pop()  # the one that came back last, which is warm
-        except IndexError:
-            slab = fresh(size)
+            slab = self._free[size].pop()  # the one that came back last, which is warm
+        except (KeyError, IndexError):
+            slab = self._new(size)
         self._events.append(size)
         if len(self._events) > EVENTS:
             _ = self.lent
         return np.asarray(_Lease(self, slab, shape, dtype))
 
-    def give(self, slab: npt.NDArray[np.uint8]) -> None:
+    def _new(self, size: int) -> _Slab:
+        """Return a slab that there was not before."""
+        with self._adding:
+            self._free.setdefault(size, deque())
+            while self._dropped:
+                self._made -= self._dropped.pop()
+            self._made += size
+        return _Slab(fresh(size))
+
+    def give(self, slab: _Slab) -> None:
         """Take a slab back."""
-        self._events.append(-len(slab))
-        idle = sum(size * len(queue) for size, queue in list(self._free.items()))
-        # What is lent counts as of when it was last added up; adding up here would need a lock.
-        if idle + len(slab) <= self._most - self._lent:
-            self._free[len(slab)].append(slab)
+        size = len(slab.memory)
+        self._events.append(-size)
+        # Who adds up what was dropped may be at it, so that one counts twice or not at all; that hardly matters.
+        if self._made - sum(self._dropped) <= self._most:
+            self._free[size].append(slab)
+        else:
+            self._dropped.append(size)
+
+
+class _Slab:
+    """A piece of memory, and where it lies, which NumPy takes longer to tell than to make an array of it."""
+
+    __slots__ = ("address", "memory")
+
+    def __init__(self, memory: npt.NDArray[np.uint8]) -> None:
+        self.memory, self.address = memory, memory.ctypes.data
 
 
 def fresh(size: int) -> npt.NDArray[np.uint8]:
@@ -110,10 +132,9 @@ class _Lease:
 
     __slots__ = ("__array_interface__", "_slab", "_slabs")
 
-    def __init__(self, slabs: Slabs, slab: npt.NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(self, slabs: Slabs, slab: _Slab, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._slabs, self._slab = slabs, slab
-        told = {"version": 3, "shape": shape, "typestr": dtype.str, "data": (slab.ctypes.data, False)}
-        self.__array_interface__ = told
+        self.__array_interface__ = {"version": 3, "shape": shape, "typestr": dtype.str, "data": (slab.address, False)}
 
     def __del__(self) -> None:
         self._slabs.give(self._slab)

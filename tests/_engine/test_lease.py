@@ -1,0 +1,62 @@
+"""Memory that is lent comes back when the last reference to it dies, and no more of it lies idle than was allowed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock._engine.lease import Slabs
+
+BYTES = np.dtype(np.uint8)
+SIZE = 1 << 17
+
+
+def test_memory_that_came_back_is_lent_again() -> None:
+    """Two arrays that live at once have memory of their own; what is let go is used again."""
+    slabs = Slabs(most=1 << 20)
+    first, second = slabs.lend((SIZE,), BYTES), slabs.lend((SIZE,), BYTES)
+    places = {first.ctypes.data, second.ctypes.data}
+    view = second[10:20]
+    del first, second
+
+    again = slabs.lend((SIZE,), BYTES)
+
+    assert len(places) == 2
+    assert again.ctypes.data in places
+    assert again.ctypes.data != view.ctypes.data - 10
+
+
+def test_what_is_lent_is_counted() -> None:
+    """Whoever asks gets the bytes that are lent, not those that lie idle."""
+    slabs = Slabs(most=1 << 20)
+    kept = [slabs.lend((SIZE,), BYTES) for _ in range(3)]
+
+    assert slabs.lent == 3 * SIZE
+
+    kept.pop()
+
+    assert slabs.lent == 2 * SIZE
+
+
+def test_no_more_is_kept_than_was_allowed() -> None:
+    """Of what comes back while there is too much of it, only so much is kept that lent and idle do not go beyond the limit."""
+    slabs = Slabs(most=2 * SIZE)
+    lent = [slabs.lend((SIZE,), BYTES) for _ in range(5)]
+    places = {one.ctypes.data for one in lent}
+    lent.clear()
+
+    assert sum(map(len, slabs._free.values())) == 2
+
+    again = [slabs.lend((SIZE,), BYTES) for _ in range(2)]
+
+    assert {one.ctypes.data for one in again} <= places
+    assert not any(slabs._free.values())
+
+
+def test_a_lower_limit_holds_for_what_comes_back() -> None:
+    """A limit that is set later counts from then on."""
+    slabs = Slabs(most=1 << 30)
+    lent = slabs.lend((SIZE,), BYTES)
+    slabs.bound(0)
+    del lent
+
+    assert not any(slabs._free.values())

@@ -93,7 +93,7 @@ def test_nested_values_keep_their_places_under_other_names(data: st.DataObject) 
     array = pa.array([one for one, _ in pairs], nest.stored)
     column = pa.chunked_array([array.slice(start), array.slice(0, start), array], nest.stored)
 
-    found = fitted(column, "x", snapshot(nest.kind, nest.shape))
+    found = fitted(column, "x", nest.kind, snapshot(nest.kind, nest.shape))
     expected = [two for _, two in pairs]
     assert found.type == nest.kind
     assert found.to_pylist() == expected[start:] + expected[:start] + expected

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -118,7 +119,7 @@ class Budget:
         """
         return self.taken > (rows + self.early) * self.row_bytes + PINNED * self.limit
 
-    def check_unit(self, where: str, rows: int, least: int) -> None:
+    def check_unit(self, where: Callable[[], str], rows: int, least: int) -> None:
         """Refuse to read what cannot fit.
 
         Raises:
@@ -126,9 +127,9 @@ class Budget:
         """
         if rows * least > self.limit:
             msg = (
-                f"{where}: it has {rows} rows, whose numbers alone take {told_bytes(rows * least)} in memory, and memory_limit "
-                f"is {told_bytes(self.limit)}. Allow more with .using(memory_limit=...), select fewer columns, or write the "
-                "table anew with smaller row groups."
+                f"{where()}: it has {rows} rows, whose numbers alone take {told_bytes(rows * least)} in memory, and "
+                f"memory_limit is {told_bytes(self.limit)}. Allow more with .using(memory_limit=...), select fewer columns, "
+                "or write the table anew with smaller row groups."
             )
             raise MemoryLimitError(msg)
 

@@ -6,6 +6,7 @@ A file may be older than the table's schema: what it does not have is null, and 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +15,17 @@ from penstock._alike import enlarged, in_utc, unviewed
 from penstock.errors import DataError
 from penstock.model import Snapshot
 
-__all__ = ["beyond_nanoseconds", "columns_by_id", "fitted", "has_timestamps", "id_of", "int96_unit", "spelt", "takeable"]
+__all__ = [
+    "Asked",
+    "beyond_nanoseconds",
+    "columns_by_id",
+    "fitted",
+    "has_timestamps",
+    "id_of",
+    "int96_unit",
+    "spelt",
+    "takeable",
+]
 
 FIELD_ID = b"PARQUET:field_id"
 """The key under which pyarrow keeps the id of a column in a file."""
@@ -114,21 +125,40 @@ def _is_beyond(array: pa.Array) -> bool:
     return _is_listed(array.type) and _is_beyond(array.flatten())
 
 
-def fitted(column: pa.ChunkedArray, name: str, snapshot: Snapshot) -> pa.ChunkedArray:
-    """Return a stored column in the table's type.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Asked:
+    """Columns that are asked for of one unit after the other, and what is the same for all of these.
+
+    Attributes:
+        schema: Their names and types as they are handed out.
+        inside: Those that stand in the files.
+        partitions: Those that do not.
+    """
+
+    schema: pa.Schema
+    inside: tuple[str, ...]
+    partitions: frozenset[str]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, columns: Sequence[str]) -> Asked:
+        """Return what is asked for of the units of a table."""
+        partitions = frozenset(columns).intersection(snapshot.files.partitions.column_names)
+        inside = tuple(name for name in columns if name not in partitions)
+        schema = pa.schema([takeable(snapshot.schema.field(name)) for name in columns])
+        return cls(schema=schema, inside=inside, partitions=partitions)
+
+
+def fitted(column: pa.ChunkedArray, name: str, kind: pa.DataType, snapshot: Snapshot) -> pa.ChunkedArray:
+    """Return a stored column in the table's type, of which rows can be picked.
 
     Raises:
         pa.ArrowException: If its values do not fit that.
     """
-    at = snapshot.schema.get_field_index(name)
-    kind = takeable(snapshot.schema.field(at)).type
-    if snapshot.stored is not None:
-        if column.type == kind and not pa.types.is_nested(kind):
-            return column
-        shape = snapshot.stored.field(at)
-        return pa.chunked_array([_fitted(chunk, kind, shape.type) for chunk in column.chunks], type=kind)
-    if column.type == kind:
+    if column.type == kind and (snapshot.stored is None or not pa.types.is_nested(kind)):
         return column
+    if snapshot.stored is not None:
+        shape = snapshot.stored.field(snapshot.schema.get_field_index(name))
+        return pa.chunked_array([_fitted(chunk, kind, shape.type) for chunk in column.chunks], type=kind)
     if snapshot.sampled and not _widens(column.type, kind):
         msg = "no value may change"
         raise pa.ArrowInvalid(msg)

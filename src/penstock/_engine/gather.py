@@ -297,7 +297,7 @@ class Gather:
     def _read(self, index: int) -> UnitRows:
         """Return a unit, read and decoded."""
         unit = Unit.of(self._plan.units, index)
-        self.budget.check_unit(self._reader.where(unit), unit.rows, self._least)
+        self.budget.check_unit(partial(self._reader.where, unit), unit.rows, self._least)
         part = self._reader.stay.get(self._reader.name(unit, self._columns, self._blobs))
         if part is None:
             with self.meter.busy(READ):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -172,7 +172,7 @@ class SequenceGather(Gather):
     def _read(self, index: int) -> UnitSequences:
         """Return a unit, read and decoded, with its sequences."""
         unit = Unit.of(self._plan.units, index)
-        self.budget.check_unit(self._reader.where(unit), unit.rows, self._least)
+        self.budget.check_unit(partial(self._reader.where, unit), unit.rows, self._least)
         with self.meter.busy(READ):
             part = self._timeline.read(unit, self._columns, self._blobs)
             self.meter.read(self._reader.fetched())

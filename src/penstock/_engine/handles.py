@@ -40,9 +40,9 @@ class Handle:
         """Return what columns of a row group, or of the whole file, take on storage."""
         # pyarrow has found out the leaves of columns when it opened the file; to do so again would take as long as that.
         footer, leaves = self.file.metadata, getattr(self.file, "_nested_paths_by_prefix", {})
-        groups = range(footer.num_row_groups) if row_group == WHOLE_FILE else (row_group,)
+        groups = map(footer.row_group, range(footer.num_row_groups) if row_group == WHOLE_FILE else (row_group,))
         found = [leaf for name in columns for leaf in leaves.get(name, ())]
-        return sum(footer.row_group(group).column(leaf).total_compressed_size for group in groups for leaf in found)
+        return sum([group.column(leaf).total_compressed_size for group in groups for leaf in found])
 
     def out_of_reach(self, row_group: int, columns: Sequence[str]) -> str | None:
         """Return which column of a row group, or of the whole file, has timestamps that nanoseconds do not reach.

@@ -49,6 +49,14 @@ SMALL_CELL = 1 << 12
 NUMBERS = "biufcmM"
 """Kinds of values that columns of a fixed size have: numbers and times, but neither text nor structures."""
 
+PLAIN = frozenset(
+    pa.type_for_alias(f"{kind}{bits}").id
+    for kind in ("int", "uint", "float")
+    for bits in (8, 16, 32, 64)
+    if (kind, bits) != ("float", 8)
+)
+"""Ids of Arrow's types whose values are NumPy's as they lie."""
+
 Loose: TypeAlias = pa.Array | Blobs | StoredBlobs
 """A column as it is stored: Arrow, or cells of bytes in memory or in files."""
 
@@ -133,9 +141,7 @@ def plain(part: Part, policy: Column) -> Values | None:
     if policy.name in part.views:  # of one that stays
         return part.views[policy.name]
     column = part.table.column(policy.name)
-    if column.num_chunks != 1 or column.null_count or not pa.types.is_primitive(column.type):
-        return None
-    if pa.types.is_boolean(column.type) or pa.types.is_temporal(column.type):
+    if column.type.id not in PLAIN or column.num_chunks != 1 or column.null_count:
         return None
     found: Values = column.chunk(0).to_numpy(zero_copy_only=True)
     if told_dtype(found.dtype, policy.field) != found.dtype:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from penstock._engine.chunks import Chunk, find_chunks, read_chunk
-from penstock._engine.fit_stored import columns_by_id, fitted, id_of, spelt, takeable
+from penstock._engine.fit_stored import Asked, columns_by_id, fitted, id_of, spelt
 from penstock._engine.handles import Handle, Handles
 from penstock._engine.kept_units import KeptUnits
 from penstock._engine.lease import Slabs
@@ -138,6 +138,7 @@ class Reader:
         places: Where large cells lie in files of this machine.
         stay: Units that stay in memory, also for other questions about the table.
         checksums: Whether pages that were written with a checksum are compared with it.
+        asked: What is the same for all units of which the same columns are asked for.
     """
 
     snapshot: Snapshot
@@ -150,6 +151,7 @@ class Reader:
     places: LocalCells = field(default_factory=LocalCells, repr=False)
     stay: KeptUnits[Part] = field(default_factory=KeptUnits, repr=False)
     checksums: bool = False
+    asked: dict[tuple[str, ...], Asked] = field(default_factory=dict, repr=False)
 
     def read(self, unit: Unit, columns: Sequence[str], blobs: Sequence[str] = ()) -> Part:
         """Return the rows kept of a unit; those columns among `blobs` that can be are read as they lie.
@@ -228,9 +230,10 @@ class Reader:
 
     def _stored(self, unit: Unit, columns: Sequence[str]) -> pa.Table:
         """Return a unit's rows as stored, with the table's names and types, partition values among them."""
-        files = self.snapshot.files
-        inside = [name for name in columns if name not in files.partitions.column_names]
-        table = self._from_file(unit, inside)
+        files, asked = self.snapshot.files, self.asked.get(names := tuple(columns))
+        if asked is None:
+            asked = self.asked[names] = Asked.of(self.snapshot, names)
+        table = self._from_file(unit, asked.inside)
         stated = files.rows[unit.file] if unit.row_group == WHOLE_FILE else -1
         misstated = stated not in (-1, table.num_rows)
         if misstated and self.snapshot.version:
@@ -242,19 +245,15 @@ class Reader:
         if misstated or table.num_rows < unit.start + unit.rows:
             raise DataChangedError(self._changed(unit, table.num_rows))
         table = table if table.num_rows == unit.rows else table.slice(unit.start, unit.rows)
-        fields = {name: takeable(self.snapshot.schema.field(name)) for name in columns}
-        called = self._called(unit, inside)
+        called = self._called(unit, asked.inside)
         stored_as, found = dict(zip(table.column_names, table.columns, strict=True)), []
-        for name in columns:
-            kind = fields[name].type
-            if name in files.partitions.column_names:
+        for name, kind in zip(names, asked.schema.types, strict=True):
+            if name in asked.partitions:
                 value = files.partitions.column(name)[unit.file].cast(kind)
                 found.append(pa.chunked_array([pa.repeat(value, unit.rows)], type=kind))
             else:
                 found.append(self._typed(unit, stored_as.get(called[name]), name, kind))
-        if not found:
-            return table.select([])
-        return pa.Table.from_arrays(found, schema=pa.schema(list(fields.values())))
+        return pa.Table.from_arrays(found, schema=asked.schema) if found else table.select([])
 
     def _from_file(self, unit: Unit, columns: Sequence[str]) -> pa.Table:
         with self._told(unit):
@@ -372,7 +371,7 @@ class Reader:
         if column is None:
             return pa.chunked_array([pa.nulls(unit.rows, kind)], type=kind)
         try:
-            return fitted(column, name, self.snapshot)
+            return fitted(column, name, kind, self.snapshot)
         except pa.ArrowException as error:
             msg = (
                 f"{self.where(unit)}, column {name!r}: stored as {column.type}, which does not fit the table's {kind}: "

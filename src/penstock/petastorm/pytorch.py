@@ -218,10 +218,17 @@ class DataLoader(LoaderBase):
                 if isinstance(row, dict):
                     _sanitize_pytorch_types(row)
             return rows
-        columns = {name: values if isinstance(values, np.ndarray) else np.asarray(values) for name, values in found.items()}
+        columns = {name: values if isinstance(values, np.ndarray) else _categories(values) for name, values in found.items()}
         _sanitize_pytorch_types(columns)
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return rows if self._transform is None else [self._transform(row) for row in rows]
+
+
+def _categories(values: Any) -> Any:
+    """Return what directories say of each row, which a batch has as a Categorical: text as it is, anything else as an array."""
+    found = np.asarray(values)
+    texts = found.dtype.kind in "OU" and all(isinstance(value, str) for value in found)
+    return found.tolist() if texts else found
 
 
 class BatchedDataLoader(LoaderBase):

@@ -321,3 +321,18 @@ def test_a_directory_without_text_is_no_text_for_torch(tmp_path: Path) -> None:
         pytest.raises(TypeError, match=r"arrays of string or object classes\. Found in field day"),
     ):
         list(loader)
+
+
+def test_whole_numbers_with_nulls_are_refused_with_what_helps(tmp_path: Path) -> None:
+    """Petastorm made floats of them; what fills them is a function that it has too."""
+    url = tables.plain(tmp_path, {"id": [1, 2, 3], "n": pa.array([7, None, 9])})
+    filled = TransformSpec(lambda frame: frame.fillna({"n": 0}))
+
+    with (
+        DataLoader(make_batch_reader(url)) as loader,
+        pytest.raises(TypeError, match=r"Found in field n\. There are nulls: fill them in the function of a TransformSpec"),
+    ):
+        list(loader)
+    with DataLoader(make_batch_reader(url, transform_spec=filled), batch_size=3) as loader:
+        (batch,) = loader
+    assert (batch["n"].tolist(), batch["n"].dtype) == ([7, 0, 9], torch.int64)

@@ -49,7 +49,11 @@ def _sanitize_pytorch_types(row_as_dict: dict[str, Any]) -> None:
     for name, value in row_as_dict.items():
         if isinstance(value, np.ndarray):
             if value.dtype.kind in "SUO":
-                msg = f"Pytorch does not support arrays of string or object classes. Found in field {name}."
+                nulls = value.dtype.kind == "O" and any(cell is None for cell in value.flat)
+                hint = (
+                    " There are nulls: fill them in the function of a TransformSpec, or leave the field out." if nulls else ""
+                )
+                msg = f"Pytorch does not support arrays of string or object classes. Found in field {name}.{hint}"
                 raise TypeError(msg)
             if value.dtype in WIDER:
                 row_as_dict[name] = value.astype(WIDER[value.dtype])

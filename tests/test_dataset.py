@@ -1152,6 +1152,10 @@ def test_policies_give_the_columns_that_the_schema_says() -> None:
     assert masked[1]["t"].tolist() == [2, 3]
     with pytest.raises(ArgumentError, match=r"depends on the other rows of a batch"):
         iter(ds.ragged(ps.Offsets(), "t"))
+    with pytest.raises(ArgumentError, match=r"'t' comes as Offsets\(\), which only a batch has, and ds\[1\] is one row"):
+        ds.select("t").ragged(ps.Offsets(), "t")[1]
+    assert ds.select("t").ragged(ps.Offsets(), "t").take([1])["t"].tolist() == [2, 3]
+    assert ds.select("n").nulls(ps.Fill(7), "n").ragged(ps.Offsets(), "t")[1] == {"n": 7}
     with pytest.raises(ArgumentError, match="cannot be padded or filtered on the fly"):
         ds.ragged(ps.Offsets(), "t").batch(2, last="pad")
     assert repr(masked) == (

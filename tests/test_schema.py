@@ -80,7 +80,7 @@ def test_python_types_are_fields_too() -> None:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: Field("", np.int32), "Field got the name ''. A text was expected. Give the column's name."),
+        (lambda: Field(3, np.int32), "Field got the name 3. A text was expected. Give the column's name."),  # type: ignore[arg-type]
         (lambda: Field("a\ud800", np.int32), "Field got the name 'a\\ud800'. A text was expected."),
         (lambda: Field("x", None), "Field 'x' got dtype=None. A NumPy dtype, str, bytes, Decimal, date or datetime was"),
         (lambda: Field("x", "nonsense"), "Field 'x' got dtype='nonsense', which NumPy does not know"),

@@ -1,4 +1,4 @@
-"""Types of Arrow that hold the same values: in other zones, as views, with room for more."""
+"""Types of Arrow that hold the same values: in other zones, as views, with room for more; and values in another type."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-__all__ = ["around", "enlarged", "in_utc", "unviewed"]
+__all__ = ["around", "converted", "enlarged", "in_utc", "unviewed"]
 
 VIEWED = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 """Views, and what holds the same values."""
@@ -51,6 +51,25 @@ def enlarged(kind: pa.DataType) -> pa.DataType:
         DataType(large_string)
     """
     return _changed(kind, lambda one: ENLARGED.get(one, one))
+
+
+def converted(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Return values in another type, decimals as the floats that are nearest to them.
+
+    Arrow multiplies a decimal by a power of ten that no float is, and comes out beside up to four in ten of them. What it
+    makes of their digits is right.
+
+    Raises:
+        pa.ArrowException: If there is no such value.
+
+    Example:
+        >>> cents = pa.array(["-5.56"]).cast(pa.decimal128(12, 2))
+        >>> cents.cast(pa.float64())[0].as_py(), converted(cents, pa.float64())[0].as_py()
+        (-5.5600000000000005, -5.56)
+    """
+    if pa.types.is_decimal(values.type) and pa.types.is_floating(kind):
+        values = values.cast(pa.large_string())
+    return values.cast(kind)
 
 
 def _changed(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:

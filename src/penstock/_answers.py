@@ -14,6 +14,7 @@ from penstock._engine.question import Question
 from penstock._engine.table import Table
 from penstock._engine.transform import Batch
 from penstock.errors import ArgumentError
+from penstock.policies import Offsets
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +47,15 @@ class Answers:
             return self.take(range(*row.indices(self.num_rows)))
         if isinstance(row, tuple | list | np.ndarray):
             raise ArgumentError(f"ds[...] takes one row or a slice, and got {row!r}. For several rows use ds.take([...]).")
-        return {name: values[0] for name, values in self.take([row]).items()}
+        batch = self.take([row])
+        for column in self._question.policies:
+            if isinstance(column.ragged, Offsets) and f"{column.name}_offsets" in batch:
+                msg = (
+                    f"Column {column.name!r} comes as Offsets(), which only a batch has, and ds[{row!r}] is one row. "
+                    f"Ask for a batch, ds.take([{row!r}]), or leave Offsets() out."
+                )
+                raise ArgumentError(msg)
+        return {name: values[0] for name, values in batch.items()}
 
     def take(self, rows: Sequence[int]) -> Batch:
         """Return rows by their numbers in stored order, as one batch in the order asked for.

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock._alike import converted
 from penstock._literals import array_of, kind, misfit, nearest, plain
 from penstock.errors import FilterError
 from penstock.model import BoolArray, ColumnRange, IntArray
@@ -95,7 +96,7 @@ def _bound(stated: pa.Array, type_: pa.DataType) -> pa.Array:
     if held not in (wanted, "text", "null") and f"{held} {wanted}" not in _ORDERLY:
         return pa.nulls(len(stated), type_)
     try:
-        cast = stated.cast(plain(stated.type)).cast(type_)
+        cast = converted(stated.cast(plain(stated.type)), type_)
     except pa.ArrowException:
         return pa.nulls(len(stated), type_)
     # Some writers state NaN as a bound.

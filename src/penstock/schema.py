@@ -258,7 +258,7 @@ class Field:
 
 
 def _checked_name(name: Any) -> str:
-    if isinstance(name, str) and name and is_unicode(name):
+    if isinstance(name, str) and is_unicode(name):
         return name
     raise ArgumentError(f"Field got the name {name!r}. A text was expected. Give the column's name.")
 

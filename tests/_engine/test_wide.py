@@ -242,3 +242,25 @@ def test_lists_of_more_items_than_32_bits_count_become_large_ones(monkeypatch: p
 
     assert found.type == pa.large_list(pa.int16())
     assert found.to_pylist() == [[3], [1, 2], [1, 2], [3]]
+
+
+@pytest.mark.parametrize("cells", [[[], [], []], [None, None, None], [None, [], None]], ids=["empty", "null", "both"])
+@pytest.mark.parametrize("kind", [pa.list_(pa.int32()), pa.large_list(pa.float64())], ids=["list", "large"])
+def test_lists_without_any_item_are_picked_from_no_memory(tmp_path: Path, kind: pa.DataType, cells: list[Any]) -> None:
+    """A stream of Arrow gives them a buffer that lies nowhere, and small row groups cross one."""
+    sink = pa.BufferOutputStream()
+    table = pa.table({"x": pa.array(cells, kind)})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    crossed = pa.ipc.open_stream(sink.getvalue()).read_all()["x"].chunk(0)
+    pq.write_table(table, tmp_path / "x.parquet")
+    loader = ps.loader(ps.open(tmp_path / "x.parquet").shuffle(seed=1).batch(2, last="uneven"))
+
+    found = wide.taken(crossed, np.array([2, 0, 1]))
+
+    found.validate(full=True)
+    assert found.to_pylist() == [cells[2], cells[0], cells[1]]
+    for _ in range(2):
+        lists = [cell for batch in loader for cell in batch["x"]]
+        assert sorted(cell is None for cell in lists) == sorted(cell is None for cell in cells)
+        assert all(cell is None or cell.shape == (0,) for cell in lists)

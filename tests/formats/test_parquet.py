@@ -799,3 +799,30 @@ def test_a_name_that_is_no_unicode_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(TableNotFoundError, match=r"xff\.parquet' is no UTF-8\. Names of Unicode .* Rename it, or remove it\."):
         ps.open(tmp_path)
+
+
+def test_a_column_without_a_name_is_one_like_others(tmp_path: Path) -> None:
+    """The header of a CSV file that pandas wrote begins with one, and whoever turns it into Parquet keeps it."""
+    path = tmp_path / "indexed.parquet"
+    pq.write_table(pa.table({"": [0, 1], "a": ["x", "y"]}), path)
+    ds = ps.open(path)
+
+    ps.write(tmp_path / "copy", data=ds)
+
+    assert ds.schema.names == ("", "a")
+    assert list(ds.where(ps.col("") == 1)) == list(ps.open(tmp_path / "copy").where(ps.col("") == 1)) == [{"": 1, "a": "y"}]
+
+
+def test_decimals_beside_floats_become_the_nearest_floats(tmp_path: Path) -> None:
+    """Row by row and in the bounds of row groups, so that no filter loses a row; Arrow's own cast is a digit off."""
+    prices = [Decimal(cents).scaleb(-2) for cents in range(-55_678, 55_678, 997)]
+    stored = pa.table({"x": pa.array(prices, pa.decimal128(12, 2))})
+    pq.write_table(stored, tmp_path / "0.parquet", row_group_size=1)
+    put(tmp_path / "1.parquet", x=[1e6])
+    ds = ps.open(tmp_path)
+
+    found = [float(row["x"]) for row in ds]
+
+    assert stored["x"].cast(pa.float64()).to_pylist() != [float(price) for price in prices]
+    assert found == [*map(float, prices), 1e6]
+    assert [ds.where(ps.col("x") <= value).num_rows for value in found] == list(range(1, len(found) + 1))

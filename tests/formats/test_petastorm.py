@@ -174,6 +174,15 @@ def test_fields_that_no_image_fits_name_their_codec(
         ds[0]
 
 
+@pytest.mark.parametrize("ending", [".jpg", ".jpeg", ".jpe", ".JPE"])
+def test_jpeg_goes_by_every_ending_that_opencv_has_for_it(tmp_path: Path, ending: str) -> None:
+    """Petastorm hands any of them to OpenCV."""
+    codec = StoredCodec("petastorm.codecs.CompressedImageCodec", {"image_codec": ending, "quality": 80})
+    field = StoredField("x", np.uint8, (2, 2, 3), codec, nullable=False)
+
+    assert ps.open(dataset(tmp_path, pa.table({"x": [b"x"]}), field)).schema["x"].codec == ps.codecs.Jpeg()
+
+
 def test_a_quality_that_makes_no_sense_is_no_matter_to_a_reader(tmp_path: Path) -> None:
     """It says how an image was written."""
     codec = StoredCodec("petastorm.codecs.CompressedImageCodec", {"image_codec": ".JPG", "quality": 1000})

@@ -17,7 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import penstock as ps
+from penstock.codecs import Npy, Npz
 from penstock.errors import DataError
+from penstock.formats.petastorm import PetastormFormat
 from penstock.petastorm import NoDataAvailableError, TransformSpec, make_batch_reader, make_reader
 from penstock.petastorm.predicates import in_lambda, in_pseudorandom_split, in_reduce, in_set
 from penstock.petastorm.reader import Reader, normalize_dataset_url_or_urls
@@ -42,6 +45,23 @@ def read(url: str, **options: Any) -> list[int]:
     """Return the ids of all rows."""
     with make_reader(url, **{"workers_count": 2, **options}) as reader:
         return tables.ids(reader)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_single_values_of_array_codecs_are_arrays(tmp_path: Path, pool: str) -> None:
+    """Of no dimension, as `numpy.load` gives them to Petastorm; null is None."""
+    schema = ps.Schema("Zero", [ps.Field("a", np.float32, (), Npy()), ps.Field("b", np.int16, (), Npz(), nullable=True)])
+    rows = [{"a": 0.5, "b": 7}, {"a": 1.5, "b": None}]
+    ps.write(str(tmp_path / "t"), schema, rows, format=PetastormFormat())
+
+    with make_reader((tmp_path / "t").as_uri(), reader_pool_type=pool, workers_count=1) as reader:
+        first, second = reader
+
+    assert [(type(one), one.dtype, one.shape) for one in (first.a, first.b)] == [
+        (np.ndarray, np.float32, ()),
+        (np.ndarray, np.int16, ()),
+    ]
+    assert (first.a, first.b, second.a, second.b) == (0.5, 7, 1.5, None)
 
 
 @pytest.mark.parametrize("pool", POOLS)

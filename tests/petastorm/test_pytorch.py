@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import petastorm_tables as tables
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from penstock.petastorm import TransformSpec, make_batch_reader, make_reader
@@ -297,3 +298,41 @@ def test_readers_that_differ_are_not_mixed(plain: str, url: str, tmp_path: Path)
     for reader in (one, two, three, four):
         reader.stop()
         reader.join()
+
+
+def test_text_of_directories_stays_text_in_batches_of_rows(tmp_path: Path) -> None:
+    """A batch has it as a Categorical, whose values Petastorm hands to its collate function one by one; numbers are tensors."""
+    columns = {"id": [1, 2, 3], "day": ["mon", "tue", "tue"], "hour": [7, 8, 9]}
+    pq.write_to_dataset(pa.table(columns), tmp_path, partition_cols=["day", "hour"])
+
+    with DataLoader(make_batch_reader(tmp_path.as_uri(), shuffle_row_groups=False), batch_size=2) as loader:
+        batches = list(loader)
+
+    assert [batch["day"] for batch in batches] == [["mon", "tue"], ["tue"]]
+    assert [batch["hour"].tolist() for batch in batches] == [[7, 8], [9]]
+
+
+def test_a_directory_without_text_is_no_text_for_torch(tmp_path: Path) -> None:
+    """Its rows have none, and that is told as for any column of objects."""
+    pq.write_to_dataset(pa.table({"id": [1, 2], "day": ["mon", None]}), tmp_path, partition_cols=["day"])
+
+    with (
+        DataLoader(make_batch_reader(tmp_path.as_uri(), shuffle_row_groups=False)) as loader,
+        pytest.raises(TypeError, match=r"arrays of string or object classes\. Found in field day"),
+    ):
+        list(loader)
+
+
+def test_whole_numbers_with_nulls_are_refused_with_what_helps(tmp_path: Path) -> None:
+    """Petastorm made floats of them; what fills them is a function that it has too."""
+    url = tables.plain(tmp_path, {"id": [1, 2, 3], "n": pa.array([7, None, 9])})
+    filled = TransformSpec(lambda frame: frame.fillna({"n": 0}))
+
+    with (
+        DataLoader(make_batch_reader(url)) as loader,
+        pytest.raises(TypeError, match=r"Found in field n\. There are nulls: fill them in the function of a TransformSpec"),
+    ):
+        list(loader)
+    with DataLoader(make_batch_reader(url, transform_spec=filled), batch_size=3) as loader:
+        (batch,) = loader
+    assert (batch["n"].tolist(), batch["n"].dtype) == ([7, 0, 9], torch.int64)

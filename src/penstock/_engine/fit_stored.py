@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock._alike import enlarged, in_utc, unviewed
+from penstock._alike import converted, enlarged, in_utc, unviewed
 from penstock.errors import DataError
 from penstock.model import Snapshot
 
@@ -196,7 +196,7 @@ def _widened(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array 
     """Return values in another type; whole numbers become decimals if they fit, whatever larger ones of their type would do."""
     if pa.types.is_decimal(kind) and pa.types.is_integer(values.type):
         values = values.cast(pa.decimal256(MOST_DIGITS, kind.scale))
-    return values.cast(kind)
+    return converted(values, kind)
 
 
 def _struct(array: pa.StructArray, kind: pa.DataType, shape: pa.DataType) -> pa.Array:

@@ -88,8 +88,8 @@ def _taken_bytewise(array: pa.Array, numbers: pa.Array) -> pa.Array:
     narrow = pa.types.is_list(kind)
     edge: np.dtype[Any] = np.dtype(np.int32 if narrow else np.int64)
     ends = np.frombuffer(offsets, edge, array.offset + len(array) + 1).astype(np.int64) * size
-    data = items.buffers()[1]
-    data = pa.py_buffer(b"") if data is None else data.slice(items.offset * size)
+    # No items may lie in no memory at all, as those that crossed a stream of Arrow do, and Arrow takes no bytes from there.
+    data = items.buffers()[1].slice(items.offset * size) if len(items) else pa.py_buffer(b"")
     cells = pa.Array.from_buffers(
         pa.large_binary(), len(array), [valid, pa.py_buffer(ends), data], array.null_count, array.offset
     ).take(numbers)

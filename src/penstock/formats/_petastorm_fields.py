@@ -30,7 +30,7 @@ from penstock.schema import Codec, Field, Schema
 
 __all__ = ["field_of", "schema_of", "suited"]
 
-IMAGES: dict[str, type[Png | Jpeg | Webp]] = {"png": Png, "jpg": Jpeg, "jpeg": Jpeg, "webp": Webp}
+IMAGES: dict[str, type[Png | Jpeg | Webp]] = {"png": Png, "jpg": Jpeg, "jpeg": Jpeg, "jpe": Jpeg, "webp": Webp}
 PYTHON: dict[Any, Any] = {int: np.int64, float: np.float64, bool: np.bool_, Decimal: np.object_}
 SPARK = {
     pa.bool_(): "BooleanType",

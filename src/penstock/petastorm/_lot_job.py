@@ -56,7 +56,7 @@ def field_cells(reader: LotReader, loaded: Loaded, field: Any, rows: slice) -> l
     Raises:
         DecodeFieldError: If one cannot be decoded.
     """
-    return cells_of(field_values(reader, loaded, field.name, rows), field.numpy_dtype, field.shape)
+    return cells_of(field_values(reader, loaded, field.name, rows), field)
 
 
 def field_values(reader: LotReader, loaded: Loaded, name: str, rows: slice) -> Values:

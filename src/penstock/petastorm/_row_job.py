@@ -125,9 +125,7 @@ class RowJob(LotJob):
                 columns[name] = list(cells)
             else:
                 field = next(field for field in self._fields if field.name == name)
-                columns[name] = cells_of(
-                    Values(cells=cells, missing=crossed["missing"].get(name)), field.numpy_dtype, field.shape
-                )
+                columns[name] = cells_of(Values(cells=cells, missing=crossed["missing"].get(name)), field)
         return self._rows(columns, crossed["count"])
 
     def _columns(self, read: Loaded, rows: slice) -> dict[str, list[Any]]:

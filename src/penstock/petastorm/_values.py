@@ -11,6 +11,8 @@ import pyarrow as pa
 
 from penstock import dtypes
 from penstock._engine.lot_reader import Values
+from penstock.petastorm.codecs import CompressedNdarrayCodec, NdarrayCodec
+from penstock.petastorm.unischema import UnischemaField
 
 __all__ = ["batch_column", "categorical", "cells_of", "one_array", "text_array"]
 
@@ -24,12 +26,12 @@ WIDEST = 64
 PYTHON: tuple[Any, ...] = (int, float, bool, str, bytes)
 
 
-def cells_of(found: Values, numpy_dtype: Any, shape: tuple[int | None, ...]) -> list[Any]:
+def cells_of(found: Values, field: UnischemaField) -> list[Any]:
     """Return the values of a field one by one, as rows hold them; None for nulls."""
     cells = list(_microseconds(found.cells) if isinstance(found.cells, np.ndarray) else found.cells)
     if not cells:
         return cells
-    convert = _converter(numpy_dtype, shape)
+    convert = _converter(field)
     if found.missing is not None:
         gone = np.flatnonzero(found.missing).tolist()
         if convert is not None:
@@ -48,11 +50,13 @@ def _microseconds(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return values
 
 
-def _converter(numpy_dtype: Any, shape: tuple[int | None, ...]) -> Callable[[Any], Any] | None:
+def _converter(field: UnischemaField) -> Callable[[Any], Any] | None:
     """Return what makes a value one of a field; None where it is one already."""
-    kind = numpy_dtype.type if isinstance(numpy_dtype, np.dtype) else numpy_dtype
-    if shape:
+    kind = field.numpy_dtype.type if isinstance(field.numpy_dtype, np.dtype) else field.numpy_dtype
+    if field.shape:
         return _text_cell if kind in (np.str_, str) else None
+    if isinstance(field.codec, NdarrayCodec | CompressedNdarrayCodec):
+        return np.asarray  # an array of no dimension, as numpy.load gives it
     if kind in (np.str_, np.bytes_) or kind in PYTHON:
         return kind
     return None

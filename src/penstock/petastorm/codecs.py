@@ -26,7 +26,7 @@ __all__ = [
 OPENCV_AVAILABLE = find_spec("cv2") is not None
 
 GREY, COLOURS = 2, 3
-JPEG = (".jpg", ".jpeg")
+JPEG = (".jpg", ".jpeg", ".jpe")
 
 
 class DataframeColumnCodec:

@@ -49,7 +49,11 @@ def _sanitize_pytorch_types(row_as_dict: dict[str, Any]) -> None:
     for name, value in row_as_dict.items():
         if isinstance(value, np.ndarray):
             if value.dtype.kind in "SUO":
-                msg = f"Pytorch does not support arrays of string or object classes. Found in field {name}."
+                nulls = value.dtype.kind == "O" and any(cell is None for cell in value.flat)
+                hint = (
+                    " There are nulls: fill them in the function of a TransformSpec, or leave the field out." if nulls else ""
+                )
+                msg = f"Pytorch does not support arrays of string or object classes. Found in field {name}.{hint}"
                 raise TypeError(msg)
             if value.dtype in WIDER:
                 row_as_dict[name] = value.astype(WIDER[value.dtype])
@@ -218,10 +222,17 @@ class DataLoader(LoaderBase):
                 if isinstance(row, dict):
                     _sanitize_pytorch_types(row)
             return rows
-        columns = {name: values if isinstance(values, np.ndarray) else np.asarray(values) for name, values in found.items()}
+        columns = {name: values if isinstance(values, np.ndarray) else _categories(values) for name, values in found.items()}
         _sanitize_pytorch_types(columns)
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return rows if self._transform is None else [self._transform(row) for row in rows]
+
+
+def _categories(values: Any) -> Any:
+    """Return what directories say of each row, which a batch has as a Categorical: text as it is, anything else as an array."""
+    found = np.asarray(values)
+    texts = found.dtype.kind in "OU" and all(isinstance(value, str) for value in found)
+    return found.tolist() if texts else found
 
 
 class BatchedDataLoader(LoaderBase):

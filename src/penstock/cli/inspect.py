@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,16 +14,13 @@ from penstock._engine.storage import locate
 from penstock.cli._advice import advice
 from penstock.cli._cells import first_rows, in_json, in_words
 from penstock.cli._facts import ColumnFacts, TableFacts, first_files, looked_at
-from penstock.cli._tables import counted, grouped, say, show, told_bytes, visible
+from penstock.cli._tables import counted, grouped, line_width, say, show, told_bytes, visible
 from penstock.codecs import Unknown
 from penstock.opening import open as open_table
 from penstock.opening import recognised
 from penstock.schema import Codec
 
 __all__ = ["add", "run"]
-
-LINE = 120
-"""Characters of a line, where no terminal says how many it shows."""
 
 LONGEST_TYPE, LONGEST_URL = 40, 400
 """Characters of a type, and of the names of files, that are shown."""
@@ -226,7 +222,7 @@ def _print_rows(rows: Mapping[str, Sequence[str]]) -> None:
     say()
     say(f"first {counted(count, 'row')}")
     width = sum(max(map(len, [name, *cells])) + 2 for name, cells in rows.items())
-    if width <= shutil.get_terminal_size((LINE, 0)).columns:
+    if width <= line_width():
         show(list(rows), list(zip(*rows.values(), strict=True)))
     else:
         show(["column", *(f"row {at}" for at in range(count))], [[name, *cells] for name, cells in rows.items()])

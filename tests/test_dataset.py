@@ -1186,6 +1186,16 @@ def test_policies_give_the_columns_that_the_schema_says() -> None:
     )
 
 
+def test_columns_of_policies_are_named_by_text(ds: ps.Dataset) -> None:
+    """Whatever else is given is told, for both kinds of policies."""
+    number: Any = 0
+
+    with pytest.raises(ArgumentError, match=r"nulls got 0\. Names, or regular expressions, were expected"):
+        ds.nulls(ps.Mask(), number)
+    with pytest.raises(ArgumentError, match=r"ragged got 0\. Names, or regular expressions, were expected"):
+        ds.ragged(ps.Pad(), number)
+
+
 def test_stacks_hold_the_values_of_their_columns(ds: ps.Dataset) -> None:
     """In order, shuffled and over batches that lie in two windows, beside text as well as without."""
     for asked in (ds, ds.select("id", "x")):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock import _schema_json, codecs
 from penstock.codecs import Npy, Raw, Scalar, Tensor
-from penstock.errors import ArgumentError, DataError
+from penstock.errors import ArgumentError, ColumnNotFoundError, DataError
 from penstock.schema import CellCodec, Field, Schema
 
 DTYPES = ["bool", "int8", "uint16", "int64", "float16", "float64", "datetime64[us]", "timedelta64[ns]", "complex64"]
@@ -221,3 +221,10 @@ def test_a_schema_has_a_name_and_fields(name: Any, fields: Any, expected: str) -
         Schema(name, fields)
 
     assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize("name", [0, None])
+def test_what_is_no_name_names_no_column(name: Any) -> None:
+    """Fields have no numbers; it is told which names there are."""
+    with pytest.raises(ColumnNotFoundError, match=rf"Column {name} is not in schema 'S'\. Columns: id\."):
+        Schema("S", [Field("id", np.int32)])[name]

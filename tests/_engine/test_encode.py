@@ -520,6 +520,15 @@ def test_an_arrow_schema_is_stored_as_it_says() -> None:
         (pa.list_(pa.int8()), [1.5], "It would be stored as [1]. Change it, or the schema."),
         (pa.list_(pa.int8()), [300], "which Arrow refuses: Value 300 too large"),
         (pa.struct({"x": pa.int8()}), {"x": 1, "y": 2}, "It would be stored as {'x': 1}."),
+        (
+            pa.list_(pa.string()),
+            "no",
+            "got 'no' (str); expected a value of list<item: string>. It would be stored as ['n', 'o'].",
+        ),
+        (pa.list_(pa.string(), 2), "no", "It would be stored as ['n', 'o']."),
+        (pa.list_(pa.large_list(pa.string())), [["a"], "no"], "It would be stored as [['a'], ['n', 'o']]."),
+        (pa.struct({"x": pa.list_(pa.string())}), {"x": "no"}, "It would be stored as {'x': ['n', 'o']}."),
+        (pa.map_(pa.string(), pa.list_(pa.string())), {"x": "no"}, "It would be stored as [('x', ['n', 'o'])]."),
         (pa.map_(pa.string(), pa.int8()), [("a", 1.5)], "It would be stored as [('a', 1)]."),
     ],
 )

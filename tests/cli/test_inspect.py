@@ -365,6 +365,7 @@ def test_debug_shows_where_an_error_came_from(arguments: list[str], capsys: Said
         (["inspect"], "the following arguments are required: URL"),
         (["nonsense"], "invalid choice: 'nonsense'"),
         (["inspect", "x", "--rows", "-1"], "argument --rows: '-1' is not a whole number from 0 on"),
+        (["inspect", "x", "--files", "0"], "argument --files: '0' is not a whole number from 1 on"),
         (["inspect", "x", "--storage-option", "key"], "argument --storage-option: 'key' is not of the form key=value"),
     ],
 )

@@ -35,7 +35,7 @@ def add(subparsers: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("url", metavar="URL", nargs="+", help="a path, a URL, either with wildcards, or several files")
     parser.add_argument("--rows", type=_count, default=5, help="first rows to show (default: %(default)s)")
-    parser.add_argument("--files", type=_count, default=50, help="files whose footers are read (default: %(default)s)")
+    parser.add_argument("--files", type=_some, default=50, help="files whose footers are read (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument(
         "--version", dest="at_version", metavar="VERSION", help="which of the table's versions, where it has them"
@@ -52,15 +52,19 @@ def add(subparsers: Any) -> argparse.ArgumentParser:
     return parser
 
 
-def _count(text: str) -> int:
+def _count(text: str, least: int = 0) -> int:
     try:
         found = int(text)
     except ValueError:
         found = -1
-    if found < 0:
-        msg = f"{text!r} is not a whole number from 0 on"
+    if found < least:
+        msg = f"{text!r} is not a whole number from {least} on"
         raise argparse.ArgumentTypeError(msg)
     return found
+
+
+def _some(text: str) -> int:
+    return _count(text, 1)
 
 
 def _pair(text: str) -> tuple[str, Any]:

@@ -113,6 +113,33 @@ def test_the_schema_is_that_of_what_comes(ds: ps.Dataset) -> None:
     assert set(next(iter(mapped))) == {"y", "_valid"}
 
 
+@pytest.mark.parametrize(
+    ("dtype", "codec", "dtype_told"),
+    [
+        (str, None, object),
+        (bytes, None, object),
+        (str, ps.codecs.Npy(), object),
+        (bytes, ps.codecs.Npz(), object),
+        ("U4", ps.codecs.Npy(), object),
+        ("U4", ps.codecs.Raw(), "U4"),
+        ("S4", ps.codecs.Raw(), "S4"),
+    ],
+)
+def test_the_schema_of_text_is_that_of_what_comes(
+    tmp_path: Path, dtype: Any, codec: ps.codecs.Codec | None, dtype_told: Any
+) -> None:
+    """Whatever codec stores it, also one that would store no objects; with policies too."""
+    cell = b"ab" if dtype in (bytes, "S4") else "ab"
+    ps.write(tmp_path / "t", ps.Schema("T", [ps.Field("v", dtype, (), codec)]), [{"v": cell}] * 2)
+    ds = ps.open(tmp_path / "t").batch(2)
+
+    for asked in (ds, ds.nulls(ps.Fill(cell), "v")):
+        (batch,) = asked
+        assert batch["v"].tolist() == [cell, cell]
+        assert asked.schema["v"].dtype == batch["v"].dtype == dtype_told
+        assert asked.schema["v"].codec == (codec or ps.codecs.Scalar())
+
+
 def test_explain_says_what_will_be_read(ds: ps.Dataset) -> None:
     """Files, units, rows, order, ranks, steps and what is left out."""
     told = ds.where(ps.col("id") >= 5).shuffle(ps.WindowShuffle(rows=8), seed=2).shard(1, 2).batch(2).explain().splitlines()
@@ -1161,6 +1188,16 @@ def test_policies_give_the_columns_that_the_schema_says() -> None:
     assert repr(masked) == (
         f"penstock.open('{ds.schema.name}').nulls(Mask(), 'n').ragged(Pad(value=9, length=2, truncate=False), 't')"
     )
+
+
+def test_columns_of_policies_are_named_by_text(ds: ps.Dataset) -> None:
+    """Whatever else is given is told, for both kinds of policies."""
+    number: Any = 0
+
+    with pytest.raises(ArgumentError, match=r"nulls got 0\. Names, or regular expressions, were expected"):
+        ds.nulls(ps.Mask(), number)
+    with pytest.raises(ArgumentError, match=r"ragged got 0\. Names, or regular expressions, were expected"):
+        ds.ragged(ps.Pad(), number)
 
 
 def test_stacks_hold_the_values_of_their_columns(ds: ps.Dataset) -> None:

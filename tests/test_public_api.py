@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType, NoneType
+from typing import get_type_hints
 
 import pytest
 
 import penstock
+from penstock.loading import Batches, Loader
+from penstock.testing import example
+from penstock.write import Writer
 
 # Names that a module holds without meaning to show them.
 UNMEANT = {"TYPE_CHECKING", "annotations"}
@@ -62,3 +66,15 @@ def test_every_public_name_has_an_example(name: str) -> None:
 def test_every_public_name_says_that_it_is_of_penstock(name: str) -> None:
     """A repr or a traceback shows the name that users import, not the room behind it."""
     assert f"{SHOWN[name].__module__}.{name}" == f"penstock.{name}"
+
+
+def test_what_is_handed_out_has_a_type_that_can_be_named() -> None:
+    """Signatures tell it, so that a type checker knows what an iteration or a loader can do besides."""
+    batches = iter(example().batch(4))  # as a `Batches`, for the next lines are checked too
+    batches.close()
+
+    assert batches.skipped == ()
+    assert get_type_hints(penstock.Dataset.__iter__)["return"] is get_type_hints(penstock.Mixture.__iter__)["return"] is Batches
+    assert get_type_hints(penstock.loader)["return"] is Loader
+    assert isinstance(penstock.loader(example()), Loader)
+    assert get_type_hints(penstock.write)["return"] is Writer

@@ -7,6 +7,7 @@ import json
 import pickle
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock import _schema_json, codecs
 from penstock.codecs import Npy, Raw, Scalar, Tensor
-from penstock.errors import ArgumentError, DataError
+from penstock.errors import ArgumentError, ColumnNotFoundError, DataError
 from penstock.schema import CellCodec, Field, Schema
 
 DTYPES = ["bool", "int8", "uint16", "int64", "float16", "float64", "datetime64[us]", "timedelta64[ns]", "complex64"]
@@ -221,3 +222,60 @@ def test_a_schema_has_a_name_and_fields(name: Any, fields: Any, expected: str) -
         Schema(name, fields)
 
     assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize("name", [0, None])
+def test_what_is_no_name_names_no_column(name: Any) -> None:
+    """Fields have no numbers; it is told which names there are."""
+    with pytest.raises(ColumnNotFoundError, match=rf"Column {name} is not in schema 'S'\. Columns: id\."):
+        Schema("S", [Field("id", np.int32)])[name]
+
+
+class Numbered(codecs.CellCodec):
+    """A codec of somebody who has forgotten the decorator."""
+
+    name = "numbered-of-tests"
+
+    def __init__(self, number: int) -> None:
+        """Store a number that nobody else gets to know."""
+        self.number = number
+
+    def encode(self, field: Field, cell: Any) -> bytes:
+        """Return the bytes of an array."""
+        return np.asarray(cell, field.dtype).tobytes()
+
+    def decode(self, field: Field, cell: memoryview) -> Any:
+        """Return the array."""
+        return np.frombuffer(cell, field.dtype)
+
+
+@dataclass(frozen=True)
+class Holding(Numbered):
+    """A codec with an option of any kind."""
+
+    name = "holding-of-tests"
+    number: Any
+
+
+@pytest.mark.parametrize(
+    ("codec", "why"),
+    [
+        (Numbered(3), "missing 1 required positional argument: 'number'"),
+        (Holding(object()), "Object of type object is not JSON serializable"),
+    ],
+)
+def test_a_codec_that_could_not_be_made_again_is_not_written(tmp_path: Path, codec: codecs.Codec, why: str) -> None:
+    """Else the table could be written, and read by nobody."""
+    with pytest.raises(ArgumentError, match="cannot be made again from the options that are stored of it") as caught:
+        ps.write(tmp_path / "t", Schema("S", [Field("x", np.int8, (2,), codec)]))
+
+    assert why in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_codec_with_options_that_json_holds_is_written(tmp_path: Path) -> None:
+    """And is made again from them."""
+    field = Field("x", np.int8, (2,), Holding([1, {"a": None}]))
+    ps.write(tmp_path / "t", Schema("S", [field]), [{"x": np.zeros(2, np.int8)}])
+
+    assert ps.open(tmp_path / "t", codecs=[Holding]).schema["x"] == field

@@ -163,6 +163,37 @@ print(ps.open(place + "/t").num_rows)
     assert (rows, names) == ("3", ["t"])
 
 
+def test_a_table_that_may_not_be_changed_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    """Where the directory above it may be written to, and its own or one of a partition may not; what was begun is removed."""
+    script = """
+import os, sys
+import numpy as np
+import penstock as ps
+place = sys.argv[1]
+data = {"id": np.arange(3), "k": np.arange(3)}
+ps.write(f"{place}/t", data=data, partition_by="k")
+for closed in ("t", "t/k=1"):
+    os.chmod(f"{place}/{closed}", 0o555)
+    for mode in ("append", "overwrite"):
+        try:
+            ps.write(f"{place}/t", data=data, partition_by="k", mode=mode)
+        except ps.errors.WriteError as error:
+            print(error)
+        else:
+            print("written")
+        print(os.listdir(place), ps.open(f"{place}/t").num_rows)
+    os.chmod(f"{place}/{closed}", 0o755)
+"""
+    done = run_without_rights(script, tmp_path)
+
+    refused = f"The table of {tmp_path}/t cannot be written: Permission denied. {STAYS} Get the right to write there, or"
+    assert done.stderr == ""
+    told = done.stdout.splitlines()
+    assert [text.startswith(refused) for text in told[::2]] == [True, True, True, False]
+    assert told[1::2] == ["['t'] 3"] * 4
+    assert told[-2] == "written"
+
+
 def test_names_that_are_too_long_are_told(tmp_path: Path) -> None:
     """That of a table, and those that values of a partition make."""
     with pytest.raises(WriteError, match=r"cannot be written: File name too long\..*Use a shorter name; partition values are"):

@@ -255,6 +255,48 @@ def test_what_does_not_fit_is_told_with_its_row(tmp_path: Path, schema: ps.Schem
         ps.write(tmp_path / "t", schema, data)
 
 
+@pytest.mark.parametrize(
+    ("kind", "cells"),
+    [
+        (pa.list_(pa.int8()), [[1], [1.5]]),
+        (pa.list_(pa.int8(), 2), [[1, 2], [1.5, 2]]),
+        (pa.list_(pa.string()), [["a"], "no"]),
+        (pa.struct({"x": pa.int8()}), [{"x": 1}, {"x": 1, "y": 2}]),
+        (pa.struct({"x": pa.timestamp("ms")}), [{"x": None}, {"x": dt.datetime(2020, 1, 1, microsecond=5)}]),  # noqa: DTZ001
+        (pa.map_(pa.string(), pa.int8()), [{"a": 1}, {"a": 1.5}]),
+    ],
+    ids=str,
+)
+def test_data_frames_lose_nothing_inside_of_cells(tmp_path: Path, kind: pa.DataType, cells: list[Any]) -> None:
+    """What would be rounded or dropped in lists, structs and maps is refused as it is in rows, and with its row."""
+    schema = pa.schema({"x": kind})
+    frame = pd.DataFrame({"x": pd.Series(cells, dtype=object)})
+
+    with pytest.raises(DataError, match=r"^Row 1, field 'x': got .* It would be stored as"):
+        ps.write(tmp_path / "t", schema, frame)
+
+    ps.write(tmp_path / "t", schema, frame.iloc[[0, 0]])
+    assert ps.open(tmp_path / "t").to_arrow()["x"].to_pylist() == pa.array(cells[:1] * 2, kind).to_pylist()
+
+
+def test_data_frames_of_lists_and_structs_keep_what_they_hold(tmp_path: Path) -> None:
+    """Whether Arrow would take their values for the types that are asked for, or for others; NaN is missing."""
+    schema = pa.schema(
+        {"narrow": pa.list_(pa.float32()), "same": pa.list_(pa.int64()), "part": pa.struct({"a": pa.int8(), "b": pa.int8()})}
+    )
+    cells = {"narrow": [[0.1], None, float("nan")], "same": [[1, 2], [], None], "part": [{"a": 1}, {"b": 2}, None]}
+    arrow = pd.Series(pa.array(cells["same"]), dtype=pd.ArrowDtype(pa.list_(pa.int64())))
+
+    for same in (pd.Series(cells["same"], dtype=object), arrow):
+        frame = pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in cells.items()}).assign(same=same)
+        ps.write(tmp_path / "t", schema, frame, mode="overwrite")
+
+        found = ps.open(tmp_path / "t").to_arrow()
+        assert found["narrow"].to_pylist() == [[float(np.float32(0.1))], None, None]
+        assert found["same"].to_pylist() == cells["same"]
+        assert found["part"].to_pylist() == [{"a": 1, "b": None}, {"a": None, "b": 2}, None]
+
+
 def test_a_schema_that_follows_holds_the_nulls_it_follows_from(tmp_path: Path) -> None:
     """NaT is a null, in an array too."""
     ps.write(tmp_path / "t", data={"d": np.array(["2020-01-01", "NaT"], "M8[D]")})

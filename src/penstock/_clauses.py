@@ -195,6 +195,10 @@ def policies(
         raise ArgumentError(msg)
     found = {column.name: column for column in question.policies}
     for pattern in columns:
+        given_as: object = pattern
+        if not isinstance(given_as, str):
+            clause = "ragged" if nulls is None else "nulls"
+            raise ArgumentError(f"{clause} got {pattern!r}. Names, or regular expressions, were expected. Give them: 'a', 'b'.")
         with before_maps(question.maps):
             names = matching(pattern, snapshot.schema.names, snapshot.table)
         for name in names:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from penstock import codecs
-from penstock.errors import DataError
+from penstock.errors import ArgumentError, DataError
 from penstock.schema import Codec, Field, Schema
 
 __all__ = ["KEY", "dump", "load"]
@@ -28,6 +28,9 @@ WORDS = {int: "a whole number", str: "a text", list: "a list", bool: "true or fa
 def dump(schema: Schema) -> str:
     """Return a schema as JSON text; fields without a codec get their default.
 
+    Raises:
+        ArgumentError: If a codec could not be made again from what is stored of it.
+
     Example:
         >>> dump(Schema("Hi", [Field("id", np.int32)]))
         '{"penstock": 1, "name": "Hi", "fields": [{"name": "id", "dtype": "int32", "shape": [], "nullable": false, "codec": {"name": "scalar"}}]}'
@@ -37,8 +40,23 @@ def dump(schema: Schema) -> str:
         codec = field.codec or codecs.default(field)
         dtype = _dtype_name(field.dtype, sized=isinstance(codec, codecs.Raw))
         told = {"name": field.name, "dtype": dtype, "shape": list(field.shape), "nullable": field.nullable}
-        fields.append({**told, "codec": {"name": codec.name, **codec.options()}})
+        fields.append({**told, "codec": {"name": codec.name, **_options(field, codec)}})
     return json.dumps({"penstock": VERSION, "name": schema.name, "fields": fields})
+
+
+def _options(field: Field, codec: Codec) -> dict[str, Any]:
+    """Return what is stored of a codec, from which another like it can be made."""
+    options = dict(codec.options())
+    try:
+        type(codec).of(json.loads(json.dumps(options)))
+    except (TypeError, ValueError) as error:
+        why = str(error).rstrip(".")
+        msg = (
+            f"Field {field.name!r} has the codec {codec!r}, which cannot be made again from the options that are stored of it, "
+            f"{options!r}: {why}. A frozen dataclass whose fields JSON can hold was expected. Make it one."
+        )
+        raise ArgumentError(msg) from error
+    return options
 
 
 def load(text: str | bytes, known: Iterable[type[Codec]] = ()) -> Schema:

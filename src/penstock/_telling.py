@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +37,7 @@ ANALYZED_SECONDS = 10.0
 def schema(table: Table, question: Question) -> Schema:
     """Return the columns that the consumer gets, as far as they are known before any map runs."""
     every = Schema.from_arrow(table.snapshot.schema, table.snapshot.table)
-    every = Schema(every.name, [_told(table.snapshot.fields.get(field.name, field)) for field in every])
+    every = Schema(every.name, [table.snapshot.fields.get(field.name, field) for field in every])
     fields = {field.name: field for name in columns_of(table, question) for field in _decoded(every[name], question)}
     if question.row_ids:
         ids = (Field("_file", object), Field("_row_group", np.int64), Field("_row", np.int64))
@@ -76,15 +77,19 @@ def _bare(field: Field, name: str, shape: tuple[int | None, ...]) -> Field:
 
 
 def _told(field: Field) -> Field:
-    """Return a field as its values come: text and bytes are objects."""
-    return replace(field, dtype=np.dtype(object)) if field.dtype.kind in "US" and field.shape == () else field
+    """Return a field as its values come: text and bytes are objects, unless a codec stores values of one length."""
+    if field.dtype.kind not in "US" or field.shape or (field.is_dense and isinstance(field.codec, CellCodec)):
+        return field
+    told = copy(field)  # by which the codec is not asked: it stores text, and what comes of it are objects
+    object.__setattr__(told, "dtype", np.dtype(object))
+    return told
 
 
 def _decoded(field: Field, question: Question) -> list[Field]:
     """Return the columns that one column becomes under its policies."""
     policy = next((column for column in question.policies if column.name == field.name), None)
     if policy is None:
-        return [field]
+        return [_told(field)]
     name, dtype, shape = field.name, field.dtype, field.shape
     found: list[Field] = []
     if isinstance(policy.ragged, Resize):
@@ -101,7 +106,7 @@ def _decoded(field: Field, question: Question) -> list[Field]:
     if isinstance(policy.nulls, Mask):
         found.append(Field(f"{name}_valid", np.bool_, () if cells else shape))
     nullable = field.nullable and policy.nulls == DEFAULT_NULLS
-    return [Field(name, dtype, shape, field.codec if shape == field.shape else None, nullable=nullable), *found]
+    return [_told(Field(name, dtype, shape, field.codec if shape == field.shape else None, nullable=nullable)), *found]
 
 
 def fingerprint(table: Table, question: Question) -> str:

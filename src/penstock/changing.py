@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock._engine.storage import Source, locate
 from penstock._engine.table import Table
-from penstock.codecs import Codec, resolved
+from penstock.codecs import Codec, classes, resolved
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
 from penstock.filters import col
@@ -57,12 +57,13 @@ def changes(
         >>> [int(row["id"]) for row in changes(path, 0)]
         [3]
     """
+    given = classes(codecs, "changes")
     place = locate(source, filesystem=filesystem, options=storage_options)
     found = format if format is not None else recognised(place)
     if not isinstance(found, Changing):
         msg = f"{place.url} is a table of the format {found.name}, which does not tell what was added to it. A Delta table was "
         raise ArgumentError(msg + "expected. Open it whole: penstock.open(url).")
-    return _added(found.changes(place, from_version, to_version), place, list(codecs))
+    return _added(found.changes(place, from_version, to_version), place, given)
 
 
 def _added(told: Changed, place: Place, codecs: list[type[Codec]]) -> Dataset:

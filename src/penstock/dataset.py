@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -342,7 +342,7 @@ class Dataset(Answers):
         """
         return {name: self.where(part) for name, part in clauses.parts(parts, by, seed, self._question).items()}
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Batches:
         """Return the batches, or rows, of epoch 0.
 
         Raises:

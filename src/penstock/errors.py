@@ -78,13 +78,13 @@ class ColumnNotFoundError(PenstockError, KeyError):
         return str(self.args[0]) if self.args else ""
 
     @classmethod
-    def of(cls, name: str, existing: Iterable[str], *, table: str) -> ColumnNotFoundError:
+    def of(cls, name: object, existing: Iterable[str], *, table: str) -> ColumnNotFoundError:
         """Return the error for one missing name, with what exists and the nearest name."""
         names = list(existing)
         lower = {each.lower(): each for each in reversed(names)}
-        near = [lower[each] for each in difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)]
+        near = [lower[each] for each in difflib.get_close_matches(str(name).lower(), lower, n=1, cutoff=0.6)]
         hint = f" Did you mean {near[0]!r}?" if near else " Print `ds.schema` to see their types."
-        base, _, suffix = name.rpartition("_")
+        base, _, suffix = str(name).rpartition("_")
         if base in names and suffix in ("valid", "length", "offsets"):
             hint = f" Select {base!r}: {name!r} comes with it, where .nulls() or .ragged() asks for it."
         return cls(f"Column {name!r} is not in {table}. Columns: {listed(names)}.{hint}")

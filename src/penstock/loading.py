@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from penstock._engine.loader import Loader
+from penstock._engine.loader import Batches, Loader
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
 from penstock.mix import Mixture
 
-__all__ = ["loader"]
+__all__ = ["Batches", "Loader", "loader"]
 
 
 def loader(ds: Dataset | Mixture) -> Loader:

@@ -10,7 +10,7 @@ from typing import Any
 from penstock._engine.read_faults import system_words
 from penstock._engine.storage import Source, locate
 from penstock._engine.table import Table
-from penstock.codecs import Codec, resolved
+from penstock.codecs import Codec, classes, resolved
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError, TableNotFoundError
 from penstock.formats import known_formats
@@ -54,17 +54,11 @@ def open(
         10
     """
     wanted = None if format is None else _named(format)
-    given: list[object] = list(codecs)
-    strangers = [codec for codec in given if not (isinstance(codec, type) and issubclass(codec, Codec))]
-    if strangers:
-        msg = f"open got {strangers[0]!r} among codecs. Classes of codecs were expected. Give them: codecs=[TheCodec]."
-        raise ArgumentError(msg)
+    given = classes(codecs, "open")
     place = locate(source, filesystem=filesystem, options=storage_options)
     found = recognised(place) if wanted is None else wanted
     snapshot = found.snapshot(place, version if timestamp is None else _version_at(found, place, version, timestamp))
-    fields = {
-        name: resolved(field, [codec for codec in given if isinstance(codec, type)]) for name, field in snapshot.fields.items()
-    }
+    fields = {name: resolved(field, given) for name, field in snapshot.fields.items()}
     return Dataset(Table(snapshot=replace(snapshot, fields=fields), filesystem=place.filesystem))
 
 

@@ -136,7 +136,7 @@ def test_a_consumer_that_keeps_batches_does_not_keep_windows(tmp_path: Path) -> 
     for number, batch in enumerate(batches):
         if number % 50 == 0:
             kept.append(batch)
-        most = max(most, batches._gather.budget.taken)  # type: ignore[attr-defined]
+        most = max(most, batches._gather.budget.taken)  # type: ignore[union-attr]
 
     assert len(kept) == 80
     assert most <= 1_200_000

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from penstock._engine.columns import of_arrow, of_schema
 from penstock._engine.encode import Columns
 from penstock._engine.intake import as_columns, infer, is_batch, tabular
-from penstock.codecs import Npy, Raw, Scalar, Tensor
+from penstock.codecs import Npy, Npz, Raw, Scalar, Tensor
 from penstock.errors import ArgumentError, DataError
 from penstock.schema import CellCodec, Field, Schema
 
@@ -155,6 +155,16 @@ def refused(field: Field, cell: Any) -> str:
         (Field("x", np.float32, (None, 3)), np.zeros((5, 2), np.float32), "expected a float32 array of shape (None, 3)."),
         (Field("x", np.float32, (2,)), np.ma.zeros(2, np.float32), "got a masked array;"),
         (Field("x", np.complex64, (), Npy()), "1", "expected a number of complex64."),
+        (Field("x", "U2", (1,)), np.array(["abc"]), "Convert it: cell.astype('U2'); or change the field's dtype."),
+        (Field("x", "S2", (1,), Raw()), 7, "Make it one: numpy.asarray(cell, 'S2')."),
+        (
+            Field("x", bytes, (), Npy()),
+            b"a\0",
+            "got b'a\\x00' (bytes); expected one that does not end in b'\\x00', which NumPy would cut off. Use "
+            "penstock.codecs.Scalar(), which keeps it.",
+        ),
+        (Field("x", str, (), Npz()), "a\0", "expected one that does not end in '\\x00', which NumPy would cut off."),
+        (Field("x", "S4", (), Raw()), b"a\0\0\0", "expected one that does not end in b'\\x00', which NumPy would cut off."),
     ],
 )
 def test_a_cell_that_does_not_fit_is_refused(field: Field, cell: Any, message: str) -> None:
@@ -510,6 +520,15 @@ def test_an_arrow_schema_is_stored_as_it_says() -> None:
         (pa.list_(pa.int8()), [1.5], "It would be stored as [1]. Change it, or the schema."),
         (pa.list_(pa.int8()), [300], "which Arrow refuses: Value 300 too large"),
         (pa.struct({"x": pa.int8()}), {"x": 1, "y": 2}, "It would be stored as {'x': 1}."),
+        (
+            pa.list_(pa.string()),
+            "no",
+            "got 'no' (str); expected a value of list<item: string>. It would be stored as ['n', 'o'].",
+        ),
+        (pa.list_(pa.string(), 2), "no", "It would be stored as ['n', 'o']."),
+        (pa.list_(pa.large_list(pa.string())), [["a"], "no"], "It would be stored as [['a'], ['n', 'o']]."),
+        (pa.struct({"x": pa.list_(pa.string())}), {"x": "no"}, "It would be stored as {'x': ['n', 'o']}."),
+        (pa.map_(pa.string(), pa.list_(pa.string())), {"x": "no"}, "It would be stored as [('x', ['n', 'o'])]."),
         (pa.map_(pa.string(), pa.int8()), [("a", 1.5)], "It would be stored as [('a', 1)]."),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from penstock._engine.lease import Slabs
 
@@ -60,3 +61,14 @@ def test_a_lower_limit_holds_for_what_comes_back() -> None:
     del lent
 
     assert not any(slabs._free.values())
+
+
+@pytest.mark.parametrize("size", [1 << 60, 1 << 70])
+def test_memory_that_there_is_not_is_told_as_such(size: int) -> None:
+    """Not as a fault of storage, which the system's own error looks like; and nothing counts as lent."""
+    slabs = Slabs(most=1 << 20)
+
+    with pytest.raises(MemoryError, match=r"bytes of memory are needed in one piece.* Make batches, or what"):
+        slabs.lend((size,), BYTES)
+
+    assert slabs.lent == 0

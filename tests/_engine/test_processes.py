@@ -227,7 +227,7 @@ def test_nothing_is_started_where_there_is_nothing_to_do(table: Path) -> None:
     next(batches)
 
     assert children() == set()
-    batches.close()  # type: ignore[attr-defined] # an iterator that can be closed
+    batches.close()
 
 
 def test_a_state_says_where_it_is(table: Path) -> None:

@@ -111,7 +111,7 @@ def test_the_first_batch_comes_before_a_second_window_is_read(table: Path) -> No
     ds = ps.open(table).shuffle(ps.WindowShuffle(rows=100)).batch(10).using(threads=4)
     batches = iter(ds)
     release = threading.Event()
-    gather = batches._gather  # type: ignore[attr-defined]
+    gather: Any = batches._gather
     read, seen = gather._read, []
 
     def watched(index: int) -> Any:
@@ -324,7 +324,7 @@ def test_what_is_read_ahead_stays_within_its_limit(tmp_path: Path) -> None:
     for batches in (bounded, free):
         for _ in range(3):
             next(batches)
-    ahead = [len(batches._stream._feed._lanes[0]._queue) for batches in (bounded, free)]  # type: ignore[attr-defined]
+    ahead = [len(batches._stream._feed._lanes[0]._queue) for batches in (bounded, free)]  # type: ignore[union-attr]
 
     assert ahead[0] <= 1 < ahead[1]
     assert sum(len(batch["id"]) for batch in ds.using(memory_limit=80_000)) == 400_000
@@ -505,7 +505,7 @@ def test_closing_from_another_thread_ends_a_wait(table: Path) -> None:
     consumer = threading.Thread(target=lambda: got.extend(batches))
     consumer.start()
     entered.wait()
-    closer = threading.Thread(target=batches.close)  # type: ignore[attr-defined]
+    closer = threading.Thread(target=batches.close)
     closer.start()
     release.set()
     consumer.join()

@@ -102,7 +102,7 @@ def test_windows_of_large_cells_hold_no_bytes(tmp_path: Path) -> None:
     lent: list[int] = []
     ds = table(tmp_path / "t").shuffle(seed=3).batch(4)
     batches = iter(ds)
-    slabs: Any = batches._gather.slabs  # type: ignore[attr-defined]
+    slabs: Any = batches._gather.slabs  # type: ignore[union-attr]
     lend = slabs.lend
 
     def noted(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:

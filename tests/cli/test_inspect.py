@@ -365,6 +365,7 @@ def test_debug_shows_where_an_error_came_from(arguments: list[str], capsys: Said
         (["inspect"], "the following arguments are required: URL"),
         (["nonsense"], "invalid choice: 'nonsense'"),
         (["inspect", "x", "--rows", "-1"], "argument --rows: '-1' is not a whole number from 0 on"),
+        (["inspect", "x", "--files", "0"], "argument --files: '0' is not a whole number from 1 on"),
         (["inspect", "x", "--storage-option", "key"], "argument --storage-option: 'key' is not of the form key=value"),
     ],
 )
@@ -408,10 +409,10 @@ def test_a_reader_that_has_seen_enough_is_no_error(clicks: Path) -> None:
     assert (running.returncode, message) == (141, b"")
 
 
-def on_a_terminal(script: str, *arguments: str) -> str:
+def on_a_terminal(script: str, *arguments: str, columns: int = 160, term: str = "xterm") -> str:
     """Return what a script writes to a terminal."""
     ours, theirs = pty.openpty()
-    environment = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "160"}
+    environment = {**ENVIRONMENT, "TERM": term, "COLUMNS": str(columns)}
     with subprocess.Popen(
         [sys.executable, "-c", script, *arguments], env=environment, stdin=theirs, stdout=theirs, stderr=theirs
     ):
@@ -437,6 +438,31 @@ def test_tables_are_drawn_by_rich_on_a_terminal(clicks: Path) -> None:
 
     assert "─────" in on_a_terminal(RUN, "inspect", str(clicks))
     assert "─────" not in on_a_terminal(WITHOUT_RICH, "inspect", str(clicks))
+
+
+@pytest.mark.parametrize(
+    ("script", "term", "columns"),
+    [(RUN, "xterm", 20), (RUN, "xterm", 80), (RUN, "dumb", 130), (WITHOUT_RICH, "xterm", 80)],
+    ids=["very narrow", "narrow", "dumb", "without rich"],
+)
+def test_a_narrow_terminal_loses_and_breaks_nothing(clicks: Path, script: str, term: str, columns: int) -> None:
+    """Where words would have to be broken, there is a line for each cell."""
+    output = on_a_terminal(script, "inspect", str(clicks), columns=columns, term=term)
+
+    words = set(output.replace("\x1b[1m", " ").replace("\x1b[0m", " ").split())
+    assert words >= {
+        "int64",
+        "string",
+        "object",
+        "partition",
+        "compression",
+        "nullable",
+        "snappy",
+        "min",
+        "max",
+        "page",
+        "index",
+    }
 
 
 BARS: Sequence[str] = [RUN, WITHOUT_RICH]

@@ -308,7 +308,7 @@ def test_huge_claims_take_no_memory(dtype: str) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(
-            CellProblem, match=r"bytes\. 268435456 are allowed for a cell\. Check what wrote it, or allow more\."
+            CellProblem, match=r"bytes\. 268435456 are allowed for a cell\. Check what wrote it, or allow more: \.using"
         ):
             Npy().decode_each(Field("x", "f4" if dtype == "<f4" else "U", (None, 3), Npy()), given)
         _, peak = tracemalloc.get_traced_memory()
@@ -325,7 +325,8 @@ def test_cells_larger_than_allowed_are_refused() -> None:
     assert len(Npy().decode_each(FIELD, replace(given, most_bytes=24))) == 1
     assert problem(FIELD, [GOOD], most_bytes=23) == (
         0,
-        f"{SAYS} float32 (2, 3), which takes 24 bytes. 23 are allowed for a cell. Check what wrote it, or allow more.",
+        f"{SAYS} float32 (2, 3), which takes 24 bytes. 23 are allowed for a cell. Check what wrote it, or allow more: "
+        ".using(max_cell_bytes=24).",
     )
 
 

@@ -214,7 +214,7 @@ def test_bombs_take_no_memory(claimed: int) -> None:
     assert row == 0
     assert peak < 4 << 20
     if claimed > 1 << 20:
-        allowed = "1048576 are allowed for a cell. Check what wrote it, or allow more."
+        allowed = "1048576 are allowed for a cell. Check what wrote it, or allow more: .using(max_cell_bytes=67108864)."
         assert told == f"{MEMBER} claims 67108864 bytes. {allowed}"
     else:
         assert told.startswith(f"{MEMBER} is damaged: {claimed} bytes with checksum ")

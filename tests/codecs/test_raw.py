@@ -136,7 +136,8 @@ def test_cells_larger_than_allowed_are_refused() -> None:
     with pytest.raises(CellProblem) as error:
         Raw().decode_into(FIELD, replace(given, most_bytes=23), outs(FIELD, 2)["own"])
 
-    assert str(error.value) == "it has 24 bytes. 23 are allowed for a cell. Check what wrote it, or allow more."
+    allowed = "it has 24 bytes. 23 are allowed for a cell. Check what wrote it, or allow more: .using(max_cell_bytes=24)."
+    assert str(error.value) == allowed
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_the_first_batch_opens_only_what_its_window_needs(tmp_path: Path) -> Non
     next(batches)
 
     assert 10 <= len(opened) <= 44
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
 
 
 def test_statistics_of_files_prune_large_files_before_their_footers(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.codecs.npy import Npy
+from penstock.codecs.npz import Npz
 from penstock.codecs.raw import Raw
 from penstock.codecs.scalar import Scalar
 from penstock.dtypes import numpy_type
@@ -21,6 +23,8 @@ __all__ = ["REFUSED", "Check", "Misfit", "castable", "check_of", "holds", "told"
 
 Check: TypeAlias = Callable[[Any], Any]
 """From a value that is not None to what is stored of it; None where it is a null of its own kind, like NaT."""
+
+Text = TypeVar("Text", str, bytes)
 
 LONGEST = 60
 """Characters of a value in a message."""
@@ -136,14 +140,19 @@ def _array(field: Field, dtype: np.dtype[Any], shape: tuple[int | None, ...], ce
         raise Misfit(told(cell), expected, f"{advice}pyarrow.table({{{field.name!r}: [cell]}}).")
     if not isinstance(cell, np.ndarray):
         maker = "frombuffer" if is_bytes else "asarray"
-        raise Misfit(told(cell), expected, f"Make it one: numpy.{maker}(cell, {field.dtype.name!r}).")
+        raise Misfit(told(cell), expected, f"Make it one: numpy.{maker}(cell, {_called(field.dtype)!r}).")
     if isinstance(cell, np.ma.MaskedArray):
         raise Misfit("a masked array", expected, "Fill it: cell.filled(value).")
     if field.fits(cell):
         return np.asarray(cell)
     if len(cell.shape) == len(shape) and field.fits(np.empty(cell.shape, field.dtype)):
-        raise Misfit(told(cell), expected, f"Convert it: cell.astype({field.dtype.name!r}); or change the field's dtype.")
+        raise Misfit(told(cell), expected, f"Convert it: cell.astype({_called(field.dtype)!r}); or change the field's dtype.")
     raise Misfit(told(cell), expected, "Bring it to that shape, or change the field's: None stands for any size.")
+
+
+def _called(dtype: np.dtype[Any]) -> str:
+    """Return a name that NumPy takes back; those of text and bytes of some length it does not."""
+    return dtype.str.lstrip("<>|=") if dtype.kind in "USV" and dtype.itemsize else dtype.name
 
 
 def _boolean(field: Field, kind: pa.DataType | None) -> Check:  # noqa: ARG001 - as the others
@@ -233,7 +242,7 @@ def _text(field: Field, kind: pa.DataType | None) -> Check:  # noqa: ARG001 - as
                 raise Misfit(f"text that is no Unicode: {error}", "a str that UTF-8 can hold", "Clean it.") from None
         if most and len(cell) > most:
             raise Misfit(f"{told(cell)} of {len(cell)} characters", f"a str of {most} at most", "Shorten it, or use dtype=str.")
-        return cell
+        return _whole(field, cell, "\0")
 
     return check
 
@@ -249,9 +258,17 @@ def _bytes(field: Field, kind: pa.DataType | None) -> Check:  # noqa: ARG001 - a
         found = cell if isinstance(cell, bytes) else bytes(cell)
         if most and len(found) > most:
             raise Misfit(f"{len(found)} bytes", f"{most} at most", "Shorten them, or use dtype=bytes.")
-        return found
+        return _whole(field, found, b"\0")
 
     return check
+
+
+def _whole(field: Field, cell: Text, zero: Text) -> Text:
+    """Return text or bytes, unless its codec stores values of NumPy, for which zeros at the end are no part of them."""
+    if isinstance(field.codec, (Npy, Npz, Raw)) and cell.endswith(zero):
+        expected = f"one that does not end in {zero!r}, which NumPy would cut off"
+        raise Misfit(told(cell), expected, "Use penstock.codecs.Scalar(), which keeps it.")
+    return cell
 
 
 def _decimal(field: Field, kind: pa.DataType | None) -> Check:

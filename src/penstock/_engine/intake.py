@@ -12,11 +12,13 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock._engine.cells import told
 from penstock._engine.encode import Column, Columns
 from penstock.codecs.scalar import Scalar
+from penstock.dtypes import is_compound
 from penstock.errors import ArgumentError, DataError
 from penstock.schema import PYTHON_TYPES, Field, Schema
 
@@ -114,16 +116,25 @@ def _series(series: Any, column: Column | None) -> Any:
         cells = series.to_numpy(dtype=object)
         first = next((cell for cell in cells if cell is not None), None)
         if not isinstance(first, (bytes, list)):
-            return [None if isinstance(cell, float) and np.isnan(cell) else cell for cell in cells]
+            return _without_nan(cells)
     if column.field.dtype.kind == "f" and not column.field.nullable and np.dtype("f8") == series.dtype:
         return pa.array(series.to_numpy())  # where there are no nulls, NaN is a number
+    # Inside of lists, structs and maps Arrow drops and rounds in silence, unless there is nothing to convert.
+    nested = column.codec is None and is_compound(column.arrow.type)
     try:
-        found = pa.Array.from_pandas(series, type=column.arrow.type if column.codec is None else None)
+        found = pa.Array.from_pandas(series, type=column.arrow.type if column.codec is None and not nested else None)
     except (pa.ArrowException, ValueError, TypeError):
         found = None
+    if nested and np.dtype(object) == series.dtype and (found is None or found.type != column.arrow.type):
+        return _without_nan(series.to_numpy(dtype=object))
     if found is None or (found.null_count and not column.field.nullable):
         return series.to_numpy(dtype=object)  # checked cell by cell, so that the row and what it holds is told
     return found
+
+
+def _without_nan(cells: npt.NDArray[Any]) -> list[Any]:
+    """Return cells of a data frame that are no numbers, of which pandas has NaN where one is missing."""
+    return [None if isinstance(cell, float) and np.isnan(cell) else cell for cell in cells]
 
 
 def is_batch(item: Mapping[str, Any], columns: Columns | None, number: int, *, alone: bool = False) -> bool:

@@ -117,10 +117,18 @@ class _Slab:
 
 
 def fresh(size: int) -> npt.NDArray[np.uint8]:
-    """Return fresh memory; large pieces go back to the operating system as soon as they are let go, whatever lies beside."""
+    """Return fresh memory; large pieces go back to the operating system as soon as they are let go, whatever lies beside.
+
+    Raises:
+        MemoryError: If the system has not so much.
+    """
     if size < APART or sys.platform == "win32":
         return np.empty(size, dtype=np.uint8)
-    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        msg = f"{size} bytes of memory are needed in one piece, and the system does not give them: {error}. Make batches, or "
+        raise MemoryError(msg + "what their cells become, smaller.") from error
     if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # of systems that have none
             pages.madvise(mmap.MADV_HUGEPAGE)

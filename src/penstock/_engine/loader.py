@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from penstock._engine import state as states
 from penstock._engine.access import wanted
@@ -210,7 +210,7 @@ class Batches:
         self._turn = threading.Lock()
         self._process = os.getpid()
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Self:
         """Return itself."""
         return self
 

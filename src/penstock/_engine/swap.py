@@ -228,10 +228,7 @@ def exchange(one: Path, other: Path) -> None:
 
 @contextmanager
 def _locked(table: Path, patience: float | None = None) -> Iterator[bool]:
-    """Hold the one lock of a table, beside it, and tell so. It is removed when it is given back, so that nothing stays.
-
-    With `patience`, what cannot be locked for so many seconds is told not to be.
-    """
+    """Hold the one lock of a table, a file beside it that does not stay; tell after `patience` seconds that it is not held."""
     path = table.with_name(f".{table.name}.penstock-lock")
     until = None if patience is None else time.monotonic() + patience
     lock = None
@@ -300,6 +297,9 @@ def _clear_dead(table: Path) -> None:
 def _clear(staging: Path, table: Path) -> None:
     """Remove a change's directory. Where it holds the old directory of a table, nothing that was put there late is lost."""
     old, replaced = staging / STAGED, _read_record(staging / RECORD)
+    for name in _directories_below(staging):  # which have the mode bits of the table's, that may let nobody write
+        with suppress(OSError):
+            (staging / name).chmod((staging / name).stat().st_mode | 0o700)
     if replaced is not None and old.exists() and old.stat().st_ino == replaced.inode:
         _give_back(old, replaced.files, table)
     shutil.rmtree(staging)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 
-__all__ = ["counted", "grouped", "needs_rich", "say", "show", "told_bytes", "visible"]
+__all__ = ["counted", "grouped", "line_width", "needs_rich", "say", "show", "told_bytes", "visible"]
 
 KILO = 1000
+LINE, LINES = 120, 25
+"""Characters of a line, where no terminal says how many it shows, and lines of a page, which no table is cut to."""
+
+WORD, BETWEEN = 12, 3
+"""Letters of a word that is not broken in a narrow table, and those between two columns."""
 
 
 def say(text: str = "") -> None:
     """Write a line, at once: whoever waits may look through a pipe."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def line_width() -> int:
+    """Return how many characters a line of the terminal shows."""
+    return shutil.get_terminal_size((LINE, 0)).columns
 
 
 def needs_rich(module: str, *, terminal: bool) -> ModuleType | None:
@@ -41,17 +52,36 @@ def show(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Seq
     filled = [at for at in range(len(headings)) if not rows or any(row[at] for row in rows)]
     headings = [headings[at] for at in filled]
     lines = [[visible(row[at]) for at in filled] for row in rows]
-    tables = needs_rich("table", terminal=sys.stdout.isatty())
+    terminal = sys.stdout.isatty()
+    least = [max(map(_longest_word, [heading, *(line[at] for line in lines)])) for at, heading in enumerate(headings)]
+    if terminal and sum(least) + BETWEEN * len(least) > line_width():
+        _show_one_by_one(headings, lines)
+        return
+    tables = needs_rich("table", terminal=terminal)
     if tables is None:
         _show_plainly(headings, lines, numbers)
         return
     console, text, box = import_module("rich.console"), import_module("rich.text"), import_module("rich.box")
     table = tables.Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading in numbers else "left", overflow="fold")
+    for heading, width in zip(headings, least, strict=True):
+        table.add_column(heading, justify="right" if heading in numbers else "left", overflow="fold", min_width=width)
     for line in lines:
         table.add_row(*(text.Text(cell) for cell in line))  # as text, for [red] may be data
-    console.Console().print(table)
+    console.Console(width=line_width(), height=LINES).print(table)  # which else takes a dumb terminal for one of 80
+
+
+def _longest_word(text: str) -> int:
+    return min(WORD, max(map(len, text.split()), default=0))
+
+
+def _show_one_by_one(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """Write a line for each cell, where the terminal is too narrow for a table."""
+    width = max(map(len, headings[1:]), default=0)
+    for title, *cells in lines:
+        say(title)
+        for heading, cell in zip(headings[1:], cells, strict=True):
+            if cell:
+                say(f"  {heading.ljust(width)}  {cell}")
 
 
 def _show_plainly(headings: Sequence[str], lines: Sequence[Sequence[str]], numbers: Sequence[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,16 +14,13 @@ from penstock._engine.storage import locate
 from penstock.cli._advice import advice
 from penstock.cli._cells import first_rows, in_json, in_words
 from penstock.cli._facts import ColumnFacts, TableFacts, first_files, looked_at
-from penstock.cli._tables import counted, grouped, say, show, told_bytes, visible
+from penstock.cli._tables import counted, grouped, line_width, say, show, told_bytes, visible
 from penstock.codecs import Unknown
 from penstock.opening import open as open_table
 from penstock.opening import recognised
 from penstock.schema import Codec
 
 __all__ = ["add", "run"]
-
-LINE = 120
-"""Characters of a line, where no terminal says how many it shows."""
 
 LONGEST_TYPE, LONGEST_URL = 40, 400
 """Characters of a type, and of the names of files, that are shown."""
@@ -39,7 +35,7 @@ def add(subparsers: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("url", metavar="URL", nargs="+", help="a path, a URL, either with wildcards, or several files")
     parser.add_argument("--rows", type=_count, default=5, help="first rows to show (default: %(default)s)")
-    parser.add_argument("--files", type=_count, default=50, help="files whose footers are read (default: %(default)s)")
+    parser.add_argument("--files", type=_some, default=50, help="files whose footers are read (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument(
         "--version", dest="at_version", metavar="VERSION", help="which of the table's versions, where it has them"
@@ -56,15 +52,19 @@ def add(subparsers: Any) -> argparse.ArgumentParser:
     return parser
 
 
-def _count(text: str) -> int:
+def _count(text: str, least: int = 0) -> int:
     try:
         found = int(text)
     except ValueError:
         found = -1
-    if found < 0:
-        msg = f"{text!r} is not a whole number from 0 on"
+    if found < least:
+        msg = f"{text!r} is not a whole number from {least} on"
         raise argparse.ArgumentTypeError(msg)
     return found
+
+
+def _some(text: str) -> int:
+    return _count(text, 1)
 
 
 def _pair(text: str) -> tuple[str, Any]:
@@ -226,7 +226,7 @@ def _print_rows(rows: Mapping[str, Sequence[str]]) -> None:
     say()
     say(f"first {counted(count, 'row')}")
     width = sum(max(map(len, [name, *cells])) + 2 for name, cells in rows.items())
-    if width <= shutil.get_terminal_size((LINE, 0)).columns:
+    if width <= line_width():
         show(list(rows), list(zip(*rows.values(), strict=True)))
     else:
         show(["column", *(f"row {at}" for at in range(count))], [[name, *cells] for name, cells in rows.items()])

@@ -105,6 +105,24 @@ def named(name: str, options: Mapping[str, Any], codecs: Iterable[type[Codec]] =
         raise DataError(msg) from error
 
 
+def classes(codecs: object, asked: str) -> list[type[Codec]]:
+    """Return classes of codecs that were given to a function of some name.
+
+    Raises:
+        ArgumentError: If there is anything else among them.
+
+    Example:
+        >>> classes([Npy], "open")
+        [<class 'penstock.codecs.npy.Npy'>]
+    """
+    given = list(codecs) if isinstance(codecs, Iterable) else []
+    strangers = [codec for codec in given if not (isinstance(codec, type) and issubclass(codec, Codec))]
+    if strangers or not isinstance(codecs, Iterable):
+        told = f"{strangers[0]!r} among codecs" if strangers else f"codecs={codecs!r}"
+        raise ArgumentError(f"{asked} got {told}. Classes of codecs were expected. Give them: codecs=[TheCodec].")
+    return given
+
+
 def resolved(field: Field, codecs: Iterable[type[Codec]]) -> Field:
     """Return a field with the codec it was written with, where that was not known and one of `codecs` is the one."""
     if not isinstance(field.codec, Unknown):

@@ -134,7 +134,8 @@ def checked_header(field: Field, row: int, cell: memoryview, most_bytes: int) ->
     taken = max(header.stop - header.start, math.prod(header.shape))
     if taken > most_bytes:
         problem = (
-            f"{header}, which takes {taken} bytes. {most_bytes} are allowed for a cell. Check what wrote it, or allow more."
+            f"{header}, which takes {taken} bytes. {most_bytes} are allowed for a cell. Check what wrote it, or allow more: "
+            f".using(max_cell_bytes={taken})."
         )
         raise CellProblem(row, problem)
     if header.stop != len(cell):

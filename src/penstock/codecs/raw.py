@@ -136,8 +136,8 @@ def _array_in(field: Field, row: int, cell: memoryview, most_bytes: int) -> npt.
         )
         raise CellProblem(row, problem + "Check what wrote it, or the dtype and the shape in the schema.")
     if len(cell) > most_bytes:
-        problem = f"it has {len(cell)} bytes. {most_bytes} are allowed for a cell. Check what wrote it, or allow more."
-        raise CellProblem(row, problem)
+        problem = f"it has {len(cell)} bytes. {most_bytes} are allowed for a cell. Check what wrote it, or allow more: "
+        raise CellProblem(row, problem + f".using(max_cell_bytes={len(cell)}).")
     shape = [len(cell) // size if known is None else known for known in field.shape]
     return np.ndarray(shape, field.dtype.newbyteorder("<"), cell)
 

@@ -461,6 +461,20 @@ def test_writing_to_a_batch_does_not_spoil_the_gradients_of_another(tmp_path: Pa
     assert weight.grad.tolist() == first.tolist()
 
 
+def test_tensors_of_batches_that_are_to_come_take_no_memory() -> None:
+    """However many columns and batches a window has, no more tensors are made than for a few batches."""
+    columns, count = 600, 50
+    ds = MemoryFormat.of({f"c{at}": range(at, at + count) for at in range(columns)}, row_group_rows=count).open()
+    batches = iter(ps.torch.loader(ds.shuffle(seed=1).batch(1)))
+    early, first = next(batches), next(batches)
+
+    alive = sum(type(found) is torch.Tensor for found in gc.get_objects())
+
+    assert alive < count // 2 * columns
+    assert [int(value) - at for at, value in enumerate(first.values())] == [int(first["c0"])] * columns
+    assert sorted([int(early["c0"]), int(first["c0"]), *(int(batch["c0"]) for batch in batches)]) == list(range(count))
+
+
 @settings(max_examples=15)
 @given(cases(), st.integers(1, 4), st.integers(1, 5), LASTS, st.data())
 def test_a_resume_after_any_step_gives_the_identical_rest(

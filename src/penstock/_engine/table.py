@@ -184,10 +184,9 @@ class Table:
         return found
 
     def _keep(self, name: str, made: Planned) -> None:
-        """Keep a plan, and of older ones no more than a few, without the memory that lies idle where nobody reads by them."""
+        """Keep a plan, and of older ones no more than a few, without the memory that lies idle: nobody may come back to it."""
         for other in list(self._plans.values()):
-            if not other.reader.slabs.lent:
-                other.reader.slabs.let_go()
+            other.reader.slabs.let_go()
         self._plans[name] = self._used[name] = made
         while len(self._plans) > PLANS_KEPT:
             self._plans.popitem(last=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from penstock._engine import lease
 from penstock._engine.lease import Slabs
 
 BYTES = np.dtype(np.uint8)
@@ -72,3 +73,53 @@ def test_memory_that_there_is_not_is_told_as_such(size: int) -> None:
         slabs.lend((size,), BYTES)
 
     assert slabs.lent == 0
+
+
+def test_what_lies_idle_makes_room_for_other_sizes() -> None:
+    """Sizes that are asked for no more do not keep those that are from being used again, nor add to them."""
+    slabs = Slabs(most=4 * SIZE)
+    old = [slabs.lend((SIZE,), BYTES) for _ in range(4)]
+    old.clear()
+
+    new = [slabs.lend((2 * SIZE,), BYTES) for _ in range(2)]
+    places = {one.ctypes.data for one in new}
+
+    assert not any(slabs._free.values())
+
+    new.clear()
+    again = [slabs.lend((2 * SIZE,), BYTES) for _ in range(2)]
+
+    assert {one.ctypes.data for one in again} == places
+
+
+def test_what_lies_idle_can_be_let_go() -> None:
+    """What is lent stays, and is used again when it has come back."""
+    slabs = Slabs(most=4 * SIZE)
+    kept, idle = slabs.lend((SIZE,), BYTES), slabs.lend((SIZE,), BYTES)
+    where = kept.ctypes.data
+    del idle
+
+    slabs.let_go()
+
+    assert not any(slabs._free.values())
+
+    del kept
+
+    assert slabs.lend((SIZE,), BYTES).ctypes.data == where
+
+
+def test_memory_that_there_was_not_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the system had none left, what comes back is kept as before."""
+    slabs = Slabs(most=SIZE)
+
+    def none_left(size: int) -> None:
+        raise MemoryError(size)
+
+    with monkeypatch.context() as short:
+        short.setattr(lease, "fresh", none_left)
+        with pytest.raises(MemoryError):
+            slabs.lend((SIZE,), BYTES)
+    first = slabs.lend((SIZE,), BYTES)
+    del first
+
+    assert sum(map(len, slabs._free.values())) == 1

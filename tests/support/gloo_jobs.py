@@ -147,6 +147,8 @@ def appended(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> 
     if rank == 0:
         pq.write_table(rows(range(10_000, 10_050)), Path(arguments["table"]) / "0-more.parquet")
         distributed.barrier()
+    for _ in range(arguments.get("read", 0)):  # what is read again stays in memory
+        assert len(list(ds)) == len(ds)
     return {"opened": ds.num_rows, "batches": [ids(batch) for batch in ps.torch.loader(ds)]}
 
 

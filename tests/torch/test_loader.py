@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import gc
 import json
@@ -13,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -459,6 +461,31 @@ def test_writing_to_a_batch_does_not_spoil_the_gradients_of_another(tmp_path: Pa
 
     assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
     assert weight.grad.tolist() == first.tolist()
+
+
+@pytest.mark.parametrize("copied", [cloudpickle.dumps, copy.copy, copy.deepcopy])
+def test_an_iteration_is_neither_copied_nor_sent(copied: Callable[[Any], Any]) -> None:
+    """Its threads stay where they are, and whoever tries is told what to do; it goes on all the same."""
+    batches = iter(ps.torch.loader(example().batch(4)))
+
+    with pytest.raises(ArgumentError, match="Give the loader, or the dataset, and begin one there"):
+        copied(batches)
+
+    assert ids(batches) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_tensors_of_batches_that_are_to_come_take_no_memory() -> None:
+    """However many columns and batches a window has, no more tensors are made than for a few batches."""
+    columns, count = 600, 50
+    ds = MemoryFormat.of({f"c{at}": range(at, at + count) for at in range(columns)}, row_group_rows=count).open()
+    batches = iter(ps.torch.loader(ds.shuffle(seed=1).batch(1)))
+    early, first = next(batches), next(batches)
+
+    alive = sum(type(found) is torch.Tensor for found in gc.get_objects())
+
+    assert alive < count // 2 * columns
+    assert [int(value) - at for at, value in enumerate(first.values())] == [int(first["c0"])] * columns
+    assert sorted([int(early["c0"]), int(first["c0"]), *(int(batch["c0"]) for batch in batches)]) == list(range(count))
 
 
 @settings(max_examples=15)

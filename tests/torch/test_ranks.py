@@ -182,9 +182,10 @@ def test_what_goes_wrong_on_one_rank_is_raised_on_all(
     assert found == ["PenstockError: Unsent: the disk" if unsent else "OSError: [Errno the] disk"] * 3
 
 
-def test_an_append_between_the_starts_of_two_ranks_changes_nothing(ranks: Ranks, table: Path) -> None:
-    """A rank that opens the table after somebody wrote to it reads what rank 0 saw."""
-    found = ranks.done("appended", 3, table=str(table), window=30, size=4, last="uneven")
+@pytest.mark.parametrize("read", [0, 2])
+def test_an_append_between_the_starts_of_two_ranks_changes_nothing(ranks: Ranks, table: Path, read: int) -> None:
+    """A rank that opens the table after somebody wrote to it reads what rank 0 saw, whatever it has read of it before."""
+    found = ranks.done("appended", 3, table=str(table), window=30, size=4, last="uneven", read=read)
 
     assert [own["opened"] for own in found] == [ROWS, ROWS + 50, ROWS + 50]
     assert sorted(joined([own["batches"] for own in found])) == list(range(ROWS))

@@ -43,9 +43,10 @@ class Course:
     @property
     def position(self) -> Position:
         """The position after what has been handed out."""
-        if self.at is None:
+        at = self.at  # once: another thread may be handing out
+        if at is None:
             return self._at_once()
-        return self.at[0].after(self.at[1]) if isinstance(self.at, tuple) else self.at
+        return at[0].after(at[1]) if isinstance(at, tuple) else at
 
     def finish(self) -> None:
         """Note that all has been handed out, whatever was left out after the last batch: by a lazy filter, or as bad."""

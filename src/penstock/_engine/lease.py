@@ -88,13 +88,28 @@ class Slabs:
         return np.asarray(_Lease(self, slab, shape, dtype))
 
     def _new(self, size: int) -> _Slab:
-        """Return a slab that there was not before."""
+        """Return a slab that there was not before; what lies idle in other sizes makes room for it."""
+        slab = _Slab(fresh(size))
         with self._adding:
             self._free.setdefault(size, deque())
             while self._dropped:
                 self._made -= self._dropped.pop()
             self._made += size
-        return _Slab(fresh(size))
+            self._let_go(self._most)
+        return slab
+
+    def let_go(self) -> None:
+        """Let go of what lies idle."""
+        with self._adding:
+            self._let_go(0)
+
+    def _let_go(self, most: int) -> None:
+        """Let go of what lies idle until there is no more than so much, sizes that were made first before others."""
+        for size, queue in self._free.items():
+            while self._made > most and queue:
+                with suppress(IndexError):  # somebody has just been lent it
+                    queue.popleft()
+                    self._made -= size
 
     def give(self, slab: _Slab) -> None:
         """Take a slab back."""

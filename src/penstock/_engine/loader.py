@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from penstock._engine import state as states
 from penstock._engine.access import wanted
@@ -247,6 +247,18 @@ class Batches:
         course.handed += 1
         course.at = stream.handed
         return made
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied, or sent to another process.
+
+        Raises:
+            ArgumentError: Always.
+        """
+        msg = (
+            "An iteration can neither be copied nor sent to another process, for its threads are here. Give the loader, or the "
+            "dataset, and begin one there; the loader's state_dict() tells where this one is."
+        )
+        raise ArgumentError(msg)
 
     def __del__(self) -> None:
         """End the threads."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +54,7 @@ class Pruned:
     rows: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, eq=False)
 class Planned:
     """A plan, the shuffle with its numbers fixed, the reader that carries the plan out, and what was left out of it."""
 
@@ -85,6 +88,7 @@ class Table:
     _plans: OrderedDict[str, Planned] = field(default_factory=OrderedDict, repr=False)
     _groups: OrderedDict[bytes, RowGroups] = field(default_factory=OrderedDict, repr=False)
     _stay: KeptUnits[Part] = field(default_factory=KeptUnits, repr=False)
+    _used: WeakValueDictionary[str, Planned] = field(default_factory=WeakValueDictionary, repr=False)
 
     def expect_again(self) -> None:
         """Take down that the table will be read more than once, so that what stays in memory stays at once."""
@@ -96,11 +100,13 @@ class Table:
         Raises:
             DataError: If a file that is needed cannot be read.
         """
-        found = self._plans.get(_name(question))
-        if found is None:
-            return self.settle(question, self.laid(question))
-        self._plans.move_to_end(_name(question))
-        return found
+        found = self._plans.get(name := _name(question))
+        if found is not None:
+            with suppress(KeyError):  # another thread has just made too many others
+                self._plans.move_to_end(name)
+            return found
+        # However many there are, those that are being read need not be made again.
+        return self._used.get(name) or self.settle(question, self.laid(question))
 
     def laid(self, question: Question) -> Laid:
         """Return what a question may read, before its rows are counted; footers are read.
@@ -174,10 +180,16 @@ class Table:
             chain=chain,
         )
         found = Planned(plan=plan, shuffle=shuffle, reader=reader, pruned=laid.pruned)
-        self._plans[_name(question)] = found
+        self._keep(_name(question), found)
+        return found
+
+    def _keep(self, name: str, made: Planned) -> None:
+        """Keep a plan, and of older ones no more than a few, without the memory that lies idle: nobody may come back to it."""
+        for other in list(self._plans.values()):
+            other.reader.slabs.let_go()
+        self._plans[name] = self._used[name] = made
         while len(self._plans) > PLANS_KEPT:
             self._plans.popitem(last=False)
-        return found
 
     def _sequences(self, question: Question, units: Units, reader: Reader, group: Group | None) -> tuple[Units, Chain | None]:
         """Return units with the sequences that begin in each, and what lies at their borders where that matters."""
@@ -215,10 +227,9 @@ class Table:
         unknown = {name: planning.unknown_range(len(found.rows), stated.get(name)) for name in columns}
         return replace(found, ranges=unknown) if by_id else found
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what another process needs: plans are made again there."""
-        anew = {"_plans": OrderedDict(), "_groups": OrderedDict(), "_stay": KeptUnits()}
-        return {"snapshot": self.snapshot, "filesystem": self.filesystem, **anew}
+    def __reduce__(self) -> tuple[Callable[[], Table], tuple[()]]:
+        """Begin anew in another process, and in a copy: plans are made again there."""
+        return partial(Table, snapshot=self.snapshot, filesystem=self.filesystem), ()
 
 
 def _name(question: Question) -> str:

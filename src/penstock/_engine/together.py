@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from penstock._engine.access import columns_of
@@ -30,7 +28,8 @@ def agreed(table: Table, question: Question, group: Group) -> Table:
     """
     check_told(group, lambda: _told(table, question))
     snapshot, laid = group.share(lambda: (table.snapshot, table.laid(question)))
-    found = replace(table, snapshot=snapshot, _plans=OrderedDict(), _groups=OrderedDict())
+    # Nothing that this rank has made of files that it saw itself, for those of rank 0 may be others by the same numbers.
+    found = Table(snapshot=snapshot, filesystem=table.filesystem)
     check_told(group, lambda: _kind(found, question))  # of the columns that rank 0 sees, where all were asked for
     found.settle(question, laid, group)
     return found

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import cloudpickle
 
-from penstock._engine.kept_units import KeptUnits
 from penstock._engine.question import Question
 from penstock._engine.table import Planned, Table
 from penstock.dataset import Dataset
@@ -21,7 +20,7 @@ def sent(ds: Dataset | Mixture) -> bytes:
     plans = [
         {
             name: (made.plan, made.shuffle, made.pruned, made.reader.condition, made.reader.lazy)
-            for name, made in table._plans.items()  # noqa: SLF001 - plans do not travel with their table
+            for name, made in list(table._plans.items())  # noqa: SLF001 - plans do not travel with their table
         }
         for table, _ in _tables(ds)
     ]
@@ -61,8 +60,8 @@ def _renewed(table: Table, question: Question) -> Table:
     """Return a table whose files are opened anew."""
     filesystem = cloudpickle.loads(cloudpickle.dumps(table.filesystem))
     groups = OrderedDict(table._groups)  # noqa: SLF001 - the same
-    found: Table = replace(table, filesystem=filesystem, _plans=OrderedDict(), _groups=groups, _stay=KeptUnits())
-    for name, made in table._plans.items():  # noqa: SLF001 - the same
+    found = Table(snapshot=table.snapshot, filesystem=filesystem, _groups=groups)
+    for name, made in list(table._plans.items()):  # noqa: SLF001 - the same
         reader = replace(found.reader(question), condition=made.reader.condition, lazy=made.reader.lazy)
         found._plans[name] = replace(made, reader=reader)  # noqa: SLF001 - the same
     return found

@@ -70,16 +70,22 @@ class Tensors:
         return found
 
     def cuts(self, columns: Mapping[str, npt.NDArray[Any]], size: int) -> Iterator[dict[str, Any]]:
-        """Yield batches that are views of one tensor for each column.
+        """Yield batches that are views of the memory of columns, which are equally long.
 
-        A few are cut at a time: a call for many costs little more than one for a single tensor, and Python's collector, which
-        looks after tensors but not after arrays, goes to work when some hundreds more than before are alive.
+        A few are cut at a time: a call for many costs little more than one for a single tensor, but each takes memory, and
+        Python's collector, which looks after tensors but not after arrays, goes to work when some hundreds more than before
+        are alive.
         """
         _check_times(columns)
         names, together = tuple(columns), size * max(1, AT_ONCE // len(columns))
-        whole = (column if column.dtype.kind == "O" else _tensor(column) for column in columns.values())
-        for part in zip(*(_cut(column, together) for column in whole), strict=True):
-            for batch in zip(*(_batches(column, size) for column in part), strict=True):
+        # A tensor of an array's part costs less than a part of a tensor, and to autograd it is a stranger to others.
+        whole = [column if column.dtype == OBJECTS else _tensor(column).numpy() for column in columns.values()]
+        for start in range(0, len(whole[0]), together):
+            parts = [column[start : start + together] for column in whole]
+            if together == size:
+                yield dict(zip(names, map(_batch, parts), strict=True))
+                continue
+            for batch in zip(*(_cut(part, size) for part in parts), strict=True):
                 yield dict(zip(names, batch, strict=True))
 
 
@@ -92,19 +98,18 @@ def _is_view(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not value.is_nested and value.untyped_storage().nbytes() > value.nbytes
 
 
-def _batches(column: Any, size: int) -> Sequence[Any]:
-    """Return a part of a column as batches have it."""
-    cut = _cut(column, size)
-    return cut if isinstance(column, torch.Tensor) else [one.tolist() for one in cut]
+def _batch(column: npt.NDArray[Any]) -> Any:
+    """Return a column's values as a batch has them."""
+    return column.tolist() if column.dtype == OBJECTS else torch.from_numpy(column)
 
 
-def _cut(column: Any, size: int) -> Sequence[Any]:
-    """Return a tensor, or an array of objects, in parts of `size` rows, of which the last may be shorter."""
-    if not isinstance(column, torch.Tensor):
-        return [column[start : start + size] for start in range(0, len(column), size)]
+def _cut(column: npt.NDArray[Any], size: int) -> Sequence[Any]:
+    """Return a column as batches of `size` rows have it, of which the last may be shorter."""
+    if column.dtype == OBJECTS:
+        return [column[start : start + size].tolist() for start in range(0, len(column), size)]
     count, rest = divmod(len(column), size)
     # Not `split`: to autograd its outputs are one memory, and writing to one batch would spoil what another has saved.
-    return torch.unsafe_split_with_sizes(column, [size] * count + [rest] * bool(rest))
+    return torch.unsafe_split_with_sizes(torch.from_numpy(column), [size] * count + [rest] * bool(rest))
 
 
 def _value(name: str, value: Any, *, flat: bool) -> Any:

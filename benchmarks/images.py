@@ -2,7 +2,8 @@
 
 Every contender hands out all pictures, decoded, shuffled and in batches of 64, three epochs a turn. Contenders take turns,
 so that a slow moment of the machine hits them alike. Before the first turn each runs an epoch in which every picture is
-compared with what it must be; in the timed ones labels and some pixels are summed. Peers run in interpreters of their own,
+compared with what it must be; in the timed ones labels and some pixels are summed. From then on our table is in memory; with
+a lower limit of memory it is read from its files in every epoch. Peers run in interpreters of their own,
 which `benchmarks/peers/install.sh` makes; without them only our own contenders are timed.
 
     python -m benchmarks.images [--peers FOLDER] [--rounds 5] [--work FOLDER]
@@ -40,6 +41,8 @@ BATCH = 64
 GROUP = 125
 THREADS = 2
 READ, DECODE = "read and decode", "decode only"
+TOO_LITTLE = 256 << 20
+"""A limit of memory of which the table takes more than a quarter, so that it does not stay."""
 QUIET = {"LITDATA_DISABLE_VERSION_CHECK": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
 """What keeps peers from the network and from warning about each other."""
 
@@ -214,10 +217,19 @@ def means_of(rows: Sequence[tuple[bytes, int]]) -> list[float]:
 def own_contenders(work: Path, pictures: photos.Photos) -> list[Contender]:
     """Return what runs in this process; the first is what all are compared with."""
     place = table(work, pictures)
-    loader = ps.loader(ps.open(place).shuffle(seed=1).batch(BATCH, last="uneven").using(threads=THREADS))
+    kept, read = (ps.open(place).shuffle(seed=1).batch(BATCH, last="uneven").using(threads=THREADS) for _ in range(2))
 
-    def batches() -> turns.Batches:
-        return ((batch["image"], batch["label"]) for batch in loader)
+    def ours(name: str, ds: ps.Dataset) -> Contender:
+        loader = ps.loader(ds)
+
+        def batches() -> turns.Batches:
+            return ((batch["image"], batch["label"]) for batch in loader)
+
+        return Contender(
+            name=name,
+            examine=lambda: turns.examine(batches()),
+            turn=lambda: turns.timed(lambda: turns.look(batches())),
+        )
 
     def bare() -> turns.Batches:
         return read_and_decode(place)
@@ -228,11 +240,8 @@ def own_contenders(work: Path, pictures: photos.Photos) -> list[Contender]:
     return [
         Contender(name=READ, examine=lambda: turns.examine(bare()), turn=lambda: turns.timed(lambda: turns.look(bare()))),
         Contender(name=DECODE, examine=already, turn=lambda: turns.timed(lambda: decode_only(pictures.rows))),
-        Contender(
-            name="penstock",
-            examine=lambda: turns.examine(batches()),
-            turn=lambda: turns.timed(lambda: turns.look(batches())),
-        ),
+        ours("penstock", kept),
+        ours("penstock, from files", read.using(memory_limit=TOO_LITTLE)),
     ]
 
 

@@ -161,6 +161,7 @@ FLOORS = (
             "_engine.picks",
             "_engine.access",
             "_engine.together",
+            "_engine.ragged",
             "_engine.interleave",
             "_engine.mixed",
             "_engine.course",

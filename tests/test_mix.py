@@ -865,18 +865,6 @@ def test_a_source_without_rows_is_refused() -> None:
         assert str(caught.value) == said
 
 
-def test_columns_that_need_batches_are_refused_of_rows() -> None:
-    """Padding to the longest of a batch depends on the batch, which sources without batches do not have."""
-    ragged = MemoryFormat.of({"tokens": [[1], [2, 3]]}, row_group_rows=2, name="ragged").open()
-    with pytest.raises(ArgumentError, match="or give Pad a length"):
-        iter(ps.mix([(ragged.ragged(ps.Pad(), "tokens"), 1)]).batch(2))
-
-    (batch,) = ps.mix([(ragged.ragged(ps.Pad(length=3), "tokens"), 1), (ragged.ragged(ps.Pad(length=3), "tokens"), 1)]).batch(4)
-
-    assert sorted(batch["tokens"].tolist()) == [[1, 0, 0], [1, 0, 0], [2, 3, 0], [2, 3, 0]]
-    assert sorted(batch["tokens_length"].tolist()) == [1, 1, 2, 2]
-
-
 def test_options_are_checked() -> None:
     """What stop, seed and the clauses do not know is refused."""
     with pytest.raises(ArgumentError) as caught:
@@ -915,16 +903,3 @@ def test_a_batch_of_a_mixture_is_filled_up() -> None:
 
     assert last["_valid"].tolist() == [True] * 4 + [False] * 4
     assert last["id"].tolist()[4:] == last["id"].tolist()[3:4] * 4
-
-
-@pytest.mark.parametrize(("policy", "other"), [(ps.Pad(), "give Pad a length"), (ps.Offsets(), "leave Offsets() out")])
-def test_rows_of_what_only_batches_have_are_refused_with_where_to_batch(policy: Any, other: str) -> None:
-    """The mixture has batches, and its sources have not: more of the mixture's would not help."""
-    ds = MemoryFormat([[pa.table({"toks": [[1, 2], [3]]})]]).open().ragged(policy, "toks")
-
-    with pytest.raises(ArgumentError) as refused:
-        next(iter(ps.mix([(ds, 1), (ds, 1)]).batch(2)))
-    assert str(refused.value) == (
-        f"Column 'toks' comes as {policy}, which depends on the other rows of a batch, and source 0 of the mixture has single "
-        f"rows. Batch each source, not the mixture, or {other}."
-    )

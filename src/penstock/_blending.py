@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from math import isfinite
 from numbers import Rational, Real
 from typing import Any, get_args
 
+from penstock import _clauses as clauses
 from penstock import _telling as telling
+from penstock._engine.decode import Column
 from penstock._engine.interleave import SOURCE
 from penstock._engine.mixed import Mixed, Source
 from penstock._engine.mixture import Stop
 from penstock._engine.question import Question
+from penstock._engine.ragged import depends_on_batch
+from penstock._names import matching
 from penstock.dataset import Dataset
-from penstock.errors import ArgumentError
+from penstock.errors import ArgumentError, ColumnNotFoundError
+from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED, AsObjects, Offsets, Ragged, RaiseIfRagged, Resize
 from penstock.schema import Field, Schema
 
-__all__ = ["check_added", "lacking", "schema", "sources", "stop"]
+__all__ = ["check_added", "gathered", "lacking", "ragged", "schema", "sources", "stop"]
+
+RESIZE_ADVICE = (
+    "Maps of a mixture and of its sources cannot change the number of rows, since every source has its exact share of them. "
+    "To pack lists, give the mixture .ragged(penstock.Offsets(), column): the map gets all values of a batch in one array, and "
+    "may return that column with any length."
+)
+"""What to do where a map of a mixture changes the number of rows."""
 
 ANSWERS = ("head", "take", "to_arrow", "to_pandas")
 """What a dataset is asked last, and a mixture cannot be."""
@@ -51,7 +64,7 @@ def stop(said: Any) -> Stop:
 def schema(mixed: Mixed, question: Question) -> Schema:
     """Return the columns that the consumer gets, as far as they are known before any map runs."""
     first = mixed.sources[0]
-    fields = list(telling.schema(first.table, first.question))
+    fields = [made for field in telling.schema(first.table, first.question) for made in _after(field, mixed, question)]
     if mixed.numbered:
         fields.append(Field(SOURCE, int))
     marks = [Field("_valid", bool)] if question.ending == "pad" else []
@@ -63,9 +76,18 @@ def schema(mixed: Mixed, question: Question) -> Schema:
 def check_added(mixed: Mixed, question: Question) -> None:
     """Refuse columns of ours that would hide those of the sources."""
     first = mixed.sources[0]
-    names = telling.schema(first.table, first.question).names
+    columns = telling.schema(first.table, first.question)
+    names = columns.names
     added = [SOURCE] if mixed.numbered else []
     added += ["_valid"] if question.ending == "pad" else []
+    added += [made.name for field in columns for made in _after(field, mixed, question)[1:]]
+    flat = [] if mixed.batched else [one.name for one in question.policies if isinstance(one.ragged, Offsets)]
+    if flat and question.last == "pad":
+        msg = (
+            f'Column {flat[0]!r} comes as Offsets(), all values of a batch in one array, which last="pad" cannot fill up. '
+            'Use Pad() for it, or last="wrap", "drop" or "uneven".'
+        )
+        raise ArgumentError(msg)
     for name in added:
         if name in names:
             msg = (
@@ -73,6 +95,86 @@ def check_added(mixed: Mixed, question: Question) -> None:
                 ".select(...), or the clause that adds it."
             )
             raise ArgumentError(msg)
+
+
+def _after(field: Field, mixed: Mixed, question: Question) -> list[Field]:
+    """Return the columns that a column of the sources becomes under the policies of a mixture of rows."""
+    return [field] if mixed.batched else telling.decoded(field, question.policies)
+
+
+def gathered(found: tuple[Source, ...]) -> tuple[tuple[Source, ...], tuple[Column, ...]]:
+    """Return sources, and the policies that act on batches with rows of all of them instead of on each source.
+
+    Where sources have batches of their own, their policies act on those.
+
+    Raises:
+        ArgumentError: If sources differ in such a policy.
+    """
+    late = [_late(source) for source in found]
+    for number, policies in enumerate(late):
+        for name in {**late[0], **policies}:
+            one, other = (some[name].ragged if name in some else DEFAULT_RAGGED for some in (late[0], policies))
+            if one != other:
+                msg = (
+                    f"Column {name!r} comes as {one} in source 0 of the mixture and as {other} in source {number}. One policy "
+                    f"is needed for a batch with rows of all sources. Give it to the mixture: penstock.mix([...]).ragged("
+                    f"penstock.Pad(), {name!r})."
+                )
+                raise ArgumentError(msg)
+    return tuple(_without(source, policies) for source, policies in zip(found, late, strict=True)), tuple(late[0].values())
+
+
+def _late(source: Source) -> dict[str, Column]:
+    """Return the policies of a source whose outcome depends on the rows of the mixture's batch."""
+    question = source.question
+    if question.size is not None or question.sequence is not None or not question.policies:
+        return {}
+    plain = replace(question, policies=tuple(replace(one, ragged=DEFAULT_RAGGED) for one in question.policies), maps=())
+    fields = {field.name: field for field in telling.schema(source.table, plain)}
+    return {
+        one.name: Column(name=one.name, ragged=one.ragged, field=fields[one.name])
+        for one in question.policies
+        if one.name in fields and depends_on_batch(one, fields[one.name].shape)
+    }
+
+
+def _without(source: Source, late: dict[str, Column]) -> Source:
+    """Return a source that leaves some policies to the mixture; lists of one length are one array in each source already."""
+    kept = [
+        replace(one, ragged=DEFAULT_RAGGED) if one.name in late and not isinstance(one.ragged, RaiseIfRagged) else one
+        for one in source.question.policies
+    ]
+    policies = tuple(one for one in kept if (one.nulls, one.ragged) != (DEFAULT_NULLS, DEFAULT_RAGGED))
+    return replace(source, question=replace(source.question, policies=policies))
+
+
+def ragged(policy: Ragged, columns: Sequence[str], mixed: Mixed, question: Question) -> tuple[Mixed, Question]:
+    """Return a mixture whose lists are treated otherwise: in batches with rows of all sources, or in those of each source."""
+    if mixed.batched or isinstance(policy, Resize):  # an image is resized by itself
+        return replace(mixed, sources=tuple(_with_ragged(one, policy, columns) for one in mixed.sources)), question
+    first = mixed.sources[0]
+    fields = {field.name: field for field in telling.schema(first.table, first.question)}
+    if not first.question.maps:
+        clauses.policies(columns, Question(), first.table.snapshot, ragged=policy)  # which refuses what cannot be asked
+    clauses.check_policy("ragged", policy, columns)
+    undeclared = any(step.fields is None for one in mixed.sources for step in one.question.maps)
+    found = {one.name: one for one in question.policies}
+    for pattern in columns:
+        try:
+            names = matching(pattern, list(fields), "the mixture")
+        except ColumnNotFoundError:
+            if not undeclared:
+                raise
+            names = [pattern]  # maps of the sources may make it
+        found.update({name: Column(name=name, ragged=policy, field=fields.get(name)) for name in names})
+    kept = [one for one in found.values() if not isinstance(one.ragged, AsObjects)]
+    return mixed, replace(question, policies=tuple(kept))
+
+
+def _with_ragged(source: Source, policy: Ragged, columns: Sequence[str]) -> Source:
+    asked, snapshot = source.question, source.table.snapshot
+    policies = clauses.policies(columns, asked, snapshot, ragged=policy)
+    return replace(source, question=clauses.checked(replace(asked, policies=policies), snapshot))
 
 
 def lacking(name: str) -> str:
@@ -105,7 +207,8 @@ def _source(number: int, pair: object) -> Source:
         raise ArgumentError(msg)
     table, question = ds._table, ds._question  # noqa: SLF001 - a dataset has no other parts
     _check_clauses(number, table.snapshot.table, question)
-    return Source(table=table, question=question, weight=_weight(number, weight))
+    maps = tuple(replace(step, advice=RESIZE_ADVICE) for step in question.maps)
+    return Source(table=table, question=replace(question, maps=maps), weight=_weight(number, weight))
 
 
 def _weight(number: int, weight: object) -> int | float | Fraction:

@@ -32,6 +32,7 @@ __all__ = [
     "batching",
     "bound",
     "check_map",
+    "check_policy",
     "checked",
     "epochs",
     "exact",
@@ -185,20 +186,9 @@ def policies(
     columns: Sequence[str], question: Question, snapshot: Snapshot, *, nulls: Nulls | None = None, ragged: Ragged | None = None
 ) -> tuple[Column, ...]:
     """Return how nulls and lists are treated, with another policy for some columns."""
-    for name, given, kind in (("nulls", nulls, Nulls), ("ragged", ragged, Ragged)):
-        if given is not None and not isinstance(given, kind):
-            known = listed(one.__name__ for one in get_args(kind))
-            msg = f"{name} got {given!r}. One of {known} was expected. Give such an object."
-            raise ArgumentError(msg)
-    if not columns:
-        msg = f"No column was named for {nulls or ragged}. Name columns, or regular expressions: '.*' for all."
-        raise ArgumentError(msg)
+    check_policy("ragged" if nulls is None else "nulls", ragged if nulls is None else nulls, columns)
     found = {column.name: column for column in question.policies}
     for pattern in columns:
-        given_as: object = pattern
-        if not isinstance(given_as, str):
-            clause = "ragged" if nulls is None else "nulls"
-            raise ArgumentError(f"{clause} got {pattern!r}. Names, or regular expressions, were expected. Give them: 'a', 'b'.")
         with before_maps(question.maps):
             names = matching(pattern, snapshot.schema.names, snapshot.table)
         for name in names:
@@ -208,6 +198,21 @@ def policies(
             before = found.get(name) or Column(name=name)
             found[name] = replace(before, nulls=nulls or before.nulls, ragged=ragged or before.ragged)
     return tuple(found.values())
+
+
+def check_policy(clause: Literal["nulls", "ragged"], policy: object, columns: Sequence[object]) -> None:
+    """Refuse what is no policy, and names of columns that are none."""
+    kind = Nulls if clause == "nulls" else Ragged
+    if not isinstance(policy, kind):
+        known = listed(one.__name__ for one in get_args(kind))
+        msg = f"{clause} got {policy!r}. One of {known} was expected. Give such an object."
+        raise ArgumentError(msg)
+    if not columns:
+        msg = f"No column was named for {policy}. Name columns, or regular expressions: '.*' for all."
+        raise ArgumentError(msg)
+    for pattern in columns:
+        if not isinstance(pattern, str):
+            raise ArgumentError(f"{clause} got {pattern!r}. Names, or regular expressions, were expected. Give them: 'a', 'b'.")
 
 
 def _check_images(name: str, ragged: Ragged | None, snapshot: Snapshot) -> None:

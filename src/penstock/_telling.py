@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 
 from penstock._engine.access import columns_of
 from penstock._engine.column_sizes import column_bytes
+from penstock._engine.decode import Column
 from penstock._engine.leg import Leg, check_rows
 from penstock._engine.loader import Batches
 from penstock._engine.mixed import Mixed
@@ -26,7 +28,7 @@ from penstock.schema import CellCodec, Field, Schema
 from penstock.sequences import Sequence
 from penstock.shuffles import InOrder, WindowShuffle
 
-__all__ = ["analyzed", "explain", "fingerprint", "schema", "told", "told_clauses"]
+__all__ = ["analyzed", "decoded", "explain", "fingerprint", "schema", "told", "told_clauses"]
 
 IDS = ("_file", "_row_group", "_row")
 
@@ -38,7 +40,7 @@ def schema(table: Table, question: Question) -> Schema:
     """Return the columns that the consumer gets, as far as they are known before any map runs."""
     every = Schema.from_arrow(table.snapshot.schema, table.snapshot.table)
     every = Schema(every.name, [table.snapshot.fields.get(field.name, field) for field in every])
-    fields = {field.name: field for name in columns_of(table, question) for field in _decoded(every[name], question)}
+    fields = {field.name: field for name in columns_of(table, question) for field in decoded(every[name], question.policies)}
     if question.row_ids:
         ids = (Field("_file", object), Field("_row_group", np.int64), Field("_row", np.int64))
         fields.update({field.name: field for field in ids})
@@ -68,7 +70,7 @@ def _in_sequence(every: Schema, fields: list[Field], question: Question, sequenc
     return [
         _bare(field, f"{field.name}/{offset}", field.shape)
         for offset, names in sequence.columns.items()
-        for field in (*(made for name in names for made in _decoded(every[name], question)), *ids)
+        for field in (*(made for name in names for made in decoded(every[name], question.policies)), *ids)
     ]
 
 
@@ -85,9 +87,9 @@ def _told(field: Field) -> Field:
     return told
 
 
-def _decoded(field: Field, question: Question) -> list[Field]:
+def decoded(field: Field, policies: Iterable[Column]) -> list[Field]:
     """Return the columns that one column becomes under its policies."""
-    policy = next((column for column in question.policies if column.name == field.name), None)
+    policy = next((column for column in policies if column.name == field.name), None)
     if policy is None:
         return [_told(field)]
     name, dtype, shape = field.name, field.dtype, field.shape

@@ -22,6 +22,7 @@ from penstock._engine.transform import Map
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
 from penstock.model import Position
+from penstock.policies import Ragged
 from penstock.schema import Field, Schema
 from penstock.shuffles import InOrder
 
@@ -51,6 +52,7 @@ def mix(sources: Sequence[tuple[Dataset, float | Fraction]], *, stop: Stop = "fi
         [[1, 3, 0], [5, 2, 7], [9, 4]]
     """
     found = blending.sources(sources)
+    found, policies = blending.gathered(found)
     mixed = Mixed(sources=found, stop=blending.stop(stop))
     _ = mixed.shares  # which refuses weights that are too small
     question = Question(
@@ -60,7 +62,9 @@ def mix(sources: Sequence[tuple[Dataset, float | Fraction]], *, stop: Stop = "fi
         # A batch is a slot, and all ranks have as many.
         last="drop" if mixed.batched else None,
         threads=max((source.question.threads or 0 for source in found), default=0) or None,
+        policies=policies,
     )
+    blending.check_added(mixed, question)
     return Mixture(mixed, question)
 
 
@@ -69,7 +73,7 @@ class Mixture:
     """Several datasets by weight; every clause returns a new one, and nothing is read before an answer is asked for.
 
     What concerns rows and columns (`where`, `select`, `shuffle`, `limit` and so on) is asked of the sources, and what
-    concerns the whole (`batch`, `map`, `shard`, `repeat`) of the mixture.
+    concerns the whole (`batch`, `map`, `ragged`, `shard`, `repeat`) of the mixture.
 
     Example:
         >>> from penstock.testing import example
@@ -131,8 +135,35 @@ class Mixture:
             {'twice': array([0, 0, 2, 2])}
         """
         clauses.check_map(function, fields)
-        step = Map(function=function, per_row=per_row, fields=None if fields is None else tuple(fields))
+        declared = None if fields is None else tuple(fields)
+        step = Map(function=function, per_row=per_row, fields=declared, advice=blending.RESIZE_ADVICE)
         return self._with(maps=(*self._question.maps, step))
+
+    def ragged(self, policy: Ragged, *columns: str) -> Mixture:
+        """Return a mixture in which lists of some columns become arrays otherwise than by default.
+
+        The policy acts on the mixture's batches, with rows of all sources, after the maps of the sources and before those of
+        the mixture. Policies of the sources do so too, as far as they depend on the other rows of a batch. Where the sources
+        have batches of their own, each of these is treated by itself.
+
+        Args:
+            policy: `Pad(value, length)`, `Offsets()` or `RaiseIfRagged()`, as for `Dataset.ragged`.
+            columns: Names, or regular expressions that match whole names.
+
+        Raises:
+            ColumnNotFoundError: If nothing matches.
+            ArgumentError: If a column has no lists.
+
+        Example:
+            >>> from penstock import Pad
+            >>> from penstock.testing import MemoryFormat
+            >>> ds = MemoryFormat.of({"tokens": [[1], [2, 3]]}, row_group_rows=2).open()
+            >>> next(iter(mix([(ds, 1), (ds, 1)]).batch(4).ragged(Pad(), "tokens")))["tokens"].tolist()
+            [[1, 0], [1, 0], [2, 3], [2, 3]]
+        """
+        mixed, question = blending.ragged(policy, columns, self._table, self._question)
+        blending.check_added(mixed, question)
+        return Mixture(mixed, question)
 
     def shard(self, rank: int, world_size: int, *, lanes: int | None = None) -> Mixture:
         """Return the part of one of several readers; together they read every row once. See `Dataset.shard`.

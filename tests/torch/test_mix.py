@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from gloo_ranks import Ranks, driver
@@ -176,3 +177,19 @@ def test_what_is_no_dataset_is_refused() -> None:
         ps.torch.loader("mixture")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="Mixture was given"):
         ps.torch.MapDataset(ps.mix([(example(), 1)]))  # type: ignore[arg-type]
+
+
+def test_a_loader_pads_lists_of_all_sources(tmp_path: Path) -> None:
+    """What the loader advises for lists is accepted: one tensor, or a nested one."""
+    for name in ("web", "code"):
+        data = {"tokens": [list(range(n % 4)) for n in range(20)]}
+        ps.write(tmp_path / name, data=pa.table(data), row_group_rows=5)
+    mixed = ps.mix([(ps.open(tmp_path / "web"), 0.6), (ps.open(tmp_path / "code"), 0.4)]).batch(10)
+    with pytest.raises(ArgumentError, match=r"ragged\(penstock.Pad\(\), 'tokens'\)"):
+        next(iter(ps.torch.loader(mixed)))
+
+    padded = next(iter(ps.torch.loader(mixed.ragged(ps.Pad(), "tokens"))))
+    nested = next(iter(ps.torch.loader(mixed.ragged(ps.Offsets(), "tokens"), jagged=["tokens"])))
+
+    assert padded["tokens"].shape == (10, 3)
+    assert padded["tokens_length"].tolist() == [len(cell) for cell in nested["tokens"].unbind()]

@@ -36,7 +36,7 @@ from penstock.policies import (
 )
 from penstock.schema import CellProblem, Field
 
-__all__ = ["as_tensors", "decode_cells", "is_stored_flat"]
+__all__ = ["as_tensors", "check_nulls", "decode_cells", "is_stored_flat", "put_cells_together"]
 
 
 def decode_cells(cells: Blobs, column: Column, slabs: Slabs) -> dict[str, Values]:
@@ -52,7 +52,7 @@ def decode_cells(cells: Blobs, column: Column, slabs: Slabs) -> dict[str, Values
     assert field is not None  # noqa: S101 - whoever has cells of bytes has a field
     assert codec is not None  # noqa: S101 - the same
     missing = None if cells.valid is None or cells.valid.all() else ~cells.valid
-    _check_nulls(column, field, missing)
+    check_nulls(column, field, missing)
     if field.is_dense and not isinstance(column.ragged, Resize):
         _check_size(cells, column, field)
     marks = {f"{field.name}_valid": _marks(cells)} if isinstance(column.nulls, Mask) else {}
@@ -67,10 +67,10 @@ def decode_cells(cells: Blobs, column: Column, slabs: Slabs) -> dict[str, Values
         raise CellError(column.name, problem.problem, problem.row) from problem.__cause__
     except DataError as error:
         raise CellError(column.name, str(error)) from error
-    return {**_put_together(found, column, field), **marks}
+    return {**put_cells_together(found, column, field), **marks}
 
 
-def _check_nulls(column: Column, field: Field, missing: Marks) -> None:
+def check_nulls(column: Column, field: Field, missing: Marks) -> None:
     """Refuse nulls that the column's policy has no place for."""
     if missing is None:
         return
@@ -132,7 +132,7 @@ def _dense(
     return out
 
 
-def _put_together(found: list[Any], column: Column, field: Field) -> dict[str, Values]:
+def put_cells_together(found: list[Any], column: Column, field: Field) -> dict[str, Values]:
     """Return cells that may differ in shape as the column's policy says."""
     name, ragged = field.name, column.ragged
     if not field.shape and field.dtype.kind in "US":

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock._engine.decode import CellError, Column
 from penstock._engine.feed import Feed, Lane
 from penstock._engine.finish import mapped, put_together
 from penstock._engine.gather import Gather, Held, Rows
@@ -20,8 +21,9 @@ from penstock._engine.leg import Leg
 from penstock._engine.meter import GATHER, MAP
 from penstock._engine.mixture import Mixing, Tape
 from penstock._engine.question import Question
+from penstock._engine.ragged import apply_ragged
 from penstock._engine.transform import Batch, apply_map, by_row
-from penstock.errors import MapError
+from penstock.errors import DataError, MapError
 from penstock.model import IntArray
 from penstock.stretches import Stretches
 
@@ -103,6 +105,7 @@ class MixedRows(Rows):
         readings: How sources are read.
         width: Rows of a slot, at most.
         numbered: Whether the column that names the source is added.
+        policies: Columns whose lists are padded, flattened or checked over rows of all sources.
         slabs: What lends the memory of batches.
     """
 
@@ -112,6 +115,7 @@ class MixedRows(Rows):
     readings: tuple[Reading, ...]
     width: int
     numbered: bool
+    policies: tuple[Column, ...]
     slabs: Slabs
 
     def __len__(self) -> int:
@@ -145,8 +149,30 @@ class MixedRows(Rows):
                 if len(rows)
             ]
             with self.readings[0].gather.meter.busy(GATHER):
-                found = interleaved(made, self.slabs)
+                found = self._ragged(interleaved(made, self.slabs))
         return {**found, SOURCE: order.copy()} if self.numbered else found
+
+    def _ragged(self, found: Batch) -> Batch:
+        """Return rows of all sources with the mixture's ragged policies applied.
+
+        Raises:
+            DataError: If a cell does not fit its policy; it says where the cell lies.
+        """
+        for column in self.policies:
+            if column.name not in found:  # a map of the sources has left it out
+                continue
+            try:
+                found = apply_ragged(found, column)
+            except CellError as error:
+                raise self._located(error) from error
+        return found
+
+    def _located(self, error: CellError) -> DataError:
+        """Return an error of a cell with the place of the cell in its source."""
+        source = int(self.order[error.row or 0])
+        row = None if error.row is None else int((self.order[: error.row] == source).sum())
+        reading = self.readings[source]
+        return self.parts[source].told(CellError(error.column, error.problem, row), reading.gather)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -178,10 +204,11 @@ class MixedFeed(Feed):
         *,
         slabs: Slabs,
         numbered: bool,
+        policies: tuple[Column, ...],
         hand_over: HandOver | None,
     ) -> None:
         """Store where the leg begins, how sources are read, and what views are turned into, if they are."""
-        self._slabs = slabs
+        self._slabs, self._policies = slabs, policies
         self._leg, self._mixing, self._readings, self._numbered = leg, mixing, tuple(readings), numbered
         self._hand_over = hand_over
         self._at = leg.schedule.start
@@ -216,6 +243,7 @@ class MixedFeed(Feed):
             readings=self._readings,
             width=self._width,
             numbered=self._numbered,
+            policies=self._policies,
             slabs=self._slabs,
         )
 

@@ -30,7 +30,7 @@ from penstock._engine.mixture import Blend, Part, Pattern, Stop, shares
 from penstock._engine.question import Question
 from penstock._engine.stream import MEMORY_LIMIT, Stream
 from penstock._engine.table import Planned, Table
-from penstock._engine.together import agreed, check_told, told_maps
+from penstock._engine.together import agreed, check_told, told_maps, told_policies
 from penstock._engine.transform import Batch
 from penstock.errors import EmptyDatasetError
 from penstock.model import DataFiles, Plan, Snapshot, Units
@@ -228,11 +228,13 @@ class MixedStream(Stream):
     ) -> None:
         """Store the question; nothing is read before the first `next`."""
         self._mixed, self._blend, self._sources = mixed, blend, gather.readings
+        # Those of sources with batches have been applied by the sources.
+        self._policies = () if mixed.batched else question.policies
         self._slabs = Slabs((question.memory_limit or MEMORY_LIMIT) // 16)
         # A stream asks of what reads no more than the names of columns, and how they are arranged.
         super().__init__(cast("Gather", gather), pool, question, legs, hand_over)
         # Maps of sources are run where their rows are put together.
-        self._inline = self._inline and not any(reading.question.maps for reading in gather.readings)
+        self._inline = self._inline and not any(reading.question.maps for reading in gather.readings) and not self._policies
         self._plain = self._plain and self._inline
         # Cells are decoded there too, so that other processes have only the maps of the mixture to run.
         self._elsewhere = self._elsewhere if question.maps else None
@@ -255,7 +257,13 @@ class MixedStream(Stream):
         """Return what reads the slots of a leg."""
         mixing = self._blend.mixing(leg.position.epoch, leg.position.deals[0].lanes)
         return MixedFeed(
-            self._sources, mixing, leg, slabs=self._slabs, numbered=self._mixed.numbered, hand_over=self._hand_over
+            self._sources,
+            mixing,
+            leg,
+            slabs=self._slabs,
+            numbered=self._mixed.numbered,
+            policies=self._policies,
+            hand_over=self._hand_over,
         )
 
 
@@ -314,6 +322,7 @@ def agreed_mixture(mixed: Mixed, question: Question, group: Group) -> Mixed:
         ".repeat()": question.epochs,
         "ranks": question.world_size,
         ".with_source()": mixed.numbered,
+        "the policies": told_policies(question.policies),
         **told_maps(question),
     }
     check_told(group, lambda: told)

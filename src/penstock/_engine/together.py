@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from penstock._engine.access import columns_of
@@ -14,7 +14,7 @@ from penstock._engine.table import Table, asked
 from penstock.errors import ArgumentError
 from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED
 
-__all__ = ["agreed", "check_told", "told_maps"]
+__all__ = ["agreed", "check_told", "told_maps", "told_policies"]
 
 
 def agreed(table: Table, question: Question, group: Group) -> Table:
@@ -70,14 +70,18 @@ def _told(table: Table, question: Question) -> Mapping[str, Any]:
 def _kind(table: Table, question: Question) -> Mapping[str, Any]:
     """Return what decides which columns a batch has and of which kind they are; ranks that compute together need the same."""
     columns = columns_of(table, question)
-    policies = sorted(filter(None, (_policy(column) for column in question.policies if column.name in columns)))
     return {
         "the columns": ", ".join(sorted(columns)),
-        "the policies": ", ".join(policies) or None,
+        "the policies": told_policies(column for column in question.policies if column.name in columns),
         ".stack()": [[stack.name, *stack.columns] for stack in question.stacks],
         ".with_row_ids()": question.row_ids,
         **told_maps(question),
     }
+
+
+def told_policies(policies: Iterable[Column]) -> str | None:
+    """Return what was said of nulls and lists, in an order that does not depend on who said it first."""
+    return ", ".join(sorted(filter(None, map(_policy, policies)))) or None
 
 
 def _policy(column: Column) -> str:

@@ -25,6 +25,9 @@ Places: TypeAlias = IntArray | range
 NOTE = "Raised by map "
 """How the note begins that an error of a user's function gets."""
 
+RESIZE_ADVICE = 'To change the number of rows use .batch("row_group").'
+"""What to do where a function of a dataset changes the number of rows."""
+
 FINDING = ' A dataset with .on_bad_row("skip") finds the rows that it fails on, and lists them in loader.skipped.'
 """How it ends where the rows may be to blame."""
 
@@ -37,6 +40,7 @@ class Map:
         function: Called with a batch, or a row; with a generator as well where it takes a second argument.
         per_row: Whether it is called with one row at a time.
         fields: The columns it returns, where the user says; None where they are not known.
+        advice: What to do where it returns another number of rows than it got.
         wants_rng: Whether it takes a generator besides its data.
         rng_by_name: Whether it takes it by the name `rng`.
     """
@@ -44,6 +48,7 @@ class Map:
     function: Callable[..., Mapping[str, Any]]
     per_row: bool = False
     fields: tuple[Field, ...] | None = None
+    advice: str = RESIZE_ADVICE
     wants_rng: bool = field(init=False, default=False)
     rng_by_name: bool = field(init=False, default=False)
 
@@ -122,7 +127,7 @@ def apply_map(
         told = ", ".join(f"{name}: {len(values)}" for name, values in found.items())
         msg = (
             f"map {step.name} was given {len(places)} rows and returned columns of other lengths ({told}). It must return as "
-            'many rows as it gets. To change the number of rows use .batch("row_group").'
+            f"many rows as it gets. {step.advice}"
         )
         raise MapError(msg)
     return _promised(step, found)

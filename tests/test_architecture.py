@@ -69,7 +69,7 @@ FLOORS = (
         ordered=True,
     ),
     Floor(rooms=("filters", "codecs.*")),
-    Floor(rooms=("_schema_json", "_suits")),
+    Floor(rooms=("_loader_options", "_schema_json", "_suits")),
     Floor(rooms=("shuffles.*", "formats.*")),
     Floor(
         rooms=(
@@ -258,7 +258,10 @@ UNSAFE_CALLS = {"eval", "exec", "builtins.eval", "builtins.exec"}
 
 NAMELESS = {"util", "utils", "helper", "helpers", "common", "misc"}
 MOST_PARAMETERS = 7
-MANY_OPTIONS = {"write.write"}  # options that users give by name, one at a time: an object of them would be in their way
+MANY_OPTIONS = {
+    "torch._loader.loader",
+    "write.write",
+}  # options that users give by name, one at a time: an object of them would be in their way
 
 # Their file names and signatures were fixed by the projects that they stand in for.
 DOORS = ("petastorm.*", "deltatorch.*")

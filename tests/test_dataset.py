@@ -72,7 +72,8 @@ def test_a_dataset_prints_as_the_question_it_asks(ds: ps.Dataset) -> None:
     )
     assert repr(ds.shuffle().repeat()) == "penstock.open('memory:example').shuffle(seed=0).repeat()"
     assert (
-        repr(MemoryFormat([[pa.table({"a": [1]})]], version="3", name="v").open()) == "penstock.open('memory:v', version='3')"
+        repr(MemoryFormat([[pa.table({"a": [1]})]], version="3", name="v").open().batch(1))
+        == "penstock.open('memory:v', version='3').batch(1)"
     )
 
 

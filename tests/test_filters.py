@@ -328,7 +328,24 @@ def test_tuples_mean_what_pyarrow_users_write(dnf: Sequence[Any], text: str) -> 
             ),
         ),
         ([], "[] is no filter. Write (column, op, value), a list of those, or a list of such lists."),
-        ("a > 3", "'a > 3' is no filter. Write (column, op, value), a list of those, or a list of such lists."),
+        (
+            "a > 3",
+            "'a > 3' is text; expected an expression of columns. Write it as penstock.col('a') > 3.",
+        ),
+        (
+            "day = 'mon'",
+            "\"day = 'mon'\" is text; expected an expression of columns. Write it as penstock.col('day') == 'mon'.",
+        ),
+        (
+            "a > 3 and b < 4",
+            "'a > 3 and b < 4' is text; expected an expression of columns. Write it like penstock.col('x') > 3, "
+            "joined by & and |.",
+        ),
+        (
+            len,
+            "len is a function; expected an expression of columns, by which files and row groups can be skipped. "
+            "Write it like penstock.col('x') > 3. To drop rows by a function, use .batch(\"row_group\").map(function).",
+        ),
         (("a", "="), "col('a') == None holds for no row: null equals nothing. Use is_null() or is_not_null()."),
     ],
 )

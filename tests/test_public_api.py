@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
 from types import FunctionType, ModuleType, NoneType
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import penstock
+from penstock.errors import MissingExtraError, UnknownArgumentError
 from penstock.loading import Batches, Loader
 from penstock.testing import example
 from penstock.write import Writer
@@ -78,3 +86,133 @@ def test_what_is_handed_out_has_a_type_that_can_be_named() -> None:
     assert get_type_hints(penstock.loader)["return"] is Loader
     assert isinstance(penstock.loader(example()), Loader)
     assert get_type_hints(penstock.write)["return"] is Writer
+
+
+def test_dir_shows_what_is_public() -> None:
+    """Whoever completes a name sees what can be used: no modules behind it, and no adapter that would fail."""
+    adapters = {name for name in ("torch",) if find_spec(name) is not None}
+
+    assert dir(penstock) == sorted({*penstock.__all__, *adapters})
+    assert all(held(penstock, name) is not None for name in dir(penstock))
+
+
+@pytest.mark.parametrize("name", ["jax", "spark", "tensorflow"])
+def test_an_adapter_that_is_not_there_names_its_extra(name: str) -> None:
+    """It is an optional part that is missing, not a misspelt name."""
+    with pytest.raises(MissingExtraError, match=rf"penstock\.{name}.*penstock\[{name}\]"):
+        getattr(penstock, name)
+
+
+def test_a_name_that_nobody_has_is_an_attribute_error() -> None:
+    """So that hasattr says no."""
+    assert not hasattr(penstock, "jaxx")
+
+
+def test_a_schema_prints_a_line_for_each_column() -> None:
+    """Names, types, codecs and nulls are seen at a glance."""
+    fields = [
+        penstock.Field("id", np.int32),
+        penstock.Field("image", np.uint8, (8, 8), penstock.codecs.Png()),
+        penstock.Field("word", str, nullable=True),
+        penstock.Field("tokens", np.int64, (None,)),
+    ]
+
+    assert str(penstock.Schema("Hello", fields)).splitlines() == [
+        "Schema Hello, 4 columns",
+        "  id      int32",
+        f"  image   uint8 (8, 8)  {penstock.codecs.Png()!r}",
+        "  word    text  nullable",
+        "  tokens  int64 (None,)",
+    ]
+    assert str(penstock.Schema("", fields[:1])).splitlines()[0] == "Schema, 1 column"
+
+
+def test_an_opened_table_prints_its_rows_and_columns(tmp_path: Path) -> None:
+    """What a table is, is seen where it is opened; with clauses, the question is."""
+    penstock.write(tmp_path / "t", data={"id": np.arange(7), "x": np.zeros(7)})
+    ds = penstock.open(tmp_path / "t")
+
+    assert repr(ds) == f"penstock.open({str(tmp_path / 't')!r})  # 7 rows, 2 columns: id, x"
+    assert repr(ds.select("id")) == f"penstock.open({str(tmp_path / 't')!r}).select('id')"
+
+
+def test_an_opened_table_of_many_files_is_printed_without_reading_all_of_them(tmp_path: Path) -> None:
+    """To print is to read a few footers at most; a file that cannot be read is told by whoever reads it."""
+    for number in range(17):
+        pq.write_table(pa.table({"id": [number]}), tmp_path / f"{number}.parquet")
+    assert repr(penstock.open(tmp_path)).endswith("  # rows of 17 files, 1 column: id")
+
+    (tmp_path / "9.parquet").unlink()
+    ds = penstock.open(tmp_path)
+    (tmp_path / "8.parquet").unlink()
+
+    assert repr(ds).endswith("  # unreadable rows, 1 column: id")
+    with pytest.raises(penstock.PenstockError):
+        _ = ds.num_rows
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "advice"),
+    [
+        ("batch_size", 32, "penstock.loader(ds.batch(32))."),
+        ("shuffle", True, "penstock.loader(ds.shuffle(seed=0).batch(size))."),
+        ("num_workers", 4, 'ds.using(workers="processes", processes=4).'),
+        ("drop_last", True, 'ds.batch(size, last="drop")'),
+        ("collate_fn", len, "ds.batch(size).map(function)."),
+        ("frobnicate", 1, "Leave it out."),
+    ],
+)
+def test_options_of_other_loaders_are_told_where_they_belong(option: str, value: Any, advice: str) -> None:
+    """Whoever knows torch's loader reads what to write here."""
+    with pytest.raises(UnknownArgumentError) as refused:
+        penstock.loader(example(), **{option: value})
+
+    assert str(refused.value).startswith(f"penstock.loader() got {option}={value!r}; expected options: none. ")
+    assert advice in str(refused.value)
+    assert isinstance(refused.value, TypeError)
+
+
+@pytest.mark.parametrize(
+    ("url", "package", "extra"),
+    [
+        ("abfs://x/y", "adlfs", "azure"),
+        ("abfss://x@y.dfs.core.windows.net/z", "adlfs", "azure"),
+        ("az://x/y", "adlfs", "azure"),
+        ("s3://x/y", "s3fs", "s3"),
+        ("s3a://x/y", "s3fs", "s3"),
+        ("gs://x/y", "gcsfs", "gcs"),
+    ],
+)
+def test_a_store_whose_package_is_missing_names_its_extra(url: str, package: str, extra: str) -> None:
+    """A URL that nothing installed opens is no missing table."""
+    script = f"""
+import sys
+sys.modules[{package!r}] = None
+import penstock
+for call in (penstock.open, penstock.write):
+    try:
+        call({url!r}, storage_options={{"anon": True}})
+    except penstock.errors.MissingExtraError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+
+    said = f"{url!r} needs the extra {extra!r}, which is not installed. Install it: pip install 'penstock[{extra}]'."
+    assert done.stdout.splitlines() == [said, said]
+
+
+def test_a_scheme_of_fsspec_without_an_extra_says_what_to_install() -> None:
+    """Where we have no extra, fsspec knows the package."""
+    script = """
+import sys
+sys.modules["paramiko"] = None
+import penstock
+try:
+    penstock.open("sftp://host/table")
+except penstock.errors.MissingExtraError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+
+    assert done.stdout.startswith("'sftp://host/table' needs a package that is not installed: ")
+    assert "paramiko" in done.stdout

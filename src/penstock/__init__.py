@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module as _import_module
+from importlib.util import find_spec as _find_spec
 from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,7 @@ __all__ = [
 ]
 
 _ADAPTERS = ("torch",)
+_COMING = ("jax", "spark", "tensorflow")
 
 
 def __getattr__(name: str) -> _ModuleType:
@@ -67,8 +69,19 @@ def __getattr__(name: str) -> _ModuleType:
                 raise
             msg = f"penstock.{name} needs {name}, which is not installed. Install it: pip install 'penstock[{name}]'."
             raise errors.MissingExtraError(msg) from error
+    if name in _COMING:
+        msg = (
+            f"penstock.{name}, the adapter of the extra penstock[{name}], is not part of this release. "
+            "Until it is, iterate over the dataset or penstock.loader(ds), which give NumPy arrays."
+        )
+        raise errors.MissingExtraError(msg)
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, and the adapters whose framework is installed."""
+    return sorted([*__all__, *(name for name in _ADAPTERS if _find_spec(name) is not None)])
 
 
 for _name in __all__:

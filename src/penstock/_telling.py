@@ -22,15 +22,19 @@ from penstock._engine.question import Question
 from penstock._engine.stats import told_bytes
 from penstock._engine.stream import MEMORY_LIMIT
 from penstock._engine.table import Planned, Table
+from penstock.errors import PenstockError, listed
 from penstock.model import Position
 from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED, Mask, Offsets, Pad, Resize
 from penstock.schema import CellCodec, Field, Schema
 from penstock.sequences import Sequence
 from penstock.shuffles import InOrder, WindowShuffle
 
-__all__ = ["analyzed", "decoded", "explain", "fingerprint", "schema", "told", "told_clauses"]
+__all__ = ["analyzed", "decoded", "explain", "fingerprint", "schema", "shown", "told", "told_clauses"]
 
 IDS = ("_file", "_row_group", "_row")
+
+FEW_FOOTERS = 16
+"""How many footers are read, at most, to print the rows of an opened table."""
 
 ANALYZED_SECONDS = 10.0
 """How long an epoch is read, at most, to see where its time goes."""
@@ -126,6 +130,31 @@ def fingerprint(table: Table, question: Question) -> str:
 def told(table: Table, question: Question) -> str:
     """Return the question as Python that asks it."""
     return f"penstock.open({table.snapshot.table!r}{_version(table)})" + "".join(told_clauses(question))
+
+
+def shown(table: Table, question: Question) -> str:
+    """Return the question as Python that asks it, and of an opened table its rows and columns, as a comment."""
+    text = told(table, question)
+    if told_clauses(question):
+        return text
+    names = table.snapshot.schema.names
+    return f"{text}  # {_told_rows_of(table, question)}, {len(names)} column{'s' * (len(names) != 1)}: {listed(names)}"
+
+
+def _told_rows_of(table: Table, question: Question) -> str:
+    """Return how many rows a table has, if that is known or a few footers tell."""
+    files = table.snapshot.files
+    unstated = int((files.rows < 0).sum())
+    if not unstated:
+        count = int(files.rows.sum()) - sum(len(deleted) for deleted in files.deletes.values())
+    elif unstated > FEW_FOOTERS:
+        return f"rows of {len(files)} files"
+    else:
+        try:
+            count = table.plan(question).plan.num_rows
+        except (PenstockError, OSError):  # which reading the table tells
+            return "unreadable rows"
+    return f"{count} row{'s' * (count != 1)}"
 
 
 def _version(table: Table) -> str:

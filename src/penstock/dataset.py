@@ -393,8 +393,8 @@ class Dataset(Answers):
         return hash(self.fingerprint)
 
     def __repr__(self) -> str:
-        """Return the question as it can be asked again."""
-        return telling.told(self._table, self._question)
+        """Return the question as it can be asked again; of an opened table its rows and columns too, as a comment."""
+        return telling.shown(self._table, self._question)
 
     def _with(self, **changes: Any) -> Dataset:
         return Dataset(self._table, clauses.checked(replace(self._question, **changes), self._table.snapshot))

@@ -6,6 +6,7 @@ Every error of ours is a `PenstockError` and also the built-in that Python would
 * PenstockError
     * ColumnNotFoundError (KeyError)      a name that the table does not have
     * ArgumentError (ValueError)          an argument that cannot be meant
+        * UnknownArgumentError (TypeError)  an argument that the call does not have
     * FilterError (ValueError)            a filter that does not fit the table
     * EmptyDatasetError (ValueError)      nothing, or too little, to hand out
     * RowNotFoundError (IndexError)       a row number that the dataset does not have
@@ -40,6 +41,7 @@ __all__ = [
     "RowNotFoundError",
     "StateError",
     "TableNotFoundError",
+    "UnknownArgumentError",
     "UnorderedError",
     "WorkerError",
     "WriteError",
@@ -61,6 +63,15 @@ class ArgumentError(PenstockError, ValueError):
 
     Example:
         >>> issubclass(ArgumentError, ValueError)
+        True
+    """
+
+
+class UnknownArgumentError(ArgumentError, TypeError):
+    """A call got an argument by a name that it does not have.
+
+    Example:
+        >>> issubclass(UnknownArgumentError, TypeError)
         True
     """
 

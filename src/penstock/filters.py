@@ -8,6 +8,7 @@ null is null, `&`, `|` and `~` follow Kleene, and rows are kept where the whole 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import and_, or_
@@ -19,6 +20,12 @@ from penstock._prune import OPS, Verdict
 from penstock.errors import ArgumentError, FilterError
 
 __all__ = ["Column", "Expr", "Logic", "Test", "Value", "Verdict", "col", "from_tuples", "in_split", "same"]
+
+
+COMPARISON = re.compile(r"""\s*[`"]?([A-Za-z_][\w.]*)[`"]?\s*(==|=|!=|<>|>=|<=|>|<)\s*(-?\d+(?:\.\d+)?|'[^']*'|"[^"]*")\s*""")
+"""A comparison as SQL and pandas write it."""
+
+SQL_OPS = {"=": "==", "<>": "!="}
 
 
 def col(name: str) -> Column:
@@ -80,7 +87,25 @@ def from_tuples(dnf: Sequence[Any]) -> Expr:
             return reduce(and_, map(_from_tuple, dnf))
         case [[[str(), *_], *_], *_]:
             return reduce(or_, map(from_tuples, dnf))
+    if isinstance(dnf, str):
+        raise FilterError(f"{dnf!r} is text; expected an expression of columns. {_suggested(dnf)}")
+    if callable(dnf):
+        name = getattr(dnf, "__qualname__", None) or repr(dnf)
+        raise FilterError(
+            f"{name} is a function; expected an expression of columns, by which files and row groups can be skipped. "
+            "Write it like penstock.col('x') > 3. To drop rows by a function, use "
+            '.batch("row_group").map(function).'
+        )
     raise FilterError(f"{dnf!r} is no filter. Write (column, op, value), a list of those, or a list of such lists.")
+
+
+def _suggested(text: str) -> str:
+    """Return what to write instead of a filter in SQL."""
+    found = COMPARISON.fullmatch(text)
+    if found is None:
+        return "Write it like penstock.col('x') > 3, joined by & and |."
+    name, op, value = found.groups()
+    return f"Write it as penstock.col({name!r}) {SQL_OPS.get(op, op)} {value}."
 
 
 _TUPLE_OPS: dict[str, Callable[[Column, Any], Expr]] = {

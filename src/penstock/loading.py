@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Never
+
 from penstock._engine.loader import Batches, Loader
+from penstock._loader_options import refuse_options
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
 from penstock.mix import Mixture
@@ -10,11 +13,19 @@ from penstock.mix import Mixture
 __all__ = ["Batches", "Loader", "loader"]
 
 
-def loader(ds: Dataset | Mixture) -> Loader:
+def loader(ds: Dataset | Mixture, **options: Never) -> Loader:
     """Return a loader for plain Python: batches of arrays, epoch after epoch, with a state to save and take back.
 
     Each `iter()` is the next epoch. `state_dict()` says how far it has come; after `load_state_dict(state)` the next
     `iter()` goes on there, on the same number of ranks or another.
+
+    Args:
+        ds: What to read; its clauses, `batch` among them, say in which form.
+        options: None; options of other loaders are refused with what to write instead.
+
+    Raises:
+        UnknownArgumentError: If an option is given; all of them belong to the dataset.
+        ArgumentError: If it is no dataset.
 
     Example:
         >>> from penstock.testing import example
@@ -27,6 +38,7 @@ def loader(ds: Dataset | Mixture) -> Loader:
         >>> all((a["id"] == b["id"]).all() for a, b in zip(batches, again, strict=True))
         True
     """
+    refuse_options("penstock.loader", options, "none")
     if not isinstance(ds, Dataset | Mixture):
         msg = (
             f"loader got {type(ds).__name__}. A dataset was expected. Give one: penstock.loader(penstock.open(url).batch(32))."

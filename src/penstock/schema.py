@@ -320,6 +320,14 @@ def _checked_shape(name: str, shape: Any) -> tuple[int | None, ...]:
     raise ArgumentError(msg)
 
 
+def _described(column: Field) -> str:
+    """Return what a column holds, in a few words."""
+    kind = {"U": "text", "S": "bytes"}.get(column.dtype.kind, str(column.dtype)) if not column.dtype.itemsize else column.dtype
+    parts = [f"{kind} {column.shape}" if column.shape else f"{kind}"]
+    parts += [] if column.codec is None else [repr(column.codec)]
+    return "  ".join([*parts, *(["nullable"] if column.nullable else [])])
+
+
 @dataclass(frozen=True, slots=True)
 class Schema:
     """The columns of a dataset, in order.
@@ -372,6 +380,20 @@ class Schema:
             if column.name == name:
                 return column
         raise ColumnNotFoundError.of(name, self.names, table=f"schema {self.name!r}")
+
+    def __str__(self) -> str:
+        """Return a page with a line for each column: its name, its type, how it is stored, and whether it can be null.
+
+        Example:
+            >>> print(Schema("Hello", [Field("id", np.int32), Field("tokens", np.int64, (None,), nullable=True)]))
+            Schema Hello, 2 columns
+              id      int32
+              tokens  int64 (None,)  nullable
+        """
+        width = max(map(len, self.names), default=0)
+        count = f"{len(self)} column{'' if len(self) == 1 else 's'}"
+        lines = [f"  {column.name:<{width}}  {_described(column)}" for column in self.fields]
+        return "\n".join([f"Schema {self.name}, {count}" if self.name else f"Schema, {count}", *lines])
 
     def __contains__(self, name: object) -> bool:
         """Return whether there is a column of a name."""

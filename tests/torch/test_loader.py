@@ -6,11 +6,14 @@ import copy
 import datetime as dt
 import gc
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from decimal import Decimal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from strategies import Case, cases, rows
 
 import penstock as ps
 from penstock._engine.leg import check_rows
-from penstock.errors import ArgumentError, DataError, EmptyDatasetError, MapError, StateError
+from penstock.errors import ArgumentError, DataError, EmptyDatasetError, MapError, StateError, UnknownArgumentError
 from penstock.policies import AsObjects
 from penstock.testing import MemoryFormat, example
 
@@ -811,3 +814,53 @@ def test_epochs_of_a_trainer_that_were_damaged_are_told(saved: Any, monkeypatch:
     monkeypatch.setattr("penstock.torch._turns.is_lightning", lambda: True)
     with pytest.raises(StateError, match="Two epochs were expected"):
         first.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "advice"),
+    [("batch_size", 32, "penstock.torch.loader(ds.batch(32))."), ("num_workers", 4, "ds.using(threads=...)")],
+)
+def test_options_of_torchs_loader_are_told_where_they_belong(option: str, value: Any, advice: str) -> None:
+    """Whoever knows torch's loader reads what to write here."""
+    with pytest.raises(UnknownArgumentError) as refused:
+        ps.torch.loader(example(), **{option: value})
+
+    assert str(refused.value).startswith(f"penstock.torch.loader() got {option}={value}; expected options: rank, ")
+    assert advice in str(refused.value)
+
+
+def test_lightning_does_not_doubt_the_length_of_a_loader(tmp_path: Path) -> None:
+    """It warns where the dataset of a loader is a stream with a length, and ours is right; a fit comes without that warning."""
+    if find_spec("lightning") is None:
+        pytest.skip("lightning is not installed.")
+    script = """
+import sys, warnings
+warnings.filterwarnings("error", message=".*has `__len__` defined")
+import lightning, torch
+from lightning.fabric.utilities.data import has_iterable_dataset, has_len
+import penstock as ps
+from penstock.testing import example
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.line, self.seen = torch.nn.Linear(1, 1), []
+    def training_step(self, batch, _):
+        self.seen += batch["id"].tolist()
+        return self.line(torch.zeros(1, 1)).mean()
+    def validation_step(self, batch, _):
+        pass
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-9)
+
+loader, model = ps.torch.loader(example().select("id").batch(5)), Model()
+assert has_len(loader) and has_iterable_dataset(loader)
+quiet = dict(logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False)
+trainer = lightning.Trainer(accelerator="cpu", devices=1, max_epochs=1, default_root_dir=sys.argv[1], **quiet)
+trainer.fit(model, loader, ps.torch.loader(example().select("id").batch(5)))
+print(sorted(model.seen), isinstance(loader.dataset, torch.utils.data.IterableDataset))
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9] True"

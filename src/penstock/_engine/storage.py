@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from penstock.errors import ArgumentError, TableNotFoundError
+from penstock.errors import ArgumentError, MissingExtraError, TableNotFoundError
 from penstock.model import Place
 from penstock.schema import is_unicode
 
@@ -38,6 +38,20 @@ ENDINGS = (".parquet", ".parq", ".pq", ".parquet.gz", ".par")
 NATIVE_SCHEMES = frozenset({"file", "s3", "gs", "gcs", "hdfs", "viewfs"})
 WITH_HOSTS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "http", "https"})
 """Schemes whose URLs say first in which bucket or container, or on which host, something lies."""
+
+EXTRAS = {
+    "s3": "s3",
+    "s3a": "s3",
+    "az": "azure",
+    "abfs": "azure",
+    "abfss": "azure",
+    "adl": "azure",
+    "gs": "gcs",
+    "gcs": "gcs",
+    "hdfs": "hdfs",
+    "viewfs": "hdfs",
+}
+"""Which extra of Penstock brings what opens a scheme."""
 
 LONGEST = 300
 """Characters of a system's own words in a message."""
@@ -65,6 +79,7 @@ def locate(source: Any, *, filesystem: Any = None, options: Mapping[str, Any] | 
     Raises:
         ArgumentError: If the source names nothing.
         TableNotFoundError: If no filesystem is known for the URL, or nothing lies there.
+        MissingExtraError: If the package that opens such URLs is not installed.
 
     Example:
         >>> locate("/usr/").path
@@ -222,12 +237,23 @@ def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tup
             found, path = pafs.FileSystem.from_uri(_quoted(name) if scheme == "file" else name)
             return found, _without_steps_up(path) if isinstance(found, pafs.LocalFileSystem) else path
         return _through_fsspec(name, options or {})
-    except (ImportError, ValueError, OSError, pa.ArrowException) as error:
+    except ImportError as error:
+        raise _missing(name, scheme, error) from error
+    except (ValueError, OSError, pa.ArrowException) as error:
         msg = (
-            f"No filesystem opens {name!r}: {error}. Plain paths and the schemes of pyarrow and fsspec are known. "
-            "Check the URL, or install the package that fsspec names for it."
+            f"No filesystem opens {name!r}: {_shortened(str(error))}. Plain paths and the schemes of pyarrow and fsspec are "
+            "known. Check the URL, and the keys or endpoints in storage_options."
         )
         raise TableNotFoundError(msg) from error
+
+
+def _missing(name: str, scheme: str, error: ImportError) -> MissingExtraError:
+    """Return the error for a URL whose package is not installed."""
+    extra = EXTRAS.get(scheme)
+    if extra is not None:
+        msg = f"{name!r} needs the extra {extra!r}, which is not installed. Install it: pip install 'penstock[{extra}]'."
+        return MissingExtraError(msg)
+    return MissingExtraError(f"{name!r} needs a package that is not installed: {str(error).rstrip('.')}. Install that package.")
 
 
 def _absolute(name: str) -> str:
@@ -301,6 +327,11 @@ class _Store(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
                 found += super().get_file_info([path])
             except NotADirectoryError:
                 found.append(pafs.FileInfo(path, pafs.FileType.NotFound))
+            except (OSError, ValueError, NotImplementedError):
+                raise
+            except Exception as error:  # clients of stores have errors of their own, which nobody here knows by name
+                msg = f"{type(error).__name__}: {error}"
+                raise OSError(msg) from error
         return found
 
 

@@ -125,7 +125,7 @@ class Asked:
     def shared(self, ds: Dataset) -> Dataset:
         """Return this rank's share of a dataset; with a process group, all ranks must call it."""
         found = loader(ds, rank=self.ranks.rank, world_size=self.ranks.size) if self.ranks.fixed else loader(ds)
-        share: Dataset = found.dataset.ds  # type: ignore[attr-defined] # torch does not know that it is one of ours
+        share: Dataset = found.dataset.ds
         return share
 
     def loader(self, ds: Dataset) -> Loader:

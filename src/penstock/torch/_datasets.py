@@ -136,7 +136,7 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
         if question.size is not None or (mixed is not None and mixed.sources[0].question.size is not None):
             refuse_shares()
         if is_dispatching():
-            for one in [question] if mixed is None else [source.question for source in mixed.sources]:
+            for one in [question, *(source.question for source in (() if mixed is None else mixed.sources))]:
                 for name in flat_columns(one):
                     refuse_to_dispatch(name)
             if isinstance(self.ds, Dataset) and not question.maps:

@@ -19,6 +19,7 @@ __all__ = [
     "Watched",
     "is_dispatching",
     "is_lightning",
+    "is_lightning_measuring",
     "is_overfitting",
     "is_watched",
     "refuse_accelerate",
@@ -35,6 +36,9 @@ CONNECTORS = (
     "lightning.pytorch.trainer.connectors.data_connector",
     "pytorch_lightning.trainer.connectors.data_connector",
 )
+MEASURING = frozenset({"has_len", "has_len_all_ranks"})
+"""What Lightning calls its functions that ask for the length of a loader, and warn where its dataset is a stream."""
+
 OVERFITTING = "_resolve_overfit_batches"
 DISPATCHER, SHARES = "DataLoaderDispatcher.", "IterableDatasetShard."
 """How Accelerate deals out a stream: one process feeds all, or each takes its share of the rows."""
@@ -93,6 +97,17 @@ def refuse_shares() -> None:
 def is_lightning() -> bool:
     """Return whether Lightning's training loop is what asks."""
     return _called_by(LIGHTNING)
+
+
+def is_lightning_measuring() -> bool:
+    """Return whether what asks for an attribute of a loader is Lightning's look at its length.
+
+    Lightning's `has_len` asks another function of it, which asks for the attribute, which asks this one.
+    """
+    caller = sys._getframe(2).f_back  # noqa: SLF001 - who asks decides what is right
+    if caller is None or caller.f_code.co_name not in MEASURING:
+        return False
+    return str(caller.f_globals.get("__name__")).startswith(("lightning.", "lightning_fabric.", "pytorch_lightning."))
 
 
 def is_overfitting() -> bool:

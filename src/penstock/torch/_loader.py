@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Never
 
 import torch
 from torch.utils import data
@@ -15,6 +15,7 @@ from penstock._engine.skips import SkippedRow
 from penstock._engine.state import State
 from penstock._engine.stats import Stats
 from penstock._engine.together import agreed, check_told
+from penstock._loader_options import refuse_options
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
 from penstock.mix import Mixture
@@ -24,6 +25,7 @@ from penstock.torch._frameworks import (
     Passed,
     ToldAccelerate,
     is_lightning,
+    is_lightning_measuring,
     is_overfitting,
     is_watched,
     refuse_lightning,
@@ -35,6 +37,8 @@ from penstock.torch._turns import Turns
 
 __all__ = ["Loader", "loader"]
 
+OPTIONS = "rank, world_size, process_group, pin_memory, device, jagged"
+
 
 def loader(
     ds: Dataset | Mixture,
@@ -45,6 +49,7 @@ def loader(
     pin_memory: bool = False,
     device: torch.device | str | None = None,
     jagged: Iterable[str] = (),
+    **options: Never,
 ) -> Loader:
     """Return a torch `DataLoader` over a dataset or a mixture: dicts of tensors, sharded by rank, epoch after epoch, resumable.
 
@@ -61,8 +66,10 @@ def loader(
         pin_memory: Whether tensors are put in pinned memory.
         device: Where tensors are moved to.
         jagged: Columns that become nested tensors of jagged layout; they need `.ragged(penstock.Offsets(), ...)`.
+        options: None; other options of `DataLoader` are refused with what to write instead.
 
     Raises:
+        UnknownArgumentError: If an option belongs to the dataset, as `batch_size` and `shuffle` do.
         ArgumentError: If rank and world_size are not given together, or ranks ask different questions.
 
     Example:
@@ -73,6 +80,7 @@ def loader(
         >>> [batch["id"].tolist() for batch in batches]
         [[0, 2, 9, 4], [1, 6, 5, 3], [8, 7]]
     """
+    refuse_options("penstock.torch.loader", options, OPTIONS)
     group, made = talking(rank, world_size, process_group), []
 
     def check() -> dict[str, Any]:
@@ -163,6 +171,19 @@ class Loader(data.DataLoader[dict[str, Any]]):
         self.__dict__["batch_size"] = size if isinstance(size, int) else None
         self._assumed = False
         self._turns = Turns(self._engine, self._question)
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset; Lightning is shown none while it asks for the length of the loader.
+
+        It warns that the length of a stream may be wrong with workers, of which there are none here, and takes what is no
+        stream for one whose length is right.
+        """
+        return None if is_lightning_measuring() else self.__dict__["dataset"]
+
+    @dataset.setter
+    def dataset(self, dataset: Any) -> None:
+        self.__dict__["dataset"] = dataset
 
     @property
     def sampler(self) -> Any:

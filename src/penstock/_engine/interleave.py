@@ -162,7 +162,7 @@ class MixedRows(Rows):
             if column.name not in found:  # a map of the sources has left it out
                 continue
             try:
-                found = apply_ragged(found, column)
+                found = apply_ragged(found, column, self.slabs)
             except CellError as error:
                 raise self._located(error) from error
         return found

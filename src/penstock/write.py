@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from penstock._engine.cells import told
 from penstock._engine.columns import of_arrow, of_schema
-from penstock._engine.commit import Mode, begin
+from penstock._engine.commit import Change, Mode, begin
 from penstock._engine.encode import Columns
 from penstock._engine.execute import default_threads
 from penstock._engine.existing import Existing, existing
 from penstock._engine.hive import partitioned
-from penstock._engine.intake import Tabular, as_columns, infer, is_batch, tabular
+from penstock._engine.intake import Tabular, as_columns, infer, is_batch, tabular, without_unnamed_index
 from penstock._engine.layout import Layout, LoggedFormat, WrittenFormat
 from penstock._engine.progress import Progress, progress_line
 from penstock._engine.storage import place_of_table
@@ -113,7 +113,7 @@ class Writer:
             self._batch(data)
         elif (ours := given(data)) is not None:
             self._handed_out(ours)
-        elif (found := tabular(data, self._columns)) is not None:
+        elif (found := tabular(data, self._columns, index=self._begun.index)) is not None:
             self._tabular(found)
         elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, bytearray)):
             for item in data:
@@ -207,7 +207,7 @@ class Writer:
             else:
                 self.append(item)
             return
-        found = tabular(item, self._columns)
+        found = tabular(item, self._columns, index=self._begun.index)
         if found is None:
             msg = (
                 f"Row {self._given} is {told(item)}. A mapping of names to cells, a batch, an Arrow table or a data frame was "
@@ -261,6 +261,7 @@ def write(  # noqa: PLR0913 - each says one thing about the table, and all but t
     *,
     mode: Mode = "error",
     partition_by: str | Sequence[str] = (),
+    index: bool | None = None,
     row_group_mb: float = 64,
     row_group_rows: int | None = None,
     file_mb: float = 512,
@@ -279,6 +280,8 @@ def write(  # noqa: PLR0913 - each says one thing about the table, and all but t
         data: All rows: what `Writer.extend` takes. The writer is closed then; else rows are given to it.
         mode: What becomes of a table that is there: "error" refuses it, "append" adds to it, "overwrite" replaces it.
         partition_by: Fields whose values name directories, outermost first, as Hive and Spark do.
+        index: Whether the named index of a pandas data frame is stored, as columns. By default it is stored if the schema
+            or the table has a column of its name, and refused otherwise. An index without a name is never stored.
         row_group_mb: The size of a row group, before Parquet compresses it.
         row_group_rows: The rows of a row group, if it is to be cut by them and not by its size.
         file_mb: The size at which a file is ended and another begun.
@@ -301,7 +304,13 @@ def write(  # noqa: PLR0913 - each says one thing about the table, and all but t
     """
     layout = Layout(row_group_mb, row_group_rows, file_mb, compression=compression, partition_by=_checked_names(partition_by))
     place = place_of_table(source, filesystem=filesystem, options=storage_options)
-    start = _Start(mode=mode, layout=layout, threads=_checked_threads(threads), format=_checked_format(format))
+    start = _Start(
+        mode=mode,
+        layout=layout,
+        threads=_checked_threads(threads),
+        format=_checked_format(format),
+        index=_checked_index(index),
+    )
     writer = _begun(place, start, _columns_of(schema, start), progress_line(place.url, shown=progress))
     return writer if data is None else writer._fill(data)  # noqa: SLF001 - of this module
 
@@ -314,6 +323,20 @@ class _Start:
     layout: Layout
     threads: int
     format: WrittenFormat | LoggedFormat | None
+    index: bool | None
+
+    def begun(self, place: Place, change: Change, table: Existing | None, layout: Layout) -> Begun:
+        """Return the write that was begun with a change of a table."""
+        return Begun(
+            place=place,
+            change=change,
+            table=table,
+            layout=layout,
+            mode=self.mode,
+            threads=self.threads,
+            format=self.format,
+            index=self.index,
+        )
 
 
 def _begun(place: Place, start: _Start, columns: Columns | None, progress: Progress) -> Writer:
@@ -324,8 +347,7 @@ def _begun(place: Place, start: _Start, columns: Columns | None, progress: Progr
         change = begin(place.filesystem, place.path, start.mode, url=place.url)
     try:
         table = existing(place) if start.mode == "append" else None
-        asked: dict[str, Any] = {"mode": start.mode, "layout": start.layout, "threads": start.threads, "format": start.format}
-        return Writer(Begun(place=place, change=change, table=table, **asked), columns, progress)
+        return Writer(start.begun(place, change, table, start.layout), columns, progress)
     except BaseException:
         change.abort()
         raise
@@ -342,8 +364,7 @@ def _begun_logged(place: Place, start: _Start, kind: LoggedFormat, columns: Colu
         # The log says by what a table is partitioned, also to those who do not.
         layout = replace(layout, partition_by=layout.partition_by or change.partition_by)
     try:
-        asked: dict[str, Any] = {"mode": start.mode, "layout": layout, "threads": start.threads, "format": kind}
-        return Writer(Begun(place=place, change=change, table=table, **asked), columns, progress)
+        return Writer(start.begun(place, change, table, layout), columns, progress)
     except BaseException:
         change.abort()
         raise
@@ -357,7 +378,7 @@ def _columns_of(schema: Any, start: _Start) -> Columns | None:
         msg = f"write got schema={schema!r}. A penstock.Schema or a pyarrow.Schema was expected. Give one, or leave it out."
         raise ArgumentError(msg)
     if isinstance(schema, pa.Schema):
-        found = of_arrow(schema)
+        found = of_arrow(without_unnamed_index(schema))
     else:
         found = of_schema(schema if start.format is None else start.format.suited(schema))
     return partitioned(found, start.layout.partition_by)
@@ -385,6 +406,13 @@ def _checked_names(given: Any) -> tuple[str, ...]:
         msg = f"write got partition_by={given!r}. The name of a field, or a list of names, was expected. Give it, or "
         raise ArgumentError(msg + "leave it out.")
     return names
+
+
+def _checked_index(index: Any) -> bool | None:
+    if index is not None and not isinstance(index, bool):
+        msg = f"write() got index={index!r}; expected True or False. Write index=True to store the named index of data frames."
+        raise ArgumentError(msg)
+    return index
 
 
 def _checked_threads(threads: int | None) -> int:

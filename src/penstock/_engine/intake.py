@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ from penstock.dtypes import is_compound
 from penstock.errors import ArgumentError, DataError
 from penstock.schema import PYTHON_TYPES, Field, Schema
 
-__all__ = ["Tabular", "infer", "is_batch", "tabular"]
+__all__ = ["Tabular", "infer", "is_batch", "tabular", "without_unnamed_index"]
 
 PLAIN_TYPES = (bool, int, float, complex, str, bytes, Decimal, dt.date, dt.timedelta)
 
@@ -42,20 +43,23 @@ class Tabular:
     lent: bool = False
 
 
-def tabular(data: Any, columns: Columns | None) -> Tabular | None:
-    """Return Arrow or pandas data as columns; None for anything else.
+def tabular(data: Any, columns: Columns | None, *, index: bool | None = None) -> Tabular | None:
+    """Return Arrow or pandas data as columns, without an unnamed index of pandas; None for anything else.
+
+    Args:
+        data: What may be tabular.
+        columns: The columns of the table, where they are known.
+        index: Whether the named index of a data frame is stored; None where the user did not say.
 
     Raises:
-        ArgumentError: If it is a single column.
+        ArgumentError: If it is a single column, or a data frame whose index needs a decision.
         DataError: If Arrow cannot make anything of a data frame.
     """
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(data, pandas.DataFrame):
-        return _frame(data, columns)
-    if isinstance(data, pa.RecordBatch):
-        return Tabular(schema=data.schema, batches=[_columns_of(data)])
-    if isinstance(data, pa.Table):
-        return Tabular(schema=data.schema, batches=(_columns_of(batch) for batch in data.to_batches()))
+        return _frame(data, columns, index=index)
+    if isinstance(data, pa.RecordBatch | pa.Table):
+        data = data.to_reader() if isinstance(data, pa.Table) else pa.RecordBatchReader.from_batches(data.schema, [data])
     if not isinstance(data, pa.RecordBatchReader) and hasattr(data, "__arrow_c_stream__"):
         try:
             data = pa.RecordBatchReader.from_stream(data)
@@ -69,38 +73,86 @@ def tabular(data: Any, columns: Columns | None) -> Tabular | None:
             )
             raise ArgumentError(msg) from error
     if isinstance(data, pa.RecordBatchReader):
-        return Tabular(schema=data.schema, batches=(_columns_of(batch) for batch in data))
+        schema = without_unnamed_index(data.schema)
+        return Tabular(schema=schema, batches=(_columns_of(batch, schema.names) for batch in data))
     return None
 
 
-def _columns_of(batch: pa.RecordBatch) -> dict[str, Any]:
+def without_unnamed_index(schema: pa.Schema) -> pa.Schema:
+    """Return an Arrow schema without the columns that pyarrow made of an index of pandas which has no name.
+
+    Example:
+        >>> without_unnamed_index(pa.schema({"__index_level_0__": pa.int64()})).names  # without metadata it is a column
+        ['__index_level_0__']
+    """
+    try:
+        told_by_pandas = json.loads((schema.metadata or {})[b"pandas"])
+        levels = {name for name in told_by_pandas["index_columns"] if isinstance(name, str)}
+        named = {each["field_name"] for each in told_by_pandas["columns"] if each["name"] is not None}
+    except (KeyError, TypeError, ValueError):  # which pandas did not write, or which says nothing of an index
+        return schema
+    unnamed = levels - named
+    if not unnamed & set(schema.names):
+        return schema
+    told_by_pandas["index_columns"] = [name for name in told_by_pandas["index_columns"] if name not in unnamed]
+    told_by_pandas["columns"] = [each for each in told_by_pandas["columns"] if each["field_name"] not in unnamed]
+    metadata = {**schema.metadata, b"pandas": json.dumps(told_by_pandas).encode()}
+    return pa.schema([field for field in schema if field.name not in unnamed], metadata=metadata)
+
+
+def _columns_of(batch: pa.RecordBatch, names: Sequence[str]) -> dict[str, Any]:
+    """Return some columns of a batch by name."""
     twice = sorted(name for name, count in Counter(batch.schema.names).items() if count > 1)
     if twice:
         msg = f"The Arrow table has more than one column called {', '.join(twice)}. Names must differ. Rename all but one."
         raise DataError(msg)
-    return dict(zip(batch.schema.names, batch.columns, strict=True))
+    return {name: batch.column(name) for name in names}
 
 
-def _frame(frame: Any, columns: Columns | None) -> Tabular:
-    """Return a data frame; its index where it has a meaning: a name, or values that are not row numbers."""
+def _frame(frame: Any, columns: Columns | None, *, index: bool | None) -> Tabular:
+    """Return a data frame, with its index where that has a name and is to be stored."""
     names = [_arrow_name(name) for name in frame.columns]
-    if twice := ", ".join(sorted({name for name in names if names.count(name) > 1})):
+    known = {} if columns is None else {column.field.name: column for column in columns.columns}
+    levels = _levels(frame.index, {name for name in known if name not in names}, asked=index)
+    every = [*levels, *names]
+    if twice := ", ".join(sorted({name for name in every if every.count(name) > 1})):
         raise DataError(f"The data frame has more than one column called {twice}. Names must differ. Rename all but one.")
     if columns is None:
-        ranged = type(frame.index).__name__ == "RangeIndex"
         try:
-            found = pa.Table.from_pandas(frame, preserve_index=False if ranged else None)
+            found = pa.Table.from_pandas(frame, preserve_index=bool(levels))
         except (pa.ArrowException, ValueError, TypeError) as error:
             why = str(error).rstrip(".")
             msg = f"Arrow makes nothing of the data frame: {why}. Give a schema: penstock.write(url, schema, frame)."
             raise DataError(msg) from error
-        return Tabular(schema=found.schema, batches=(_columns_of(batch) for batch in found.to_batches()), lent=True)
-    known = {column.field.name: column for column in columns.columns}
-    levels = {f"__index_level_{at}__" if name is None else _arrow_name(name): at for at, name in enumerate(frame.index.names)}
-    meant = {name: at for name, at in levels.items() if name in known or frame.index.names[at] is not None}
-    given = {name: frame.index.get_level_values(at) for name, at in meant.items()}
+        return Tabular(
+            schema=found.schema, batches=(_columns_of(one, one.schema.names) for one in found.to_batches()), lent=True
+        )
+    given = {name: frame.index.get_level_values(at) for name, at in levels.items()}
     given |= {name: frame.iloc[:, at] for at, name in enumerate(names)}
     return Tabular(schema=None, batches=[{name: _series(series, known.get(name)) for name, series in given.items()}], lent=True)
+
+
+def _levels(index: Any, wanted: set[str], *, asked: bool | None) -> dict[str, int]:
+    """Return the levels of an index that are stored, by name: those that were asked for, or that the table has a column for.
+
+    Raises:
+        ArgumentError: If a level has no name and is to be stored, or has one and nobody said whether it is.
+    """
+    named = {_arrow_name(name): at for at, name in enumerate(index.names) if name is not None}
+    if asked is False:
+        return {}
+    if asked is None:
+        if unsaid := [name for name in named if name not in wanted]:
+            found = ", ".join(map(repr, unsaid))
+            msg = f"write() got a data frame with the index {found}; expected to be told whether to store it. "
+            raise ArgumentError(msg + "Write index=True to store it as a column, or index=False to drop it.")
+        return named
+    if len(named) < len(index.names):
+        msg = f"write() got index=True; expected an index whose levels have names, and its names are {list(index.names)!r}. "
+        raise ArgumentError(
+            msg + 'Name it, frame.rename_axis("id"), or leave index out: an index without a name is not stored.'
+        )
+    return named
 
 
 def _arrow_name(name: Any) -> str:

@@ -60,6 +60,7 @@ class Begun:
         threads: How many encode.
         table: The table that is appended to; None for a new one.
         format: What is told of the table besides its columns, for others to read it; None for nothing.
+        index: Whether the named index of a data frame is stored; None where the user did not say.
     """
 
     place: Place
@@ -69,6 +70,7 @@ class Begun:
     threads: int
     table: Existing | None
     format: WrittenFormat | LoggedFormat | None = None
+    index: bool | None = None
 
     def suited(self, schema: Schema) -> Schema:
         """Return a schema whose fields get the codecs that the format has."""

@@ -582,6 +582,7 @@ def test_an_index_without_a_name_that_arrow_made_a_column_of_is_not_stored(tmp_p
     ps.write(tmp_path / "t", schema, made(frame))
     ps.write(tmp_path / "t", data=iter([pa.Table.from_pandas(frame)]), mode="append")
 
+    assert ps.open(tmp_path / "t").schema.names == ("a",)
     assert pd.read_parquet(tmp_path / "t").to_dict("list") == {"a": [1, 4, 5] * 2}
 
 

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import pyarrow as pa
 
@@ -24,7 +24,7 @@ from penstock._engine.progress import Progress, progress_line
 from penstock._engine.storage import place_of_table
 from penstock._engine.survey import check_mode
 from penstock._engine.write_faults import refusals_told
-from penstock._engine.writing import Begun, Writing
+from penstock._engine.writing import Begun, Missing, Writing
 from penstock._given import Given, given, suited
 from penstock.errors import ArgumentError, DataError
 from penstock.formats import known_formats
@@ -72,7 +72,8 @@ class Writer:
         """Write one row.
 
         Args:
-            row: A cell for each field; nullable ones may be left out. Arrays may be changed afterwards.
+            row: A cell for each field. Fields that the `Schema` of this write says are nullable may be missing, and with
+                `missing="null"` all that are nullable. Arrays may be changed afterwards.
 
         Raises:
             DataError: If a cell does not fit its field. The row is not written; others can follow.
@@ -85,7 +86,7 @@ class Writer:
                 f"Row {number} is {told(row)}. A mapping of field names to cells was expected. Give one; batches go to extend."
             )
             raise DataError(msg)
-        writing = self._writing or self._start(of_schema(self._begun.suited(infer(row, batch=False))))
+        writing = self._writing or self._start(self._inferred(row, batch=False))
         cells = writing.columns.row(row, number)
         try:
             writing.add(cells, number)
@@ -187,6 +188,11 @@ class Writer:
         self._end = weakref.finalize(self, writing.forsake)
         return writing
 
+    def _inferred(self, item: Mapping[str, Any], *, batch: bool) -> Columns:
+        """Return the columns that follow from a row or a batch; nobody has said which of them later ones may lack."""
+        schema = infer(item, batch=batch, nullable=self._begun.missing == "null")
+        return replace(of_schema(self._begun.suited(schema)), optional=frozenset())
+
     def _check(self) -> None:
         """Refuse a write that has ended, and raise what has gone wrong with this one."""
         if self._state != "open":
@@ -243,7 +249,7 @@ class Writer:
         first = self._given
         columns = as_columns(batch, first)
         self._given += max((len(cells) for cells in columns.values() if cells is not None), default=0)
-        writing = self._writing or self._start(of_schema(self._begun.suited(infer(columns, batch=True))))
+        writing = self._writing or self._start(self._inferred(columns, batch=True))
         chunk = writing.columns.batch(columns, first)
         try:
             writing.put(chunk, lent=lent)
@@ -262,6 +268,7 @@ def write(  # noqa: PLR0913 - each says one thing about the table, and all but t
     mode: Mode = "error",
     partition_by: str | Sequence[str] = (),
     index: bool | None = None,
+    missing: Missing = "error",
     row_group_mb: float = 64,
     row_group_rows: int | None = None,
     file_mb: float = 512,
@@ -282,6 +289,8 @@ def write(  # noqa: PLR0913 - each says one thing about the table, and all but t
         partition_by: Fields whose values name directories, outermost first, as Hive and Spark do.
         index: Whether the named index of a pandas data frame is stored, as columns. By default it is stored if the schema
             or the table has a column of its name, and refused otherwise. An index without a name is never stored.
+        missing: What becomes of a column that rows, batches, Arrow tables or data frames lack. "error" refuses them, unless
+            `schema` is a `Schema` whose field is nullable. "null" writes nulls, unless the column may not be null.
         row_group_mb: The size of a row group, before Parquet compresses it.
         row_group_rows: The rows of a row group, if it is to be cut by them and not by its size.
         file_mb: The size at which a file is ended and another begun.
@@ -310,6 +319,7 @@ def write(  # noqa: PLR0913 - each says one thing about the table, and all but t
         threads=_checked_threads(threads),
         format=_checked_format(format),
         index=_checked_index(index),
+        missing=_checked_missing(missing),
     )
     writer = _begun(place, start, _columns_of(schema, start), progress_line(place.url, shown=progress))
     return writer if data is None else writer._fill(data)  # noqa: SLF001 - of this module
@@ -324,6 +334,7 @@ class _Start:
     threads: int
     format: WrittenFormat | LoggedFormat | None
     index: bool | None
+    missing: Missing
 
     def begun(self, place: Place, change: Change, table: Existing | None, layout: Layout) -> Begun:
         """Return the write that was begun with a change of a table."""
@@ -336,6 +347,7 @@ class _Start:
             threads=self.threads,
             format=self.format,
             index=self.index,
+            missing=self.missing,
         )
 
 
@@ -413,6 +425,16 @@ def _checked_index(index: Any) -> bool | None:
         msg = f"write() got index={index!r}; expected True or False. Write index=True to store the named index of data frames."
         raise ArgumentError(msg)
     return index
+
+
+def _checked_missing(missing: Any) -> Missing:
+    if missing in get_args(Missing):
+        found: Missing = missing
+        return found
+    msg = (
+        f'write() got missing={missing!r}; expected "error" or "null". Write missing="null" to have nulls in columns that rows '
+    )
+    raise ArgumentError(msg + "lack.")
 
 
 def _checked_threads(threads: int | None) -> int:

@@ -247,6 +247,8 @@ class Columns:
     columns: tuple[Column, ...]
     schema: Schema
     metadata: Mapping[bytes, bytes]
+    optional: frozenset[str] = frozenset()
+    """The columns that rows and batches may lack; they are null then."""
 
     @cached_property
     def arrow(self) -> pa.Schema:
@@ -262,7 +264,7 @@ class Columns:
     def roomy(self) -> Columns:
         """Return the columns for rows that come from many places, whose categories may be more than those of the first."""
         columns = tuple(replace(one, arrow=with_roomy_indices(one.arrow)) for one in self.columns)
-        return Columns(columns, self.schema, self.metadata)
+        return replace(self, columns=columns)
 
     @cached_property
     def _checks(self) -> list[tuple[str, Check, bool]]:
@@ -346,15 +348,19 @@ class Columns:
             return self
         columns = tuple(replace(each, stated=each.stated or each.field.name in names) for each in self.columns)
         schema = Schema(self.schema.name, [column.field for column in columns if column.stated])
-        return Columns(columns, schema, {**self.metadata, KEY: dump(schema).encode()})
+        return replace(self, columns=columns, schema=schema, metadata={**self.metadata, KEY: dump(schema).encode()})
+
+    def nullable(self) -> Columns:
+        """Return the columns, of which rows and batches may lack all that may be null."""
+        return replace(self, optional=frozenset(column.field.name for column in self.columns if column.field.nullable))
 
     def _complete(self, given: Mapping[str, Any], number: int) -> dict[str, Any]:
-        """Return what was given with None for what may be null, and refuse what nobody knows."""
+        """Return what was given with None for what may be missing, and refuse what nobody knows."""
         if not isinstance(given, Mapping):
             msg = f"Row {number} is {told(given)}. A mapping of field names to cells was expected. Give one: dict(row)."
             raise DataError(msg)
         unknown = [str(name) for name in given if name not in self._names]
-        missing = [column.field.name for column in self.columns if column.field.name not in given and not column.field.nullable]
+        missing = [name for name in self._names if name not in given and name not in self.optional]
         if not unknown and not missing:
             return {name: given.get(name) for name in self._names}
         parts = []
@@ -363,7 +369,10 @@ class Columns:
             parts.append(f"{name!r} is not in the schema" + (f" (did you mean {near[0]!r}?)" if near else ""))
         parts += [f"{name!r} is missing" for name in missing]
         advice = ["Leave out what the schema does not have, or add a field for it."] if unknown else []
-        advice += ["Give every field, or make it nullable in the schema."] if missing else []
+        if missing and all(self.named(name).field.nullable for name in missing):
+            advice.append('Give every column, or write nulls in its place: penstock.write(..., missing="null").')
+        elif missing:
+            advice.append("Give every field, or make it nullable in the schema.")
         raise DataError(f"Row {number}: {'; '.join(parts)}. Fields: {listed(self._names)}. {' '.join(advice)}")
 
 

@@ -261,8 +261,13 @@ def as_columns(batch: Mapping[str, Any], number: int) -> dict[str, Any]:
     return found
 
 
-def infer(item: Mapping[str, Any], *, batch: bool) -> Schema:
+def infer(item: Mapping[str, Any], *, batch: bool, nullable: bool = False) -> Schema:
     """Return the schema that follows from a row or a batch.
+
+    Args:
+        item: The row or batch.
+        batch: Whether it is a batch.
+        nullable: Whether all fields may be null, and not only those that have a null.
 
     Raises:
         ArgumentError: If none does.
@@ -271,7 +276,10 @@ def infer(item: Mapping[str, Any], *, batch: bool) -> Schema:
         >>> infer({"id": 1, "x": np.zeros(3, np.float32)}, batch=False).names
         ('id', 'x')
     """
-    return Schema("", [_inferred(name, cells if batch else [cells]) for name, cells in item.items()])
+    fields = [_inferred(name, cells if batch else [cells]) for name, cells in item.items()]
+    return Schema(
+        "", [Field(each.name, each.dtype, each.shape, each.codec, nullable=nullable or each.nullable) for each in fields]
+    )
 
 
 def _inferred(name: str, cells: Any) -> Field:

@@ -7,7 +7,7 @@ import sys
 import warnings
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ from penstock.formats.parquet import COMMON
 from penstock.model import Place
 from penstock.schema import Schema
 
-__all__ = ["Begun", "Writing"]
+__all__ = ["Begun", "Missing", "Writing"]
 
 CHUNK_BYTES, CHUNK_PART = 1 << 20, 16
 """What is encoded together: so many bytes, or such a part of a row group if that is less."""
@@ -44,6 +44,7 @@ MADE_BYTES = 64 << 20
 """Encoded rows that may wait while a row group is written."""
 
 Parts: TypeAlias = list[Part]
+Missing: TypeAlias = Literal["error", "null"]
 
 logger = logging.getLogger("penstock")
 
@@ -61,6 +62,8 @@ class Begun:
         table: The table that is appended to; None for a new one.
         format: What is told of the table besides its columns, for others to read it; None for nothing.
         index: Whether the named index of a data frame is stored; None where the user did not say.
+        missing: What becomes of a column that rows lack: "error" refuses it, unless the schema of the write says that it may
+            be null, and "null" has nulls in its place.
     """
 
     place: Place
@@ -71,6 +74,7 @@ class Begun:
     table: Existing | None
     format: WrittenFormat | LoggedFormat | None = None
     index: bool | None = None
+    missing: Missing = "error"
 
     def suited(self, schema: Schema) -> Schema:
         """Return a schema whose fields get the codecs that the format has."""
@@ -101,7 +105,8 @@ class Writing:
         logged = isinstance(begun.change, LoggedChange)
         # A log has no type for tensors, so that their shape stands nowhere but in the schema of ours.
         tensors = [column.field.name for column in found.columns if logged and isinstance(column.codec, Tensor)]
-        self.columns = found.stating([*layout.partition_by, *tensors])
+        stated = found.stating([*layout.partition_by, *tensors])
+        self.columns = stated.nullable() if begun.missing == "null" else stated
         if isinstance(begun.change, LoggedChange):
             begun.change.state(self.columns.arrow, layout.partition_by)
         elif isinstance(begun.format, WrittenFormat):

@@ -177,6 +177,7 @@ FLOORS = (
             "_engine.columns",
             "_engine.hive",
             "_engine.intake",
+            "_engine.first_rows",
             "_engine.layout",
             "_engine.conveyor",
             "_engine.writeback",

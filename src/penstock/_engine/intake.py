@@ -19,11 +19,11 @@ import pyarrow as pa
 from penstock._engine.cells import told
 from penstock._engine.encode import Column, Columns
 from penstock.codecs.scalar import Scalar
-from penstock.dtypes import is_compound
+from penstock.dtypes import is_compound, is_ragged
 from penstock.errors import ArgumentError, DataError
 from penstock.schema import PYTHON_TYPES, Field, Schema
 
-__all__ = ["Tabular", "infer", "is_batch", "tabular", "without_unnamed_index"]
+__all__ = ["Tabular", "infer", "is_batch", "is_tabular", "tabular", "without_unnamed_index"]
 
 PLAIN_TYPES = (bool, int, float, complex, str, bytes, Decimal, dt.date, dt.timedelta)
 
@@ -55,8 +55,7 @@ def tabular(data: Any, columns: Columns | None, *, index: bool | None = None) ->
         ArgumentError: If it is a single column, or a data frame whose index needs a decision.
         DataError: If Arrow cannot make anything of a data frame.
     """
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(data, pandas.DataFrame):
+    if _is_frame(data):
         return _frame(data, columns, index=index)
     if isinstance(data, pa.RecordBatch | pa.Table):
         data = data.to_reader() if isinstance(data, pa.Table) else pa.RecordBatchReader.from_batches(data.schema, [data])
@@ -76,6 +75,21 @@ def tabular(data: Any, columns: Columns | None, *, index: bool | None = None) ->
         schema = without_unnamed_index(data.schema)
         return Tabular(schema=schema, batches=(_columns_of(batch, schema.names) for batch in data))
     return None
+
+
+def is_tabular(data: Any) -> bool:
+    """Return whether something is columns already, or a single one.
+
+    Example:
+        >>> is_tabular(pa.table({"a": [1]})), is_tabular({"a": [1]})
+        (True, False)
+    """
+    return _is_frame(data) or isinstance(data, pa.RecordBatch) or hasattr(data, "__arrow_c_stream__")
+
+
+def _is_frame(data: Any) -> bool:
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(data, pandas.DataFrame)
 
 
 def without_unnamed_index(schema: pa.Schema) -> pa.Schema:
@@ -189,12 +203,21 @@ def _without_nan(cells: npt.NDArray[Any]) -> list[Any]:
     return [None if isinstance(cell, float) and np.isnan(cell) else cell for cell in cells]
 
 
-def is_batch(item: Mapping[str, Any], columns: Columns | None, number: int, *, alone: bool = False) -> bool:
+def is_batch(
+    item: Mapping[str, Any], columns: Columns | None, number: int, *, alone: bool = False, before: bool | None = None
+) -> bool:
     """Return whether a mapping is a batch, and not a row.
 
     It is a batch if every value is a list, or an array of one dimension more than a cell of its field has. It is a row if
     one is a single value, which is no column, or all are null. Without a schema a batch is one of lists and arrays, if it
-    is all that is written; among others arrays could be cells too.
+    is all that is written; among others arrays could be cells too, and lists of different lengths are.
+
+    Args:
+        item: The mapping.
+        columns: The columns of the table, where they are known.
+        number: The number of its first row, for messages.
+        alone: Whether it is all that is written.
+        before: Whether the mapping before it was a batch, which decides where nothing else does; None for the first.
 
     Raises:
         DataError: If it could be both, or is neither.
@@ -204,10 +227,14 @@ def is_batch(item: Mapping[str, Any], columns: Columns | None, number: int, *, a
         return False
     kinds = {name: _kind(value, columns, name) for name, value in item.items()}
     found = set(kinds.values()) - {"either"}
+    if columns is None and not alone and len({len(value) for value in present}) > 1:
+        return False
     if found == {"batch"} or (alone and not found):
         return True
     if found == {"row"} or (columns is not None and not item):
         return False
+    if columns is not None and not found and before is not None:
+        return before
     rows = ", ".join(repr(name) for name, kind in kinds.items() if kind != "batch")
     batches = ", ".join(repr(name) for name, kind in kinds.items() if kind != "row")
     why = f"{rows} could be cells, {batches} could be columns" if kinds else "it is empty"
@@ -229,7 +256,32 @@ def _kind(value: Any, columns: Columns | None, name: str) -> str:
             return "either"
         ragged = getattr(value.dtype, "kind", "") == "O" and column.field.dtype.kind != "O"
         return "batch" if ragged or deep > len(column.field.shape) else "row"
-    return "either" if column is not None and column.field.dtype.kind == "O" and not _decimal(column) else "batch"
+    if column is None or column.field.dtype.kind != "O" or _decimal(column):
+        return "batch"
+    return _kind_of_list(value, column.arrow.type) if column.codec is None else "either"
+
+
+def _kind_of_list(value: Any, kind: pa.DataType) -> str:
+    """Return what a list can be, for a column of lists or structs: the deeper it is nested, the more are its cells."""
+    deep = 0
+    while isinstance(kind, pa.DataType) and (is_ragged(kind) or pa.types.is_fixed_size_list(kind)):
+        kind, deep = kind.value_type, deep + 1
+    if pa.types.is_map(kind) or isinstance(kind, pa.BaseExtensionType):
+        return "either"
+    found, ends = _depth(value)
+    if found > deep:
+        return "batch" if found == deep + 1 else "either"
+    return "row" if ends and found == deep else "either"
+
+
+def _depth(value: Any) -> tuple[int, bool]:
+    """Return how deep lists are nested, and whether there is a value inside, so that they cannot be deeper."""
+    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+        return value.ndim, bool(value.size)
+    if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes, bytearray)):
+        return 0, value is not None
+    inner = [_depth(each) for each in value]
+    return 1 + max((deep for deep, _ in inner), default=0), any(ends for _, ends in inner)
 
 
 def _decimal(column: Column) -> bool:

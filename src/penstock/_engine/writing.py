@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from collections.abc import Sized
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -29,7 +30,7 @@ from penstock.formats.parquet import COMMON
 from penstock.model import Place
 from penstock.schema import Schema
 
-__all__ = ["Begun", "Missing", "Writing"]
+__all__ = ["Begun", "Missing", "Writing", "forsake"]
 
 CHUNK_BYTES, CHUNK_PART = 1 << 20, 16
 """What is encoded together: so many bytes, or such a part of a row group if that is less."""
@@ -211,13 +212,24 @@ class Writing:
 
     def forsake(self) -> None:
         """Leave nothing of a write that nobody has closed, and say so if rows are lost by it."""
-        rows = self._taken + len(self._rows)
         try:
-            # What a script has died of was told already; at a prompt others may have gone wrong before.
-            if rows and (not hasattr(sys, "last_value") or hasattr(sys, "ps1")):
-                _tell_of_lost_rows(rows, self._begun.place.url)
+            _warn_of(self._taken + len(self._rows), self._begun.place.url)
         finally:
             self.abort()
+
+
+def forsake(begun: Begun, rows: Sized) -> None:
+    """Do the same for a write whose columns are not known yet."""
+    try:
+        _warn_of(len(rows), begun.place.url)
+    finally:
+        begun.change.abort()
+
+
+def _warn_of(rows: int, url: str) -> None:
+    # What a script has died of was told already; at a prompt others may have gone wrong before.
+    if rows and (not hasattr(sys, "last_value") or hasattr(sys, "ps1")):
+        _tell_of_lost_rows(rows, url)
 
 
 def _tell_of_lost_rows(rows: int, url: str) -> None:

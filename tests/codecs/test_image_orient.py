@@ -164,12 +164,11 @@ def test_the_size_of_the_field_is_that_of_the_turned_image(kind: type[Any]) -> N
 
     assert codec.decode(field_of(codec, 20, 12, 3), memoryview(cell)).shape == (20, 12, 3)
     assert kind().decode(field_of(kind(), 12, 20, 3), memoryview(cell)).shape == (12, 20, 3)
-    for decode in (
-        lambda: codec.decode(field_of(codec, 12, 20, 3), memoryview(cell)),
-        lambda: codec.decode_into(field_of(codec, 12, 20, 3), blobs(cell), np.zeros((1, 12, 20, 3), np.uint8)),
-    ):
-        with pytest.raises(CellProblem, match=r"it holds uint8 \(20, 12, 3\), and the schema says uint8 \(12, 20, 3\)"):
-            decode()
+    message = r"it holds uint8 \(20, 12, 3\), and the schema says uint8 \(12, 20, 3\)"
+    with pytest.raises(CellProblem, match=message):
+        codec.decode(field_of(codec, 12, 20, 3), memoryview(cell))
+    with pytest.raises(CellProblem, match=message):
+        codec.decode_into(field_of(codec, 12, 20, 3), blobs(cell), np.zeros((1, 12, 20, 3), np.uint8))
 
 
 @every_codec

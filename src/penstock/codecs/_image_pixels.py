@@ -167,7 +167,8 @@ def turned(found: Pixels, orientation: int) -> Pixels:
     upright = cv2.transpose(found) if orientation in SIDEWAYS else found
     flip = FLIPS[orientation]
     upright = upright if flip is None else cv2.flip(upright, flip)
-    return upright.reshape(*upright.shape[:2], *found.shape[2:])  # type: ignore[no-any-return] # OpenCV drops a single channel
+    made: Pixels = upright.reshape(*upright.shape[:2], *found.shape[2:])  # OpenCV drops a single channel
+    return made
 
 
 def resized(found: Pixels, out: Pixels) -> None:

@@ -820,9 +820,113 @@ def test_an_append_hides_no_column(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": pa.array([0], pa.int32())}), tmp_path / "t" / "0.parquet")
     pq.write_table(pa.table({"id": [1], "name": ["one"]}), tmp_path / "t" / "1.parquet")
 
-    write(tmp_path / "t", data=[{"id": 2}, {"id": 3, "name": "three"}], mode="append")
+    write(tmp_path / "t", data=[{"id": 2}, {"id": 3, "name": "three"}], mode="append", missing="null")
 
     assert ps.open(tmp_path / "t").to_arrow().to_pydict() == {"id": [0, 1, 2, 3], "name": [None, "one", None, "three"]}
+
+
+LACKING = {
+    "a row": {"id": 2},
+    "rows": [{"id": 2}],
+    "a batch": {"id": [2]},
+    "an Arrow table": pa.table({"id": [2]}),
+    "a data frame": pd.DataFrame({"id": [2]}),
+    "data frames": [pd.DataFrame({"id": [2]})],
+}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+@pytest.mark.parametrize("lacking", LACKING.values(), ids=LACKING)
+def test_an_append_without_a_column_of_the_table_is_refused_unless_asked_for(tmp_path: Path, lacking: Any, kind: str) -> None:
+    """As one with an extra column is; missing="null" has nulls in its place."""
+    write(tmp_path / "t", data=pa.table({"id": [1], "name": ["one"], "tokens": [[1]]}), format=kind)
+
+    with pytest.raises(DataError) as refused:
+        write(tmp_path / "t", data=lacking, mode="append", format=kind)
+    write(tmp_path / "t", data=lacking, mode="append", format=kind, missing="null")
+
+    assert str(refused.value) == (
+        "Row 0: 'name' is missing; 'tokens' is missing. Fields: id, name, tokens. "
+        'Give every column, or write nulls in its place: penstock.write(..., missing="null").'
+    )
+    found = sorted(ps.open(tmp_path / "t").to_arrow().to_pylist(), key=lambda row: row["id"])
+    assert found == [{"id": 1, "name": "one", "tokens": [1]}, {"id": 2, "name": None, "tokens": None}]
+
+
+@pytest.mark.parametrize("lacking", LACKING.values(), ids=LACKING)
+def test_a_dataset_that_lacks_a_column_is_refused_unless_asked_for(tmp_path: Path, lacking: Any) -> None:
+    """Rows that another table hands out are rows like others, batched or not."""
+    write(tmp_path / "t", data=pa.table({"id": [1], "name": ["one"]}))
+    write(tmp_path / "less", data=lacking)
+
+    for ds in (ps.open(tmp_path / "less"), ps.open(tmp_path / "less").batch(1)):
+        with pytest.raises(DataError, match="Row 0: 'name' is missing"):
+            write(tmp_path / "t", data=ds, mode="append")
+    write(tmp_path / "t", data=ps.open(tmp_path / "less"), mode="append", missing="null")
+
+    assert ps.open(tmp_path / "t").to_arrow().to_pydict() == {"id": [1, 2], "name": ["one", None]}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_a_column_that_may_not_be_null_is_never_missing(tmp_path: Path, kind: str) -> None:
+    """Also not with missing="null", whether a schema of ours or one of Arrow says so."""
+    write(tmp_path / "ours", Schema("S", [Field("id", np.int64), Field("x", np.int64)]), {"id": 1, "x": 2}, format=kind)
+    strict = pa.schema([pa.field("id", pa.int64()), pa.field("x", pa.int64(), nullable=False)])
+    write(tmp_path / "arrow", strict, {"id": 1, "x": 2}, format=kind)
+
+    for name in ("ours", "arrow"):
+        for data in ({"id": 1}, pa.table({"id": [1]})):
+            with pytest.raises(DataError, match=r"Row 0: 'x' is missing.*Give every field, or make it nullable in the schema"):
+                write(tmp_path / name, data=data, mode="append", missing="null", format=kind)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "petastorm"])
+def test_a_field_of_the_schema_that_is_nullable_may_be_missing(tmp_path: Path, kind: str) -> None:
+    """The schema that this write was given says so; one that was stored, or that followed from data, does not."""
+    schema = Schema("S", [Field("id", np.int64), Field("name", str, nullable=True)])
+
+    write(tmp_path / "t", schema, [{"id": 1}, {"id": [2, 3]}], format=kind)
+    if kind != "petastorm":
+        write(tmp_path / "t", schema, pa.table({"id": [4]}), mode="append", format=kind)
+        with pytest.raises(DataError, match=r"'name' is missing.*missing="):
+            write(tmp_path / "t", data={"id": 5}, mode="append", format=kind)
+
+    expected = [1, 2, 3] if kind == "petastorm" else [1, 2, 3, 4]
+    found = ps.open(tmp_path / "t").to_arrow()
+    assert (sorted(found["id"].to_pylist()), found["name"].null_count) == (expected, len(expected))
+
+
+@pytest.mark.parametrize("first", [{"id": 1, "name": "one"}, {"id": [1], "name": ["one"]}])
+def test_what_follows_from_data_may_be_missing_on_request_only(tmp_path: Path, first: Any) -> None:
+    """Later rows lack no column of the first, in the same write; with missing="null" they do."""
+    with write(tmp_path / "a") as table:
+        table.extend([first])
+        with pytest.raises(DataError, match="Row 1: 'name' is missing"):
+            table.append({"id": 2})
+    write(tmp_path / "b", data=[first, {"id": 2}], missing="null")
+
+    assert ps.open(tmp_path / "a").to_arrow().to_pydict() == {"id": [1], "name": ["one"]}
+    assert ps.open(tmp_path / "b").to_arrow().to_pydict() == {"id": [1, 2], "name": ["one", None]}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_a_column_that_names_directories_is_null_on_request_only(tmp_path: Path, kind: str) -> None:
+    """A partition is a column like others."""
+    write(tmp_path / "t", data=pa.table({"id": [1], "day": ["mon"]}), partition_by="day", format=kind)
+
+    with pytest.raises(DataError, match="'day' is missing"):
+        write(tmp_path / "t", data={"id": [2]}, mode="append", partition_by="day", format=kind)
+    write(tmp_path / "t", data={"id": [2]}, mode="append", partition_by="day", format=kind, missing="null")
+
+    assert {(row["id"], row["day"]) for row in ps.open(tmp_path / "t").to_arrow().to_pylist()} == {(1, "mon"), (2, None)}
+
+
+def test_what_becomes_of_missing_columns_is_one_of_two(tmp_path: Path) -> None:
+    """Another word is refused, with those that there are."""
+    with pytest.raises(
+        ArgumentError, match=r"write\(\) got missing='fill'; expected \"error\" or \"null\"\. Write missing=\"null"
+    ):
+        write(tmp_path / "t", data={"id": 1}, missing="fill")  # type: ignore[arg-type] # it is the point
 
 
 def test_an_arrow_table_is_appended_to_ours(tmp_path: Path) -> None:

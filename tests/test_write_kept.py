@@ -533,8 +533,7 @@ def test_nulls_inside_where_a_type_has_none_are_told_with_their_row(
 FRAMES = {
     "columns that are numbers": pd.DataFrame([[1, 2.5], [3, 4.5]]),
     "columns of two levels": pd.DataFrame([[1, 2.5]], columns=pd.MultiIndex.from_tuples([("a", 1), ("a", 2)])),
-    "an index with a name": pd.DataFrame({"v": [1, 2]}, index=pd.Index([5, 7], name="k")),
-    "an index without": pd.DataFrame({"v": [1, 2]}, index=[5, 7]),
+    "an index without a name": pd.DataFrame({"v": [1, 2]}, index=[5, 7]),
     "an index of words": pd.DataFrame({"v": [1, 2]}, index=["a", "b"]),
     "an index of two levels": pd.DataFrame({"v": [1, 2]}, index=pd.MultiIndex.from_tuples([("a", 1), ("b", 2)])),
 }
@@ -542,11 +541,132 @@ FRAMES = {
 
 @pytest.mark.parametrize("name", FRAMES)
 def test_frames_that_follow_have_the_columns_of_the_first(tmp_path: Path, name: str) -> None:
-    """Under the names that Arrow gives them, and with their index."""
+    """Under the names that Arrow gives them, and without an index that has no name."""
     frame = FRAMES[name]
     ps.write(tmp_path / "one", data=frame)
     ps.write(tmp_path / "two", data=iter([frame, frame]))
     ps.write(tmp_path / "one", data=frame, mode="append")
 
-    expected = pa.Table.from_pandas(frame).to_pylist()
+    expected = pa.Table.from_pandas(frame, preserve_index=False).to_pylist()
     assert pq.read_table(tmp_path / "one").to_pylist() == pq.read_table(tmp_path / "two").to_pylist() == expected * 2
+
+
+# ----------------------------------------------------------------------------------------------------- an index of pandas
+
+VALUES = pd.DataFrame({"a": [1, 2, 3, 4, 5]})
+NAMED = pd.DataFrame({"v": [1, 2]}, index=pd.Index([5, 7], name="k"))
+LEVELS = pd.DataFrame({"v": [1, 2]}, index=pd.MultiIndex.from_tuples([("x", 1), ("y", 2)], names=["k", "n"]))
+HALF_NAMED = pd.DataFrame({"v": [1, 2]}, index=pd.MultiIndex.from_tuples([("x", 1), ("y", 2)], names=["k", None]))
+FORMATS = pytest.mark.parametrize("kind", ["parquet", "delta"])
+
+
+@FORMATS
+@pytest.mark.parametrize("chosen", [[1, 4, 5], [1, 3, 5], [2], []])
+@pytest.mark.parametrize("index", [None, False])
+def test_an_index_without_a_name_is_never_stored(tmp_path: Path, kind: str, chosen: list[int], index: Any) -> None:
+    """Whatever rows a filter leaves, a data frame has the columns that it shows, first or appended."""
+    frame = VALUES[VALUES["a"].isin(chosen)]
+
+    ps.write(tmp_path / "t", data=frame, format=kind, index=index)
+    ps.write(tmp_path / "t", data=iter([frame, frame]), mode="append", format=kind, index=index)
+
+    assert ps.open(tmp_path / "t").to_arrow().to_pydict() == {"a": chosen * 3}
+
+
+@pytest.mark.parametrize("schema", [pa.Schema.from_pandas(VALUES[::4].drop(2, errors="ignore")), None])
+@pytest.mark.parametrize("made", [pa.Table.from_pandas, lambda frame: pa.Table.from_pandas(frame).to_reader()])
+def test_an_index_without_a_name_that_arrow_made_a_column_of_is_not_stored(tmp_path: Path, schema: Any, made: Any) -> None:
+    """A column that pandas' metadata calls an index without a name is none of the table, nor of its metadata."""
+    frame = VALUES.drop([1, 2])
+
+    ps.write(tmp_path / "t", schema, made(frame))
+    ps.write(tmp_path / "t", data=iter([pa.Table.from_pandas(frame)]), mode="append")
+
+    assert ps.open(tmp_path / "t").schema.names == ("a",)
+    assert pd.read_parquet(tmp_path / "t").to_dict("list") == {"a": [1, 4, 5] * 2}
+
+
+def test_an_arrow_column_that_only_looks_like_an_index_is_stored(tmp_path: Path) -> None:
+    """Without pandas' metadata, or with metadata that says nothing of it, a name is a name."""
+    table = pa.table({"__index_level_0__": [1]})
+
+    for number, metadata in enumerate([None, {"pandas": "{}"}, {"pandas": "[1"}, {"pandas": '{"index_columns": 1}'}]):
+        ps.write(tmp_path / str(number), data=table.replace_schema_metadata(metadata))
+
+    assert {ps.open(tmp_path / str(number)).schema.names for number in range(4)} == {("__index_level_0__",)}
+
+
+@FORMATS
+@pytest.mark.parametrize("frame", [NAMED, LEVELS], ids=["one", "two"])
+def test_an_index_with_a_name_is_stored_on_request(tmp_path: Path, kind: str, frame: pd.DataFrame) -> None:
+    """With index=True each level is a column; with index=False none is; appends do as the first write did."""
+    ps.write(tmp_path / "with", data=frame, index=True, format=kind)
+    ps.write(tmp_path / "with", data=iter([frame, frame]), index=True, mode="append", format=kind)
+    ps.write(tmp_path / "without", data=frame, index=False, format=kind)
+    ps.write(tmp_path / "without", data=iter([frame, frame]), index=False, mode="append", format=kind)
+
+    expected = frame.reset_index().to_dict("records") * 3
+    assert sorted(map(str, ps.open(tmp_path / "with").select(*expected[0]).to_arrow().to_pylist())) == sorted(
+        map(str, expected)
+    )
+    assert ps.open(tmp_path / "without").to_arrow().to_pydict() == {"v": [1, 2] * 3}
+
+
+@pytest.mark.parametrize("first", [NAMED, VALUES.rename(columns={"a": "v"})], ids=["first", "later"])
+def test_an_index_with_a_name_is_not_dropped_in_silence(tmp_path: Path, first: pd.DataFrame) -> None:
+    """Where nobody said what becomes of it, the message says what to write."""
+    with pytest.raises(ArgumentError) as refused:
+        ps.write(tmp_path / "t", data=iter([first, NAMED]))
+
+    assert str(refused.value) == (
+        "write() got a data frame with the index 'k'; expected to be told whether to store it. "
+        "Write index=True to store it as a column, or index=False to drop it."
+    )
+    assert not (tmp_path / "t").exists()
+
+
+def test_an_index_is_stored_where_the_schema_or_the_table_has_its_column(tmp_path: Path) -> None:
+    """A field of its name says that it is wanted; with index=False it is missing."""
+    schema = ps.Schema("S", [ps.Field("k", np.int64), ps.Field("v", np.int64)])
+
+    ps.write(tmp_path / "t", schema, NAMED)
+    ps.write(tmp_path / "t", data=NAMED, mode="append")
+    with pytest.raises(DataError, match="'k' is missing"):
+        ps.write(tmp_path / "t", data=NAMED, mode="append", index=False)
+
+    assert ps.open(tmp_path / "t").to_arrow().to_pydict() == {"k": [5, 7] * 2, "v": [1, 2] * 2}
+
+
+@pytest.mark.parametrize(
+    ("frame", "index", "message"),
+    [
+        (
+            VALUES,
+            True,
+            r"write\(\) got index=True; expected an index whose levels have names, and its names are \[None\]\. Name",
+        ),
+        (
+            HALF_NAMED,
+            True,
+            r"expected an index whose levels have names, and its names are \['k', None\]\. Name it, frame\.rename_a",
+        ),
+        (
+            HALF_NAMED,
+            None,
+            r"write\(\) got a data frame with the index 'k'; expected to be told whether to store it\. Write index",
+        ),
+        (NAMED, "k", r"write\(\) got index='k'; expected True or False\. Write index=True to store the named index"),
+        (NAMED, 1, r"write\(\) got index=1; expected True or False\."),
+    ],
+    ids=range(5),
+)
+def test_an_index_that_cannot_be_stored_as_asked_is_refused(tmp_path: Path, frame: Any, index: Any, message: str) -> None:
+    """The message says what was asked, and what to write."""
+    with pytest.raises(ArgumentError, match=message):
+        ps.write(tmp_path / "t", data=frame, index=index)
+
+
+def test_an_index_called_as_a_column_is_refused(tmp_path: Path) -> None:
+    """Two columns of one name would be stored."""
+    with pytest.raises(DataError, match="The data frame has more than one column called v"):
+        ps.write(tmp_path / "t", data=VALUES.rename(columns={"a": "v"}).rename_axis("v"), index=True)

@@ -85,5 +85,16 @@ class Answers:
         return access.to_arrow(self._table, self._question)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return all rows in stored order as a pandas data frame."""
+        """Return all rows in stored order as a pandas data frame with the same values.
+
+        Columns have the dtypes that `pyarrow.Table.to_pandas` chooses, with one exception: a column gets another dtype
+        where a value would change, or a null would become another value. Integers with nulls get pandas' nullable
+        dtypes (`Int64`), and so do booleans with nulls (`boolean`). Other such columns get `pandas.ArrowDtype`, for example
+        lists of integers with nulls inside. A null among floats is NaN, unless the column also holds NaN.
+
+        Example:
+            >>> from penstock.testing import MemoryFormat
+            >>> MemoryFormat.of({"id": [2**53 + 1, None]}, row_group_rows=2).open().to_pandas()["id"].dtype
+            Int64Dtype()
+        """
         return access.to_pandas(self._table, self._question)

@@ -7,24 +7,25 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import pyarrow as pa
 
 from penstock._engine.cells import told
 from penstock._engine.columns import of_arrow, of_schema
-from penstock._engine.commit import Mode, begin
+from penstock._engine.commit import Change, Mode, begin
 from penstock._engine.encode import Columns
 from penstock._engine.execute import default_threads
 from penstock._engine.existing import Existing, existing
+from penstock._engine.first_rows import FirstRows, columns_of_batch
 from penstock._engine.hive import partitioned
-from penstock._engine.intake import Tabular, as_columns, infer, is_batch, tabular
+from penstock._engine.intake import Tabular, as_columns, is_batch, is_tabular, tabular, without_unnamed_index
 from penstock._engine.layout import Layout, LoggedFormat, WrittenFormat
 from penstock._engine.progress import Progress, progress_line
 from penstock._engine.storage import place_of_table
 from penstock._engine.survey import check_mode
 from penstock._engine.write_faults import refusals_told
-from penstock._engine.writing import Begun, Writing
+from penstock._engine.writing import Begun, Missing, Writing, forsake
 from penstock._given import Given, given, suited
 from penstock.errors import ArgumentError, DataError
 from penstock.formats import known_formats
@@ -64,7 +65,9 @@ class Writer:
         self._writing: Writing | None = None
         self._given = 0
         self._state = "open"
-        self._end = weakref.finalize(self, begun.change.abort)
+        self._batched: bool | None = None
+        self._first = FirstRows(fill=begun.missing == "null")
+        self._end: weakref.finalize[..., Any] = weakref.finalize(self, forsake, begun, self._first.rows)
         if columns is not None or begun.table is not None:
             self._start(columns)
 
@@ -72,9 +75,13 @@ class Writer:
         """Write one row.
 
         Args:
-            row: A cell for each field; nullable ones may be left out. Arrays may be changed afterwards.
+            row: A cell for each field. Fields that the `Schema` of this write says are nullable may be missing, and with
+                `missing="null"` all that are nullable. Arrays may be changed afterwards.
+
+        Without a schema, rows whose cells are lists, mappings or null wait for up to 1,000 rows that tell their types.
 
         Raises:
+            ArgumentError: If no type follows from the first rows.
             DataError: If a cell does not fit its field. The row is not written; others can follow.
         """
         self._check()
@@ -85,15 +92,20 @@ class Writer:
                 f"Row {number} is {told(row)}. A mapping of field names to cells was expected. Give one; batches go to extend."
             )
             raise DataError(msg)
-        writing = self._writing or self._start(of_schema(self._begun.suited(infer(row, batch=False))))
+        if self._writing is None and self._first.waits(row):
+            self._first.add(row, number)
+            self._count(1)
+            if self._first.full:
+                self._settle()
+            return
+        writing = self._writing or self._start(self._inferred({name: [cell] for name, cell in row.items()}))
         cells = writing.columns.row(row, number)
         try:
             writing.add(cells, number)
         except BaseException:
             self.abort()
             raise
-        self.num_rows += 1
-        self._progress.update(self.num_rows)
+        self._count(1)
 
     def extend(self, data: Any) -> None:
         """Write many rows.
@@ -102,7 +114,7 @@ class Writer:
             data: A batch (a mapping of columns, rows first), an Arrow table, batch or reader, a pandas data frame, a dataset
                 or loader of ours, or an iterable of rows and the first three. In an iterable a mapping is a batch if every
                 value is a list, or an array with one dimension more than a cell; else a row. Without a schema a mapping of
-                arrays alone could be both, and is refused there.
+                arrays alone could be both, and is refused there; one of lists of different lengths is a row.
 
         Raises:
             DataError: If a cell does not fit its field. Of the batch or row that has it nothing is written; what came
@@ -113,7 +125,7 @@ class Writer:
             self._batch(data)
         elif (ours := given(data)) is not None:
             self._handed_out(ours)
-        elif (found := tabular(data, self._columns)) is not None:
+        elif (found := self._as_tabular(data)) is not None:
             self._tabular(found)
         elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, bytearray)):
             for item in data:
@@ -131,6 +143,7 @@ class Writer:
         if self._state == "closed":
             return
         self._check()
+        self._settle()
         try:
             if self._writing is None:
                 msg = f"Nothing was written to {self._begun.place.url}, and no schema was given. One was expected. Give it."
@@ -187,6 +200,27 @@ class Writer:
         self._end = weakref.finalize(self, writing.forsake)
         return writing
 
+    def _inferred(self, batch: Mapping[str, Any]) -> Columns:
+        """Return the columns that follow from a batch."""
+        return columns_of_batch(batch, self._begun.suited, nullable=self._begun.missing == "null")
+
+    def _settle(self) -> None:
+        """Write the first rows, which have waited for each other to tell their types."""
+        if not self._first.rows:
+            return
+        try:
+            writing = self._start(self._first.columns(self._begun.suited))
+            for number, row in self._first.rows:
+                writing.add(writing.columns.row(row, number), number)
+        except BaseException:
+            self.abort()
+            raise
+        self._first.rows.clear()
+
+    def _count(self, rows: int) -> None:
+        self.num_rows += rows
+        self._progress.update(self.num_rows)
+
     def _check(self) -> None:
         """Refuse a write that has ended, and raise what has gone wrong with this one."""
         if self._state != "open":
@@ -202,12 +236,12 @@ class Writer:
     def _item(self, item: Any, *, alone: bool = False) -> None:
         """Write one of many: a row, a batch or something tabular."""
         if isinstance(item, Mapping):
-            if is_batch(item, self._columns, self._given, alone=alone):
+            if self._is_batch(item, alone=alone):
                 self._batch(item)
             else:
                 self.append(item)
             return
-        found = tabular(item, self._columns)
+        found = self._as_tabular(item)
         if found is None:
             msg = (
                 f"Row {self._given} is {told(item)}. A mapping of names to cells, a batch, an Arrow table or a data frame was "
@@ -215,11 +249,20 @@ class Writer:
             raise DataError(msg + "expected. Give one of them.")
         self._tabular(found, alone=False)
 
+    def _is_batch(self, item: Mapping[str, Any], *, alone: bool) -> bool:
+        """Return whether a mapping is a batch, and not a row."""
+        if self._first.rows and self._first.has_cells_like(item):
+            self._batched = False
+        else:
+            self._batched = is_batch(item, self._columns, self._given, alone=alone, before=self._batched)
+        return self._batched
+
     def _handed_out(self, ours: Given) -> None:
         """Write what a dataset hands out; its columns are known, and get the codecs of the format.
 
         Cells that are to be stored as they are already are not decoded: nulls stay, and so does what a codec would lose.
         """
+        self._settle()
         if self._writing is None and ours.columns is not None:
             self._start(ours.columns if self._begun.format is None else suited(ours.columns, self._begun.suited))
         if ours.stored is not None and self._columns is not None and self._columns.alike(ours.columns):
@@ -232,6 +275,12 @@ class Writer:
             else:
                 self.append(item)
 
+    def _as_tabular(self, data: Any) -> Tabular | None:
+        """Return Arrow or pandas data as columns, by those of the table; None for anything else."""
+        if is_tabular(data):
+            self._settle()
+        return tabular(data, self._columns, index=self._begun.index)
+
     def _tabular(self, data: Tabular, *, alone: bool = True) -> None:
         if self._writing is None and data.schema is not None:
             self._start(of_arrow(data.schema) if alone else of_arrow(data.schema).roomy())
@@ -240,18 +289,18 @@ class Writer:
 
     def _batch(self, batch: Mapping[str, Any], *, lent: bool = False) -> None:
         self._check()
+        self._settle()
         first = self._given
         columns = as_columns(batch, first)
         self._given += max((len(cells) for cells in columns.values() if cells is not None), default=0)
-        writing = self._writing or self._start(of_schema(self._begun.suited(infer(columns, batch=True))))
+        writing = self._writing or self._start(self._inferred(columns))
         chunk = writing.columns.batch(columns, first)
         try:
             writing.put(chunk, lent=lent)
         except BaseException:
             self.abort()
             raise
-        self.num_rows += chunk.rows
-        self._progress.update(self.num_rows)
+        self._count(chunk.rows)
 
 
 def write(  # noqa: PLR0913 - each says one thing about the table, and all but the first have a default
@@ -261,6 +310,8 @@ def write(  # noqa: PLR0913 - each says one thing about the table, and all but t
     *,
     mode: Mode = "error",
     partition_by: str | Sequence[str] = (),
+    index: bool | None = None,
+    missing: Missing = "error",
     row_group_mb: float = 64,
     row_group_rows: int | None = None,
     file_mb: float = 512,
@@ -279,6 +330,10 @@ def write(  # noqa: PLR0913 - each says one thing about the table, and all but t
         data: All rows: what `Writer.extend` takes. The writer is closed then; else rows are given to it.
         mode: What becomes of a table that is there: "error" refuses it, "append" adds to it, "overwrite" replaces it.
         partition_by: Fields whose values name directories, outermost first, as Hive and Spark do.
+        index: Whether the named index of a pandas data frame is stored, as columns. By default it is stored if the schema
+            or the table has a column of its name, and refused otherwise. An index without a name is never stored.
+        missing: What becomes of a column that rows, batches, Arrow tables or data frames lack. "error" refuses them, unless
+            `schema` is a `Schema` whose field is nullable. "null" writes nulls, unless the column may not be null.
         row_group_mb: The size of a row group, before Parquet compresses it.
         row_group_rows: The rows of a row group, if it is to be cut by them and not by its size.
         file_mb: The size at which a file is ended and another begun.
@@ -301,7 +356,14 @@ def write(  # noqa: PLR0913 - each says one thing about the table, and all but t
     """
     layout = Layout(row_group_mb, row_group_rows, file_mb, compression=compression, partition_by=_checked_names(partition_by))
     place = place_of_table(source, filesystem=filesystem, options=storage_options)
-    start = _Start(mode=mode, layout=layout, threads=_checked_threads(threads), format=_checked_format(format))
+    start = _Start(
+        mode=mode,
+        layout=layout,
+        threads=_checked_threads(threads),
+        format=_checked_format(format),
+        index=_checked_index(index),
+        missing=_checked_missing(missing),
+    )
     writer = _begun(place, start, _columns_of(schema, start), progress_line(place.url, shown=progress))
     return writer if data is None else writer._fill(data)  # noqa: SLF001 - of this module
 
@@ -314,6 +376,22 @@ class _Start:
     layout: Layout
     threads: int
     format: WrittenFormat | LoggedFormat | None
+    index: bool | None
+    missing: Missing
+
+    def begun(self, place: Place, change: Change, table: Existing | None, layout: Layout) -> Begun:
+        """Return the write that was begun with a change of a table."""
+        return Begun(
+            place=place,
+            change=change,
+            table=table,
+            layout=layout,
+            mode=self.mode,
+            threads=self.threads,
+            format=self.format,
+            index=self.index,
+            missing=self.missing,
+        )
 
 
 def _begun(place: Place, start: _Start, columns: Columns | None, progress: Progress) -> Writer:
@@ -324,8 +402,7 @@ def _begun(place: Place, start: _Start, columns: Columns | None, progress: Progr
         change = begin(place.filesystem, place.path, start.mode, url=place.url)
     try:
         table = existing(place) if start.mode == "append" else None
-        asked: dict[str, Any] = {"mode": start.mode, "layout": start.layout, "threads": start.threads, "format": start.format}
-        return Writer(Begun(place=place, change=change, table=table, **asked), columns, progress)
+        return Writer(start.begun(place, change, table, start.layout), columns, progress)
     except BaseException:
         change.abort()
         raise
@@ -342,8 +419,7 @@ def _begun_logged(place: Place, start: _Start, kind: LoggedFormat, columns: Colu
         # The log says by what a table is partitioned, also to those who do not.
         layout = replace(layout, partition_by=layout.partition_by or change.partition_by)
     try:
-        asked: dict[str, Any] = {"mode": start.mode, "layout": layout, "threads": start.threads, "format": kind}
-        return Writer(Begun(place=place, change=change, table=table, **asked), columns, progress)
+        return Writer(start.begun(place, change, table, layout), columns, progress)
     except BaseException:
         change.abort()
         raise
@@ -357,7 +433,7 @@ def _columns_of(schema: Any, start: _Start) -> Columns | None:
         msg = f"write got schema={schema!r}. A penstock.Schema or a pyarrow.Schema was expected. Give one, or leave it out."
         raise ArgumentError(msg)
     if isinstance(schema, pa.Schema):
-        found = of_arrow(schema)
+        found = of_arrow(without_unnamed_index(schema))
     else:
         found = of_schema(schema if start.format is None else start.format.suited(schema))
     return partitioned(found, start.layout.partition_by)
@@ -385,6 +461,23 @@ def _checked_names(given: Any) -> tuple[str, ...]:
         msg = f"write got partition_by={given!r}. The name of a field, or a list of names, was expected. Give it, or "
         raise ArgumentError(msg + "leave it out.")
     return names
+
+
+def _checked_index(index: Any) -> bool | None:
+    if index is not None and not isinstance(index, bool):
+        msg = f"write() got index={index!r}; expected True or False. Write index=True to store the named index of data frames."
+        raise ArgumentError(msg)
+    return index
+
+
+def _checked_missing(missing: Any) -> Missing:
+    if missing in get_args(Missing):
+        found: Missing = missing
+        return found
+    msg = (
+        f'write() got missing={missing!r}; expected "error" or "null". Write missing="null" to have nulls in columns that rows '
+    )
+    raise ArgumentError(msg + "lack.")
 
 
 def _checked_threads(threads: int | None) -> int:

@@ -10,6 +10,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 import pyarrow as pa
 
+from penstock._engine.data_frames import frame_of
 from penstock._engine.decode import Column
 from penstock._engine.execute import Pool
 from penstock._engine.gather import Gather
@@ -28,9 +29,6 @@ __all__ = ["columns_of", "numbered", "stored_tables", "to_arrow", "to_pandas", "
 
 LEAST, MOST = -(2**63), 2**63 - 1
 """The numbers that an array of numbers of rows can hold."""
-
-UNHELD = (ValueError, OverflowError, NotImplementedError)
-"""What is raised of days of the year 20,000, of times of day in nanoseconds, and of lists of UUIDs."""
 
 
 def numbered(table: Table, question: Question, rows: Sequence[int] | IntArray) -> Batch:
@@ -78,16 +76,21 @@ def _numbers(rows: object) -> IntArray:
     return found.astype(np.int64).reshape(-1)
 
 
-def to_arrow(table: Table, question: Question) -> pa.Table:
+def to_arrow(table: Table, question: Question, *, call: str = "to_arrow") -> pa.Table:
     """Return all rows in stored order as Arrow, as they are stored.
+
+    Args:
+        table: The table.
+        question: The dataset's clauses.
+        call: The method that the user called, for messages.
 
     Raises:
         ArgumentError: If the dataset has clauses that Arrow cannot show.
     """
-    _stored_only(question, "to_arrow counts")
+    _stored_only(question, f"{call} counts")
     if question.maps or question.stacks or question.sequence is not None:
         clauses = "sequences" if question.sequence is not None else "maps or stacks"
-        msg = f"to_arrow shows rows as they are stored, and this dataset has {clauses}. Iterate over it, or leave them out."
+        msg = f"{call} shows rows as they are stored, and this dataset has {clauses}. Iterate over it, or leave them out."
         raise ArgumentError(msg)
     if not columns_of(table, question) and not question.row_ids:
         return pa.table({"rows": pa.nulls(table.plan(question).plan.num_rows)}).select([])  # rows without columns are rows
@@ -103,32 +106,18 @@ def stored_tables(table: Table, question: Question) -> Iterator[pa.Table]:
 
 
 def to_pandas(table: Table, question: Question) -> Any:
-    """Return all rows in stored order as a pandas data frame; columns that Python's own values do not hold stay Arrow's there.
+    """Return all rows in stored order as a pandas data frame that holds the same values.
 
     Raises:
-        ArgumentError: If the dataset has clauses that Arrow cannot show.
+        ArgumentError: If the dataset has clauses that a data frame cannot show.
         MissingExtraError: If pandas is not installed.
     """
-    found = to_arrow(table, question)
+    found = to_arrow(table, question, call="to_pandas")
     try:
-        return found.to_pandas()
+        return frame_of(found)
     except ModuleNotFoundError as error:
         msg = "to_pandas needs pandas, which is not installed. Install it: pip install pandas."
         raise MissingExtraError(msg) from error
-    except UNHELD:
-        import pandas as pd
-
-        kept = [column.type for column in found.columns if not _held(column)]
-        return found.to_pandas(types_mapper=lambda kind: pd.ArrowDtype(kind) if kind in kept else None)
-
-
-def _held(column: pa.ChunkedArray) -> bool:
-    """Return whether what pandas makes of a column holds its values."""
-    try:
-        column.to_pandas()
-    except UNHELD:
-        return False
-    return True
 
 
 def wanted(table: Table, question: Question, *, as_numbers: bool = False) -> Wanted:

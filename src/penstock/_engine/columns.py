@@ -22,7 +22,7 @@ __all__ = ["check_lists", "of_arrow", "of_schema"]
 
 
 def of_schema(schema: Schema) -> Columns:
-    """Return the columns of a schema; fields without a codec get their default.
+    """Return the columns of a schema; fields without a codec get their default, and those that may be null may be missing.
 
     Raises:
         ArgumentError: If nothing stores a field, or there is none.
@@ -32,7 +32,7 @@ def of_schema(schema: Schema) -> Columns:
         raise ArgumentError(msg)
     full = Schema(schema.name, [each if each.codec is not None else each.with_codec(codecs.default(each)) for each in schema])
     columns = tuple(_column(each) for each in full)
-    return Columns(columns, full, {KEY: dump(full).encode()})
+    return Columns(columns, full, {KEY: dump(full).encode()}).nullable()
 
 
 def _column(given: Field, arrow: pa.Field | None = None, *, stated: bool = True) -> Column:
@@ -47,7 +47,7 @@ def of_arrow(schema: pa.Schema) -> Columns:
     """Return the columns of an Arrow schema, stored as it says.
 
     Where it comes from a table that Penstock wrote, its metadata has the schema of that, and columns that are still
-    stored so keep their codec.
+    stored so keep their codec. No column may be missing in rows: that Arrow's fields are nullable is but their default.
     """
     if len(set(schema.names)) != len(schema.names) or not schema.names:
         msg = f"The Arrow schema has the columns {listed(schema.names)}. Some, of different names, were expected. Rename them."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NoReturn, TypeAlias
@@ -24,7 +24,7 @@ from penstock.codecs.tensor import Tensor
 from penstock.errors import DataError, MissingExtraError, listed
 from penstock.schema import CellCodec, Codec, Field, Schema
 
-__all__ = ["Chunk", "Column", "Columns"]
+__all__ = ["Chunk", "Column", "Columns", "complete"]
 
 Values: TypeAlias = npt.NDArray[Any] | Sequence[Any] | pa.Array
 """Cells of a column that have been checked: an array of them, one by one, or as they are stored."""
@@ -247,6 +247,8 @@ class Columns:
     columns: tuple[Column, ...]
     schema: Schema
     metadata: Mapping[bytes, bytes]
+    optional: frozenset[str] = frozenset()
+    """The columns that rows and batches may lack; they are null then."""
 
     @cached_property
     def arrow(self) -> pa.Schema:
@@ -262,7 +264,7 @@ class Columns:
     def roomy(self) -> Columns:
         """Return the columns for rows that come from many places, whose categories may be more than those of the first."""
         columns = tuple(replace(one, arrow=with_roomy_indices(one.arrow)) for one in self.columns)
-        return Columns(columns, self.schema, self.metadata)
+        return replace(self, columns=columns)
 
     @cached_property
     def _checks(self) -> list[tuple[str, Check, bool]]:
@@ -346,25 +348,55 @@ class Columns:
             return self
         columns = tuple(replace(each, stated=each.stated or each.field.name in names) for each in self.columns)
         schema = Schema(self.schema.name, [column.field for column in columns if column.stated])
-        return Columns(columns, schema, {**self.metadata, KEY: dump(schema).encode()})
+        return replace(self, columns=columns, schema=schema, metadata={**self.metadata, KEY: dump(schema).encode()})
+
+    def nullable(self) -> Columns:
+        """Return the columns, of which rows and batches may lack all that may be null."""
+        return replace(self, optional=frozenset(column.field.name for column in self.columns if column.field.nullable))
 
     def _complete(self, given: Mapping[str, Any], number: int) -> dict[str, Any]:
-        """Return what was given with None for what may be null, and refuse what nobody knows."""
-        if not isinstance(given, Mapping):
-            msg = f"Row {number} is {told(given)}. A mapping of field names to cells was expected. Give one: dict(row)."
-            raise DataError(msg)
-        unknown = [str(name) for name in given if name not in self._names]
-        missing = [column.field.name for column in self.columns if column.field.name not in given and not column.field.nullable]
-        if not unknown and not missing:
-            return {name: given.get(name) for name in self._names}
-        parts = []
-        for name in unknown:
-            near = difflib.get_close_matches(name, missing or self._names, n=1)
-            parts.append(f"{name!r} is not in the schema" + (f" (did you mean {near[0]!r}?)" if near else ""))
-        parts += [f"{name!r} is missing" for name in missing]
-        advice = ["Leave out what the schema does not have, or add a field for it."] if unknown else []
-        advice += ["Give every field, or make it nullable in the schema."] if missing else []
-        raise DataError(f"Row {number}: {'; '.join(parts)}. Fields: {listed(self._names)}. {' '.join(advice)}")
+        """Return what was given with None for what may be missing, and refuse what nobody knows."""
+        fillable = {column.field.name for column in self.columns if column.field.nullable}
+        return complete(given, number, self._names, self.optional, fillable)
+
+
+def complete(
+    given: Mapping[str, Any], number: int, names: Collection[str], optional: Collection[str], fillable: Collection[str]
+) -> dict[str, Any]:
+    """Return a row or a batch with None for columns that may be missing.
+
+    Args:
+        given: The row or batch.
+        number: The number of its first row.
+        names: The columns of the table.
+        optional: Those that may be missing.
+        fillable: Those that could be, if the user asked for it.
+
+    Raises:
+        DataError: If it has other columns, or lacks one.
+
+    Example:
+        >>> complete({"a": 1}, 0, ["a", "b"], ["b"], ["b"])
+        {'a': 1, 'b': None}
+    """
+    if not isinstance(given, Mapping):
+        msg = f"Row {number} is {told(given)}. A mapping of field names to cells was expected. Give one: dict(row)."
+        raise DataError(msg)
+    unknown = [str(name) for name in given if name not in names]
+    missing = [name for name in names if name not in given and name not in optional]
+    if not unknown and not missing:
+        return {name: given.get(name) for name in names}
+    parts = []
+    for name in unknown:
+        near = difflib.get_close_matches(name, missing or names, n=1)
+        parts.append(f"{name!r} is not in the schema" + (f" (did you mean {near[0]!r}?)" if near else ""))
+    parts += [f"{name!r} is missing" for name in missing]
+    advice = ["Leave out what the schema does not have, or add a field for it."] if unknown else []
+    if missing and all(name in fillable for name in missing):
+        advice.append('Give every column, or write nulls in its place: penstock.write(..., missing="null").')
+    elif missing:
+        advice.append("Give every field, or make it nullable in the schema.")
+    raise DataError(f"Row {number}: {'; '.join(parts)}. Fields: {listed(names)}. {' '.join(advice)}")
 
 
 def _tell(column: Column, cells: Values, first: int, error: Exception) -> NoReturn:

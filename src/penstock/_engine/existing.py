@@ -124,8 +124,8 @@ def appended(table: Existing, columns: Columns | None, partition_by: tuple[str, 
         told_names = listed(table.arrow.names)
         raise ArgumentError(f'{msg}{told_names}. Change the schema, leave it out, or replace the table with mode="overwrite".')
     if not all(column.stated for column in found):
-        return of_arrow(table.arrow)
-    return Columns(tuple(found), columns.schema, dict(table.arrow.metadata or {}))
+        return replace(of_arrow(table.arrow), optional=columns.optional)
+    return replace(columns, columns=tuple(found), metadata=dict(table.arrow.metadata or {}))
 
 
 def check_still(place: Place, before: Existing | None, columns: Columns, partition_by: tuple[str, ...]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,7 @@ def partitioned(columns: Columns, names: Sequence[str]) -> Columns:
         DataType(string)
     """
     every = tuple(_plain(column) if column.field.name in names else column for column in columns.columns)
-    found = Columns(every, columns.schema, columns.metadata)
+    found = replace(columns, columns=every)
     _check(found, names)
     return found
 

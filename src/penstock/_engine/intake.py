@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,11 +19,11 @@ import pyarrow as pa
 from penstock._engine.cells import told
 from penstock._engine.encode import Column, Columns
 from penstock.codecs.scalar import Scalar
-from penstock.dtypes import is_compound
+from penstock.dtypes import is_compound, is_ragged
 from penstock.errors import ArgumentError, DataError
 from penstock.schema import PYTHON_TYPES, Field, Schema
 
-__all__ = ["Tabular", "infer", "is_batch", "tabular"]
+__all__ = ["Tabular", "infer", "is_batch", "is_tabular", "tabular", "without_unnamed_index"]
 
 PLAIN_TYPES = (bool, int, float, complex, str, bytes, Decimal, dt.date, dt.timedelta)
 
@@ -42,20 +43,22 @@ class Tabular:
     lent: bool = False
 
 
-def tabular(data: Any, columns: Columns | None) -> Tabular | None:
-    """Return Arrow or pandas data as columns; None for anything else.
+def tabular(data: Any, columns: Columns | None, *, index: bool | None = None) -> Tabular | None:
+    """Return Arrow or pandas data as columns, without an unnamed index of pandas; None for anything else.
+
+    Args:
+        data: What may be tabular.
+        columns: The columns of the table, where they are known.
+        index: Whether the named index of a data frame is stored; None where the user did not say.
 
     Raises:
-        ArgumentError: If it is a single column.
+        ArgumentError: If it is a single column, or a data frame whose index needs a decision.
         DataError: If Arrow cannot make anything of a data frame.
     """
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(data, pandas.DataFrame):
-        return _frame(data, columns)
-    if isinstance(data, pa.RecordBatch):
-        return Tabular(schema=data.schema, batches=[_columns_of(data)])
-    if isinstance(data, pa.Table):
-        return Tabular(schema=data.schema, batches=(_columns_of(batch) for batch in data.to_batches()))
+    if _is_frame(data):
+        return _frame(data, columns, index=index)
+    if isinstance(data, pa.RecordBatch | pa.Table):
+        data = data.to_reader() if isinstance(data, pa.Table) else pa.RecordBatchReader.from_batches(data.schema, [data])
     if not isinstance(data, pa.RecordBatchReader) and hasattr(data, "__arrow_c_stream__"):
         try:
             data = pa.RecordBatchReader.from_stream(data)
@@ -69,38 +72,101 @@ def tabular(data: Any, columns: Columns | None) -> Tabular | None:
             )
             raise ArgumentError(msg) from error
     if isinstance(data, pa.RecordBatchReader):
-        return Tabular(schema=data.schema, batches=(_columns_of(batch) for batch in data))
+        schema = without_unnamed_index(data.schema)
+        return Tabular(schema=schema, batches=(_columns_of(batch, schema.names) for batch in data))
     return None
 
 
-def _columns_of(batch: pa.RecordBatch) -> dict[str, Any]:
+def is_tabular(data: Any) -> bool:
+    """Return whether something is columns already, or a single one.
+
+    Example:
+        >>> is_tabular(pa.table({"a": [1]})), is_tabular({"a": [1]})
+        (True, False)
+    """
+    return _is_frame(data) or isinstance(data, pa.RecordBatch) or hasattr(data, "__arrow_c_stream__")
+
+
+def _is_frame(data: Any) -> bool:
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(data, pandas.DataFrame)
+
+
+def without_unnamed_index(schema: pa.Schema) -> pa.Schema:
+    """Return an Arrow schema without the columns that pyarrow made of an index of pandas which has no name.
+
+    Example:
+        >>> without_unnamed_index(pa.schema({"__index_level_0__": pa.int64()})).names  # without metadata it is a column
+        ['__index_level_0__']
+    """
+    try:
+        told_by_pandas = json.loads((schema.metadata or {})[b"pandas"])
+        levels = {name for name in told_by_pandas["index_columns"] if isinstance(name, str)}
+        named = {each["field_name"] for each in told_by_pandas["columns"] if each["name"] is not None}
+    except (KeyError, TypeError, ValueError):  # which pandas did not write, or which says nothing of an index
+        return schema
+    unnamed = levels - named
+    if not unnamed & set(schema.names):
+        return schema
+    told_by_pandas["index_columns"] = [name for name in told_by_pandas["index_columns"] if name not in unnamed]
+    told_by_pandas["columns"] = [each for each in told_by_pandas["columns"] if each["field_name"] not in unnamed]
+    metadata = {**schema.metadata, b"pandas": json.dumps(told_by_pandas).encode()}
+    return pa.schema([field for field in schema if field.name not in unnamed], metadata=metadata)
+
+
+def _columns_of(batch: pa.RecordBatch, names: Sequence[str]) -> dict[str, Any]:
+    """Return some columns of a batch by name."""
     twice = sorted(name for name, count in Counter(batch.schema.names).items() if count > 1)
     if twice:
         msg = f"The Arrow table has more than one column called {', '.join(twice)}. Names must differ. Rename all but one."
         raise DataError(msg)
-    return dict(zip(batch.schema.names, batch.columns, strict=True))
+    return {name: batch.column(name) for name in names}
 
 
-def _frame(frame: Any, columns: Columns | None) -> Tabular:
-    """Return a data frame; its index where it has a meaning: a name, or values that are not row numbers."""
+def _frame(frame: Any, columns: Columns | None, *, index: bool | None) -> Tabular:
+    """Return a data frame, with its index where that has a name and is to be stored."""
     names = [_arrow_name(name) for name in frame.columns]
-    if twice := ", ".join(sorted({name for name in names if names.count(name) > 1})):
+    known = {} if columns is None else {column.field.name: column for column in columns.columns}
+    levels = _levels(frame.index, {name for name in known if name not in names}, asked=index)
+    every = [*levels, *names]
+    if twice := ", ".join(sorted({name for name in every if every.count(name) > 1})):
         raise DataError(f"The data frame has more than one column called {twice}. Names must differ. Rename all but one.")
     if columns is None:
-        ranged = type(frame.index).__name__ == "RangeIndex"
         try:
-            found = pa.Table.from_pandas(frame, preserve_index=False if ranged else None)
+            found = pa.Table.from_pandas(frame, preserve_index=bool(levels))
         except (pa.ArrowException, ValueError, TypeError) as error:
             why = str(error).rstrip(".")
             msg = f"Arrow makes nothing of the data frame: {why}. Give a schema: penstock.write(url, schema, frame)."
             raise DataError(msg) from error
-        return Tabular(schema=found.schema, batches=(_columns_of(batch) for batch in found.to_batches()), lent=True)
-    known = {column.field.name: column for column in columns.columns}
-    levels = {f"__index_level_{at}__" if name is None else _arrow_name(name): at for at, name in enumerate(frame.index.names)}
-    meant = {name: at for name, at in levels.items() if name in known or frame.index.names[at] is not None}
-    given = {name: frame.index.get_level_values(at) for name, at in meant.items()}
+        return Tabular(
+            schema=found.schema, batches=(_columns_of(one, one.schema.names) for one in found.to_batches()), lent=True
+        )
+    given = {name: frame.index.get_level_values(at) for name, at in levels.items()}
     given |= {name: frame.iloc[:, at] for at, name in enumerate(names)}
     return Tabular(schema=None, batches=[{name: _series(series, known.get(name)) for name, series in given.items()}], lent=True)
+
+
+def _levels(index: Any, wanted: set[str], *, asked: bool | None) -> dict[str, int]:
+    """Return the levels of an index that are stored, by name: those that were asked for, or that the table has a column for.
+
+    Raises:
+        ArgumentError: If a level has no name and is to be stored, or has one and nobody said whether it is.
+    """
+    named = {_arrow_name(name): at for at, name in enumerate(index.names) if name is not None}
+    if asked is False:
+        return {}
+    if asked is None:
+        if unsaid := [name for name in named if name not in wanted]:
+            found = ", ".join(map(repr, unsaid))
+            msg = f"write() got a data frame with the index {found}; expected to be told whether to store it. "
+            raise ArgumentError(msg + "Write index=True to store it as a column, or index=False to drop it.")
+        return named
+    if len(named) < len(index.names):
+        msg = f"write() got index=True; expected an index whose levels have names, and its names are {list(index.names)!r}. "
+        raise ArgumentError(
+            msg + 'Name it, frame.rename_axis("id"), or leave index out: an index without a name is not stored.'
+        )
+    return named
 
 
 def _arrow_name(name: Any) -> str:
@@ -137,12 +203,21 @@ def _without_nan(cells: npt.NDArray[Any]) -> list[Any]:
     return [None if isinstance(cell, float) and np.isnan(cell) else cell for cell in cells]
 
 
-def is_batch(item: Mapping[str, Any], columns: Columns | None, number: int, *, alone: bool = False) -> bool:
+def is_batch(
+    item: Mapping[str, Any], columns: Columns | None, number: int, *, alone: bool = False, before: bool | None = None
+) -> bool:
     """Return whether a mapping is a batch, and not a row.
 
     It is a batch if every value is a list, or an array of one dimension more than a cell of its field has. It is a row if
     one is a single value, which is no column, or all are null. Without a schema a batch is one of lists and arrays, if it
-    is all that is written; among others arrays could be cells too.
+    is all that is written; among others arrays could be cells too, and lists of different lengths are.
+
+    Args:
+        item: The mapping.
+        columns: The columns of the table, where they are known.
+        number: The number of its first row, for messages.
+        alone: Whether it is all that is written.
+        before: Whether the mapping before it was a batch, which decides where nothing else does; None for the first.
 
     Raises:
         DataError: If it could be both, or is neither.
@@ -152,10 +227,14 @@ def is_batch(item: Mapping[str, Any], columns: Columns | None, number: int, *, a
         return False
     kinds = {name: _kind(value, columns, name) for name, value in item.items()}
     found = set(kinds.values()) - {"either"}
+    if columns is None and not alone and len({len(value) for value in present}) > 1:
+        return False
     if found == {"batch"} or (alone and not found):
         return True
     if found == {"row"} or (columns is not None and not item):
         return False
+    if columns is not None and not found and before is not None:
+        return before
     rows = ", ".join(repr(name) for name, kind in kinds.items() if kind != "batch")
     batches = ", ".join(repr(name) for name, kind in kinds.items() if kind != "row")
     why = f"{rows} could be cells, {batches} could be columns" if kinds else "it is empty"
@@ -177,7 +256,32 @@ def _kind(value: Any, columns: Columns | None, name: str) -> str:
             return "either"
         ragged = getattr(value.dtype, "kind", "") == "O" and column.field.dtype.kind != "O"
         return "batch" if ragged or deep > len(column.field.shape) else "row"
-    return "either" if column is not None and column.field.dtype.kind == "O" and not _decimal(column) else "batch"
+    if column is None or column.field.dtype.kind != "O" or _decimal(column):
+        return "batch"
+    return _kind_of_list(value, column.arrow.type) if column.codec is None else "either"
+
+
+def _kind_of_list(value: Any, kind: pa.DataType) -> str:
+    """Return what a list can be, for a column of lists or structs: the deeper it is nested, the more are its cells."""
+    deep = 0
+    while isinstance(kind, pa.DataType) and (is_ragged(kind) or pa.types.is_fixed_size_list(kind)):
+        kind, deep = kind.value_type, deep + 1
+    if pa.types.is_map(kind) or isinstance(kind, pa.BaseExtensionType):
+        return "either"
+    found, ends = _depth(value)
+    if found > deep:
+        return "batch" if found == deep + 1 else "either"
+    return "row" if ends and found == deep else "either"
+
+
+def _depth(value: Any) -> tuple[int, bool]:
+    """Return how deep lists are nested, and whether there is a value inside, so that they cannot be deeper."""
+    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+        return value.ndim, bool(value.size)
+    if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes, bytearray)):
+        return 0, value is not None
+    inner = [_depth(each) for each in value]
+    return 1 + max((deep for deep, _ in inner), default=0), any(ends for _, ends in inner)
 
 
 def _decimal(column: Column) -> bool:
@@ -209,8 +313,13 @@ def as_columns(batch: Mapping[str, Any], number: int) -> dict[str, Any]:
     return found
 
 
-def infer(item: Mapping[str, Any], *, batch: bool) -> Schema:
+def infer(item: Mapping[str, Any], *, batch: bool, nullable: bool = False) -> Schema:
     """Return the schema that follows from a row or a batch.
+
+    Args:
+        item: The row or batch.
+        batch: Whether it is a batch.
+        nullable: Whether all fields may be null, and not only those that have a null.
 
     Raises:
         ArgumentError: If none does.
@@ -219,7 +328,10 @@ def infer(item: Mapping[str, Any], *, batch: bool) -> Schema:
         >>> infer({"id": 1, "x": np.zeros(3, np.float32)}, batch=False).names
         ('id', 'x')
     """
-    return Schema("", [_inferred(name, cells if batch else [cells]) for name, cells in item.items()])
+    fields = [_inferred(name, cells if batch else [cells]) for name, cells in item.items()]
+    return Schema(
+        "", [Field(each.name, each.dtype, each.shape, each.codec, nullable=nullable or each.nullable) for each in fields]
+    )
 
 
 def _inferred(name: str, cells: Any) -> Field:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from collections.abc import Sized
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ from penstock.formats.parquet import COMMON
 from penstock.model import Place
 from penstock.schema import Schema
 
-__all__ = ["Begun", "Writing"]
+__all__ = ["Begun", "Missing", "Writing", "forsake"]
 
 CHUNK_BYTES, CHUNK_PART = 1 << 20, 16
 """What is encoded together: so many bytes, or such a part of a row group if that is less."""
@@ -44,6 +45,7 @@ MADE_BYTES = 64 << 20
 """Encoded rows that may wait while a row group is written."""
 
 Parts: TypeAlias = list[Part]
+Missing: TypeAlias = Literal["error", "null"]
 
 logger = logging.getLogger("penstock")
 
@@ -60,6 +62,9 @@ class Begun:
         threads: How many encode.
         table: The table that is appended to; None for a new one.
         format: What is told of the table besides its columns, for others to read it; None for nothing.
+        index: Whether the named index of a data frame is stored; None where the user did not say.
+        missing: What becomes of a column that rows lack: "error" refuses it, unless the schema of the write says that it may
+            be null, and "null" has nulls in its place.
     """
 
     place: Place
@@ -69,6 +74,8 @@ class Begun:
     threads: int
     table: Existing | None
     format: WrittenFormat | LoggedFormat | None = None
+    index: bool | None = None
+    missing: Missing = "error"
 
     def suited(self, schema: Schema) -> Schema:
         """Return a schema whose fields get the codecs that the format has."""
@@ -99,7 +106,8 @@ class Writing:
         logged = isinstance(begun.change, LoggedChange)
         # A log has no type for tensors, so that their shape stands nowhere but in the schema of ours.
         tensors = [column.field.name for column in found.columns if logged and isinstance(column.codec, Tensor)]
-        self.columns = found.stating([*layout.partition_by, *tensors])
+        stated = found.stating([*layout.partition_by, *tensors])
+        self.columns = stated.nullable() if begun.missing == "null" else stated
         if isinstance(begun.change, LoggedChange):
             begun.change.state(self.columns.arrow, layout.partition_by)
         elif isinstance(begun.format, WrittenFormat):
@@ -204,13 +212,24 @@ class Writing:
 
     def forsake(self) -> None:
         """Leave nothing of a write that nobody has closed, and say so if rows are lost by it."""
-        rows = self._taken + len(self._rows)
         try:
-            # What a script has died of was told already; at a prompt others may have gone wrong before.
-            if rows and (not hasattr(sys, "last_value") or hasattr(sys, "ps1")):
-                _tell_of_lost_rows(rows, self._begun.place.url)
+            _warn_of(self._taken + len(self._rows), self._begun.place.url)
         finally:
             self.abort()
+
+
+def forsake(begun: Begun, rows: Sized) -> None:
+    """Do the same for a write whose columns are not known yet."""
+    try:
+        _warn_of(len(rows), begun.place.url)
+    finally:
+        begun.change.abort()
+
+
+def _warn_of(rows: int, url: str) -> None:
+    # What a script has died of was told already; at a prompt others may have gone wrong before.
+    if rows and (not hasattr(sys, "last_value") or hasattr(sys, "ps1")):
+        _tell_of_lost_rows(rows, url)
 
 
 def _tell_of_lost_rows(rows: int, url: str) -> None:

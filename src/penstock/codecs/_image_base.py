@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from penstock.blobs import MOST_BYTES, Blobs
 from penstock.codecs import _image_headers as headers
 from penstock.codecs import _image_pixels as pixels
-from penstock.codecs._image_headers import Header, ImageError
+from penstock.codecs._image_headers import UPRIGHT, Header, ImageError
 from penstock.errors import ArgumentError
 from penstock.schema import CellCodec, CellProblem, Field
 
@@ -22,7 +23,7 @@ class ImageCodec(CellCodec):
     """What the codecs of images have in common: what they store, and the limits that are kept before anything is decoded.
 
     Grey and palettes become RGB, and RGB becomes RGBA, where the field says so. What would lose colours, alpha or depth is an
-    error. Images are not turned, whatever their EXIF says.
+    error. Images are turned as their EXIF says only where the codec has `orient=True`.
     """
 
     compressed = True
@@ -31,6 +32,17 @@ class ImageCodec(CellCodec):
     channels: ClassVar[tuple[int, ...]] = (GREY, RGB, RGBA)
     dtypes: ClassVar[tuple[str, ...]] = ("uint8",)
     longest: ClassVar[int]
+    orient: bool = False
+
+    def __repr__(self) -> str:
+        """Return the codec as it can be made again; `orient` where it is asked for."""
+        fields = self.__dataclass_fields__  # type: ignore[attr-defined] # every codec is a dataclass
+        told = ", ".join(f"{name}={getattr(self, name)!r}" for name in fields if name != "orient" or self.orient)
+        return f"{type(self).__name__}({told})"
+
+    def options(self) -> Mapping[str, Any]:
+        """Return what is stored with the name; nothing of `orient` unless it is asked for, as in tables from before it."""
+        return {name: value for name, value in super().options().items() if name != "orient" or value}
 
     @abstractmethod
     def _written(self, cell: npt.NDArray[Any]) -> bytes:
@@ -39,6 +51,14 @@ class ImageCodec(CellCodec):
     @abstractmethod
     def _header(self, cell: memoryview) -> Header:
         """Return what an image claims to be."""
+
+    def _orientation(self, cell: memoryview) -> int:  # noqa: ARG002 - of formats that have it
+        """Return the EXIF orientation of an image, from 1 to 8."""
+        return UPRIGHT
+
+    def _turn(self, cell: memoryview) -> int:
+        """Return the orientation by which an image is turned: its own where that is asked for."""
+        return self._orientation(cell) if self.orient else UPRIGHT
 
     def check(self, field: Field) -> None:
         """Refuse fields whose cells are no images that can be stored so.
@@ -168,8 +188,9 @@ class ImageCodec(CellCodec):
         """Return an image in an array of its own."""
         channels = channels_in(field)
         header = self._claims(field, cell, channels, most_bytes)
-        headers.check_size(field, header, field.shape[:2])
-        found = self._rgb(field, cell, header, channels)
+        turn = self._turn(cell)
+        headers.check_size(field, headers.turned(header, turn), field.shape[:2])
+        found = pixels.turned(self._rgb(field, cell, header, channels), turn)
         headers.check_size(field, pixels.header_of(found), field.shape[:2])
         return found if len(field.shape) == found.ndim else found[..., np.newaxis]
 
@@ -177,14 +198,18 @@ class ImageCodec(CellCodec):
         """Decode an image of the size of an array into it."""
         channels = pixels.channels_of(out)
         header = self._claims(field, cell, channels, most_bytes)
-        headers.check_size(field, header, out.shape[:2])
-        self._rgb(field, cell, header, channels, out)
+        turn = self._turn(cell)
+        headers.check_size(field, headers.turned(header, turn), out.shape[:2])
+        if turn == UPRIGHT:
+            self._rgb(field, cell, header, channels, out)
+        else:
+            pixels.stored(pixels.turned(self._rgb(field, cell, header, channels), turn), out)
 
     def _resized(self, field: Field, cell: memoryview, out: npt.NDArray[Any], most_bytes: int) -> None:
         """Decode an image and bring it to the size of an array."""
         channels = pixels.channels_of(out)
         header = self._claims(field, cell, channels, most_bytes)
-        pixels.resized(self._rgb(field, cell, header, channels), out)
+        pixels.resized(pixels.turned(self._rgb(field, cell, header, channels), self._turn(cell)), out)
 
 
 def channels_in(field: Field) -> int | None:
@@ -205,3 +230,11 @@ def keep_whole(codec: Any, name: str, low: int, high: int) -> None:
         msg = f"{kind} got {name}={value!r}. A whole number from {low} to {high} was expected. Give one: {kind}({name}={high})."
         raise ArgumentError(msg)
     object.__setattr__(codec, name, int(value))
+
+
+def check_truth(codec: Any, name: str) -> None:
+    """Refuse an option that is neither True nor False."""
+    value = getattr(codec, name)
+    if not isinstance(value, bool):
+        kind = type(codec).__name__
+        raise ArgumentError(f"{kind} got {name}={value!r}. True or False was expected. Give one of them.")

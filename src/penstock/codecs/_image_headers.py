@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from struct import Struct, error
+from struct import Struct, error, unpack_from
 from typing import NamedTuple
 
 from penstock.schema import Field
@@ -39,6 +39,15 @@ JPEG_ALONE = frozenset({0xFF01, *range(0xFFD0, 0xFFD9)})
 JPEG_PIXELS = frozenset({0xFFD9, 0xFFDA})
 PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 4, 6: 4}
 
+UPRIGHT, SIDEWAYS = 1, range(5, 9)
+"""The EXIF orientation of an image that lies as it was taken, and those that swap height and width."""
+
+EXIF, ORIENTATION, JPEG_APP1 = b"Exif\0\0", 0x0112, 0xFFE1
+TIFF_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
+TIFF_WHOLE = {1: "B", 3: "H", 4: "I"}
+"""The types of TIFF, in which EXIF is stored, that are whole numbers."""
+
+RIFF = Struct("<4sI").unpack_from
 SEGMENT = Struct(">HH").unpack_from
 FRAME = Struct(">HHB").unpack_from
 CHUNK = Struct(">I4s").unpack_from
@@ -163,6 +172,74 @@ def webp(cell: memoryview) -> Header:
     except (error, IndexError):
         raise damaged("WebP", "it ends within its header") from None
     raise damaged("WebP", f"it begins with a chunk {kind!r}, which WebP does not know")
+
+
+def turned(header: Header, orientation: int) -> Header:
+    """Return what an image claims to be once it is turned as its EXIF orientation says."""
+    return header._replace(height=header.width, width=header.height) if orientation in SIDEWAYS else header
+
+
+def jpeg_orientation(cell: memoryview) -> int:
+    """Return the EXIF orientation of a JPEG, from 1 to 8; 1, which is upright, where it has none or a damaged one."""
+    at = 2
+    try:
+        for _ in range(MOST_PARTS):
+            marker, length = SEGMENT(cell, at)
+            if marker < 0xFF00 or marker in JPEG_PIXELS:  # noqa: PLR2004 - every marker begins with FF
+                break
+            if marker == JPEG_APP1 and bytes(cell[at + 4 : at + 10]) == EXIF:
+                return _orientation(cell[at + 4 : at + 2 + length])
+            at += 1 if marker == 0xFFFF else 2 if marker in JPEG_ALONE else 2 + length  # noqa: PLR2004 - FF may be repeated
+    except error:
+        pass
+    return UPRIGHT
+
+
+def png_orientation(cell: memoryview) -> int:
+    """Return the same of a PNG."""
+    at = 8
+    try:
+        for _ in range(MOST_PARTS + len(cell) // 512):
+            length, kind = CHUNK(cell, at)
+            if kind == b"eXIf":
+                return _orientation(cell[at + 8 : at + 8 + length])
+            at += 12 + length
+    except error:
+        pass
+    return UPRIGHT
+
+
+def webp_orientation(cell: memoryview) -> int:
+    """Return the same of a WebP."""
+    at = 12
+    try:
+        for _ in range(MOST_PARTS):
+            kind, length = RIFF(cell, at)
+            if kind == b"EXIF":
+                return _orientation(cell[at + 8 : at + 8 + length])
+            at += 8 + length + length % 2
+    except error:
+        pass
+    return UPRIGHT
+
+
+def _orientation(exif: memoryview) -> int:
+    """Return the orientation that EXIF data says, which may be anything."""
+    tiff = exif[len(EXIF) :] if bytes(exif[: len(EXIF)]) == EXIF else exif
+    order = TIFF_ORDERS.get(bytes(tiff[:4]))
+    if order is None:
+        return UPRIGHT
+    try:
+        (first,) = unpack_from(f"{order}I", tiff, 4)
+        (entries,) = unpack_from(f"{order}H", tiff, first)
+        for at in range(first + 2, first + 2 + 12 * entries, 12):
+            tag, kind, values = unpack_from(f"{order}HHI", tiff, at)
+            if tag == ORIENTATION:
+                (found,) = unpack_from(order + TIFF_WHOLE.get(kind, "H"), tiff, at + 8)
+                return found if kind in TIFF_WHOLE and values == 1 and found in range(1, 9) else UPRIGHT
+    except error:
+        pass
+    return UPRIGHT
 
 
 def look(cell: memoryview) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.codecs._image_headers import Header, ImageError, damaged
+from penstock.codecs._image_headers import SIDEWAYS, UPRIGHT, Header, ImageError, damaged
 from penstock.errors import MissingExtraError
 
 Pixels = npt.NDArray[Any]
@@ -23,6 +23,9 @@ TO_RGB = {
     (4, 4): "COLOR_BGRA2RGBA",
 }
 ORDERS = {1: "GRAY", 3: "RGB", 4: "RGBA"}
+FLIPS = {2: 1, 3: -1, 4: 0, 5: None, 6: 1, 7: -1, 8: 0}
+"""How OpenCV mirrors an image of each EXIF orientation, once its sides are swapped: 0 is upside down, 1 left to right."""
+
 TO_BGR = {3: "COLOR_RGB2BGR", 4: "COLOR_RGBA2BGRA"}
 MISSING = "Images need simplejpeg and OpenCV, which are not installed. Install them: pip install 'penstock[image]'"
 
@@ -154,6 +157,18 @@ def stored(found: Pixels, out: Pixels) -> Pixels:
     if not np.may_share_memory(found, out):
         np.copyto(out, found.reshape(out.shape))
     return out
+
+
+def turned(found: Pixels, orientation: int) -> Pixels:
+    """Return an image turned and mirrored as its EXIF orientation says, in memory of its own unless that is 1."""
+    if orientation == UPRIGHT:
+        return found
+    cv2 = opencv()
+    upright = cv2.transpose(found) if orientation in SIDEWAYS else found
+    flip = FLIPS[orientation]
+    upright = upright if flip is None else cv2.flip(upright, flip)
+    made: Pixels = upright.reshape(*upright.shape[:2], *found.shape[2:])  # OpenCV drops a single channel
+    return made
 
 
 def resized(found: Pixels, out: Pixels) -> None:

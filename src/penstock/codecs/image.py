@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy.typing as npt
@@ -11,15 +11,15 @@ from penstock.blobs import Blobs
 from penstock.codecs import _image_avif, _png, _png_stored
 from penstock.codecs import _image_headers as headers
 from penstock.codecs import _image_pixels as pixels
-from penstock.codecs._image_base import GREY, RGB, ImageCodec, channels_in, is_whole, keep_whole
-from penstock.codecs._image_headers import Header, ImageError
+from penstock.codecs._image_base import GREY, RGB, ImageCodec, channels_in, check_truth, is_whole, keep_whole
+from penstock.codecs._image_headers import SIDEWAYS, UPRIGHT, Header, ImageError
 from penstock.errors import ArgumentError
 from penstock.schema import CellProblem, Field
 
 __all__ = ["CODECS", "Avif", "Jpeg", "Png", "Webp"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Png(ImageCodec):
     """Images without loss, of 8 or 16 bits: grey, RGB or RGBA.
 
@@ -28,9 +28,10 @@ class Png(ImageCodec):
     Args:
         compression: 0 stores, 9 takes long and gives the least bytes. 1 is OpenCV's own choice: with it, writing a photo takes
             half the time of 2 and more, and gives about as many bytes.
+        orient: Whether images are turned and mirrored as their EXIF orientation says. By default they come as they are stored.
 
     Raises:
-        ArgumentError: If it is not a whole number from 0 to 9.
+        ArgumentError: If it is not a whole number from 0 to 9, or `orient` is neither True nor False.
 
     Example:
         >>> Png(compression=9)
@@ -44,10 +45,12 @@ class Png(ImageCodec):
     dtypes = ("uint8", "uint16")
     longest = 1_000_000
     compression: int = 1
+    orient: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check what was given."""
         keep_whole(self, "compression", 0, 9)
+        check_truth(self, "orient")
 
     def _written(self, cell: npt.NDArray[Any]) -> bytes:
         stores = self.compression == 0 or (self.compression == 1 and _png_stored.is_noise(cell))
@@ -59,6 +62,9 @@ class Png(ImageCodec):
     def _header(self, cell: memoryview) -> Header:
         return headers.png(cell)
 
+    def _orientation(self, cell: memoryview) -> int:
+        return headers.png_orientation(cell)
+
     def decode_into(self, field: Field, cells: Blobs, out: npt.NDArray[Any]) -> None:
         """Decode images of one size into an array, a row each; null ones are left as they are.
 
@@ -66,6 +72,9 @@ class Png(ImageCodec):
             CellProblem: If one cannot be decoded, or is none of the field.
             MissingExtraError: If the library is not installed.
         """
+        if self.orient:
+            super().decode_into(field, cells, out)
+            return
         left = _png_stored.decode_into(cells, out)
         alike = _png.Alike(out)
         for row in left.tolist():
@@ -91,7 +100,7 @@ class Png(ImageCodec):
         return super()._rgb(field, cell, header, channels, out)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Jpeg(ImageCodec):
     """Photos with a loss that is hard to see, grey or RGB; colours are stored at half the height and half the width.
 
@@ -101,13 +110,18 @@ class Jpeg(ImageCodec):
         quality: 1 gives the least bytes, 100 the best image.
         shrink_to: Height and width that are enough: images are decoded at the smallest of 1/8, 2/8 ... 8/8 of their size that
             is not smaller, which takes less time and memory. It changes nothing in what is stored.
+        orient: Whether images are turned and mirrored as their EXIF orientation says. By default they come as they are stored.
+            Then `shrink_to` and the shape of the field are those of the turned image.
 
     Raises:
-        ArgumentError: If the quality is not a whole number from 1 to 100, or `shrink_to` no height and width.
+        ArgumentError: If the quality is not a whole number from 1 to 100, `shrink_to` no height and width, or `orient` neither
+            True nor False.
 
     Example:
         >>> Jpeg(quality=90, shrink_to=(224, 224))
         Jpeg(quality=90, shrink_to=(224, 224))
+        >>> Jpeg(orient=True)
+        Jpeg(quality=80, shrink_to=None, orient=True)
     """
 
     name = "jpeg"
@@ -116,10 +130,12 @@ class Jpeg(ImageCodec):
     longest = 65500
     quality: int = 80
     shrink_to: tuple[int, int] | None = None
+    orient: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check what was given."""
         keep_whole(self, "quality", 1, 100)
+        check_truth(self, "orient")
         given: Any = self.shrink_to
         if given is None:
             return
@@ -169,7 +185,7 @@ class Jpeg(ImageCodec):
                 self._into(field, cell, out[row], cells.most_bytes)
             except ImageError as problem:
                 raise CellProblem(row, str(problem)) from problem
-            if self.shrink_to is None:
+            if self.shrink_to is None and not self.orient:
                 checked = headers.jpeg_begin(cell)
                 size = len(checked)
 
@@ -179,31 +195,46 @@ class Jpeg(ImageCodec):
     def _header(self, cell: memoryview) -> Header:
         return headers.jpeg(cell)
 
+    def _orientation(self, cell: memoryview) -> int:
+        return headers.jpeg_orientation(cell)
+
     def _fresh(self, field: Field, cell: memoryview, most_bytes: int) -> npt.NDArray[Any]:
         header = self._claims(field, cell, channels_in(field), most_bytes)
-        headers.check_size(field, header, field.shape[:2])
-        size = pixels.scaled(header, self.shrink_to)
-        found = pixels.read_jpeg(cell, header, channels_in(field) or header.channels, size)
+        turn = self._turn(cell)
+        headers.check_size(field, headers.turned(header, turn), field.shape[:2])
+        size = pixels.scaled(header, _lying(self.shrink_to, turn))
+        found = pixels.turned(pixels.read_jpeg(cell, header, channels_in(field) or header.channels, size), turn)
         return found if len(field.shape) == found.ndim else found[..., 0]
 
     def _into(self, field: Field, cell: memoryview, out: npt.NDArray[Any], most_bytes: int) -> None:
         channels = pixels.channels_of(out)
         header = self._claims(field, cell, channels, most_bytes)
-        size = pixels.scaled(header, self.shrink_to)
-        headers.check_size(field, header._replace(height=size[0], width=size[1]), out.shape[:2])
-        pixels.read_jpeg(cell, header, channels, size, out)
+        turn = self._turn(cell)
+        size = pixels.scaled(header, _lying(self.shrink_to, turn))
+        small = header._replace(height=size[0], width=size[1])
+        headers.check_size(field, headers.turned(small, turn), out.shape[:2])
+        if turn == UPRIGHT:
+            pixels.read_jpeg(cell, header, channels, size, out)
+        else:
+            pixels.stored(pixels.turned(pixels.read_jpeg(cell, header, channels, size), turn), out)
 
     def _resized(self, field: Field, cell: memoryview, out: npt.NDArray[Any], most_bytes: int) -> None:
         channels = pixels.channels_of(out)
         header = self._claims(field, cell, channels, most_bytes)
-        size = pixels.scaled(header, out.shape[:2])
-        if size == out.shape[:2]:
+        turn = self._turn(cell)
+        size = pixels.scaled(header, _lying(out.shape[:2], turn))
+        if turn == UPRIGHT and size == out.shape[:2]:
             pixels.read_jpeg(cell, header, channels, size, out)
         else:
-            pixels.resized(pixels.read_jpeg(cell, header, channels, size), out)
+            pixels.resized(pixels.turned(pixels.read_jpeg(cell, header, channels, size), turn), out)
 
 
-@dataclass(frozen=True)
+def _lying(size: Any, turn: int) -> Any:
+    """Return the size, before it is turned, of an image that has one afterwards."""
+    return size[::-1] if size is not None and turn in SIDEWAYS else size
+
+
+@dataclass(frozen=True, repr=False)
 class Webp(ImageCodec):
     """Images with little loss or none: RGB or RGBA, and grey, which is stored as RGB.
 
@@ -213,9 +244,10 @@ class Webp(ImageCodec):
     Args:
         quality: 1 gives the least bytes, 100 the best image.
         lossless: Whether every pixel comes back as it was; `quality` then says nothing.
+        orient: Whether images are turned and mirrored as their EXIF orientation says. By default they come as they are stored.
 
     Raises:
-        ArgumentError: If the quality is not a whole number from 1 to 100, or `lossless` is neither True nor False.
+        ArgumentError: If the quality is not a whole number from 1 to 100, or one of the others is neither True nor False.
 
     Example:
         >>> Webp(lossless=True)
@@ -227,18 +259,22 @@ class Webp(ImageCodec):
     longest = 16383
     quality: int = 80
     lossless: bool = False
+    orient: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check what was given."""
         keep_whole(self, "quality", 1, 100)
-        if not isinstance(self.lossless, bool):
-            raise ArgumentError(f"Webp got lossless={self.lossless!r}. True or False was expected. Give one of them.")
+        check_truth(self, "lossless")
+        check_truth(self, "orient")
 
     def _written(self, cell: npt.NDArray[Any]) -> bytes:
         return pixels.write("WebP", cell, pixels.webp_options(cell, self.quality, lossless=self.lossless))
 
     def _header(self, cell: memoryview) -> Header:
         return headers.webp(cell)
+
+    def _orientation(self, cell: memoryview) -> int:
+        return headers.webp_orientation(cell)
 
     def _claims(self, field: Field, cell: memoryview, channels: int | None, most_bytes: int) -> Header:
         return super()._claims(field, cell, RGB if channels == GREY else channels, most_bytes)
@@ -253,7 +289,7 @@ class Webp(ImageCodec):
         return grey
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Avif(ImageCodec):
     """Photos in fewer bytes than JPEG takes, which take longer to write and to read: grey, RGB or RGBA, of 8 bits.
 

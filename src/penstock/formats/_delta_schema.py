@@ -67,6 +67,11 @@ def check_protocol(protocol: Mapping[str, Any], url: str) -> None:
         >>> check_protocol({"minReaderVersion": 3, "readerFeatures": ["deletionVectors"]}, "t")
     """
     reader = protocol.get("minReaderVersion")
+    for kind in ("readerFeatures", "writerFeatures"):
+        names = protocol.get(kind)
+        if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            msg = f"{url}: {kind} in the table's protocol is {names!r}. A list of names was expected. Restore the log."
+            raise DataError(msg)
     if not isinstance(reader, int) or not 1 <= reader <= LISTED:
         needed = protocol.get("readerFeatures")
         more = f", with the features {', '.join(map(str, needed))}" if needed else ""
@@ -141,20 +146,22 @@ class Metadata:
         Raises:
             DataError: If the action lacks what it must have, or the table's files are not Parquet.
         """
-        provider = (told.get("format") or {}).get("provider", "parquet")
+        kind, text = told.get("format") or {}, told.get("schemaString")
+        partitions, options = told.get("partitionColumns") or [], told.get("configuration") or {}
+        provider = kind.get("provider", "parquet") if isinstance(kind, dict) else kind
         if provider != "parquet":
             msg = (
                 f"{url} stores its rows as {provider!r}. Parquet files were expected. Read it with the software that wrote it."
             )
             raise DataError(msg)
-        text, partitions = told.get("schemaString"), told.get("partitionColumns") or []
-        if not isinstance(text, str) or not all(isinstance(name, str) for name in partitions):
+        named = isinstance(partitions, list) and all(isinstance(name, str) for name in partitions)
+        if not isinstance(text, str) or not named or not isinstance(options, dict):
             msg = f"{url}: the metadata in the table's log has no schema. One was expected. Repair the log."
             raise DataError(msg)
         return cls(
             schema_text=text,
             partition_columns=tuple(partitions),
-            configuration={str(key): str(value) for key, value in dict(told.get("configuration") or {}).items()},
+            configuration={str(key): str(value) for key, value in options.items()},
         )
 
     @property

@@ -83,7 +83,7 @@ class DeltaFormat:
         """
 
         def found(log: Log) -> int:
-            metadata = Metadata.of(read_actions(place, log.segment(None)).metadata, place.url)
+            metadata = Metadata.of(read_actions(place, log, None).metadata, place.url)
             return log.version_at(moment, metadata.times_in_commits, lambda path: commit_time(place.filesystem, path))
 
         return _of_log(place, found)
@@ -145,16 +145,15 @@ def _number(version: Any) -> int | None:
 
 
 def _snapshot(place: Place, log: Log, number: int | None, zone: tzinfo) -> Snapshot:
-    segment = log.segment(number)
-    actions = read_actions(place, segment)
+    actions = read_actions(place, log, number)
     check_protocol(actions.protocol, place.url)
     metadata = Metadata.of(actions.metadata, place.url)
     columns = metadata.columns(actions.protocol, place.url)
     table = actions.files(place, list(columns.partitions.values()))
-    files = _data_files(place, table, columns, segment.version, zone)
+    files = _data_files(place, table, columns, actions.version, zone)
     return Snapshot(
         table=place.url,
-        version=str(segment.version),
+        version=str(actions.version),
         schema=columns.schema,
         files=files,
         names=columns.names,
@@ -167,24 +166,25 @@ def _changed(place: Place, log: Log, versions: tuple[int, int | None], zone: tzi
     first, last = (_number(version) for version in versions)
     if first is not None:
         log.check(first, "a from_version", "or open the table whole")
-    segment = log.segment(last)
-    if first is None or first > segment.version:
+    until = log.newest if last is None else last
+    log.check(until, "a version", "or none")
+    if first is None or first > until:
         msg = (
-            f"{place.url} was asked what was added from version {first} to {segment.version}. Two versions, the older one "
+            f"{place.url} was asked what was added from version {first} to {until}. Two versions, the older one "
             "first, were expected. Give them in this order."
         )
         raise ArgumentError(msg)
-    actions = read_actions(place, segment)
+    actions = read_actions(place, log, until)
     check_protocol(actions.protocol, place.url)
     metadata = Metadata.of(actions.metadata, place.url)
     columns = metadata.columns(actions.protocol, place.url)
-    found = added(place, log, range(first + 1, segment.version + 1), list(columns.partitions.values()))
+    found = added(place, log, range(first + 1, until + 1), list(columns.partitions.values()))
     more = [pa.field(CHANGE, pa.string())] if found.fed else []
     snapshot = Snapshot(
         table=place.url,
-        version=f"{first}..{segment.version}",
+        version=f"{first}..{until}",
         schema=pa.schema([*columns.schema, *more]),
-        files=_only(_data_files(place, found.files, columns, segment.version, zone), found.only, place.filesystem),
+        files=_only(_data_files(place, found.files, columns, until, zone), found.only, place.filesystem),
         names=columns.names,
         stored=pa.schema([*columns.stored, *more]),
         fields=told_fields(metadata.schema_text, columns.schema, place.url),

@@ -78,7 +78,8 @@ class History:
         alive[file] = {"add": {**add["add"], **vector}}
         if before is None or key(before) == key(alive[file]):
             return [alive[file]]
-        return draw(st.permutations([removed(before), alive[file]]))
+        both: Actions = draw(st.permutations([removed(before), alive[file]]))
+        return both
 
     @staticmethod
     def _others(number: int) -> Actions:

@@ -149,7 +149,7 @@ def _snapshot(place: Place, log: Log, number: int | None, zone: tzinfo) -> Snaps
     check_protocol(actions.protocol, place.url)
     metadata = Metadata.of(actions.metadata, place.url)
     columns = metadata.columns(actions.protocol, place.url)
-    table = actions.files(place, list(columns.partitions.values()))
+    table = actions.files(place, [*columns.partitions.values(), *columns.aliases.values()])
     files = _data_files(place, table, columns, actions.version, zone)
     return Snapshot(
         table=place.url,
@@ -178,7 +178,7 @@ def _changed(place: Place, log: Log, versions: tuple[int, int | None], zone: tzi
     check_protocol(actions.protocol, place.url)
     metadata = Metadata.of(actions.metadata, place.url)
     columns = metadata.columns(actions.protocol, place.url)
-    found = added(place, log, range(first + 1, until + 1), list(columns.partitions.values()))
+    found = added(place, log, range(first + 1, until + 1), [*columns.partitions.values(), *columns.aliases.values()])
     more = [pa.field(CHANGE, pa.string())] if found.fed else []
     snapshot = Snapshot(
         table=place.url,
@@ -195,6 +195,7 @@ def _changed(place: Place, log: Log, versions: tuple[int, int | None], zone: tzi
 def _data_files(place: Place, table: pa.Table, columns: Columns, version: int, zone: tzinfo) -> DataFiles:
     """Return the files of a replayed log."""
     found = {name: _array(table[name]) for name in table.column_names}
+    _check_partitions(found, columns, place, version)
     statistics = Statistics.of(found["stats"], found.get("parsed"), columns.leaves)
     partitions = {
         name: partition_column(found[f"={key}"], columns.schema.field(name).type, zone, f"{name!r} of {place.url}")
@@ -211,6 +212,21 @@ def _data_files(place: Place, table: pa.Table, columns: Columns, version: int, z
         ranges=statistics,
         deletes=deletes(described(found["vector"], deleted), place, version) if deleted else {},
     )
+
+
+def _check_partitions(found: Mapping[str, pa.Array], columns: Columns, place: Place, version: int) -> None:
+    """Refuse partition values that the log has under another name than the table's: they would all be null."""
+    for name, alias in columns.aliases.items():
+        key = columns.partitions[name]
+        odd = pc.and_(pc.is_null(found[f"={key}"]), pc.is_valid(found[f"={alias}"]))
+        if pc.any(odd).as_py():
+            path = found["path"].filter(odd)[0]
+            msg = (
+                f"{place.url} version {version}: the partition column {name!r} of the table has no value under {key!r} in the "
+                f"log's entry for {path}, and one under {alias!r}. Nulls would be wrong. Have the software that wrote the "
+                "table repair its log: the names of columns, and whether the protocol has column mapping, must agree."
+            )
+            raise DataError(msg)
 
 
 def _only(files: DataFiles, only: Mapping[int, IntArray], filesystem: pafs.FileSystem) -> DataFiles:

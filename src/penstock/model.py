@@ -126,6 +126,7 @@ class Snapshot:
             ids (`PARQUET:field_id`) where files are searched by those; None where names are as in `schema`. Notes of
             fields (`ALIAS`, `COLUMN_ID`, `UNMAPPED`) and of the schema (`DROPPED`) help to tell a file that is older than
             a column from one that calls it otherwise.
+        origins: The version that added each file, by its path, where the snapshot is what several versions have added.
     """
 
     table: str
@@ -136,6 +137,7 @@ class Snapshot:
     fields: Mapping[str, Field] = field(default_factory=dict)
     sampled: bool = False
     stored: pa.Schema | None = None
+    origins: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -185,7 +185,7 @@ def of_each(
             return tell(footer_of(path, filesystem, size=known_size(snapshot, file)))
         except (DataError, ThriftError) as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                raise lost(snapshot, path) from error
+                raise lost(snapshot, file, path) from error
             with contextlib.suppress(OSError):  # what cannot be looked at cannot be compared
                 check_same(snapshot, file, filesystem, path)
             if isinstance(error, ThriftError):

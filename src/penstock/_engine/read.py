@@ -307,7 +307,7 @@ class Reader:
             with contextlib.suppress(OSError):
                 self._check(unit)()
             if isinstance(error, FileNotFoundError):
-                raise lost(self.snapshot, self.where(unit)) from error
+                raise lost(self.snapshot, unit.file, self.where(unit)) from error
             raise unreadable(self.where(unit), unit.rows, error) from error
 
     def _handle(self, unit: Unit) -> Handle:

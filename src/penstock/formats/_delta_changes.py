@@ -40,11 +40,13 @@ class Added:
         files: Actions on the files, with the columns of the log's sources, in the order of the commits.
         fed: Whether some are of a change data feed, and tell of each row what became of it.
         only: Of files of which not all rows were added, those that were.
+        versions: The version of each file's commit.
     """
 
     files: pa.Table
     fed: bool
     only: Mapping[int, IntArray]
+    versions: tuple[int, ...]
 
 
 def added(place: Place, log: Log, versions: range, partitions: Sequence[str]) -> Added:
@@ -64,6 +66,7 @@ def added(place: Place, log: Log, versions: range, partitions: Sequence[str]) ->
     paths = [log.commits[version] for version in versions]
     kept: list[dict[str, Any]] = []
     only: dict[int, IntArray] = {}
+    origins: list[int] = []
     fed = False
     for version, path, text in zip(versions, paths, read_texts(place.filesystem, paths), strict=True):
         commit = _Commit.of(text, path)
@@ -72,10 +75,11 @@ def added(place: Place, log: Log, versions: range, partitions: Sequence[str]) ->
         for action, rows in [] if commit.feed else commit.brought_back(place, version):
             only[len(kept)] = rows
             kept.append({key: value for key, value in action.items() if key != "deletionVector"})
+        origins += [version] * (len(kept) - len(origins))
     lines = "\n".join(json.dumps({"add": action}) for action in kept).encode()
     source = Lines.of(["what was added"], [lines])
     files = source.actions(place, partitions).drop_columns(["key", "alive"]).combine_chunks()
-    return Added(files=files, fed=fed, only=only)
+    return Added(files=files, fed=fed, only=only, versions=tuple(origins))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -188,6 +188,7 @@ def _changed(place: Place, log: Log, versions: tuple[int, int | None], zone: tzi
         names=columns.names,
         stored=pa.schema([*columns.stored, *more]),
         fields=told_fields(metadata.schema_text, columns.schema, place.url),
+        origins=dict(zip(found.files["path"].to_pylist(), found.versions, strict=True)),
     )
     return Changed(snapshot=snapshot, column=CHANGE if found.fed else None, kinds=ADDED)
 

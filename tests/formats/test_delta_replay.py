@@ -289,3 +289,19 @@ def test_the_newest_version_may_be_known_by_compacted_commits_alone(tmp_path: Pa
     assert ids(lake) == [0, 1, 2]
     with pytest.raises(ArgumentError, match="has no version 3"):
         ps.open(lake.path, version=3)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "80a083e8-7026-4e79-81be-64bd76c43a11.json"])
+def test_a_checkpoint_that_has_a_file_with_two_vectors_is_refused(tmp_path: Path, kind: str) -> None:
+    """One of them counts, and nothing says which."""
+    lake = lake_of(tmp_path / "t")
+    add = lake.add("0.parquet", pa.table({"id": [0, 1, 2]}))
+    both = [add, {"add": {**add["add"], "deletionVector": inline([0])}}]
+    name, told = f"{0:020d}.checkpoint.{kind}", [protocol(*FEATURES), metadata([column("id", "long")]), *both]
+    if kind == "parquet":
+        lake.parquet(name, told)
+    else:
+        lake.json(name, told)
+
+    with pytest.raises(DataError, match=rf"{name}: the checkpoint has .*/0\.parquet with several deletion vectors"):
+        ps.open(lake.path)

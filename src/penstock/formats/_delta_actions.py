@@ -57,12 +57,26 @@ class Actions:
         if self.checkpoint:
             sources = [*self.checkpoint, *_checkpoints(place, self.sidecars)]
             told = _together([source.actions(place, partitions) for source in sources])
+            told = told.filter(told["alive"])
+            if pc.count_distinct(told["path"]).as_py() != pc.count_distinct(told["key"]).as_py():
+                raise _twice(told, self.checkpoint[0].name)
             touched = pc.is_in(told["key"], value_set=_array(newest["key"]))
-            parts.insert(0, told.filter(pc.and_(told["alive"], pc.invert(touched))))
+            parts.insert(0, told.filter(pc.invert(touched)))
         files = _together(parts)
         files = files.take(_last(files["path"]))
         order = pc.sort_indices(files, sort_keys=[("modified", "ascending"), ("path", "ascending")])
         return files.take(order).drop_columns(["key", "alive"]).combine_chunks()
+
+
+def _twice(told: pa.Table, checkpoint: str) -> DataError:
+    """Return the error for a checkpoint that has a file twice, with different deletion vectors."""
+    keys = told.select(["path", "key"]).group_by(["path", "key"]).aggregate([])
+    counts = keys.group_by("path").aggregate([("key", "count")])
+    path = counts.filter(pc.greater(counts["key_count"], 1))["path"][0]
+    return DataError(
+        f"{checkpoint}: the checkpoint has {path} with several deletion vectors, and which of them counts is not known. Each "
+        "file was expected once. Restore the checkpoint, or remove it if all commits before it are there."
+    )
 
 
 def _together(tables: Sequence[pa.Table]) -> pa.Table:

@@ -53,6 +53,11 @@ class Lines:
         """
         return cls(tuple(paths), tuple(_one_per_line(text, path) for path, text in zip(paths, texts, strict=True)))
 
+    @property
+    def name(self) -> str:
+        """The first of the files, for messages."""
+        return self.paths[0]
+
     def part(self, at: int) -> Lines:
         """Return one of the files."""
         return Lines((self.paths[at],), (self.texts[at],))
@@ -135,6 +140,11 @@ class Parquet:
 
     path: str
     file: pq.ParquetFile
+
+    @property
+    def name(self) -> str:
+        """The file, for messages."""
+        return self.path
 
     @classmethod
     def open(cls, filesystem: pafs.FileSystem, path: str) -> Parquet:
@@ -317,9 +327,9 @@ def _one_per_line(text: bytes, path: str) -> bytes:
             text.decode()
         except UnicodeDecodeError as error:
             raise _unreadable(path, f"it is not UTF-8 at byte {error.start}") from error
-    lines = (line.strip() for line in text.splitlines())
+    lines = text.split(b"\n")
     # Within an object, no line that ends with a brace is followed by one that begins with a brace.
-    if all(line[:1] + line[-1:] in (b"{}", b"") for line in lines) and not ADJACENT.search(text):
+    if all(line[:1] == b"{" and line[-1:] == b"}" for line in lines if line) and not ADJACENT.search(text):
         return text
     decoder, told, found = json.JSONDecoder(), text.decode("utf-8-sig"), []
     at = _after_space(told, 0)

@@ -103,6 +103,7 @@ FLOORS = (
             "_engine.local_cells",
             "_engine.plan",
             "_engine.fit_stored",
+            "_engine.absent",
             "_engine.handles",
             "_engine.keep",
             "_engine.pages",

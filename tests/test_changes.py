@@ -10,7 +10,7 @@ import pytest
 from delta_logs import Lake, column, inline, metadata, protocol
 
 import penstock as ps
-from penstock.errors import ArgumentError, DataError
+from penstock.errors import ArgumentError, DataChangedError, DataError
 from penstock.formats.delta import DeltaFormat
 
 deltalake = pytest.importorskip("deltalake")
@@ -238,6 +238,28 @@ def test_an_overwrite_by_a_predicate_may_have_moved_rows(tmp_path: Path) -> None
     deltalake.write_deltalake(parts, pa.table({"id": [3], "x": ["a"]}), mode="overwrite", predicate="x = 'a'")
 
     assert ids(ps.changes(parts, 0)) == [3]
+
+
+@pytest.mark.parametrize("window", [1, 10_000])
+def test_a_file_that_vacuum_removed_is_told_with_the_version_that_added_it(tmp_path: Path, window: int) -> None:
+    """The message says which file is gone, which versions need it, and from which on changes can be had."""
+    path = made(tmp_path / "t")
+    for number in (10, 11, 12):
+        append(path, number)
+    before = set((tmp_path / "t").glob("*.parquet"))
+    deltalake.write_deltalake(path, pa.table({"id": [99], "x": ["new"]}), mode="overwrite")
+    append(path, 100)
+    gone = next(file for file in before if file.name in (tmp_path / "t/_delta_log" / f"{2:020d}.json").read_text())
+    gone.unlink()
+    ds = ps.changes(path, 0).shuffle(ps.WindowShuffle(rows=window), seed=1)
+
+    match = (
+        rf"{gone.name}.*: the file is gone\. Version 2 of {path} added its rows, and penstock\.changes from version 0 to 5 "
+        r"needs them; VACUUM removes files .* Give from_version=2 or a later one, open the table whole, or restore the file"
+    )
+    with pytest.raises(DataChangedError, match=match):
+        list(ds)
+    assert sorted(ids(ps.changes(path, 2))) == [12, 99, 100]
 
 
 def test_versions_that_are_not_there_are_told(tmp_path: Path) -> None:

@@ -41,6 +41,12 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Rows: TypeAlias = slice | IntArray
 """Rows of a unit, counted among the rows kept of it: a range, or explicit ascending numbers."""
 
+ALIAS, COLUMN_ID, UNMAPPED = b"penstock:alias", b"penstock:id", b"penstock:unmapped"
+"""Notes of a stored field: another name that files could have it by; its id; and that this name should not count."""
+
+DROPPED = b"penstock:dropped"
+"""The note of a stored schema that once had columns which it has no more."""
+
 WHOLE_FILE = -1
 """The row group number of a unit that is a whole file."""
 
@@ -117,7 +123,10 @@ class Snapshot:
         fields: What the schema stored with the table says of columns; none of those that it does not name.
         sampled: Whether the columns are those of some files only, so that another may turn out to have more.
         stored: The same columns as `schema`, with the names that files give them and their fields inside, and with their
-            ids (`PARQUET:field_id`) where files are searched by those; None where names are as in `schema`.
+            ids (`PARQUET:field_id`) where files are searched by those; None where names are as in `schema`. Notes of
+            fields (`ALIAS`, `COLUMN_ID`, `UNMAPPED`) and of the schema (`DROPPED`) help to tell a file that is older than
+            a column from one that calls it otherwise.
+        origins: The version that added each file, by its path, where the snapshot is what several versions have added.
     """
 
     table: str
@@ -128,6 +137,7 @@ class Snapshot:
     fields: Mapping[str, Field] = field(default_factory=dict)
     sampled: bool = False
     stored: pa.Schema | None = None
+    origins: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from delta_logs import Lake, column, metadata, protocol, struct_of
 from deltalake import DeltaTable
 
 import penstock as ps
-from penstock.errors import DataError
+from penstock.errors import ArgumentError, DataError
 
 NAIVE = dt.datetime(2024, 9, 9)  # noqa: DTZ001 - a time without a zone
 
@@ -31,6 +32,11 @@ def table(fields: list[pa.Field], *columns: list[Any]) -> pa.Table:
     return pa.table(
         [pa.array(cells, field.type) for field, cells in zip(fields, columns, strict=True)], schema=pa.schema(fields)
     )
+
+
+def remove(add: dict[str, Any]) -> dict[str, Any]:
+    """Return the action that removes what an action added."""
+    return {"remove": {"path": add["add"]["path"], "dataChange": True, "deletionTimestamp": 1}}
 
 
 def rows(ds: ps.Dataset, by: str = "id") -> list[dict[str, Any]]:
@@ -178,6 +184,315 @@ def test_the_mapping_counts_only_where_the_protocol_has_it(tmp_path: Path) -> No
     assert ps.open(lake.path, version=1).to_arrow()["a"].to_pylist() == [2]
     with pytest.raises(DataError, match="maps columns by 'by sight'"):
         ps.open(lake.path)
+
+
+def features(reader: int, *, readers: Sequence[str] = (), writers: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a protocol with other features for readers than for writers."""
+    told: dict[str, Any] = {"minReaderVersion": reader, "minWriterVersion": 7, "writerFeatures": list(writers)}
+    return {"protocol": told | ({"readerFeatures": list(readers)} if reader == 3 else {})}
+
+
+@pytest.mark.parametrize("mode", ["name", "id", "NAME"])
+@pytest.mark.parametrize("reader", [2, 3])
+def test_the_mapping_counts_where_it_is_a_feature_of_writers_alone(tmp_path: Path, reader: int, mode: str) -> None:
+    """As in older tables that Iceberg can read; filters, picked rows, changes and checkpoints follow it too."""
+    lake = Lake(tmp_path / "t")
+    told = features(reader, readers=["deletionVectors"], writers=["columnMapping", "icebergCompatV1", "deletionVectors"])
+    data = mapped_file(names=True)
+    stats = {
+        "numRecords": 1,
+        "minValues": {"c-1": 1, "a": "from a"},
+        "maxValues": {"c-1": 1, "a": "from a"},
+        "nullCount": {"b": 0},
+    }
+    adds = [
+        lake.add(f"{at}.parquet", data, partition={"c-11": "3"}, stats=stats, parquet={"store_schema": False})
+        for at in range(2)
+    ]
+    start = [told, metadata(MAPPED, ["p"], delta__columnMapping__mode=mode)]
+    lake.commit(0, *start, adds[0])
+    lake.commit(1, adds[1])
+
+    def check() -> None:
+        ds = ps.open(lake.path)
+        assert rows(ds) == [EXPECTED, EXPECTED]
+        assert (ds[1]["a"], ds[1]["b"], ds[1]["s"]["y"]) == ("from b", "from a", 6)
+        assert ds.where(ps.col("b") == "from a", ps.col("s")["y"] == 6, ps.col("p") == 3).num_rows == 2
+        assert ds.where(ps.col("b") == "from b").num_rows == 0
+        assert ds.where(ps.col("new").is_null()).num_rows == 2
+        assert rows(ps.changes(lake.path, 0)) == [EXPECTED]
+
+    check()
+    lake.parquet(f"{1:020d}.checkpoint.parquet", [*start, *adds])
+    check()
+    with pytest.raises(
+        ArgumentError, match=r"has rules for writers that are not kept here: icebergCompatV1, delta\.columnMapping\.mode"
+    ):
+        ps.write(lake.path, data={"id": [2]}, format="delta", mode="append")
+
+
+MISSING = "Nulls would be wrong"
+"""What is said of a column that a file should have."""
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        protocol(),
+        features(1, writers=["columnMapping"]),
+        features(3, readers=["deletionVectors"], writers=["deletionVectors"]),
+    ],
+)
+@pytest.mark.parametrize("stats", ["rows", None])
+def test_a_mapping_that_is_not_in_force_never_gives_nulls(tmp_path: Path, told: dict[str, Any], stats: Any) -> None:
+    """Files that hold physical names are refused, with what they hold; partition values by such names too."""
+    lake = Lake(tmp_path / "t")
+    fields = [column("a", "long", number=1, called="col-1"), column("p", "long", number=2, called="col-2")]
+    add = lake.add("0.parquet", pa.table({"col-1": [1]}), stats=stats)
+    lake.commit(0, told, metadata(fields, delta__columnMapping__mode="name"), add)
+    lake.commit(
+        1,
+        metadata(fields, ["p"], delta__columnMapping__mode="name"),
+        lake.add("1.parquet", pa.table({"a": [1]}), partition={"col-2": "7"}),
+    )
+
+    match = r"0\.parquet: .*no column 'a'.* version 0.*'col-1', .*not have column mapping.* The file holds: col-1\. Nulls would"
+    with pytest.raises(DataError, match=match):
+        ps.open(lake.path, version=0).to_arrow()
+    with pytest.raises(DataError, match=r"partition column 'p' .* has no value under 'p' .*'col-2'"):
+        ps.open(lake.path)
+
+
+@pytest.mark.parametrize("stats", [None, "rows", {"numRecords": 2, "nullCount": {"label": 0}}])
+@pytest.mark.parametrize("ask", ["all", "filter", "pick", "changes", "batch", "is null"])
+def test_a_file_that_names_columns_as_users_do_is_refused_under_a_mapping(tmp_path: Path, stats: Any, ask: str) -> None:
+    """Its values would be nulls, of which nobody is told."""
+    lake = Lake(tmp_path / "t")
+    fields = [column("id", "long", number=1, called="id"), column("label", "string", number=2, called="col-2")]
+    add = lake.add("0.parquet", pa.table({"id": [1, 2], "label": ["x", "y"]}), stats=stats)
+    told = metadata(fields, delta__columnMapping__mode="name", delta__columnMapping__maxColumnId="2")
+    lake.commit(0, protocol("columnMapping"), metadata(fields, delta__columnMapping__mode="name"))
+    lake.commit(1, told, add)
+    ds = ps.open(lake.path)
+    ways: dict[str, Callable[[], object]] = {
+        "all": ds.to_arrow,
+        "filter": lambda: ds.where(ps.col("label") == "x").num_rows,
+        "is null": lambda: ds.where(ps.col("label").is_null()).num_rows,
+        "pick": lambda: ds.take([0]),
+        "changes": lambda: ps.changes(lake.path, 0).to_arrow(),
+        "batch": lambda: list(ds.shuffle(seed=1).batch(2)),
+    }
+
+    assert ds.select("id").to_arrow()["id"].to_pylist() == [1, 2]
+    with pytest.raises(
+        DataError, match=r"0\.parquet: .*no column 'col-2', .* column 'label' of .* The file holds: id, label\. Nulls"
+    ):
+        ways[ask]()
+
+
+def test_a_column_that_came_again_after_it_was_dropped_is_null_in_older_files(tmp_path: Path) -> None:
+    """The id of the old one differs; without ids, the table says that it once had more columns."""
+    lake = Lake(tmp_path / "t")
+    fields = [column("id", "long", number=1, called="id"), column("a", "string", number=3, called="col-3")]
+    old = table([with_id("id", pa.int64(), 1), with_id("a", pa.string(), 2)], [1], ["dropped"])
+    adds = [lake.add("0.parquet", old), lake.add("1.parquet", pa.table({"id": [2], "a": ["dropped"]}))]
+    options = {"delta__columnMapping__mode": "name", "delta__columnMapping__maxColumnId": "3"}
+    lake.commit(0, protocol("columnMapping"), metadata(fields, **options), *adds)
+
+    assert rows(ps.open(lake.path)) == [{"id": 1, "a": None}, {"id": 2, "a": None}]
+
+    same = table([with_id("id", pa.int64(), 1), with_id("a", pa.string(), 3)], [1], ["not dropped"])
+    lake.commit(1, lake.add("2.parquet", same))
+    with pytest.raises(DataError, match=r"2\.parquet: .*'a' with its id 3.*Nulls would be wrong"):
+        ps.open(lake.path).to_arrow()
+
+
+def test_all_columns_may_have_been_replaced_since_a_file_was_written(tmp_path: Path) -> None:
+    """Where columns were dropped, rows of nulls are what is left; where none was, they are a mistake."""
+    lake = Lake(tmp_path / "t")
+    fields = [column("b", "long", number=2, called="col-2")]
+    add = lake.add("0.parquet", table([with_id("a", pa.int64(), 1)], [1, 2]))
+    options = {"delta__columnMapping__mode": "name", "delta__columnMapping__maxColumnId": "2"}
+    lake.commit(0, protocol("columnMapping"), metadata(fields, **options), add)
+    lake.commit(1, metadata(fields, delta__columnMapping__mode="name", delta__columnMapping__maxColumnId="1"))
+
+    assert ps.open(lake.path, version=0).to_arrow()["b"].to_pylist() == [None, None]
+    with pytest.raises(DataError, match=r"0\.parquet: .*it holds none of the table's columns.*The file holds: a\. Nulls"):
+        ps.open(lake.path).to_arrow()
+    lake.commit(2, protocol(), metadata([column("b", "long")]))
+    with pytest.raises(DataError, match=r"it holds none of the table's columns"):
+        ps.open(lake.path).to_arrow()
+
+
+@pytest.mark.parametrize("mode", ["none", "name", "id"])
+@pytest.mark.parametrize(
+    ("stats", "why"),
+    [
+        ({"numRecords": 2, "nullCount": {"col-2": 1}}, "the log says that 1 of its 2 values are null"),
+        ({"numRecords": 2, "minValues": {"col-2": 5}, "maxValues": {"col-2": 5}}, "the log says that its least value is 5"),
+        ({"numRecords": 2, "maxValues": {"col-2": 5}}, "the log says that its greatest value is 5"),
+    ],
+)
+def test_a_column_of_which_the_log_states_values_is_never_null(tmp_path: Path, mode: str, stats: Any, why: str) -> None:
+    """A file that does not have it is not the one of which the log tells; so is one with a field of a struct less."""
+    lake = Lake(tmp_path / "t")
+    inner = struct_of(column("y", "long", number=4, called="col-4"), column("x", "long", number=5, called="col-2"))
+    fields = [
+        column("id", "long", number=1, called="id"),
+        column("x", "long", number=2, called="col-2"),
+        column("s", inner, number=3, called="s"),
+    ]
+    if mode == "none":
+        stats = json.loads(json.dumps(stats).replace("col-2", "x"))
+    name = "col-4" if mode != "none" else "y"
+    kind = pa.struct([with_id(name, pa.int64(), 4)])
+    data = table([with_id("id", pa.int64(), 1), with_id("s", kind, 3)], [1, 2], [{name: 1}, {name: 2}])
+    inside = {key: {"s": value} if isinstance(value, dict) else value for key, value in stats.items()}
+    adds = [
+        lake.add(f"{at}.parquet", data, stats=told, parquet={"store_schema": False}) for at, told in enumerate((stats, inside))
+    ]
+    start = [protocol("columnMapping"), metadata(fields, delta__columnMapping__mode=mode)]
+    lake.commit(0, *start, adds[0])
+    lake.commit(1, remove(adds[0]), adds[1])
+
+    with pytest.raises(
+        DataError, match=rf"0\.parquet: .*column 'x' of .* version 0, but .*{why}.* The file holds: id, s\. {MISSING}"
+    ):
+        ps.open(lake.path, version=0).to_arrow()
+    with pytest.raises(DataError, match=rf"1\.parquet: .*column 's\.x' of .* version 1, but .*{why}.* {MISSING}"):
+        ps.open(lake.path, version=1).to_arrow()
+    least = ps.open(lake.path, version=0).where(ps.col("x") == 5)
+    with pytest.raises(DataError, match=MISSING):
+        least.to_arrow()
+    assert ps.open(lake.path).select("id").to_arrow()["id"].to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_a_filter_on_a_column_that_a_file_should_have_is_refused_however_large_the_file(tmp_path: Path, size: int) -> None:
+    """Its footer says that the column is not there, and not that it is null."""
+    lake = Lake(tmp_path / "t")
+    stats = {"numRecords": size, "nullCount": {"x": 0}}
+    add = lake.add("0.parquet", pa.table({"id": range(size), "y": range(size)}), stats=stats)
+    lake.commit(0, protocol(), metadata([column("id", "long"), column("x", "long")]), add)
+
+    with pytest.raises(DataError, match=rf"no column 'x'.*{MISSING}"):
+        ps.open(lake.path).where(ps.col("x") == 5).select("id").to_arrow()
+
+
+def test_statistics_of_a_column_that_is_nowhere_in_a_file_are_doubted_aloud(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where columns go by their own names and the file has no other, the log errs: the user is warned, once."""
+    lake = Lake(tmp_path / "t")
+    stats = {"numRecords": 2, "nullCount": {"x": 0}}
+    adds = [lake.add(f"{at}.parquet", pa.table({"id": [at, 2]}), stats=stats) for at in range(3)]
+    lake.commit(0, protocol(), metadata([column("id", "long"), column("x", "long")]), *adds)
+    found = ps.open(lake.path).to_arrow()["x"].to_pylist()
+
+    assert found == [None] * 6
+    (record,) = caplog.records
+    assert record.name == "penstock"
+    assert "0.parquet: the file has no column 'x', so that column 'x' of" in record.message
+    assert "is null in it, but the log says that 0 of its 2 values are null" in record.message
+
+
+def test_a_column_that_may_not_be_null_is_never_null(tmp_path: Path) -> None:
+    """At the top, in structs, in lists and in maps."""
+    lake = Lake(tmp_path / "t")
+    never = {**column("x", "long"), "nullable": False}
+    inner = struct_of(column("y", "long"), never)
+    fields = [
+        column("id", "long"),
+        column("s", inner),
+        column("l", arrays_of(inner)),
+        column("m", maps_of("string", inner)),
+        never,
+    ]
+    rows_of = {
+        "id": [1],
+        "s": [{"y": 1}],
+        "l": [[{"y": 1}]],
+        "m": pa.array([[("k", {"y": 1})]], pa.map_(pa.string(), pa.struct({"y": pa.int64()}))),
+    }
+    lake.commit(0, protocol(), metadata(fields), lake.add("0.parquet", pa.table(rows_of)))
+    ds = ps.open(lake.path)
+
+    for name, dotted in {"x": "x", "s": r"s\.x", "l": r"l\.element\.x", "m": r"m\.value\.x"}.items():
+        with pytest.raises(DataError, match=rf"column '{dotted}' of .*it may not be null.*{MISSING}"):
+            ds.select(name).to_arrow()
+        with pytest.raises(DataError, match=MISSING):
+            ds.select(name).take([0])
+    assert ds.select("id").to_arrow()["id"].to_pylist() == [1]
+
+
+def test_a_field_that_a_file_names_as_users_do_is_refused_under_a_mapping(tmp_path: Path) -> None:
+    """Inside of structs, lists and maps as well."""
+    lake = Lake(tmp_path / "t")
+    inner = struct_of(column("x", "long", number=3, called="col-3"))
+    fields = [
+        column("id", "long", number=1, called="col-1"),
+        column("s", inner, number=2, called="col-2"),
+        column("l", arrays_of(inner), number=4, called="col-4"),
+    ]
+    kind = pa.struct({"x": pa.int64()})
+    data = table(
+        [pa.field("col-1", pa.int64()), pa.field("col-2", kind), pa.field("col-4", pa.list_(kind))],
+        [1],
+        [{"x": 1}],
+        [[{"x": 1}]],
+    )
+    lake.commit(0, protocol("columnMapping"), metadata(fields, delta__columnMapping__mode="name"), lake.add("0.parquet", data))
+
+    with pytest.raises(DataError, match=rf"no column 'col-2\.col-3', .* column 's\.x' of .* The file holds: .*x.*{MISSING}"):
+        ps.open(lake.path).select("s").to_arrow()
+    with pytest.raises(DataError, match=rf"column 'l\.element\.x' of .*{MISSING}"):
+        ps.open(lake.path).select("l").to_arrow()
+
+
+@pytest.mark.parametrize("mode", ["none", "name", "id"])
+def test_a_new_column_without_values_is_null(tmp_path: Path, mode: str) -> None:
+    """In all files, with statistics that say nothing of it or that all of it is null, and without any; and in part of them."""
+    lake = Lake(tmp_path / "t")
+    new = column("new", struct_of(column("x", "long", number=4, called="col-4")), number=3, called="col-3")
+    fields = [column("id", "long", number=1, called="id"), column("plain", "long", number=2, called="col-2"), new]
+    data = [table([with_id("id", pa.int64(), 1)], [at]) for at in range(4)]
+    stats: list[Any] = [None, "rows", {"numRecords": 1, "nullCount": {"id": 0, "col-2": 1, "col-3": {"col-4": 1}}}]
+    stats.append({"numRecords": 1, "minValues": {"id": 3}, "maxValues": {"id": 3}, "nullCount": {"id": 0}})
+    adds = [lake.add(f"{at}.parquet", data[at], stats=stats[at], parquet={"store_schema": False}) for at in range(4)]
+    options = {"delta__columnMapping__mode": mode, "delta__columnMapping__maxColumnId": "4"}
+    lake.commit(0, protocol("columnMapping"), metadata(fields, **options), *adds)
+    ds = ps.open(lake.path)
+
+    assert rows(ds) == [{"id": at, "plain": None, "new": None} for at in range(4)]
+    assert ds.where(ps.col("plain").is_null(), ps.col("new.x").is_null()).num_rows == 4
+    assert [row["id"] for row in rows(ds.select("id").where(ps.col("plain").is_null()))] == [0, 1, 2, 3]
+    assert ds.where(ps.col("plain") == 1).num_rows == 0
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_a_partition_column_that_the_log_names_as_users_do_is_refused_under_a_mapping(tmp_path: Path, mode: str) -> None:
+    """Its values stand in the log, under another name than they should; a null stands under none."""
+    lake = Lake(tmp_path / "t")
+    fields = [column("id", "long", number=1, called="id"), column("p", "long", number=2, called="col-2")]
+    data = table([with_id("id", pa.int64(), 1)], [1])
+    add = lake.add("0.parquet", data, partition={"col-2": None}, parquet={"store_schema": False})
+    lake.commit(0, protocol("columnMapping"), metadata(fields, ["p"], delta__columnMapping__mode=mode), add)
+    assert rows(ps.open(lake.path)) == [{"id": 1, "p": None}]
+
+    lake.commit(1, lake.add("1.parquet", data, partition={"p": "3"}))
+    match = r"partition column 'p' of the table has no value under 'col-2' .*/1\.parquet, and one under 'p'"
+    for _ in range(2):
+        with pytest.raises(DataError, match=match):
+            ps.open(lake.path)
+        lake.parquet(
+            f"{1:020d}.checkpoint.parquet",
+            [
+                protocol("columnMapping"),
+                metadata(fields, ["p"], delta__columnMapping__mode=mode),
+                add,
+                lake.add("1.parquet", data, partition={"p": "3"}),
+            ],
+        )
 
 
 def change(before: str, after: str, path: str | None = None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from delta_logs import Lake, column, metadata, protocol
 from deltalake import DeltaTable, write_deltalake
@@ -396,3 +397,120 @@ def test_a_line_that_is_no_action_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match=r"0\.json: .*null"):
         ps.open(lake.path)
+
+
+LAYOUTS: dict[str, Callable[[list[dict[str, Any]]], str]] = {
+    "indented": lambda actions: "\n".join(json.dumps(action, indent=2) for action in actions),
+    "indented, of Windows": lambda actions: "\r\n".join(json.dumps(one, indent=1).replace("\n", "\r\n") for one in actions),
+    "in one line": lambda actions: "".join(json.dumps(action) for action in actions),
+    "in one line, with spaces": lambda actions: " \t ".join(json.dumps(action) for action in actions),
+    "with empty lines": lambda actions: "\n\n \n" + "\n\n".join(json.dumps(action) for action in actions) + "\n\n",
+    "broken after colons": lambda actions: "\n".join(json.dumps(one, separators=(",\n", ":\n")) for one in actions),
+    "with a byte order mark": lambda actions: "\ufeff" + "\n".join(json.dumps(action) for action in actions),
+    "not escaped": lambda actions: "\n".join(json.dumps(one, indent=2, ensure_ascii=False) for one in actions),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_actions_may_be_laid_out_in_any_way_that_json_allows(tmp_path: Path, layout: str) -> None:
+    """Over several lines, or several in one: of commits, compacted commits and checkpoints alike."""
+    lake = Lake(tmp_path / "t")
+    options = {"delta.note": "a } {\u2028b\u0085c", "delta.enableInCommitTimestamps": "true"}
+    told = metadata(SCHEMA)
+    told["metaData"]["configuration"] = options
+    adds = [lake.add(f"{at}.parquet", pa.table({"id": [at]})) for at in range(5)]
+    moment = int(START.timestamp() * 1000)
+    info = [{"commitInfo": {"operation": "WRITE", "inCommitTimestamp": moment + at}} for at in range(5)]
+    actions = {
+        f"{0:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json": [protocol("v2Checkpoint"), told, adds[0]],
+        f"{1:020d}.{2:020d}.compacted.json": [adds[1], adds[2]],
+        f"{0:020d}.json": [info[0], protocol("v2Checkpoint"), told, adds[0]],
+        f"{1:020d}.json": [info[1], adds[1]],
+        f"{2:020d}.json": [info[2], adds[2]],
+        f"{3:020d}.json": [info[3], adds[3]],
+        f"{4:020d}.json": [info[4], remove(adds[0])],
+    }
+    for name, some in actions.items():
+        (lake.log / name).write_bytes(LAYOUTS[layout](some).encode())
+
+    assert ids(ps.open(lake.path)) == [1, 2, 3]
+    assert ids(ps.changes(lake.path, 0)) == [1, 2, 3]
+    assert version_at(lake, 1) == "4"
+    ps.write(lake.path, data={"id": [9]}, format="delta", mode="append")
+    assert ids(ps.open(lake.path)) == [1, 2, 3, 9]
+
+
+@pytest.mark.parametrize("name", [f"{1:020d}.json", f"{1:020d}.{2:020d}.compacted.json", f"{0:020d}.checkpoint.a.json"])
+@pytest.mark.parametrize("where", ["path", "key", "schema"])
+def test_text_of_a_log_that_is_not_utf_8_is_refused(tmp_path: Path, name: str, where: str) -> None:
+    """With the file; not with an error of Python's."""
+    lake = Lake(tmp_path / "t")
+    adds = [lake.add(f"{at}.parquet", pa.table({"id": [at]})) for at in range(3)]
+    lake.commit(0, protocol("v2Checkpoint"), metadata(SCHEMA), adds[0])
+    lake.commit(1, adds[1])
+    lake.commit(2, adds[2])
+    text = "".join(json.dumps(one) + "\n" for one in [protocol("v2Checkpoint"), metadata(SCHEMA), adds[1]]).encode()
+    before, after = {"path": (b"1.par", b"\xff.par"), "key": (b'"size"', b'"si\xffe"'), "schema": (b"by-hand", b"by-\xc3")}[
+        where
+    ]
+    assert before in text
+    (lake.log / name).write_bytes(text.replace(before, after))
+
+    with pytest.raises(DataError, match=rf"{name}: this file of the table's log cannot be read: it is not UTF-8 at byte \d+"):
+        ps.open(lake.path)
+
+
+@pytest.mark.parametrize("spoilt", ["path", "stats", "schemaString", "partitionValues", "readerFeatures", "sidecar"])
+def test_text_of_a_checkpoint_that_is_not_utf_8_is_refused(tmp_path: Path, spoilt: str) -> None:
+    """Parquet files hold bytes, and nobody has looked at them before."""
+    lake = Lake(tmp_path / "t")
+    add = lake.add("marked.parquet", pa.table({"id": [1]}), stats={"numRecords": 1, "marked": 1}, partition={"p": "marked"})
+    told = metadata([*SCHEMA, column("p", "string"), column("marked", "string")], ["p"])
+    features = ("v2Checkpoint", "marked") if spoilt == "readerFeatures" else ("v2Checkpoint",)
+    side = {"sidecar": {"path": "marked.parquet", "sizeInBytes": 1, "modificationTime": 1}}
+    actions = {
+        "path": [protocol(*features), metadata(SCHEMA), {"add": {**add["add"], "stats": None, "partitionValues": {}}}],
+        "stats": [protocol(*features), metadata(SCHEMA), {"add": {**add["add"], "path": "x", "partitionValues": {}}}],
+        "partitionValues": [protocol(*features), told, {"add": {**add["add"], "path": "x", "stats": None}}],
+        "schemaString": [protocol(*features), told],
+        "readerFeatures": [protocol(*features), metadata(SCHEMA)],
+        "sidecar": [protocol(*features), metadata(SCHEMA), side],
+    }[spoilt]
+    lake.parquet(f"{0:020d}.checkpoint.parquet", actions)
+    file = lake.log / f"{0:020d}.checkpoint.parquet"
+    pq.write_table(pq.read_table(file), file, compression="none", use_dictionary=False, write_statistics=False)
+    assert b"marked" in file.read_bytes()
+    file.write_bytes(file.read_bytes().replace(b"marked", b"mark\xff\xff"))
+
+    with pytest.raises(DataError, match=r"checkpoint\.parquet: this file of the table's log cannot be read: .*UTF-?8"):
+        ps.open(lake.path)
+
+
+def test_an_action_of_a_kind_that_is_no_object_is_refused(tmp_path: Path) -> None:
+    """A schema that cannot be read must not leave an older one in force."""
+    lake = Lake(tmp_path / "t")
+    add = lake.add("0.parquet", pa.table({"id": [1]}))
+    lake.commit(0, protocol(), metadata(SCHEMA), add)
+    lake.commit(1, {"metaData": [1]})
+    with pytest.raises(DataError, match=r"1\.json: .* metaData is \[1\], and no JSON object"):
+        ps.open(lake.path)
+
+    lake.commit(1, {**add, **remove(add)})
+    with pytest.raises(DataError, match="one object both adds and removes a file"):
+        ps.open(lake.path)
+
+
+def test_a_version_that_compacted_commits_lead_to_has_a_time(tmp_path: Path) -> None:
+    """Its own commit tells it, whether those before are single files or not."""
+    lake = Lake(tmp_path / "t")
+    versions = history(lake)
+    times(lake, 0, 1, 2, 3, 4, 5)
+    lake.json(
+        f"{1:020d}.{2:020d}.compacted.json",
+        [json.loads(line) for line in (lake.log / f"{2:020d}.json").read_text().splitlines()],
+    )
+    forget(lake, 1, 2)
+
+    assert version_at(lake, 3.5) == "3"
+    assert version_at(lake, 2.5) == "0"
+    assert len(versions) == 6

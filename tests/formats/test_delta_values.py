@@ -103,6 +103,17 @@ def test_values_are_read_in_all_their_spellings(text: str, kind: pa.DataType, va
         ("1_000", pa.int32()),
         ("300", pa.int8()),
         ("1,5", pa.float64()),
+        ("1_5", pa.float64()),
+        ("2021-02-29", pa.date32()),
+        ("-0001-02-29", pa.date32()),
+        ("-0001-13-01", pa.date32()),
+        ("+0000-00-01", pa.date32()),
+        ("+10000-01-32", pa.date32()),
+        ("+5881580-07-12", pa.date32()),
+        ("-5877641-06-22", pa.date32()),
+        ("+300000-01-01 00:00:00", ZONED),
+        ("-0001-01-01 24:00:00", PLAIN),
+        ("--001-01-01", pa.date32()),
         ("yes", pa.bool_()),
         ("1.234", pa.decimal128(10, 2)),
         ("NaN", pa.decimal128(10, 2)),
@@ -119,6 +130,75 @@ def test_a_value_that_is_none_of_its_type_is_refused(text: str, kind: pa.DataTyp
     """It is never taken for a null."""
     with pytest.raises(DataError, match=r"Partition column 'p' has the value .* which is no .*\. A value of the column's type"):
         read(text, kind)
+
+
+def number(text: str, kind: pa.DataType, zone: dt.tzinfo = UTC) -> int:
+    """Return what Arrow stores of one partition value: days, or microseconds, since 1970."""
+    found = partition_column(pa.array([text], pa.string()), kind, zone, "'p'")
+    stored: int = found.cast(pa.int32() if pa.types.is_date(kind) else pa.int64())[0].as_py()
+    return stored
+
+
+def spelt(year: int, sign: str = "+") -> str:
+    """Return a year as Java and others write it."""
+    return f"-{-year:04d}" if year < 0 else f"{sign if year > 9999 else ''}{year:04d}"
+
+
+@given(st.integers(-5_877_000, 5_877_000), st.integers(1, 12), st.integers(1, 28), st.sampled_from(["", "+"]))
+def test_days_of_every_year_are_read(year: int, month: int, day: int, sign: str) -> None:
+    """Before the first and after the 9999th year too, as far as Arrow goes; NumPy counts the same days."""
+    expected = int(np.datetime64(f"{spelt(year)}-{month:02d}-{day:02d}").astype(np.int64))
+
+    assert number(f"{spelt(year, sign)}-{month:02d}-{day:02d}", pa.date32()) == expected
+
+
+@given(st.integers(-290_000, 290_000), st.integers(1, 12), st.integers(1, 28), st.integers(0, 86_399_999_999))
+def test_moments_of_every_year_are_read(year: int, month: int, day: int, micros: int) -> None:
+    """With a zone and without one, in years that Python's own moments do not reach."""
+    seconds = micros // 1_000_000
+    clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{micros % 1_000_000:06d}"
+    text = f"{spelt(year)}-{month:02d}-{day:02d}"
+    expected = int(np.datetime64(text).astype(np.int64)) * 86_400_000_000 + micros
+
+    assert number(f"{text} {clock}", PLAIN) == expected
+    assert number(f"{text}T{clock}Z", ZONED) == expected
+    assert number(f"{text}T{clock}+01:30", ZONED) == expected - 5_400_000_000
+
+
+def test_far_moments_without_a_zone_are_in_that_of_their_writer() -> None:
+    """Before zones there was local mean time; later ones follow the last rules that are known."""
+    zone = ZoneInfo("America/Los_Angeles")
+    mean = 7 * 3600 + 52 * 60 + 58
+
+    for text in ("-0001-07-01 00:00:00", "0000-07-01 00:00:00", "0001-07-01 00:00:00"):
+        assert number(text, ZONED, zone) - number(text, PLAIN) == mean * 1_000_000
+    for year in ("9999", "+10000", "+10399", "+290000"):
+        assert number(f"{year}-07-01 00:00:00", ZONED, zone) - number(f"{year}-07-01 00:00:00", PLAIN) == 7 * 3_600_000_000
+        assert number(f"{year}-01-01 12:00:00", ZONED, zone) - number(f"{year}-01-01 12:00:00", PLAIN) == 8 * 3_600_000_000
+
+
+def test_a_table_with_partitions_of_far_years_is_read_and_filtered(tmp_path: Path) -> None:
+    """Their rows come, by iteration too, and a filter tells them apart."""
+    lake = Lake(tmp_path / "t")
+    days = ["-0001-01-01", "0000-02-29", "2024-01-01", "+10000-12-31"]
+    adds = [
+        lake.add(f"{at}.parquet", pa.table({"id": [at]}), partition={"d": day, "t": f"{day} 01:02:03"})
+        for at, day in enumerate(days)
+    ]
+    lake.commit(
+        0, protocol(), metadata([column("id", "long"), column("d", "date"), column("t", "timestamp")], ["d", "t"]), *adds
+    )
+    ds = ps.open(lake.path)
+
+    expected = [int(np.datetime64(day.lstrip("+")).astype(np.int64)) for day in days]
+    assert ds.to_arrow()["d"].cast(pa.int32()).to_pylist() == expected
+    (batch,) = ds.batch(4)
+    assert batch["d"].astype(np.int64).tolist() == expected
+    assert [int(row["id"]) for row in ds.where(ps.col("d") < dt.date(2000, 1, 1))] == [0, 1]
+    assert [int(row["id"]) for row in ds.where(ps.col("t") > dt.datetime(2000, 1, 1, tzinfo=UTC))] == [2, 3]
+    assert [int(row["id"]) for row in ds.where(ps.col("d") == dt.date(2024, 1, 1))] == [2]
+    assert sorted(int(row["id"]) for row in ds.shuffle(seed=1)) == [0, 1, 2, 3]
+    assert ds[0]["d"] == np.datetime64("-0001-01-01")
 
 
 def test_times_without_a_zone_are_those_of_their_writer(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from penstock.errors import DataError
 from penstock.model import Snapshot
 
 __all__ = [
+    "FIELD_ID",
     "Asked",
     "beyond_nanoseconds",
     "columns_by_id",
@@ -23,6 +24,7 @@ __all__ = [
     "has_timestamps",
     "id_of",
     "int96_unit",
+    "place_of",
     "spelt",
     "takeable",
 ]
@@ -208,7 +210,7 @@ def _struct(array: pa.StructArray, kind: pa.DataType, shape: pa.DataType) -> pa.
         raise pa.ArrowNotImplementedError(msg)
     found = []
     for at, field in enumerate(wanted):
-        place = _place(fields, field)
+        place = place_of(fields, field)
         target = kind.field(at).type
         found.append(pa.nulls(len(array), target) if place is None else _fitted(array.field(place), target, field.type))
     if not found:
@@ -217,8 +219,12 @@ def _struct(array: pa.StructArray, kind: pa.DataType, shape: pa.DataType) -> pa.
     return pa.StructArray.from_arrays(found, fields=names, mask=array.is_null() if array.null_count else None)
 
 
-def _place(fields: Sequence[pa.Field], wanted: pa.Field) -> int | None:
-    """Return the place of a field among those of a file, by its id where it has one, else by its name."""
+def place_of(fields: Sequence[pa.Field], wanted: pa.Field) -> int | None:
+    """Return the place of a field among those of a file, by its id where it has one, else by its name.
+
+    Raises:
+        pa.ArrowInvalid: If there are several whose names differ from it in capital letters only.
+    """
     number, name = id_of(wanted), spelt(wanted.name, [field.name for field in fields])
     same = (field.name == name if number is None else id_of(field) == number for field in fields)
     return next((at for at, found in enumerate(same) if found), None)

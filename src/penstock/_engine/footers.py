@@ -112,7 +112,8 @@ def read_footers(
 ) -> RowGroups:
     """Return the row groups of some data files, with statistics of some columns, by dotted names.
 
-    A column that a file does not have is null in all its rows; of one below a list nothing is known.
+    A column that a file does not have is null in all its rows, unless the table has names of its own for it; then whoever
+    reads the file decides that. Of a column below a list nothing is known.
 
     Raises:
         DataError: If a file has no footer that can be read; the first such file is named.
@@ -127,7 +128,8 @@ def read_footers(
     """
     asked = [_column(snapshot, column) for column in columns]
     paths, types = [path for path, _ in asked], [type_ for _, type_ in asked]
-    layout = by_schema(lambda every, roots: _layout(every, roots, paths))
+    missing = _MISSING if snapshot.stored is None else None
+    layout = by_schema(lambda every, roots: _layout(every, roots, paths, missing))
     weights: list[float] = []
 
     def tell(footer: bytes) -> _Told:
@@ -183,7 +185,7 @@ def of_each(
             return tell(footer_of(path, filesystem, size=known_size(snapshot, file)))
         except (DataError, ThriftError) as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                raise lost(snapshot, path) from error
+                raise lost(snapshot, file, path) from error
             with contextlib.suppress(OSError):  # what cannot be looked at cannot be compared
                 check_same(snapshot, file, filesystem, path)
             if isinstance(error, ThriftError):
@@ -241,13 +243,13 @@ def by_schema(derive: Callable[[list[Leaf], set[bytes]], T]) -> Callable[[bytes]
     return of
 
 
-def _layout(every: list[Leaf], roots: set[bytes], paths: list[tuple[bytes, ...]]) -> list[Leaf | None]:
+def _layout(every: list[Leaf], roots: set[bytes], paths: list[tuple[bytes, ...]], missing: Leaf | None) -> list[Leaf | None]:
     """Return some columns of a file; None for one that is below a list, no leaf, or of a name that others could have too."""
     found: dict[tuple[bytes, ...], Leaf | None] = {}
     for leaf in every:
         found[leaf.path] = None if leaf.repeated or leaf.path in found else leaf
     alike = {root.lower() for root in roots}
-    return [found.get(path) if path[0] in roots or path[0].lower() in alike else _MISSING for path in paths]
+    return [found.get(path) if path[0] in roots or path[0].lower() in alike else missing for path in paths]
 
 
 def _told(footer: bytes, columns: list[Leaf | None], types: list[pa.DataType]) -> _Told:

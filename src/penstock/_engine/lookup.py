@@ -271,6 +271,9 @@ class Lookup(Reader):
     def _names_in(self, unit: Unit) -> Collection[str]:
         return unit.found if isinstance(unit, Picked) else Reader._names_in(self, unit)  # noqa: SLF001 - of the class above
 
+    def _schema_in(self, unit: Unit) -> pa.Schema:
+        return self._opened(unit).anatomy.schema if isinstance(unit, Picked) else Reader._schema_in(self, unit)  # noqa: SLF001
+
     def _alive(self, unit: Unit) -> BoolArray | None:
         return None if isinstance(unit, Picked) else Reader._alive(self, unit)  # noqa: SLF001 - of the class above
 

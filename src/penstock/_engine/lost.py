@@ -11,12 +11,21 @@ from penstock.model import Snapshot
 __all__ = ["altered", "check_same", "known_size", "lost"]
 
 
-def lost(snapshot: Snapshot, where: str) -> DataChangedError:
+def lost(snapshot: Snapshot, file: int, where: str) -> DataChangedError:
     """Return the error for a file that is gone."""
+    keep = "for runs that last, keep files longer: delta.deletedFileRetentionDuration"
+    origin = snapshot.origins.get(snapshot.files.path[file].as_py())
+    if origin is not None:
+        first, _, last = snapshot.version.partition("..")
+        return DataChangedError(
+            f"{where}: the file is gone. Version {origin} of {snapshot.table} added its rows, and penstock.changes from "
+            f"version {first} to {last} needs them; VACUUM removes files that the newest version does not need. Give "
+            f"from_version={origin} or a later one, open the table whole, or restore the file; {keep}."
+        )
     if snapshot.version:
         return DataChangedError(
             f"{where}: the file is gone. Version {snapshot.version} of {snapshot.table} needs it; VACUUM removes files that "
-            "newer versions do not need. Open a newer version, or restore the file; for runs that last, keep files longer."
+            f"newer versions do not need. Open a newer version, or restore the file; {keep}."
         )
     return DataChangedError(f"{where}: the file is gone. It was there when the table was opened. Open the table again.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
+from penstock._engine.absent import check_absent
 from penstock._engine.chunks import Chunk, find_chunks, read_chunk
 from penstock._engine.fit_stored import Asked, columns_by_id, fitted, id_of, spelt
 from penstock._engine.handles import Handle, Handles
@@ -39,6 +41,15 @@ OBJECTS = 1536
 
 UNCOUNTED = -1
 """The count of a unit whose rows nobody has counted, since they are not what is handed out."""
+
+
+MOST_CHECKED = 1 << 14
+"""Files that are remembered as looked at."""
+
+DOUBTED: tuple[int, tuple[str, ...]] = (-1, ())
+"""What stands among them once the user was warned."""
+
+logger = logging.getLogger("penstock")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +150,7 @@ class Reader:
         stay: Units that stay in memory, also for other questions about the table.
         checksums: Whether pages that were written with a checksum are compared with it.
         asked: What is the same for all units of which the same columns are asked for.
+        checked: Files of which it was looked at what they lack, of some columns.
     """
 
     snapshot: Snapshot
@@ -152,6 +164,7 @@ class Reader:
     stay: KeptUnits[Part] = field(default_factory=KeptUnits, repr=False)
     checksums: bool = False
     asked: dict[tuple[str, ...], Asked] = field(default_factory=dict, repr=False)
+    checked: set[tuple[int, tuple[str, ...]]] = field(default_factory=set, repr=False)
 
     def read(self, unit: Unit, columns: Sequence[str], blobs: Sequence[str] = ()) -> Part:
         """Return the rows kept of a unit; those columns among `blobs` that can be are read as they lie.
@@ -233,6 +246,7 @@ class Reader:
         files, asked = self.snapshot.files, self.asked.get(names := tuple(columns))
         if asked is None:
             asked = self.asked[names] = Asked.of(self.snapshot, names)
+        self._check_absent(unit, asked.inside)
         table = self._from_file(unit, asked.inside)
         stated = files.rows[unit.file] if unit.row_group == WHOLE_FILE else -1
         misstated = stated not in (-1, table.num_rows)
@@ -254,6 +268,20 @@ class Reader:
             else:
                 found.append(self._typed(unit, stored_as.get(called[name]), name, kind))
         return pa.Table.from_arrays(found, schema=asked.schema) if found else table.select([])
+
+    def _check_absent(self, unit: Unit, columns: tuple[str, ...]) -> None:
+        """Refuse a file that lacks a column which cannot be null in it; looked at once for each file."""
+        if self.snapshot.stored is None or (unit.file, columns) in self.checked:
+            return
+        there = self._schema_in(unit)
+        self._called(unit, columns)  # which refuses a file whose columns cannot be told apart
+        doubt = check_absent(self.snapshot, unit.file, columns, there)
+        if doubt and DOUBTED not in self.checked:
+            self.checked.add(DOUBTED)
+            logger.warning(doubt)
+        if len(self.checked) >= MOST_CHECKED:
+            self.checked.intersection_update({DOUBTED})
+        self.checked.add((unit.file, columns))
 
     def _from_file(self, unit: Unit, columns: Sequence[str]) -> pa.Table:
         with self._told(unit):
@@ -279,7 +307,7 @@ class Reader:
             with contextlib.suppress(OSError):
                 self._check(unit)()
             if isinstance(error, FileNotFoundError):
-                raise lost(self.snapshot, self.where(unit)) from error
+                raise lost(self.snapshot, unit.file, self.where(unit)) from error
             raise unreadable(self.where(unit), unit.rows, error) from error
 
     def _handle(self, unit: Unit) -> Handle:
@@ -315,6 +343,11 @@ class Reader:
         """Return the names of the columns in a unit's file."""
         with self._told(unit):
             return self._handle(unit).names
+
+    def _schema_in(self, unit: Unit) -> pa.Schema:
+        """Return the columns in a unit's file."""
+        with self._told(unit):
+            return self._handle(unit).file.schema_arrow
 
     def _cells(self, unit: Unit, columns: Sequence[str]) -> dict[str, Blobs | StoredBlobs]:
         """Return the cells of those columns that can be read as they lie."""

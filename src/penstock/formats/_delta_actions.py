@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import DataError
-from penstock.formats._delta_log import LOG, Segment
+from penstock.errors import ArgumentError, DataError
+from penstock.formats._delta_log import LOG, Log, Segment
 from penstock.formats._delta_sources import Lines, Parquet, read_texts
 from penstock.model import Place
 
@@ -25,6 +25,7 @@ class Actions:
     """What a log says, as it is written there.
 
     Attributes:
+        version: The version.
         protocol: The newest `protocol` action.
         metadata: The newest `metaData` action.
         checkpoint: What holds the files of the checkpoint.
@@ -32,6 +33,7 @@ class Actions:
         commits: The commits after it.
     """
 
+    version: int
     protocol: Mapping[str, Any]
     metadata: Mapping[str, Any]
     checkpoint: tuple[Lines | Parquet, ...]
@@ -55,12 +57,26 @@ class Actions:
         if self.checkpoint:
             sources = [*self.checkpoint, *_checkpoints(place, self.sidecars)]
             told = _together([source.actions(place, partitions) for source in sources])
+            told = told.filter(told["alive"])
+            if pc.count_distinct(told["path"]).as_py() != pc.count_distinct(told["key"]).as_py():
+                raise _twice(told, self.checkpoint[0].name)
             touched = pc.is_in(told["key"], value_set=_array(newest["key"]))
-            parts.insert(0, told.filter(pc.and_(told["alive"], pc.invert(touched))))
+            parts.insert(0, told.filter(pc.invert(touched)))
         files = _together(parts)
         files = files.take(_last(files["path"]))
         order = pc.sort_indices(files, sort_keys=[("modified", "ascending"), ("path", "ascending")])
         return files.take(order).drop_columns(["key", "alive"]).combine_chunks()
+
+
+def _twice(told: pa.Table, checkpoint: str) -> DataError:
+    """Return the error for a checkpoint that has a file twice, with different deletion vectors."""
+    keys = told.select(["path", "key"]).group_by(["path", "key"]).aggregate([])
+    counts = keys.group_by("path").aggregate([("key", "count")])
+    path = counts.filter(pc.greater(counts["key_count"], 1))["path"][0]
+    return DataError(
+        f"{checkpoint}: the checkpoint has {path} with several deletion vectors, and which of them counts is not known. Each "
+        "file was expected once. Restore the checkpoint, or remove it if all commits before it are there."
+    )
 
 
 def _together(tables: Sequence[pa.Table]) -> pa.Table:
@@ -79,14 +95,44 @@ def _array(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-def read_actions(place: Place, segment: Segment) -> Actions:
-    """Return what a log says at a version.
+def read_actions(place: Place, log: Log, version: int | None) -> Actions:
+    """Return what a log says at a version; at the newest where none is given.
+
+    Compacted commits that are not reconciled are left, and the commits that they stand for are read instead.
 
     Raises:
-        DataError: If a file of the log cannot be read, or the log has no protocol or metadata.
+        ArgumentError: If there is no such version.
+        DataError: If a file of the log is missing or cannot be read, or the log has no protocol or metadata.
         LogChangedError: If a file of the log is gone.
     """
-    commits = Lines(segment.commits, tuple(read_texts(place.filesystem, segment.commits)))
+    doubts: dict[str, str] = {}
+    while True:
+        try:
+            segment = log.segment(version, without=doubts)
+        except (ArgumentError, DataError) as error:
+            if not doubts:
+                raise
+            raise _unordered(doubts, error) from error
+        commits = Lines.of(segment.commits, read_texts(place.filesystem, segment.commits))
+        parts = {path: commits.part(at) for at, path in enumerate(segment.commits) if path in segment.compacted}
+        found = {path: why for path, part in parts.items() if (why := part.doubt(place)) is not None}
+        if not found:
+            return _actions(place, segment, commits)
+        doubts |= found
+
+
+def _unordered(doubts: Mapping[str, str], error: Exception) -> DataError:
+    """Return the error for compacted commits that cannot be believed, and whose commits are gone."""
+    path, why = next(iter(doubts.items()))
+    first, last = (int(part) for part in path.rsplit("/", 1)[-1].split(".")[:2])
+    return DataError(
+        f"{path}: the compacted commits are not reconciled: the file {why}, and which of these came last is not known. "
+        f"The commits themselves would tell, but: {str(error).rstrip('.')}. Restore the commits {first} to {last} of the log."
+    )
+
+
+def _actions(place: Place, segment: Segment, commits: Lines) -> Actions:
+    """Return what the files of a log say."""
     checkpoint = _checkpoints(place, segment.checkpoint)
     found: dict[str, Mapping[str, Any]] = {}
     for kind in ("protocol", "metaData"):
@@ -99,12 +145,16 @@ def read_actions(place: Place, segment: Segment) -> Actions:
             raise DataError(msg)
         found[kind] = told[-1]
     folder = f"{place.path.rstrip('/')}/{LOG}/_sidecars/"
-    beside = [unquote(told["path"]).rsplit("/", 1)[-1] for source in checkpoint for told in source.few("sidecar")]
+    beside = [told.get("path") for source in checkpoint for told in source.few("sidecar")]
+    if not all(isinstance(path, str) for path in beside):
+        msg = f"{segment.checkpoint[0]}: a sidecar of the checkpoint has no path. One was expected. Restore the file."
+        raise DataError(msg)
     return Actions(
+        version=segment.version,
         protocol=found["protocol"],
         metadata=found["metaData"],
         checkpoint=tuple(checkpoint),
-        sidecars=tuple(folder + name for name in beside),
+        sidecars=tuple(folder + unquote(str(path)).rsplit("/", 1)[-1] for path in beside),
         commits=commits,
     )
 
@@ -114,7 +164,7 @@ def _checkpoints(place: Place, paths: Sequence[str]) -> list[Lines | Parquet]:
 
     def read(path: str) -> Lines | Parquet:
         if path.endswith(".json"):
-            return Lines((path,), tuple(read_texts(place.filesystem, [path])))
+            return Lines.of([path], read_texts(place.filesystem, [path]))
         return Parquet.open(place.filesystem, path)
 
     with ThreadPoolExecutor(max(1, min(16, len(paths))), thread_name_prefix="penstock-delta") as pool:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.errors import ArgumentError, DataError
 from penstock.formats._delta_deletes import DeletionVector, deletes
 from penstock.formats._delta_log import Log
-from penstock.formats._delta_sources import Lines, read_texts
+from penstock.formats._delta_sources import Lines, load_actions, read_texts
 from penstock.model import IntArray, Place
 
 __all__ = ["ADDED", "CHANGE", "Added", "added"]
@@ -40,11 +40,13 @@ class Added:
         files: Actions on the files, with the columns of the log's sources, in the order of the commits.
         fed: Whether some are of a change data feed, and tell of each row what became of it.
         only: Of files of which not all rows were added, those that were.
+        versions: The version of each file's commit.
     """
 
     files: pa.Table
     fed: bool
     only: Mapping[int, IntArray]
+    versions: tuple[int, ...]
 
 
 def added(place: Place, log: Log, versions: range, partitions: Sequence[str]) -> Added:
@@ -64,6 +66,7 @@ def added(place: Place, log: Log, versions: range, partitions: Sequence[str]) ->
     paths = [log.commits[version] for version in versions]
     kept: list[dict[str, Any]] = []
     only: dict[int, IntArray] = {}
+    origins: list[int] = []
     fed = False
     for version, path, text in zip(versions, paths, read_texts(place.filesystem, paths), strict=True):
         commit = _Commit.of(text, path)
@@ -72,10 +75,11 @@ def added(place: Place, log: Log, versions: range, partitions: Sequence[str]) ->
         for action, rows in [] if commit.feed else commit.brought_back(place, version):
             only[len(kept)] = rows
             kept.append({key: value for key, value in action.items() if key != "deletionVector"})
+        origins += [version] * (len(kept) - len(origins))
     lines = "\n".join(json.dumps({"add": action}) for action in kept).encode()
-    source = Lines(("what was added",), (lines,))
+    source = Lines.of(["what was added"], [lines])
     files = source.actions(place, partitions).drop_columns(["key", "alive"]).combine_chunks()
-    return Added(files=files, fed=fed, only=only)
+    return Added(files=files, fed=fed, only=only, versions=tuple(origins))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,18 +93,28 @@ class _Commit:
 
     @classmethod
     def of(cls, text: bytes, path: str) -> _Commit:
-        try:
-            actions = [json.loads(line) for line in text.splitlines() if line.strip()]
-            found = {kind: [line[kind] for line in actions if kind in line] for kind in ("cdc", "add", "remove", "commitInfo")}
-            changing = {kind: [one for one in found[kind] if one.get("dataChange", True)] for kind in ("add", "remove")}
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            msg = f"{path}: this commit cannot be read: {error}. A whole one was expected. Restore the file."
-            raise DataError(msg) from error
-        return cls(feed=found["cdc"], adds=changing["add"], removes=changing["remove"], info=dict(*found["commitInfo"][:1]))
+        actions = load_actions(text, path)
+        found = {
+            kind: [one[kind] for one in actions if one.get(kind) is not None] for kind in ("cdc", "add", "remove", "commitInfo")
+        }
+        for kind, some in found.items():
+            for action in some:
+                if not isinstance(action, dict) or (kind != "commitInfo" and not _names_file(action)):
+                    what = f"{kind} is {str(action)[:80]}, and names no file"
+                    msg = f"{path}: this commit cannot be read: {what}. A whole one was expected. Restore the file."
+                    raise DataError(msg)
+        changing = {kind: [one for one in found[kind] if one.get("dataChange", True)] for kind in ("add", "remove")}
+        info = found["commitInfo"][0] if found["commitInfo"] else {}
+        return cls(feed=found["cdc"], adds=changing["add"], removes=changing["remove"], info=info)
 
     @property
     def _operation(self) -> str:
         return str(self.info.get("operation", "")).lower()
+
+    def _told(self, what: str) -> dict[str, Any]:
+        """Return what the commit says of itself under a name; nothing where that is no object."""
+        found = self.info.get(what)
+        return found if isinstance(found, dict) else {}
 
     def new_files(self, url: str, version: int) -> list[dict[str, Any]]:
         """Return the files whose rows are all new, which are none of those that were there and are added again."""
@@ -110,7 +124,7 @@ class _Commit:
         operation = self._operation
         if not fresh or before <= again or operation == "delete":
             return [] if operation == "delete" else fresh
-        told = self.info.get("operationParameters") or {}
+        told = self._told("operationParameters")
         mode = str(told.get("mode", "")).strip('"').lower()
         if (mode in REPLACES or operation in REPLACES) and (not _says(told.get("predicate")) or self._wrote_all(fresh)):
             return fresh
@@ -125,7 +139,7 @@ class _Commit:
 
     def _wrote_all(self, files: Sequence[dict[str, Any]]) -> bool:
         """Return whether all rows of some files were written anew; else some were only moved, and lie among them."""
-        metrics = self.info.get("operationMetrics") or {}
+        metrics = self._told("operationMetrics")
         written, copied = (next((metrics[name] for name in names if name in metrics), -1) for names in (WRITTEN, COPIED))
         try:
             rows = sum(int(json.loads(action["stats"])["numRecords"]) for action in files)
@@ -154,6 +168,12 @@ class _Commit:
         nothing = np.zeros(0, dtype=np.int64)
         found = [(pairs[at][1], np.setdiff1d(rows, hides.get(at, nothing), assume_unique=True)) for at, rows in hidden.items()]
         return [(action, rows) for action, rows in found if len(rows)]
+
+
+def _names_file(action: Mapping[str, Any]) -> bool:
+    """Return whether an action has the path of a file, and a deletion vector or none."""
+    vector = action.get("deletionVector")
+    return isinstance(action.get("path"), str) and (vector is None or DeletionVector.is_told(vector))
 
 
 def _says(predicate: Any) -> bool:

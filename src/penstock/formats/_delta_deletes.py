@@ -59,6 +59,16 @@ class DeletionVector:
             cardinality=told.get("cardinality") or 0,
         )
 
+    @staticmethod
+    def is_told(told: object) -> bool:
+        """Return whether a value of JSON describes a vector."""
+        if not isinstance(told, dict):
+            return False
+        texts, numbers = ("storageType", "pathOrInlineDv"), ("offset", "sizeInBytes", "cardinality")
+        return all(isinstance(told.get(name), str) for name in texts) and all(
+            told.get(name) is None or type(told[name]) is int for name in numbers
+        )
+
     def file(self, place: Place) -> str:
         """Return the file that it lies in.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -32,11 +33,13 @@ class Segment:
         version: The version.
         checkpoint: The parts of the checkpoint that it begins with; none where it begins with the first commit.
         commits: The commits after that, in order; some may hold several versions.
+        compacted: The first and the last version of each file among them that holds several.
     """
 
     version: int
     checkpoint: tuple[str, ...]
     commits: tuple[str, ...]
+    compacted: Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +67,12 @@ class Log:
         Raises:
             DataError: If the log holds none.
         """
-        if not self.commits and not self.checkpoints:
+        if not self.commits and not self.checkpoints and not self.compacted:
             msg = (
                 f"{self.url} has a Delta log without commits. At least one was expected. Check that the table was copied whole."
             )
             raise DataError(msg)
-        return max([*self.commits, *self.checkpoints])
+        return max([*self.commits, *self.checkpoints, *(last for each in self.compacted.values() for last, _ in each)])
 
     def check(self, version: int, what: str, instead: str) -> None:
         """Refuse a version that the table never had.
@@ -87,8 +90,12 @@ class Log:
             msg = f"{self.url} has no version {version}. Its newest is {newest}. Give {what} from 0 to {newest}, {instead}."
             raise ArgumentError(msg)
 
-    def segment(self, version: int | None) -> Segment:
+    def segment(self, version: int | None, without: Collection[str] = ()) -> Segment:
         """Return the files that make a version; of the newest where none is given.
+
+        Args:
+            version: The version.
+            without: Compacted commits that must not be used.
 
         Raises:
             ArgumentError: If there is no such version, or none any more.
@@ -96,15 +103,38 @@ class Log:
         """
         wanted = self.newest if version is None else version
         self.check(wanted, "a version", "or none")
-        start = max((at for at in self.checkpoints if at <= wanted), default=-1)
-        commits, at = [], start + 1
-        while at <= wanted:
-            last, path = max((found for found in self.compacted.get(at, ()) if found[0] <= wanted), default=(at, ""))
-            if not path and at not in self.commits:
-                raise self._missing(at, wanted)
-            commits.append(path or self.commits[at])
-            at = last + 1
-        return Segment(version=wanted, checkpoint=self.checkpoints.get(start, ()), commits=tuple(commits))
+        starts = [*sorted((at for at in self.checkpoints if at <= wanted), reverse=True), -1]
+        gaps = []
+        for start in starts:
+            found = self._way(start, wanted, without)
+            if isinstance(found, list):
+                return Segment(
+                    version=wanted,
+                    checkpoint=self.checkpoints.get(start, ()),
+                    commits=tuple(path for _, _, path in found),
+                    compacted={path: (first, last) for first, last, path in found if self.commits.get(first) != path},
+                )
+            gaps.append(found)
+        raise self._missing(gaps[0], wanted)
+
+    def _way(self, start: int, wanted: int, without: Collection[str]) -> list[tuple[int, int, str]] | int:
+        """Return the fewest files, each with its versions, that lead from one version to another; or the commit that lacks."""
+        came: dict[int, tuple[int, int, str]] = {}
+        ends = deque([start + 1])
+        while ends and wanted + 1 not in came:
+            at = ends.popleft()
+            own = [(at, self.commits[at])] if at in self.commits else []
+            for last, path in own + [found for found in self.compacted.get(at, ()) if found[1] not in without]:
+                if last <= wanted and last + 1 not in came:
+                    came[last + 1] = (at, last, path)
+                    ends.append(last + 1)
+        if start < wanted and wanted + 1 not in came:
+            return max(came, default=start + 1)
+        way, at = [], wanted + 1
+        while at > start + 1:
+            way.append(came[at])
+            at = came[at][0]
+        return way[::-1]
 
     def _missing(self, at: int, wanted: int) -> Exception:
         """Return the error for a commit that is not there."""
@@ -149,14 +179,15 @@ class Log:
 
     def _known(self) -> list[int]:
         """Return the versions, ascending, that can be put together and whose commits tell their times."""
-        found: list[int] = []
-        last = -1
-        for version in sorted({*self.commits, *self.checkpoints}):
-            if version in self.checkpoints or version == last + 1:
-                last = version
-                if version in self.commits:
-                    found.append(version)
-        return found
+        begins: dict[int, set[int]] = {version: {version - 1} for version in self.commits}
+        for first, each in self.compacted.items():
+            for last, _ in each:
+                begins.setdefault(last, set()).add(first - 1)
+        whole = {-1}
+        for version in sorted({*begins, *self.checkpoints}):
+            if version in self.checkpoints or begins[version] & whole:
+                whole.add(version)
+        return sorted(whole.intersection(self.commits))
 
 
 def _last_before(moment: int, versions: list[int], time: Callable[[int], int]) -> int | None:
@@ -193,7 +224,7 @@ def list_log(place: Place) -> Log:
     commits = {int(found[1]): files[name] for name in files if (found := COMMIT.fullmatch(name))}
     compacted: dict[int, tuple[tuple[int, str], ...]] = {}
     for name, info in files.items():
-        if found := COMPACTED.fullmatch(name):
+        if (found := COMPACTED.fullmatch(name)) and int(found[1]) <= int(found[2]):
             compacted[int(found[1])] = (*compacted.get(int(found[1]), ()), (int(found[2]), info.path))
     return Log(
         url=place.url,

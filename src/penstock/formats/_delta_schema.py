@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.errors import DataError, listed
+from penstock.model import ALIAS, COLUMN_ID, DROPPED, UNMAPPED
 
 __all__ = ["Columns", "Leaf", "Metadata", "check_protocol"]
 
@@ -67,6 +68,11 @@ def check_protocol(protocol: Mapping[str, Any], url: str) -> None:
         >>> check_protocol({"minReaderVersion": 3, "readerFeatures": ["deletionVectors"]}, "t")
     """
     reader = protocol.get("minReaderVersion")
+    for kind in ("readerFeatures", "writerFeatures"):
+        names = protocol.get(kind)
+        if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            msg = f"{url}: {kind} in the table's protocol is {names!r}. A list of names was expected. Restore the log."
+            raise DataError(msg)
     if not isinstance(reader, int) or not 1 <= reader <= LISTED:
         needed = protocol.get("readerFeatures")
         more = f", with the features {', '.join(map(str, needed))}" if needed else ""
@@ -113,9 +119,10 @@ class Columns:
 
     Attributes:
         schema: As users see them.
-        stored: The same, by the names and ids that files know them by.
+        stored: The same, by the names and ids that files know them by, with what `Snapshot.stored` notes beside.
         names: For a column or field by its dotted name, how files call it, where that differs.
         partitions: For each partition column, its name in the log.
+        aliases: For partition columns, other names by which the log could have them.
         leaves: The columns and fields that statistics may bound, by dotted name, unless that may mean two of them.
     """
 
@@ -123,6 +130,7 @@ class Columns:
     stored: pa.Schema
     names: Mapping[str, str]
     partitions: Mapping[str, str]
+    aliases: Mapping[str, str]
     leaves: Mapping[str, Leaf]
 
 
@@ -141,20 +149,22 @@ class Metadata:
         Raises:
             DataError: If the action lacks what it must have, or the table's files are not Parquet.
         """
-        provider = (told.get("format") or {}).get("provider", "parquet")
+        kind, text = told.get("format") or {}, told.get("schemaString")
+        partitions, options = told.get("partitionColumns") or [], told.get("configuration") or {}
+        provider = kind.get("provider", "parquet") if isinstance(kind, dict) else kind
         if provider != "parquet":
             msg = (
                 f"{url} stores its rows as {provider!r}. Parquet files were expected. Read it with the software that wrote it."
             )
             raise DataError(msg)
-        text, partitions = told.get("schemaString"), told.get("partitionColumns") or []
-        if not isinstance(text, str) or not all(isinstance(name, str) for name in partitions):
+        named = isinstance(partitions, list) and all(isinstance(name, str) for name in partitions)
+        if not isinstance(text, str) or not named or not isinstance(options, dict):
             msg = f"{url}: the metadata in the table's log has no schema. One was expected. Repair the log."
             raise DataError(msg)
         return cls(
             schema_text=text,
             partition_columns=tuple(partitions),
-            configuration={str(key): str(value) for key, value in dict(told.get("configuration") or {}).items()},
+            configuration={str(key): str(value) for key, value in options.items()},
         )
 
     @property
@@ -189,24 +199,48 @@ class Metadata:
         inside = [field for field in fields if field.name not in self.partition_columns]
         # A column `a.b` beside a field `b` of `a`: which of them is meant is not told by the name.
         dotted = Counter(name for field in fields for name, _ in field.inside())
+        partitions = {field.name: field.stored for field in fields if field.name in self.partition_columns}
+        keys = {stored.name for stored in partitions.values()}
+        aliases = {name: (stored.metadata or {}).get(ALIAS, b"").decode() for name, stored in partitions.items()}
         return Columns(
             schema=pa.schema([field.logical for field in fields]),
-            stored=pa.schema([field.stored for field in fields]),
+            stored=pa.schema([field.stored for field in fields], {DROPPED: b""} if self._dropped(mode) else None),
             names={name: stored for field in inside for name, stored in field.names()} if mode != "none" else {},
-            partitions={field.name: field.stored.name for field in fields if field.name in self.partition_columns},
+            partitions={name: stored.name for name, stored in partitions.items()},
+            aliases={name: alias for name, alias in aliases.items() if alias and alias not in keys},
             leaves={name: leaf for field in inside for name, leaf in field.leaves() if dotted[name] == 1},
         )
 
     def _mapping(self, protocol: Mapping[str, Any], url: str) -> str:
         """Return how files call columns: "none" for as the schema does, "name" or "id"."""
-        reader, features = protocol.get("minReaderVersion"), protocol.get("readerFeatures") or ()
         mode = self.configuration.get("delta.columnMapping.mode", "none").lower()
-        if reader != MAPPED and "columnMapping" not in features:
+        # Older tables that Iceberg can read have it among the features of writers alone.
+        features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
+        reader = protocol.get("minReaderVersion")
+        if reader != MAPPED and (reader != LISTED or "columnMapping" not in features):
             return "none"
         if mode not in {"none", "name", "id"}:
             msg = f"{url} maps columns by {mode!r}. By name, by id or not at all was expected. Use software that knows it."
             raise DataError(msg)
         return mode
+
+    def _dropped(self, mode: str) -> bool:
+        """Return whether the table has had columns that are not in its schema any more, as only mapping allows."""
+        most = self.configuration.get("delta.columnMapping.maxColumnId", "")
+        return mode != "none" and most.isdecimal() and int(most) > len(set(_ids(json.loads(self.schema_text))))
+
+
+def _ids(told: Any) -> Iterator[int]:
+    """Yield the ids of all columns and fields of a schema, and of the elements of lists and maps where these have any."""
+    if isinstance(told, dict):
+        notes = told.get("metadata")
+        for key, value in notes.items() if isinstance(notes, dict) else ():
+            if key == "delta.columnMapping.id":
+                yield int(value)
+            elif key.endswith(".nested.ids") and isinstance(value, dict):
+                yield from (int(number) for number in value.values())
+    for inner in told.values() if isinstance(told, dict) else told if isinstance(told, list) else ():
+        yield from _ids(inner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -223,11 +257,14 @@ class _Field:
     def of(cls, told: Mapping[str, Any], mode: str) -> _Field:
         """Return a field out of its JSON."""
         name, notes, nullable = told["name"], told.get("metadata") or {}, bool(told.get("nullable", True))
-        called, keys = name, None
+        called, alias = name, notes.get("delta.columnMapping.physicalName", name)
         if mode != "none":
-            called = notes.get("delta.columnMapping.physicalName", name)
-        if mode == "id":
-            keys = {FIELD_ID: str(int(notes["delta.columnMapping.id"])).encode()}
+            called, alias = alias, name
+        keys = {ALIAS: alias.encode()} if alias != called else {}
+        keys |= {UNMAPPED: b""} if alias != called and mode == "none" else {}
+        if mode == "id" or "delta.columnMapping.id" in notes:
+            number = str(int(notes["delta.columnMapping.id"])).encode()
+            keys[FIELD_ID if mode == "id" else COLUMN_ID] = number
         changes = notes.get("delta.typeChanges") or []
         for change in json.loads(changes) if isinstance(changes, str) else changes:
             _check_change(change, name)
@@ -235,7 +272,7 @@ class _Field:
         return cls(
             name=name,
             logical=pa.field(name, logical, nullable),
-            stored=pa.field(called, stored, nullable, keys),
+            stored=pa.field(called, stored, nullable, keys or None),
             inner=inner,
             from_float=any(change.get("fromType") == "float" for change in changes if isinstance(change, dict)),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, tzinfo
+from datetime import MAXYEAR, MINYEAR, UTC, datetime, tzinfo
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -14,12 +14,16 @@ from penstock.errors import DataError
 
 __all__ = ["partition_column"]
 
-MOMENT = re.compile(r"(\d{4,})-(\d\d?)-(\d\d?)(?:[ T](\d\d?):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?(Z|[+-]\d\d:?\d\d)?")
+MOMENT = re.compile(
+    r"([+-]?\d{4,})-(\d\d?)-(\d\d?)(?:[ T](\d\d?):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?(Z|[+-]\d\d:?\d\d)?", re.ASCII
+)
 ESCAPED = re.compile(r"(?:\\u00[0-9a-fA-F]{2})+")
 NUMBERS = {"nan": "nan", "infinity": "inf", "+infinity": "inf", "-infinity": "-inf"}
 BOOLEANS = {"true": True, "false": False}
 INTEGER = re.compile(r"[+-]?\d+")
 DAY = 86_400_000_000  # microseconds
+LATE = 9200  # a year that begins a cycle, whose zones follow the last rules that are known
+CYCLE_YEARS, CYCLE_DAYS = 400, 146_097  # after which the calendar, and the days of the week in it, repeat
 
 
 def partition_column(texts: pa.Array, kind: pa.DataType, zone: tzinfo, what: str) -> pa.Array:
@@ -63,7 +67,7 @@ def _value(text: str, kind: pa.DataType, zone: tzinfo) -> Any:
         (of.is_binary, lambda: _binary(text)),
         (of.is_boolean, lambda: BOOLEANS[text.lower()]),
         (of.is_integer, lambda: int(text) if INTEGER.fullmatch(text) else _refuse()),
-        (of.is_floating, lambda: float(NUMBERS.get(text.lower(), text))),
+        (of.is_floating, lambda: _refuse() if "_" in text else float(NUMBERS.get(text.lower(), text))),
         (of.is_decimal, lambda: _decimal(text, kind)),
         (of.is_date, lambda: _micros(text, UTC, zoned=False) // DAY),
         (of.is_timestamp, lambda: _micros(text, zone if kind.tz else UTC, zoned=kind.tz is not None)),
@@ -99,14 +103,20 @@ def _decimal(text: str, kind: pa.DataType) -> Decimal:
 
 
 def _micros(text: str, zone: tzinfo, *, zoned: bool) -> int:
-    """Return microseconds since the epoch; a zone in the text counts, and is refused where the type has none."""
+    """Return microseconds since the epoch; a zone in the text counts, and is refused where the type has none.
+
+    Years that Python does not have are moved by whole cycles of the calendar to those that it has.
+    """
     found = MOMENT.fullmatch(text)
     if found is None or (found[8] and not zoned):
         raise ValueError
     given = datetime.fromisoformat(f"2000-01-01T00:00{found[8]}").tzinfo if found[8] else zone
-    moment = datetime(*(int(found[at] or 0) for at in range(1, 7)), tzinfo=given)  # type: ignore[arg-type, misc]
+    year = int(found[1])
+    near = year if MINYEAR <= year <= MAXYEAR else year % CYCLE_YEARS + (CYCLE_YEARS if year < MINYEAR else LATE)
+    moment = datetime(near, *(int(found[at] or 0) for at in range(2, 7)), tzinfo=given)  # type: ignore[arg-type, misc]
     fraction = (found[7] or "").ljust(9, "0")
     if int(fraction[6:]):
         raise ValueError
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + int(fraction[:6])
+    days = since.days + (year - near) // CYCLE_YEARS * CYCLE_DAYS
+    return (days * 86_400 + since.seconds) * 1_000_000 + int(fraction[:6])

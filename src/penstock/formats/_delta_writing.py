@@ -26,7 +26,7 @@ from penstock.formats._delta_fit import check_fits
 from penstock.formats._delta_log import LOG, list_log
 from penstock.formats._delta_put import check_puts, drop_claim, drop_folder, forget, prove_puts, put_if_absent, sync_files
 from penstock.formats._delta_schema import Columns, Metadata, check_protocol
-from penstock.formats._delta_sources import LogChangedError, read_texts
+from penstock.formats._delta_sources import LogChangedError, load_actions, read_texts
 from penstock.formats._delta_told import add_action, check_names, delta_type, schema_text, told_fields
 from penstock.formats.parquet import hive_values
 from penstock.model import Place
@@ -83,7 +83,7 @@ def _found(place: Place) -> _Found | None:
         msg = f"A file lies at {place.url}, and a table is a directory. Give the path of a directory, or of none yet."
         raise ArgumentError(msg)
     log = list_log(place) if _logged(place) else None
-    if log is None or not (log.commits or log.checkpoints):
+    if log is None or not (log.commits or log.checkpoints or log.compacted):
         selector = pafs.FileSelector(place.path, recursive=False)
         names = [] if kind == pafs.FileType.NotFound else [info.base_name for info in place.filesystem.get_file_info(selector)]
         shown = sorted(name for name in names if not name.startswith((".", "_")))
@@ -94,12 +94,11 @@ def _found(place: Place) -> _Found | None:
             )
             raise ArgumentError(msg)
         return None
-    segment = log.segment(None)
-    actions = read_actions(place, segment)
+    actions = read_actions(place, log, None)
     check_protocol(actions.protocol, place.url)
     metadata = Metadata.of(actions.metadata, place.url)
     columns = metadata.columns(actions.protocol, place.url)
-    return _Found(version=segment.version, actions=actions, metadata=metadata, columns=columns)
+    return _Found(version=actions.version, actions=actions, metadata=metadata, columns=columns)
 
 
 def _logged(place: Place) -> bool:
@@ -323,7 +322,7 @@ class DeltaChange:
         """Refuse to go on after a commit of another writer that this one cannot follow."""
         place = self._place
         (text,) = read_texts(place.filesystem, [f"{place.path}/{LOG}/{version:020d}.json"])
-        kinds = {kind for line in text.splitlines() if line.strip() for kind in json.loads(line)}
+        kinds = {kind for action in load_actions(text, self._tried) for kind in action}
         if self._mode == "append" and self._found is not None and not kinds & {"metaData", "protocol"}:
             return
         what = "changed its columns" if self._mode == "append" and self._found is not None else "committed"

@@ -83,7 +83,7 @@ class DeltaFormat:
         """
 
         def found(log: Log) -> int:
-            metadata = Metadata.of(read_actions(place, log.segment(None)).metadata, place.url)
+            metadata = Metadata.of(read_actions(place, log, None).metadata, place.url)
             return log.version_at(moment, metadata.times_in_commits, lambda path: commit_time(place.filesystem, path))
 
         return _of_log(place, found)
@@ -145,16 +145,15 @@ def _number(version: Any) -> int | None:
 
 
 def _snapshot(place: Place, log: Log, number: int | None, zone: tzinfo) -> Snapshot:
-    segment = log.segment(number)
-    actions = read_actions(place, segment)
+    actions = read_actions(place, log, number)
     check_protocol(actions.protocol, place.url)
     metadata = Metadata.of(actions.metadata, place.url)
     columns = metadata.columns(actions.protocol, place.url)
-    table = actions.files(place, list(columns.partitions.values()))
-    files = _data_files(place, table, columns, segment.version, zone)
+    table = actions.files(place, [*columns.partitions.values(), *columns.aliases.values()])
+    files = _data_files(place, table, columns, actions.version, zone)
     return Snapshot(
         table=place.url,
-        version=str(segment.version),
+        version=str(actions.version),
         schema=columns.schema,
         files=files,
         names=columns.names,
@@ -167,27 +166,29 @@ def _changed(place: Place, log: Log, versions: tuple[int, int | None], zone: tzi
     first, last = (_number(version) for version in versions)
     if first is not None:
         log.check(first, "a from_version", "or open the table whole")
-    segment = log.segment(last)
-    if first is None or first > segment.version:
+    until = log.newest if last is None else last
+    log.check(until, "a version", "or none")
+    if first is None or first > until:
         msg = (
-            f"{place.url} was asked what was added from version {first} to {segment.version}. Two versions, the older one "
+            f"{place.url} was asked what was added from version {first} to {until}. Two versions, the older one "
             "first, were expected. Give them in this order."
         )
         raise ArgumentError(msg)
-    actions = read_actions(place, segment)
+    actions = read_actions(place, log, until)
     check_protocol(actions.protocol, place.url)
     metadata = Metadata.of(actions.metadata, place.url)
     columns = metadata.columns(actions.protocol, place.url)
-    found = added(place, log, range(first + 1, segment.version + 1), list(columns.partitions.values()))
+    found = added(place, log, range(first + 1, until + 1), [*columns.partitions.values(), *columns.aliases.values()])
     more = [pa.field(CHANGE, pa.string())] if found.fed else []
     snapshot = Snapshot(
         table=place.url,
-        version=f"{first}..{segment.version}",
+        version=f"{first}..{until}",
         schema=pa.schema([*columns.schema, *more]),
-        files=_only(_data_files(place, found.files, columns, segment.version, zone), found.only, place.filesystem),
+        files=_only(_data_files(place, found.files, columns, until, zone), found.only, place.filesystem),
         names=columns.names,
         stored=pa.schema([*columns.stored, *more]),
         fields=told_fields(metadata.schema_text, columns.schema, place.url),
+        origins=dict(zip(found.files["path"].to_pylist(), found.versions, strict=True)),
     )
     return Changed(snapshot=snapshot, column=CHANGE if found.fed else None, kinds=ADDED)
 
@@ -195,6 +196,7 @@ def _changed(place: Place, log: Log, versions: tuple[int, int | None], zone: tzi
 def _data_files(place: Place, table: pa.Table, columns: Columns, version: int, zone: tzinfo) -> DataFiles:
     """Return the files of a replayed log."""
     found = {name: _array(table[name]) for name in table.column_names}
+    _check_partitions(found, columns, place, version)
     statistics = Statistics.of(found["stats"], found.get("parsed"), columns.leaves)
     partitions = {
         name: partition_column(found[f"={key}"], columns.schema.field(name).type, zone, f"{name!r} of {place.url}")
@@ -211,6 +213,21 @@ def _data_files(place: Place, table: pa.Table, columns: Columns, version: int, z
         ranges=statistics,
         deletes=deletes(described(found["vector"], deleted), place, version) if deleted else {},
     )
+
+
+def _check_partitions(found: Mapping[str, pa.Array], columns: Columns, place: Place, version: int) -> None:
+    """Refuse partition values that the log has under another name than the table's: they would all be null."""
+    for name, alias in columns.aliases.items():
+        key = columns.partitions[name]
+        odd = pc.and_(pc.is_null(found[f"={key}"]), pc.is_valid(found[f"={alias}"]))
+        if pc.any(odd).as_py():
+            path = found["path"].filter(odd)[0]
+            msg = (
+                f"{place.url} version {version}: the partition column {name!r} of the table has no value under {key!r} in the "
+                f"log's entry for {path}, and one under {alias!r}. Nulls would be wrong. Have the software that wrote the "
+                "table repair its log: the names of columns, and whether the protocol has column mapping, must agree."
+            )
+            raise DataError(msg)
 
 
 def _only(files: DataFiles, only: Mapping[int, IntArray], filesystem: pafs.FileSystem) -> DataFiles:

@@ -24,6 +24,7 @@ import penstock as ps
 from penstock._engine import thrift
 from penstock.codecs import Raw
 from penstock.errors import DataChangedError, DataError
+from penstock.formats.parquet import ParquetFormat
 from penstock.schema import Field, Schema
 
 FILES, GROUPS, ROWS = 4, 6, 10
@@ -416,3 +417,111 @@ def test_a_file_that_is_no_parquet_is_told_when_the_table_is_opened(table: Path,
 
     with pytest.raises(DataError, match=rf"/a\.parquet: not a Parquet file: it has {kept} bytes and .* Write the file again"):
         ps.open(path)
+
+
+# ---------------------------------------------------------------------------------------- values that a type does not have
+
+DAMAGED = b"\xffz"
+"""Bytes that are no UTF-8."""
+
+
+def decimals(precision: int, *numbers: int) -> pa.Array:
+    """Return decimals without a look at whether they fit."""
+    data = b"".join(number.to_bytes(16, "little", signed=True) for number in numbers)
+    return pa.Array.from_buffers(pa.decimal128(precision, 2), len(numbers), [None, pa.py_buffer(data)])
+
+
+def texts(*cells: bytes | None) -> pa.Array:
+    """Return text without a look at whether it is UTF-8."""
+    return pa.array(cells, pa.binary()).view(pa.string())
+
+
+TEXT = texts(b"a", None, b"\xc3\xa9", DAMAGED)
+WRONG = {
+    "text": TEXT,
+    "decimal": decimals(4, 1, 2, -9999, 10000),
+    "time": pa.array([1, 2, None, 86_400_000], pa.int32()).view(pa.time32("ms")),
+    "list": pa.ListArray.from_arrays(pa.array([0, 1, 3, 3, 4], pa.int32()), TEXT),
+    "struct": pa.StructArray.from_arrays([pa.array(range(4)), decimals(4, 1, 2, 3, 10000)], names=["n", "d"]),
+    "map": pa.MapArray.from_arrays(pa.array([0, 0, 1, 2, 3], pa.int32()), pa.array([1, 2, 3]), texts(b"a", b"b", DAMAGED)),
+}
+"""Columns of four rows, the last of which is wrong."""
+
+UTF8 = (
+    "its text is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte. Write it again as UTF-8 "
+    "or as binary. To read the bytes as they are, open Parquet files with a schema that has pyarrow.binary() there: "
+    "format=ParquetFormat(columns=schema)."
+)
+PROBLEMS = dict.fromkeys(("text", "list", "map"), UTF8) | {
+    "decimal": "its value is not valid: Decimal value 10000 does not fit in precision of decimal128(4, 2). "
+    "Restore the file, or write it again.",
+    "struct": "its value is not valid: Decimal value 10000 does not fit in precision of decimal128(4, 2). "
+    "Restore the file, or write it again.",
+    "time": "its value is not valid: time32[ms] 86400000 is not within the acceptable range of [0, 86400000) ms. "
+    "Restore the file, or write it again.",
+}
+
+
+@pytest.fixture(params=WRONG)
+def wrong(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
+    """Return a file of two row groups whose very last cell is no value of its type, and the name of its column."""
+    name: str = request.param
+    good = WRONG[name].slice(0, 3)
+    table = pa.concat_tables([pa.table({name: good}), pa.table({name: WRONG[name]})])
+    path = tmp_path / "wrong.parquet"
+    pq.write_table(table.add_column(0, "id", [range(7)]).combine_chunks(), path, row_group_size=5)
+    return path, name
+
+
+@pytest.mark.parametrize("ask", [
+    ps.Dataset.to_arrow,
+    ps.Dataset.to_pandas,
+    lambda ds: ds.where(ps.col("id") > 2).to_arrow(),
+    lambda ds: ds.select(".*").take([6]),
+    lambda ds: ds[-1],
+    lambda ds: list(ds.nulls(ps.Mask(), ".*").ragged(ps.AsObjects(), ".*").batch(2)),
+])  # fmt: skip
+def test_a_value_that_its_type_does_not_have_is_told(wrong: tuple[Path, str], ask: Callable[[ps.Dataset], Any]) -> None:
+    """Text that is not UTF-8, decimals of too many digits and hours after midnight: file, row group, row and column."""
+    path, name = wrong
+    with pytest.raises(DataError) as raised:
+        ask(ps.open(path))
+
+    assert str(raised.value) == f"{path}, row group 1, row 6, column {name!r}: {PROBLEMS[name]}"
+
+
+def test_rows_before_a_wrong_value_can_be_had(wrong: tuple[Path, str]) -> None:
+    """What is not handed out is not looked at."""
+    path, _ = wrong
+    stored = pq.read_table(path)
+
+    assert ps.open(path).limit(6).to_arrow() == stored.slice(0, 6)
+    assert ps.open(path).where(ps.col("id") != 6).to_arrow() == stored.slice(0, 6)
+    assert ps.open(path).select("id").to_arrow().num_rows == 7
+
+
+def test_a_wrong_value_makes_a_bad_row(wrong: tuple[Path, str]) -> None:
+    """It can be skipped like a cell that cannot be decoded."""
+    path, name = wrong
+    ds = ps.open(path).nulls(ps.Mask(), ".*").ragged(ps.AsObjects(), ".*").batch(7)
+    loader = ps.loader(ds.on_bad_row("skip", most=1))
+    (batch,) = loader
+    (row,) = loader.skipped
+
+    assert batch["id"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert (row.row_group, row.row, row.column, row.problem) == (1, 6, name, PROBLEMS[name])
+
+
+def test_text_that_is_not_utf_8_can_be_read_as_bytes(tmp_path: Path) -> None:
+    """As the error says, in flat columns and in lists."""
+    path = tmp_path / "latin.parquet"
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 1, 3, 4], pa.int32()), TEXT)
+    pq.write_table(pa.table({"text": TEXT, "list": lists}), path)
+    schema = pa.schema({"text": pa.binary(), "list": pa.list_(pa.binary())})
+    ds = ps.open(path, format=ParquetFormat(columns=schema))
+
+    assert ds.to_arrow().to_pydict() == {
+        "text": [b"a", None, b"\xc3\xa9", DAMAGED],
+        "list": [[b"a"], [], [None, b"\xc3\xa9"], [DAMAGED]],
+    }
+    assert ds[3]["text"] == DAMAGED

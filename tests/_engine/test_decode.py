@@ -622,10 +622,12 @@ BROKEN = variable_tensor().wrap_array(pa.array([{"data": [1, 2], "shape": [3, 1]
      "struct<a: int64, a: int64> has fields of one name, and a dict holds one of each. Rename them where it is written."),
     (GARBLED, None, None, 1,
      "its text is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte. "
-     "Write it anew, or as binary, which may be any bytes."),
+     "Write it again as UTF-8 or as binary. To read the bytes as they are, open Parquet files with a schema that has "
+     "pyarrow.binary() there: format=ParquetFormat(columns=schema)."),
     (GARBLED.dictionary_encode(), None, None, 1,
      "its text is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte. "
-     "Write it anew, or as binary, which may be any bytes."),
+     "Write it again as UTF-8 or as binary. To read the bytes as they are, open Parquet files with a schema that has "
+     "pyarrow.binary() there: format=ParquetFormat(columns=schema)."),
     (BROKEN, None, None, 0, "the tensor has 2 values, and its shape is [3, 1]. Both must agree. Write the table anew."),
 ])  # fmt: skip
 def test_a_refusal_says_what_where_and_what_to_do(

@@ -86,6 +86,36 @@ def encoded(value: Any) -> bytes:
     return found + b"\x00"
 
 
+LONGS = {"footer": {3}, "group": {2, 3, 5, 6}, "chunk": {2, 4, 6}, "meta": {5, 6, 7, 9, 10, 11, 14}, "statistics": {3, 4}}
+"""Fields of 64 bits."""
+
+INSIDE = {("footer", 4): "group", ("group", 1): "chunk", ("chunk", 3): "meta", ("meta", 12): "statistics"}
+"""What structs are, by the struct that they stand in and the number of their field."""
+
+
+def rewritten(value: Any, struct: str = "footer", number: int = 0) -> bytes:
+    """Return a value of a footer as other readers demand it: with integers of 16, 32 and 64 bits where they belong."""
+    if isinstance(value, list):
+        kind = kind_of(value[0], struct, number) if value else 12
+        return bytes([15 << 4 | kind]) + varint(len(value)) + b"".join(rewritten(one, struct, number) for one in value)
+    if not isinstance(value, dict):
+        return encoded(value)
+    found, name = b"", INSIDE.get((struct, number), struct if number == 0 else "")
+    for field, inner in sorted(value.items()):
+        found += bytes([kind_of(inner, name, field)]) + encoded(field)
+        found += b"" if isinstance(inner, bool) else rewritten(inner, name, field)
+    return found + b"\x00"
+
+
+def kind_of(value: Any, struct: str, number: int) -> int:
+    """Return the number that Thrift gives to the type of a value."""
+    if isinstance(value, bool):
+        return 1 if value else 2
+    if isinstance(value, int):
+        return 6 if number in LONGS.get(struct, set()) else 4 if (struct, number) == ("group", 7) else 5
+    return {bytes: 8, list: 9, dict: 12}[type(value)]
+
+
 def written(path: Path, fields: dict[int, Any]) -> Path:
     """Write a file that has nothing but a footer."""
     data = encoded(fields)
@@ -530,9 +560,10 @@ def test_a_schema_comes_with_its_metadata(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", [-1, 2**60, None])
 def test_impossible_numbers_of_rows_are_refused(tmp_path: Path, rows: int | None) -> None:
     """Negative, beyond all sums, or not there."""
-    path = written(tmp_path / "a", {1: 2, 2: [{4: b"root", 5: 0}], 3: 0, 4: [{2: 1} if rows is None else {2: 1, 3: rows}]})
+    groups = [{2: 1, 3: 5}, {2: 1} if rows is None else {2: 1, 3: rows}]
+    path = written(tmp_path / "a", {1: 2, 2: [{4: b"root", 5: 0}], 3: 0, 4: groups})
 
-    with pytest.raises(DataError, match="it does not say the rows of its row groups"):
+    with pytest.raises(DataError, match=rf"a: the footer cannot be read: it says that row group 1 has {rows} rows"):
         said(path, pa.schema({}), [])
 
 
@@ -656,6 +687,95 @@ def test_row_groups_have_all_rows_of_the_file(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match=r"t\.parquet: .* says that the file has 12346 rows, and its row groups have 12345"):
         list(ps.open(path).batch(10))
+
+
+COLUMNS = pa.table({"id": range(100), "list": [[number] * (number % 3) for number in range(100)]})
+FLAT, LISTS = COLUMNS.select(["id"]), COLUMNS.select(["list"])
+
+
+def misstated(path: Path, table: pa.Table, change: Callable[[dict[int, Any]], None]) -> Path:
+    """Write a table in two row groups of fifty rows, and change what its footer says."""
+    pq.write_table(table, path, row_group_size=50, store_schema=False)
+    data = path.read_bytes()
+    size = int.from_bytes(data[-8:-4], "little")
+    told = parse(data[-8 - size : -8])
+    change(told)
+    path.write_bytes(data[: -8 - size] + rewritten(told) + len(rewritten(told)).to_bytes(4, "little") + b"PAR1")
+    return path
+
+
+def with_rows(first: int, second: int) -> Callable[[dict[int, Any]], None]:
+    """Return what changes the rows of both row groups, and their sum."""
+
+    def change(told: dict[int, Any]) -> None:
+        told[3], told[4][0][3], told[4][1][3] = first + second, first, second
+
+    return change
+
+
+def with_values(group: int, column: int, values: int) -> Callable[[dict[int, Any]], None]:
+    """Return what changes the values of a column chunk."""
+
+    def change(told: dict[int, Any]) -> None:
+        told[4][group][1][column][3][5] = values
+
+    return change
+
+
+@pytest.mark.parametrize(("table", "change", "numbers"), [
+    (FLAT, with_rows(40, 50), "row group 0 has 40 rows, and column 'id' has 50 values in it"),
+    (FLAT, with_rows(60, 40), "row group 0 has 60 rows, and column 'id' has 50 values in it"),
+    (FLAT, with_rows(50, 2**40), "row group 1 has 1099511627776 rows, and column 'id' has 50 values in it"),
+    (FLAT, with_values(1, 0, -1), "row group 1 has 50 rows, and column 'id' has -1 values in it"),
+    (LISTS, with_rows(50, 2**40), r"row group 1 has 1099511627776 rows, and column 'list\.list\.element' has 67 values in it"),
+    (LISTS, with_values(0, 0, 49), r"row group 0 has 50 rows, and column 'list\.list\.element' has 49 values in it"),
+    (FLAT, lambda told: told.update({3: -1}), "the file has -1 rows, and its row groups have 100"),
+    (FLAT, lambda told: told.update({4: []}), "the file has 100 rows, and its row groups have 0"),
+])  # fmt: skip
+@pytest.mark.parametrize("ask", [
+    lambda ds: ds.num_rows,
+    lambda ds: ds.to_arrow(),
+    lambda ds: ds[3],
+    lambda ds: list(ds.batch(10)),
+    lambda ds: ds.where(ps.col(ds.schema.names[0]).is_not_null()).num_rows,
+])  # fmt: skip
+def test_a_footer_that_contradicts_itself_is_damaged(
+    tmp_path: Path,
+    table: pa.Table,
+    change: Callable[[dict[int, Any]], None],
+    numbers: str,
+    ask: Callable[[ps.Dataset], Any],
+) -> None:
+    """Nobody has changed the file; both numbers are told, and no row is lost or made up."""
+    path = misstated(tmp_path / "t.parquet", table, change)
+    with pytest.raises(DataError, match=rf"/t\.parquet: .* says that {numbers}\. .* Write the file again\.") as raised:
+        ask(ps.open(path))
+
+    assert type(raised.value) is DataError
+
+
+SHORT = "its footer says 50 rows, and its pages hold 0. The file is damaged. Restore it, or write it again."
+
+
+@pytest.mark.parametrize(("ask", "told"), [
+    (lambda ds: ds.to_arrow(),
+     ", column 'text': cannot be read: Column 1 named text expected length 50 but got length 0. The table says it has 50 rows. "
+     "Check the file."),
+    (lambda ds: list(ds.select("text").batch(10)), f": {SHORT}"),
+    (lambda ds: ds.select("text").where(ps.col("text") != "60").num_rows, f": {SHORT}"),
+    (lambda ds: ds.take([0, 60]), f": {SHORT}"),
+])  # fmt: skip
+def test_pages_that_hold_fewer_rows_than_their_row_group_are_damaged(
+    tmp_path: Path, ask: Callable[[ps.Dataset], Any], told: str
+) -> None:
+    """The footer agrees with itself, and the file was not changed since the table was opened."""
+    table = pa.table({"id": range(100), "text": [str(number) for number in range(100)]})
+    path = misstated(tmp_path / "t.parquet", table, with_values(1, 1, -1))
+    with pytest.raises(DataError) as raised:
+        ask(ps.open(path))
+
+    assert type(raised.value) is DataError
+    assert str(raised.value) == f"{path}, row group 1{told}"
 
 
 def test_a_type_that_arrow_does_not_have_is_told_as_that() -> None:

@@ -42,7 +42,7 @@ from penstock.policies import (
 )
 from penstock.schema import CellCodec, Field
 
-__all__ = ["CellError", "Column", "decode", "told_dtype"]
+__all__ = ["CellError", "Column", "check_values", "decode", "told_dtype"]
 
 PERMUTED = re.compile(r"extension<arrow\.variable_shape_tensor\[value_type=.*?, ndim=\d+, permutation=\[([\d,]+)\]")
 
@@ -90,6 +90,28 @@ class CellError(DataError):
         """Return the whole sentence."""
         return f"Column {self.column!r}{'' if self.row is None else f', row {self.row}'}: {self.problem}"
 
+
+TEXT_IDS = frozenset(kind.id for kind in (pa.string(), pa.large_string(), pa.string_view()))
+"""Numbers that Arrow gives to types of text."""
+
+BOUNDED_IDS = frozenset(
+    kind.id
+    for kind in (
+        getattr(pa, "decimal32", pa.decimal128)(1),
+        getattr(pa, "decimal64", pa.decimal128)(1),
+        pa.decimal128(1),
+        pa.decimal256(1),
+        pa.time32("s"),
+        pa.time64("us"),
+    )
+)
+"""Numbers of types that do not have all values that their bits could hold: decimals, and times of day."""
+
+AT_ONCE = 1 << 20
+"""Bytes of text that are looked at before the next."""
+
+DICTIONARY_ID = frozenset([pa.dictionary(pa.int8(), pa.string()).id])
+"""The number of dictionaries, whose indices count their values."""
 
 TEXTS = frozenset((pa.string(), pa.large_string(), pa.binary(), pa.large_binary()))
 """Types whose values without nulls are Python's own in one step; small batches of them are common."""
@@ -285,25 +307,123 @@ def _cells(array: pa.Array, way: _Way, present: Marks) -> _Cells:
     return _Cells(values=values, valid=np.ones(len(array), np.bool_) if valid is None else valid)
 
 
+def check_values(column: pa.ChunkedArray, name: str) -> None:
+    r"""Refuse values that their Arrow type does not have, which readers of Parquet do not look for.
+
+    Such values come from damaged files, and from writers that call any bytes text: text that is not UTF-8, decimals with more
+    digits than their type has, times of day beyond midnight.
+
+    Args:
+        column: The column, as it was read.
+        name: Its name.
+
+    Raises:
+        CellError: If there is one; it names the first row, or none where a dictionary is wrong.
+
+    Example:
+        >>> check_values(pa.chunked_array([pa.array([b"a", b"\xff"]).view(pa.string())]), "x")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        penstock._engine.decode.CellError: Column 'x', row 1: its text is not UTF-8: ...
+    """
+    first = 0
+    for chunk in column.chunks:
+        if not _is_sound(chunk):
+            row = _first_unsound(chunk)
+            raise CellError(name, _unsound(chunk, row), None if row is None else first + row)
+        first += len(chunk)
+
+
+def _is_sound(array: pa.Array) -> bool:
+    """Return whether an array has only values that its type has."""
+    kind = array.type
+    if not _holds(kind, TEXT_IDS | BOUNDED_IDS | DICTIONARY_ID):
+        return True
+    if isinstance(kind, pa.BaseExtensionType):
+        return _is_sound(array.storage)
+    if pa.types.is_struct(kind):
+        return all(_is_sound(array.field(number)) for number in range(kind.num_fields))
+    if pa.types.is_map(kind):
+        return _is_sound(dtypes.items(array)[0])
+    if pa.types.is_fixed_size_list(kind) or dtypes.is_ragged(kind):
+        return _is_sound(array.flatten())
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return (text and _is_ascii(array)) or _refusal(array) is None
+
+
+def _is_ascii(array: pa.Array) -> bool:
+    """Return whether text is ASCII only, which is found out in a fraction of the time that any UTF-8 takes."""
+    _, offsets, data = array.buffers()
+    if not len(array) or data is None:
+        return True
+    width = np.dtype(np.int64 if pa.types.is_large_string(array.type) else np.int32)
+    first, last = np.frombuffer(offsets, width, len(array) + 1, array.offset * width.itemsize)[[0, -1]].tolist()
+    found = np.frombuffer(data, np.int8, last - first, first)
+    return all(found[at : at + AT_ONCE].min(initial=0) >= 0 for at in range(0, len(found), AT_ONCE))
+
+
+def _refusal(array: pa.Array) -> pa.ArrowInvalid | None:
+    """Return what Arrow has against the values of an array; None where they are as they should be."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        return error
+    return None
+
+
+def _first_unsound(array: pa.Array) -> int | None:
+    """Return the first row with a value that its type does not have; None where it is not rows that are to blame."""
+    if _refusal(array.take(pa.array([], pa.int64()))) is not None:  # a dictionary, which rows share
+        return None
+    low, high = 0, len(array)
+    while high - low > 1:
+        middle = (low + high) // 2
+        # What is taken has memory of its own: a slice of lists would have the items of all.
+        sound = _refusal(array.take(pa.array(np.arange(low, middle)))) is None
+        low, high = (middle, high) if sound else (low, middle)
+    return low
+
+
+def _unsound(array: pa.Array, row: int | None) -> str:
+    """Return what is wrong with a row of an array, or with all of it, and what to do."""
+    some = array if row is None else array.take(pa.array([row]))
+    try:
+        some.to_pylist()
+    except UnicodeDecodeError as error:
+        return (
+            f"its text is not UTF-8: {error}. Write it again as UTF-8 or as binary. To read the bytes as they are, open "
+            "Parquet files with a schema that has pyarrow.binary() there: format=ParquetFormat(columns=schema)."
+        )
+    except (ValueError, OverflowError):  # Python has no such value, and Arrow says why
+        pass
+    why = str(_refusal(some)).rpartition("Invalid: ")[2].rstrip(".")
+    return f"its value is not valid: {why}. Restore the file, or write it again."
+
+
+def _holds(kind: pa.DataType, ids: frozenset[int]) -> bool:
+    """Return whether a type is one of some, or has one of them inside."""
+    if kind.id in ids:
+        return True
+    if isinstance(kind, pa.BaseExtensionType):
+        return _holds(kind.storage_type, ids)
+    if dtypes.is_encoded(kind):
+        return _holds(kind.value_type, ids)
+    return any(_holds(kind.field(number).type, ids) for number in range(kind.num_fields))
+
+
 def _values(array: pa.Array) -> tuple[Values, Marks]:
     """Return the values of an array, and where they are no nulls."""
     try:
-        return dtypes.values(array)
-    except UnicodeDecodeError as error:
-        if dtypes.is_encoded(array.type):  # no row may stand for what is wrong
-            return _values(dtypes.plain(array))
-        problem = f"its text is not UTF-8: {error}. Write it anew, or as binary, which may be any bytes."
-    row = next(row for row in range(len(array)) if _is_garbled(array.slice(row, 1)))
-    raise _Refused(lambda _: problem, row)
-
-
-def _is_garbled(array: pa.Array) -> bool:
-    """Return whether there is text in an array that is not UTF-8."""
-    try:
-        dtypes.values(array)
+        # What is not checked here is so when it becomes Python's text.
+        if not _holds(array.type, BOUNDED_IDS) or _refusal(array) is None:
+            return dtypes.values(array)
     except UnicodeDecodeError:
-        return True
-    return False
+        pass
+    if dtypes.is_encoded(array.type):  # no row may stand for what is wrong
+        return _values(dtypes.plain(array))
+    row = _first_unsound(array)
+    problem = _unsound(array, row)
+    raise _Refused(lambda *_: problem, *([] if row is None else [row]))
 
 
 def _fixed_lists(array: pa.Array, way: _Way, present: Marks) -> _Cells:

@@ -42,6 +42,7 @@ LONGEST = 4096  # bytes of a bound; longer ones are not worth their memory
 WEIGHED = 4  # files of a table whose rows are all weighed
 MOST = 2**48  # rows or bytes of a row group, so that sums of them stay within 64 bits
 _SIZE: Wanted = {thrift.META: {thrift.SIZE: int}}
+_VALUES: Wanted = {thrift.META: {thrift.VALUES: int}}
 _MISSING = Leaf(-1, (), False, {})  # noqa: FBT003 - a column that was added after the file was written
 
 # What the values of a column are: by its annotation, of today or of old files, or else by its physical type.
@@ -99,6 +100,13 @@ class _Said(NamedTuple):
     nulls: list[int]
 
 
+class _Layout(NamedTuple):
+    """Where the columns asked about stand in a file, and the one whose values are compared with the rows of row groups."""
+
+    columns: list[Leaf | None]
+    counted: Leaf | None
+
+
 class _Told(NamedTuple):
     """What a file says of its row groups, and of the columns asked about."""
 
@@ -135,7 +143,7 @@ def read_footers(
     def tell(footer: bytes) -> _Told:
         if len(files) <= WEIGHED:
             weights.append(row_bytes(footer))
-        return _told(footer, layout(footer) if paths else [], types)
+        return _told(footer, layout(footer), types)
 
     told = of_each(snapshot, files, filesystem, tell, threads)
     counts = [len(one.rows) for one in told]
@@ -243,25 +251,29 @@ def by_schema(derive: Callable[[list[Leaf], set[bytes]], T]) -> Callable[[bytes]
     return of
 
 
-def _layout(every: list[Leaf], roots: set[bytes], paths: list[tuple[bytes, ...]], missing: Leaf | None) -> list[Leaf | None]:
+def _layout(every: list[Leaf], roots: set[bytes], paths: list[tuple[bytes, ...]], missing: Leaf | None) -> _Layout:
     """Return some columns of a file; None for one that is below a list, no leaf, or of a name that others could have too."""
     found: dict[tuple[bytes, ...], Leaf | None] = {}
     for leaf in every:
         found[leaf.path] = None if leaf.repeated or leaf.path in found else leaf
     alike = {root.lower() for root in roots}
-    return [found.get(path) if path[0] in roots or path[0].lower() in alike else missing for path in paths]
+    columns = [found.get(path) if path[0] in roots or path[0].lower() in alike else missing for path in paths]
+    return _Layout(columns, next((leaf for leaf in every if not leaf.repeated), every[0] if every else None))
 
 
-def _told(footer: bytes, columns: list[Leaf | None], types: list[pa.DataType]) -> _Told:
+def _told(footer: bytes, layout: _Layout, types: list[pa.DataType]) -> _Told:
     """Return what a footer says of its row groups and of some columns."""
+    columns, counted = layout
     places = [leaf.place for leaf in columns if leaf]
-    chunks = Only(places=dict.fromkeys(places, thrift.CHUNK))
+    chunks = Only(places={**({} if counted is None else {counted.place: _VALUES}), **dict.fromkeys(places, thrift.CHUNK)})
     orders = {thrift.ORDERS: Only(places={place: {1: {}} for place in places})} if places else {}
     wanted: Wanted = [{thrift.ROWS: int, thrift.COMPRESSED: int, thrift.CHUNKS: chunks}]
     found = parse(footer, {thrift.TOTAL: int, thrift.GROUPS: wanted, **orders})
-    groups = found.get(thrift.GROUPS)
-    if groups is None or not all(0 <= one.get(thrift.ROWS, -1) < MOST for one in groups):
-        raise ThriftError("it does not say the rows of its row groups")
+    if thrift.GROUPS not in found:
+        raise ThriftError("it has no row groups")
+    groups = found[thrift.GROUPS]
+    for number, one in enumerate(groups):
+        _check_rows(number, one, counted)
     rows, size = [one[thrift.ROWS] for one in groups], [one.get(thrift.COMPRESSED, 0) for one in groups]
     if found.get(thrift.TOTAL, sum(rows)) != sum(rows):
         raise ThriftError(f"it says that the file has {found[thrift.TOTAL]} rows, and its row groups have {sum(rows)}")
@@ -270,6 +282,23 @@ def _told(footer: bytes, columns: list[Leaf | None], types: list[pa.DataType]) -
         size = [sum(map(stored_size, one.get(thrift.CHUNKS, []))) for one in sized]
     size = [min(max(0, total), MOST) for total in size]
     return _Told(rows, size, [_said(found, leaf, type_) for leaf, type_ in zip(columns, types, strict=True)])
+
+
+def _check_rows(number: int, group: Fields, counted: Leaf | None) -> None:
+    """Refuse a number of rows that cannot be: every row has one value in a column, or at least one in a column of lists.
+
+    Raises:
+        ThriftError: If it cannot be.
+    """
+    rows, chunks = group.get(thrift.ROWS), group.get(thrift.CHUNKS, [])
+    if rows is None or not 0 <= rows < MOST:
+        raise ThriftError(f"it says that row group {number} has {rows} rows")
+    if counted is None or counted.place >= len(chunks):
+        return
+    values = chunks[counted.place].get(thrift.META, {}).get(thrift.VALUES, rows)
+    if values < rows or (values > rows and not counted.repeated):
+        name = b".".join(counted.path).decode(errors="replace")
+        raise ThriftError(f"it says that row group {number} has {rows} rows, and column {name!r} has {values} values in it")
 
 
 def stored_size(chunk: Fields) -> int:

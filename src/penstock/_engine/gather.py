@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock import dtypes
 from penstock._engine.budget import Budget
-from penstock._engine.decode import TEXTS, CellError, Column, decode
+from penstock._engine.decode import TEXTS, CellError, Column, check_values, decode
 from penstock._engine.execute import Pool, Urgency
 from penstock._engine.held import Cells, Filling, Held, UnitRows, brought_in_order, cells_of, joined, one_after_another
 from penstock._engine.loose import PASSED, ROW_IDS, cell_bytes, decoded, in_order, is_bytes, is_fixed, plain, stored, viewed
@@ -283,7 +283,13 @@ class Gather:
         table = part.table
         for name, values in self._ids(unit, part).items():
             table = table.append_column(name, pa.array(values))
-        return table.slice(0, int(self._plan.counts[index]))
+        table = table.slice(0, int(self._plan.counts[index]))
+        for name in self._columns:
+            try:
+                check_values(table.column(name), name)
+            except CellError as error:
+                raise self.told(error, unit, None if error.row is None else int(part.numbers()[error.row])) from error
+        return table
 
     def nothing(self) -> pa.Table:
         """Return no rows, with the columns that rows would have."""

@@ -36,6 +36,11 @@ class Handle:
     chunks: dict[str, list[Chunk]] | None = None
     ids: dict[int, str] | None = None
 
+    def rows(self, row_group: int) -> int:
+        """Return the rows that a row group, or the whole file, has by its footer."""
+        footer = self.file.metadata
+        return int(footer.num_rows if row_group == WHOLE_FILE else footer.row_group(row_group).num_rows)
+
     def stored_bytes(self, row_group: int, columns: Sequence[str]) -> int:
         """Return what columns of a row group, or of the whole file, take on storage."""
         # pyarrow has found out the leaves of columns when it opened the file; to do so again would take as long as that.

@@ -25,7 +25,7 @@ from penstock._engine.kept_units import KeptUnits
 from penstock._engine.lease import Slabs
 from penstock._engine.local_cells import LARGE_CELL, LocalCells, together
 from penstock._engine.lost import check_same, lost
-from penstock._engine.read_faults import out_of_reach, read_columns, unreadable
+from penstock._engine.read_faults import miscounted, out_of_reach, read_columns, unreadable
 from penstock._engine.settle import Rooms
 from penstock._engine.stored import StoredBlobs
 from penstock.blobs import Blobs
@@ -291,11 +291,13 @@ class Reader:
             present = [name for name in self._called(unit, columns).values() if name in handle.names]
             whole, file = unit.row_group == WHOLE_FILE, handle.file
             read = file.read if whole else partial(file.read_row_group, unit.row_group)
-            table = read_columns(partial(read, use_threads=False), present)
+            table = read_columns(partial(read, use_threads=False), present, rows := handle.rows(unit.row_group))
             self.handles.fetched += handle.stored_bytes(unit.row_group, present)
             far = handle.out_of_reach(unit.row_group, present)
         if far is not None:
             raise out_of_reach(self.where(unit), far)
+        if table.num_rows != rows:
+            raise miscounted(self.where(unit), rows, table.num_rows)
         return table
 
     @contextlib.contextmanager

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.errors import DataError, listed
 
-__all__ = ["broken_footer", "out_of_reach", "read_columns", "unreadable"]
+__all__ = ["broken_footer", "miscounted", "out_of_reach", "read_columns", "unreadable"]
 
 ADVICE = {
     errno.EACCES: "Get the right to read it.",
@@ -28,8 +28,13 @@ class _Unreadable(OSError):  # noqa: N818 - never leaves the engine
     columns: tuple[str, ...] = ()
 
 
-def read_columns(read: Callable[[list[str]], pa.Table], columns: list[str]) -> pa.Table:
+def read_columns(read: Callable[[list[str]], pa.Table], columns: list[str], rows: int) -> pa.Table:
     """Return what is read of some columns of a file; if it cannot be, it is found out which of them cannot.
+
+    Args:
+        read: What reads columns.
+        columns: Their names.
+        rows: How many rows each of them should have.
 
     Raises:
         OSError: If one cannot; `unreadable` tells which.
@@ -41,16 +46,15 @@ def read_columns(read: Callable[[list[str]], pa.Table], columns: list[str]) -> p
         if getattr(error, "errno", None) is not None:
             raise
         found = _Unreadable(str(error))
-        found.columns = tuple(column for column in columns if _is_bad(read, column))
+        found.columns = tuple(column for column in columns if _is_bad(read, column, rows))
         raise found from error
 
 
-def _is_bad(read: Callable[[list[str]], pa.Table], column: str) -> bool:
+def _is_bad(read: Callable[[list[str]], pa.Table], column: str, rows: int) -> bool:
     try:
-        read([column])
+        return bool(read([column]).num_rows != rows)
     except (OSError, pa.ArrowException):
         return True
-    return False
 
 
 def unreadable(where: str, rows: int, error: Exception) -> DataError:
@@ -78,6 +82,17 @@ def unreadable(where: str, rows: int, error: Exception) -> DataError:
         )
     advice = ADVICE.get(number or 0, "Check the file.")
     return DataError(f"{place}: cannot be read: {system_words(error)}. The table says it has {rows} rows. {advice}")
+
+
+def miscounted(where: str, stated: int, found: int) -> DataError:
+    """Return the error for a file, or a row group of it, whose pages hold other rows than its footer says.
+
+    Example:
+        >>> print(miscounted("a.parquet", 10, 9))
+        a.parquet: its footer says 10 rows, and its pages hold 9. The file is damaged. Restore it, or write it again.
+    """
+    what = f"its footer says {stated} rows, and its pages hold {found}"
+    return DataError(f"{where}: {what}. The file is damaged. Restore it, or write it again.")
 
 
 def out_of_reach(where: str, column: str) -> DataError:

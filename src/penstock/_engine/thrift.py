@@ -30,7 +30,7 @@ _MOST = 127  # what one byte of a varint holds
 SCHEMA, TOTAL, GROUPS, ORDERS = 2, 3, 4, 7
 CHUNKS, ROWS, COMPRESSED = 1, 3, 6
 TYPE, LENGTH, REPETITION, NAME, CHILDREN, CONVERTED, SCALE, LOGICAL = 1, 2, 3, 4, 5, 6, 7, 10
-META, PATH, SIZE, STATISTICS = 3, 3, 7, 12
+META, PATH, VALUES, SIZE, STATISTICS = 3, 3, 5, 7, 12
 OLD_HIGH, OLD_LOW, NULLS, HIGH, LOW = 1, 2, 3, 5, 6
 REPEATED = 2
 
@@ -72,7 +72,7 @@ _LOGICAL |= {5: {1: int}, 7: _UNIT, 8: _UNIT, 10: {2: bool}}
 ELEMENT: dict[int, Wanted] = dict.fromkeys((TYPE, LENGTH, REPETITION, CHILDREN, CONVERTED, SCALE), int)
 ELEMENT |= {NAME: bytes, LOGICAL: _LOGICAL}
 _BOUNDS: Wanted = {OLD_HIGH: bytes, OLD_LOW: bytes, NULLS: int, HIGH: bytes, LOW: bytes}
-CHUNK: Wanted = {META: {TYPE: int, PATH: [bytes], STATISTICS: _BOUNDS}}
+CHUNK: Wanted = {META: {TYPE: int, PATH: [bytes], VALUES: int, STATISTICS: _BOUNDS}}
 
 
 def parse(data: bytes | memoryview, wanted: Mapping[int, Wanted] | None = None) -> dict[int, Any]:

@@ -35,6 +35,7 @@ class ThreadPool(WorkingPool):
     ) -> None:
         """Store how many."""
         super().__init__(workers_count, results_queue_size)
+        self._results_queue_size = results_queue_size
         self._profiling_enabled, self._shuffle_rows, self._seed = profiling_enabled, shuffle_rows, seed
 
     @property

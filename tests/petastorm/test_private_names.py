@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import queue
 from contextlib import redirect_stdout
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -19,9 +20,11 @@ from hypothesis import strategies as st
 from penstock.errors import MissingExtraError
 from penstock.petastorm import make_batch_reader, make_reader, tf_utils, unischema
 from penstock.petastorm.arrow_reader_worker import ArrowReaderWorker
+from penstock.petastorm.hdfs.namenode import HdfsNamenodeResolver
 from penstock.petastorm.local_disk_cache import LocalDiskCache
 from penstock.petastorm.ngram import NGram
 from penstock.petastorm.unischema import Unischema, UnischemaField
+from penstock.petastorm.workers_pool.ventilator import ConcurrentVentilator
 
 SECOND = 1_000_000_000
 
@@ -280,3 +283,34 @@ def test_text_of_tensorflow_is_bytes() -> None:
         pytest.raises(MissingExtraError),
     ):
         tf_utils._numpy_to_tf_dtypes(np.str_)
+
+
+def test_a_ventilator_counts_its_items() -> None:
+    """`_ventilated_items_count` and `_processed_items_count` of a ventilator, over all its iterations."""
+    taken: queue.SimpleQueue[int] = queue.SimpleQueue()
+    items = [{"item": number} for number in range(3)]
+    ventilator = ConcurrentVentilator(taken.put, items, iterations=2, max_ventilation_queue_size=2)
+    ventilator.start()
+    found = []
+    for _ in range(6):
+        found.append(taken.get(timeout=30))
+        ventilator.processed_item()
+    ventilator.stop()
+
+    assert found == [0, 1, 2, 0, 1, 2]
+    assert (ventilator._ventilated_items_count, ventilator._processed_items_count) == (6, 6)
+
+
+@pytest.mark.parametrize("variable", ["HADOOP_HOME", "HADOOP_PREFIX", "HADOOP_INSTALL"])
+def test_a_resolver_says_where_it_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """`_hadoop_env` and `_hadoop_path` of a resolver of name nodes."""
+    for name in ("HADOOP_HOME", "HADOOP_PREFIX", "HADOOP_INSTALL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    (tmp_path / "etc" / "hadoop").mkdir(parents=True)
+    for name in ("hdfs-site.xml", "core-site.xml"):
+        (tmp_path / "etc" / "hadoop" / name).write_text("<configuration></configuration>")
+
+    resolver = HdfsNamenodeResolver()
+
+    assert (resolver._hadoop_env, resolver._hadoop_path) == (variable, str(tmp_path))

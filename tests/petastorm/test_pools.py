@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,7 +64,8 @@ def test_results_come_in_the_order_of_the_items(name: str) -> None:
     assert found == [number for number in range(12) for _ in range(2) if number != 7]
     with pytest.raises(EmptyResultError):
         pool.get_results()
-    with pytest.raises(RuntimeError, match="cannot be started twice"):
+    told = rf"{type(pool).__name__}\({pool.workers_count}\) cannot be reused! stop_event set\? True\. Make another pool\."
+    with pytest.raises(RuntimeError, match=told):
         pool.start(Twice)
 
 
@@ -95,6 +101,31 @@ def test_a_ventilator_gives_items_some_times(name: str) -> None:
     assert [endless.get_results() for _ in range(100)] == (found * 5)[:100]
     endless.stop()
     endless.join()
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_no_more_items_are_under_way_than_were_asked_for(name: str) -> None:
+    """An item is under way until its results were taken, so nothing is worked on that nobody has asked for."""
+    pool = POOLS[name]()
+    given = threading.Semaphore(0)
+
+    def give(n: int) -> None:
+        pool.ventilate(n)
+        given.release()
+
+    ventilator = ConcurrentVentilator(give, [{"n": 10 + number} for number in range(50)], max_ventilation_queue_size=3)
+    pool.start(Twice, None, ventilator)
+    for _ in range(3):
+        assert given.acquire(timeout=60)
+    first = [pool.get_results() for _ in range(3)]  # the second result of 11 waits, and 10 is done
+    assert given.acquire(timeout=60)
+    ventilator.stop()
+    rest = drained(pool)
+    pool.stop()
+    pool.join()
+
+    assert first == [10, 10, 11]
+    assert rest == [11, 12, 12, 13, 13]
 
 
 def test_a_ventilator_begins_anew_when_all_was_given() -> None:
@@ -162,3 +193,154 @@ def test_pools_tell_what_is_going_on() -> None:
         "items_inprocess": 0,
         "zmq_copy_buffers": False,
     }
+
+
+class Where(WorkerBase):
+    """Tells which process works."""
+
+    def process(self, *args: Any, **kargs: Any) -> None:
+        """Publish its number."""
+        del args, kargs
+        self.publish_func(os.getpid())
+
+
+class Failing(WorkerBase):
+    """Makes nothing of anything."""
+
+    def process(self, *args: Any, **kargs: Any) -> None:
+        """Fail."""
+        raise KeyError("never", args, kargs)
+
+
+def test_processes_are_there_when_the_start_returns() -> None:
+    """So that the first item need not wait for them; each worker knows its process."""
+    pool = ProcessPool(2)
+    pool.start(Where)
+    known = {worker.pid for worker in pool._workers}
+    for _ in range(6):
+        pool.ventilate()
+    found = set(drained(pool))
+    pool.stop()
+    pool.join()
+
+    assert len(known) == 2
+    assert os.getpid() not in known
+    assert found <= known
+
+
+class Unmade(WorkerBase):
+    """Cannot be made."""
+
+    def __init__(self, worker_id: int, publish_func: Any, args: Any) -> None:
+        """Fail."""
+        super().__init__(worker_id, publish_func, args)
+        raise KeyError("unmade")
+
+    def process(self, *args: Any, **kargs: Any) -> None:
+        """Do nothing."""
+
+
+def test_workers_that_cannot_be_made_end_the_start(capfd: pytest.CaptureFixture[str]) -> None:
+    """Nothing is left behind, and the reason is on the standard error of the process."""
+    pool = ProcessPool(2)
+
+    with pytest.raises(RuntimeError):
+        pool.start(Unmade)
+
+    assert "KeyError: 'unmade'" in capfd.readouterr().err
+    assert not any(thread.is_alive() for thread in pool._threads)
+
+
+ORPHANS = """
+import multiprocessing, os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from test_pools import ProcessPool, Where
+
+
+def begin():
+    pool = ProcessPool(2)
+    pool.start(Where)
+    print(*(worker.pid for worker in pool._workers), flush=True)
+    return pool
+
+
+if __name__ == "__main__":
+    if sys.argv[2] == "child":
+        child = multiprocessing.get_context("spawn").Process(target=begin)
+        child.start()
+        child.join()
+        sys.exit(child.exitcode)
+    pool = begin()
+    if sys.argv[2] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "ended", "child"])
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path, how: str) -> None:
+    """However that ends, and though nobody stopped the pool."""
+    script = tmp_path / "main.py"
+    script.write_text(ORPHANS)
+
+    # The workers inherit the pipe, so it ends when the last of them has ended.
+    done = subprocess.run(
+        [sys.executable, script, Path(__file__).parent, how], stdout=subprocess.PIPE, text=True, timeout=120, check=False
+    )
+
+    assert len(done.stdout.split()) == 2
+    assert done.returncode == (-signal.SIGKILL if how == "killed" else 0)
+
+
+def test_a_pool_of_processes_that_all_failed_takes_no_more_items() -> None:
+    """They would wait without end; what went wrong first is the cause."""
+    pool = ProcessPool(2)
+    pool.start(Failing)
+    for _ in range(2):
+        pool.ventilate()
+    for thread in pool._threads:
+        thread.join(60)
+
+    with pytest.raises(RuntimeError, match="All 2 workers of this ProcessPool have failed, one with KeyError") as told:
+        pool.ventilate()
+    with pytest.raises(KeyError, match="never"):
+        pool.get_results()
+    pool.stop()
+    pool.join()
+
+    assert isinstance(told.value.__cause__, KeyError)
+
+
+def test_a_pool_of_threads_takes_items_though_its_workers_failed() -> None:
+    """Whoever asks for results gets the error."""
+    pool = ThreadPool(2)
+    pool.start(Failing)
+    for _ in range(50):
+        pool.ventilate()
+
+    with pytest.raises(KeyError, match="never"):
+        pool.get_results()
+    pool.stop()
+    pool.join()
+
+
+@pytest.mark.parametrize(("size", "waiting"), [(2, 10), (50, 50), (51, 50)])
+def test_results_wait_for_each_worker(size: int, waiting: int) -> None:
+    """At most `results_queue_size` divided by the workers, and at least five, for each of them."""
+    pool = ThreadPool(2, results_queue_size=size)
+    full = threading.Semaphore(0)
+
+    class Counted(WorkerBase):
+        def process(self, *args: Any, **kargs: Any) -> None:
+            del args, kargs
+            self.publish_func(0)
+            full.release()
+
+    pool.start(Counted)
+    for _ in range(200):
+        pool.ventilate()
+    for _ in range(waiting):
+        assert full.acquire(timeout=60)
+
+    assert pool.results_qsize() in (waiting, waiting + 1)  # the one whose turn it is need not wait
+    pool.stop()
+    pool.join()

@@ -175,15 +175,8 @@ def stacked(name: str, cells: Sequence[Any], shape: tuple[int | None, ...]) -> n
         RuntimeError: If lists differ in length.
     """
     if len(shape) > 1:
-        if any(size is None for size in shape):
-            raise ValueError(f"All dimensions of a shape: {shape} in: {name} field must be constant. Declare them.")
         for cell in cells:
-            if not isinstance(cell, np.ndarray):
-                raise ValueError(f"field {name} must be numpy array type, and a cell is {type(cell).__name__}.")  # noqa: TRY004
-            if cell.shape != tuple(shape):
-                raise ValueError(f"field {name} must be the shape {tuple(shape)}, and a cell has {cell.shape}.")
-            if not cell.flags.c_contiguous:
-                raise ValueError(f"field {name} error: only support row major multi-dimensional array.")
+            check_cell(name, cell, shape)
         return np.stack(cells) if len(cells) else np.zeros((0, *(size or 0 for size in shape)))
     if any(cell is None for cell in cells):
         return one_array(cells)
@@ -191,6 +184,22 @@ def stacked(name: str, cells: Sequence[Any], shape: tuple[int | None, ...]) -> n
     if len(lengths) > 1:
         raise RuntimeError(_ragged(name, sorted(lengths)))
     return np.stack([np.asarray(cell) for cell in cells]) if cells else np.zeros((0, 0))
+
+
+def check_cell(name: str, cell: Any, shape: tuple[int | None, ...]) -> None:
+    """Check that a cell is an array of the shape that its field declares.
+
+    Raises:
+        ValueError: If it is not, or the shape has a dimension of any size.
+    """
+    if None in shape:
+        raise ValueError(f"All dimensions of a shape: {shape} in: {name} field must be constant. Declare them.")
+    if not isinstance(cell, np.ndarray):
+        raise ValueError(f"field {name} must be numpy array type, and a cell is {type(cell).__name__}.")  # noqa: TRY004
+    if cell.shape != tuple(shape):
+        raise ValueError(f"field {name} must be the shape {tuple(shape)}, and a cell has {cell.shape}.")
+    if not cell.flags.c_contiguous:
+        raise ValueError(f"field {name} error: only support row major multi-dimensional array.")
 
 
 def whole_again(values: npt.NDArray[Any], kind: Any) -> npt.NDArray[Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock._engine.wide import one_array
 from penstock.petastorm._named_workers import NamedResults, NamedWorker
-from penstock.petastorm._values import batch_column
+from penstock.petastorm._values import batch_column, check_cell
 from penstock.petastorm.cache import NullCache
 from penstock.petastorm.local_disk_cache import LocalDiskCache
 from penstock.petastorm.workers_pool import EmptyResultError
@@ -48,3 +49,11 @@ class ArrowReaderWorker(NamedWorker):
     """The worker that made batches, by its name."""
 
     results = ArrowReaderWorkerResultsQueueReader
+    _load_rows = _load_rows_with_predicate = NamedWorker.process
+
+    @staticmethod
+    def _check_shape_and_ravel(x: Any, field: Any) -> npt.NDArray[Any]:
+        """Return the values of a cell in one dimension, if it has the shape of its field."""
+        check_cell(field.name, x, field.shape)
+        flat: npt.NDArray[Any] = x.ravel()
+        return flat

@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -89,6 +89,10 @@ class LocalDiskCache(CacheBase):
         if not self._cleanup or not self._path.exists():
             return
         try:
+            self._cache.close()
+        except (OSError, AttributeError) as error:
+            print(f"Error closing cache: {error}", flush=True)  # noqa: T201 - as Petastorm does
+        try:
             shutil.rmtree(self._path)
         except OSError as error:
             print(f"Error during rmtree: {error}")  # noqa: T201 - as Petastorm does
@@ -96,6 +100,16 @@ class LocalDiskCache(CacheBase):
     def size(self) -> int:
         """Return the bytes that are kept."""
         return sum(size for _, size, _ in self._entries())
+
+    volume = size
+
+    def close(self) -> None:
+        """Close it: no file stays open between calls, so there is nothing to do."""
+
+    @property
+    def _cache(self) -> Self:
+        """What stores the values, by the name that Petastorm has for it: the cache itself."""
+        return self
 
     def _entries(self) -> list[tuple[float, int, Path]]:
         """Return what is kept, oldest first."""

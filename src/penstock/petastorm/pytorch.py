@@ -305,6 +305,26 @@ def _columns(item: Any, reader: Any, transform_fn: Callable[[Any], Any]) -> tupl
     return list(found), [transform_fn(value if reader.batched_output else [value]) for value in found.values()]
 
 
+def _load_rows_into_mem(reader: Any, transform_fn: Callable[[Any], Any], rows_capacity: int) -> tuple[list[str], list[Any]]:
+    """Return the names and the tensors of the first rows of a reader, as many as a capacity, and stop the reader."""
+    import torch
+
+    names: list[str] = []
+    parts: list[list[Any]] = []
+    rows = 0
+    try:
+        for item in reader:
+            names, columns = _columns(item, reader, transform_fn)
+            parts.append([column[: rows_capacity - rows] for column in columns])
+            rows += len(parts[-1][0])
+            if rows >= rows_capacity:
+                break
+    finally:
+        reader.stop()
+        reader.join()
+    return names, [torch.cat(columns) for columns in zip(*parts, strict=True)]
+
+
 class InMemBatchedDataLoader:
     """Holds rows of a reader in memory, and hands them out again and again.
 
@@ -331,25 +351,7 @@ class InMemBatchedDataLoader:
         """Read the rows."""
         self.reader, self.batch_size, self.num_epochs, self.seed = reader, _checked(batch_size), num_epochs, seed
         self.rows_capacity, self.shuffle, self._used = rows_capacity, shuffle, False
-        try:
-            self._names, self._items = self._loaded(transform_fn or _as_tensor)
-        finally:
-            reader.stop()
-            reader.join()
-
-    def _loaded(self, transform_fn: Callable[[Any], Any]) -> tuple[list[str], list[Any]]:
-        import torch
-
-        names: list[str] = []
-        parts: list[list[Any]] = []
-        rows = 0
-        for item in self.reader:
-            names, columns = _columns(item, self.reader, transform_fn)
-            parts.append([column[: self.rows_capacity - rows] for column in columns])
-            rows += len(parts[-1][0])
-            if rows >= self.rows_capacity:
-                break
-        return names, [torch.cat(columns) for columns in zip(*parts, strict=True)]
+        self._names, self._items = _load_rows_into_mem(reader, transform_fn or _as_tensor, rows_capacity)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the batches of all passes.

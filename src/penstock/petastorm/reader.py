@@ -221,7 +221,7 @@ class Reader:
             warnings.warn(SHARD_SEED, UserWarning, stacklevel=3)
         self._reading = planned(self.dataset, asked, self.cache)
         self.schema, self.ngram = self._reading.schema, self._reading.ngram
-        self._workers = ThreadPool(10) if reader_pool is None else reader_pool
+        self._workers_pool = ThreadPool(10) if reader_pool is None else reader_pool
         self._failed: BaseException | None = self._reading.fault()
         self._begin(start)
 
@@ -230,7 +230,7 @@ class Reader:
         self._start = start
         self._rows: Iterator[Any] = iter(())
         self._left: Iterator[Any] = iter(())
-        self._run: Run = self._reading.begun(start, self._workers, self.num_epochs)
+        self._run: Run = self._reading.begun(start, self._workers_pool, self.num_epochs)
         if self._failed is None:
             self._run.assembly.begin()
 

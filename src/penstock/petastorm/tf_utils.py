@@ -1,10 +1,17 @@
-"""Readers as datasets of TensorFlow: `petastorm.tf_utils`. What needs TensorFlow is not there yet."""
+"""Readers as datasets of TensorFlow: `petastorm.tf_utils`. What needs TensorFlow itself is not there yet."""
 
 from __future__ import annotations
 
+import warnings
 from calendar import timegm
+from collections import namedtuple
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
+from decimal import Decimal
 from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
 
 from penstock.petastorm._later import refuse
 from penstock.petastorm.ngram import NGram
@@ -20,6 +27,20 @@ __all__ = [
 
 RANDOM_SHUFFLING_QUEUE_SIZE = "random_shuffling_queue_size"
 NANOSECONDS = 1_000_000_000
+
+_RESET_READER_WARN = (
+    "Running multiple iterations over make_petastorm_dataset is not recommend for performance issue. Give the reader "
+    "num_epochs instead, or call cache() of the tf.data.Dataset before repeat()."
+)
+
+KNOWN = (
+    *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.float32, np.float64, np.bool_),
+    *(np.bytes_, np.str_, np.datetime64, Decimal),
+)
+"""Types of fields that TensorFlow has a counterpart of."""
+
+WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
+"""What arrays become that TensorFlow once had no type for."""
 
 
 def date_to_nsec_from_epoch(dt: date) -> int:
@@ -43,6 +64,129 @@ def make_namedtuple_tf_ngram(unischema: Unischema, ngram: NGram, *args: Any, **k
         found[offset] = view.make_namedtuple_tf(*args[used : used + count], **kargs.get(str(offset), {}))
         used += count
     return found
+
+
+def _sanitize_field_tf_types(sample: Any) -> Any:
+    """Return a row, or a batch, with values that TensorFlow takes.
+
+    Decimals become text, unsigned numbers wider ones, arrays of text lists, and arrays of dates or moments nanoseconds
+    since 1970.
+
+    Raises:
+        RuntimeError: If a value is None.
+        ValueError: If a moment is too far from 1970 for nanoseconds of 64 bits.
+    """
+    return type(sample)(**{name: _sanitized(name, value) for name, value in sample._asdict().items()})
+
+
+def _sanitized(name: str, value: Any) -> Any:
+    """Return a value that TensorFlow takes."""
+    if value is None:
+        raise RuntimeError(_null(name))
+    if isinstance(value, Decimal):
+        return str(value.normalize())
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype in WIDER:
+        return value.astype(WIDER[value.dtype])
+    if value.dtype.kind in "SU":
+        return value.tolist() if value.size else value
+    if value.dtype.kind == "M" or (value.dtype.kind == "O" and any(isinstance(cell, date) for cell in value.flat)):
+        return _nanoseconds(name, value)
+    return value
+
+
+def _nanoseconds(name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return dates or moments as nanoseconds since 1970."""
+    moments = values.astype("datetime64[us]") if values.dtype.kind == "O" else values
+    if np.isnat(moments).any():
+        raise RuntimeError(_null(name))
+    found = moments.astype("datetime64[ns]")
+    if (found.astype(moments.dtype) != moments).any():
+        msg = f"field {name} has moments outside 1677-09-21 .. 2262-04-11, and TensorFlow is given nanoseconds since 1970. "
+        raise ValueError(msg + "Leave such rows out by a predicate, or the field out by schema_fields.")
+    return found.astype(np.int64)
+
+
+def _null(name: str) -> str:
+    """Return what is said of a null."""
+    return (
+        f'Encountered "{name}"=None. Tensorflow does not support None values as a tensor. '
+        "Consider filtering out these rows using a predicate."
+    )
+
+
+def _flatten(data: Mapping[int, Any]) -> Any:
+    """Return a window as one named tuple: names end with the number of the offset, counted from 0."""
+    flat = {
+        f"{name}_{number}": value
+        for number, offset in enumerate(sorted(data))
+        for name, value in data[offset]._asdict().items()
+    }
+    return namedtuple("flattened", list(flat))(**flat)  # noqa: PYI024 - the fields are those of a file
+
+
+def _sanitize_and_flatten(ngram: Mapping[int, Any]) -> Any:
+    """Return a window as one named tuple of values that TensorFlow takes."""
+    return _flatten({offset: _sanitize_field_tf_types(row) for offset, row in ngram.items()})
+
+
+def _ngrams_generator(reader: Any) -> Iterator[Any]:
+    """Yield the windows of a reader as flat named tuples; a reader that was read to its end begins anew."""
+    if reader.last_row_consumed:
+        warnings.warn(_RESET_READER_WARN, UserWarning, stacklevel=2)
+        reader.reset()
+    yield from map(_sanitize_and_flatten, reader)
+
+
+def _set_shape(schema: Unischema, fields_as_dict: Mapping[str, Any], batched_output: bool | None = None) -> None:
+    """Give each tensor that has no shape the one of its field."""
+    for name, tensor in fields_as_dict.items():
+        if tensor.get_shape().dims is None:
+            tensor.set_shape((*((None,) if batched_output else ()), *schema.fields[name].shape))
+
+
+def _set_shape_to_named_tuple(schema: Unischema, fields: Any, batched_output: bool | None) -> Any:
+    """Return a row of tensors, each with the shape of its field."""
+    _set_shape(schema, fields._asdict(), batched_output)
+    return schema.make_namedtuple_tf(**fields._asdict())
+
+
+def _unflatten_and_set_shape(schema: Unischema, ngram: NGram, fields_as_list: Sequence[Any]) -> dict[int, Any]:
+    """Return a flat list of tensors as a window, each with the shape of its field."""
+    window = make_namedtuple_tf_ngram(schema, ngram, *fields_as_list)
+    for row in window.values():
+        _set_shape(schema, row._asdict())
+    return window
+
+
+def _numpy_to_tf_dtypes(numpy_dtype: Any) -> NoReturn:
+    """Return the type of TensorFlow that values of a NumPy type have.
+
+    Raises:
+        ValueError: If there is none.
+        MissingExtraError: It is not there yet.
+    """
+    if numpy_dtype not in KNOWN:
+        raise ValueError(f"Unknown mapping of numpy {numpy_dtype} to tensorflow dtype. Leave the field out by schema_fields.")
+    if numpy_dtype is np.str_:
+        msg = "Tensorflow will convert all unicode strings back to bytes type. You may need to decode values."
+        warnings.warn(msg, UnicodeWarning, stacklevel=2)
+    refuse("petastorm.tf_utils._numpy_to_tf_dtypes", "tensorflow", instead="the types of reader.schema.fields")
+
+
+def _schema_to_tf_dtypes(schema: Unischema) -> list[Any]:
+    """Return the types of TensorFlow of the fields of a schema."""
+    return [_numpy_to_tf_dtypes(field.numpy_dtype) for field in schema.fields.values()]
+
+
+def _schema_to_tf_dtypes_ngram(schema: Unischema, ngram: NGram) -> list[Any]:
+    """Return the types of TensorFlow of the fields of a window, offset by offset."""
+    return [
+        _numpy_to_tf_dtypes(field.numpy_dtype)
+        for offset in sorted(ngram.fields)
+        for field in ngram.get_schema_at_timestep(schema, offset).fields.values()
+    ]
 
 
 def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue: int = 0) -> NoReturn:  # noqa: ARG001 - Petastorm's

@@ -69,19 +69,19 @@ class HdfsNamenodeResolver:
 
     def __init__(self, hadoop_configuration: Any = None) -> None:
         """Read the settings."""
-        self._variable = self._place = None
+        self._hadoop_env = self._hadoop_path = None
         if hadoop_configuration is None:
-            self._variable = next((name for name in PLACES if name in os.environ), None)
-            self._place = None if self._variable is None else os.environ[self._variable]
-            hadoop_configuration = {} if self._place is None else _settings(Path(self._place))
-            if self._place is None:
+            self._hadoop_env = next((name for name in PLACES if name in os.environ), None)
+            self._hadoop_path = None if self._hadoop_env is None else os.environ[self._hadoop_env]
+            hadoop_configuration = {} if self._hadoop_path is None else _settings(Path(self._hadoop_path))
+            if self._hadoop_path is None:
                 logger.warning("No settings of Hadoop were found: none of %s is set. Set HADOOP_HOME.", ", ".join(PLACES))
         self._settings: Any = hadoop_configuration
 
     def _told(self, message: str) -> str:
-        if self._place is None:
+        if self._hadoop_path is None:
             return f"{message} the settings that were given"
-        return f"{message} the settings at {self._place}, which {self._variable} names. Check them."
+        return f"{message} the settings at {self._hadoop_path}, which {self._hadoop_env} names. Check them."
 
     def resolve_hdfs_name_service(self, namespace: str) -> list[str] | None:
         """Return the addresses of the name nodes of a service; None where it is no service.

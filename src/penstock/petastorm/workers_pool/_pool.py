@@ -14,6 +14,9 @@ __all__ = ["WorkingPool"]
 GLANCE = 0.02
 """Seconds after which a ventilator is asked again whether more will come, since it does not say so itself."""
 
+NOTHING: deque[Any] = deque(maxlen=0)
+"""The results of an item that has none yet."""
+
 
 class WorkingPool:
     """Threads that work on items, each with a worker of its own.
@@ -35,6 +38,7 @@ class WorkingPool:
         self._waiting = self._given = self._turn = 0
         self._finished: set[int] = set()
         self._error: BaseException | None = None
+        self._failed = 0
         self._stopped = False
         self._ventilator: Any = None
         self._workers: list[Any] = []
@@ -51,7 +55,8 @@ class WorkingPool:
             RuntimeError: If it has begun before.
         """
         if self._workers:
-            raise RuntimeError(f"{type(self).__name__} cannot be started twice. Make another.")
+            name = f"{type(self).__name__}({self.workers_count})"
+            raise RuntimeError(f"{name} cannot be reused! stop_event set? {self._stopped}. Make another pool.")
         count = max(1, self.workers_count)
         self._places = [-1] * count
         self._workers = [self._worker(worker_class, number, self._publisher(number), worker_args) for number in range(count)]
@@ -84,26 +89,35 @@ class WorkingPool:
         while True:
             with self._change:
                 if self._error is not None:
-                    raise self._error
-                found = self._made.get(self._turn)
-                if found:
-                    self._waiting -= 1
-                    self._handed += 1
+                    self._stopped = True
                     self._change.notify_all()
-                    return found.popleft()
-                if self._turn in self._finished:
+                    raise self._error
+                made = self._made.get(self._turn, NOTHING)
+                taken = [made.popleft()] if made else []
+                self._waiting -= len(taken)
+                self._handed += len(taken)
+                passed = not made and self._turn in self._finished
+                if passed:
                     self._finished.remove(self._turn)
                     del self._made[self._turn]
                     self._turn += 1
+                if taken or passed:
                     self._change.notify_all()
-                    continue
-                over = self._turn == self._given and (self._ventilator is None or self._ventilator.completed())
-                if self._stopped or over:
+                elif self._stopped or (self._turn == self._given and self._will_end()):
                     raise EmptyResultError("All items have been worked on.")
-                if self._threads or not self._items:
+                elif self._threads or not self._items:
                     self._change.wait(GLANCE)
                     continue
-            self._work(0)
+            if passed and self._ventilator is not None:
+                self._ventilator.processed_item()  # only now: an item is under way until its results were taken
+            if taken:
+                return taken[0]
+            if not passed:
+                self._work(0)
+
+    def _will_end(self) -> bool:
+        """Return whether no more items will be given."""
+        return self._ventilator is None or bool(self._ventilator.completed())
 
     def stop(self) -> None:
         """Begin no more items; those that wait for room give up."""
@@ -148,13 +162,14 @@ class WorkingPool:
                 self._change.wait_for(lambda: self._stopped or self._items)
                 if self._stopped:
                     return
-            self._work(number)
+            if not self._work(number):
+                return
 
-    def _work(self, number: int) -> None:
-        """Work on an item, if nobody else has taken it."""
+    def _work(self, number: int) -> bool:
+        """Work on an item, if nobody else has taken it; return whether the worker can go on."""
         with self._change:
             if not self._items or self._stopped:
-                return
+                return True
             item, args, kargs = self._items.popleft()
             self._places[number] = item
         try:
@@ -162,11 +177,10 @@ class WorkingPool:
         except Exception as error:  # noqa: BLE001 - whoever asks for results gets it
             with self._change:
                 self._error = self._error or error
-                self._stopped = True
+                self._failed += 1
                 self._change.notify_all()
-            return
+            return False
         with self._change:
             self._finished.add(item)
             self._change.notify_all()
-        if self._ventilator is not None:
-            self._ventilator.processed_item()
+        return True

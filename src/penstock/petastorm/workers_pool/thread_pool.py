@@ -9,6 +9,8 @@ from penstock.petastorm.workers_pool._pool import WorkingPool
 
 __all__ = ["ThreadPool", "WorkerTerminationRequested"]
 
+RESULTS_OF_A_WORKER = 5
+
 
 class WorkerTerminationRequested(Exception):  # noqa: N818 - Petastorm's name
     """A worker is to end; pools here end theirs without it."""
@@ -19,7 +21,7 @@ class ThreadPool(WorkingPool):
 
     Args:
         workers_count: How many.
-        results_queue_size: How many results wait at most; of a reader it is bounded by bytes.
+        results_queue_size: How many results wait at most, but five of each worker may; a reader bounds them by bytes.
         profiling_enabled: Accepted as ever.
         shuffle_rows: Accepted as ever.
         seed: Accepted as ever.
@@ -34,7 +36,9 @@ class ThreadPool(WorkingPool):
         seed: int | None = None,
     ) -> None:
         """Store how many."""
-        super().__init__(workers_count, results_queue_size)
+        workers = max(1, workers_count)
+        super().__init__(workers_count, workers * max(RESULTS_OF_A_WORKER, results_queue_size // workers))
+        self._results_queue_size = results_queue_size
         self._profiling_enabled, self._shuffle_rows, self._seed = profiling_enabled, shuffle_rows, seed
 
     @property

@@ -76,7 +76,8 @@ class ConcurrentVentilator(Ventilator):
         self._random = np.random.default_rng(random_seed) if randomize_item_order else None
         self._most = max_ventilation_queue_size or len(items_to_ventilate)
         self._change = threading.Condition()
-        self._under_way, self._stopped = 0, False
+        self._ventilated_items_count = self._processed_items_count = 0
+        self._stopped = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -87,7 +88,7 @@ class ConcurrentVentilator(Ventilator):
     def processed_item(self) -> None:
         """Be told that an item has been worked on."""
         with self._change:
-            self._under_way -= 1
+            self._processed_items_count += 1
             self._change.notify_all()
 
     def completed(self) -> bool:
@@ -113,16 +114,20 @@ class ConcurrentVentilator(Ventilator):
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
+    def _under_way(self) -> int:
+        """Return how many items are being worked on, or wait for it."""
+        return self._ventilated_items_count - self._processed_items_count
+
     def _run(self) -> None:
         """Give the items."""
         while not self.completed():
             order = range(len(self._items)) if self._random is None else self._random.permutation(len(self._items))
             for number in order:
                 with self._change:
-                    self._change.wait_for(lambda: self._stopped or self._under_way < self._most)
+                    self._change.wait_for(lambda: self._stopped or self._under_way() < self._most)
                     if self._stopped:
                         return
-                    self._under_way += 1
+                    self._ventilated_items_count += 1
                 self._ventilate_fn(**self._items[int(number)])
             if self._left is not None:
                 self._left -= 1

@@ -1,0 +1,316 @@
+"""Names with an underscore that scripts and tests written for Petastorm import."""
+
+from __future__ import annotations
+
+import io
+import queue
+from contextlib import redirect_stdout
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import petastorm_tables as tables
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import MissingExtraError
+from penstock.petastorm import make_batch_reader, make_reader, tf_utils, unischema
+from penstock.petastorm.arrow_reader_worker import ArrowReaderWorker
+from penstock.petastorm.hdfs.namenode import HdfsNamenodeResolver
+from penstock.petastorm.local_disk_cache import LocalDiskCache
+from penstock.petastorm.ngram import NGram
+from penstock.petastorm.unischema import Unischema, UnischemaField
+from penstock.petastorm.workers_pool.ventilator import ConcurrentVentilator
+
+SECOND = 1_000_000_000
+
+
+class Sample(NamedTuple):
+    """A row of one field."""
+
+    x: Any
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dataset of four row groups of ten rows."""
+    return tables.small(tmp_path_factory.mktemp("small") / "t")
+
+
+def sanitized(value: Any) -> Any:
+    """Return what TensorFlow would be given for a value."""
+    return tf_utils._sanitize_field_tf_types(Sample(value)).x
+
+
+def test_whole_names_are_matched() -> None:
+    """`_fullmatch` is a match of a whole name."""
+    assert unischema._fullmatch("a.*", "abc")
+    assert unischema._fullmatch("", "")
+    assert not unischema._fullmatch("ab", "abc")
+    assert not unischema._fullmatch("bc", "abc")
+
+
+def test_rows_may_have_more_than_255_fields() -> None:
+    """`_new_gt_255_compatible_namedtuple` makes a type of rows of any number of fields."""
+    names = [f"f{number}" for number in range(300)]
+
+    row = unischema._new_gt_255_compatible_namedtuple("Wide", names)(*range(300))
+
+    assert type(row).__name__ == "Wide"
+    assert (row._fields, row.f299) == (tuple(names), 299)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("capacity", "held"), [(0, 0), (1, 1), (15, 15), (40, 40), (100, 40)])
+@pytest.mark.parametrize("make", [make_reader, make_batch_reader])
+@pytest.mark.filterwarnings("ignore:Please use make_reader:UserWarning")
+def test_rows_are_loaded_up_to_a_capacity(url: str, make: Any, capacity: int, held: int) -> None:
+    """`_load_rows_into_mem` returns names and columns, and stops the reader."""
+    torch = pytest.importorskip("torch")
+    from penstock.petastorm.pytorch import _load_rows_into_mem
+
+    reader = make(url, schema_fields=["id"], shuffle_row_groups=False, num_epochs=None if capacity <= 40 else 1)
+    names, columns = _load_rows_into_mem(reader, torch.as_tensor, capacity)
+
+    assert reader.stopped
+    assert list(names) == ["id"]
+    assert columns[0].tolist() == list(range(held))
+
+
+@pytest.mark.torch
+def test_a_reader_is_stopped_when_loading_fails(url: str) -> None:
+    """`_load_rows_into_mem` leaves no worker behind."""
+    pytest.importorskip("torch")
+    from penstock.petastorm.pytorch import _load_rows_into_mem
+
+    def fail(values: Any) -> Any:
+        del values
+        raise ArithmeticError("no tensor")
+
+    reader = make_reader(url, schema_fields=["id"])
+    with pytest.raises(ArithmeticError, match="no tensor"):
+        _load_rows_into_mem(reader, fail, 3)
+
+    assert reader.stopped
+
+
+@pytest.mark.parametrize(
+    ("cell", "shape", "told"),
+    [
+        ("text", (2, 3), "field x must be numpy array type, and a cell is str"),
+        (np.zeros((2, 5)), (2, 3), r"field x must be the shape \(2, 3\), and a cell has \(2, 5\)"),
+        (np.zeros((2, 3), order="F"), (2, 3), "field x error: only support row major multi-dimensional array"),
+        (np.zeros((2, 3)), (2, None), r"All dimensions of a shape: \(2, None\) in: x field must be constant"),
+        (np.zeros(3), (None,), r"All dimensions of a shape: \(None,\) in: x field must be constant"),
+    ],
+)
+def test_a_cell_of_another_shape_is_refused(cell: Any, shape: Any, told: str) -> None:
+    """`ArrowReaderWorker._check_shape_and_ravel` compares a cell with the shape of its field."""
+    with pytest.raises(ValueError, match=told):
+        ArrowReaderWorker._check_shape_and_ravel(cell, UnischemaField("x", np.float32, shape))
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (6,), (1, 2, 3)])
+def test_a_cell_of_its_shape_is_flat(shape: tuple[int, ...]) -> None:
+    """`ArrowReaderWorker._check_shape_and_ravel` returns the values in their order."""
+    cell = np.arange(6, dtype=np.float32).reshape(shape)
+
+    assert ArrowReaderWorker._check_shape_and_ravel(cell, UnischemaField("x", np.float32, shape)).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("name", ["_load_rows", "_load_rows_with_predicate"])
+def test_workers_load_nothing_themselves(name: str) -> None:
+    """The engine reads row groups; a worker that is asked says what to use."""
+    worker = ArrowReaderWorker(0, print, None)
+
+    with pytest.raises(NotImplementedError, match=r"ArrowReaderWorker works on nothing here\. Use make_reader or make_batch"):
+        getattr(worker, name)(None, None, (0, 1))
+
+
+def test_a_reader_has_its_pool(url: str) -> None:
+    """`Reader._workers_pool` is the pool that it was made with, and that knows what it was given."""
+    with make_reader(url, workers_count=3, results_queue_size=42) as reader:
+        pool = reader._workers_pool
+
+    assert (type(pool).__name__, pool.workers_count, pool._results_queue_size) == ("ThreadPool", 3, 42)
+
+
+def test_a_disk_cache_has_what_stores_it(tmp_path: Path) -> None:
+    """`LocalDiskCache._cache` tells how many bytes are there."""
+    cache = LocalDiskCache(str(tmp_path / "c"), 2**20, 4)
+    cache.get("key", lambda: "value")
+
+    assert cache._cache.volume() == cache.size() > 0
+
+
+def test_a_disk_cache_that_cannot_be_closed_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes wrong is printed, as Petastorm does, and the directory goes all the same."""
+    cache = LocalDiskCache(str(tmp_path / "c"), 2**20, 4)
+
+    def fail() -> None:
+        raise OSError("busy")
+
+    monkeypatch.setattr(cache._cache, "close", fail)
+    with redirect_stdout(io.StringIO()) as printed:
+        cache.cleanup()
+
+    assert printed.getvalue() == "Error closing cache: busy\n"
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.array([0, 2**16 - 1], np.uint16), np.array([0, 2**16 - 1], np.int32)),
+        (np.array([0, 2**32 - 1], np.uint32), np.array([0, 2**32 - 1], np.int64)),
+        (np.array([-1, 1], np.int8), np.array([-1, 1], np.int8)),
+        (np.array([date(1970, 1, 1), date(1970, 1, 2)], object), np.array([0, 86_400 * SECOND])),
+        (np.array([datetime(1970, 1, 1, 0, 0, 1, 5, tzinfo=UTC).replace(tzinfo=None)], object), np.array([SECOND + 5000])),
+        (np.array(["1969-12-31T23:59:59"], "datetime64[s]"), np.array([-SECOND])),
+        (np.array(["1970-01-01T00:00:00.000000001"], "datetime64[ns]"), np.array([1])),
+        (np.zeros((0,), "datetime64[us]"), np.zeros(0, np.int64)),
+        (np.zeros((0,), object), np.zeros(0, object)),
+    ],
+)
+def test_arrays_become_what_tensorflow_has(value: Any, expected: Any) -> None:
+    """Unsigned numbers become wider, and moments nanoseconds since 1970."""
+    found = sanitized(value)
+
+    assert found.dtype == expected.dtype
+    assert found.tolist() == expected.tolist()
+
+
+def test_text_becomes_lists_and_decimals_text() -> None:
+    """Arrays of text or bytes are lists, unless they are empty; a decimal has no zeros at its end."""
+    assert sanitized(np.array([["a", "b"]])) == [["a", "b"]]
+    assert sanitized(np.array([b"a"])) == [b"a"]
+    assert sanitized(np.array([], np.str_)).shape == (0,)
+    assert sanitized(Decimal("123.4500")) == "123.45"
+    assert sanitized("text") == "text"
+
+
+@pytest.mark.parametrize(
+    "value", [None, np.array([date(1970, 1, 1), None], object), np.array(["1970-01-01", "NaT"], "datetime64[D]")]
+)
+def test_nulls_are_refused(value: Any) -> None:
+    """TensorFlow has no null, so none becomes a number."""
+    with pytest.raises(RuntimeError, match=r'Encountered "x"=None\. Tensorflow does not support None values'):
+        sanitized(value)
+
+
+@given(st.datetimes())
+def test_moments_are_exact_or_refused(moment: datetime) -> None:
+    """A moment that nanoseconds of 64 bits cannot hold is an error that names its field."""
+    exact = round((moment - datetime(1970, 1, 1)) / (datetime(1970, 1, 1, 0, 0, 1) - datetime(1970, 1, 1)))  # noqa: DTZ001
+    values = np.array([moment], "datetime64[us]")
+
+    if abs(exact) < 2**63 // SECOND:
+        assert sanitized(values)[0] == values.astype(np.int64)[0] * 1000
+    elif abs(exact) > 2**63 // SECOND + 1:
+        with pytest.raises(ValueError, match=r"field x has moments outside 1677-09-21 \.\. 2262-04-11"):
+            sanitized(values)
+
+
+def test_windows_are_flat_tuples_and_become_windows_again(tmp_path: Path) -> None:
+    """`_ngrams_generator` counts offsets from 0 in names; `_unflatten_and_set_shape` makes the offsets again."""
+    url = tables.small(tmp_path / "t")
+    ngram = NGram({-1: ["id"], 2: ["id", "image"]}, delta_threshold=10, timestamp_field="id")
+
+    class Tensor:
+        shape: Any = None
+
+        def get_shape(self) -> Any:
+            return SimpleNamespace(dims=self.shape)
+
+        def set_shape(self, shape: Any) -> None:
+            self.shape = shape
+
+    with make_reader(url, schema_fields=ngram, shuffle_row_groups=False) as reader:
+        flat = next(iter(tf_utils._ngrams_generator(reader)))
+        again = tf_utils._unflatten_and_set_shape(reader.schema, reader.ngram, [Tensor() for _ in flat])
+
+        assert flat._fields == ("id_0", "id_3", "image_3")
+        assert (flat.id_0, flat.id_3) == (0, 3)
+        assert list(again) == [-1, 0, 1, 2]
+        assert (again[-1].id.shape, again[2].image.shape) == ((), reader.schema.image.shape)
+        assert again[0] == ()
+
+
+def test_windows_begin_anew_after_the_last(tmp_path: Path) -> None:
+    """A second generator resets the reader, with Petastorm's warning."""
+    url = tables.small(tmp_path / "t")
+    ngram = NGram({0: ["id"], 1: ["id"]}, delta_threshold=10, timestamp_field="id")
+
+    with make_reader(url, schema_fields=ngram, shuffle_row_groups=False) as reader:
+        first = list(tf_utils._ngrams_generator(reader))
+        with pytest.warns(UserWarning, match="Running multiple iterations over make_petastorm_dataset is not recommend"):
+            second = list(tf_utils._ngrams_generator(reader))
+
+    assert second == first
+
+
+@pytest.mark.parametrize("kind", [np.uint64, np.float16, object])
+def test_types_that_tensorflow_has_not_are_refused(kind: Any) -> None:
+    """`_numpy_to_tf_dtypes` knows what has no counterpart, without TensorFlow."""
+    with pytest.raises(ValueError, match=r"Unknown mapping of numpy .* to tensorflow dtype"):
+        tf_utils._numpy_to_tf_dtypes(kind)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: tf_utils._numpy_to_tf_dtypes(np.int32),
+        lambda: tf_utils._schema_to_tf_dtypes(Unischema("S", [UnischemaField("x", np.int32, ())])),
+        lambda: tf_utils._schema_to_tf_dtypes_ngram(
+            Unischema("S", [UnischemaField("x", np.int32, ())]), NGram({0: [UnischemaField("x", np.int32, ())]}, 1, "x")
+        ),
+    ],
+)
+def test_what_needs_tensorflow_says_so_when_it_is_called(call: Any) -> None:
+    """The names can be imported without it."""
+    with pytest.raises(MissingExtraError, match=r"petastorm\.tf_utils\._numpy_to_tf_dtypes works with TensorFlow"):
+        call()
+
+
+def test_text_of_tensorflow_is_bytes() -> None:
+    """Petastorm warns of it once for each field of text."""
+    with (
+        pytest.warns(UnicodeWarning, match="Tensorflow will convert all unicode strings back to bytes type"),
+        pytest.raises(MissingExtraError),
+    ):
+        tf_utils._numpy_to_tf_dtypes(np.str_)
+
+
+def test_a_ventilator_counts_its_items() -> None:
+    """`_ventilated_items_count` and `_processed_items_count` of a ventilator, over all its iterations."""
+    taken: queue.SimpleQueue[int] = queue.SimpleQueue()
+    items = [{"item": number} for number in range(3)]
+    ventilator = ConcurrentVentilator(taken.put, items, iterations=2, max_ventilation_queue_size=2)
+    ventilator.start()
+    found = []
+    for _ in range(6):
+        found.append(taken.get(timeout=30))
+        ventilator.processed_item()
+    ventilator.stop()
+
+    assert found == [0, 1, 2, 0, 1, 2]
+    assert (ventilator._ventilated_items_count, ventilator._processed_items_count) == (6, 6)
+
+
+@pytest.mark.parametrize("variable", ["HADOOP_HOME", "HADOOP_PREFIX", "HADOOP_INSTALL"])
+def test_a_resolver_says_where_it_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """`_hadoop_env` and `_hadoop_path` of a resolver of name nodes."""
+    for name in ("HADOOP_HOME", "HADOOP_PREFIX", "HADOOP_INSTALL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    (tmp_path / "etc" / "hadoop").mkdir(parents=True)
+    for name in ("hdfs-site.xml", "core-site.xml"):
+        (tmp_path / "etc" / "hadoop" / name).write_text("<configuration></configuration>")
+
+    resolver = HdfsNamenodeResolver()
+
+    assert (resolver._hadoop_env, resolver._hadoop_path) == (variable, str(tmp_path))

@@ -60,7 +60,7 @@ def test_rows_may_have_more_than_255_fields() -> None:
     """`_new_gt_255_compatible_namedtuple` makes a type of rows of any number of fields."""
     names = [f"f{number}" for number in range(300)]
 
-    row = unischema._new_gt_255_compatible_namedtuple("Wide", names)(*range(300))
+    row: Any = unischema._new_gt_255_compatible_namedtuple("Wide", names)(*range(300))
 
     assert type(row).__name__ == "Wide"
     assert (row._fields, row.f299) == (tuple(names), 299)
@@ -232,7 +232,7 @@ def test_windows_are_flat_tuples_and_become_windows_again(tmp_path: Path) -> Non
 
     with make_reader(url, schema_fields=ngram, shuffle_row_groups=False) as reader:
         flat = next(iter(tf_utils._ngrams_generator(reader)))
-        again = tf_utils._unflatten_and_set_shape(reader.schema, reader.ngram, [Tensor() for _ in flat])
+        again = tf_utils._unflatten_and_set_shape(reader.schema, ngram, [Tensor() for _ in flat])
 
         assert flat._fields == ("id_0", "id_3", "image_3")
         assert (flat.id_0, flat.id_3) == (0, 3)

@@ -18,11 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import MissingExtraError
-from penstock.petastorm import make_batch_reader, make_reader, tf_utils, unischema
+from penstock.petastorm import codecs, make_batch_reader, make_reader, predicates, tf_utils, unischema
 from penstock.petastorm.arrow_reader_worker import ArrowReaderWorker
 from penstock.petastorm.hdfs.namenode import HdfsNamenodeResolver
 from penstock.petastorm.local_disk_cache import LocalDiskCache
 from penstock.petastorm.ngram import NGram
+from penstock.petastorm.py_dict_reader_worker import PyDictReaderWorker
+from penstock.petastorm.tools import spark_session_cli
 from penstock.petastorm.unischema import Unischema, UnischemaField
 from penstock.petastorm.workers_pool.ventilator import ConcurrentVentilator
 
@@ -58,7 +60,7 @@ def test_rows_may_have_more_than_255_fields() -> None:
     """`_new_gt_255_compatible_namedtuple` makes a type of rows of any number of fields."""
     names = [f"f{number}" for number in range(300)]
 
-    row = unischema._new_gt_255_compatible_namedtuple("Wide", names)(*range(300))
+    row: Any = unischema._new_gt_255_compatible_namedtuple("Wide", names)(*range(300))
 
     assert type(row).__name__ == "Wide"
     assert (row._fields, row.f299) == (tuple(names), 299)
@@ -122,13 +124,12 @@ def test_a_cell_of_its_shape_is_flat(shape: tuple[int, ...]) -> None:
     assert ArrowReaderWorker._check_shape_and_ravel(cell, UnischemaField("x", np.float32, shape)).tolist() == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("name", ["_load_rows", "_load_rows_with_predicate"])
-def test_workers_load_nothing_themselves(name: str) -> None:
+@pytest.mark.parametrize("name", ["_load_rows", "_load_rows_with_predicate", "_read_with_shuffle_row_drop"])
+@pytest.mark.parametrize("kind", [ArrowReaderWorker, PyDictReaderWorker])
+def test_workers_load_nothing_themselves(kind: Any, name: str) -> None:
     """The engine reads row groups; a worker that is asked says what to use."""
-    worker = ArrowReaderWorker(0, print, None)
-
-    with pytest.raises(NotImplementedError, match=r"ArrowReaderWorker works on nothing here\. Use make_reader or make_batch"):
-        getattr(worker, name)(None, None, (0, 1))
+    with pytest.raises(NotImplementedError, match=rf"{kind.__name__} works on nothing here\. Use make_reader or make_batch"):
+        getattr(kind(0, print, None), name)(None, None, (0, 1))
 
 
 def test_a_reader_has_its_pool(url: str) -> None:
@@ -231,7 +232,7 @@ def test_windows_are_flat_tuples_and_become_windows_again(tmp_path: Path) -> Non
 
     with make_reader(url, schema_fields=ngram, shuffle_row_groups=False) as reader:
         flat = next(iter(tf_utils._ngrams_generator(reader)))
-        again = tf_utils._unflatten_and_set_shape(reader.schema, reader.ngram, [Tensor() for _ in flat])
+        again = tf_utils._unflatten_and_set_shape(reader.schema, ngram, [Tensor() for _ in flat])
 
         assert flat._fields == ("id_0", "id_3", "image_3")
         assert (flat.id_0, flat.id_3) == (0, 3)
@@ -314,3 +315,30 @@ def test_a_resolver_says_where_it_read(tmp_path: Path, monkeypatch: pytest.Monke
     resolver = HdfsNamenodeResolver()
 
     assert (resolver._hadoop_env, resolver._hadoop_path) == (variable, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "fits"),
+    [((), (), True), ((1, 2), (1, None), True), ((1, 0), (1, 5), True), ((1, 2), (1, 3), False), ((1, 2), (1,), False)],
+)
+def test_shapes_are_compared_but_for_what_is_any(one: Any, two: Any, *, fits: bool) -> None:
+    """`codecs._is_compliant_shape`, whichever comes first."""
+    assert (codecs._is_compliant_shape(one, two), codecs._is_compliant_shape(two, one)) == (fits, fits)
+
+
+def test_a_text_has_its_bucket() -> None:
+    """`predicates._string_to_bucket` is the MD5 of a text, as in_pseudorandom_split has it."""
+    assert predicates._string_to_bucket("abc", 1000) == 0x900150983CD24FB0D6963F7D28E17F72 % 1000
+
+
+def test_settings_of_spark_are_pairs() -> None:
+    """`_cli_spark_session_config_to_dict` takes None too."""
+    assert spark_session_cli._cli_spark_session_config_to_dict(None) == {}
+    assert spark_session_cli._cli_spark_session_config_to_dict(["a=1", "b="]) == {"a": "1", "b": ""}
+
+
+def test_dates_of_an_array_become_nanoseconds() -> None:
+    """`_date_to_nsec_from_epoch_vectorized` keeps the shape."""
+    dates = np.array([[date(1970, 1, 1), date(1970, 1, 2)]], object)
+
+    assert tf_utils._date_to_nsec_from_epoch_vectorized(dates).tolist() == [[0, 86_400 * SECOND]]

@@ -46,3 +46,5 @@ class NamedWorker(WorkerBase):
         """
         del args, kargs
         raise NotImplementedError(f"{type(self).__name__} works on nothing here. Use make_reader or make_batch_reader.")
+
+    _load_rows = _load_rows_with_predicate = _read_with_shuffle_row_drop = process

@@ -49,7 +49,6 @@ class ArrowReaderWorker(NamedWorker):
     """The worker that made batches, by its name."""
 
     results = ArrowReaderWorkerResultsQueueReader
-    _load_rows = _load_rows_with_predicate = NamedWorker.process
 
     @staticmethod
     def _check_shape_and_ravel(x: Any, field: Any) -> npt.NDArray[Any]:

@@ -7,6 +7,7 @@ Spark, decode single cells, or derive codecs of their own.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -247,9 +248,13 @@ def _check_array(unischema_field: Any, value: Any) -> None:
     _check_shape(unischema_field, value.shape)
 
 
+def _is_compliant_shape(a: Sequence[int | None], b: Sequence[int | None]) -> bool:
+    """Return whether two shapes are the same; a size of None or 0, on either side, is any."""
+    return len(a) == len(b) and all(not one or not two or one == two for one, two in zip(a, b, strict=True))
+
+
 def _check_shape(unischema_field: Any, shape: tuple[int, ...]) -> None:
-    """Refuse another shape than a field has; a size of None or 0, on either side, is any."""
+    """Refuse another shape than a field has."""
     wanted = unischema_field.shape
-    fits = len(wanted) == len(shape) and all(not one or not two or one == two for one, two in zip(wanted, shape, strict=True))
-    if not fits:
+    if not _is_compliant_shape(wanted, shape):
         raise ValueError(f"Unexpected dimensions of {unischema_field.name} feature: {shape}. {wanted} was expected.")

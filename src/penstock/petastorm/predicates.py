@@ -194,8 +194,12 @@ class in_pseudorandom_split(PredicateBase):  # noqa: N801 - Petastorm's name
 
 def _bucket(value: Any) -> int:
     """Return the hash of a value. How a value is written decides in which part of an experiment its row is."""
-    digest = hashlib.md5(str(value).encode("utf-8"), usedforsecurity=False).hexdigest()
-    return int(digest, 16) % sys.maxsize
+    return _string_to_bucket(str(value), sys.maxsize)
+
+
+def _string_to_bucket(string: str, bucket_num: int) -> int:
+    """Return in which of some buckets a text is."""
+    return int(hashlib.md5(string.encode("utf-8"), usedforsecurity=False).hexdigest(), 16) % bucket_num
 
 
 def _checked(predicate: object) -> PredicateBase:

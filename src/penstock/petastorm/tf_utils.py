@@ -48,6 +48,9 @@ def date_to_nsec_from_epoch(dt: date) -> int:
     return timegm(dt.timetuple()) * NANOSECONDS
 
 
+_date_to_nsec_from_epoch_vectorized = np.vectorize(date_to_nsec_from_epoch)
+
+
 def make_namedtuple_tf_ngram(unischema: Unischema, ngram: NGram, *args: Any, **kargs: Any) -> dict[int, Any]:
     """Return a window as named tuples by offset.
 

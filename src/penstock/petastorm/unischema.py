@@ -25,12 +25,12 @@ __all__ = [
 _UNISCHEMA_FIELD_ORDER = "preserve_input_order"
 """The order of fields: as they were given, or `alphabetical`, as it once was."""
 
+_ROWS: dict[tuple[str, tuple[str, ...]], Any] = {}
+"""Types of rows. Readers of one schema share a type, since TensorFlow compares them by it."""
+
 _fullmatch = re.fullmatch
 _new_gt_255_compatible_namedtuple = namedtuple  # noqa: PYI024 - the fields are those of a file
 """Names that scripts written for Petastorm import; Python itself does both now."""
-
-_ROWS: dict[tuple[str, tuple[str, ...]], Any] = {}
-"""Types of rows. Readers of one schema share a type, since TensorFlow compares them by it."""
 
 SPARK_SCALARS = {
     np.int8: "ByteType",

@@ -23,7 +23,7 @@ def configure_spark(spark_session_builder: Any, args: Any) -> Any:
             "add_configure_spark_arguments() to add them."
         )
         raise RuntimeError(msg)
-    for key, value in _settings(args.spark_session_config or ()).items():
+    for key, value in _cli_spark_session_config_to_dict(args.spark_session_config).items():
         spark_session_builder.config(key, value)
     if args.master:
         spark_session_builder.master(args.master)
@@ -47,9 +47,9 @@ def tell_without_spark(**options: Any) -> None:
         warnings.warn(f"{msg}Leave {them} out.", UserWarning, stacklevel=3)
 
 
-def _settings(given: Sequence[str]) -> dict[str, str]:
+def _cli_spark_session_config_to_dict(spark_session_config: Sequence[str] | None) -> dict[str, str]:
     found = {}
-    for pair in given:
+    for pair in spark_session_config or ():
         key, sign, value = pair.partition("=")
         if not sign or not key or "=" in value:
             msg = f"Elements of spark_session_config list are expected to be in key=value format. Got: {pair}"

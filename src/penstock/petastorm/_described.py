@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["NOT_PETASTORM", "PETASTORM", "SHARD_SEED", "described"]
+__all__ = ["NOT_PETASTORM", "PETASTORM", "PYARROW_SERIALIZE", "SHARD_SEED", "described"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -18,7 +18,13 @@ PETASTORM = (
     "Please use make_reader (instead of make_batch_reader) to read this dataset, which was written by Petastorm, or "
     "make_batch_reader(..., decode=True): without it images and arrays come as the bytes that are stored."
 )
-SHARD_SEED = "shard_seed was deprecated and has no effect on which row groups a shard has. Use seed for their order."
+SHARD_SEED = (
+    "shard_seed was deprecated and will be removed in future versions. Use seed to apply randomization effects on sharding "
+    "row groups."
+)
+PYARROW_SERIALIZE = (
+    "pyarrow_serializer was deprecated and will be removed in future versions. The argument no longer has any effect."
+)
 
 MEANINGS = {
     "dataset_url": "Where a dataset of Petastorm lies; other Parquet is read too, with a warning.",
@@ -37,7 +43,7 @@ MEANINGS = {
     "num_epochs": "How often the dataset is read; None for without end.",
     "cur_shard": "Which of `shard_count` shards this is.",
     "shard_count": "How many there are; row group `n` belongs to shard `n % shard_count`.",
-    "shard_seed": "Deprecated; use `seed`.",
+    "shard_seed": "Deprecated; takes the place of `seed` for the order of the row groups of a shard. Use `seed`.",
     "cache_type": '"local-disk" to keep row groups on disk, or "null".',
     "cache_location": "In which directory.",
     "cache_size_limit": "How many bytes.",

@@ -236,6 +236,7 @@ def planned(dataset: StoredDataset, asked: Arguments, cache: Any) -> Reading:
         filters=asked.filters,
         shard=asked.shard,
         by_rows=asked.shard_by == "rows",
+        shard_seed=asked.seed_of_shard,
         parts=asked.shuffle_row_drop_partitions,
         more=0 if ngram is None else ngram.length - 1,
     )

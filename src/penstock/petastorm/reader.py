@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from penstock.petastorm._arguments import LOCAL_DISK_CACHE, NULL_CACHE, Arguments, cache_of, pool_of
 from penstock.petastorm._dataset import StoredDataset, normalized, opened
-from penstock.petastorm._described import NOT_PETASTORM, PETASTORM, SHARD_SEED, described
+from penstock.petastorm._described import NOT_PETASTORM, PETASTORM, PYARROW_SERIALIZE, SHARD_SEED, described
 from penstock.petastorm._named_workers import NamedResults
 from penstock.petastorm._passed_on import passed_on
 from penstock.petastorm._reading import Run, planned
@@ -100,7 +100,7 @@ def make_reader(
     if not dataset.is_petastorm:
         warnings.warn(NOT_PETASTORM, UserWarning, stacklevel=2)
     if pyarrow_serialize and reader_pool_type == "process":
-        warnings.warn("pyarrow_serialize was deprecated and has no effect. Leave it out.", UserWarning, stacklevel=2)
+        warnings.warn(PYARROW_SERIALIZE, UserWarning, stacklevel=2)
     pool = pool_of(reader_pool_type, workers_count, results_queue_size, zmq_copy_buffers=zmq_copy_buffers)
     return Reader(None, reader_pool=pool, cache=cache, dataset=dataset, **Arguments.of(locals()).by_name())
 

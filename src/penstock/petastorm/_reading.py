@@ -46,11 +46,13 @@ class Run:
         pool: The threads that work for it.
         assembly: What makes rows, or batches, of row groups.
         course: What comes next of them.
+        zmq_copy_buffers: What a pool of processes was made with.
     """
 
     pool: Pool
     assembly: AnyAssembly
     course: Course
+    zmq_copy_buffers: bool = True
 
     @property
     def diagnostics(self) -> dict[str, Any]:
@@ -61,7 +63,7 @@ class Run:
                 "items_consumed": self.assembly.handed,
                 "items_produced": self.assembly.handed + waiting,
                 "items_inprocess": under_way - waiting,
-                "zmq_copy_buffers": True,
+                "zmq_copy_buffers": self.zmq_copy_buffers,
             }
         return {} if isinstance(self.assembly, Here) else {"output_queue_size": self.assembly.waiting}
 
@@ -152,7 +154,9 @@ class Reading:
             assembly = OnThreads(steps, job, pool, expected=self.selection.lot_bytes, limit=asked.memory)
         rebatch = None if asked.batch_size is None else Rebatch(asked.batch_size)
         endless = len(lots) if num_epochs is None else None
-        return Run(pool=pool, assembly=assembly, course=Course(assembly, start, endless, rebatch, drop_last=asked.drop_last))
+        course = Course(assembly, start, endless, rebatch, drop_last=asked.drop_last)
+        copying = workers.zmq_copy_buffers if isinstance(workers, ProcessPool) else True
+        return Run(pool=pool, assembly=assembly, course=course, zmq_copy_buffers=copying)
 
     def _job(self, seed: int) -> RowJob | BatchJob:
         """Return what is done with each row group."""

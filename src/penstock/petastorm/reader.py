@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import warnings
@@ -34,7 +35,10 @@ __all__ = [
     "normalize_dataset_url_or_urls",
 ]
 
+logger = logging.getLogger(__name__)
+
 NOTHING = object()
+CLEANED = "Cache cleanup complete."
 STOPPED = (
     "Trying to read a sample after a reader created by make_reader/make_batch_reader has stopped. This may happen if the "
     "make_reader/make_batch_reader context manager has exited but you try to fetch a sample from it anyway."
@@ -366,10 +370,18 @@ class Reader:
         self._run.pool.join()
 
     def cleanup_cache(self) -> None:
-        """Delete what the cache keeps, where that was asked for."""
+        """Delete what the cache keeps, where that was asked for, and print that it is done, as Petastorm does."""
+        self._clean_cache()
+        print(CLEANED)  # noqa: T201 - as Petastorm does
+
+    def _clean_cache(self) -> None:
         clean = getattr(self.cache, "cleanup", None)
-        if clean is not None:
+        if clean is None:
+            return
+        try:
             clean()
+        except (OSError, AttributeError) as error:
+            print(f"Error cleaning cache: {error}")  # noqa: T201 - as Petastorm does
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -379,8 +391,8 @@ class Reader:
         """Stop, wait for the workers, and clean up the cache."""
         self.stop()
         self.join()
-        self.cleanup_cache()
-        print("Cache cleanup complete.")  # noqa: T201 - as Petastorm does
+        self._clean_cache()
+        logger.debug(CLEANED)
 
 
 def _opened(filesystem: Any, path: Any) -> StoredDataset:

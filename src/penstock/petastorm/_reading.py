@@ -15,6 +15,7 @@ from penstock._engine.decode import Column
 from penstock._engine.execute import Pool
 from penstock._engine.lot_reader import LotReader
 from penstock._engine.lots import Turns
+from penstock._engine.plan import alive
 from penstock._engine.read import Reader as UnitReader
 from penstock.errors import DataError
 from penstock.petastorm._arguments import Arguments
@@ -214,7 +215,8 @@ class Reading:
     def _row_counts(self) -> Any:
         """Return how many rows are read of each row group, reading the columns of filters where there are any."""
         lots, condition = self.selection.lots, self.selection.condition
-        counts = lots.units.rows.copy()
+        lots = lots.picked(np.argsort(lots.units.file, kind="stable"))  # the order of a shard may be another
+        counts = alive(self.selection.snapshot.files, lots.units).copy()
         unsure = np.flatnonzero(lots.units.residual)
         if condition is not None and len(unsure):
             reader = UnitReader(snapshot=self.selection.snapshot, filesystem=self.dataset.fs, condition=condition)
@@ -245,7 +247,8 @@ def planned(dataset: StoredDataset, asked: Arguments, cache: Any) -> Reading:
         more=0 if ngram is None else ngram.length - 1,
     )
     schema = view if asked.transform_spec is None else transform_schema(view, asked.transform_spec)
-    decoding = not asked.is_batched_reader or asked.decode
+    # Batches of a dataset of Petastorm hold the bytes that are stored, as they do there; whoever wants arrays asks for them.
+    decoding = not asked.is_batched_reader or asked.decode or not dataset.is_petastorm
     snapshot = dataset.decoding(engine_codecs(asked.codecs)) if decoding else dataset.raw
     return Reading(
         dataset=dataset,

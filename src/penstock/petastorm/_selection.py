@@ -226,9 +226,10 @@ def _picked(files: DataFiles, which: IntArray) -> DataFiles:
     arrays = {name: getattr(files, name)[which] for name in ("size", "rows")}
     texts = {name: getattr(files, name).take(index) for name in ("path", "stamp")}
     partitions = files.partitions.take(index) if files.partitions.column_names else files.partitions
+    deletes = {at: files.deletes[file] for at, file in enumerate(which.tolist()) if file in files.deletes}
     known = {column.name for column in fields(DataFiles)}
     assert {*arrays, *texts, "partitions", "ranges", "deletes"} == known  # noqa: S101 - none may be forgotten
-    return DataFiles(**arrays, **texts, partitions=partitions)
+    return DataFiles(**arrays, **texts, partitions=partitions, deletes=deletes)
 
 
 def _row_group_counts(dataset: StoredDataset, snapshot: Snapshot, *, count_all: bool) -> IntArray:

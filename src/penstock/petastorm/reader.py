@@ -101,7 +101,7 @@ def make_reader(
     """
     dataset = opened(normalize_dataset_url_or_urls(dataset_url), storage_options, filesystem)
     cache = cache_of(cache_type, cache_location, cache_size_limit, cache_row_size_estimate, cache_extra_settings)
-    if not dataset.is_petastorm:
+    if not dataset.is_described:
         warnings.warn(NOT_PETASTORM, UserWarning, stacklevel=2)
     if pyarrow_serialize and reader_pool_type == "process":
         warnings.warn(PYARROW_SERIALIZE, UserWarning, stacklevel=2)

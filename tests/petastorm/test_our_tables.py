@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import penstock as ps
 from penstock import Field
 from penstock.codecs import CellCodec, Jpeg, Npy, Npz, Png, Raw, Scalar, Tensor
+from penstock.formats.delta import DeltaFormat
 from penstock.formats.petastorm import PetastormFormat
 from penstock.petastorm import TransformSpec, make_batch_reader, make_reader
 from penstock.petastorm._dataset import opened
@@ -63,6 +65,7 @@ class Halved(CellCodec):
 
 POOLS = ("dummy", "thread", "process")
 ROWS = 12
+FORMATS: dict[str, Any] = {"parquet": None, "delta": DeltaFormat()}
 
 FIELDS = {
     "npy": Field("npy", np.float32, (4,), Npy()),
@@ -140,7 +143,7 @@ def rows_of(url: str, **options: Any) -> list[Any]:
         return list(reader)
 
 
-def batches_of(url: str, **options: Any) -> list[Any]:
+def batches_of(url: str | list[str], **options: Any) -> list[Any]:
     """Return all batches, in stored order."""
     with make_batch_reader(url, **{"shuffle_row_groups": False, "reader_pool_type": "dummy", **options}) as reader:
         return list(reader)
@@ -153,7 +156,7 @@ def test_what_we_write_is_read_decoded(tmp_path: Path, name: str, kind: str) -> 
     field = FIELDS[name]
     if kind == "delta" and name in NOT_IN_DELTA:
         pytest.skip("Delta has no such type")
-    url = written(tmp_path / "t", field, **({"format": "delta"} if kind == "delta" else {}))
+    url = written(tmp_path / "t", field, format=FORMATS[kind])
 
     rows, batches = rows_of(url), batches_of(url)
     cells = [cell for batch in batches for cell in getattr(batch, name)]
@@ -381,9 +384,8 @@ def test_directories_give_columns_of_their_type(tmp_path: Path, kind: str) -> No
     """A predicate on them chooses files, and is asked about values of the field's type."""
     parts = [Field("id", np.int64), FIELDS["npy"], Field("day", dt.date), Field("level", np.int16)]
     rows = [{"id": n, "npy": value(FIELDS["npy"], n), "day": dt.date(2024, 1, 1 + n % 2), "level": n % 2} for n in range(8)]
-    given = {"format": "delta"} if kind == "delta" else {}
     for column in ("day", "level"):
-        ps.write(tmp_path / column, ps.Schema("Parts", parts), rows, partition_by=[column], **given)
+        ps.write(tmp_path / column, ps.Schema("Parts", parts), rows, partition_by=[column], format=FORMATS[kind])
     chosen = {"day": np.datetime64("2024-01-02"), "level": np.int16(1)}
 
     for column, one in chosen.items():
@@ -453,7 +455,7 @@ def test_nothing_of_petastorm_is_stored_in_a_delta_table(tmp_path: Path) -> None
 def test_copies_are_decoded_as_their_source(tmp_path: Path, kind: str, names: list[str]) -> None:
     """Petastorm's schema goes with a copy where it has counterparts for all fields; ours always does."""
     fields = [FIELDS[name] for name in names]
-    source = written(tmp_path / "t", *fields, **({"format": "delta"} if kind == "delta" else {}))
+    source = written(tmp_path / "t", *fields, format=FORMATS[kind])
     target = (tmp_path / "copy").as_uri()
 
     copy_dataset(None, source, target, None, None, overwrite_output=False, partitions_count=2, row_group_size_mb=None)
@@ -530,6 +532,30 @@ def test_a_codec_of_a_user_that_is_not_known_is_copied_as_it_is(tmp_path: Path) 
         assert {batch.own.shape[1:] for batch in batches_of(place, codecs=[Halved])} == {(2,)}
         with pytest.raises(RuntimeError, match="was written with codec 'halved-in-our-tables', which is not known here"):
             rows_of(place)
+
+
+READING = """
+for row in sorted(every(sys.argv[1]), key=lambda row: row.id):
+    print([row.npy.tolist(), row.npy.dtype.str, row.png.shape, str(row.text), int(row.u16), row.null_whole is None])
+"""
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("way", ["copied", "described"])
+def test_petastorm_itself_reads_what_is_made_of_our_tables(
+    tmp_path: Path, way: str, ask_petastorm: Callable[..., list[str]]
+) -> None:
+    """A copy, and the table itself once metadata was generated for it."""
+    source = url = written(tmp_path / "t", *(FIELDS[name] for name in ("npy", "png", "text", "u16", "null_whole")))
+    if way == "copied":
+        url = (tmp_path / "copy").as_uri()
+        copy_dataset(None, source, url, None, None, overwrite_output=False, partitions_count=2, row_group_size_mb=None)
+    else:
+        generate_petastorm_metadata(None, url)
+
+    found = [line for line in ask_petastorm(READING, url) if line.startswith("[")]
+
+    assert found == [str([[float(n)] * 4, "<f4", (4, 5, 3), f"é{n}", n, n % 4 == 1]) for n in range(ROWS)]
 
 
 @pytest.mark.parametrize("rows", [0, 1])

@@ -27,8 +27,8 @@ PYARROW_SERIALIZE = (
 )
 
 MEANINGS = {
-    "dataset_url": "Where a dataset of Petastorm lies; other Parquet is read too, with a warning.",
-    "dataset_url_or_urls": "Where Parquet lies: a directory, a file, or a list of files.",
+    "dataset_url": "Where a dataset of Petastorm, or a table of Penstock, lies; other Parquet is read too, with a warning.",
+    "dataset_url_or_urls": "Where Parquet or a Delta table lies: a directory, a file, or a list of files.",
     "schema_fields": "Fields, or regular expressions that match whole names; by default all fields.",
     "reader_pool_type": 'What works on row groups: "thread", "process" or "dummy".',
     "workers_count": "How many of them.",
@@ -59,7 +59,7 @@ MEANINGS = {
     "shard_by": '"rows" for shards whose numbers of rows differ by one at most, whatever row groups there are.',
     "codecs": "Classes of codecs of your own that the dataset was written with.",
     "memory_limit": "Bytes that may be read ahead.",
-    "decode": "Whether images and arrays of a dataset of Petastorm are decoded, as `make_reader` does.",
+    "decode": "Whether images and arrays of a dataset of Petastorm are decoded, as those of a table of Penstock always are.",
     "batch_size": "Rows of each batch but the last, whatever row groups have.",
     "drop_last": "Whether a last batch of fewer rows is left out.",
 }

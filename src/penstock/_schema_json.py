@@ -40,7 +40,10 @@ def dump(schema: Schema) -> str:
         codec = field.codec or codecs.default(field)
         dtype = _dtype_name(field.dtype, sized=isinstance(codec, codecs.Raw))
         told = {"name": field.name, "dtype": dtype, "shape": list(field.shape), "nullable": field.nullable}
-        fields.append({**told, "codec": {"name": codec.name, **_options(field, codec)}})
+        stored = {"name": codec.name, **_options(field, codec)}
+        if isinstance(codec, codecs.Unknown):  # which stays what it was
+            stored = {"name": codec.called, **json.loads(codec.stored)}
+        fields.append({**told, "codec": stored})
     return json.dumps({"penstock": VERSION, "name": schema.name, "fields": fields})
 
 

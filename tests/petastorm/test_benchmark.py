@@ -13,7 +13,13 @@ import pytest
 from penstock.errors import MissingExtraError
 from penstock.petastorm import _process
 from penstock.petastorm.benchmark import cli, dummy_reader
-from penstock.petastorm.benchmark.throughput import ReadMethod, WorkerPoolType, _time_multiple_iterations, reader_throughput
+from penstock.petastorm.benchmark.throughput import (
+    ReadMethod,
+    WorkerPoolType,
+    _time_multiple_iterations,
+    _time_warmup_and_work,
+    reader_throughput,
+)
 
 FEW: dict[str, Any] = {"warmup_cycles_count": 30, "measure_cycles_count": 100}
 
@@ -88,6 +94,20 @@ def test_progress_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert seconds > 0
     assert len(caplog.messages) == 3
     assert re.fullmatch(r"[\d.]+ \(mean: [\d.]+\) iterations/sec\. \{'queue': 1\}", caplog.messages[0])
+
+
+def test_another_function_can_do_the_work() -> None:
+    """It is called for every row of the warm-up and of the measurement, and the reader is not asked."""
+    rows = iter(range(100))
+    reader = iter(range(100))
+
+    with_function = _time_warmup_and_work(reader, 2, 3, lambda: next(rows))
+    _time_warmup_and_work(reader, 6, 7, do_work_func=lambda: next(rows))
+    _time_warmup_and_work(reader, 1, 3)
+
+    assert next(rows) == 2 + 3 + 6 + 7
+    assert next(reader) == 1 + 3
+    assert with_function.time_mean > 0
 
 
 def test_tensorflow_says_what_it_needs(tmp_path: Path) -> None:

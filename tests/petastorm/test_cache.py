@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,96 @@ def test_cleaning_up_deletes_the_directory_where_asked(tmp_path: Path) -> None:
         cache.cleanup()
 
         assert place.exists() is not cleanup
+
+
+def test_the_directory_goes_though_others_write_and_delete_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files that appear or vanish meanwhile are no reason to leave it."""
+    place = tmp_path / "cache"
+    cache = LocalDiskCache(str(place), 10**8, 10)
+    for number in range(4):
+        cache.get(number, lambda: 1)
+    unlink, calls = os.unlink, iter(range(1000))
+
+    def disturbed(name: Any, **options: Any) -> None:
+        if next(calls) == 0:
+            cache.get("late", lambda: 2)
+            for other in place.iterdir() if place.exists() else ():
+                if other.name != name:
+                    unlink(other)
+        unlink(name, **options)
+
+    monkeypatch.setattr(os, "unlink", disturbed)
+    cache.cleanup()
+
+    assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr().out == ""
+    assert cache.get("later", lambda: 3) == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("pool", ["thread", "process"])
+def test_a_cache_is_cleaned_up_while_its_reader_runs(tmp_path: Path, pool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The directory is gone at once, and rows come on."""
+    url = tables.small(tmp_path / "t", rows=400)
+    for number in range(10 if pool == "thread" else 1):
+        given = {**options(tmp_path), "cache_location": str(tmp_path / f"cache-{number}")}
+        with make_reader(url, reader_pool_type=pool, workers_count=4, **given) as reader:
+            first = next(reader)
+            reader.cleanup_cache()
+            gone = not (tmp_path / f"cache-{number}").exists()
+            rest = list(reader)
+
+        assert gone
+        assert sorted(tables.ids([first, *rest])) == list(range(400))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["t"]
+    assert "Error" not in capsys.readouterr().out
+
+
+def test_what_cannot_be_deleted_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In Petastorm's words; the directory lies where it was."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("it is in use")
+
+    cache = LocalDiskCache(str(tmp_path / "cache"), 10**8, 10)
+    cache.get("a", lambda: 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", refuse)
+        cache.cleanup()
+
+    assert capsys.readouterr().out == "Error during rmtree: it is in use\n"
+    assert cache.get("a", counted([])) == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", refuse)
+        cache.cleanup()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_of_a_cache_do_not_end_a_reader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An `OSError` of its `cleanup` is reported, on request and at the end of the context; other errors go through."""
+
+    class Broken(NullCache):
+        raised: Exception = OSError("no such disk")
+
+        def cleanup(self) -> None:
+            raise self.raised
+
+    url = tables.small(tmp_path / "t")
+    with make_reader(url, reader_pool_type="dummy") as reader:
+        reader.cache = Broken()
+        reader.cleanup_cache()
+        first = capsys.readouterr().out
+    second = capsys.readouterr().out
+    reader.cache.raised = KeyError("a fault of the cache")
+    with pytest.raises(KeyError):
+        reader.cleanup_cache()
+
+    assert first == "Error cleaning cache: no such disk\nCache cleanup complete.\n"
+    assert second == "Error cleaning cache: no such disk\n"
 
 
 def test_a_damaged_file_is_computed_anew(tmp_path: Path) -> None:

@@ -230,13 +230,13 @@ def test_buffers_hold_and_give() -> None:
     """In order, or at random when enough is there."""
     plain, random = NoopShufflingBuffer(), RandomShufflingBuffer(5, 3)
     plain.add_many([1, 2])
-    random.add_many(range(3))
+    random.add_many(range(2))
 
     assert (plain.size, plain.can_add(), plain.retrieve(), plain.can_retrieve()) == (2, True, 1, True)
     assert (random.can_add(), random.can_retrieve()) == (True, False)
     with pytest.raises(RuntimeError, match="Can not dequeue"):
         random.retrieve()
-    random.add_many([3, 4])
+    random.add_many([2, 3, 4])
     assert (random.can_add(), random.can_retrieve(), random.size) == (False, True, 5)
     with pytest.raises(RuntimeError, match="Can not enqueue"):
         random.add_many([5])
@@ -256,12 +256,29 @@ def test_buffers_of_tensors_hold_and_give() -> None:
         while buffer.can_retrieve():
             found.append(buffer.retrieve())
         buffer.finish()
-        assert not buffer.can_add()
+        assert buffer.can_add() == isinstance(buffer, BatchedNoopShufflingBuffer)
         while buffer.can_retrieve():
             found.append(buffer.retrieve())
 
         assert sorted(torch.cat([one for one, _ in found]).tolist()) == list(range(10))
         assert all((two == 2 * one).all() for one, two in found)
+
+
+@pytest.mark.parametrize("least", [0, 1, 3, 7])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_buffer_gives_rows_from_exactly_its_least_number_on(least: int, size: int) -> None:
+    """`min_after_retrieve` rows are enough, counted before the last row of a batch; an empty buffer gives nothing."""
+    rows = RandomShufflingBuffer(10, least)
+    batches = BatchedRandomShufflingBuffer(20, least, batch_size=size)
+    ready: list[tuple[bool, bool]] = []
+    for _ in range(12):
+        ready.append((rows.can_retrieve(), batches.can_retrieve()))
+        if rows.can_add():
+            rows.add_many([1])
+        batches.add_many([[1]])
+
+    assert [one for one, _ in ready[:11]] == [held >= max(1, least) for held in range(11)]
+    assert [two for _, two in ready] == [held >= max(1, least + size - 1) for held in range(12)]
 
 
 def test_readers_are_mixed_by_chance(plain: str, url: str) -> None:

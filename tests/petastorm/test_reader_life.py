@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from penstock.petastorm import NoDataAvailableError, TransformSpec, make_batch_reader, make_reader
 from penstock.petastorm.predicates import in_lambda
 from penstock.petastorm.utils import DecodeFieldError
+from penstock.petastorm.workers_pool.process_pool import ProcessPool
 
 POOLS = ("dummy", "thread", "process")
 STOPPED = "Trying to read a sample after a reader created by make_reader/make_batch_reader has stopped"
@@ -209,12 +212,53 @@ def test_reading_without_end_of_nothing_is_an_error(url: str) -> None:
         assert list(reader) == []
 
 
-def test_leaving_a_context_says_so(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """As Petastorm does."""
-    with make_reader(url, schema_fields=["id"]) as reader:
+def test_a_reader_closes_without_a_word(url: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is printed; what Petastorm prints is logged for those who debug."""
+    with caplog.at_level(logging.DEBUG, "penstock.petastorm.reader"), make_reader(url, schema_fields=["id"]) as reader:
         next(reader)
 
+    assert capsys.readouterr().out == ""
+    assert "Cache cleanup complete." in caplog.messages
+
+
+def test_a_cache_that_is_cleaned_up_on_request_says_so(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As Petastorm does, also where there is no cache."""
+    with make_reader(url, schema_fields=["id"]) as reader:
+        next(reader)
+        reader.cleanup_cache()
+
     assert capsys.readouterr().out == "Cache cleanup complete.\n"
+
+
+@pytest.mark.parametrize("copying", [True, False])
+def test_diagnostics_repeat_how_buffers_are_copied(url: str, copying: bool) -> None:  # noqa: FBT001 - a parameter
+    """As the argument says, by a reader and by a pool alone."""
+    with make_reader(url, reader_pool_type="process", workers_count=1, zmq_copy_buffers=copying) as reader:
+        told = reader.diagnostics["zmq_copy_buffers"]
+
+    assert told is copying
+    assert ProcessPool(1, zmq_copy_buffers=copying).diagnostics["zmq_copy_buffers"] is copying
+
+
+@pytest.mark.parametrize("kind", [make_reader, make_batch_reader])
+def test_deprecated_arguments_are_warned_of_in_the_words_of_petastorm(url: str, kind: Any) -> None:
+    """Users match these texts to silence them."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        kind(url, shard_seed=3, reader_pool_type="dummy").stop()
+        if kind is make_reader:
+            make_reader(url, pyarrow_serialize=True, reader_pool_type="process", workers_count=1).stop()
+    texts = {str(one.message) for one in told if "deprecated" in str(one.message)}
+
+    assert (
+        "shard_seed was deprecated and will be removed in future versions. Use seed to apply randomization effects on "
+        "sharding row groups."
+    ) in texts
+    serialized = (
+        "pyarrow_serializer was deprecated and will be removed in future versions. The argument no longer has any effect."
+    )
+    assert (serialized in texts) is (kind is make_reader)
+    assert {one.filename for one in told if "deprecated" in str(one.message)} == {__file__}
 
 
 def test_a_process_that_ends_is_told_of(url: str) -> None:

@@ -24,7 +24,7 @@ from penstock.blobs import MOST_BYTES, Blobs
 from penstock.errors import DataError
 from penstock.filters import Expr
 from penstock.model import BoolArray, IntArray, Snapshot
-from penstock.policies import Mask
+from penstock.policies import Fill, Mask
 from penstock.schema import CellProblem
 
 __all__ = ["Keep", "Loaded", "LotReader", "Values"]
@@ -226,8 +226,11 @@ class LotReader:
         missing = None if valid is None else ~valid
         if shape and dtype.kind in "biu" and _has_null_items(array):
             return Values(cells=[None if one is None else np.array(one, object) for one in array.to_pylist()], missing=missing)
-        asked = replace(column, nulls=Mask()) if missing is not None and dtype.kind in "biumM" else column
-        found = decoded(array, asked, self._slabs, MOST_BYTES, self._meter)[column.name]
+        if missing is not None and dtype.kind in "biumM":
+            column = replace(column, nulls=Mask())
+        elif missing is not None and dtype.kind == "f" and shape:  # arrays of one shape have no place for a null
+            column = replace(column, nulls=Fill(np.nan))
+        found = decoded(array, column, self._slabs, MOST_BYTES, self._meter)[column.name]
         if shape or found.ndim > 1:
             # Lists lie in memory that others share, and whoever has a row may do with it what he likes.
             return Values(cells=[one.copy() if isinstance(one, np.ndarray) else one for one in found], missing=missing)

@@ -20,7 +20,17 @@ from penstock.filters import Expr
 from penstock.model import WHOLE_FILE, ColumnRange, DataFiles, IntArray, Snapshot, Units
 from penstock.protocols import Shuffle
 
-__all__ = ["fingerprint", "joined_range", "lay_units", "limited", "prune_files", "unknown_range", "unstated", "with_footers"]
+__all__ = [
+    "alive",
+    "fingerprint",
+    "joined_range",
+    "lay_units",
+    "limited",
+    "prune_files",
+    "unknown_range",
+    "unstated",
+    "with_footers",
+]
 
 
 def prune_files(snapshot: Snapshot, condition: Expr | None) -> IntArray:
@@ -87,7 +97,7 @@ def lay_units(snapshot: Snapshot, kept: IntArray, groups: RowGroups, condition: 
         units = _mapped(units, order[keep[order]])
     if shuffle.unit_rows is not None:
         units = _split(units, shuffle.unit_rows)
-    return replace(units, counts=_alive(files, units))
+    return replace(units, counts=alive(files, units))
 
 
 def _extended(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -163,7 +173,7 @@ def _split(units: Units, most: int) -> Units:
     return replace(found, start=found.start + begin, first=found.first + begin, rows=end - begin)
 
 
-def _alive(files: DataFiles, units: Units) -> IntArray:
+def alive(files: DataFiles, units: Units) -> IntArray:
     """Return how many rows of each unit are not deleted."""
     if not files.deletes:
         return units.rows

@@ -173,8 +173,12 @@ def _default(field: Field) -> Codec:
     return Npy() if field.shape and not field.dtype.hasobject else codecs.default(field)
 
 
-def schema_of(schema: Schema) -> StoredSchema:
+def schema_of(schema: Schema, *, check_names: bool = True) -> StoredSchema:
     """Return a schema of ours as one of Petastorm, which reads what is written by it.
+
+    Args:
+        schema: The schema.
+        check_names: Whether names that Petastorm cannot have are refused.
 
     Raises:
         ArgumentError: If Petastorm has no counterpart for a field, or cannot have its name.
@@ -183,16 +187,23 @@ def schema_of(schema: Schema) -> StoredSchema:
         >>> schema_of(Schema("Hello", [Field("x", np.float32, (3,))])).fields[0].codec.name
         'petastorm.codecs.NdarrayCodec'
     """
-    if not f"{schema.name}_view".isidentifier():
-        msg = f"Schema {schema.name!r} cannot be one of Petastorm, which names a class after it. Give it a name of letters, "
-        raise ArgumentError(msg + "digits and _ that begins with a letter.")
+    if check_names:
+        _check_names(schema)
     return StoredSchema(schema.name, tuple(_stored(each) for each in suited(schema)))
 
 
+def _check_names(schema: Schema) -> None:
+    """Refuse names that Petastorm cannot have."""
+    if not f"{schema.name}_view".isidentifier():
+        msg = f"Schema {schema.name!r} cannot be one of Petastorm, which names a class after it. Give it a name of letters, "
+        raise ArgumentError(msg + "digits and _ that begins with a letter.")
+    for field in schema:
+        if not field.name.isidentifier() or keyword.iskeyword(field.name) or field.name.startswith("_"):
+            msg = f"Field {field.name!r} cannot be one of Petastorm, which makes a named tuple of rows. Give it a name of "
+            raise ArgumentError(msg + "letters, digits and _ that begins with a letter and is no word of Python.")
+
+
 def _stored(field: Field) -> StoredField:
-    if not field.name.isidentifier() or keyword.iskeyword(field.name) or field.name.startswith("_"):
-        msg = f"Field {field.name!r} cannot be one of Petastorm, which makes a named tuple of rows. Give it a name of letters, "
-        raise ArgumentError(msg + "digits and _ that begins with a letter and is no word of Python.")
     codec = field.codec
     if isinstance(codec, Scalar):
         kind = codec.storage(field)

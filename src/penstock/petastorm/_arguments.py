@@ -66,14 +66,20 @@ class Arguments:
     @property
     def drawn_seed(self) -> int:
         """The seed that was given, or another each time."""
-        given = self.shard_seed if self.shard_seed and self.seed is None else self.seed
-        if given is None:
-            return int.from_bytes(os.urandom(7), "little")
-        try:
-            return index(given) % (1 << 63)
-        except TypeError:
-            msg = f"seed must be a whole number or None, and is {given!r}. Give one; 0 is a seed like others."
-            raise ValueError(msg) from None
+        name = "shard_seed" if self.shard_seed and self.seed is None else "seed"
+        given = getattr(self, name)
+        return int.from_bytes(os.urandom(7), "little") if given is None else _seed(name, given) % (1 << 63)
+
+    @property
+    def seed_of_shard(self) -> int | None:
+        """The seed of the order that the row groups of a shard have before they are shuffled; None for stored order.
+
+        As in Petastorm `shard_seed` takes the place of `seed`, unless it is 0. Where row groups are shuffled anyway, `seed`
+        alone decides their order.
+        """
+        if self.shard_seed:
+            return _seed("shard_seed", self.shard_seed)
+        return None if self.seed is None or self.shuffle_row_groups else _seed("seed", self.seed)
 
     @property
     def shard(self) -> tuple[int, int] | None:
@@ -119,6 +125,14 @@ class Arguments:
         if spec is not None and not all(hasattr(spec, name) for name in ("func", "removed_fields", "edit_fields")):
             msg = f"transform_spec must be a TransformSpec or None, and is {spec!r}. Give one: TransformSpec(the_function)."
             raise ValueError(msg)
+
+
+def _seed(name: str, value: Any) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        msg = f"{name} must be a whole number or None, and is {value!r}. Give one; 0 is a seed like others."
+        raise ValueError(msg) from None
 
 
 def _is_whole(value: Any) -> bool:

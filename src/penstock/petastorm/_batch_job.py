@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock._engine.lot_reader import Loaded, LotReader
+from penstock._engine.lot_reader import Loaded, LotReader, Values
 from penstock._engine.lots import Lots, Step
+from penstock.codecs import CellCodec, Scalar, Tensor
+from penstock.codecs.scalar import NUMPY
 from penstock.model import BoolArray
 from penstock.petastorm._lot_job import WHOLE, LotJob, array_bytes, field_values
 from penstock.petastorm._made import Made
@@ -102,17 +104,11 @@ class BatchJob(LotJob):
         return {name: self._column(read, name, whole) for name in self._fields if name in self._made}
 
     def _column(self, read: Loaded, name: str, rows: slice) -> npt.NDArray[Any]:
-        column = read.columns[name]
-        if isinstance(column, pa.Array):
+        column = _arrow(self._reader, read, name)
+        if column is not None:
             return batch_column(name, column, self._fields[name].shape, self._reader.copied)
         found = field_values(self._reader, read, name, rows)
-        if isinstance(found.cells, np.ndarray):
-            return found.cells
-        cells: list[Any] = found.cells
-        shapes = {
-            None if cell is None else (cell.shape, cell.dtype) for cell in cells if isinstance(cell, np.ndarray) or cell is None
-        }
-        return np.stack(cells) if len(shapes) == 1 and None not in shapes else one_array(cells)
+        return found.cells if isinstance(found.cells, np.ndarray) else _together(found.cells)
 
     def _transformed(self, frame: Any, transform: TransformSpec, floated: set[str]) -> dict[str, Any]:
         """Return what the function of the user makes of a data frame, in which some whole numbers were floats."""
@@ -128,7 +124,14 @@ class BatchJob(LotJob):
                 f"columns({','.join(self._made)})"
             )
             raise ValueError(msg)
-        return {name: self._series(name, made[name], was_whole=name in floated) for name in self._made}
+        decoded = {name for name, field in self._made.items() if self._fields.get(name) is field}
+        decoded = {name for name in decoded if _is_array(self._reader, name)}
+        return {
+            name: _together(list(made[name]))  # which may differ in shape, as no field that a function declares may
+            if name in decoded
+            else self._series(name, made[name], was_whole=name in floated)
+            for name in self._made
+        }
 
     def _series(self, name: str, series: Any, *, was_whole: bool) -> npt.NDArray[Any]:
         field = self._made[name]
@@ -166,18 +169,49 @@ class BatchJob(LotJob):
         return values
 
 
+def _is_array(reader: LotReader, name: str) -> bool:
+    """Return whether the stored schema says that cells of a column are arrays, or bytes that a codec decodes."""
+    field = reader.columns[name].field
+    return field is not None and isinstance(field.codec, CellCodec | Tensor)
+
+
+def _with_nulls(found: Values) -> npt.NDArray[Any]:
+    """Return values as objects, None where they are null."""
+    cells = one_array(list(found.cells))
+    if found.missing is not None:
+        cells[found.missing] = None
+    return cells
+
+
+def _together(cells: Sequence[Any]) -> npt.NDArray[Any]:
+    """Return decoded cells as one array, or as objects where one is null or they differ."""
+    if not all(isinstance(cell, np.ndarray) for cell in cells):
+        return one_array(cells)
+    return np.stack(cells) if len({(cell.shape, cell.dtype) for cell in cells}) == 1 else one_array(cells)
+
+
+def _arrow(reader: LotReader, loaded: Loaded, name: str) -> pa.Array | None:
+    """Return a column that Arrow holds, with whole numbers in the type that the stored schema says; None for cells of bytes."""
+    column, field = loaded.columns[name], reader.columns[name].field
+    if not isinstance(column, pa.Array):
+        return None
+    kind = None if field is None or not isinstance(field.codec, Scalar) else NUMPY.get(field.dtype)
+    other = kind is not None and kind != column.type and pa.types.is_integer(kind) and pa.types.is_integer(column.type)
+    return column.cast(kind) if other else column
+
+
 def _frame(reader: LotReader, loaded: Loaded, names: Sequence[str]) -> Any:
     """Return columns as a data frame."""
     import pandas as pd
 
     found: dict[str, Any] = {}
     for name in names:
-        column = loaded.columns[name]
-        if isinstance(column, pa.Array):
+        column = _arrow(reader, loaded, name)
+        if column is not None and not _is_array(reader, name):
             found[name] = _pandas(column)
         else:
-            cells = one_array(list(field_values(reader, loaded, name, slice(0, loaded.count)).cells))
-            found[name] = pd.Series(cells, dtype=object)
+            cells = field_values(reader, loaded, name, slice(0, loaded.count))
+            found[name] = pd.Series(_with_nulls(cells), dtype=object)
     return pd.DataFrame(found, index=range(loaded.count))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,13 @@ from pyarrow import fs as pafs
 
 from penstock._engine.footers import read_schema
 from penstock._engine.storage import locate, place_of_table
-from penstock.codecs import Codec, resolved
-from penstock.errors import TableNotFoundError
+from penstock._schema_json import KEY, load
+from penstock._suits import family, storage_of
+from penstock.codecs import CellCodec, Codec, Tensor, resolved
+from penstock.codecs.scalar import NUMPY
+from penstock.errors import ArgumentError, TableNotFoundError
 from penstock.formats._pickle_names import OLD_PACKAGES
-from penstock.formats.parquet import COMMON, ParquetFormat
+from penstock.formats.parquet import COMMON, ParquetFormat, Unclaimed, told_fields
 from penstock.formats.petastorm import (
     INDEX_KEY,
     ROW_GROUPS_KEY,
@@ -31,9 +35,11 @@ from penstock.formats.petastorm import (
     PetastormFormat,
     StoredCodec,
     StoredSchema,
+    schema_of,
 )
 from penstock.model import Place, Snapshot
-from penstock.petastorm._spark_types import StandIn
+from penstock.opening import recognised
+from penstock.petastorm._spark_types import StandIn, pyspark_types
 from penstock.petastorm.codecs import (
     CompressedImageCodec,
     CompressedNdarrayCodec,
@@ -41,7 +47,9 @@ from penstock.petastorm.codecs import (
     NdarrayCodec,
     ScalarCodec,
 )
-from penstock.petastorm.unischema import Unischema, UnischemaField, inferred
+from penstock.petastorm.unischema import INFERRED, Unischema, UnischemaField, inferred
+from penstock.protocols import TableFormat
+from penstock.schema import Field, Schema
 
 __all__ = ["Partition", "Piece", "StoredDataset", "normalized", "opened", "target_of", "tell_of_moved", "unischema_of"]
 
@@ -107,9 +115,73 @@ def codec_of(stored: StoredCodec | None) -> Any:
 def unischema_of(stored: StoredSchema) -> Unischema:
     """Return the schema that a dataset stores."""
     fields = [UnischemaField(one.name, one.numpy_dtype, one.shape, codec_of(one.codec), one.nullable) for one in stored.fields]
+    return _silent(stored.name, fields)
+
+
+class FieldCodec(DataframeColumnCodec):
+    """A codec of Penstock that Petastorm has no counterpart for, as a codec of a Unischema.
+
+    Args:
+        field: The field that it stores.
+    """
+
+    def __init__(self, field: Field) -> None:
+        """Store the field."""
+        self.field = field
+
+    def encode(self, unischema_field: Any, value: Any) -> Any:  # noqa: ARG002 - the stored field says the same
+        """Return a value as it is stored."""
+        codec = self.field.codec
+        if isinstance(codec, CellCodec):
+            return bytearray(codec.encode(self.field, value))
+        return np.asarray(value, self.field.dtype).ravel().tolist() if isinstance(codec, Tensor) else value
+
+    def decode(self, unischema_field: Any, value: Any) -> Any:  # noqa: ARG002 - the stored field says the same
+        """Return what was stored."""
+        codec = self.field.codec
+        if isinstance(codec, CellCodec):
+            return codec.decode(self.field, memoryview(value))
+        if isinstance(codec, Tensor):
+            return np.array(value, self.field.dtype).reshape([size or 0 for size in self.field.shape])
+        return self.field.dtype.type(value) if self.field.dtype in NUMPY else value
+
+    def spark_dtype(self) -> Any:
+        """Return the type of bytes, where cells are bytes.
+
+        Raises:
+            ValueError: If they are not.
+        """
+        if isinstance(self.field.codec, CellCodec):
+            return pyspark_types("FieldCodec.spark_dtype").BinaryType()
+        msg = f"Field {self.field.name!r} is stored by {self.field.codec!r}, which has no type of Spark here. Leave it out."
+        raise ValueError(msg)
+
+    def __str__(self) -> str:
+        """Return how the codec is made."""
+        return repr(self.field.codec)
+
+
+def unischema_field(field: Field) -> UnischemaField:
+    """Return a field of a table that Penstock wrote as one of a Unischema."""
+    try:
+        (stored,) = schema_of(Schema("", [field]), check_names=False).fields
+    except ArgumentError:
+        return UnischemaField(field.name, _numpy_type(field), field.shape, FieldCodec(field), field.nullable)
+    return UnischemaField(stored.name, stored.numpy_dtype, stored.shape, codec_of(stored.codec), stored.nullable)
+
+
+def _numpy_type(field: Field) -> Any:
+    """Return the type of NumPy, or of Python, that the values of a field are told by."""
+    if field.dtype.kind != "O" or isinstance(field.codec, CellCodec):
+        return field.dtype.type
+    return {"decimal": Decimal, "text": np.str_, "bytes": np.bytes_}.get(str(family(storage_of(field))), np.object_)
+
+
+def _silent(name: str, fields: Sequence[UnischemaField]) -> Unischema:
+    """Return a schema without a word about names that are taken: whoever wrote the dataset could have been told."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a name that is taken whoever wrote the dataset was told
-        return Unischema(stored.name, fields)
+        warnings.simplefilter("ignore")
+        return Unischema(name, fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,28 +241,55 @@ class StoredDataset:
         return list(self.place.paths) or self.place.path
 
     @cached_property
+    def format(self) -> TableFormat:
+        """The format of the table; single files are taken as they lie."""
+        found = recognised(self.place) if self.partitioned else ParquetFormat()
+        return ParquetFormat() if isinstance(found, Unclaimed) else found
+
+    @cached_property
+    def _stored(self) -> Snapshot:
+        """The table as its format reads it."""
+        return self._checked(self.format.snapshot(self.place, None))
+
+    @cached_property
     def raw(self) -> Snapshot:
         """The files as they lie, with nothing decoded."""
-        found = ParquetFormat().snapshot(self.place, None)
-        return self._checked(replace(found, fields={}))
+        found = self._checked(ParquetFormat().snapshot(self.place, None)) if self.is_petastorm else self._stored
+        return replace(found, fields={})
 
     @cached_property
     def facts(self) -> PetastormFacts:
-        """What Petastorm has stored of the files."""
-        return PetastormFormat().facts(self.place)
+        """What Petastorm has stored of the files; nothing of a table whose log names them."""
+        return PetastormFacts() if self.has_log else PetastormFormat().facts(self.place)
+
+    @cached_property
+    def fields(self) -> Mapping[str, Field]:
+        """What a schema of Penstock says of columns; nothing where none is stored."""
+        if not self.is_petastorm:
+            return self._stored.fields
+        return {} if self.common_metadata is None else told_fields(self.place.url, self.common_metadata)
+
+    @property
+    def has_log(self) -> bool:
+        """Whether a log names the files, as that of Delta Lake does."""
+        return not isinstance(self.format, ParquetFormat | PetastormFormat)
+
+    @property
+    def is_described(self) -> bool:
+        """Whether a schema is stored, Petastorm's or Penstock's, so that rows can be decoded."""
+        return self.is_petastorm or bool(self.fields)
 
     def decoding(self, codecs: Sequence[type[Codec]] = ()) -> Snapshot:
         """Return the files with their columns decoded."""
-        found = PetastormFormat().snapshot(self.place, None)
-        fields = {name: resolved(field, codecs) for name, field in found.fields.items()}
-        return self._checked(replace(found, fields=fields))
+        return replace(self._stored, fields={name: resolved(field, codecs) for name, field in self._stored.fields.items()})
 
     def _checked(self, snapshot: Snapshot) -> Snapshot:
         if self.partitioned or not snapshot.files.partitions.column_names:
             return snapshot
         names = set(snapshot.files.partitions.column_names)
         inside = pa.schema([column for column in snapshot.schema if column.name not in names])
-        return replace(snapshot, schema=inside, files=replace(snapshot.files, partitions=pa.table({})))
+        fields = {name: field for name, field in snapshot.fields.items() if name not in names}
+        return replace(snapshot, schema=inside, fields=fields, files=replace(snapshot.files, partitions=pa.table({})))
 
     @property
     def pieces(self) -> list[Piece]:
@@ -222,7 +321,7 @@ class StoredDataset:
     @property
     def is_petastorm(self) -> bool:
         """Whether a schema of Petastorm is stored."""
-        return UNISCHEMA_KEY in self.keys
+        return isinstance(self.format, PetastormFormat)
 
     @property
     def has_row_groups(self) -> bool:
@@ -236,12 +335,28 @@ class StoredDataset:
 
     @cached_property
     def schema(self) -> Unischema:
-        """The stored schema, or the one that follows from the columns."""
+        """The schema of rows: Petastorm's, Penstock's where that says otherwise, or the one that follows from the columns.
+
+        What Penstock's schema says of a column counts, for the engine decodes by it.
+        """
+        told = {name: unischema_field(field) for name, field in self.fields.items()}
         if self.is_petastorm and self.facts.schema is not None:
             tell_of_moved(self.keys[UNISCHEMA_KEY])
-            return unischema_of(self.facts.schema)
-        partitions = [(part.name, part.dictionary.type) for part in self.partitions]
-        return inferred(partitions, self.raw.schema, omit_unsupported_fields=True)
+            found = unischema_of(self.facts.schema)
+            return _silent(found._name, [_agreed(field, told.get(name)) for name, field in found.fields.items()])  # noqa: SLF001 - the name, which has no other way
+        partitions = [] if self.has_log else [(part.name, part.dictionary.type) for part in self.partitions]
+        left = pa.schema([column for column in self.raw.schema if column.name not in told])
+        others = inferred([one for one in partitions if one[0] not in told], left, omit_unsupported_fields=True)
+        return _silent(self._schema_name, [*told.values(), *others.fields.values()]) if told else others
+
+    @property
+    def _schema_name(self) -> str:
+        """What the stored schema of Penstock is called, where a type of rows can have that name."""
+        text = self.keys.get(KEY)
+        if text is None and not self.has_log and len(self.raw.files):
+            text = (read_schema(self.raw.files.path[0].as_py(), self.fs).metadata or {}).get(KEY)
+        name = "" if text is None else load(text).name
+        return name if name.isidentifier() else INFERRED
 
     def row_group_counts(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return how many row groups each file has, as far as Petastorm has stored it; -1 where it has not."""
@@ -249,8 +364,14 @@ class StoredDataset:
 
     def forget(self) -> None:
         """Read anew what is stored, the next time that somebody asks."""
-        for name in ("common_metadata", "facts", "schema", "raw"):
+        for name in ("common_metadata", "facts", "fields", "format", "_stored", "schema", "raw"):
             self.__dict__.pop(name, None)
+
+
+def _agreed(theirs: UnischemaField, ours: UnischemaField | None) -> UnischemaField:
+    """Return a field of Petastorm's schema, or that of Penstock's where it has other values."""
+    same = ours is None or (ours.numpy_dtype, ours.shape) == (theirs.numpy_dtype, theirs.shape)
+    return theirs if same or ours is None else ours
 
 
 def _columns(table: pa.Table) -> list[tuple[str, pa.ChunkedArray]]:

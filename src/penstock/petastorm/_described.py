@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["NOT_PETASTORM", "PETASTORM", "SHARD_SEED", "described"]
+__all__ = ["NOT_PETASTORM", "PETASTORM", "PYARROW_SERIALIZE", "SHARD_SEED", "described"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -18,11 +18,17 @@ PETASTORM = (
     "Please use make_reader (instead of make_batch_reader) to read this dataset, which was written by Petastorm, or "
     "make_batch_reader(..., decode=True): without it images and arrays come as the bytes that are stored."
 )
-SHARD_SEED = "shard_seed was deprecated and has no effect on which row groups a shard has. Use seed for their order."
+SHARD_SEED = (
+    "shard_seed was deprecated and will be removed in future versions. Use seed to apply randomization effects on sharding "
+    "row groups."
+)
+PYARROW_SERIALIZE = (
+    "pyarrow_serializer was deprecated and will be removed in future versions. The argument no longer has any effect."
+)
 
 MEANINGS = {
-    "dataset_url": "Where a dataset of Petastorm lies; other Parquet is read too, with a warning.",
-    "dataset_url_or_urls": "Where Parquet lies: a directory, a file, or a list of files.",
+    "dataset_url": "Where a dataset of Petastorm, or a table of Penstock, lies; other Parquet is read too, with a warning.",
+    "dataset_url_or_urls": "Where Parquet or a Delta table lies: a directory, a file, or a list of files.",
     "schema_fields": "Fields, or regular expressions that match whole names; by default all fields.",
     "reader_pool_type": 'What works on row groups: "thread", "process" or "dummy".',
     "workers_count": "How many of them.",
@@ -37,7 +43,7 @@ MEANINGS = {
     "num_epochs": "How often the dataset is read; None for without end.",
     "cur_shard": "Which of `shard_count` shards this is.",
     "shard_count": "How many there are; row group `n` belongs to shard `n % shard_count`.",
-    "shard_seed": "Deprecated; use `seed`.",
+    "shard_seed": "Deprecated; takes the place of `seed` for the order of the row groups of a shard. Use `seed`.",
     "cache_type": '"local-disk" to keep row groups on disk, or "null".',
     "cache_location": "In which directory.",
     "cache_size_limit": "How many bytes.",
@@ -53,7 +59,7 @@ MEANINGS = {
     "shard_by": '"rows" for shards whose numbers of rows differ by one at most, whatever row groups there are.',
     "codecs": "Classes of codecs of your own that the dataset was written with.",
     "memory_limit": "Bytes that may be read ahead.",
-    "decode": "Whether images and arrays of a dataset of Petastorm are decoded, as `make_reader` does.",
+    "decode": "Whether images and arrays of a dataset of Petastorm are decoded, as those of a table of Penstock always are.",
     "batch_size": "Rows of each batch but the last, whatever row groups have.",
     "drop_last": "Whether a last batch of fewer rows is left out.",
 }

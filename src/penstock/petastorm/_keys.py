@@ -11,16 +11,21 @@ from pyarrow import fs as pafs
 from penstock._engine.footers import read_schema
 from penstock.formats.parquet import COMMON
 from penstock.formats.petastorm import SUMMARY, SparkType, StoredCodec, StoredField, StoredSchema
-from penstock.petastorm._dataset import StoredDataset, UnknownCodec
+from penstock.petastorm._dataset import FieldCodec, StoredDataset, UnknownCodec
 from penstock.petastorm._spark_types import spark_name, spark_options
 from penstock.petastorm.codecs import CompressedImageCodec, ScalarCodec
 from penstock.petastorm.unischema import Unischema
 
-__all__ = ["store_keys", "stored_of"]
+__all__ = ["check_files", "store_keys", "stored_of"]
 
 
 def store_keys(dataset: StoredDataset, keys: Mapping[bytes, bytes | None]) -> None:
-    """Store values with a dataset, beside whatever is there; a key whose value is None is taken away."""
+    """Store values with a dataset, beside whatever is there; a key whose value is None is taken away.
+
+    Raises:
+        ValueError: If a log names the files of the table, so that nobody would look there.
+    """
+    check_files(dataset)
     base, filesystem = dataset.place.path.rstrip("/"), dataset.fs
     schema = dataset.common_metadata
     if schema is None:
@@ -32,6 +37,20 @@ def store_keys(dataset: StoredDataset, keys: Mapping[bytes, bytes | None]) -> No
         pq.write_metadata(schema.with_metadata(metadata), target)
     remove_checksum(filesystem, base, COMMON)
     dataset.forget()
+
+
+def check_files(dataset: StoredDataset) -> None:
+    """Refuse a table whose files are named by a log, where nobody looks into `_common_metadata`.
+
+    Raises:
+        ValueError: If there is a log.
+    """
+    if dataset.has_log:
+        msg = (
+            f"{dataset.place.url} is a table of the format {dataset.format.name}, whose log names its files; expected Parquet "
+            "files. Copy it first: petastorm.tools.copy_dataset.copy_dataset(None, source_url, target_url, ...)."
+        )
+        raise ValueError(msg)
 
 
 def remove_checksum(filesystem: pafs.FileSystem, base: str, name: str) -> None:
@@ -55,6 +74,8 @@ def _codec(codec: Any) -> StoredCodec | None:
         return None
     if isinstance(codec, UnknownCodec):
         return codec._stored  # noqa: SLF001 - of the same door
+    if isinstance(codec, FieldCodec):
+        return StoredCodec(f"penstock.codecs.{codec}")
     if type(codec).__module__ == "penstock.petastorm.codecs":
         name = f"petastorm.codecs.{type(codec).__name__}"
     else:

@@ -15,6 +15,7 @@ from penstock._engine.decode import Column
 from penstock._engine.execute import Pool
 from penstock._engine.lot_reader import LotReader
 from penstock._engine.lots import Turns
+from penstock._engine.plan import alive
 from penstock._engine.read import Reader as UnitReader
 from penstock.errors import DataError
 from penstock.petastorm._arguments import Arguments
@@ -46,11 +47,13 @@ class Run:
         pool: The threads that work for it.
         assembly: What makes rows, or batches, of row groups.
         course: What comes next of them.
+        zmq_copy_buffers: What a pool of processes was made with.
     """
 
     pool: Pool
     assembly: AnyAssembly
     course: Course
+    zmq_copy_buffers: bool = True
 
     @property
     def diagnostics(self) -> dict[str, Any]:
@@ -61,7 +64,7 @@ class Run:
                 "items_consumed": self.assembly.handed,
                 "items_produced": self.assembly.handed + waiting,
                 "items_inprocess": under_way - waiting,
-                "zmq_copy_buffers": True,
+                "zmq_copy_buffers": self.zmq_copy_buffers,
             }
         return {} if isinstance(self.assembly, Here) else {"output_queue_size": self.assembly.waiting}
 
@@ -152,7 +155,9 @@ class Reading:
             assembly = OnThreads(steps, job, pool, expected=self.selection.lot_bytes, limit=asked.memory)
         rebatch = None if asked.batch_size is None else Rebatch(asked.batch_size)
         endless = len(lots) if num_epochs is None else None
-        return Run(pool=pool, assembly=assembly, course=Course(assembly, start, endless, rebatch, drop_last=asked.drop_last))
+        course = Course(assembly, start, endless, rebatch, drop_last=asked.drop_last)
+        copying = workers.zmq_copy_buffers if isinstance(workers, ProcessPool) else True
+        return Run(pool=pool, assembly=assembly, course=course, zmq_copy_buffers=copying)
 
     def _job(self, seed: int) -> RowJob | BatchJob:
         """Return what is done with each row group."""
@@ -210,7 +215,8 @@ class Reading:
     def _row_counts(self) -> Any:
         """Return how many rows are read of each row group, reading the columns of filters where there are any."""
         lots, condition = self.selection.lots, self.selection.condition
-        counts = lots.units.rows.copy()
+        lots = lots.picked(np.argsort(lots.units.file, kind="stable"))  # the order of a shard may be another
+        counts = alive(self.selection.snapshot.files, lots.units).copy()
         unsure = np.flatnonzero(lots.units.residual)
         if condition is not None and len(unsure):
             reader = UnitReader(snapshot=self.selection.snapshot, filesystem=self.dataset.fs, condition=condition)
@@ -236,11 +242,13 @@ def planned(dataset: StoredDataset, asked: Arguments, cache: Any) -> Reading:
         filters=asked.filters,
         shard=asked.shard,
         by_rows=asked.shard_by == "rows",
+        shard_seed=asked.seed_of_shard,
         parts=asked.shuffle_row_drop_partitions,
         more=0 if ngram is None else ngram.length - 1,
     )
     schema = view if asked.transform_spec is None else transform_schema(view, asked.transform_spec)
-    decoding = not asked.is_batched_reader or asked.decode
+    # Batches of a dataset of Petastorm hold the bytes that are stored, as they do there; whoever wants arrays asks for them.
+    decoding = not asked.is_batched_reader or asked.decode or not dataset.is_petastorm
     snapshot = dataset.decoding(engine_codecs(asked.codecs)) if decoding else dataset.raw
     return Reading(
         dataset=dataset,

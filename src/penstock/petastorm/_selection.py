@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from penstock._engine.footers import read_footers
 from penstock._engine.lots import Lots
+from penstock._engine.plan import prune_files
 from penstock._engine.question import Question
 from penstock._engine.table import Table
 from penstock.filters import Expr, from_tuples
@@ -39,6 +41,7 @@ class Asked:
         filters: Conditions, as tuples.
         shard: Which shard this is, and of how many; None where there is one.
         by_rows: Whether shards have equal numbers of rows, rather than whole row groups.
+        shard_seed: Decides the order of the row groups of a shard; None for stored order.
         parts: How many parts row groups are cut into.
         more: Rows of the next part that each part has besides.
         numbered: Whether the numbers of row groups matter though nothing is chosen by them.
@@ -50,6 +53,7 @@ class Asked:
     filters: Any = None
     shard: tuple[int, int] | None = None
     by_rows: bool = False
+    shard_seed: int | None = None
     parts: int = 1
     more: int = 0
     numbered: bool = False
@@ -101,16 +105,20 @@ def selected(dataset: StoredDataset, snapshot: Snapshot, schema: Unischema, aske
         condition = from_tuples(_fitted(asked.filters, snapshot.schema)).bind(snapshot.schema, table=snapshot.table)
     laid = Table(snapshot=snapshot, filesystem=dataset.fs).laid(Question(condition=condition, shuffle=RowGroupShuffle())).units
     numbered = asked.numbered or asked.selector is not None or asked.shard is not None
-    begins, total = _numbers(dataset, every, count_all=numbered)
-    lots = Lots(units=laid, ordinal=begins[files[laid.file]] + laid.row_group)
+    counts = _row_group_counts(dataset, every, count_all=numbered)
+    lots = Lots(units=laid, ordinal=_begins(counts)[files[laid.file]] + laid.row_group)
     stored = dataset.facts.rows
     if stored is not None:  # files that a summary does not tell of are none of the dataset
         told = dataset.row_group_counts()[files[laid.file]]
         lots = lots.picked(np.flatnonzero(laid.row_group < told))
-    if asked.selector is not None:
-        lots = lots.picked(np.flatnonzero(np.isin(lots.ordinal, _selected(dataset, asked.selector))))
-    if asked.shard is not None:
-        lots = _sharded(lots, asked, total)
+    chosen = None if asked.selector is None else _selected(dataset, asked.selector)
+    if chosen is not None:
+        lots = lots.picked(np.flatnonzero(np.isin(lots.ordinal, chosen)))
+    if asked.shard is not None and asked.by_rows:
+        lots = _shared_out(lots, *asked.shard)
+    elif asked.shard is not None:
+        groups = _RowGroups(counts=counts, shown=prune_files(_without_ranges(every), condition), files=files, chosen=chosen)
+        lots = _sharded(lots, groups, asked.shard, asked.shard_seed)
     if not len(lots) and not asked.may_be_empty:
         warnings.warn(
             "No matching data is available for loading after rowgroup selector were applied and the data was sharded.",
@@ -123,17 +131,76 @@ def selected(dataset: StoredDataset, snapshot: Snapshot, schema: Unischema, aske
     return Selection(snapshot=snapshot, lots=lots, condition=condition, predicate=predicate, partitions=partitions)
 
 
-def _sharded(lots: Lots, asked: Asked, total: int) -> Lots:
-    shard, shards = asked.shard or (0, 1)
-    if asked.by_rows:
-        return lots.shared_out(shard, shards) if 0 <= shard < shards else lots.picked(np.zeros(0, dtype=np.int64))
+def _shared_out(lots: Lots, shard: int, shards: int) -> Lots:
+    return lots.shared_out(shard, shards) if 0 <= shard < shards else lots.picked(np.zeros(0, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _RowGroups:
+    """The row groups that shards are made of, as Petastorm counts them.
+
+    Filters on directories decide which files there are. A predicate and a selector choose among their row groups, whose
+    numbers stay the same.
+
+    Attributes:
+        counts: How many row groups each file of the dataset has.
+        shown: The files that filters on directories leave.
+        files: The files that a predicate on directories leaves.
+        chosen: The numbers in the whole dataset that a selector chose; None for all.
+    """
+
+    counts: IntArray
+    shown: IntArray
+    files: IntArray
+    chosen: IntArray | None
+
+    @property
+    def shown_counts(self) -> IntArray:
+        """How many row groups of each file are counted."""
+        found = np.zeros_like(self.counts)
+        found[self.shown] = self.counts[self.shown]
+        return found
+
+    def candidates(self) -> list[int]:
+        """Return the numbers of the row groups that are left, in stored order."""
+        files = np.intersect1d(self.files, self.shown)
+        counts = self.counts[files]
+        inside = np.arange(int(counts.sum())) - np.repeat(_begins(counts), counts)
+        numbers = np.repeat(_begins(self.shown_counts)[files], counts) + inside
+        if self.chosen is not None:
+            ordinals = np.repeat(_begins(self.counts)[files], counts) + inside
+            numbers = numbers[np.isin(ordinals, self.chosen)]
+        found: list[int] = numbers.tolist()
+        return found
+
+
+def _sharded(lots: Lots, groups: _RowGroups, shard: tuple[int, int], seed: int | None) -> Lots:
+    """Return the row groups of one shard, in the order that a seed gives them in Petastorm."""
+    this, shards = shard
+    total = int(groups.shown_counts.sum())
     if total < shards:
         msg = (
             "Number of row-groups in the dataset must be greater or equal to the number of requested shards. There are "
             f'{total} row groups and {shards} shards. Use fewer, or shard_by="rows".'
         )
         raise NoDataAvailableError(msg)
-    return lots.picked(np.flatnonzero(lots.ordinal % shards == shard))
+    numbers = _begins(groups.shown_counts)[groups.files[lots.units.file]] + lots.units.row_group
+    found = np.flatnonzero(numbers % shards == this)
+    if seed is not None:
+        order = groups.candidates()
+        random.Random(seed).shuffle(order)  # noqa: S311 - Petastorm's own order, which Python keeps for a seed
+        place = {number: at for at, number in enumerate(order)}
+        found = found[np.argsort([place[number] for number in numbers[found].tolist()], kind="stable")]
+    return lots.picked(found)
+
+
+def _begins(counts: IntArray) -> IntArray:
+    return np.cumsum(counts) - counts
+
+
+def _without_ranges(snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot whose files have partition values alone to be told apart by."""
+    return replace(snapshot, files=replace(snapshot.files, ranges={}))
 
 
 def _by_partition(snapshot: Snapshot, schema: Unischema, predicate: Any) -> tuple[IntArray, Any]:
@@ -159,13 +226,14 @@ def _picked(files: DataFiles, which: IntArray) -> DataFiles:
     arrays = {name: getattr(files, name)[which] for name in ("size", "rows")}
     texts = {name: getattr(files, name).take(index) for name in ("path", "stamp")}
     partitions = files.partitions.take(index) if files.partitions.column_names else files.partitions
+    deletes = {at: files.deletes[file] for at, file in enumerate(which.tolist()) if file in files.deletes}
     known = {column.name for column in fields(DataFiles)}
     assert {*arrays, *texts, "partitions", "ranges", "deletes"} == known  # noqa: S101 - none may be forgotten
-    return DataFiles(**arrays, **texts, partitions=partitions)
+    return DataFiles(**arrays, **texts, partitions=partitions, deletes=deletes)
 
 
-def _numbers(dataset: StoredDataset, snapshot: Snapshot, *, count_all: bool) -> tuple[IntArray, int]:
-    """Return the number of the first row group of each file, and how many there are; only a guess where nobody asks."""
+def _row_group_counts(dataset: StoredDataset, snapshot: Snapshot, *, count_all: bool) -> IntArray:
+    """Return how many row groups each file has; only a guess where nobody asks for their numbers."""
     counts = dataset.row_group_counts()
     unknown = np.flatnonzero(counts < 0)
     if len(unknown):
@@ -176,7 +244,7 @@ def _numbers(dataset: StoredDataset, snapshot: Snapshot, *, count_all: bool) -> 
             counts += np.bincount(groups.file, minlength=len(counts))
         else:  # any numbers will do that are different
             counts[unknown] = 1 << 20
-    return np.cumsum(counts) - counts, int(counts.sum())
+    return counts
 
 
 def _selected(dataset: StoredDataset, selector: Any) -> IntArray:

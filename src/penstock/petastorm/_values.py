@@ -84,6 +84,8 @@ def batch_column(  # noqa: PLR0911 - one for each kind
     Raises:
         RuntimeError: If lists differ in length.
     """
+    if dtypes.extension_name(array.type) == dtypes.TENSOR:
+        array = array.storage
     kind = array.type
     if dtypes.is_ragged(kind) or pa.types.is_fixed_size_list(kind):
         return _lists(name, array, shape, copied)
@@ -99,6 +101,10 @@ def batch_column(  # noqa: PLR0911 - one for each kind
     if values.dtype.kind == "f":
         values = copied(values)
         values[~valid] = np.nan
+        return values
+    if values.dtype.kind == "m":
+        values = copied(values)
+        values[~valid] = np.timedelta64("NaT")
         return values
     found = values.astype(object)
     found[~valid] = None
@@ -125,6 +131,9 @@ def _ascii(array: pa.Array) -> npt.NDArray[Any] | None:
 def _moments(array: pa.Array) -> npt.NDArray[Any]:
     values, valid = dtypes.values(array)
     found = values.astype("datetime64[ns]")
+    there = slice(None) if valid is None else valid
+    if (found[there].astype(values.dtype) != values[there]).any():  # nanoseconds have no place for some centuries
+        found = values.copy()
     if valid is not None:
         found = found if found.base is None else found.copy()
         found[~valid] = np.datetime64("NaT")
@@ -133,17 +142,17 @@ def _moments(array: pa.Array) -> npt.NDArray[Any]:
 
 def _lists(name: str, array: pa.Array, shape: tuple[int | None, ...], copied: Copied) -> npt.NDArray[Any]:
     """Return lists of one length as rows of an array; with nulls among them as objects."""
-    flat = array.flatten()
+    inner = tuple(size for size in shape if size is not None)
+    whole = len(shape) > 1 and len(inner) == len(shape)
     if array.null_count:
-        rows = [None if not array[row].is_valid else batch_column(name, array[row].values) for row in range(len(array))]
-        return one_array(rows)
+        cells = [batch_column(name, array[row].values) if array[row].is_valid else None for row in range(len(array))]
+        return one_array([cell.reshape(inner) if whole and cell is not None else cell for cell in cells])
+    flat = array.flatten()
     lengths = np.unique(_lengths(array))
     if len(lengths) > 1:
         raise RuntimeError(_ragged(name, lengths.tolist()))
     width = int(lengths[0]) if len(lengths) else 0
     values = one_array(dtypes.python_values(flat)) if pa.types.is_string(flat.type) else batch_column(name, flat, (), copied)
-    inner = tuple(size for size in shape if size is not None)
-    whole = len(shape) > 1 and len(inner) == len(shape)
     return values.reshape(len(array), *(inner if whole else (width,)))
 
 

@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 import threading
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -60,7 +61,7 @@ class LocalDiskCache(CacheBase):
                 f"{expected_row_size_bytes}: give a larger limit."
             )
             raise ValueError(msg)
-        self._path, self._limit, self._cleanup = Path(path), size_limit_bytes, cleanup
+        self._path, self._limit, self._cleanup = Path(path).absolute(), size_limit_bytes, cleanup
         self._path.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
 
@@ -85,17 +86,41 @@ class LocalDiskCache(CacheBase):
         return value
 
     def cleanup(self) -> None:
-        """Delete the directory, where that was asked for; it may be called again."""
-        if not self._cleanup or not self._path.exists():
+        """Delete the directory, where that was asked for; it may be called again, and while readers still use the cache.
+
+        What cannot be deleted is reported on standard output, as in Petastorm.
+        """
+        if not self._cleanup:
             return
         try:
             self._cache.close()
         except (OSError, AttributeError) as error:
             print(f"Error closing cache: {error}", flush=True)  # noqa: T201 - as Petastorm does
         try:
-            shutil.rmtree(self._path)
+            self._remove()
         except OSError as error:
-            print(f"Error during rmtree: {error}")  # noqa: T201 - as Petastorm does
+            print(f"Error during rmtree: {error}", flush=True)  # noqa: T201 - as Petastorm does
+
+    def _remove(self) -> None:
+        """Delete the directory, in which threads and processes may be writing or deleting files.
+
+        It gets another name first: no file can appear in it then, for all are made by the path of the cache.
+        """
+        moved = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}")
+        try:
+            self._path.rename(moved)
+        except FileNotFoundError:
+            return
+        except OSError:  # a mount point, or a directory above that may not be changed
+            shutil.rmtree(self._path, ignore_errors=True)
+            shutil.rmtree(self._path)  # which says what is left, and why
+            return
+        try:
+            shutil.rmtree(moved)
+        except OSError:
+            with contextlib.suppress(OSError):
+                moved.rename(self._path)  # whoever looks for what is left looks there
+            raise
 
     def size(self) -> int:
         """Return the bytes that are kept."""

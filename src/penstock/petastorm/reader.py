@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import warnings
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from penstock.petastorm._arguments import LOCAL_DISK_CACHE, NULL_CACHE, Arguments, cache_of, pool_of
 from penstock.petastorm._dataset import StoredDataset, normalized, opened
-from penstock.petastorm._described import NOT_PETASTORM, PETASTORM, SHARD_SEED, described
+from penstock.petastorm._described import NOT_PETASTORM, PETASTORM, PYARROW_SERIALIZE, SHARD_SEED, described
 from penstock.petastorm._named_workers import NamedResults
 from penstock.petastorm._passed_on import passed_on
 from penstock.petastorm._reading import Run, planned
@@ -34,7 +35,10 @@ __all__ = [
     "normalize_dataset_url_or_urls",
 ]
 
+logger = logging.getLogger(__name__)
+
 NOTHING = object()
+CLEANED = "Cache cleanup complete."
 STOPPED = (
     "Trying to read a sample after a reader created by make_reader/make_batch_reader has stopped. This may happen if the "
     "make_reader/make_batch_reader context manager has exited but you try to fetch a sample from it anyway."
@@ -97,10 +101,10 @@ def make_reader(
     """
     dataset = opened(normalize_dataset_url_or_urls(dataset_url), storage_options, filesystem)
     cache = cache_of(cache_type, cache_location, cache_size_limit, cache_row_size_estimate, cache_extra_settings)
-    if not dataset.is_petastorm:
+    if not dataset.is_described:
         warnings.warn(NOT_PETASTORM, UserWarning, stacklevel=2)
     if pyarrow_serialize and reader_pool_type == "process":
-        warnings.warn("pyarrow_serialize was deprecated and has no effect. Leave it out.", UserWarning, stacklevel=2)
+        warnings.warn(PYARROW_SERIALIZE, UserWarning, stacklevel=2)
     pool = pool_of(reader_pool_type, workers_count, results_queue_size, zmq_copy_buffers=zmq_copy_buffers)
     return Reader(None, reader_pool=pool, cache=cache, dataset=dataset, **Arguments.of(locals()).by_name())
 
@@ -366,10 +370,18 @@ class Reader:
         self._run.pool.join()
 
     def cleanup_cache(self) -> None:
-        """Delete what the cache keeps, where that was asked for."""
+        """Delete what the cache keeps, where that was asked for, and print that it is done, as Petastorm does."""
+        self._clean_cache()
+        print(CLEANED)  # noqa: T201 - as Petastorm does
+
+    def _clean_cache(self) -> None:
         clean = getattr(self.cache, "cleanup", None)
-        if clean is not None:
+        if clean is None:
+            return
+        try:
             clean()
+        except (OSError, AttributeError) as error:
+            print(f"Error cleaning cache: {error}")  # noqa: T201 - as Petastorm does
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -379,8 +391,8 @@ class Reader:
         """Stop, wait for the workers, and clean up the cache."""
         self.stop()
         self.join()
-        self.cleanup_cache()
-        print("Cache cleanup complete.")  # noqa: T201 - as Petastorm does
+        self._clean_cache()
+        logger.debug(CLEANED)
 
 
 def _opened(filesystem: Any, path: Any) -> StoredDataset:

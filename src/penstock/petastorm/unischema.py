@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 import warnings
 from collections import OrderedDict, namedtuple
@@ -24,6 +25,9 @@ __all__ = [
 
 _UNISCHEMA_FIELD_ORDER = "preserve_input_order"
 """The order of fields: as they were given, or `alphabetical`, as it once was."""
+
+INFERRED = "inferred_schema"
+"""What the schema of plain Parquet is called."""
 
 _ROWS: dict[tuple[str, tuple[str, ...]], Any] = {}
 """Types of rows. Readers of one schema share a type, since TensorFlow compares them by it."""
@@ -207,6 +211,12 @@ def row_type(name: str, fields: tuple[str, ...]) -> Any:
     """Return the type of rows with some fields; for the same name and fields always the same one."""
     found = _ROWS.get((name, fields))
     if found is None:
+        wrong = [field for field in fields if not field.isidentifier() or keyword.iskeyword(field) or field.startswith("_")]
+        if wrong:
+            msg = f"Rows are named tuples, which cannot have a field called {wrong[0]!r}; expected a name of letters, digits "
+            raise ValueError(
+                f"{msg}and _ that begins with a letter and is no word of Python. Leave it out: schema_fields=[...]."
+            )
         made = namedtuple(f"{name}_view", fields)  # type: ignore[misc] # noqa: PYI024 - the fields are those of a file
         found = _ROWS.setdefault((name, fields), made)
     return found
@@ -226,7 +236,7 @@ def inferred(partitions: Sequence[tuple[str, pa.DataType]], arrow: pa.Schema, *,
         dtype, shape = _inferred_type(column, omit_unsupported_fields=omit_unsupported_fields)
         if dtype is not None:
             found.append(UnischemaField(column.name, dtype, shape, None, column.nullable))
-    return Unischema("inferred_schema", found)
+    return Unischema(INFERRED, found)
 
 
 _SCALAR: tuple[int | None, ...] = ()

@@ -124,12 +124,11 @@ def _matching(dataset_url: str, field_regex: Any) -> Any:
     return found
 
 
-def _time_warmup_and_work(reader: Any, warmup_cycles_count: int, measure_cycles_count: int) -> BenchmarkResult:
-    """Return how fast a reader hands out rows, once it is warm."""
-
-    def work() -> Any:
-        return next(reader)
-
+def _time_warmup_and_work(
+    reader: Any, warmup_cycles_count: int, measure_cycles_count: int, do_work_func: Callable[[], Any] | None = None
+) -> BenchmarkResult:
+    """Return how fast a reader hands out rows, or how fast a function that takes one is, once it is warm."""
+    work = do_work_func or (lambda: next(reader))
     _time_multiple_iterations(warmup_cycles_count, work, lambda: reader.diagnostics)
     used = time.process_time()
     seconds = _time_multiple_iterations(measure_cycles_count, work, lambda: reader.diagnostics)

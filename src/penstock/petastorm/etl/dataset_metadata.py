@@ -54,13 +54,13 @@ def get_schema(dataset: Any) -> Unischema:
         PetastormMetadataError: If there is none.
     """
     found = as_dataset(dataset)
-    if found.common_metadata is None:
+    if not found.is_described and found.common_metadata is None:
         msg = (
             f"Could not find _common_metadata file in {found.place.url}. Use materialize_dataset(..) in "
             "petastorm.etl.dataset_metadata to write it, or make_batch_reader to read the files as they are."
         )
         raise PetastormMetadataError(msg)
-    if not found.is_petastorm:
+    if not found.is_described:
         msg = (
             f"Could not find the unischema in the dataset common metadata file of {found.place.url}. Please provide or "
             "generate dataset with the unischema attached, or use make_batch_reader to read the files as they are."

@@ -15,7 +15,7 @@ from penstock._engine.footers import read_footers
 from penstock._schema_json import KEY
 from penstock.formats.petastorm import ROW_GROUPS_KEY, SUMMARY, UNISCHEMA_KEY, pickle_unischema
 from penstock.petastorm._dataset import StoredDataset, opened
-from penstock.petastorm._keys import remove_checksum, store_keys, stored_of
+from penstock.petastorm._keys import check_files, remove_checksum, store_keys, stored_of
 from penstock.petastorm._passed_on import passed_on
 from penstock.petastorm.etl.dataset_metadata import PetastormMetadataError, PetastormMetadataGenerationError, get_schema
 from penstock.petastorm.tools.spark_session_cli import tell_without_spark
@@ -53,10 +53,11 @@ def generate_petastorm_metadata(
         hdfs_driver: Accepted as ever, and without effect.
 
     Raises:
-        ValueError: If there is no such schema.
+        ValueError: If there is no such schema, or a log names the files.
         PetastormMetadataGenerationError: If files are too different for one summary of them.
     """
     dataset = opened(dataset_url)
+    check_files(dataset)
     schema = _schema(dataset, unischema_class)
     keys: dict[bytes, bytes | None] = {UNISCHEMA_KEY: pickle_unischema(stored_of(schema))}
     if unischema_class:

@@ -19,7 +19,7 @@ class BatchedShufflingBufferBase(ABC):
     def __init__(self, batch_size: int = 1) -> None:
         """Store how many rows are taken at once."""
         self._keys: list[str] | None = None
-        self.batch_size, self._done = batch_size, False
+        self.batch_size, self._done_adding = batch_size, False
 
     def add_many(self, items: Sequence[Any]) -> None:
         """Add rows: tensors of as many, one for each column."""
@@ -48,7 +48,7 @@ class BatchedShufflingBufferBase(ABC):
 
     def finish(self) -> None:
         """Say that no more rows come, so that all may be taken."""
-        self._done = True
+        self._done_adding = True
 
 
 def _tensor(item: Any) -> Any:
@@ -87,11 +87,11 @@ class BatchedNoopShufflingBuffer(BatchedShufflingBufferBase):
 
     def can_retrieve(self) -> bool:
         """Return whether there is a whole batch, or, where no more rows come, any row."""
-        return self.size >= (1 if self._done else self.batch_size)
+        return self.size >= (1 if self._done_adding else self.batch_size)
 
     def can_add(self) -> bool:
-        """Return whether more were to come."""
-        return not self._done
+        """Return True."""
+        return True
 
     @property
     def size(self) -> int:
@@ -104,7 +104,7 @@ class BatchedRandomShufflingBuffer(BatchedShufflingBufferBase):
 
     Args:
         shuffling_buffer_capacity: From how many rows on no more are added.
-        min_after_retrieve: Rows that must be left when a batch is taken, as long as more are to come.
+        min_after_retrieve: Rows that must be there before the last row of a batch is taken, as long as more are to come.
         extra_capacity: Rows by which one addition may exceed the capacity.
         batch_size: Rows of a batch.
         generator: What draws, a `torch.Generator`; by default that of torch.
@@ -128,7 +128,7 @@ class BatchedRandomShufflingBuffer(BatchedShufflingBufferBase):
     def _add_many(self, items: list[Any]) -> None:
         import torch
 
-        if self._done:
+        if self._done_adding:
             raise RuntimeError("Can not call add_many after done_adding() was called. No more rows were to come.")
         if not self.can_add():
             raise RuntimeError("Can not enqueue. Check the return value of can_enqueue() to check if more items can be added.")
@@ -153,7 +153,7 @@ class BatchedRandomShufflingBuffer(BatchedShufflingBufferBase):
         """Return any of the rows, a batch of them.
 
         Raises:
-            RuntimeError: If too few would be left.
+            RuntimeError: If too few are there.
         """
         import torch
 
@@ -174,13 +174,11 @@ class BatchedRandomShufflingBuffer(BatchedShufflingBufferBase):
 
     def can_add(self) -> bool:
         """Return whether there is room, and more were to come."""
-        return self._size < self._capacity and not self._done
+        return self._size < self._capacity and not self._done_adding
 
     def can_retrieve(self) -> bool:
-        """Return whether enough rows would be left."""
-        if self._done:
-            return self._size > 0
-        return self._size >= self._least + self.batch_size
+        """Return whether enough rows are there for a whole batch, or any where no more come."""
+        return self._size >= (1 if self._done_adding else max(1, self._least + self.batch_size - 1))
 
     @property
     def size(self) -> int:

@@ -78,7 +78,7 @@ class RandomShufflingBuffer(ShufflingBufferBase):
 
     Args:
         shuffling_buffer_capacity: From how many rows on no more are added.
-        min_after_retrieve: Rows that must be left when one is taken, as long as more are to come.
+        min_after_retrieve: Rows that must be there before one is taken, as long as more are to come.
         extra_capacity: Rows by which one addition may exceed the capacity.
         rng: What draws, a `numpy.random.Generator`; by default `numpy.random` itself.
     """
@@ -90,7 +90,7 @@ class RandomShufflingBuffer(ShufflingBufferBase):
         self._capacity, self._least, self._extra = shuffling_buffer_capacity, min_after_retrieve, extra_capacity
         self._items: list[Any] = []
         self._draw = np.random.randint if rng is None else rng.integers
-        self._done = False
+        self._done_adding = False
 
     def add_many(self, items: Iterable[Any]) -> None:
         """Add rows.
@@ -98,7 +98,7 @@ class RandomShufflingBuffer(ShufflingBufferBase):
         Raises:
             RuntimeError: If there is no room, or no more were to come.
         """
-        if self._done:
+        if self._done_adding:
             raise RuntimeError("Can not call add_many after done_adding() was called. No more rows were to come.")
         if not self.can_add():
             raise RuntimeError("Can not enqueue. Check the return value of can_enqueue() to check if more items can be added.")
@@ -116,9 +116,9 @@ class RandomShufflingBuffer(ShufflingBufferBase):
         """Return any of the rows.
 
         Raises:
-            RuntimeError: If too few would be left.
+            RuntimeError: If too few are there.
         """
-        if not self._done and not self.can_retrieve():
+        if not self._done_adding and not self.can_retrieve():
             raise RuntimeError("Can not dequeue. Check the return value of can_dequeue() to check if any items are available.")
         place = int(self._draw(0, len(self._items)))
         found = self._items[place]
@@ -129,11 +129,11 @@ class RandomShufflingBuffer(ShufflingBufferBase):
 
     def can_add(self) -> bool:
         """Return whether there is room, and more were to come."""
-        return len(self._items) < self._capacity and not self._done
+        return len(self._items) < self._capacity and not self._done_adding
 
     def can_retrieve(self) -> bool:
-        """Return whether enough rows would be left."""
-        return len(self._items) >= self._least + 1 or (self._done and bool(self._items))
+        """Return whether enough rows are there, or any where no more come."""
+        return len(self._items) >= (1 if self._done_adding else max(1, self._least))
 
     @property
     def size(self) -> int:
@@ -142,4 +142,4 @@ class RandomShufflingBuffer(ShufflingBufferBase):
 
     def finish(self) -> None:
         """Say that no more rows come."""
-        self._done = True
+        self._done_adding = True

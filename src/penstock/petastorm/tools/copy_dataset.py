@@ -15,7 +15,6 @@ from pyarrow import fs as pafs
 
 from penstock._schema_json import KEY, dump
 from penstock.errors import ArgumentError
-from penstock.formats.parquet import told_fields
 from penstock.formats.petastorm import UNISCHEMA_KEY, pickle_unischema
 from penstock.petastorm._copy import Copy
 from penstock.petastorm._dataset import StoredDataset, opened, target_of
@@ -57,7 +56,7 @@ def copy_dataset(
 
     Raises:
         ValueError: If no field matches, one is not there, a number is none, or a dataset is there that is not to be replaced.
-        PetastormMetadataError: If the source is no dataset of Petastorm.
+        PetastormMetadataError: If no schema is stored with the source, neither Petastorm's nor Penstock's.
     """
     dataset = opened(source_url)
     schema = get_schema(dataset)
@@ -99,18 +98,21 @@ def _check(dataset: StoredDataset, full: Sequence[str], files: int | None, megab
 
 
 def _keys(dataset: StoredDataset, schema: Unischema, view: Unischema) -> dict[bytes, bytes]:
-    """Return what is stored beside a copy: the schema of Petastorm, and that of ours where there is one."""
-    whole = list(view.fields) == list(schema.fields)
+    """Return what is stored beside a copy: the schema of Petastorm, and that of ours where there is one.
+
+    A table of ours whose fields have no counterpart in Petastorm has ours alone.
+    """
+    keys: dict[bytes, bytes] = {}
     try:
-        keys = {UNISCHEMA_KEY: pickle_unischema(stored_of(view))}
+        keys[UNISCHEMA_KEY] = pickle_unischema(stored_of(view))
     except ArgumentError:
-        if not whole:
+        if dataset.is_petastorm and list(view.fields) != list(schema.fields):
             raise
-        keys = {UNISCHEMA_KEY: dataset.keys[UNISCHEMA_KEY]}  # with codecs of users: as it is, and never looked into
-    if dataset.common_metadata is not None and KEY in dataset.keys:
-        ours = told_fields(dataset.place.url, dataset.common_metadata)
-        fields = [ours[name] for name in view.fields if name in ours]
-        keys[KEY] = dump(Schema(view._name, fields)).encode()  # noqa: SLF001 - the name, which has no other way
+        if dataset.is_petastorm:  # with codecs of users: as it is, and never looked into
+            keys[UNISCHEMA_KEY] = dataset.keys[UNISCHEMA_KEY]
+    ours = [field for name, field in dataset.fields.items() if name in view.fields]
+    if ours:
+        keys[KEY] = dump(Schema(view._name, ours)).encode()  # noqa: SLF001 - the name, which has no other way
     return keys
 
 

@@ -29,13 +29,13 @@ class ProcessPool(WorkingPool):
     Args:
         workers_count: How many.
         serializer: Accepted as ever; rows of a reader cross in shared memory, and are not pickled.
-        zmq_copy_buffers: Accepted as ever.
+        zmq_copy_buffers: Accepted as ever; `diagnostics` repeats it.
     """
 
     def __init__(self, workers_count: int, serializer: Any = None, zmq_copy_buffers: bool = True) -> None:
         """Store how many."""
         super().__init__(workers_count, RESULTS)
-        self._serializer, self._zmq_copy_buffers = serializer, zmq_copy_buffers
+        self._serializer, self.zmq_copy_buffers = serializer, bool(zmq_copy_buffers)
 
     @property
     def diagnostics(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class ProcessPool(WorkingPool):
             "items_consumed": self._handed,
             "items_produced": self._handed + self.results_qsize(),
             "items_inprocess": self._given - self._turn - len(self._finished),
-            "zmq_copy_buffers": self._zmq_copy_buffers,
+            "zmq_copy_buffers": self.zmq_copy_buffers,
         }
 
     def start(self, worker_class: Any, worker_args: Any = None, ventilator: Any = None) -> None:

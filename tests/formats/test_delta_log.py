@@ -185,7 +185,9 @@ def test_the_newest_version_comes_unless_one_is_asked_for(tmp_path: Path) -> Non
 
     assert ids(ps.open(lake.path)) == versions[5]
     assert ids(ps.open(lake.path, version="4")) == versions[4]
-    assert repr(ps.open(lake.path)) == f"penstock.open({str(lake.path)!r}, version='5')  # {len(versions[5])} rows, 1 column: id"
+    assert (
+        repr(ps.open(lake.path)) == f"penstock.open({str(lake.path)!r}, version='5')  # {len(versions[5])} rows, 1 column: id"
+    )
     for version in (6, -1):
         with pytest.raises(ArgumentError, match=rf"has no version {version}\. Its newest is 5\. Give a version from 0 to 5"):
             ps.open(lake.path, version=version)

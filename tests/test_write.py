@@ -896,7 +896,7 @@ def test_a_field_of_the_schema_that_is_nullable_may_be_missing(tmp_path: Path, k
     assert (sorted(found["id"].to_pylist()), found["name"].null_count) == (expected, len(expected))
 
 
-@pytest.mark.parametrize("first", [{"id": 1, "name": "one"}, {"id": [1], "name": ["one"]}])
+@pytest.mark.parametrize("first", [{"id": 1, "name": "one"}, pa.table({"id": [1], "name": ["one"]})])
 def test_what_follows_from_data_may_be_missing_on_request_only(tmp_path: Path, first: Any) -> None:
     """Later rows lack no column of the first, in the same write; with missing="null" they do."""
     with write(tmp_path / "a") as table:

@@ -105,12 +105,41 @@ def test_what_follows_rows_that_wait_is_taken_in_order(tmp_path: Path) -> None:
 
     with ps.write(tmp_path / "t") as table:
         table.append({"id": 0, "x": [0]})
-        table.extend([{"id": [1], "x": [[1]]}, pa.table({"id": [2], "x": [[2]]})])
+        table.extend({"id": [1], "x": [[1]]})
+        table.extend([pa.table({"id": [2], "x": [[2]]})])
         table.extend(pd.DataFrame({"id": [3], "x": [[3]]}))
         table.extend(ps.open(tmp_path / "one"))
 
     assert stored(tmp_path / "t") == [{"id": number, "x": [number]} for number in range(5)]
     assert table.num_rows == 5
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"tokens": [1, 2, 3]}, {"tokens": [4]}],
+        [{"tokens": [1, 2, 3], "mask": [1, 1, 1]}, {"tokens": [4], "mask": [0]}],
+        [{"tokens": [1], "mask": [1]}],
+        [{"tokens": [[1], [2]], "mask": None}, {"tokens": [], "mask": [True]}],
+    ],
+)
+def test_rows_of_lists_alone_are_rows_whatever_their_lengths(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    """What a mapping in an iterable is does not depend on how long its lists happen to be."""
+    ps.write(tmp_path / "a", data=rows)
+    ps.write(tmp_path / "b", data=iter(rows))
+    ps.write(tmp_path / "b", data=rows, mode="append")
+
+    assert stored(tmp_path / "a") == rows
+    assert stored(tmp_path / "b") == rows + rows
+
+
+def test_lists_beside_arrays_of_their_length_are_told_to_be_rows_or_a_batch(tmp_path: Path) -> None:
+    """Nobody can tell, and columns that are cells would be other rows."""
+    with pytest.raises(DataError, match="could be a row or a batch"):
+        ps.write(tmp_path / "t", data=[{"tokens": [1, 2], "x": np.zeros(2)}])
+
+    ps.write(tmp_path / "t", data=[{"tokens": [1, 2, 3], "x": np.zeros(2)}])
+    assert [row["tokens"] for row in stored(tmp_path / "t")] == [[1, 2, 3]]
 
 
 def test_cells_may_be_changed_after_they_were_taken(tmp_path: Path) -> None:

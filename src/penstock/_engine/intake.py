@@ -210,7 +210,7 @@ def is_batch(
 
     It is a batch if every value is a list, or an array of one dimension more than a cell of its field has. It is a row if
     one is a single value, which is no column, or all are null. Without a schema a batch is one of lists and arrays, if it
-    is all that is written; among others arrays could be cells too, and lists of different lengths are.
+    is all that is written; among others lists are cells, and arrays could be.
 
     Args:
         item: The mapping.
@@ -227,8 +227,11 @@ def is_batch(
         return False
     kinds = {name: _kind(value, columns, name) for name, value in item.items()}
     found = set(kinds.values()) - {"either"}
-    if columns is None and not alone and len({len(value) for value in present}) > 1:
+    lists = [value for value in present if isinstance(value, list | tuple)]
+    if columns is None and not alone and item and (len(lists) == len(present) or len({len(value) for value in present}) > 1):
         return False
+    if columns is None and not alone and lists and "either" in kinds.values():  # beside arrays, either could be cells
+        found = set()
     if found == {"batch"} or (alone and not found):
         return True
     if found == {"row"} or (columns is not None and not item):

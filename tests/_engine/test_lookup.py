@@ -230,7 +230,7 @@ def test_rows_of_many_pages_need_memory_for_a_few(tmp_path: Path, monkeypatch: p
     layout = {"use_dictionary": False, "write_page_index": True, "data_page_size": 1 << 16, "write_batch_size": 512}
     pq.write_table(pa.table({"x": lists}), place, **layout)
     ds = ps.open(place)
-    rows = np.random.default_rng(1).permutation(2048)[:500]
+    rows = np.random.default_rng(1).permutation(2048)[:500].tolist()
     monkeypatch.setattr(page_reads, "LARGE", page_reads.RUN)
     with counted(page_reads.Request, "decoded") as decoded:
         found = ds.take(rows)["x"]

@@ -126,7 +126,7 @@ class Request:
         """Return the rows asked for of what was read, in memory of their own if that is asked for."""
         return picked(page, self._places, own=own)
 
-    def found(self, data: Sequence[memoryview], slabs: Slabs) -> Found:
+    def found(self, data: Sequence[memoryview], slabs: Slabs) -> pa.ChunkedArray:
         """Return the rows asked for, given the bytes of all spans.
 
         Raises:

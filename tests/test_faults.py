@@ -23,7 +23,7 @@ from rights import run_without_rights
 import penstock as ps
 from penstock._engine import thrift
 from penstock.codecs import Raw
-from penstock.errors import DataChangedError, DataError
+from penstock.errors import DataChangedError, DataError, PenstockError
 from penstock.formats.parquet import ParquetFormat
 from penstock.schema import Field, Schema
 
@@ -525,3 +525,95 @@ def test_text_that_is_not_utf_8_can_be_read_as_bytes(tmp_path: Path) -> None:
         "list": [[b"a"], [], [None, b"\xc3\xa9"], [DAMAGED]],
     }
     assert ds[3]["text"] == DAMAGED
+
+
+@pytest.mark.parametrize("ask", [
+    ps.Dataset.to_arrow,
+    lambda ds: list(ds.batch(4)),
+    lambda ds: ds.where(ps.col("word") != "word 3").to_arrow(),
+    lambda ds: ds[EACH],
+    lambda ds: ds.take([0, EACH, EACH + 30]),
+])  # fmt: skip
+def test_names_in_a_footer_that_are_not_utf_8_are_told(table: Path, ask: Callable[[ps.Dataset], Any]) -> None:
+    """Also in a file that was not looked at when the table was opened."""
+    path = table / "1.parquet"
+    data = path.read_bytes()
+    size = int.from_bytes(data[-8:-4], "little")
+    path.write_bytes(data[: -8 - size] + data[-8 - size :].replace(b"flag", b"fl\xffg", 1))
+    with pytest.raises(DataError) as raised:
+        ask(ps.open(table))
+
+    assert str(raised.value).startswith(f"{path}")
+    assert "a name in its footer is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 2" in str(raised.value)
+    with pytest.raises(DataError, match=r"1\.parquet: the footer cannot be read: a name in it is not UTF-8: 'utf-8' codec"):
+        ps.open(path)
+
+
+# -------------------------------------------------------------------------------------------------------------- any damage
+
+LAYOUTS = {
+    "plain": {"compression": "none", "use_dictionary": False},
+    "dictionary": {"compression": "none", "write_page_index": True, "data_page_size": 100, "write_batch_size": 4},
+    "snappy": {"compression": "snappy", "data_page_version": "2.0", "write_page_index": True},
+    "zstd": {"compression": "zstd", "store_schema": False, "write_page_checksum": True},
+    "delta": {
+        "compression": "none",
+        "use_dictionary": False,
+        "column_encoding": {"id": "DELTA_BINARY_PACKED", "word": "DELTA_BYTE_ARRAY", "time": "DELTA_BINARY_PACKED"},
+    },
+}
+
+
+def whole_files() -> dict[str, bytes]:
+    """Return files of thirty rows in three row groups, with columns of every kind that can be wrong, by their layout."""
+    found = {}
+    for name, layout in LAYOUTS.items():
+        words = [None if row % 7 == 3 else "m\u00e9lange 漢字"[: row % 11] for row in range(30)]
+        table = pa.table(
+            {
+                "id": range(30),
+                "word": words,
+                "amount": decimals(9, *range(0, 300_000, 10_000)),
+                "time": pa.array(range(30), pa.int32()).view(pa.time32("ms")),
+                "bytes": [bytes([row]) * row for row in range(30)],
+                "words": [[word] * (row % 3) for row, word in enumerate(words)],
+                "pair": [{"word": word, "flag": row % 2 == 0} for row, word in enumerate(words)],
+                "kind": pa.array(["a", "b", "c"] * 10).dictionary_encode(),
+            }
+        )
+        sink = io.BytesIO()
+        if name == "delta":
+            table = table.select(["id", "word", "amount", "time"])
+        pq.write_table(table, sink, row_group_size=10, **layout)
+        found[name] = sink.getvalue()
+    return found
+
+
+WHOLE = whole_files()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(sorted(LAYOUTS)), st.data())
+def test_whatever_is_damaged_the_rows_are_valid_or_the_file_is_told(
+    tmp_path_factory: pytest.TempPathFactory, layout: str, data: st.DataObject
+) -> None:
+    """Bytes that are others, or are gone: nothing invalid comes, no error is another's, and each says which file it is."""
+    damaged = bytearray(WHOLE[layout])
+    footer = len(damaged) - 8 - int.from_bytes(damaged[-8:-4], "little")
+    places = data.draw(st.sampled_from([st.integers(4, footer - 1), st.integers(footer, len(damaged) - 9)]))
+    for at in data.draw(st.lists(places, min_size=1, max_size=3)):
+        damaged[at] = data.draw(st.one_of(st.just(damaged[at] ^ 128), st.integers(0, 255)))
+    kept = data.draw(st.one_of(st.just(len(damaged)), st.integers(0, len(damaged))))
+    path = tmp_path_factory.mktemp("damage") / "damaged.parquet"
+    path.write_bytes(damaged[:kept])
+
+    for ask in (
+        lambda ds: ds.to_arrow().validate(full=True),
+        lambda ds: list(ds.nulls(ps.Mask(), ".*").ragged(ps.AsObjects(), ".*").batch(7)),
+        lambda ds: ds.nulls(ps.Mask(), ".*").take([0, ds.num_rows - 1]) if ds.num_rows else None,
+        lambda ds: ds.where(ps.col("id") != 3).to_arrow().validate(full=True),
+    ):
+        try:
+            ask(ps.open(path))
+        except PenstockError as error:
+            assert str(path) in str(error)  # noqa: PT017 - either is right

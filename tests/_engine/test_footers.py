@@ -113,7 +113,7 @@ def kind_of(value: Any, struct: str, number: int) -> int:
         return 1 if value else 2
     if isinstance(value, int):
         return 6 if number in LONGS.get(struct, set()) else 4 if (struct, number) == ("group", 7) else 5
-    return {bytes: 8, list: 9, dict: 12}[type(value)]
+    return 8 if isinstance(value, bytes) else 9 if isinstance(value, list) else 12
 
 
 def written(path: Path, fields: dict[int, Any]) -> Path:

@@ -35,14 +35,18 @@ COSTS = [
     spans.LOCAL,
     spans.REMOTE,
 ]
+RUNS = [100, 10_000, page_reads.RUN]
 ALWAYS = COSTS[0]
 """Requests that cost nothing: pages are read wherever a page is less than all."""
 
 
 @contextmanager
-def costing(cost: Cost) -> Iterator[None]:
-    """Let reading cost something else for a while."""
+def costing(cost: Cost, *, run: int = page_reads.RUN) -> Iterator[None]:
+    """Let reading cost something else for a while, and pages be decoded in runs of other sizes."""
     with pytest.MonkeyPatch.context() as patch:
+        if run != page_reads.RUN:
+            patch.setattr(page_reads, "RUN", run)
+            patch.setattr(page_reads, "LARGE", run)
         patch.setattr(picks, "LOCAL", cost)
         patch.setattr(picks, "REMOTE", cost)
         yield
@@ -94,7 +98,7 @@ def test_rows_by_number_are_those_that_come_in_turn(
     assume(is_read_back(place, count))
     rows = data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=count // 3 + 1))
 
-    with costing(cost):
+    with costing(cost, run=data.draw(st.sampled_from(RUNS))):
         check(ps.open(place).nulls(ps.Mask(), ".*"), rows)
 
 
@@ -191,7 +195,80 @@ def test_compressed_cells_are_found_in_their_pages(tmp_path: Path) -> None:
         with counted(plain_cells.PlainCells, "cells") as found:
             check(ps.open(place), [5, 1, 299, 140, 141])
 
-        assert [one is None for one in found] == [nulls] * 6
+        assert [one is None for one in found] == [nulls] * (3 if nulls else 6)  # of three pages, each is tried once
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_large_cells_after_a_full_dictionary_need_no_dictionary(tmp_path: Path, compression: str, version: str) -> None:
+    """Most writers begin with a dictionary and give it up when it is full; pages after that are plain, and are read as such."""
+    random = np.random.default_rng(0)
+    cells = [random.bytes(3000 + number) for number in range(400)]
+    layout = {"compression": compression, "write_page_index": True, "data_page_size": 1 << 14, "data_page_version": version}
+    place = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": pa.array(cells)}), place, write_batch_size=2, dictionary_pagesize_limit=1 << 17, **layout)
+    ds = ps.open(place)
+    coded = min(row for row in range(400) if sum(map(len, cells[: row + 1])) > 1 << 17)
+    with counted(page_reads.Request, "decoded") as decoded:
+        found = ds.take([399, 200, coded + 10, 200])["x"]
+        single = ds[300]["x"]
+
+    assert found.tolist() == [cells[399], cells[200], cells[coded + 10], cells[200]]
+    assert single == cells[300]
+    assert decoded == []
+    with counted(page_reads.Request, "decoded") as decoded:
+        found = ds.take([399, 0, 250, 5])["x"]
+
+    assert found.tolist() == [cells[399], cells[0], cells[250], cells[5]]
+    assert [len(page) < 50 for page in decoded] == [True]
+
+
+def test_rows_of_many_pages_need_memory_for_a_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists in all pages of a large chunk are picked from a few pages at a time, and not from all of it."""
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(np.random.default_rng(0).random(1 << 20)), 512)
+    place = tmp_path / "a.parquet"
+    layout = {"use_dictionary": False, "write_page_index": True, "data_page_size": 1 << 16, "write_batch_size": 512}
+    pq.write_table(pa.table({"x": lists}), place, **layout)
+    ds = ps.open(place)
+    rows = np.random.default_rng(1).permutation(2048)[:500].tolist()
+    monkeypatch.setattr(page_reads, "LARGE", page_reads.RUN)
+    with counted(page_reads.Request, "decoded") as decoded:
+        found = ds.take(rows)["x"]
+
+    assert (found == lists.flatten().to_numpy().reshape(-1, 512)[rows]).all()
+    assert len(decoded) > 1
+    assert max(one.nbytes for one in decoded) < 2 * page_reads.RUN
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data(), st.sampled_from(COSTS), st.sampled_from(["none", "snappy", "zstd"]), st.sampled_from(["1.0", "2.0"]))
+def test_rows_of_dictionaries_that_were_given_up_are_those_of_the_table(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, cost: Cost, compression: str, version: str
+) -> None:
+    """Repeated, in any order, with and without nulls, as bytes, text and in structs, from both kinds of pages."""
+    place = tmp_path_factory.mktemp("lookup") / "a.parquet"
+    count, nulls = data.draw(st.integers(60, 150)), data.draw(st.booleans())
+    random = np.random.default_rng(data.draw(st.integers(0, 9)))
+    cells = [None if nulls and row % 7 == 3 else random.bytes(1200) for row in random.integers(0, 1000, count).tolist()]
+    texts = [None if cell is None else cell.hex() for cell in cells]
+    table = pa.table({"b": pa.array(cells, pa.binary()), "t": texts, "s": [{"t": text} for text in texts], "id": range(count)})
+    pq.write_table(
+        table,
+        place,
+        compression=compression,
+        data_page_version=version,
+        data_page_size=data.draw(st.sampled_from([1 << 11, 1 << 14, 1 << 20])),
+        write_batch_size=data.draw(st.sampled_from([1, 8])),
+        dictionary_pagesize_limit=data.draw(st.sampled_from([1 << 10, 1 << 14, 1 << 16, 1 << 20])),
+        write_page_index=data.draw(st.booleans()),
+        row_group_size=data.draw(st.sampled_from([50, 1000])),
+    )
+    rows = data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=count // 5))
+    with costing(cost, run=data.draw(st.sampled_from(RUNS))):
+        found = ps.open(place).take(rows)
+
+    expected = ps.open(place).to_arrow().take(pa.array(rows)).to_pydict()
+    assert {name: list(column) for name, column in found.items()} == expected
 
 
 @pytest.mark.parametrize("rows", [[1, 3], [0, 7], [2, 3, 6], [5, 1, 0]])

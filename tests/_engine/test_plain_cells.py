@@ -150,7 +150,7 @@ def _edges(found: Blobs) -> list[tuple[int, int, int]]:
         ({"physical": 1}, pa.binary()),
         ({"codec": 3}, pa.binary()),
         ({"codec": 5}, pa.binary()),
-        ({"encodings": (0, 8)}, pa.binary()),
+        ({"encodings": (0, 8), "plain": 0}, pa.binary()),
         ({"values": 1 << 20, "rows": 1 << 20}, pa.binary()),
         ({"rows": 1 << 40}, pa.binary()),
         ({}, pa.decimal128(20, 2)),

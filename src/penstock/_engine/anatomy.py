@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,9 @@ __all__ = ["Anatomy"]
 INT96 = 3  # the physical type of timestamps whose unit is the table's to choose
 METADATA, WRITER = 5, 6
 FILE_PATH, INDEX_AT, INDEX_SIZE, ENCRYPTION = 1, 4, 5, 8
-ENCODINGS, CODEC, VALUES, DATA_AT, DICTIONARY_AT = 2, 4, 5, 9, 11
+ENCODINGS, CODEC, VALUES, DATA_AT, DICTIONARY_AT, PAGES = 2, 4, 5, 9, 11, 13
+PAGE_KIND, PAGE_ENCODING, PAGE_COUNT = 1, 2, 3
+DATA_PAGES, PLAIN, CODED = (0, 3), 0, (2, 8)  # of both versions; encodings of values, and of numbers of a dictionary
 _META: Wanted = {
     thrift.TYPE: int,
     ENCODINGS: [int],
@@ -28,6 +30,7 @@ _META: Wanted = {
     thrift.SIZE: int,
     DATA_AT: int,
     DICTIONARY_AT: int,
+    PAGES: [{PAGE_KIND: int, PAGE_ENCODING: int, PAGE_COUNT: int}],
 }
 _CHUNK: Wanted = {FILE_PATH: bytes, thrift.META: _META, INDEX_AT: int, INDEX_SIZE: int, ENCRYPTION: {}}
 _WHOLE: dict[int, Wanted] = {
@@ -154,6 +157,7 @@ class Anatomy:
             return None
         at, length = told.get(INDEX_AT, 0), told.get(INDEX_SIZE, 0)
         index = (at, length) if at > 0 and length > 0 and at + length <= self._size else None
+        coded, plain = _data_pages(meta.get(PAGES, ()))
         return Chunk(
             start=start,
             size=size,
@@ -163,4 +167,19 @@ class Anatomy:
             codec=meta.get(CODEC, -1),
             encodings=tuple(meta.get(ENCODINGS, ())),
             index=index,
+            coded=coded,
+            plain=plain,
         )
+
+
+def _data_pages(told: Sequence[Mapping[int, int]]) -> tuple[int, int]:
+    """Return how many data pages hold numbers of a dictionary, and how many plain values; -1 where there are others."""
+    found = {True: 0, False: 0}
+    for one in told:
+        if one.get(PAGE_KIND) not in DATA_PAGES:
+            continue
+        encoding, count = one.get(PAGE_ENCODING, -1), one.get(PAGE_COUNT, -1)
+        if count < 0 or encoding not in (PLAIN, *CODED):
+            return -1, -1
+        found[encoding in CODED] += count
+    return (found[True], found[False]) if any(found.values()) else (-1, -1)

@@ -13,7 +13,7 @@ from penstock._engine.excerpt import Excerpt, Piece, put_together
 from penstock._engine.fit_stored import takeable
 from penstock._engine.lease import Slabs
 from penstock._engine.pages import Chunk, Pages, page_header
-from penstock._engine.plain_cells import PlainCells, are_plain
+from penstock._engine.plain_cells import PlainCells, are_plain, as_arrow
 from penstock._engine.spans import LOCAL, Cost, OpenFile
 from penstock._engine.stored import LocalFile, StoredBlobs
 from penstock._engine.thrift import ThriftError
@@ -31,6 +31,9 @@ WHOLE = -1
 
 SMALL = 1 << 20
 """Bytes of chunks that are read whole here; larger ones are left to pyarrow, which needs no copy of them."""
+
+LARGE, RUN = 64 << 20, 4 << 20
+"""Bytes of pages from which on so many are decoded at a time, to the same memory: new memory for all takes longer than that."""
 
 EMPTY = memoryview(b"")
 
@@ -119,11 +122,11 @@ class Request:
             raise ValueError(msg)
         return found
 
-    def picked(self, page: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return the rows asked for of what was read."""
-        return picked(page, self._places)
+    def picked(self, page: pa.ChunkedArray, *, own: bool = False) -> pa.ChunkedArray:
+        """Return the rows asked for of what was read, in memory of their own if that is asked for."""
+        return picked(page, self._places, own=own)
 
-    def found(self, data: Sequence[memoryview], slabs: Slabs) -> Found:
+    def found(self, data: Sequence[memoryview], slabs: Slabs) -> pa.ChunkedArray:
         """Return the rows asked for, given the bytes of all spans.
 
         Raises:
@@ -154,17 +157,43 @@ class Split:
         return pa.chunked_array([put_together(self._excerpt.field.type, [array.combine_chunks() for array in arrays])])
 
 
+class Runs:
+    """Some rows of a column in many pages, of which a few at a time are in memory; otherwise like a `Request`."""
+
+    number = None
+    spans: Sequence[tuple[int, int]] = ()
+
+    def __init__(self, file: OpenFile, requests: Sequence[Request]) -> None:
+        """Store what is read in turn."""
+        self._file, self._requests = file, requests
+        self.size = sum(request.size for request in requests)
+
+    def found(self, data: Sequence[memoryview], slabs: Slabs) -> pa.ChunkedArray:  # noqa: ARG002 - nothing was read
+        """Return the rows asked for.
+
+        Raises:
+            OSError, ValueError, ArrowException: If the bytes are not what they should be.
+        """
+        chunks: list[pa.Array] = []
+        for request in self._requests:
+            page = request.decoded(self._file.fetch(request.spans, LOCAL, slabs), slabs)
+            chunks += request.picked(page, own=True).chunks
+        return pa.chunked_array(chunks)
+
+
 class Plain:
     """Some cells of pages that need no decoding; otherwise like a `Request`, which it falls back on."""
 
     number = None
 
-    def __init__(self, file: OpenFile, cells: PlainCells, numbers: IntArray, rows: IntArray, otherwise: Request) -> None:
-        """Store which pages and rows they are of."""
-        self._file, self._cells, self._numbers, self._rows, self._otherwise = file, cells, numbers, rows, otherwise
-        self.size = otherwise.size
+    def __init__(self, file: OpenFile, cells: PlainCells, pages: Pages, rows: IntArray, otherwise: Request | Runs) -> None:
+        """Store which rows they are of."""
+        self._file, self._cells, self._rows, self._otherwise = file, cells, rows, otherwise
+        self._numbers = pages.holding(rows)[0]
+        self._pages = pages.spans(self._numbers)  # without a dictionary, which they do not need
+        self.size = sum(stop - start for start, stop in self._pages)
         # What is copied out of pages of this machine is so one by one, and they need not be there all at once.
-        self.spans = () if cells.compressed and isinstance(file.source, LocalFile) else otherwise.spans
+        self.spans = () if cells.compressed and isinstance(file.source, LocalFile) else self._pages
 
     def found(self, data: Sequence[memoryview], slabs: Slabs) -> Found:
         """Return the cells asked for, given the bytes of all spans.
@@ -172,11 +201,14 @@ class Plain:
         Raises:
             OSError, ValueError, ArrowException: If the bytes are not what they should be.
         """
-        page = data.__getitem__ if data else self._file.one_by_one(self._otherwise.spans, slabs)
+        page = data.__getitem__ if data else self._file.one_by_one(self._pages, slabs)
         found = self._cells.cells(self._numbers, page, self._rows, slabs)
         if found is not None:
             return found
-        return self._otherwise.found(data or self._file.fetch(self._otherwise.spans, LOCAL, slabs), slabs)
+        spans = self._otherwise.spans
+        if len(data) != len(spans):  # there is a dictionary besides, or nothing was read
+            data = self._file.fetch(spans, LOCAL, slabs) if spans else ()
+        return self._otherwise.found(data, slabs)
 
 
 class Located:
@@ -206,7 +238,33 @@ class Located:
         return Blobs(buffers=(np.frombuffer(cell, np.uint8),), source=source, start=source, stop=size)
 
 
-Way: TypeAlias = Request | Split | Plain | Located
+class Both:
+    """Some cells that are entries of a dictionary, and others after it was full; otherwise like a `Request`."""
+
+    number = None
+
+    def __init__(self, kind: pa.DataType, coded: Request | Runs, plain: Plain | Located) -> None:
+        """Store how each of them is read."""
+        self._kind, self._coded, self._plain = kind, coded, plain
+        self.spans = [*coded.spans, *plain.spans]
+        self.size = coded.size + plain.size
+
+    def found(self, data: Sequence[memoryview], slabs: Slabs) -> Found:
+        """Return the rows asked for, given the bytes of all spans.
+
+        Raises:
+            OSError, ValueError, ArrowException: If the bytes are not what they should be.
+            CellProblem: If a cell cannot be read.
+        """
+        at = len(self._coded.spans)
+        first, rest = self._coded.found(data[:at], slabs), self._plain.found(data[at:], slabs)
+        if isinstance(rest, StoredBlobs):
+            rest = rest.loaded(slabs)
+        chunks = [as_arrow(rest, self._kind, slabs)] if isinstance(rest, Blobs) else rest.chunks
+        return pa.chunked_array([*first.chunks, *chunks])
+
+
+Way: TypeAlias = Request | Runs | Split | Plain | Located | Both
 
 
 class StoredColumn:
@@ -223,25 +281,38 @@ class StoredColumn:
         self._size = sum(chunk.size for chunk, _ in layout)
         self._paged = any(pages is not None for _, pages in layout) and (len(layout) == 1 or excerpt.splits)
         self._whole = [Stretch.whole(chunk) for chunk, _ in layout]
-        self._cells: PlainCells | None = None
-        chunk, pages = layout[0]
-        if pages is not None and len(layout) == 1 and int(pages.start[0]) == chunk.start:
-            plain = are_plain(chunk, excerpt.leaves[0], excerpt.field.type)
-            self._cells = PlainCells(chunk, excerpt.leaves[0], pages) if plain else None
+        self._cells, self._plain_from = _plain_cells(excerpt, layout)
         self.nbytes = 500 + sum(pages.nbytes for _, pages in layout if pages is not None)
         self.nbytes += 0 if self._cells is None else self._cells.nbytes
 
     def way(self, file: OpenFile, rows: IntArray, cost: Cost) -> Way | None:
         """Return how to read some rows, by their numbers in the row group, ascending; None where that is left to pyarrow."""
-        cells, source = self._cells, file.source
+        if self._cells is None:
+            return self._way(file, rows, cost, None)
+        coded = int(np.searchsorted(rows, self._plain_from))
+        if not coded:
+            return self._way(file, rows, cost, self._cells)
+        if coded < len(rows):
+            first, rest = self._way(file, rows[:coded], cost, None), self._way(file, rows[coded:], cost, self._cells)
+            if isinstance(first, Request | Runs) and isinstance(rest, Plain | Located):
+                return Both(self._excerpt.field.type, first, rest)
+        return self._way(file, rows, cost, None)
+
+    def _way(self, file: OpenFile, rows: IntArray, cost: Cost, cells: PlainCells | None) -> Way | None:
+        """Return how to read some rows, which may be cells of plain pages."""
+        source, pages = file.source, self._layout[0][1]
+        if cells is not None and cells.odd and pages is not None and not cells.odd.isdisjoint(pages.holding(rows)[0].tolist()):
+            cells = None
         if cells is not None and not cells.compressed and isinstance(source, LocalFile):
             places = cells.located(rows, file.read)
             if places is not None:
                 return Located(source, *places)
         if self._paged:
             held = [None if pages is None else pages.holding(rows) for _, pages in self._layout]
-            if 4 * self._cost(held, cost) < 3 * (self._size + cost.request):
-                return self._by_page(file, held, rows)
+            # What is near is not read at once where it would need much new memory: plain cells never need it.
+            near = cost.near and len(self._layout) == 1 and (cells is not None or self._size > LARGE)
+            if near or 4 * self._cost(held, cost) < 3 * (self._size + cost.request):
+                return self._by_page(file, held, rows, cost, cells)
         if self._size > SMALL:
             return None
         return Request(self._excerpt, self._whole, rows, WHOLE)
@@ -256,7 +327,9 @@ class StoredColumn:
                 found += cost.of(pages.start[one[0]], pages.size[one[0]]) + int(pages.start[0]) - chunk.start
         return found
 
-    def _by_page(self, file: OpenFile, held: Sequence[Held | None], rows: IntArray) -> Way:
+    def _by_page(
+        self, file: OpenFile, held: Sequence[Held | None], rows: IntArray, cost: Cost, cells: PlainCells | None
+    ) -> Way:
         """Return how to read some pages of each leaf."""
         found = []
         for at, ((chunk, pages), one) in enumerate(zip(self._layout, held, strict=True)):
@@ -271,15 +344,43 @@ class StoredColumn:
             found.append(Request(self._excerpt, stretches, places, number))
         if len(found) > 1:
             return Split(self._excerpt, found)
-        return found[0] if self._cells is None or held[0] is None else Plain(file, self._cells, held[0][0], rows, found[0])
+        pages = self._layout[0][1]
+        if pages is None:
+            return found[0]
+        decoded = self._runs(file, pages, rows) if cost.near and found[0].size > LARGE else found[0]
+        return decoded if cells is None else Plain(file, cells, pages, rows, decoded)
+
+    def _runs(self, file: OpenFile, pages: Pages, rows: IntArray) -> Runs:
+        """Return how to read some pages of a column with one leaf, a few at a time."""
+        chunk, flat = self._layout[0][0], not self._excerpt.leaves[0].repeated
+        numbers = pages.holding(rows)[0]
+        run = np.cumsum(pages.size[numbers]) // RUN
+        last = numbers[np.append(run[1:] != run[:-1], True)]  # of each run
+        requests = []
+        for some in np.split(rows, np.searchsorted(rows, pages.first[last[:-1] + 1])):
+            held, places = pages.holding(some)
+            requests.append(Request(self._excerpt, [Stretch.some(chunk, pages, held, flat=flat)], places))
+        return Runs(file, requests)
 
 
-def picked(array: pa.ChunkedArray, places: IntArray) -> pa.ChunkedArray:
-    """Return some rows of a column, in a type that rows can be picked from."""
+def _plain_cells(excerpt: Excerpt, layout: Sequence[tuple[Chunk, Pages | None]]) -> tuple[PlainCells | None, int]:
+    """Return the cells of a column that need no decoding, and the row of its row group that they begin with."""
+    chunk, pages = layout[0]
+    if pages is None or len(layout) > 1 or not are_plain(chunk, excerpt.leaves[0], excerpt.field.type):
+        return None, 0
+    if int(pages.start[0]) == chunk.start:
+        return PlainCells(chunk, excerpt.leaves[0], pages), 0
+    if chunk.coded + chunk.plain != len(pages):  # pages without rows are left out there
+        return None, 0
+    return PlainCells(chunk, excerpt.leaves[0], pages), int(pages.first[chunk.coded])
+
+
+def picked(array: pa.ChunkedArray, places: IntArray, *, own: bool = False) -> pa.ChunkedArray:
+    """Return some rows of a column, in a type that rows can be picked from; a single number may be a view, unless `own`."""
     if not pa.types.is_primitive(array.type):
         kind = takeable(pa.field("", array.type)).type
         array = array if kind == array.type else array.cast(kind)
-    elif len(places) == 1:
+    elif len(places) == 1 and not own:
         return array.slice(int(places[0]), 1)
     # No slice of anything else: of lists of fixed length in each other pyarrow would then pick wrong rows. To take from one
     # chunk is many times faster than from a list of one.

@@ -60,6 +60,8 @@ class Chunk:
         codec: The number of its compression.
         encodings: The numbers of its encodings.
         index: Where its page index lies, and how many bytes that has; None where it has none.
+        coded: Data pages whose values are numbers of a dictionary; -1 where the footer does not say.
+        plain: Data pages whose values are plain; -1 where the footer does not say. Writers put them after the others.
     """
 
     start: int
@@ -70,6 +72,8 @@ class Chunk:
     codec: int
     encodings: tuple[int, ...]
     index: tuple[int, int] | None = None
+    coded: int = -1
+    plain: int = -1
 
     @property
     def stop(self) -> int:

@@ -6,7 +6,6 @@ Where they lie is remembered. Of cells that are not compressed and lie on this m
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, whatever its name
 from typing import Any, NamedTuple, TypeAlias
@@ -43,13 +42,16 @@ _SIZE = Struct("<I")
 
 
 def are_plain(chunk: Chunk, leaf: Leaf, kind: pa.DataType) -> bool:
-    """Return whether the cells of a column can be found here, unless there are nulls or other surprises among them."""
+    """Return whether cells of a column can be found here, unless there are nulls or other surprises among them.
+
+    If it began with a dictionary, these are the cells of pages that were written when the dictionary was full.
+    """
     return (
         any(test(kind) for test in KINDS)
         and chunk.physical in (BYTES, FIXED)
         and len(leaf.path) == 1
         and not leaf.repeated
-        and set(chunk.encodings) <= SIMPLE
+        and (set(chunk.encodings) <= SIMPLE or chunk.plain > 0)
         and chunk.codec in COMPRESSIONS
         and chunk.rows == chunk.values <= chunk.size // LARGE
     )
@@ -67,6 +69,10 @@ class PlainCells:
     """The cells of one chunk, and where they lie, as far as that has been found out.
 
     Places are those in a page, or in what was compressed of it once that is unpacked.
+
+    Attributes:
+        odd: Pages in which no cell can be found, by number: they hold nulls, or are not what the footer says.
+        nbytes: What all places take in memory.
     """
 
     def __init__(self, chunk: Chunk, leaf: Leaf, pages: Pages) -> None:
@@ -78,6 +84,7 @@ class PlainCells:
         self._start = np.full(chunk.rows, -1, dtype=np.int64)
         self._stop = np.full(chunk.rows, -1, dtype=np.int64)
         self._known: dict[int, _Packed] = {}
+        self.odd: set[int] = set()
         self.nbytes = 2 * self._start.nbytes + 300 * len(pages)
 
     @property
@@ -91,12 +98,13 @@ class PlainCells:
         Pages may not be compressed. Of those that were not looked at before, what stands before cells is read.
         """
         pages, start = self._pages, self._start[rows]
-        numbers = np.searchsorted(pages.first, rows, side="right") - 1
+        numbers, number = np.searchsorted(pages.first, rows, side="right") - 1, -1
         try:
             for number in dict.fromkeys(numbers[start < 0].tolist()):
                 at = int(pages.start[number])
                 self._image(number, _Ahead(read, at, int(pages.size[number])))
         except (ThriftError, StructError, IndexError, ValueError):
+            self.odd.add(number)
             return None
         return self._start[rows] + pages.start[numbers], self._stop[rows] + pages.start[numbers]
 
@@ -109,39 +117,48 @@ class PlainCells:
             rows: The numbers of the rows in the row group, in ascending order.
             slabs: Where memory comes from.
         """
-        fresh: dict[int, Any] = {}
+        fresh: dict[int, bytes] = {}
+        number = -1
         try:
             for number, at in zip(numbers.tolist(), range(len(numbers)), strict=True):
                 if number not in self._known:
                     image = self._image(number, page(at))
                     if self._known[number].size >= 0:  # else it is the page itself, whose memory the next one takes
-                        fresh[number] = image
+                        fresh[number] = self._picked(number, image, rows)
             if self._codec is not None:
                 return self._copied(numbers, page, fresh, rows, slabs)
             buffers = tuple(np.frombuffer(page(at), np.uint8) for at in range(len(numbers)))
         except (ThriftError, StructError, IndexError, ValueError, OSError, pa.ArrowException):
+            self.odd.add(number)
             return None
         source = np.searchsorted(self._pages.first[numbers], rows, side="right") - 1
         return Blobs(buffers=buffers, source=source, start=self._start[rows], stop=self._stop[rows])
 
+    def _picked(self, number: int, image: Any, rows: IntArray) -> bytes:
+        """Return the cells of those rows that lie in a page, so that all of it need not stay in memory."""
+        low, high = np.searchsorted(rows, self._pages.first[number : number + 2])
+        some = rows[low:high]
+        return b"".join(
+            [image[begin:end] for begin, end in zip(self._start[some].tolist(), self._stop[some].tolist(), strict=True)]
+        )
+
     def _copied(
-        self, numbers: IntArray, page: Callable[[int], memoryview], fresh: dict[int, Any], rows: IntArray, slabs: Slabs
+        self, numbers: IntArray, page: Callable[[int], memoryview], fresh: dict[int, bytes], rows: IntArray, slabs: Slabs
     ) -> Blobs:
         """Return cells of compressed pages, copied out of each before the next is unpacked: so all is done in near memory.
 
-        Pages that were looked at for the first time are unpacked already.
+        Those of pages that were looked at for the first time are copied already.
         """
         start, stop = self._start[rows], self._stop[rows]
         ends = np.cumsum(stop - start)
-        places = zip(start.tolist(), stop.tolist(), ends.tolist(), strict=True)
         room = slabs.lend((int(ends[-1]),), np.dtype(np.uint8))
         view, done = room.data, 0
-        counts = np.diff(np.searchsorted(rows, self._pages.first[numbers + 1]), prepend=0)
-        for at, (number, count) in enumerate(zip(numbers.tolist(), counts.tolist(), strict=True)):
-            image = fresh.pop(number) if number in fresh else self._unpacked(page(at), self._known[number])
-            for begin, end, upto in islice(places, count):
-                view[done:upto] = image[begin:end]
-                done = upto
+        for at, number in enumerate(numbers.tolist()):
+            cells = fresh.pop(number, None)
+            if cells is None:
+                cells = self._picked(number, self._unpacked(page(at), self._known[number]), rows)
+            view[done : done + len(cells)] = cells
+            done += len(cells)
         return Blobs(buffers=(room,), source=np.zeros(len(rows), dtype=np.int64), start=ends - (stop - start), stop=ends)
 
     def _image(self, number: int, page: Any) -> Any:

@@ -305,7 +305,7 @@ class Reader:
         """Tell what goes wrong in a file as an error of ours."""
         try:
             yield
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             with contextlib.suppress(OSError):
                 self._check(unit)()
             if isinstance(error, FileNotFoundError):

@@ -80,6 +80,8 @@ def unreadable(where: str, rows: int, error: Exception) -> DataError:
         return DataError(
             f"{place}: it is encrypted. Encryption is not supported. Leave it out, or write the file again without."
         )
+    if isinstance(error, UnicodeDecodeError):
+        return DataError(f"{place}: a name in its footer is not UTF-8: {error}. Restore the file, or write it again.")
     advice = ADVICE.get(number or 0, "Check the file.")
     return DataError(f"{place}: cannot be read: {system_words(error)}. The table says it has {rows} rows. {advice}")
 
@@ -118,8 +120,8 @@ def broken_footer(path: str, why: object) -> DataError:
     """
     if getattr(why, "errno", None) in ADVICE:  # the system refuses, and nothing is said of the file
         return DataError(f"{path}: the footer cannot be read: {system_words(why)}. {ADVICE[why.errno]}")  # type: ignore[attr-defined]
-    unknown = isinstance(why, NotImplementedError)
-    why = " ".join(str(why).split()).rstrip(".")
+    unknown, garbled = isinstance(why, NotImplementedError), isinstance(why, UnicodeDecodeError)
+    why = "a name in it is not UTF-8: " * garbled + " ".join(str(why).split()).rstrip(".")
     if unknown:
         return DataError(f"{path}: it has a column of a type that Arrow does not read: {why}. Write it in another type.")
     return DataError(f"{path}: the footer cannot be read: {why}. A complete Parquet file was expected. Write the file again.")

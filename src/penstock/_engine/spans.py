@@ -82,7 +82,7 @@ class OpenFile:
             tail = _read(source, begin, start - begin) + tail
         try:
             return cls(path=path, source=source, anatomy=Anatomy(footer_of(path, tail), size))
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             raise ThriftError(str(error)) from error
 
     def read(self, start: int, size: int) -> bytes:

@@ -56,6 +56,17 @@ def test_an_error_of_a_worker_is_raised_again_and_again(url: str, pool: str) -> 
 
 
 @pytest.mark.parametrize("pool", POOLS)
+def test_an_error_advises_nothing_that_readers_lack(url: str, pool: str) -> None:
+    """Readers of Petastorm have no way to skip rows, so no note tells of one."""
+    with make_reader(url, transform_spec=TransformSpec(fail), reader_pool_type=pool, workers_count=1) as reader:
+        with pytest.raises(OwnError) as caught:
+            list(reader)
+
+        said = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+    assert "on_bad_row" not in said
+
+
+@pytest.mark.parametrize("pool", POOLS)
 def test_an_error_of_a_predicate_is_raised(url: str, pool: str) -> None:
     """Whoever works tells what a predicate raised."""
     with make_reader(url, predicate=in_lambda(["id"], {}.__getitem__), reader_pool_type=pool, workers_count=1) as reader:

@@ -316,6 +316,8 @@ def _asked(step: Step) -> tuple[dict[str, Any], Parcel]:
 class _Sent:
     """A job as another process does it."""
 
+    finding = ""  # what is advised for maps of a dataset does not help those who have none
+
     def __init__(self, job: Job[Any, Any], name: str) -> None:
         self._job, self._name = job, name
 

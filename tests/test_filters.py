@@ -344,7 +344,8 @@ def test_tuples_mean_what_pyarrow_users_write(dnf: Sequence[Any], text: str) -> 
         (
             len,
             "len is a function; expected an expression of columns, by which files and row groups can be skipped. "
-            "Write it like penstock.col('x') > 3. To drop rows by a function, use .batch(\"row_group\").map(function).",
+            "Write it like penstock.col('x') > 3. A function of batches that returns the rows to keep works too, by "
+            '.batch("row_group").map(function).',
         ),
         (("a", "="), "col('a') == None holds for no row: null equals nothing. Use is_null() or is_not_null()."),
     ],

@@ -87,10 +87,10 @@ def test_what_is_missing_in_pandas_is_told_as_pandas_has_it(tmp_path: Path) -> N
 def test_an_unknown_column_is_not_told_to_be_nullable(tmp_path: Path) -> None:
     """What is too much is left out, what is too little is given."""
     assert refused(tmp_path, Field("x", np.int8), {"x": np.zeros(3, np.int8), "y": [1, 2, 3]}) == (
-        "Row 0: 'y' is not in the schema. Fields: x. Leave out what the schema does not have, or add a field for it."
+        "Row 0: 'y' is not in the schema. Fields: x. Leave it out, or write the table anew with a schema that has it."
     )
     assert refused(tmp_path, Field("x", np.int8), [{}, {}]).endswith(
-        "'x' is missing. Fields: x. Give every field, or make it nullable in the schema."
+        "'x' is missing. Fields: x. Give every field, or write the table anew with a schema in which it is nullable."
     )
 
 

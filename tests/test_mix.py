@@ -903,3 +903,28 @@ def test_a_batch_of_a_mixture_is_filled_up() -> None:
 
     assert last["_valid"].tolist() == [True] * 4 + [False] * 4
     assert last["id"].tolist()[4:] == last["id"].tolist()[3:4] * 4
+
+
+def test_sequences_of_lists_need_batches_of_their_own() -> None:
+    """Padding of lists in sequences is left to each source, which must have batches for it."""
+    data = {"time": list(range(6)), "tokens": [[n] * (n % 3) for n in range(6)]}
+    ds = MemoryFormat.of(pa.table(data), row_group_rows=6, name="steps").open().ragged(ps.Pad(), "tokens")
+    ds = ds.sequence(ps.Sequence(length=2, by="time"))
+
+    with pytest.raises(ArgumentError) as refused:
+        next(iter(ps.mix([(ds, 1), (ds, 1)]).batch(2)))
+
+    assert str(refused.value) == (
+        "Column 'tokens' comes as Pad(value=0, length=None, truncate=False), which depends on the other rows of a batch, and "
+        "source 0 of the mixture has single rows. Batch each source, not the mixture, or give Pad a length."
+    )
+
+
+def test_a_policy_of_one_source_is_told_to_be_needed_by_all() -> None:
+    """What a policy adds is no column to select or to make."""
+    ds = MemoryFormat.of({"tokens": [[1], [2, 3]]}, row_group_rows=2, name="ragged").open()
+
+    with pytest.raises(
+        ArgumentError, match=r"Column 'tokens_length' is in .*Give all sources the same \.ragged\(\) and \.nulls\(\)"
+    ):
+        ps.mix([(ds.ragged(ps.Pad(), "tokens"), 1), (ds, 1)])

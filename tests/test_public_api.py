@@ -156,7 +156,7 @@ def test_an_opened_table_of_many_files_is_printed_without_reading_all_of_them(tm
     [
         ("batch_size", 32, "penstock.loader(ds.batch(32))."),
         ("shuffle", True, "penstock.loader(ds.shuffle(seed=0).batch(size))."),
-        ("num_workers", 4, 'ds.using(workers="processes", processes=4).'),
+        ("num_workers", 4, 'ds.using(workers="processes").'),
         ("drop_last", True, 'ds.batch(size, last="drop")'),
         ("collate_fn", len, "ds.batch(size).map(function)."),
         ("frobnicate", 1, "Leave it out."),
@@ -216,3 +216,11 @@ except penstock.errors.MissingExtraError as error:
 
     assert done.stdout.startswith("'sftp://host/table' needs a package that is not installed: ")
     assert "paramiko" in done.stdout
+
+
+def test_a_file_url_with_a_relative_path_is_told_what_to_write() -> None:
+    """What follows two slashes is a host, and nobody means one."""
+    with pytest.raises(
+        penstock.errors.ArgumentError, match=r"'file://lake/t' names 'lake' as a host.*Write file:///.*/lake/t, or"
+    ):
+        penstock.open("file://lake/t")

@@ -876,7 +876,10 @@ def test_a_column_that_may_not_be_null_is_never_missing(tmp_path: Path, kind: st
 
     for name in ("ours", "arrow"):
         for data in ({"id": 1}, pa.table({"id": [1]})):
-            with pytest.raises(DataError, match=r"Row 0: 'x' is missing.*Give every field, or make it nullable in the schema"):
+            with pytest.raises(
+                DataError,
+                match=r"Row 0: 'x' is missing.*Give every field, or write the table anew with a schema in which it is nullable",
+            ):
                 write(tmp_path / name, data=data, mode="append", missing="null", format=kind)
 
 

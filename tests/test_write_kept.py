@@ -670,3 +670,17 @@ def test_an_index_called_as_a_column_is_refused(tmp_path: Path) -> None:
     """Two columns of one name would be stored."""
     with pytest.raises(DataError, match="The data frame has more than one column called v"):
         ps.write(tmp_path / "t", data=VALUES.rename(columns={"a": "v"}).rename_axis("v"), index=True)
+
+
+def test_an_index_of_several_levels_is_told_how_to_be_named_or_chosen(tmp_path: Path) -> None:
+    """The advice is one that pandas takes."""
+    frame = VALUES.set_index(pd.MultiIndex.from_product([range(len(VALUES)), ["x"]]))
+    with pytest.raises(ArgumentError, match=r"frame\.rename_axis\(\['level_0', 'level_1'\]\)"):
+        ps.write(tmp_path / "t", data=frame, index=True)
+    named = frame.rename_axis(["level_0", "level_1"])
+    with pytest.raises(ArgumentError, match=r"or choose levels with frame\.reset_index\(\)"):
+        ps.write(tmp_path / "t", data=named)
+
+    ps.write(tmp_path / "t", data=named.reset_index(level=0).reset_index(drop=True))
+
+    assert "level_0" in ps.open(tmp_path / "t").schema.names

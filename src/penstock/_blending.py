@@ -273,11 +273,13 @@ def _check_columns(found: Sequence[Source]) -> None:
             *((one, there, here) for one in expected.names if one not in columns.names),
             *((one, here, there) for one in columns.names if one not in expected.names),
         ):
-            msg = (
-                f"Column {column!r} is in {has} and not in {lacks}. All sources of a mixture must have the same columns. Leave "
-                "it out with .select(...), or make it with .map(...)."
-            )
-            raise ArgumentError(msg)
+            base, _, suffix = column.rpartition("_")
+            if base in expected.names and base in columns.names and suffix in ("length", "offsets", "valid"):
+                remedy = f"Column {base!r} has a policy there that adds it. Give all sources the same .ragged() and .nulls()."
+            else:
+                remedy = "Leave it out with .select(...), or make it with .map(...)."
+            msg = f"Column {column!r} is in {has} and not in {lacks}. All sources of a mixture must have the same columns. "
+            raise ArgumentError(msg + remedy)
         for column in expected.names:
             one, other = expected[column], columns[column]
             if (one.dtype, one.shape) != (other.dtype, other.shape):

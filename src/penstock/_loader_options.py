@@ -16,9 +16,9 @@ INSTEAD = {
     "drop_last": 'How an epoch ends belongs to the dataset: ds.batch(size, last="drop"), or "pad", "wrap", "level", "uneven".',
     "num_workers": (
         "Threads read ahead without it, one for each processor: leave it out, or give their number with ds.using(threads=...). "
-        'For maps that are Python-bound, use processes: ds.using(workers="processes", processes={value!r}).'
+        'For maps that are Python-bound, use processes: ds.using(workers="processes").'
     ),
-    "persistent_workers": "Threads and processes stay from epoch to epoch. Leave it out.",
+    "persistent_workers": "There are no workers to keep. Leave it out.",
     "prefetch_factor": "Windows are read ahead as memory allows. Leave it out, or give ds.using(memory_limit=bytes).",
     "timeout": "The time that a process may take belongs to the dataset: ds.using(timeout={value!r}).",
     "collate_fn": "Batches come as dicts of arrays. To change them, map the dataset: ds.batch(size).map(function).",

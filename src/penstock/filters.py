@@ -93,7 +93,7 @@ def from_tuples(dnf: Sequence[Any]) -> Expr:
         name = getattr(dnf, "__qualname__", None) or repr(dnf)
         raise FilterError(
             f"{name} is a function; expected an expression of columns, by which files and row groups can be skipped. "
-            "Write it like penstock.col('x') > 3. To drop rows by a function, use "
+            "Write it like penstock.col('x') > 3. A function of batches that returns the rows to keep works too, by "
             '.batch("row_group").map(function).'
         )
     raise FilterError(f"{dnf!r} is no filter. Write (column, op, value), a list of those, or a list of such lists.")

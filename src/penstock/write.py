@@ -66,6 +66,7 @@ class Writer:
         self._given = 0
         self._state = "open"
         self._batched: bool | None = None
+        self._stated = columns is not None
         self._first = FirstRows(fill=begun.missing == "null")
         self._end: weakref.finalize[..., Any] = weakref.finalize(self, forsake, begun, self._first.rows)
         if columns is not None or begun.table is not None:
@@ -254,7 +255,7 @@ class Writer:
         if self._first.rows and self._first.has_cells_like(item):
             self._batched = False
         else:
-            self._batched = is_batch(item, self._columns, self._given, alone=alone, before=self._batched)
+            self._batched = is_batch(item, self._columns, self._given, alone=alone, before=self._batched, stated=self._stated)
         return self._batched
 
     def _handed_out(self, ours: Given) -> None:

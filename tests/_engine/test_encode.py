@@ -228,7 +228,8 @@ def test_unknown_and_missing_fields_are_named() -> None:
 
     assert str(caught.value) == (
         "Row 3: 'lable' is not in the schema (did you mean 'label'?); 'label' is missing. Fields: label, image, note. "
-        "Leave out what the schema does not have, or add a field for it. Give every field, or make it nullable in the schema."
+        "Leave it out, or write the table anew with a schema that has it. Give every field, or write the "
+        "table anew with a schema in which it is nullable."
     )
 
 

@@ -335,7 +335,7 @@ def test_every_cell_can_be_told(cell: Any) -> None:
         (
             ["nope://table"],
             "No filesystem opens 'nope://table': Protocol not known: nope. Plain paths and the schemes of pyarrow and fsspec "
-            "are known. Check the URL, or install the package that fsspec names for it.",
+            "are known. Check the URL, and the keys or endpoints in storage_options.",
         ),
     ],
 )

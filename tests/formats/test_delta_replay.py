@@ -305,3 +305,22 @@ def test_a_checkpoint_that_has_a_file_with_two_vectors_is_refused(tmp_path: Path
 
     with pytest.raises(DataError, match=rf"{name}: the checkpoint has .*/0\.parquet with several deletion vectors"):
         ps.open(lake.path)
+
+
+def test_an_empty_commit_is_refused_and_an_empty_compaction_is_not_believed(tmp_path: Path) -> None:
+    """A file without an action is one that a writer did not finish, and says nothing of what happened."""
+    lake = lake_of(tmp_path / "t")
+    adds = [lake.add(f"{at}.parquet", pa.table({"id": [at]})) for at in range(3)]
+    lake.commit(0, protocol(), metadata([column("id", "long")]), adds[0])
+    lake.commit(1, adds[1])
+    lake.commit(2, removed(adds[0]), adds[2])
+    compacted = lake.log / f"{1:020}.{2:020}.compacted.json"
+    compacted.write_bytes(b"")
+    assert sorted(ps.open(lake.path).to_arrow()["id"].to_pylist()) == [1, 2]
+
+    compacted.unlink()
+    (lake.log / f"{2:020}.json").write_bytes(b"\n")
+
+    with pytest.raises(DataError, match=rf"{2:020}\.json.*it is empty, and a commit holds at least one action"):
+        ps.open(lake.path)
+    assert sorted(ps.open(lake.path, version=1).to_arrow()["id"].to_pylist()) == [0, 1]

@@ -864,3 +864,11 @@ print(sorted(model.seen), isinstance(loader.dataset, torch.utils.data.IterableDa
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9] True"
+
+
+def test_a_jagged_column_without_offsets_is_told_to_ask_for_them() -> None:
+    """Lists of numbers lack nothing but the policy."""
+    ds = MemoryFormat.of({"tokens": [[1], [2, 3]]}, row_group_rows=2).open().batch(2)
+
+    with pytest.raises(ArgumentError, match=r"and has no offsets.*\.ragged\(penstock\.Offsets\(\), 'tokens'\)"):
+        next(iter(ps.torch.loader(ds, jagged=["tokens"])))

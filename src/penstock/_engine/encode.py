@@ -391,11 +391,13 @@ def complete(
         near = difflib.get_close_matches(name, missing or names, n=1)
         parts.append(f"{name!r} is not in the schema" + (f" (did you mean {near[0]!r}?)" if near else ""))
     parts += [f"{name!r} is missing" for name in missing]
-    advice = ["Leave out what the schema does not have, or add a field for it."] if unknown else []
+    advice = []
+    if unknown:
+        advice.append("Leave it out, or write the table anew with a schema that has it.")
     if missing and all(name in fillable for name in missing):
         advice.append('Give every column, or write nulls in its place: penstock.write(..., missing="null").')
     elif missing:
-        advice.append("Give every field, or make it nullable in the schema.")
+        advice.append("Give every field, or write the table anew with a schema in which it is nullable.")
     raise DataError(f"Row {number}: {'; '.join(parts)}. Fields: {listed(names)}. {' '.join(advice)}")
 
 

@@ -159,12 +159,14 @@ def _levels(index: Any, wanted: set[str], *, asked: bool | None) -> dict[str, in
         if unsaid := [name for name in named if name not in wanted]:
             found = ", ".join(map(repr, unsaid))
             msg = f"write() got a data frame with the index {found}; expected to be told whether to store it. "
-            raise ArgumentError(msg + "Write index=True to store it as a column, or index=False to drop it.")
+            advice = "Write index=True to store it as a column, or index=False to drop it"
+            raise ArgumentError(f"{msg}{advice}{', or choose levels with frame.reset_index()' * (len(index.names) > 1)}.")
         return named
     if len(named) < len(index.names):
+        example = '"id"' if len(index.names) == 1 else str([f"level_{at}" for at in range(len(index.names))])
         msg = f"write() got index=True; expected an index whose levels have names, and its names are {list(index.names)!r}. "
         raise ArgumentError(
-            msg + 'Name it, frame.rename_axis("id"), or leave index out: an index without a name is not stored.'
+            f"{msg}Name it, frame.rename_axis({example}), or leave index out: an index without a name is not stored."
         )
     return named
 
@@ -204,13 +206,19 @@ def _without_nan(cells: npt.NDArray[Any]) -> list[Any]:
 
 
 def is_batch(
-    item: Mapping[str, Any], columns: Columns | None, number: int, *, alone: bool = False, before: bool | None = None
+    item: Mapping[str, Any],
+    columns: Columns | None,
+    number: int,
+    *,
+    alone: bool = False,
+    before: bool | None = None,
+    stated: bool = True,
 ) -> bool:
     """Return whether a mapping is a batch, and not a row.
 
     It is a batch if every value is a list, or an array of one dimension more than a cell of its field has. It is a row if
     one is a single value, which is no column, or all are null. Without a schema a batch is one of lists and arrays, if it
-    is all that is written; among others lists are cells, and arrays could be.
+    is all that is written; among others lists are cells, and arrays could be, until the columns are known.
 
     Args:
         item: The mapping.
@@ -218,6 +226,7 @@ def is_batch(
         number: The number of its first row, for messages.
         alone: Whether it is all that is written.
         before: Whether the mapping before it was a batch, which decides where nothing else does; None for the first.
+        stated: Whether the user gave a schema.
 
     Raises:
         DataError: If it could be both, or is neither.
@@ -227,17 +236,19 @@ def is_batch(
         return False
     kinds = {name: _kind(value, columns, name) for name, value in item.items()}
     found = set(kinds.values()) - {"either"}
-    lists = [value for value in present if isinstance(value, list | tuple)]
-    if columns is None and not alone and item and (len(lists) == len(present) or len({len(value) for value in present}) > 1):
-        return False
-    if columns is None and not alone and lists and "either" in kinds.values():  # beside arrays, either could be cells
-        found = set()
+    if not stated and not alone and item:
+        lists = [value for value in present if isinstance(value, list | tuple | range)]
+        only = len(lists) == len(present)
+        if columns is None and (only or len({len(value) for value in present}) > 1):
+            return False
+        if columns is not None and only and not any(map(len, lists)):  # a batch without rows would lose what could be a row
+            return before is True
     if found == {"batch"} or (alone and not found):
         return True
     if found == {"row"} or (columns is not None and not item):
         return False
-    if columns is not None and not found and before is not None:
-        return before
+    if columns is not None and not found and (before is not None or not stated):
+        return before is True
     rows = ", ".join(repr(name) for name, kind in kinds.items() if kind != "batch")
     batches = ", ".join(repr(name) for name, kind in kinds.items() if kind != "row")
     why = f"{rows} could be cells, {batches} could be columns" if kinds else "it is empty"

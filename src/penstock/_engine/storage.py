@@ -53,6 +53,9 @@ EXTRAS = {
 }
 """Which extra of Penstock brings what opens a scheme."""
 
+RETRY_SECONDS = 60
+"""How long requests to Google's store are tried again."""
+
 LONGEST = 300
 """Characters of a system's own words in a message."""
 
@@ -232,9 +235,13 @@ def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tup
     if scheme in WITH_HOSTS and not name.partition(":")[2].strip("/"):
         msg = f"{name!r} names no bucket or host. A URL that goes on was expected. Give all of it: {scheme}://bucket/table."
         raise ArgumentError(msg)
+    host = urlsplit(name).netloc if scheme == "file" else ""
+    if host not in ("", "localhost"):
+        msg = f"{name!r} names {host!r} as a host. A file URL has an absolute path after three slashes. "
+        raise ArgumentError(msg + f"Write file://{_absolute(name.partition('://')[2])}, or a plain path.")
     try:
         if scheme in NATIVE_SCHEMES and not options:
-            found, path = pafs.FileSystem.from_uri(_quoted(name) if scheme == "file" else name)
+            found, path = pafs.FileSystem.from_uri(_quoted(name) if scheme == "file" else _bounded(name, scheme))
             return found, _without_steps_up(path) if isinstance(found, pafs.LocalFileSystem) else path
         return _through_fsspec(name, options or {})
     except ImportError as error:
@@ -245,6 +252,18 @@ def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tup
             "known. Check the URL, and the keys or endpoints in storage_options."
         )
         raise TableNotFoundError(msg) from error
+
+
+def _bounded(url: str, scheme: str) -> str:
+    """Return a URL of Google's store with a limit on retries, where it has none: by default they go on for 15 minutes.
+
+    Example:
+        >>> _bounded("gs://lake/clicks", "gs")
+        'gs://lake/clicks?retry_limit_seconds=60'
+    """
+    if scheme not in ("gs", "gcs") or "retry_limit_seconds=" in url:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}retry_limit_seconds={RETRY_SECONDS}"
 
 
 def _missing(name: str, scheme: str, error: ImportError) -> MissingExtraError:

@@ -84,9 +84,10 @@ def _check(names: Iterable[str], mode: Mode, url: str) -> None:
     for name in every:
         kind = LOGS.get(name.split("/")[0])
         if kind is not None:
+            how = 'format="delta"' if name.startswith("_delta_log") else "what writes such logs"
             msg = (
                 f"{url} is {kind}: {name} lies there. Its log says which files belong to it, and files beside the log do not. "
-                "Write with what writes such logs, or give another path."
+                f"Write with {how}, or give another path."
             )
             raise ArgumentError(msg)
     shown = [name for name in every if not hidden(name)]

@@ -115,6 +115,7 @@ def read_actions(place: Place, log: Log, version: int | None) -> Actions:
             raise _unordered(doubts, error) from error
         commits = Lines.of(segment.commits, read_texts(place.filesystem, segment.commits))
         parts = {path: commits.part(at) for at, path in enumerate(segment.commits) if path in segment.compacted}
+        commits.refuse_empty(segment.compacted)
         found = {path: why for path, part in parts.items() if (why := part.doubt(place)) is not None}
         if not found:
             return _actions(place, segment, commits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -62,6 +62,16 @@ class Lines:
         """Return one of the files."""
         return Lines((self.paths[at],), (self.texts[at],))
 
+    def refuse_empty(self, compacted: Collection[str]) -> None:
+        """Refuse commits without any action, which a writer that was cut short leaves; compacted ones are doubted elsewhere.
+
+        Raises:
+            DataError: If there is one.
+        """
+        for path, text in zip(self.paths, self.texts, strict=True):
+            if path not in compacted and not text.strip():
+                raise _unreadable(path, "it is empty, and a commit holds at least one action")
+
     def few(self, kind: str) -> Iterator[dict[str, Any]]:
         """Yield the actions of one of `FEW`, in the order of the log."""
         for path, text in zip(self.paths, self.texts, strict=True):
@@ -80,6 +90,8 @@ class Lines:
 
         A file that holds the same action twice says nothing else than once.
         """
+        if not any(text.strip() for text in self.texts):
+            return "is empty"
         for kind in ("metaData", "protocol"):
             told = list(self.few(kind))
             if any(action != told[0] for action in told):

@@ -51,21 +51,21 @@ class Tensors:
         """Return a batch as tensors, or a row."""
         _check_times(batch)
         for name in self.jagged:
-            if getattr(batch.get(name), "dtype", None) == OBJECTS:
+            if f"{name}{OFFSETS}" in batch and getattr(batch.get(name), "dtype", None) == OBJECTS:
                 msg = (
                     f"Column {name!r} is to be a jagged tensor, and its lists hold no numbers, but other lists or objects. "
                     "Lists of numbers were expected. Leave it out of jagged=, or make one list of each row in a .map()."
                 )
                 raise ArgumentError(msg)
-        found = {name: _value(name, value, flat=f"{name}{OFFSETS}" in batch) for name, value in batch.items()}
-        for name in self.jagged:
-            values, offsets = found.get(name), found.pop(f"{name}{OFFSETS}", None)
-            if values is None or offsets is None:
+            if name not in batch or f"{name}{OFFSETS}" not in batch:
                 msg = (
                     f"Column {name!r} is to be a jagged tensor, and has no offsets. Columns: {', '.join(batch)}. Ask for "
                     f"them: .ragged(penstock.Offsets(), {name!r})."
                 )
                 raise ArgumentError(msg)
+        found = {name: _value(name, value, flat=f"{name}{OFFSETS}" in batch) for name, value in batch.items()}
+        for name in self.jagged:
+            values, offsets = found[name], found.pop(f"{name}{OFFSETS}")
             found[name] = torch.nested.nested_tensor_from_jagged(values, offsets)
         return found
 

@@ -684,3 +684,14 @@ def test_an_index_of_several_levels_is_told_how_to_be_named_or_chosen(tmp_path: 
     ps.write(tmp_path / "t", data=named.reset_index(level=0).reset_index(drop=True))
 
     assert "level_0" in ps.open(tmp_path / "t").schema.names
+
+
+def test_nan_in_lists_of_a_frame_stays_nan(tmp_path: Path) -> None:
+    """A null is another value than NaN, also inside of lists and structs; a cell that pandas takes for a null is one."""
+    cells = [[1.0, float("nan")], np.array([np.nan]), None, float("nan"), []]
+    ps.write(tmp_path / "t", data=pd.DataFrame({"o": cells, "s": [{"x": float("nan")}, {"x": 1.0}, None, pd.NA, {"x": None}]}))
+
+    found = ps.open(tmp_path / "t").to_arrow()
+
+    assert str(found["o"].to_pylist()) == "[[1.0, nan], [nan], None, None, []]"
+    assert str(found["s"].to_pylist()) == "[{'x': nan}, {'x': 1.0}, None, None, {'x': None}]"

@@ -133,7 +133,7 @@ def _frame(frame: Any, columns: Columns | None, *, index: bool | None) -> Tabula
         raise DataError(f"The data frame has more than one column called {twice}. Names must differ. Rename all but one.")
     if columns is None:
         try:
-            found = pa.Table.from_pandas(frame, preserve_index=bool(levels))
+            found = _nan_kept(pa.Table.from_pandas(frame, preserve_index=bool(levels)), frame)
         except (pa.ArrowException, ValueError, TypeError) as error:
             why = str(error).rstrip(".")
             msg = f"Arrow makes nothing of the data frame: {why}. Give a schema: penstock.write(url, schema, frame)."
@@ -144,6 +144,21 @@ def _frame(frame: Any, columns: Columns | None, *, index: bool | None) -> Tabula
     given = {name: frame.index.get_level_values(at) for name, at in levels.items()}
     given |= {name: frame.iloc[:, at] for at, name in enumerate(names)}
     return Tabular(schema=None, batches=[{name: _series(series, known.get(name)) for name, series in given.items()}], lent=True)
+
+
+def _nan_kept(found: pa.Table, frame: Any) -> pa.Table:
+    """Return what Arrow made of a data frame with NaN inside of lists and structs as it was; Arrow makes nulls of it."""
+    for at in range(frame.shape[1]):
+        kind, series = found.schema.field(at).type, frame.iloc[:, at]
+        if pa.types.is_nested(kind) and series.dtype == object:
+            cells = [None if missing else cell for cell, missing in zip(series, map(_is_null, series), strict=True)]
+            found = found.set_column(at, found.schema.field(at), pa.array(cells, kind, from_pandas=False))
+    return found
+
+
+def _is_null(cell: Any) -> bool:
+    """Return whether pandas takes a cell for a null."""
+    return cell is None or type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and cell != cell)  # noqa: PLR0124
 
 
 def _levels(index: Any, wanted: set[str], *, asked: bool | None) -> dict[str, int]:

@@ -76,6 +76,8 @@ def run(page: str, text: str) -> list[str]:
         # Empty lines before it give the block the line numbers that it has on the page.
         code = compile("\n" * block.line + block.text, page, "exec")
         exec(code, namespace)  # noqa: S102 - running the documentation is what this test is for
+    # A function of a page refers to all that is on it, so that an iteration there would go on until garbage is collected.
+    namespace.clear()
     return left_out
 
 

@@ -17,13 +17,13 @@ from penstock._engine.commit import Change, Mode, begin
 from penstock._engine.encode import Columns
 from penstock._engine.execute import default_threads
 from penstock._engine.existing import Existing, existing
-from penstock._engine.first_rows import FirstRows, columns_of_batch
 from penstock._engine.hive import partitioned
 from penstock._engine.intake import Tabular, as_columns, is_batch, is_tabular, tabular, without_unnamed_index
 from penstock._engine.layout import Layout, LoggedFormat, WrittenFormat
 from penstock._engine.progress import Progress, progress_line
 from penstock._engine.storage import place_of_table
 from penstock._engine.survey import check_mode
+from penstock._engine.type_inference import FirstRows, columns_of_batch
 from penstock._engine.write_faults import refusals_told
 from penstock._engine.writing import Begun, Missing, Writing, forsake
 from penstock._given import Given, given, suited

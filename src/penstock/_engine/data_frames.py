@@ -110,9 +110,9 @@ def _leaf_changes(array: pa.Array, kind: pa.DataType, parent: Parent) -> bool:
         return bool(array.null_count)
     if pa.types.is_floating(kind):  # whose nulls are NaN, as pandas has it in a column
         return parent == "list" and bool(array.null_count)
-    if pa.types.is_time64(kind):  # of which Python has no nanoseconds
+    if pa.types.is_time64(kind):  # Python's times have no nanoseconds
         return bool(kind.unit == "ns")
-    if pa.types.is_date64(kind):  # of which Python's have no time of day
+    if pa.types.is_date64(kind):  # Python's dates have no time of day
         return not array.equals(array.cast(pa.date32()).cast(pa.date64()))
     if pa.types.is_duration(kind) or pa.types.is_timestamp(kind):
         # Structs have Python's own, or whole numbers in their place; arrays in lists have no zone.

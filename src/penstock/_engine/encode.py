@@ -351,7 +351,7 @@ class Columns:
         return replace(self, columns=columns, schema=schema, metadata={**self.metadata, KEY: dump(schema).encode()})
 
     def nullable(self) -> Columns:
-        """Return the columns, of which rows and batches may lack all that may be null."""
+        """Return the columns with every nullable one optional in rows and batches."""
         return replace(self, optional=frozenset(column.field.name for column in self.columns if column.field.nullable))
 
     def _complete(self, given: Mapping[str, Any], number: int) -> dict[str, Any]:

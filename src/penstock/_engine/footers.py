@@ -120,8 +120,8 @@ def read_footers(
 ) -> RowGroups:
     """Return the row groups of some data files, with statistics of some columns, by dotted names.
 
-    A column that a file does not have is null in all its rows, unless the table has names of its own for it; then whoever
-    reads the file decides that. Of a column below a list nothing is known.
+    A column that a file does not have is null in all its rows, unless the table maps its columns to other names; then
+    the reader of the file decides. Of a column below a list nothing is known.
 
     Raises:
         DataError: If a file has no footer that can be read; the first such file is named.

@@ -158,14 +158,14 @@ def _nan_kept(found: pa.Table, frame: Any) -> pa.Table:
 
 def _is_null(cell: Any) -> bool:
     """Return whether pandas takes a cell for a null."""
-    return cell is None or type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and cell != cell)  # noqa: PLR0124
+    return cell is None or type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and cell != cell)  # noqa: PLR0124 - NaN
 
 
 def _levels(index: Any, wanted: set[str], *, asked: bool | None) -> dict[str, int]:
     """Return the levels of an index that are stored, by name: those that were asked for, or that the table has a column for.
 
     Raises:
-        ArgumentError: If a level has no name and is to be stored, or has one and nobody said whether it is.
+        ArgumentError: If index=True and a level has no name, or if a level has a name and index is not given.
     """
     named = {_arrow_name(name): at for at, name in enumerate(index.names) if name is not None}
     if asked is False:

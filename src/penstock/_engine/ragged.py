@@ -165,7 +165,7 @@ def _inside(items: Values, column: Column, depth: int, length: Values) -> Values
     """Return the lists that are in lists as one array."""
     ragged = Pad(column.ragged.value) if isinstance(column.ragged, Pad) else column.ragged
     field = column.field
-    inner = None if field is None or len(field.shape) < 2 else Field(field.name, field.dtype, field.shape[1:])  # noqa: PLR2004
+    inner = None if field is None or len(field.shape) < 2 else Field(field.name, field.dtype, field.shape[1:])  # noqa: PLR2004 - a list in a list
     nested = replace(column, ragged=ragged, field=inner)
     cells = _arrays(items)
     try:

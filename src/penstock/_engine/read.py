@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
-from penstock._engine.absent import check_absent
 from penstock._engine.chunks import Chunk, find_chunks, read_chunk
 from penstock._engine.fit_stored import Asked, columns_by_id, fitted, id_of, spelt
 from penstock._engine.handles import Handle, Handles
@@ -25,6 +24,7 @@ from penstock._engine.kept_units import KeptUnits
 from penstock._engine.lease import Slabs
 from penstock._engine.local_cells import LARGE_CELL, LocalCells, together
 from penstock._engine.lost import check_same, lost
+from penstock._engine.missing_columns import check_absent
 from penstock._engine.read_faults import miscounted, out_of_reach, read_columns, unreadable
 from penstock._engine.settle import Rooms
 from penstock._engine.stored import StoredBlobs

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._engine import first_rows
+from penstock._engine import type_inference
 from penstock.errors import ArgumentError, DataError
 
 ADVICE = r"Give a schema: penstock\.write\(url, pyarrow\.schema\(\.\.\.\), data\)\.$"
@@ -213,7 +213,7 @@ def test_lists_whose_type_is_not_known_ask_for_a_schema(tmp_path: Path, cells: l
 
 def test_a_later_row_that_contradicts_the_first_asks_for_a_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is refused with its number, and others go on."""
-    monkeypatch.setattr(first_rows, "MOST_ROWS", 2)
+    monkeypatch.setattr(type_inference, "MOST_ROWS", 2)
 
     with ps.write(tmp_path / "t") as table:
         table.extend([{"x": [1], "id": 0}, {"x": [], "id": 1}])
@@ -230,7 +230,7 @@ def test_a_later_row_that_contradicts_the_first_asks_for_a_schema(tmp_path: Path
 @pytest.mark.parametrize("cell", [[0] * 20, ["a" * 200], {"k": "a" * 200}, np.zeros(20), "a" * 200])
 def test_rows_wait_no_longer_than_they_take_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: Any) -> None:
     """Large cells are enough to tell their type."""
-    monkeypatch.setattr(first_rows, "MOST_VALUES", 20)
+    monkeypatch.setattr(type_inference, "MOST_VALUES", 20)
 
     with ps.write(tmp_path / "t") as table:
         table.append({"x": cell, "y": [1]})

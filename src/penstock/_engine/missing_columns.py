@@ -170,7 +170,7 @@ class _Level:
 
 
 def _found(there: Sequence[pa.Field], stored: pa.Field) -> int | None:
-    """Return the place of a column in a file; -1 where it could be several, which is told when they are read."""
+    """Return the place of a column in a file; -1 where several columns match, which raises when they are read."""
     try:
         return place_of(there, stored)
     except pa.ArrowInvalid:

@@ -367,6 +367,60 @@ def test_a_column_of_which_the_log_states_values_is_never_null(tmp_path: Path, m
     assert ps.open(lake.path).select("id").to_arrow()["id"].to_pylist() == [1, 2]
 
 
+@pytest.mark.parametrize("mode", ["none", "name", "id"])
+@pytest.mark.parametrize("lacks", ["tags", "pairs", "s", "s.tags"])
+def test_a_list_or_map_of_which_the_log_states_values_is_never_null(tmp_path: Path, mode: str, lacks: str) -> None:
+    """Writers state no bounds of them, and how many are null."""
+    lake, prefix = Lake(tmp_path / "t"), "" if mode == "none" else "col-"
+    tags = {"type": "array", "elementType": "long", "containsNull": True}
+    pairs = {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}
+
+    def field(name: str, kind: Any, number: int) -> dict[str, Any]:
+        return column(name, kind, number=number, called=prefix + name)
+
+    inner = struct_of(field("tags", tags, 5), field("y", "long", 6))
+    fields = [field("id", "long", 1), field("tags", tags, 2), field("pairs", pairs, 3), field("s", inner, 4)]
+    inside = [with_id(prefix + "y", pa.int64(), 6)]
+    if lacks != "s.tags":
+        inside.append(with_id(prefix + "tags", pa.list_(pa.int64()), 5))
+    has = {
+        "id": with_id(prefix + "id", pa.int64(), 1),
+        "tags": with_id(prefix + "tags", pa.list_(pa.int64()), 2),
+        "pairs": with_id(prefix + "pairs", pa.map_(pa.string(), pa.int64()), 3),
+        "s": with_id(prefix + "s", pa.struct(inside), 4),
+    }
+    schema = pa.schema([one for name, one in has.items() if name != lacks] + [with_id("else", pa.int64(), 9)])
+    nulls = {prefix + "id": 0, prefix + "tags": 0, prefix + "pairs": 1, prefix + "s": {prefix + "tags": 1, prefix + "y": 2}}
+    data = schema.empty_table().from_arrays([pa.nulls(2, one.type) for one in schema], schema=schema)
+    add = lake.add("0.parquet", data, stats={"numRecords": 2, "nullCount": nulls}, parquet={"store_schema": False})
+    lake.commit(0, protocol("columnMapping"), metadata(fields, delta__columnMapping__mode=mode), add)
+
+    called, counted = prefix + lacks.replace(".", f".{prefix}"), 0 if lacks == "tags" else 1
+    match = rf"0\.parquet: the file has no column '{called}'.* the log says that {counted} of its 2 values are null.*{MISSING}"
+    with pytest.raises(DataError, match=match):
+        ps.open(lake.path).to_arrow()
+    with pytest.raises(DataError, match=match):
+        ps.open(lake.path).select(lacks.split(".", maxsplit=1)[0]).take([0])
+
+
+def test_nulls_of_lists_and_maps_prune_no_file_that_has_such_rows(tmp_path: Path) -> None:
+    """Some writers count nulls inside of them, so that as many as there are rows need not be all."""
+    lake = Lake(tmp_path / "t")
+    tags = {"type": "array", "elementType": "long", "containsNull": True}
+    cells: list[Any] = [[None, [None, None]], [[1], []], [None, None], [None, [2]]]
+    files = [pa.table({"id": [at, 10 + at], "tags": pa.array(some, pa.list_(pa.int64()))}) for at, some in enumerate(cells)]
+    stated: list[Any] = [2, 0, 2, {"element": 0}]
+    adds = [
+        lake.add(f"{at}.parquet", rows, stats={"numRecords": 2, "nullCount": {"tags": stated[at]}})
+        for at, rows in enumerate(files)
+    ]
+    lake.commit(0, protocol(), metadata([column("id", "long"), column("tags", tags)]), *adds)
+    ds = ps.open(lake.path)
+
+    assert ds.where(ps.col("tags").is_null()).to_arrow()["id"].to_pylist() == [0, 2, 12, 3]
+    assert ds.where(ps.col("tags").is_not_null()).to_arrow()["id"].to_pylist() == [10, 1, 11, 13]
+
+
 @pytest.mark.parametrize("size", [1, 100_000])
 def test_a_filter_on_a_column_that_a_file_should_have_is_refused_however_large_the_file(tmp_path: Path, size: int) -> None:
     """Its footer says that the column is not there, and not that it is null."""

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from pyarrow import fs as pafs
 
 import penstock as ps
+from penstock.errors import DataError
 from penstock.filters import Column, Expr
 from penstock.formats._delta_schema import Leaf
 from penstock.formats._delta_stats import Statistics, _moved
@@ -564,3 +565,53 @@ def test_statistics_that_are_no_object_say_nothing(tmp_path: Path, text: str) ->
 
     assert sorted(int(row["id"]) for row in ps.open(lake.path)) == [0, 1]
     assert ps.open(lake.path).where(ps.col("id") == 0).num_rows == 1
+
+
+def with_structs(lake: Lake, *stats: pa.Array) -> None:
+    """Write a checkpoint of as many parts, one file in each, whose statistics are structs or what else is given."""
+    count = len(stats)
+    for at, told in enumerate(stats):
+        name = f"{0:020d}.checkpoint.{at + 1:010d}.{count:010d}.parquet"
+        start = [protocol(), metadata([column("id", "long")])] if at == 0 else []
+        lake.parquet(name, [*start, lake.add(f"{at}.parquet", pa.table({"id": [at]}), stats=None)])
+        whole = pq.read_table(lake.log / name)
+        add = whole["add"].combine_chunks()
+        fields = {field.name: add.field(field.name) for field in add.type}
+        fields["stats_parsed"] = pa.concat_arrays([pa.nulls(len(start), told.type), told])
+        place = whole.column_names.index("add")
+        struct = pa.StructArray.from_arrays(list(fields.values()), names=list(fields), mask=add.is_null())
+        pq.write_table(whole.set_column(place, "add", struct), lake.log / name)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        pa.array(["x"]),
+        pa.array([[1]]),
+        pa.nulls(1),
+        *(
+            pa.array([{"numRecords": count, "minValues": {"id": 0}, "nullCount": {"id": count}}])
+            for count in ("x", 0.5, [1], {"a": 1}, b"\xff")
+        ),
+        pa.array([{"numRecords": 1, "minValues": 1, "maxValues": ["x"], "nullCount": "x"}]),
+    ],
+)
+def test_statistics_in_structs_that_are_no_numbers_say_nothing(tmp_path: Path, told: pa.Array) -> None:
+    """A checkpoint may hold anything; footers tell then."""
+    lake = Lake(tmp_path / "t")
+    with_structs(lake, told)
+    ds = ps.open(lake.path)
+
+    assert ds.num_rows == 1
+    assert ds.where(ps.col("id") == 0, ps.col("id").is_not_null()).num_rows == 1
+
+
+def test_statistics_of_other_types_in_parts_of_a_checkpoint_are_refused_with_the_part(tmp_path: Path) -> None:
+    """They belong to no one checkpoint."""
+    lake = Lake(tmp_path / "t")
+    with_structs(lake, pa.array([{"numRecords": 1}]), pa.array([{"nullCount": {"id": 0}}]), pa.array([{"numRecords": "1"}]))
+
+    with pytest.raises(
+        DataError, match=r"0*3\.0*3\.parquet: the statistics in this file .* other types than those in .*0*1\.0*3\.parquet"
+    ):
+        ps.open(lake.path)

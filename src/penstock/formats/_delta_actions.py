@@ -56,7 +56,7 @@ class Actions:
         parts = [newest.filter(newest["alive"])]
         if self.checkpoint:
             sources = [*self.checkpoint, *_checkpoints(place, self.sidecars)]
-            told = _together([source.actions(place, partitions) for source in sources])
+            told = _of_sources(sources, [source.actions(place, partitions) for source in sources])
             told = told.filter(told["alive"])
             if pc.count_distinct(told["path"]).as_py() != pc.count_distinct(told["key"]).as_py():
                 raise _twice(told, self.checkpoint[0].name)
@@ -77,6 +77,32 @@ def _twice(told: pa.Table, checkpoint: str) -> DataError:
         f"{checkpoint}: the checkpoint has {path} with several deletion vectors, and which of them counts is not known. Each "
         "file was expected once. Restore the checkpoint, or remove it if all commits before it are there."
     )
+
+
+def _of_sources(sources: Sequence[Lines | Parquet], tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the actions of a checkpoint's files as one table.
+
+    Raises:
+        DataError: If two of the files have statistics of types that do not go together; the second is named.
+    """
+    try:
+        return _together(tables)
+    except pa.ArrowException as error:
+        at = next(at for at in range(1, len(tables)) if not _fit(tables[: at + 1]))
+        msg = (
+            f"{sources[at].name}: the statistics in this file of the table's checkpoint have other types than those in "
+            f"{sources[0].name}: {' '.join(str(error).split()).rstrip('.')}. Files of one checkpoint were expected. Restore "
+            "the checkpoint, or remove it if all commits before it are there."
+        )
+        raise DataError(msg) from error
+
+
+def _fit(tables: Sequence[pa.Table]) -> bool:
+    try:
+        pa.unify_schemas([table.schema for table in tables], promote_options="permissive")
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _together(tables: Sequence[pa.Table]) -> pa.Table:

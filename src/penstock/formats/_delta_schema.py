@@ -100,7 +100,7 @@ def check_protocol(protocol: Mapping[str, Any], url: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """A column, or a field inside structs, that statistics may bound.
+    """A column, or a field inside structs, of which statistics may tell: its bounds, or of lists and maps its nulls alone.
 
     Attributes:
         path: Its names in the log, from the root.
@@ -123,7 +123,7 @@ class Columns:
         names: For a column or field by its dotted name, how files call it, where that differs.
         partitions: For each partition column, its name in the log.
         aliases: For partition columns, other names by which the log could have them.
-        leaves: The columns and fields that statistics may bound, by dotted name, unless that may mean two of them.
+        leaves: The columns and fields of which statistics may tell, by dotted name, unless that may mean two of them.
     """
 
     schema: pa.Schema
@@ -295,13 +295,13 @@ class _Field:
                 yield f"{self.name}.{name}", (self.stored.name, *stored)
 
     def leaves(self) -> Iterator[tuple[str, Leaf]]:
-        """Yield what statistics may bound, by dotted name."""
+        """Yield that of which statistics may tell, by dotted name."""
         if self.inner:
             for field in self.inner:
                 for name, leaf in field.leaves():
                     path = (self.stored.name, *leaf.path)
                     yield f"{self.name}.{name}", Leaf(path=path, kind=leaf.kind, from_float=leaf.from_float)
-        elif not pa.types.is_nested(self.logical.type) and not pa.types.is_null(self.logical.type):
+        elif not pa.types.is_null(self.logical.type):
             yield self.name, Leaf(path=(self.stored.name,), kind=self.logical.type, from_float=self.from_float)
 
 

@@ -68,11 +68,11 @@ class Statistics(Mapping[str, ColumnRange]):
     told: IntArray
     texts: bytes
     size: int
-    parsed: pa.StructArray | None
+    parsed: pa.Array | None
     _known: dict[str, ColumnRange] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, texts: pa.Array, parsed: pa.StructArray | None, leaves: Mapping[str, Leaf]) -> Statistics:
+    def of(cls, texts: pa.Array, parsed: pa.Array | None, leaves: Mapping[str, Leaf]) -> Statistics:
         """Return the statistics of files, each as text or as a struct or not at all."""
         told = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
         lines = texts.cast(pa.large_binary()).drop_null().to_pylist()
@@ -80,9 +80,8 @@ class Statistics(Mapping[str, ColumnRange]):
         if data.count(b"\n") != max(0, len(lines) - 1):  # JSON may be laid out in several lines
             lines = [line.replace(b"\n", b" ") for line in lines]
             data = b"\n".join(lines)
-        rows = np.full(len(texts), -1, dtype=np.int64)
-        if parsed is not None and parsed.type.get_field_index("numRecords") >= 0:
-            rows = _integers(pc.struct_field(parsed, "numRecords"))
+        counts = _at(parsed, ("numRecords",))
+        rows = np.full(len(texts), -1, dtype=np.int64) if counts is None else _integers(counts)
         rows[told] = _integers(read_lines(lines, pa.schema({"numRecords": pa.int64()}), strict=False)["numRecords"])
         return cls(
             leaves=leaves,
@@ -124,6 +123,7 @@ class Statistics(Mapping[str, ColumnRange]):
     def _range(self, leaf: Leaf) -> ColumnRange:
         """Return what is stated of a column, an entry per file."""
         lines = pa.decompress(self.texts, self.size, codec="zstd", asbytes=True).split(b"\n") if len(self.told) else []
+        nested = pa.types.is_nested(leaf.kind)
         kinds = {"minValues": _as_json(leaf.kind), "maxValues": _as_json(leaf.kind), "nullCount": pa.int64()}
         schema = pa.schema({name: _nested(leaf.path, kind) for name, kind in kinds.items() if kind is not None})
         table = read_lines(lines, schema, strict=False)
@@ -134,13 +134,14 @@ class Statistics(Mapping[str, ColumnRange]):
                 len(self.rows),
                 self.told,
                 _bound(texts.get(name), leaf, up=up, count=len(lines)),
-                _bound(structs[name], leaf, up=up, count=len(self.rows)),
+                _bound(None if nested else structs[name], leaf, up=up, count=len(self.rows)),
             )
             for name, up in (("minValues", False), ("maxValues", True))
         )
         nulls = np.full(len(self.rows), -1, dtype=np.int64) if structs["nullCount"] is None else _integers(structs["nullCount"])
         nulls[self.told] = _integers(texts["nullCount"])
-        sound = (nulls >= 0) & (nulls <= self.rows)
+        # Of a list or a map a writer may count the nulls inside too, and then as many as rows are not all.
+        sound = (nulls >= 0) & (nulls < self.rows if nested else nulls <= self.rows)
         return ColumnRange(low=low, high=high, nulls=np.where(sound, nulls, -1))
 
 
@@ -164,7 +165,7 @@ def _nested(path: Sequence[str], kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _at(parsed: pa.StructArray | None, path: Sequence[str]) -> pa.Array | None:
+def _at(parsed: pa.Array | None, path: Sequence[str]) -> pa.Array | None:
     """Return a field inside structs; None where there is none."""
     found = parsed
     for name in path:
@@ -182,13 +183,13 @@ def _placed(count: int, told: IntArray, texts: pa.Array, structs: pa.Array) -> p
 
 
 def _integers(values: pa.Array | pa.ChunkedArray) -> IntArray:
-    found: IntArray = (
-        values.cast(pa.int64())
-        .fill_null(-1)
-        .to_numpy(**({} if isinstance(values, pa.ChunkedArray) else {"zero_copy_only": False}))
-        .copy()
-    )
-    return found
+    """Return whole numbers; -1 where nothing is stated, and for all where they are stored as something else."""
+    try:
+        known = values.cast(pa.int64())
+    except pa.ArrowException:
+        return np.full(len(values), -1, dtype=np.int64)
+    found: IntArray = known.fill_null(-1).to_numpy(**({} if isinstance(values, pa.ChunkedArray) else {"zero_copy_only": False}))
+    return found.copy()
 
 
 def _bound(stated: pa.Array | pa.ChunkedArray | None, leaf: Leaf, *, up: bool, count: int) -> pa.Array:

@@ -288,6 +288,19 @@ def test_batches_of_one_size(url: str, size: int) -> None:
     assert all(batch.word.tolist() == [f"word {n}" for n in batch.id] for batch in batches)
 
 
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Paris"])
+@pytest.mark.parametrize("last", ["2021-07-01", "0001-01-01"])
+def test_moments_that_a_function_leaves_as_they_are_come_out_so(tmp_path: Path, zone: str | None, last: str) -> None:
+    """Without their zone, and in their own unit where nanoseconds have no place for one."""
+    moments = np.array(["2020-01-01", "NaT", last], "datetime64[us]")
+    values = pa.array(moments).cast(pa.timestamp("us", zone))
+
+    for options in ({}, {"transform_spec": TransformSpec(lambda frame: frame)}):
+        found = column(tmp_path, values, **options)
+        assert found.dtype.kind == "M"
+        np.testing.assert_array_equal(found, moments)
+
+
 def joined(place: Path, values: Any) -> Any:
     """Return a column of two row groups as one batch."""
     return first(tables.plain(place, {"a": values}, group=2), batch_size=4).a

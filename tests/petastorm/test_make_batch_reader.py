@@ -288,6 +288,40 @@ def test_batches_of_one_size(url: str, size: int) -> None:
     assert all(batch.word.tolist() == [f"word {n}" for n in batch.id] for batch in batches)
 
 
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Paris"])
+@pytest.mark.parametrize("last", ["2021-07-01", "0001-01-01"])
+def test_moments_that_a_function_leaves_as_they_are_come_out_so(tmp_path: Path, zone: str | None, last: str) -> None:
+    """Without their zone, and in their own unit where nanoseconds have no place for one."""
+    moments = np.array(["2020-01-01", "NaT", last], "datetime64[us]")
+    values = pa.array(moments).cast(pa.timestamp("us", zone))
+
+    for options in ({}, {"transform_spec": TransformSpec(lambda frame: frame)}):
+        found = column(tmp_path, values, **options)
+        assert found.dtype.kind == "M"
+        np.testing.assert_array_equal(found, moments)
+
+
+def joined(place: Path, values: Any) -> Any:
+    """Return a column of two row groups as one batch."""
+    return first(tables.plain(place, {"a": values}, group=2), batch_size=4).a
+
+
+def test_parts_of_a_batch_may_have_nulls_or_none(tmp_path: Path) -> None:
+    """A row group with null lists beside one without gives objects; lists that differ in length are refused."""
+    found = joined(tmp_path / "t", [[1, 2], [3, 4], None, [5, 6]])
+
+    assert [cell if cell is None else cell.tolist() for cell in found] == [[1, 2], [3, 4], None, [5, 6]]
+    with pytest.raises(RuntimeError, match="Length of all values in column 'a' are expected to be the same length"):
+        joined(tmp_path / "differing", [[1, 2], [3, 4], [5], [6]])
+
+
+def test_a_batch_holds_moments_of_every_century(tmp_path: Path) -> None:
+    """One row group fits nanoseconds, and the next does not."""
+    moments = np.array(["2020-01-01", "NaT", "0001-01-01", "9999-01-01"], "datetime64[us]")
+
+    np.testing.assert_array_equal(joined(tmp_path / "t", pa.array(moments)), moments)
+
+
 def test_datasets_of_petastorm_are_decoded_where_that_is_asked_for(tmp_path: Path) -> None:
     """Without it their cells are bytes, and that is warned of."""
     url = tables.small(tmp_path / "t")

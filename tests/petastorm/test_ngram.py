@@ -126,6 +126,15 @@ def test_rows_out_of_order_are_refused(tmp_path: Path) -> None:
             windows(url, NGram({0: [ID], 1: [ID]}, 5, ID), **options)
 
 
+@pytest.mark.parametrize("times", [[1.0, float("nan"), 2.0], np.array(["2020", "NaT", "2021"], "datetime64[D]")])
+def test_a_time_that_is_not_there_is_out_of_order(times: Any) -> None:
+    """It is neither before nor after another."""
+    ngram = NGram({0: [ID], 1: [ID]}, 5, ID)
+
+    with pytest.raises(NotImplementedError, match="NGram assumes that the data is sorted by id field"):
+        ngram.form_ngram([{"id": time} for time in times], SCHEMA)
+
+
 def test_a_single_row_is_a_window(tmp_path: Path) -> None:
     """Whatever the threshold is."""
     url = written(tmp_path / "t", [3, 1, 2])

@@ -193,6 +193,22 @@ def test_all_pools_decode(tmp_path: Path, pool: str) -> None:
             check(cells[number], field, number)
 
 
+@pytest.mark.parametrize("name", ["npy", "null_npy", "null_tensor", "differing", "raw_differing", "nanos"])
+@pytest.mark.parametrize("size", [2, 7, 100])
+def test_batches_of_one_size_are_decoded(tmp_path: Path, name: str, size: int) -> None:
+    """Some row groups have nulls or arrays that differ, and some have not."""
+    field = FIELDS[name]
+    rows = [{"id": number, name: value(field, number)} for number in (1, 2, 4, 3, 0, 7, 5)]
+    ps.write(tmp_path / "t", ps.Schema("Ours", [Field("id", np.int64), field]), rows, row_group_rows=1)
+
+    batches = batches_of((tmp_path / "t").as_uri(), batch_size=size)
+
+    assert [len(batch.id) for batch in batches][:-1] == [size] * (len(batches) - 1)
+    for batch in batches:
+        for number, cell in zip(batch.id.tolist(), getattr(batch, name), strict=True):
+            check(cell, field, number)
+
+
 def test_the_schema_is_that_which_is_stored(tmp_path: Path) -> None:
     """Its name and the order of its fields are kept, and codecs are Petastorm's where it has such."""
     url = written(tmp_path / "t", *(FIELDS[name] for name in ("npy", "npz", "png", "u16", "tensor", "raw")))

@@ -264,6 +264,22 @@ def test_buffers_of_tensors_hold_and_give() -> None:
         assert all((two == 2 * one).all() for one, two in found)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool, torch.float16])
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_a_buffer_shuffles_tensors_of_every_type(dtype: Any, shape: tuple[int, ...]) -> None:
+    """Torch has no operations for some unsigned numbers."""
+    buffer = BatchedRandomShufflingBuffer(20, 2, batch_size=3)
+    given = torch.arange(10)
+    buffer.add_many([given, given.reshape(10, *[1 for _ in shape]).expand(10, *shape).to(dtype)])
+    buffer.finish()
+    found = []
+    while buffer.can_retrieve():
+        found += [(number, cell) for numbers, cells in [buffer.retrieve()] for number, cell in zip(numbers, cells, strict=True)]
+
+    assert sorted(int(number) for number, _ in found) == list(range(10))
+    assert all(cell.dtype == dtype and cell.tolist() == number.to(dtype).expand(shape).tolist() for number, cell in found)
+
+
 @pytest.mark.parametrize("least", [0, 1, 3, 7])
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_a_buffer_gives_rows_from_exactly_its_least_number_on(least: int, size: int) -> None:

@@ -17,7 +17,7 @@ from penstock.codecs.scalar import NUMPY
 from penstock.model import BoolArray
 from penstock.petastorm._lot_job import WHOLE, LotJob, array_bytes, field_values
 from penstock.petastorm._made import Made
-from penstock.petastorm._values import batch_column, categorical, one_array, stacked, text_array, whole_again
+from penstock.petastorm._values import batch_column, categorical, nanoseconds, one_array, stacked, text_array, whole_again
 from penstock.petastorm.transform import TransformSpec
 from penstock.petastorm.unischema import Unischema, row_type
 
@@ -137,9 +137,11 @@ class BatchJob(LotJob):
         field = self._made[name]
         if field.shape:
             return stacked(name, series.tolist() if series.dtype != object else list(series), field.shape)
+        if getattr(series.dtype, "tz", None) is not None:
+            series = series.dt.tz_convert(None)  # in UTC, as without a function
         values: npt.NDArray[Any] = series.to_numpy()
         if values.dtype.kind == "M":
-            return values.astype("datetime64[ns]")
+            return nanoseconds(values)
         if was_whole and values.dtype.kind == "f":
             return whole_again(values, field.numpy_dtype)
         if values.dtype.kind in "OT" and field.numpy_dtype in (np.str_, str):

@@ -17,6 +17,7 @@ from penstock._engine.lot_reader import LotReader
 from penstock._engine.lots import Turns
 from penstock._engine.plan import alive
 from penstock._engine.read import Reader as UnitReader
+from penstock.codecs import CellCodec
 from penstock.errors import DataError
 from penstock.petastorm._arguments import Arguments
 from penstock.petastorm._batch_job import BatchJob, BatchPredicate
@@ -153,7 +154,8 @@ class Reading:
         else:
             pool = Pool(max(1, workers.workers_count))
             assembly = OnThreads(steps, job, pool, expected=self.selection.lot_bytes, limit=asked.memory)
-        rebatch = None if asked.batch_size is None else Rebatch(asked.batch_size)
+        uneven = {name for name, field in self.selection.snapshot.fields.items() if isinstance(field.codec, CellCodec)}
+        rebatch = None if asked.batch_size is None else Rebatch(asked.batch_size, uneven)
         endless = len(lots) if num_epochs is None else None
         course = Course(assembly, start, endless, rebatch, drop_last=asked.drop_last)
         copying = workers.zmq_copy_buffers if isinstance(workers, ProcessPool) else True

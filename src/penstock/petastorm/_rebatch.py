@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+
+from penstock.petastorm._values import one_array
 
 __all__ = ["Rebatch"]
 
@@ -27,15 +30,17 @@ class Rebatch:
 
     Args:
         size: Rows of a batch.
+        uneven: The columns whose arrays may differ in shape.
 
     Attributes:
         rows: How many rows are there.
         next_row: Where the row after the last batch comes from, and its number there.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, uneven: Collection[str] = ()) -> None:
         """Begin without rows."""
-        self.size, self._held, self.rows = size, deque[_Held](), 0
+        self.size, self._uneven = size, uneven
+        self._held, self.rows = deque[_Held](), 0
         self.next_row: tuple[Any, int] = (None, 0)
 
     def put(self, origin: Any, batch: Any, skipped: int = 0) -> None:
@@ -62,11 +67,12 @@ class Rebatch:
             self.next_row = (self._held[0].origin, self._held[0].at)
         if len(parts) == 1:
             return kind(*parts[0])
-        return kind(*(_joined(name, columns) for name, columns in zip(kind._fields, zip(*parts, strict=True), strict=True)))
+        columns = zip(kind._fields, zip(*parts, strict=True), strict=True)
+        return kind(*(_joined(name, each, uneven=name in self._uneven) for name, each in columns))
 
 
-def _joined(name: str, columns: Sequence[Any]) -> Any:
-    """Return parts of a column as one.
+def _joined(name: str, columns: Sequence[Any], *, uneven: bool) -> npt.NDArray[Any]:
+    """Return parts of a column as one; as objects where one part has nulls instead of arrays, or arrays may differ.
 
     Raises:
         RuntimeError: If lists of two row groups differ in length.
@@ -74,7 +80,11 @@ def _joined(name: str, columns: Sequence[Any]) -> Any:
     arrays = [np.asarray(column) for column in columns]
     shapes = {array.shape[1:] for array in arrays}
     if len(shapes) > 1:
-        told = ", ".join(sorted(str(shape) for shape in shapes))
-        msg = f"Length of all values in column '{name}' are expected to be the same length. Got arrays of {told} in one batch."
-        raise RuntimeError(msg)
-    return np.concatenate(arrays)
+        if not uneven and () not in shapes:
+            told = ", ".join(sorted(str(shape) for shape in shapes))
+            said = f"Length of all values in column '{name}' are expected to be the same length."
+            raise RuntimeError(f"{said} Got arrays of {told} in one batch.")
+        return one_array([cell for array in arrays for cell in array])
+    # Where nanoseconds have no place for a moment, a part has the unit of the files, which NumPy would not choose.
+    units = {array.dtype for array in arrays if array.dtype.kind == "M"} - {np.dtype("datetime64[ns]")}
+    return np.concatenate(arrays, dtype=units.pop() if units else None)

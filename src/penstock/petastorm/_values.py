@@ -130,14 +130,17 @@ def _ascii(array: pa.Array) -> npt.NDArray[Any] | None:
 
 def _moments(array: pa.Array) -> npt.NDArray[Any]:
     values, valid = dtypes.values(array)
-    found = values.astype("datetime64[ns]")
-    there = slice(None) if valid is None else valid
-    if (found[there].astype(values.dtype) != values[there]).any():  # nanoseconds have no place for some centuries
-        found = values.copy()
     if valid is not None:
-        found = found if found.base is None else found.copy()
-        found[~valid] = np.datetime64("NaT")
-    return found if found.flags.writeable else found.copy()
+        values = values.copy()
+        values[~valid] = np.datetime64("NaT")
+    return nanoseconds(values)
+
+
+def nanoseconds(moments: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a copy of moments in nanoseconds, or as they are where nanoseconds have no place for some of their centuries."""
+    found = moments.astype("datetime64[ns]")
+    others = (found.astype(moments.dtype) != moments) & ~np.isnat(moments)
+    return moments.copy() if others.any() else found
 
 
 def _lists(name: str, array: pa.Array, shape: tuple[int | None, ...], copied: Copied) -> npt.NDArray[Any]:

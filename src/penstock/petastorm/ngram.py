@@ -157,7 +157,7 @@ class NGram:
         until = None
         for start in range(len(times) - self.length + 1):
             window = times[start : start + self.length]
-            if any(later < earlier for earlier, later in pairwise(window)):
+            if not all(earlier <= later for earlier, later in pairwise(window)):
                 raise NotImplementedError(self._unsorted())
             close = all(later - earlier <= self._delta_threshold for earlier, later in pairwise(window))
             if not close or (not self.timestamp_overlap and until is not None and window[0] <= until):

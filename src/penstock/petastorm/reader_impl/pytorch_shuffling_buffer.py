@@ -99,6 +99,14 @@ class BatchedNoopShufflingBuffer(BatchedShufflingBufferBase):
         return sum(len(columns[0]) for columns in self._parts) - self._at
 
 
+def _signed(column: Any) -> Any:
+    """Return the memory of a tensor, as signed numbers where it holds unsigned ones of more than a byte."""
+    import torch
+
+    signed = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}.get(column.dtype)
+    return column if signed is None else column.view(signed)
+
+
 class BatchedRandomShufflingBuffer(BatchedShufflingBufferBase):
     """Gives batches of rows in any order.
 
@@ -168,7 +176,8 @@ class BatchedRandomShufflingBuffer(BatchedShufflingBufferBase):
         going[chosen] = True
         holes, movers = going[:left].nonzero().squeeze(1), (~going[left:]).nonzero().squeeze(1) + left
         for column in self._items:
-            column[holes] = column[movers]
+            cells = _signed(column)  # torch does not write rows of unsigned numbers
+            cells[holes] = cells[movers]
         self._size = left
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -290,7 +291,9 @@ def test_a_file_that_names_columns_as_users_do_is_refused_under_a_mapping(tmp_pa
         ways[ask]()
 
 
-def test_a_column_that_came_again_after_it_was_dropped_is_null_in_older_files(tmp_path: Path) -> None:
+def test_a_column_that_came_again_after_it_was_dropped_is_null_in_older_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The id of the old one differs; without ids, the table says that it once had more columns."""
     lake = Lake(tmp_path / "t")
     fields = [column("id", "long", number=1, called="id"), column("a", "string", number=3, called="col-3")]
@@ -300,6 +303,8 @@ def test_a_column_that_came_again_after_it_was_dropped_is_null_in_older_files(tm
     lake.commit(0, protocol("columnMapping"), metadata(fields, **options), *adds)
 
     assert rows(ps.open(lake.path)) == [{"id": 1, "a": None}, {"id": 2, "a": None}]
+    (record,) = caplog.records
+    assert re.search(r"1\.parquet: .*'a' of .* is null in it, but it has 'a' without a field id\.", record.getMessage())
 
     same = table([with_id("id", pa.int64(), 1), with_id("a", pa.string(), 3)], [1], ["not dropped"])
     lake.commit(1, lake.add("2.parquet", same))

@@ -31,7 +31,8 @@ def check_absent(snapshot: Snapshot, file: int, columns: Sequence[str], there: p
         there: What the file has.
 
     Returns:
-        A warning for the user where only statistics say that there should be values; else nothing.
+        A warning for the user where only statistics say that there should be values, or where the file has a column that may
+        be an older one of the same name; else nothing.
 
     Raises:
         DataError: If it is one; it names the column, its name in files, the reason, and what the file has.
@@ -57,6 +58,12 @@ def check_absent(snapshot: Snapshot, file: int, columns: Sequence[str], there: p
                 f"{snapshot.files.path[file]}: the file has no column {lacks.called}, so that {place} is null in it, but "
                 f"{said}. The log's statistics are wrong, or the file is. Have the software that wrote the table repair it."
             )
+        elif lacks.namesake:
+            doubt = (
+                f"{snapshot.files.path[file]}: the file has no column {lacks.called}, so that {place} is null in it, but it "
+                f"has {lacks.namesake!r} without a field id. That is right if the table dropped that column and added it again. "
+                "If it did not, have the software that wrote the file rewrite it under the table's names."
+            )
     return doubt
 
 
@@ -70,6 +77,7 @@ class _Lacking:
         why: What says that it must be there; empty where nothing does.
         there: The columns or fields beside which it would be.
         findable: Whether it might be there by another name.
+        namesake: A column of the file without a field id that has the name it has in the table; empty where there is none.
     """
 
     name: str
@@ -77,6 +85,7 @@ class _Lacking:
     why: str
     there: tuple[str, ...]
     findable: bool
+    namesake: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -117,6 +126,7 @@ class _Level:
                     why=self._why(logical, stored),
                     there=names,
                     findable=bool(stored.metadata or self._strangers),
+                    namesake=self._namesake(logical),
                 )
             elif place >= 0:
                 yield from self._inside(self.there[place].type, logical, stored, self.name + logical.name, self.called)
@@ -125,6 +135,11 @@ class _Level:
     def _strangers(self) -> list[pa.Field]:
         """What the file has beside the columns of the table."""
         return [one for at, one in enumerate(self.there) if at not in self.places]
+
+    def _namesake(self, logical: pa.Field) -> str:
+        """Return the name of a column beside those of the table that is called as users call this one, and has no id."""
+        names = (one.name for one in self._strangers if _number(one, FIELD_ID) is None)
+        return next((name for name in names if name.lower() == logical.name.lower()), "")
 
     def _inside(self, kind: pa.DataType, logical: pa.Field, stored: pa.Field, name: str, called: str) -> Iterator[_Lacking]:
         """Yield what is not there of the fields inside of a column of some type in the file."""

@@ -20,10 +20,12 @@ from hypothesis import strategies as st
 from penstock.errors import MissingExtraError
 from penstock.petastorm import codecs, make_batch_reader, make_reader, predicates, tf_utils, unischema
 from penstock.petastorm.arrow_reader_worker import ArrowReaderWorker
+from penstock.petastorm.benchmark.throughput import _time_warmup_and_work
 from penstock.petastorm.hdfs.namenode import HdfsNamenodeResolver
 from penstock.petastorm.local_disk_cache import LocalDiskCache
 from penstock.petastorm.ngram import NGram
 from penstock.petastorm.py_dict_reader_worker import PyDictReaderWorker
+from penstock.petastorm.reader_impl.shuffling_buffer import RandomShufflingBuffer
 from penstock.petastorm.tools import spark_session_cli
 from penstock.petastorm.unischema import Unischema, UnischemaField
 from penstock.petastorm.workers_pool.ventilator import ConcurrentVentilator
@@ -342,3 +344,24 @@ def test_dates_of_an_array_become_nanoseconds() -> None:
     dates = np.array([[date(1970, 1, 1), date(1970, 1, 2)]], object)
 
     assert tf_utils._date_to_nsec_from_epoch_vectorized(dates).tolist() == [[0, 86_400 * SECOND]]
+
+
+def test_windows_and_buffers_say_what_they_were_given() -> None:
+    """`NGram._timestamp_field`, and `RandomShufflingBuffer._done_adding`."""
+    field = UnischemaField("id", np.int64, ())
+    buffer = RandomShufflingBuffer(5, 3)
+    before = buffer._done_adding
+    buffer.finish()
+
+    assert NGram({0: [field]}, 1, field)._timestamp_field == field
+    assert (before, buffer._done_adding) == (False, True)
+
+
+def test_a_part_of_a_benchmark_measures_a_reader(url: str) -> None:
+    """`_time_warmup_and_work` takes what does the work as its fourth argument."""
+    done = []
+    with make_reader(url, num_epochs=None) as reader:
+        found = _time_warmup_and_work(reader, 2, 3, lambda: done.append(next(reader)))
+
+    assert len(done) == 5
+    assert found.time_mean >= 0

@@ -170,6 +170,28 @@ def test_columns_become_batches_without_rows(plain: str, capacity: int) -> None:
     assert (numbers == list(range(80))) is (capacity == 0)
 
 
+@pytest.mark.parametrize("kind", [DataLoader, BatchedDataLoader])
+def test_a_loader_says_what_it_was_given(plain: str, kind: Any) -> None:
+    """`shuffling_queue_capacity` is what the caller gave, whatever the buffer holds."""
+    with make_batch_reader(plain) as reader, kind(reader, batch_size=10, shuffling_queue_capacity=5) as loader:
+        assert (loader.batch_size, loader.shuffling_queue_capacity) == (10, 5)
+
+
+@pytest.mark.parametrize("kind", [DataLoader, BatchedDataLoader])
+def test_another_pass_and_a_failure_are_logged(plain: str, kind: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """With Petastorm's texts."""
+    with make_batch_reader(plain) as reader, kind(reader, batch_size=10) as loader:
+        list(loader)
+        list(loader)
+    assert "Start a new pass of Petastorm DataLoader, reset underlying Petastorm reader to position 0." in caplog.text
+
+    with make_batch_reader(plain) as reader, kind(reader, batch_size=10) as loader:
+        loader._buffer = None
+        with pytest.raises(TypeError):
+            list(loader)
+    assert "Iteration on Petastorm DataLoader raise error: TypeError(" in caplog.text
+
+
 def test_batched_loaders_take_rows_too(url: str) -> None:
     """A row is a batch of one; a function may make tensors elsewhere."""
     with BatchedDataLoader(rows(url), batch_size=7, transform_fn=lambda one: torch.as_tensor(np.array(one)).double()) as loader:

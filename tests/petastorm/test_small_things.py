@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
+import textwrap
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.petastorm.etl import metadata_util
+from penstock.petastorm import make_batch_reader
+from penstock.petastorm.etl import legacy, metadata_util
+from penstock.petastorm.etl.dataset_metadata import get_schema_from_dataset_url
 from penstock.petastorm.etl.rowgroup_indexers import SingleFieldIndexer
 from penstock.petastorm.etl.rowgroup_indexing import build_rowgroup_index
 from penstock.petastorm.generator import generate_datapoint
@@ -27,6 +33,7 @@ from penstock.petastorm.test_util.reader_mock import ReaderMock, schema_data_gen
 from penstock.petastorm.test_util.shuffling_analysis import compute_correlation_distribution
 from penstock.petastorm.tools.spark_session_cli import add_configure_spark_arguments, configure_spark
 from penstock.petastorm.unischema import Unischema, UnischemaField
+from penstock.petastorm.utils import run_in_subprocess
 from penstock.petastorm.workers_pool import EmptyResultError, TimeoutWaitingForResultError
 from penstock.petastorm.workers_pool.worker_base import WorkerBase
 
@@ -157,3 +164,56 @@ def test_options_of_a_command_set_up_spark() -> None:
         configure_spark(builder, parser.parse_args(["--spark-session-config", "nope"]))
     with pytest.raises(RuntimeError, match="add_configure_spark_arguments"):
         configure_spark(builder, argparse.Namespace())
+
+
+def test_a_function_runs_in_another_process() -> None:
+    """Its answer comes back, and so does what it raises."""
+    assert run_in_subprocess(sorted, [1, 3, 2], reverse=True) == [3, 2, 1]
+    assert run_in_subprocess(os.getpid) != os.getpid()
+    with pytest.raises(ValueError, match="invalid literal for int"):
+        run_in_subprocess(int, "abc")
+
+
+def test_a_process_that_ends_without_an_answer_is_an_error() -> None:
+    """Nobody waits for it."""
+    with pytest.raises(RuntimeError, match="ended with code 3 and no answer"):
+        run_in_subprocess(os._exit, 3)
+
+
+def test_a_function_of_a_script_runs_without_the_script(tmp_path: Path) -> None:
+    """A script need not guard what it does by `if __name__ == "__main__"`."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            from penstock.petastorm.utils import run_in_subprocess
+
+            print("begun")
+
+            def twice(number):
+                return 2 * number
+
+            print(run_in_subprocess(twice, 21))
+            """
+        )
+    )
+
+    done = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True, timeout=120)
+
+    assert done.stdout == "begun\n42\n"
+
+
+def test_a_list_of_one_url_is_that_url(tmp_path: Path) -> None:
+    """What is stored with the dataset is found, and directories are columns."""
+    url = tables.partitioned(tmp_path / "t")
+
+    assert get_schema_from_dataset_url([url])._name == "Parted"
+    with pytest.warns(UserWarning, match="Please use make_reader"), make_batch_reader([url]) as reader:
+        assert set(reader.schema.fields) == {"id", "part"}
+
+
+def test_modules_may_be_added_to_those_that_are_safe() -> None:
+    """Scripts did so for codecs of their own; the codecs are given as `codecs=[...]` here."""
+    assert {"petastorm", "numpy", "pyspark"} <= legacy.safe_modules
+    legacy.safe_modules.add("our_project")
+    legacy.safe_modules.remove("our_project")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -174,6 +176,22 @@ def test_columns_without_counterpart_are_refused_or_left_out() -> None:
         Unischema.from_arrow_schema(dataset, omit_unsupported_fields=False)
     with pytest.warns(UserWarning, match="Column 'half' has an unsupported type halffloat"):
         assert list(Unischema.from_arrow_schema(dataset).fields) == ["id"]
+
+
+def test_a_dataset_of_pyarrow_has_a_schema(tmp_path: Path) -> None:
+    """Of a directory, with what its directories name, or of one file."""
+    table = pa.table({"id": [1, 2], "year": [2024, 2025], "part": ["a", "b"]})
+    pq.write_to_dataset(table, tmp_path, partition_cols=["year", "part"])
+
+    found = Unischema.from_arrow_schema(pq.ParquetDataset(tmp_path)).fields
+
+    assert [(field.name, field.numpy_dtype) for field in found.values()] == [
+        ("year", np.int64),
+        ("part", np.str_),
+        ("id", np.int64),
+    ]
+    pq.write_table(table, tmp_path / "alone.parquet")
+    assert list(Unischema.from_arrow_schema(pq.ParquetDataset(tmp_path / "alone.parquet")).fields) == ["id", "year", "part"]
 
 
 def test_directories_are_text_or_numbers() -> None:

@@ -412,14 +412,14 @@ def path_of(url: str) -> str:
 
 
 def opened(dataset_url_or_urls: Any, storage_options: Any = None, filesystem: Any = None) -> StoredDataset:
-    """Return the dataset at a URL, or of a list of URLs of files.
+    """Return the dataset at a URL, or of a list of URLs of files. A list of one URL is that URL.
 
     Raises:
         ValueError: If a URL has no scheme, or URLs differ in it.
         OSError: If nothing lies there.
     """
-    several = isinstance(dataset_url_or_urls, (list, tuple))
-    urls = [normalized(url) for url in dataset_url_or_urls] if several else [normalized(dataset_url_or_urls)]
+    given = list(dataset_url_or_urls) if isinstance(dataset_url_or_urls, (list, tuple)) else [dataset_url_or_urls]
+    urls, several = [normalized(url) for url in given], len(given) > 1
     if not urls:
         raise ValueError("dataset url list must be non-empty.")
     if filesystem is None:

@@ -112,7 +112,7 @@ class LoaderBase(ABC):
             yield from self._iter_impl()
         except Exception as error:
             self._error = error
-            logger.exception("Iteration on Petastorm DataLoader raise error")
+            logger.exception("Iteration on Petastorm DataLoader raise error: %r", error)  # noqa: TRY401 - Petastorm's text
             raise
         finally:
             self._in_iter = False
@@ -120,8 +120,8 @@ class LoaderBase(ABC):
     def _read_again(self) -> None:
         """Have the reader begin anew, also where the pass before was left early."""
         logger.warning(
-            "Start a new pass of Petastorm DataLoader, reset underlying Petastorm reader to position at the beginning. Give "
-            "the reader num_epochs instead where you can: it reads ahead from one epoch to the next."
+            "Start a new pass of Petastorm DataLoader, reset underlying Petastorm reader to position 0. Give the reader "
+            "num_epochs instead where you can: it reads ahead from one epoch to the next."
         )
         if getattr(self.reader, "last_row_consumed", True):
             self.reader.reset()
@@ -260,8 +260,6 @@ class BatchedDataLoader(LoaderBase):
         self.reader, self.batch_size, self._seed, self._passes = reader, _checked(batch_size), seed, 0
         self.transform_fn = transform_fn or _as_tensor
         self.shuffling_queue_capacity = shuffling_queue_capacity
-        if shuffling_queue_capacity > 0:
-            self.shuffling_queue_capacity = shuffling_queue_capacity - 1 + batch_size
 
     def _iter_impl(self) -> Iterator[Any]:
         buffer = self._buffer()
@@ -285,7 +283,11 @@ class BatchedDataLoader(LoaderBase):
         generator = None if self._seed is None else torch.Generator().manual_seed(self._seed + self._passes)
         self._passes += 1
         return BatchedRandomShufflingBuffer(
-            capacity, capacity - self.batch_size, extra_capacity=100_000_000, batch_size=self.batch_size, generator=generator
+            capacity - 1 + self.batch_size,
+            capacity - 1,
+            extra_capacity=100_000_000,
+            batch_size=self.batch_size,
+            generator=generator,
         )
 
 

@@ -189,8 +189,12 @@ class Unischema:
         Raises:
             ValueError: If a column has a type that has no counterpart, unless those are to be left out.
         """
-        arrow = parquet_dataset.pieces[0].get_metadata().schema.to_arrow_schema()
-        partitions = [(part.name, part.dictionary.type) for part in (parquet_dataset.partitions or ())]
+        if hasattr(parquet_dataset, "pieces"):
+            arrow = parquet_dataset.pieces[0].get_metadata().schema.to_arrow_schema()
+            partitions = [(part.name, part.dictionary.type) for part in (parquet_dataset.partitions or ())]
+        else:  # pyarrow's own, of today
+            arrow = parquet_dataset.fragments[0].physical_schema
+            partitions = _partitions(parquet_dataset.schema, set(arrow.names))
         return inferred(partitions, arrow, omit_unsupported_fields=omit_unsupported_fields)
 
     def __str__(self) -> str:
@@ -205,6 +209,16 @@ class Unischema:
     def __repr__(self) -> str:
         """Return its fields."""
         return str(self)
+
+
+def _partitions(schema: pa.Schema, inside: set[str]) -> list[tuple[str, pa.DataType]]:
+    """Return the columns that are not inside of files, but named by directories: text, or whole numbers of 64 bits."""
+    found = []
+    for column in schema:
+        if column.name not in inside:
+            kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+            found.append((column.name, pa.int64() if pa.types.is_integer(kind) else kind))
+    return found
 
 
 def row_type(name: str, fields: tuple[str, ...]) -> Any:

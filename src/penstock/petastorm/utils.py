@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from decimal import Decimal
-from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from penstock.errors import DataError
 from penstock.petastorm._carry import packed, unpacked
 from penstock.petastorm._keys import store_keys
 from penstock.petastorm.etl.dataset_metadata import as_dataset
+from penstock.petastorm.workers_pool.exec_in_new_process import exec_in_new_process
 
 __all__ = ["DecodeFieldError", "add_to_dataset_metadata", "decode_row", "run_in_subprocess"]
 
@@ -56,15 +59,28 @@ def add_to_dataset_metadata(dataset: Any, key: bytes, value: bytes) -> None:
 
 
 def run_in_subprocess(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return what a function returns, run in another process.
+    """Return what a function returns, run in another process, which does not run the script of this one.
 
     Raises:
         Exception: Whatever it raises there.
     """
-    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(_run, packed((func, args, kwargs))).result()
+    with TemporaryDirectory() as place:
+        answer = Path(place) / "answer"
+        code = exec_in_new_process(_answered, str(answer), func, args, kwargs).wait()
+        if not answer.exists():
+            raise RuntimeError(f"The process that ran {func!r} ended with code {code} and no answer. Look at what it printed.")
+        value, error = unpacked(answer.read_bytes())
+    if error is not None:
+        raise error
+    return value
 
 
-def _run(data: bytes) -> Any:
-    func, args, kwargs = unpacked(data)
-    return func(*args, **kwargs)
+def _answered(answer: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Write what a function returns, or raises, to a file."""
+    value, wrong = None, None
+    try:
+        value = func(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other process raises it
+        error.add_note(f"In process {os.getpid()}:\n{traceback.format_exc()}")
+        wrong = error
+    Path(answer).write_bytes(packed((value, wrong)))

@@ -61,8 +61,8 @@ def check_absent(snapshot: Snapshot, file: int, columns: Sequence[str], there: p
         elif lacks.namesake:
             doubt = (
                 f"{snapshot.files.path[file]}: the file has no column {lacks.called}, so that {place} is null in it, but it "
-                f"has {lacks.namesake!r} without a field id. That is right if the table dropped that column and added it again; "
-                "if not, have the software that wrote the file rewrite it under the table's names."
+                f"has {lacks.namesake!r} without a field id. That is right if the table dropped that column and added it "
+                "again; if not, have the software that wrote the file rewrite it under the table's names."
             )
     return doubt
 

@@ -500,7 +500,10 @@ def test_a_filter_on_a_made_column_is_refused(ds: ps.Dataset) -> None:
             "Of a mask, take numpy.flatnonzero(mask).",
         ),
         (lambda ds: ds[2.5], "Rows are counted by whole numbers, and [2.5] is float64. Give numbers from 0 on."),
-        (lambda ds: ds["id"], "Rows are counted by whole numbers, and ['id'] is <U2. Give numbers from 0 on."),
+        (
+            lambda ds: ds["id"],
+            "ds[...] got 'id'; expected the number of a row, or a slice. For a column, write ds.select('id').to_arrow().",
+        ),
         (lambda ds: ds.head(-1), "head got -1. A number of rows from 0 on was expected. Give such a number."),
         (
             lambda ds: ds.map(dict).to_arrow(),

@@ -248,3 +248,21 @@ def test_what_cannot_be_asked_is_refused_with_what_can() -> None:
         iter(mixed.ragged(ps.Pad(), "x"))
     rows = [row["x"].tolist() for row in mixed.ragged(ps.Pad(length=3), "x")]
     assert sorted(rows) == [[1, 0, 0], [1, 0, 0], [2, 3, 0], [2, 3, 0]]
+
+
+@pytest.mark.parametrize("policy", [ps.Pad(), ps.Offsets()])
+def test_a_pattern_leaves_columns_without_lists_as_they_are(policy: Any) -> None:
+    """`.ragged(policy, ".*")` means all lists, to a mixture as to a dataset."""
+    data = pa.table({"id": [1, 2], "text": ["a", "b"], "pair": pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2))})
+    data = data.append_column("x", pa.array([[1], [2, 3]])).append_column("about", pa.array([{"a": 1}, {"a": 2}]))
+    ds = MemoryFormat.of(data, row_group_rows=2).open()
+
+    (expected,) = ds.batch(2).ragged(policy, ".*")
+
+    for mixed in (
+        ps.mix([(ds, 1)]).batch(2).ragged(policy, ".*"),
+        ps.mix([(ds, 1)]).batch(2).ragged(policy, "x", "pair"),
+    ):
+        (found,) = mixed
+        alike(found, expected)
+        assert set(found) == set(mixed.schema.names)

@@ -201,6 +201,75 @@ for call in (penstock.open, penstock.write):
     assert done.stdout.splitlines() == [said, said]
 
 
+def test_a_scheme_that_only_its_package_makes_known_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where adlfs was never installed, fsspec has no word of `abfss`."""
+    registry = pytest.importorskip("fsspec.registry")
+    for known in (registry.known_implementations, registry._registry):
+        monkeypatch.delitem(known, "abfss", raising=False)
+
+    for call in (penstock.open, penstock.write):
+        with pytest.raises(MissingExtraError, match=r"needs the extra 'azure', .* pip install 'penstock\[azure\]'"):
+            call("abfss://x@y.dfs.core.windows.net/z")
+    with pytest.raises(penstock.errors.TableNotFoundError, match="Protocol not known: nope"):
+        penstock.open("nope://x/y")
+
+
+def test_a_hadoop_url_without_hadoop_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The URL and its options are not at fault."""
+
+    class Lacking:
+        @staticmethod
+        def from_uri(_: str) -> None:
+            msg = "Unable to load libjvm"
+            raise OSError(msg)
+
+    monkeypatch.setattr("pyarrow.fs.FileSystem", Lacking)
+
+    with pytest.raises(MissingExtraError, match=r"'hdfs://host/t' needs Java and Hadoop's libhdfs, .*JAVA_HOME"):
+        penstock.open("hdfs://host/t")
+
+
+@pytest.mark.parametrize("module", ["penstock.torch", "penstock.deltatorch"])
+def test_an_adapter_that_is_imported_by_name_names_its_extra_too(module: str) -> None:
+    """`from penstock.torch import loader` says the same as `penstock.torch`."""
+    script = f"""
+import sys
+sys.modules["torch"] = None
+import penstock
+try:
+    import {module}
+except penstock.errors.MissingExtraError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+
+    assert done.stdout == "penstock.torch needs torch, which is not installed. Install it: pip install 'penstock[torch]'.\n"
+
+
+def test_data_in_place_of_something_else_is_told_where_it_belongs(tmp_path: Path) -> None:
+    """Data frames and tables are given by name to write, and open takes places alone."""
+    table = pa.table({"id": [1]})
+
+    with pytest.raises(penstock.errors.ArgumentError, match=r"got schema of type Table; .*penstock\.write\(url, data=\.\.\.\)"):
+        penstock.write(tmp_path / "t", table)
+    with pytest.raises(penstock.errors.ArgumentError, match=r"open\(\) got Table, which is data; .*penstock\.write\("):
+        penstock.open(table)
+
+
+def test_a_column_is_not_asked_for_by_index() -> None:
+    """Rows are; the message says how to get a column, and that works."""
+    with pytest.raises(penstock.errors.ArgumentError, match=r"got 'id'; expected .*ds\.select\('id'\)\.to_arrow\(\)"):
+        example()["id"]  # type: ignore[index]
+
+    assert example().select("id").to_arrow()["id"].to_pylist() == list(range(10))
+
+
+def test_a_seed_in_place_of_a_shuffle_is_told_its_name() -> None:
+    """`datasets` and others take the seed first."""
+    with pytest.raises(penstock.errors.ArgumentError, match=r"shuffle got 42\. .*ds\.shuffle\(seed=42\)\."):
+        example().shuffle(42)  # type: ignore[arg-type]
+
+
 def test_a_scheme_of_fsspec_without_an_extra_says_what_to_install() -> None:
     """Where we have no extra, fsspec knows the package."""
     script = """

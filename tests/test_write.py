@@ -1296,7 +1296,7 @@ def test_a_table_is_written_to_any_filesystem(tmp_path: Path) -> None:
         ({"row_group_rows": 1.5}, "write got row_group_rows=1.5. A whole number from 1 on was expected."),
         ({"compression": "zip"}, "write got compression='zip'. One of none, snappy, gzip, brotli, zstd, lz4 was expected."),
         ({"threads": 0}, "write got threads=0. A whole number from 1 on was expected."),
-        ({"schema": {"id": int}}, "A penstock.Schema or a pyarrow.Schema was expected."),
+        ({"schema": {"id": int}}, "expected a penstock.Schema or a pyarrow.Schema. Give one, or write data by its name"),
         ({"source": ["a", "b"]}, "write got ['a', 'b'] to write to. The path or URL of one directory was expected."),
         ({"source": ""}, "write got '' to write to."),
     ],

@@ -62,13 +62,7 @@ _COMING = ("jax", "spark", "tensorflow")
 def __getattr__(name: str) -> _ModuleType:
     """Return an adapter, whose framework is loaded when it is first asked for."""
     if name in _ADAPTERS:
-        try:
-            return _import_module(f"{__name__}.{name}")
-        except ModuleNotFoundError as error:
-            if error.name != name:
-                raise
-            msg = f"penstock.{name} needs {name}, which is not installed. Install it: pip install 'penstock[{name}]'."
-            raise errors.MissingExtraError(msg) from error
+        return _import_module(f"{__name__}.{name}")
     if name in _COMING:
         msg = (
             f"penstock.{name}, the adapter of the extra penstock[{name}], is not part of this release. "

@@ -47,6 +47,9 @@ class Answers:
             return self.take(range(*row.indices(self.num_rows)))
         if isinstance(row, tuple | list | np.ndarray):
             raise ArgumentError(f"ds[...] takes one row or a slice, and got {row!r}. For several rows use ds.take([...]).")
+        if isinstance(row, str):
+            msg = f"ds[...] got {row!r}; expected the number of a row, or a slice. "
+            raise ArgumentError(msg + f"For a column, write ds.select({row!r}).to_arrow().")
         batch = self.take([row])
         for column in self._question.policies:
             if isinstance(column.ragged, Offsets) and f"{column.name}_offsets" in batch:

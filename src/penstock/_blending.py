@@ -9,6 +9,8 @@ from math import isfinite
 from numbers import Rational, Real
 from typing import Any, get_args
 
+import pyarrow as pa
+
 from penstock import _clauses as clauses
 from penstock import _telling as telling
 from penstock._engine.decode import Column
@@ -166,9 +168,20 @@ def ragged(policy: Ragged, columns: Sequence[str], mixed: Mixed, question: Quest
             if not undeclared:
                 raise
             names = [pattern]  # maps of the sources may make it
+        names = [name for name in names if name not in fields or _may_be_ragged(fields[name], first, named=name == pattern)]
         found.update({name: Column(name=name, ragged=policy, field=fields.get(name)) for name in names})
     kept = [one for one in found.values() if not isinstance(one.ragged, AsObjects)]
     return mixed, replace(question, policies=tuple(kept))
+
+
+def _may_be_ragged(field: Field, source: Source, *, named: bool) -> bool:
+    """Return whether a column of a source may have lists that differ in length; others stay as they are, as in a dataset.
+
+    Some types of Arrow have arrays of which no shape is known. Single values that were named are told apart when they come.
+    """
+    schema = source.table.snapshot.schema
+    opaque = field.name in schema.names and isinstance(schema.field(field.name).type, pa.BaseExtensionType)
+    return None in field.shape or (not field.shape and (opaque or named))
 
 
 def _with_ragged(source: Source, policy: Ragged, columns: Sequence[str]) -> Source:

@@ -87,7 +87,8 @@ def order(shuffle: object) -> Shuffle:
     """Return a shuffle, which must be an object of that kind."""
     if isinstance(shuffle, type) or not isinstance(shuffle, Shuffle):
         msg = f"shuffle got {shuffle!r}. A Shuffle object was expected. Pass one like penstock.WindowShuffle(rows=100_000)."
-        raise ArgumentError(msg)
+        seed = f" A seed is given by its name: ds.shuffle(seed={shuffle!r})." if type(shuffle) is int and shuffle >= 0 else ""
+        raise ArgumentError(msg + seed)
     return shuffle
 
 

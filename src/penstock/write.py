@@ -431,7 +431,10 @@ def _columns_of(schema: Any, start: _Start) -> Columns | None:
     if schema is None:
         return None
     if not isinstance(schema, (Schema, pa.Schema)):
-        msg = f"write got schema={schema!r}. A penstock.Schema or a pyarrow.Schema was expected. Give one, or leave it out."
+        msg = (
+            f"write() got schema of type {type(schema).__name__}; expected a penstock.Schema or a pyarrow.Schema. "
+            "Give one, or write data by its name: penstock.write(url, data=...)."
+        )
         raise ArgumentError(msg)
     if isinstance(schema, pa.Schema):
         found = of_arrow(without_unnamed_index(schema))

@@ -248,6 +248,23 @@ def test_lists_of_different_lengths_are_an_error_that_names_the_options() -> Non
     )
 
 
+def test_of_arrays_that_a_map_makes_the_map_is_told_to_make_them_alike() -> None:
+    """Clauses act before maps, so that `.ragged` alone would not find the column."""
+
+    def made(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"y": batch["x"]}
+
+    ds = one(RAGGED).select("x")
+    for asked in (ds.batch(4).map(made), ps.mix([(ds, 1)]).batch(4).map(made)):
+        with pytest.raises(ArgumentError, match=r"where a map makes the column, have it return arrays of one shape\.$"):
+            next(iter(ps.torch.loader(asked)))
+    of_source = ps.mix([(ds.map(lambda row: {"y": row["x"]}), 1)]).batch(4)
+    with pytest.raises(ArgumentError, match=r"'y'\) for images\.$"):  # for the clause of a mixture acts after these maps
+        next(iter(ps.torch.loader(of_source)))
+
+    assert next(iter(ps.torch.loader(of_source.ragged(ps.Pad(), "y"))))["y"].shape == (4, 3)
+
+
 def test_arrays_inside_of_arrays_are_found_too() -> None:
     """A list of fixed length around lists that differ is no way around the question."""
     column = pa.array([[[1], [2, 3]]] * 3, pa.list_(pa.list_(pa.int64()), 2))

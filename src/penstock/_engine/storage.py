@@ -88,6 +88,9 @@ def locate(source: Any, *, filesystem: Any = None, options: Mapping[str, Any] | 
         >>> locate("/usr/").path
         '/usr'
     """
+    if hasattr(source, "__arrow_c_stream__"):
+        msg = f"open() got {type(source).__name__}, which is data; expected a path, a URL or a list of them. Write it first: "
+        raise ArgumentError(msg + "penstock.write(url, data=...), then penstock.open(url).")
     strange = isinstance(source, (bytes, Mapping, set, frozenset))  # sets have no order, and mappings more than names
     if strange or not isinstance(source, (str, os.PathLike, Iterable)) or source == "":
         msg = f"open got {source!r}. A path, a URL or a list of them was expected. Give one."
@@ -247,11 +250,24 @@ def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tup
     except ImportError as error:
         raise _missing(name, scheme, error) from error
     except (ValueError, OSError, pa.ArrowException) as error:
+        raise _unopened(name, scheme, error) from error
+
+
+def _unopened(name: str, scheme: str, error: Exception) -> MissingExtraError | TableNotFoundError:
+    """Return the error for a URL that its filesystem refuses, or that none opens."""
+    if scheme in EXTRAS and f"Protocol not known: {scheme}" in str(error):  # fsspec learns some schemes from their packages
+        return _missing(name, scheme, ImportError(str(error)))
+    if re.search("libjvm|libhdfs", str(error)):
         msg = (
-            f"No filesystem opens {name!r}: {_shortened(str(error))}. Plain paths and the schemes of pyarrow and fsspec are "
-            "known. Check the URL, and the keys or endpoints in storage_options."
+            f"{name!r} needs Java and Hadoop's libhdfs, which pip does not install: {_shortened(str(error))}. Install both, "
+            "and set JAVA_HOME, HADOOP_HOME and CLASSPATH, by which pyarrow finds them."
         )
-        raise TableNotFoundError(msg) from error
+        return MissingExtraError(msg)
+    msg = (
+        f"No filesystem opens {name!r}: {_shortened(str(error))}. Plain paths and the schemes of pyarrow and fsspec are "
+        "known. Check the URL, and the keys or endpoints in storage_options."
+    )
+    return TableNotFoundError(msg)
 
 
 def _bounded(url: str, scheme: str) -> str:

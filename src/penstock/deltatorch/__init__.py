@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import penstock.torch as _torch  # noqa: F401 - which says what is missing where torch is not installed
 from penstock.deltatorch.deltadataset import DeltaIterableDataset, FieldSpec
 from penstock.deltatorch.id_based_deltadataset import IDBasedDeltaDataset
 from penstock.deltatorch.pytorch import create_pytorch_dataloader

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from penstock.errors import MissingExtraError
+
+try:
+    import torch as _torch  # noqa: F401 - asked for first, so that what is missing is said
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    _msg = f"{__name__} needs torch, which is not installed. Install it: pip install 'penstock[torch]'."
+    raise MissingExtraError(_msg) from error
+
 from penstock.torch._datasets import IterableDataset, MapDataset
 from penstock.torch._loader import Loader, loader
 

@@ -64,7 +64,8 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
         if not isinstance(ds, Mixture):
             _checked(ds)
         self.ds: Dataset | Mixture = ds
-        self.tensors, self._process = Tensors.of(jagged), os.getpid()
+        self.tensors = Tensors.of(jagged, mapped=bool(ds._question.maps))  # noqa: SLF001 - a dataset has no other parts
+        self._process = os.getpid()
         self._start, self._arrived = Position(), False
         self._epoch = torch.zeros((), dtype=torch.int64)
         if not self._of_a_loader:

@@ -31,12 +31,14 @@ class Tensors:
 
     Attributes:
         jagged: Columns whose values and offsets become one nested tensor of jagged layout.
+        mapped: Whether maps have made the batches; a clause cannot change what they make.
     """
 
     jagged: tuple[str, ...] = ()
+    mapped: bool = False
 
     @classmethod
-    def of(cls, jagged: Iterable[str]) -> Tensors:
+    def of(cls, jagged: Iterable[str], *, mapped: bool = False) -> Tensors:
         """Return what makes nested tensors of the columns named.
 
         Raises:
@@ -45,7 +47,7 @@ class Tensors:
         if isinstance(jagged, str):
             msg = f"jagged={jagged!r} was given. A list of columns was expected. Give one: jagged=[{jagged!r}]."
             raise ArgumentError(msg)
-        return cls(jagged=tuple(dict.fromkeys(jagged)))
+        return cls(jagged=tuple(dict.fromkeys(jagged)), mapped=mapped)
 
     def batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return a batch as tensors, or a row."""
@@ -63,7 +65,9 @@ class Tensors:
                     f"them: .ragged(penstock.Offsets(), {name!r})."
                 )
                 raise ArgumentError(msg)
-        found = {name: _value(name, value, flat=f"{name}{OFFSETS}" in batch) for name, value in batch.items()}
+        found = {
+            name: _value(name, value, flat=f"{name}{OFFSETS}" in batch, mapped=self.mapped) for name, value in batch.items()
+        }
         for name in self.jagged:
             values, offsets = found[name], found.pop(f"{name}{OFFSETS}")
             found[name] = torch.nested.nested_tensor_from_jagged(values, offsets)
@@ -112,7 +116,7 @@ def _cut(column: npt.NDArray[Any], size: int) -> Sequence[Any]:
     return torch.unsafe_split_with_sizes(torch.from_numpy(column), [size] * count + [rest] * bool(rest))
 
 
-def _value(name: str, value: Any, *, flat: bool) -> Any:
+def _value(name: str, value: Any, *, flat: bool, mapped: bool) -> Any:
     if isinstance(value, np.generic):
         value = np.asarray(value)
     if not isinstance(value, np.ndarray):
@@ -135,9 +139,10 @@ def _value(name: str, value: Any, *, flat: bool) -> Any:
             f".ragged(penstock.Resize(height, width), {name!r}) for images"
         )
         numbers = not flat and all(cell.dtype != OBJECTS for cell in arrays)
+        made = " These act before maps: where a map makes the column, have it return arrays of one shape." if mapped else ""
         msg = (
             f"Column {name!r} holds arrays that may differ in shape, which no tensor does. Say what becomes of them: "
-            f".ragged(penstock.Pad(), {name!r}){nested if numbers else ''}."
+            f".ragged(penstock.Pad(), {name!r}){nested if numbers else ''}.{made}"
         )
         raise ArgumentError(msg)
     return value.tolist()

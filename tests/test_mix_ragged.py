@@ -262,6 +262,7 @@ def test_a_pattern_leaves_columns_without_lists_as_they_are(policy: Any) -> None
     for mixed in (
         ps.mix([(ds, 1)]).batch(2).ragged(policy, ".*"),
         ps.mix([(ds, 1)]).batch(2).ragged(policy, "x", "pair"),
+        ps.mix([(ds.ragged(policy, ".*"), 1)]).batch(2),
     ):
         (found,) = mixed
         alike(found, expected)

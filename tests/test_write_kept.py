@@ -612,6 +612,24 @@ def test_an_index_with_a_name_is_stored_on_request(tmp_path: Path, kind: str, fr
     assert ps.open(tmp_path / "without").to_arrow().to_pydict() == {"v": [1, 2] * 3}
 
 
+def test_an_index_with_the_name_of_a_column_is_dropped_or_renamed(tmp_path: Path) -> None:
+    """Both cannot be stored, so the message does not advise index=True."""
+    frame = pd.DataFrame({"a": [1, 2]}, index=pd.Index([3, 4], name="a"))
+
+    with pytest.raises(ArgumentError, match=r"A column is called 'a' too: write index=False to drop the index, or rename one"):
+        ps.write(tmp_path / "t", data=frame)
+    ps.write(tmp_path / "t", data=frame, index=False)
+
+    assert ps.open(tmp_path / "t").to_arrow().to_pydict() == {"a": [1, 2]}
+
+
+def test_an_index_may_be_called_by_a_number(tmp_path: Path) -> None:
+    """Its column has the number as text, as those of columns have, without a warning of pyarrow."""
+    ps.write(tmp_path / "t", data=pd.DataFrame({"a": [1, 2]}, index=pd.Index([3, 4], name=7)), index=True)
+
+    assert ps.open(tmp_path / "t").to_arrow().to_pydict() == {"a": [1, 2], "7": [3, 4]}
+
+
 @pytest.mark.parametrize("first", [NAMED, VALUES.rename(columns={"a": "v"})], ids=["first", "later"])
 def test_an_index_with_a_name_is_not_dropped_in_silence(tmp_path: Path, first: pd.DataFrame) -> None:
     """Where nobody said what becomes of it, the message says what to write."""

@@ -22,7 +22,7 @@ from penstock._engine.ragged import depends_on_batch
 from penstock._names import matching
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError, ColumnNotFoundError
-from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED, AsObjects, Offsets, Ragged, RaiseIfRagged, Resize
+from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED, AsObjects, Offsets, Pad, Ragged, RaiseIfRagged, Resize
 from penstock.schema import Field, Schema
 
 __all__ = ["check_added", "gathered", "lacking", "ragged", "schema", "sources", "stop"]
@@ -141,13 +141,26 @@ def _late(source: Source) -> dict[str, Column]:
 
 
 def _without(source: Source, late: dict[str, Column]) -> Source:
-    """Return a source that leaves some policies to the mixture; lists of one length are one array in each source already."""
+    """Return a source that leaves some policies to the mixture, and has none for columns that a pattern named in vain.
+
+    Lists of one length are one array in each source already.
+    """
+    question = source.question
+    if not question.policies:
+        return source
+    plain = replace(question, policies=(), maps=())
+    flat = {
+        field.name for field in telling.schema(source.table, plain) if not _may_be_ragged(field, source, named=False)
+    } - late.keys()
     kept = [
-        replace(one, ragged=DEFAULT_RAGGED) if one.name in late and not isinstance(one.ragged, RaiseIfRagged) else one
-        for one in source.question.policies
+        replace(one, ragged=DEFAULT_RAGGED)
+        if (one.name in flat and isinstance(one.ragged, Pad | Offsets))
+        or (one.name in late and not isinstance(one.ragged, RaiseIfRagged))
+        else one
+        for one in question.policies
     ]
     policies = tuple(one for one in kept if (one.nulls, one.ragged) != (DEFAULT_NULLS, DEFAULT_RAGGED))
-    return replace(source, question=replace(source.question, policies=policies))
+    return replace(source, question=replace(question, policies=policies))
 
 
 def ragged(policy: Ragged, columns: Sequence[str], mixed: Mixed, question: Question) -> tuple[Mixed, Question]:

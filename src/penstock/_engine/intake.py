@@ -127,11 +127,13 @@ def _frame(frame: Any, columns: Columns | None, *, index: bool | None) -> Tabula
     """Return a data frame, with its index where that has a name and is to be stored."""
     names = [_arrow_name(name) for name in frame.columns]
     known = {} if columns is None else {column.field.name: column for column in columns.columns}
-    levels = _levels(frame.index, {name for name in known if name not in names}, asked=index)
+    levels = _levels(frame.index, {name for name in known if name not in names}, names, asked=index)
     every = [*levels, *names]
     if twice := ", ".join(sorted({name for name in every if every.count(name) > 1})):
         raise DataError(f"The data frame has more than one column called {twice}. Names must differ. Rename all but one.")
     if columns is None:
+        if any(name is not None and not isinstance(name, str) for name in frame.index.names):  # which pyarrow warns about
+            frame = frame.rename_axis([name if name is None else _arrow_name(name) for name in frame.index.names])
         try:
             found = _nan_kept(pa.Table.from_pandas(frame, preserve_index=bool(levels)), frame)
         except (pa.ArrowException, ValueError, TypeError) as error:
@@ -161,7 +163,7 @@ def _is_null(cell: Any) -> bool:
     return cell is None or type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and cell != cell)  # noqa: PLR0124 - NaN
 
 
-def _levels(index: Any, wanted: set[str], *, asked: bool | None) -> dict[str, int]:
+def _levels(index: Any, wanted: set[str], columns: Sequence[str], *, asked: bool | None) -> dict[str, int]:
     """Return the levels of an index that are stored, by name: those that were asked for, or that the table has a column for.
 
     Raises:
@@ -175,6 +177,8 @@ def _levels(index: Any, wanted: set[str], *, asked: bool | None) -> dict[str, in
             found = ", ".join(map(repr, unsaid))
             msg = f"write() got a data frame with the index {found}; expected to be told whether to store it. "
             advice = "Write index=True to store it as a column, or index=False to drop it"
+            if taken := [name for name in unsaid if name in columns]:
+                advice = f"A column is called {taken[0]!r} too: write index=False to drop the index, or rename one of the two"
             raise ArgumentError(f"{msg}{advice}{', or choose levels with frame.reset_index()' * (len(index.names) > 1)}.")
         return named
     if len(named) < len(index.names):

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.blobs import Blobs
+from penstock._blobs import Blobs
 from penstock.codecs import CellCodec, Npy, Npz, Raw
 from penstock.schema import Field
 

@@ -15,10 +15,10 @@ import tracemalloc
 import numpy as np
 import pyarrow as pa
 
-from penstock._engine import plan as planning
-from penstock._engine.footers import RowGroups
-from penstock._engine.leg import Leg
-from penstock._engine.question import Question
+from penstock._engine.order.rank_epoch import Leg
+from penstock._engine.parquet.footer import RowGroups
+from penstock._engine.plan import prune as planning
+from penstock._engine.query.query import Question
 from penstock.model import DataFiles, Plan, Position, Snapshot
 from penstock.shuffles import WindowShuffle
 

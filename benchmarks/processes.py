@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 
 import penstock as ps
-from penstock._engine.bench import Recipe, columns_in, pack_columns
-from penstock._engine.crew import Crew, Reply, Task
-from penstock._engine.crossing import Parcel, pack_numbers
-from penstock._engine.execute import Pool
-from penstock._engine.question import Question
-from penstock._engine.transform import Batch, Map
+from penstock._engine.processes.pool import Crew, Reply, Task
+from penstock._engine.processes.serialize import Parcel, pack_numbers
+from penstock._engine.processes.task import Recipe, columns_in, pack_columns
+from penstock._engine.query.query import Question
+from penstock._engine.query.values import Batch, Map
+from penstock._engine.runtime.threads import Pool
 from penstock.testing import MemoryFormat
 
 ROWS, CELL = 1_024, 12 << 10

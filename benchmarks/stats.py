@@ -30,10 +30,10 @@ import pyarrow.parquet as pq
 
 import penstock as ps
 from benchmarks import tabular
-from penstock._engine import loader as engine
-from penstock._engine.handles import Handle
-from penstock._engine.meter import BETWEEN, BETWEEN_PROBES, MAP, Meter
-from penstock._engine.stats import Stats
+from penstock._engine.deliver import loader as engine
+from penstock._engine.read.reader import Handle
+from penstock._engine.runtime.stats import Stats
+from penstock._engine.runtime.timers import BETWEEN, BETWEEN_PROBES, MAP, Meter
 
 COLUMNS = ("i0", "f3")
 ENGINE: Any = engine  # the module whose meter is exchanged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -38,16 +39,17 @@ def every(url, **options):
         yield from reader
 """
 
-# The tests that reach every line of the rooms that decide. With coverage a test takes half as long again, so others go without.
+# The tests that reach every line of the modules that decide. Others go without: coverage takes time.
 COVERING = (
-    "_engine",
+    "engine",
     "shuffles",
     "test_dataset.py",
     "test_filters.py",
     "test_mix.py",
+    "test_randomness.py",
     "test_sequences.py",
     "test_stable_hash.py",
-    "test_stretches.py",
+    "test_ranges.py",
 )
 
 # The same examples on every run, so that what fails is to blame on what was changed; "long" looks for others.
@@ -108,7 +110,7 @@ def petastorm_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     peers = os.environ.get("PENSTOCK_PEERS")
     if peers is not None:
         return Path(peers) / "petastorm" / "bin" / "python"
-    return _interpreter(tmp_path_factory.mktemp("petastorm"), PETASTORM)
+    return _installed(tmp_path_factory, "petastorm", lambda place: _interpreter(place, PETASTORM))
 
 
 @pytest.fixture(scope="session")
@@ -118,7 +120,9 @@ def sail_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     It is the one that PENSTOCK_PYSAIL names; else it is installed.
     """
     given = os.environ.get("PENSTOCK_PYSAIL")
-    return Path(given) if given is not None else _interpreter(tmp_path_factory.mktemp("sail"), SAIL)
+    if given is not None:
+        return Path(given)
+    return _installed(tmp_path_factory, "sail", lambda place: _interpreter(place, SAIL))
 
 
 @pytest.fixture(scope="session")
@@ -133,9 +137,27 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("azurite-blob is neither on the PATH nor named by PENSTOCK_AZURITE, and there is no npm to install it")
-    place = tmp_path_factory.mktemp("azurite")
-    _install([npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", place, AZURITE], AZURITE)
-    return place / "node_modules" / ".bin" / "azurite-blob"
+
+    def install(place: Path) -> Path:
+        _install([npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", place, AZURITE], AZURITE)
+        return place / "node_modules" / ".bin" / "azurite-blob"
+
+    return _installed(tmp_path_factory, "azurite", install)
+
+
+def _installed(tmp_path_factory: pytest.TempPathFactory, name: str, install: Callable[[Path], Path]) -> Path:
+    """Return what was installed in a folder that all processes of this test run share; the first process installs it.
+
+    A failed installation skips the test in each of them.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    place, done = shared / f"{name}-installed", shared / f"{name}-installed.path"
+    with (shared / f"{name}-installed.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            done.write_text(str(install(place)))
+        return Path(done.read_text())
 
 
 def _interpreter(place: Path, packages: Sequence[str]) -> Path:

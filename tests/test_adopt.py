@@ -15,11 +15,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import penstock as ps
-from penstock._schema_json import KEY, load
 from penstock.adopt import adopt
 from penstock.codecs import Npy, Raw
 from penstock.errors import ArgumentError, ColumnNotFoundError, TableNotFoundError
 from penstock.schema import Field, Schema
+from penstock.schema.json import KEY, load
 from penstock.write import write
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)

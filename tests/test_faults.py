@@ -21,7 +21,7 @@ from pyarrow import fs as pafs
 from rights import run_without_rights
 
 import penstock as ps
-from penstock._engine import thrift
+from penstock._engine.parquet import thrift
 from penstock.codecs import Raw
 from penstock.errors import DataChangedError, DataError, PenstockError
 from penstock.formats.parquet import ParquetFormat

@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._schema_json import KEY, dump, load
 from penstock.codecs import Jpeg, Npy, Png
 from penstock.errors import ArgumentError, DataError, MissingExtraError
 from penstock.schema import Field, Schema
+from penstock.schema.json import KEY, dump, load
 
 
 def refused(place: Path, field: Field, data: Any) -> str:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from strategies import aligned, rows
 
 import penstock as ps
-from penstock._engine.loader import Batches
+from penstock._engine.deliver.loader import Batches
 from penstock.errors import ArgumentError, EmptyDatasetError, MapError, MemoryLimitError, StateError
 from penstock.model import Position
 from penstock.protocols import Shuffle

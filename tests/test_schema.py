@@ -17,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock import _schema_json, codecs
+from penstock import codecs
 from penstock.codecs import Npy, Raw, Scalar, Tensor
 from penstock.errors import ArgumentError, ColumnNotFoundError, DataError
 from penstock.schema import CellCodec, Field, Schema
+from penstock.schema import json as _schema_json
 
 DTYPES = ["bool", "int8", "uint16", "int64", "float16", "float64", "datetime64[us]", "timedelta64[ns]", "complex64"]
 

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from strategies import shuffles
 
 import penstock as ps
-from penstock._engine.loader import Batches
-from penstock._engine.together import agreed
+from penstock._engine.deliver.consensus import agreed
+from penstock._engine.deliver.loader import Batches
 from penstock.errors import (
     ArgumentError,
     ColumnNotFoundError,

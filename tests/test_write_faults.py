@@ -25,8 +25,8 @@ from pyarrow import fs as pafs
 from rights import run_without_rights
 
 import penstock as ps
-from penstock._engine import swap
-from penstock._engine.commit import Mode
+from penstock._engine.commit import swap
+from penstock._engine.commit.change import Mode
 from penstock.errors import WriteError
 
 STAYS = "Nothing of this write appears; what was there before stays."

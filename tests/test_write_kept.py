@@ -437,7 +437,7 @@ def test_categories_of_views_are_text_for_a_field(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", [None, Raw(), Npz()])
-@pytest.mark.parametrize("kind", [pa.list_, pa.large_list, pa.list_view], ids=str)
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list, pa.list_view], ids=["list", "large_list", "list_view"])
 def test_lists_of_arrow_are_arrays_whose_first_size_differs(tmp_path: Path, codec: Any, kind: Any) -> None:
     """Whatever they lie in, and from wherever they begin in it."""
     lists = pa.array([[9], [1, 2], None, [], [3]], kind(pa.int32()))

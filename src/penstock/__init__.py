@@ -8,14 +8,14 @@ from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING
 
 from penstock import codecs, errors
+from penstock._changes import changes
+from penstock._open import open
 from penstock.adopt import adopt
-from penstock.changing import changes
 from penstock.dataset import Dataset
 from penstock.errors import PenstockError
 from penstock.filters import col
 from penstock.loading import loader
 from penstock.mix import Mixture, mix
-from penstock.opening import open
 from penstock.policies import AsObjects, Fill, Mask, Offsets, Pad, RaiseIfRagged, RaiseOnNull, Resize
 from penstock.schema import Field, Schema
 from penstock.sequences import Sequence

@@ -14,22 +14,23 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from penstock import codecs
-from penstock._engine.cells import Misfit
-from penstock._engine.commit import begin, visible
-from penstock._engine.fit import fitted, sampled
-from penstock._engine.footers import read_schema
-from penstock._engine.layout import common_metadata
-from penstock._engine.markers import fresh_listing
-from penstock._engine.read_faults import system_words
-from penstock._engine.storage import destination
-from penstock._engine.write_faults import refusals_told
-from penstock._schema_json import KEY, dump
-from penstock._suits import storage_of, unsuited
+from penstock._engine.commit.change import begin, visible
+from penstock._engine.commit.log import fresh_listing
+from penstock._engine.parquet.footer import read_schema
+from penstock._engine.storage.file_errors import system_words
+from penstock._engine.storage.filesystem import destination
+from penstock._engine.write.cast import fitted, sampled
+from penstock._engine.write.errors import refusals_told
+from penstock._engine.write.parquet_options import common_metadata
+from penstock._engine.write.validate import Misfit
 from penstock.dtypes import is_encoded, is_ragged, plain
 from penstock.errors import ArgumentError, ColumnNotFoundError, DataError, TableNotFoundError
-from penstock.formats.parquet import COMMON, data_files, hive_values, partition_table, unified
+from penstock.formats._hive import hive_values, partition_table
+from penstock.formats.parquet import COMMON, data_files, unified
 from penstock.model import Place
 from penstock.schema import CellCodec, Field, Schema
+from penstock.schema.compat import storage_of, unsuited
+from penstock.schema.json import KEY, dump
 
 __all__ = ["adopt"]
 

@@ -7,18 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from penstock import _clauses as clauses
-from penstock import _sequencing as sequencing
-from penstock import _stacking as stacking
-from penstock import _telling as telling
 from penstock import sequences
-from penstock._answers import Answers
-from penstock._engine.batch import Last
-from penstock._engine.leg import check_rows
-from penstock._engine.loader import Batches
-from penstock._engine.question import Question
-from penstock._engine.table import Table
-from penstock._engine.transform import Map
+from penstock._dataset import clauses
+from penstock._dataset import explain as telling
+from penstock._dataset import sequence as sequencing
+from penstock._dataset import stack as stacking
+from penstock._dataset.collect import Answers
+from penstock._engine.deliver.loader import Batches
+from penstock._engine.order.rank_epoch import check_rows
+from penstock._engine.plan.table import Table
+from penstock._engine.query.query import Question
+from penstock._engine.query.values import Last, Map
 from penstock.filters import Expr
 from penstock.model import Position
 from penstock.policies import Nulls, Ragged

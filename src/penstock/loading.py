@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Never
 
-from penstock._engine.loader import Batches, Loader
+from penstock._engine.deliver.loader import Batches, Loader
 from penstock._loader_options import refuse_options
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError

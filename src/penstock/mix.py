@@ -9,16 +9,15 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from penstock import _blending as blending
-from penstock import _clauses as clauses
-from penstock import _telling as telling
-from penstock._engine.batch import Last
-from penstock._engine.leg import Leg, check_rows
-from penstock._engine.loader import Batches
-from penstock._engine.mixed import Mixed
-from penstock._engine.mixture import Stop
-from penstock._engine.question import Question
-from penstock._engine.transform import Map
+from penstock import _mix_clauses as blending
+from penstock._dataset import clauses
+from penstock._dataset import explain as telling
+from penstock._engine.deliver.loader import Batches
+from penstock._engine.deliver.mixture import Mixed
+from penstock._engine.order.mixture import Stop
+from penstock._engine.order.rank_epoch import Leg, check_rows
+from penstock._engine.query.query import Question
+from penstock._engine.query.values import Last, Map
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
 from penstock.model import Position

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol, cast
 
-from penstock._engine.stats import Stats
+from penstock._engine.runtime.stats import Stats
 from penstock.errors import ArgumentError, MissingExtraError
 
 if TYPE_CHECKING:

@@ -11,22 +11,22 @@ from typing import Any, Self, get_args
 
 import pyarrow as pa
 
-from penstock._engine.cells import told
-from penstock._engine.columns import of_arrow, of_schema
-from penstock._engine.commit import Change, Mode, begin
-from penstock._engine.encode import Columns
-from penstock._engine.execute import default_threads
-from penstock._engine.existing import Existing, existing
-from penstock._engine.hive import partitioned
-from penstock._engine.intake import Tabular, as_columns, is_batch, is_tabular, tabular, without_unnamed_index
-from penstock._engine.layout import Layout, LoggedFormat, WrittenFormat
-from penstock._engine.progress import Progress, progress_line
-from penstock._engine.storage import place_of_table
-from penstock._engine.survey import check_mode
-from penstock._engine.type_inference import FirstRows, columns_of_batch
-from penstock._engine.write_faults import refusals_told
-from penstock._engine.writing import Begun, Missing, Writing, forsake
-from penstock._given import Given, given, suited
+from penstock._engine.commit.change import Change, Mode, begin
+from penstock._engine.commit.target import check_mode
+from penstock._engine.runtime.threads import default_threads
+from penstock._engine.storage.filesystem import place_of_table
+from penstock._engine.write.append import Existing, existing
+from penstock._engine.write.encode import Columns
+from penstock._engine.write.errors import refusals_told
+from penstock._engine.write.hive import partitioned
+from penstock._engine.write.input import Tabular, as_columns, is_batch, is_tabular, tabular, without_unnamed_index
+from penstock._engine.write.job import Begun, Missing, Writing, forsake
+from penstock._engine.write.parquet_options import Layout, LoggedFormat, WrittenFormat
+from penstock._engine.write.progress import Progress, progress_line
+from penstock._engine.write.schema import of_arrow, of_schema
+from penstock._engine.write.type_inference import FirstRows, columns_of_batch
+from penstock._engine.write.validate import told
+from penstock._write_input import Given, given, suited
 from penstock.errors import ArgumentError, DataError
 from penstock.formats import known_formats
 from penstock.model import Place

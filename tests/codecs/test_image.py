@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.blobs import Blobs
+from penstock._blobs import Blobs
 from penstock.codecs import Avif, Jpeg, Png, Webp, named
 from penstock.errors import ArgumentError, DataError, MissingExtraError
 from penstock.schema import CellProblem, Field

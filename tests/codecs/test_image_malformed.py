@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.blobs import Blobs
+from penstock._blobs import Blobs
 from penstock.codecs import Avif, Jpeg, Png, Webp
 from penstock.schema import CellProblem, Field
 

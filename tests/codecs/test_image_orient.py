@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._schema_json import dump, load
-from penstock.blobs import Blobs
+from penstock._blobs import Blobs
 from penstock.codecs import Avif, Jpeg, Png, Webp
 from penstock.errors import ArgumentError
 from penstock.schema import CellProblem, Field, Schema
+from penstock.schema.json import dump, load
 
 pytest.importorskip("cv2", reason="images need OpenCV")
 pytest.importorskip("simplejpeg", reason="JPEG needs simplejpeg")

@@ -21,7 +21,7 @@ from array_cells import NUMBERS, Column, array, bits, columns, outs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.blobs import Blobs
+from penstock._blobs import Blobs
 from penstock.codecs import Npz, named
 from penstock.errors import ArgumentError
 from penstock.schema import CellProblem, Field

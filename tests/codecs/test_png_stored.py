@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from penstock.blobs import Blobs
-from penstock.codecs import Png, _png_stored
+from penstock._blobs import Blobs
+from penstock.codecs import Png
+from penstock.codecs.image import stored_png as _png_stored
 from penstock.schema import CellProblem, Field
 
 SHAPES = st.tuples(st.integers(1, 200), st.integers(1, 200), st.sampled_from([(), (1,), (3,), (4,)])).map(

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.blobs import Blobs
+from penstock._blobs import Blobs
 from penstock.codecs import Png
-from penstock.codecs._image_pixels import straight_png
+from penstock.codecs.image.pixels import straight_png
 from penstock.schema import CellProblem, Field
 
 cv2 = pytest.importorskip("cv2", reason="images need OpenCV")

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.blobs import Blobs
+from penstock._blobs import Blobs
 from penstock.codecs import Npy, Npz, Raw, named
 from penstock.errors import ArgumentError, DataError
 from penstock.schema import CellProblem, Field

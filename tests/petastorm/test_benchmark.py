@@ -11,7 +11,7 @@ import petastorm_tables as tables
 import pytest
 
 from penstock.errors import MissingExtraError
-from penstock.petastorm import _process
+from penstock.petastorm._impl import process_usage as _process
 from penstock.petastorm.benchmark import cli, dummy_reader
 from penstock.petastorm.benchmark.throughput import (
     ReadMethod,

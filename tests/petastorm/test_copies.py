@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._schema_json import KEY
 from penstock.formats.petastorm import ROW_GROUPS_KEY, UNISCHEMA_KEY, PetastormFormat
 from penstock.petastorm import make_reader
-from penstock.petastorm._copy import row_groups
-from penstock.petastorm._dataset import opened
-from penstock.petastorm._keys import store_keys
+from penstock.petastorm._impl.copy import row_groups
+from penstock.petastorm._impl.dataset import opened
+from penstock.petastorm._impl.metadata_keys import store_keys
 from penstock.petastorm.codecs import DataframeColumnCodec
 from penstock.petastorm.etl.dataset_metadata import PetastormMetadataError, get_schema_from_dataset_url, load_row_groups
 from penstock.petastorm.tools.copy_dataset import _main, args_parser, copy_dataset
+from penstock.schema.json import KEY
 
 MEGABYTE = 1 << 20
 

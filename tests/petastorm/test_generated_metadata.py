@@ -16,9 +16,9 @@ import pytest
 import penstock as ps
 from penstock.formats.petastorm import INDEX_KEY, ROW_GROUPS_KEY, UNISCHEMA_KEY
 from penstock.petastorm import make_reader
-from penstock.petastorm._dataset import opened
-from penstock.petastorm._keys import stored_of
-from penstock.petastorm._spark_types import StandIn
+from penstock.petastorm._impl.dataset import opened
+from penstock.petastorm._impl.metadata_keys import stored_of
+from penstock.petastorm._impl.spark_types import StandIn
 from penstock.petastorm.codecs import CompressedImageCodec, NdarrayCodec, ScalarCodec
 from penstock.petastorm.etl import metadata_util
 from penstock.petastorm.etl.dataset_metadata import (

@@ -18,7 +18,7 @@ import penstock as ps
 from penstock.errors import DataError
 from penstock.formats.petastorm import PetastormFormat, load_indexes
 from penstock.petastorm import make_reader
-from penstock.petastorm._dataset import opened
+from penstock.petastorm._impl.dataset import opened
 from penstock.petastorm.etl import RowGroupIndexerBase
 from penstock.petastorm.etl._index_pickle import pickle_indexes
 from penstock.petastorm.etl.dataset_metadata import (

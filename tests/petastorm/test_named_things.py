@@ -17,8 +17,8 @@ import pytest
 
 from penstock.errors import MissingExtraError
 from penstock.petastorm import Reader, make_batch_reader, make_reader
-from penstock.petastorm._arguments import Arguments
-from penstock.petastorm._dataset import opened
+from penstock.petastorm._impl.arguments import Arguments
+from penstock.petastorm._impl.dataset import opened
 from penstock.petastorm.arrow_reader_worker import ArrowReaderWorker, convert_arrow_table_to_numpy_dict
 from penstock.petastorm.hdfs.namenode import failover_all_class_methods
 from penstock.petastorm.namedtuple_gt_255_fields import namedtuple_gt_255_fields

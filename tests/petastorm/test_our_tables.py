@@ -20,7 +20,7 @@ from penstock.codecs import CellCodec, Jpeg, Npy, Npz, Png, Raw, Scalar, Tensor
 from penstock.formats.delta import DeltaFormat
 from penstock.formats.petastorm import PetastormFormat
 from penstock.petastorm import TransformSpec, make_batch_reader, make_reader
-from penstock.petastorm._dataset import opened
+from penstock.petastorm._impl.dataset import opened
 from penstock.petastorm.codecs import (
     CompressedImageCodec,
     CompressedNdarrayCodec,

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 import penstock.petastorm.codec
 from penstock.errors import MissingExtraError
 from penstock.petastorm import codecs, unischema
-from penstock.petastorm._spark_types import StandIn
+from penstock.petastorm._impl.spark_types import StandIn
 from penstock.petastorm.codecs import (
     CompressedImageCodec,
     CompressedNdarrayCodec,

@@ -11,7 +11,7 @@ import pytest
 
 import penstock as ps
 import penstock.shuffles
-from penstock._engine.order import Epoch
+from penstock._engine.order.epoch import Epoch
 from penstock.model import IntArray
 from penstock.protocols import Shuffle
 from penstock.shuffles._blocks import Blocks, window_rows

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from penstock.blobs import Blobs
+from penstock._blobs import Blobs
 from penstock.schema import CellCodec, Field
 
 NUMBERS = ("?", "i1", "u1", "i2", "u4", "i8", "f2", "f4", "f8", "c8", "c16", "M8[D]", "M8[ns]", "m8[us]", "V3", "U3", "S2")

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.formats._delta_deletes import ALPHABET, MAGIC, MOST_IN_ARRAY, NO_RUNS
+from penstock.formats.delta.deletion_vectors import ALPHABET, MAGIC, MOST_IN_ARRAY, NO_RUNS
 from penstock.model import IntArray
 
 ADD = pa.struct(

@@ -18,7 +18,7 @@ from torch import distributed
 
 import penstock as ps
 import penstock.torch  # loaded once, before ranks are forked
-from penstock._engine.read import Reader
+from penstock._engine.read.reader import Reader
 from penstock.policies import DefaultNulls
 
 TIMEOUT = dt.timedelta(seconds=60)

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs as pafs
 
-from penstock._engine import markers
-from penstock._engine.commit import Change, Mode, begin, small_file, visible
-from penstock._engine.storage import list_files
-from penstock._engine.survey import hidden
+from penstock._engine.commit import log as markers
+from penstock._engine.commit.change import Change, Mode, begin, small_file, visible
+from penstock._engine.commit.target import hidden
+from penstock._engine.storage.filesystem import list_files
 from penstock.model import Place
 
 LOCAL = pafs.LocalFileSystem()

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock._engine.picks import Picks
-from penstock._engine.stored import LocalFile
+from penstock._engine.lookup.take import Picks
+from penstock._engine.parquet.file_blobs import LocalFile
 from penstock.codecs import Npy
 
 

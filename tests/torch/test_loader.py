@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from strategies import Case, cases, rows
 
 import penstock as ps
-from penstock._engine.leg import check_rows
+from penstock._engine.order.rank_epoch import check_rows
 from penstock.errors import ArgumentError, DataError, EmptyDatasetError, MapError, StateError, UnknownArgumentError
 from penstock.policies import AsObjects
 from penstock.testing import MemoryFormat, example
@@ -688,7 +688,7 @@ def test_threads_that_begin_at_once_have_an_epoch_each(monkeypatch: pytest.Monke
             together.wait(timeout=0.2)  # where nobody can come here meanwhile, that is as it should be
         check_rows(*asked)
 
-    monkeypatch.setattr("penstock._engine.loader.check_rows", late)
+    monkeypatch.setattr("penstock._engine.deliver.loader.check_rows", late)
     with ThreadPoolExecutor(count) as pool:
         found = list(pool.map(lambda _: ids(loader), range(count)))
     assert sorted(found) == sorted(ids(plain) for _ in range(count))
@@ -800,7 +800,7 @@ def test_no_thread_is_left(tmp_path: Path, options: dict[str, Any]) -> None:
 
 def test_memory_is_let_go_after_a_break(tmp_path: Path) -> None:
     """A loader that is between two iterations holds no window."""
-    from penstock._engine.held import Held
+    from penstock._engine.window.buffer import Held
 
     loader = ps.torch.loader(stored(tmp_path).shuffle(ps.WindowShuffle(rows=30)).batch(5))
     for _ in loader:
@@ -828,7 +828,7 @@ def test_epochs_of_a_trainer_that_were_damaged_are_told(saved: Any, monkeypatch:
     state = {**first.state_dict(), "trainer": saved}
 
     first.load_state_dict(state)
-    monkeypatch.setattr("penstock.torch._turns.is_lightning", lambda: True)
+    monkeypatch.setattr("penstock.torch._lightning.is_lightning", lambda: True)
     with pytest.raises(StateError, match="Two epochs were expected"):
         first.load_state_dict(state)
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from strategies import Case, cases, rows
 
 import penstock as ps
-from penstock._engine import gather
-from penstock._engine.loader import Batches
+from penstock._engine.deliver.loader import Batches
+from penstock._engine.window import reader as gather
 from penstock.errors import ArgumentError, DataError, RowNotFoundError
 from penstock.model import Position
 from penstock.testing import MemoryFormat, example

@@ -1,1 +1,23 @@
-"""The corridor: the rooms data walks through, private, in the order it walks."""
+"""The engine: from a query to batches of NumPy arrays, and from rows to files.
+
+A batch passes the packages in this order; `tests/test_architecture.py` has the layers, and imports go down only.
+
+    query     the question as a value, and the values that every later step uses
+    storage   URLs, filesystems and listings
+    runtime   threads, memory, buffers, counters
+    parquet   footers, page indexes and cells inside of files
+    commit    changes of a table that appear at once or not at all
+    decode    Arrow becomes NumPy
+    read      row groups of data files become Arrow tables
+    plan      which row groups a query reads, and how many rows of each are selected
+    order     the order of rows in an epoch, and which rank gets which
+    window    shuffle windows in memory
+    batch     rows of a window become a batch
+    processes the same in worker processes
+    lookup    single rows by number, whole tables, data frames
+    row_groups  row group by row group, as the readers of Petastorm work
+    deliver   batches in order, over epochs; the entry points of reading
+    write     rows become files
+
+No package imports a framework, a compatibility package or the command line.
+"""

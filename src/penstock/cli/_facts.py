@@ -14,11 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock._engine import thrift
-from penstock._engine.footers import RowGroups, of_each, read_footers
-from penstock._engine.table import Table
-from penstock._literals import kind, plain
+from penstock._engine.parquet import thrift
+from penstock._engine.parquet.footer import RowGroups, of_each, read_footers
+from penstock._engine.plan.table import Table
 from penstock.dataset import Dataset
+from penstock.filters.literals import kind, plain
 from penstock.model import ColumnRange, DataFiles, Snapshot
 from penstock.schema import CellCodec, Codec, Field
 

@@ -20,9 +20,9 @@ import numpy.typing as npt
 from pyarrow import fs as pafs
 
 from penstock import codecs
-from penstock._engine.footers import read_schema
-from penstock._engine.storage import destination
-from penstock._schema_json import KEY, load
+from penstock._engine.parquet.footer import read_schema
+from penstock._engine.storage.filesystem import destination
+from penstock._open import open as open_table
 from penstock.cli._digits import CLASSES, SIDE, drawn
 from penstock.cli._facts import looked_at
 from penstock.cli._model import Network, made
@@ -31,8 +31,8 @@ from penstock.cli._rollcall import Rollcall, call
 from penstock.cli._tables import counted, grouped, say, told_bytes
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError, DataError, PenstockError
-from penstock.opening import open as open_table
 from penstock.schema import Field, Schema
+from penstock.schema.json import KEY, load
 from penstock.write import write
 
 __all__ = ["add", "run"]

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock._engine.storage import locate
+from penstock._engine.storage.filesystem import locate
+from penstock._open import open as open_table
+from penstock._open import recognised
 from penstock.cli._advice import advice
 from penstock.cli._cells import first_rows, in_json, in_words
 from penstock.cli._facts import ColumnFacts, TableFacts, first_files, looked_at
 from penstock.cli._tables import counted, grouped, line_width, say, show, told_bytes, visible
 from penstock.codecs import Unknown
-from penstock.opening import open as open_table
-from penstock.opening import recognised
 from penstock.schema import Codec
 
 __all__ = ["add", "run"]

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.blobs import Blobs
+from penstock._blobs import Blobs
 from penstock.codecs.image import Avif, Jpeg, Png, Webp
 from penstock.codecs.npy import Npy
 from penstock.codecs.npz import Npz

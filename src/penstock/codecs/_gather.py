@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.blobs import Blobs
+from penstock._blobs import Blobs
 from penstock.model import IntArray
 
 __all__ = ["SMALL", "are_sparse", "byte_rows", "copy_bytes", "first_bytes", "present_rows", "spaced_rows"]

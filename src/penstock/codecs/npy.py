@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.blobs import MOST_BYTES, Blobs
+from penstock._blobs import MOST_BYTES, Blobs
 from penstock.codecs._gather import SMALL, are_sparse, byte_rows, copy_bytes, first_bytes, present_rows
 from penstock.codecs._npy_header import checked_header, header_bytes, owned, stored_array
 from penstock.errors import ArgumentError

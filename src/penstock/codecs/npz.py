@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.blobs import MOST_BYTES, Blobs
+from penstock._blobs import MOST_BYTES, Blobs
 from penstock.codecs._npy_header import owned, stored_array
 from penstock.codecs.npy import check_plain
 from penstock.schema import CellCodec, CellProblem, Field

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.blobs import MOST_BYTES, Blobs
+from penstock._blobs import MOST_BYTES, Blobs
 from penstock.codecs._gather import byte_rows, copy_bytes, present_rows, spaced_rows
 from penstock.errors import ArgumentError
 from penstock.schema import CellCodec, CellProblem, Field

@@ -10,19 +10,19 @@ from typing import Any
 import pyarrow as pa
 from torch import distributed
 
-from penstock._engine.execute import default_threads
-from penstock._engine.table import Table
+from penstock._engine.plan.table import Table
+from penstock._engine.runtime.threads import default_threads
+from penstock._open import open as open_table
 from penstock.dataset import Dataset
 from penstock.deltatorch._samples import FieldSpec, Samples
 from penstock.errors import ArgumentError, ColumnNotFoundError, DataError, FilterError
 from penstock.filters import from_tuples
-from penstock.formats._delta_values import partition_column
 from penstock.formats.delta import DeltaFormat
-from penstock.opening import open as open_table
+from penstock.formats.delta.partition_values import partition_column
 from penstock.policies import Mask
 from penstock.schema import CellCodec
 from penstock.torch import Loader, loader
-from penstock.torch._group import ranks as found_ranks
+from penstock.torch._distributed import ranks as found_ranks
 
 __all__ = ["Asked", "Ranks", "check_id", "table_of"]
 

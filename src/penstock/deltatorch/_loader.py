@@ -10,8 +10,8 @@ import torch
 from torch.utils import data
 from torch.utils.data._utils.pin_memory import pin_memory as pinned
 
-from penstock._engine.course import Course
-from penstock._engine.loader import Loader as Engine
+from penstock._engine.deliver.iteration import Course
+from penstock._engine.deliver.loader import Loader as Engine
 from penstock.deltatorch._samples import PACKED
 from penstock.deltatorch.deltadataset import DeltaIterableDataset
 from penstock.errors import EmptyDatasetError

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from penstock._engine.batch import Last
-from penstock._engine.loader import Loader as Engine
+from penstock._engine.deliver.loader import Loader as Engine
+from penstock._engine.query.values import Last
 from penstock.deltatorch._loader import Dealt, ThreadsLoader, WorkersLoader
 from penstock.deltatorch._samples import FieldSpec
 from penstock.deltatorch.id_based_deltadataset import IDBasedDeltaDataset

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.petastorm._passed_on import passed_on
+from penstock.petastorm._impl.reexports import passed_on
 from penstock.petastorm.errors import NoDataAvailableError
 from penstock.petastorm.reader import Reader, make_batch_reader, make_reader
 from penstock.petastorm.transform import TransformSpec

@@ -7,9 +7,9 @@ from typing import Any
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock._engine.wide import one_array
-from penstock.petastorm._named_workers import NamedResults, NamedWorker
-from penstock.petastorm._values import batch_column, check_cell
+from penstock._engine.decode.concat import one_array
+from penstock.petastorm._impl.named_workers import NamedResults, NamedWorker
+from penstock.petastorm._impl.values import batch_column, check_cell
 from penstock.petastorm.cache import NullCache
 from penstock.petastorm.local_disk_cache import LocalDiskCache
 from penstock.petastorm.workers_pool import EmptyResultError

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.petastorm._spark_types import pyspark_types, spark_name, to_spark
+from penstock.petastorm._impl.spark_types import pyspark_types, spark_name, to_spark
 
 __all__ = [
     "OPENCV_AVAILABLE",

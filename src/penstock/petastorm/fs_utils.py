@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NoReturn
 from urllib.parse import ParseResult, urlparse
 
-from penstock.petastorm._dataset import normalized
+from penstock.petastorm._impl.dataset import normalized
 from penstock.petastorm.hdfs.namenode import HdfsConnector, HdfsNamenodeResolver
 
 __all__ = ["FilesystemResolver", "get_dataset_path", "get_filesystem_and_path_or_paths", "normalize_dir_url"]

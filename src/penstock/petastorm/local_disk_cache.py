@@ -17,8 +17,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from penstock._engine.crossing import Parcel
-from penstock._engine.objects import StaysHereError, objects_in, pack_objects
+from penstock._engine.processes.serialize import Parcel, StaysHereError, objects_in, pack_objects
 from penstock.petastorm.cache import CacheBase
 
 __all__ = ["LocalDiskCache"]

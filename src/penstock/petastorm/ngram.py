@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock._engine.sequence import Line, Rule, first_unordered, starts
+from penstock._engine.plan.sequence_find import Line, Rule, first_unordered, starts
 from penstock.model import IntArray
 from penstock.petastorm.unischema import Unischema, UnischemaField, match_unischema_fields, row_type
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.petastorm import utils
-from penstock.petastorm._named_workers import NamedResults, NamedWorker
+from penstock.petastorm._impl.named_workers import NamedResults, NamedWorker
 from penstock.petastorm.cache import NullCache
 from penstock.petastorm.workers_pool import EmptyResultError
 from penstock.petastorm.workers_pool.worker_base import WorkerBase

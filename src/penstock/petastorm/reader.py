@@ -11,13 +11,13 @@ from dataclasses import replace
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.petastorm._arguments import LOCAL_DISK_CACHE, NULL_CACHE, Arguments, cache_of, pool_of
-from penstock.petastorm._dataset import StoredDataset, normalized, opened
-from penstock.petastorm._described import NOT_PETASTORM, PETASTORM, PYARROW_SERIALIZE, SHARD_SEED, described
-from penstock.petastorm._named_workers import NamedResults
-from penstock.petastorm._passed_on import passed_on
-from penstock.petastorm._reading import Run, planned
-from penstock.petastorm._state import Progress
+from penstock.petastorm._impl.argument_docs import NOT_PETASTORM, PETASTORM, PYARROW_SERIALIZE, SHARD_SEED, described
+from penstock.petastorm._impl.arguments import LOCAL_DISK_CACHE, NULL_CACHE, Arguments, cache_of, pool_of
+from penstock.petastorm._impl.dataset import StoredDataset, normalized, opened
+from penstock.petastorm._impl.named_workers import NamedResults
+from penstock.petastorm._impl.reading import Run, planned
+from penstock.petastorm._impl.reexports import passed_on
+from penstock.petastorm._impl.state import Progress
 from penstock.petastorm.cache import NullCache
 from penstock.petastorm.errors import NoDataAvailableError
 from penstock.petastorm.predicates import PredicateBase

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from penstock.petastorm._later import refuse
+from penstock.petastorm._impl.later import refuse
 from penstock.petastorm.ngram import NGram
 from penstock.petastorm.unischema import Unischema
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from penstock.petastorm._spark_types import pyspark_types
+from penstock.petastorm._impl.spark_types import pyspark_types
 
 __all__ = [
     "Unischema",

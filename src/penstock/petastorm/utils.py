@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import DataError
-from penstock.petastorm._carry import packed, unpacked
-from penstock.petastorm._keys import store_keys
+from penstock.petastorm._impl.metadata_keys import store_keys
+from penstock.petastorm._impl.pickling import packed, unpacked
 from penstock.petastorm.etl.dataset_metadata import as_dataset
 from penstock.petastorm.workers_pool.exec_in_new_process import exec_in_new_process
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from penstock._ranges import even_edges
 from penstock.model import IntArray, Window
 from penstock.randomness import key
 from penstock.shuffles._blocks import Blocks, positive, window_rows
 from penstock.stable_hash import mix
-from penstock.stretches import even_edges
 
 __all__ = ["ExactShuffle"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from penstock._ranges import even_edges
 from penstock.model import IntArray, Window
 from penstock.randomness import permutation
 from penstock.shuffles._blocks import WINDOW_BYTES, Blocks, positive, window_rows
-from penstock.stretches import even_edges
 
 __all__ = ["WindowShuffle"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from penstock._engine.order import Epoch
+from penstock._engine.order.epoch import Epoch
 from penstock.model import IntArray, Window
 from penstock.protocols import Shuffle
 

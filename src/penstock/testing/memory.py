@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
-from penstock._engine.table import Table
+from penstock._engine.plan.table import Table
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
 from penstock.model import DataFiles, Place, Snapshot

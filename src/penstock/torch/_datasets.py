@@ -12,19 +12,19 @@ from typing import Any
 import torch
 from torch.utils import data
 
-from penstock._engine.mixed import Mixed
-from penstock._engine.question import Question
-from penstock._engine.state import checked_epoch
+from penstock._engine.deliver.mixture import Mixed
+from penstock._engine.order.state import checked_epoch
+from penstock._engine.query.query import Question
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
 from penstock.mix import Mixture
 from penstock.model import Position
 from penstock.policies import Offsets
 from penstock.shuffles import InOrder
-from penstock.torch._elsewhere import received, renewed, sent
 from penstock.torch._frameworks import is_dispatching, refuse_accelerate, refuse_shares, refuse_to_dispatch
-from penstock.torch._part import Part
+from penstock.torch._pickling import received, renewed, sent
 from penstock.torch._tensors import Tensors
+from penstock.torch._worker_shard import Part
 
 __all__ = ["IterableDataset", "LoaderDataset", "MapDataset"]
 

@@ -8,18 +8,19 @@ from typing import Any, Never
 import torch
 from torch.utils import data
 
-from penstock._engine.loader import Loader as Engine
-from penstock._engine.mixed import agreed_mixture
-from penstock._engine.question import Question
-from penstock._engine.skips import SkippedRow
-from penstock._engine.state import State
-from penstock._engine.stats import Stats
-from penstock._engine.together import agreed, check_told
+from penstock._engine.deliver.consensus import agreed, check_told
+from penstock._engine.deliver.loader import Loader as Engine
+from penstock._engine.deliver.mixture import agreed_mixture
+from penstock._engine.deliver.skipped import SkippedRow
+from penstock._engine.order.state import State
+from penstock._engine.query.query import Question
+from penstock._engine.runtime.stats import Stats
 from penstock._loader_options import refuse_options
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
 from penstock.mix import Mixture
 from penstock.torch._datasets import LoaderDataset
+from penstock.torch._distributed import ProcessGroup, Ranks, check_ranks, ranks, talking
 from penstock.torch._frameworks import (
     Epochs,
     Passed,
@@ -31,9 +32,8 @@ from penstock.torch._frameworks import (
     refuse_lightning,
     refuse_one_for_all,
 )
-from penstock.torch._group import ProcessGroup, Ranks, check_ranks, ranks, talking
+from penstock.torch._lightning import Turns
 from penstock.torch._tensors import Tensors
-from penstock.torch._turns import Turns
 
 __all__ = ["Loader", "loader"]
 

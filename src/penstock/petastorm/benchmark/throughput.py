@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.petastorm._passed_on import passed_on
-from penstock.petastorm._process import Memory, memory_taken
+from penstock.petastorm._impl.process_usage import Memory, memory_taken
+from penstock.petastorm._impl.reexports import passed_on
 from penstock.petastorm.etl.dataset_metadata import get_schema_from_dataset_url
 from penstock.petastorm.reader import make_reader
 from penstock.petastorm.tf_utils import tf_tensors

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from penstock.petastorm._passed_on import passed_on
+from penstock.petastorm._impl.reexports import passed_on
 
 __all__ = ["RowGroupIndexerBase"]
 

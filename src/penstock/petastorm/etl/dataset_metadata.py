@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from penstock._engine.footers import read_footers
+from penstock._engine.parquet.footer import read_footers
 from penstock.errors import DataError
 from penstock.formats.petastorm import ROW_GROUPS_KEY, UNISCHEMA_KEY
-from penstock.petastorm._dataset import Piece, StoredDataset, opened
-from penstock.petastorm._later import refuse
-from penstock.petastorm._passed_on import passed_on
+from penstock.petastorm._impl.dataset import Piece, StoredDataset, opened
+from penstock.petastorm._impl.later import refuse
+from penstock.petastorm._impl.reexports import passed_on
 from penstock.petastorm.unischema import Unischema
 
 __all__ = [

@@ -6,8 +6,8 @@ from typing import Any
 
 from penstock.errors import DataError
 from penstock.formats.petastorm import load_indexes, load_unischema
-from penstock.petastorm._dataset import tell_of_moved, unischema_of
-from penstock.petastorm._indexes import indexer_of
+from penstock.petastorm._impl.dataset import tell_of_moved, unischema_of
+from penstock.petastorm._impl.indexes import indexer_of
 
 __all__ = ["RestrictedUnpickler", "depickle_legacy_package_name_compatible", "restricted_loads", "safe_modules"]
 

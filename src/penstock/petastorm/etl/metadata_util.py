@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.petastorm._dataset import opened
-from penstock.petastorm._indexes import get_row_group_indexes
-from penstock.petastorm._passed_on import passed_on
+from penstock.petastorm._impl.dataset import opened
+from penstock.petastorm._impl.indexes import get_row_group_indexes
+from penstock.petastorm._impl.reexports import passed_on
 from penstock.petastorm.etl.dataset_metadata import get_schema
 from penstock.petastorm.reader import normalize_dataset_url_or_urls
 

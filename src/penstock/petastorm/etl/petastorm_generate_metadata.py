@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock._engine.footers import read_footers
-from penstock._schema_json import KEY
+from penstock._engine.parquet.footer import read_footers
 from penstock.formats.petastorm import ROW_GROUPS_KEY, SUMMARY, UNISCHEMA_KEY, pickle_unischema
-from penstock.petastorm._dataset import StoredDataset, opened
-from penstock.petastorm._keys import check_files, remove_checksum, store_keys, stored_of
-from penstock.petastorm._passed_on import passed_on
+from penstock.petastorm._impl.dataset import StoredDataset, opened
+from penstock.petastorm._impl.metadata_keys import check_files, remove_checksum, store_keys, stored_of
+from penstock.petastorm._impl.reexports import passed_on
 from penstock.petastorm.etl.dataset_metadata import PetastormMetadataError, PetastormMetadataGenerationError, get_schema
 from penstock.petastorm.tools.spark_session_cli import tell_without_spark
 from penstock.petastorm.unischema import Unischema
+from penstock.schema.json import KEY
 
 __all__ = ["example_text", "generate_petastorm_metadata", "main"]
 

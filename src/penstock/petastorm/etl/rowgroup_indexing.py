@@ -6,15 +6,15 @@ from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock._engine.decode import Column
-from penstock._engine.lot_reader import LotReader
-from penstock._engine.lots import Step
+from penstock._engine.query.values import Column
+from penstock._engine.row_groups.order import Step
+from penstock._engine.row_groups.reader import LotReader
 from penstock.formats.petastorm import INDEX_KEY
-from penstock.petastorm._dataset import opened
-from penstock.petastorm._indexes import get_row_group_indexes
-from penstock.petastorm._passed_on import passed_on
-from penstock.petastorm._row_job import RowJob
-from penstock.petastorm._selection import Asked, selected
+from penstock.petastorm._impl.dataset import opened
+from penstock.petastorm._impl.indexes import get_row_group_indexes
+from penstock.petastorm._impl.reexports import passed_on
+from penstock.petastorm._impl.row_group_selection import Asked, selected
+from penstock.petastorm._impl.row_job import RowJob
 from penstock.petastorm.etl import RowGroupIndexerBase
 from penstock.petastorm.etl._index_pickle import pickle_indexes
 from penstock.petastorm.etl.dataset_metadata import get_schema

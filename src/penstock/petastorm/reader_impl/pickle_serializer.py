@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.petastorm._carry import packed, unpacked
+from penstock.petastorm._impl.pickling import packed, unpacked
 
 __all__ = ["PickleSerializer"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from penstock.petastorm._later import refuse
-from penstock.petastorm._passed_on import passed_on
+from penstock.petastorm._impl.later import refuse
+from penstock.petastorm._impl.reexports import passed_on
 
 __all__ = [
     "CachedDataFrameMeta",

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.petastorm._later import refuse
-from penstock.petastorm._passed_on import passed_on
+from penstock.petastorm._impl.later import refuse
+from penstock.petastorm._impl.reexports import passed_on
 from penstock.petastorm.reader import make_reader
 
 __all__ = ["compute_correlation_distribution", "generate_shuffle_analysis_dataset"]

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from pyarrow import fs as pafs
 
-from penstock._schema_json import KEY, dump
 from penstock.errors import ArgumentError
 from penstock.formats.petastorm import UNISCHEMA_KEY, pickle_unischema
-from penstock.petastorm._copy import Copy
-from penstock.petastorm._dataset import StoredDataset, opened, target_of
-from penstock.petastorm._keys import stored_of
-from penstock.petastorm._passed_on import passed_on
+from penstock.petastorm._impl.copy import Copy
+from penstock.petastorm._impl.dataset import StoredDataset, opened, target_of
+from penstock.petastorm._impl.metadata_keys import stored_of
+from penstock.petastorm._impl.reexports import passed_on
 from penstock.petastorm.etl.dataset_metadata import get_schema
 from penstock.petastorm.tools.spark_session_cli import add_configure_spark_arguments, tell_without_spark
 from penstock.petastorm.unischema import Unischema, match_unischema_fields
 from penstock.schema import Schema
+from penstock.schema.json import KEY, dump
 
 __all__ = ["args_parser", "copy_dataset", "main"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.petastorm._passed_on import passed_on
+from penstock.petastorm._impl.reexports import passed_on
 from penstock.petastorm.workers_pool._pool import WorkingPool
 
 __all__ = ["DummyPool"]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from penstock.petastorm._carry import packed
+from penstock.petastorm._impl.pickling import packed
 
 __all__ = ["exec_in_new_process"]
 

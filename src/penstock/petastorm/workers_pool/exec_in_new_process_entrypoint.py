@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from penstock.petastorm._carry import unpacked
+from penstock.petastorm._impl.pickling import unpacked
 
 __all__ = ["main"]
 

@@ -10,8 +10,8 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
 
-from penstock.petastorm._carry import packed, unpacked
-from penstock.petastorm._passed_on import passed_on
+from penstock.petastorm._impl.pickling import packed, unpacked
+from penstock.petastorm._impl.reexports import passed_on
 from penstock.petastorm.workers_pool._pool import WorkingPool
 
 __all__ = ["ProcessPool"]

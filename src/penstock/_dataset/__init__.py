@@ -1,0 +1,1 @@
+"""What `Dataset` does besides holding a query: checks of arguments, explanations, collected results."""

@@ -1,0 +1,176 @@
+"""The last steps of a batch: rows are put together, filled up, and given to the user's functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock._engine.batch.user_map import apply_map, apply_stack, apply_to_row
+from penstock._engine.decode.bad_cells import Trouble
+from penstock._engine.order.rank_epoch import Leg
+from penstock._engine.query.query import Question
+from penstock._engine.query.values import Batch, Places
+from penstock._engine.window.reader import Gather, Held, Rows
+from penstock.model import IntArray
+from penstock.policies import Offsets
+
+__all__ = ["NOWHERE", "Chunk", "arranged", "filled_up", "mapped", "mapped_row", "put_together", "stacked", "thinned"]
+
+NOWHERE: IntArray = np.zeros(0, dtype=np.int64)
+NONE: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Chunk:
+    """Rows put together: what the steps `start..stop` of a leg give.
+
+    It is not frozen, since there is one for every batch, however small, and that would take longer than all else here.
+
+    Attributes:
+        leg: The leg.
+        start: The first step.
+        stop: The step after the last.
+        columns: The rows.
+        count: How many there are; there may be no column to tell.
+        places: Where each row stands in the epoch's sequence; none where nobody asks.
+        used: Under a lazy filter, the rows that the rank has consumed with each.
+        every: How many steps lie between one row and the next, where the rows between them are others' to hand out.
+        made: What maps made of each single row, where they have run already.
+        error: What they raised on the row after the last of these.
+        kept: Which of the steps' rows these are, where bad ones were left out.
+        ids: Where each row lies, where bad ones are left out.
+        bad: Those that were, by where they lie.
+        again: What makes it without bad rows, if making it elsewhere fails because of them.
+    """
+
+    leg: Leg
+    start: int
+    stop: int
+    columns: Batch
+    count: int
+    places: IntArray
+    used: IntArray | None = None
+    every: int = 1
+    made: list[dict[str, Any]] | None = None
+    error: BaseException | None = None
+    kept: IntArray | None = None
+    ids: IntArray | None = None
+    bad: tuple[tuple[int, Trouble], ...] = ()
+    again: Callable[[], Chunk] | None = None
+
+    def picked(self, rows: slice | IntArray) -> Chunk:
+        """Return some of the rows, all under a lazy filter."""
+        assert self.used is not None  # noqa: S101 - under a lazy filter
+        columns, used = {name: values[rows] for name, values in self.columns.items()}, self.used[rows]
+        places = self.places[rows] if len(self.places) else self.places
+        ids = None if self.ids is None else self.ids[rows]
+        return replace(self, columns=columns, count=len(used), places=places, used=used, ids=ids, bad=())
+
+    def followed(self, more: Chunk) -> Chunk:
+        """Return these rows and then others, all under a lazy filter."""
+        columns = {name: np.concatenate([values, more.columns[name]]) for name, values in self.columns.items()}
+        places, used = np.concatenate([self.places, more.places]), np.concatenate([self.used, more.used])
+        ids = None if more.ids is None else np.concatenate([self.ids, more.ids])
+        return replace(more, columns=columns, count=len(used), places=places, used=used, ids=ids)
+
+    def mapped(self, question: Question, valid: int) -> Chunk:
+        """Return a batch as the consumer gets it: padding marked, maps run."""
+        return replace(self, columns=mapped(question, self.columns, self.places, self.leg.position.epoch, (self.count, valid)))
+
+    def row(self, question: Question, at: int) -> dict[str, Any]:
+        """Return one row as the consumer gets it."""
+        if self.made is None:
+            return mapped_row(question, self.columns, self.places, self.leg.position.epoch, at)
+        if at >= len(self.made) and self.error is not None:
+            raise self.error
+        return self.made[at]
+
+
+def thinned(rows: Rows, first: int, every: int) -> Rows:
+    """Return every so many-th row, from one on; nothing is decoded yet."""
+    pieces: list[tuple[Held, int, int]] = []
+    for held, start, stop in rows.pieces:
+        numbers = np.arange(start + first, stop, every)
+        if len(numbers):
+            pieces.append((held.chosen(numbers), 0, len(numbers)))
+        first = (first - (stop - start)) % every
+    return replace(rows, pieces=tuple(pieces), places=(0,) * len(pieces), ready={})
+
+
+def put_together(question: Question, gather: Gather, rows: Rows, size: int) -> tuple[Batch, IntArray]:
+    """Return rows as columns, filled up to `size` with the last one, and their places in the sequence.
+
+    Raises:
+        MemoryLimitError: If so many do not fit in memory.
+    """
+    if size > len(rows):
+        gather.check_batch(size)
+    found = rows.put_together(gather)
+    found, places = filled_up(found, rows.sequence if question.maps else NOWHERE, len(rows), size)
+    return (arranged(question, gather, found) if gather.loose else found), places
+
+
+def filled_up(found: Batch, places: IntArray, rows: int, size: int) -> tuple[Batch, IntArray]:
+    """Return rows, and their places where anybody asks for them, with the last one repeated until there are `size`."""
+    if size <= rows:
+        return found, places
+    index = np.minimum(np.arange(size), rows - 1)
+    return {name: values[index] for name, values in found.items()}, places[index] if len(places) else places
+
+
+def arranged(question: Question, gather: Gather, found: Batch) -> Batch:
+    """Return columns in the order asked for, with those stacked that could not be before."""
+    return gather.arranged(stacked(question, found))
+
+
+def stacked(question: Question, found: Batch) -> Batch:
+    """Return columns with those stacked that could not be before they were decoded."""
+    for stack in question.stacks:
+        if stack.name not in found:
+            found = apply_stack(stack, found)
+    return found
+
+
+def mapped(question: Question, columns: Batch, places: Places, epoch: int, rows: tuple[int, int]) -> Batch:
+    """Return a batch as the consumer gets it: padding marked, maps run.
+
+    Args:
+        question: What is asked.
+        columns: The rows.
+        places: Where each row stands in the epoch's sequence.
+        epoch: Which epoch they are of.
+        rows: How many there are, and how many of them are no padding.
+    """
+    marks = {"_valid": np.arange(rows[0]) < rows[1]} if question.ending == "pad" else {}
+    batch = {name: _own(values) for name, values in columns.items()} if question.maps else dict(columns)
+    batch.update(marks)
+    free = _free(question)
+    for number, step in enumerate(question.maps):
+        key = (question.seed, epoch, number)
+        batch = apply_map(step, batch, places, key, resize=question.size == "row_group", free=free)
+        for name, mark in marks.items():
+            batch.setdefault(name, mark)
+    return batch
+
+
+def _free(question: Question) -> frozenset[str]:
+    """Return columns that do not have one entry per row."""
+    flat = [column.name for column in question.policies if isinstance(column.ragged, Offsets)] if question.policies else ()
+    return frozenset(flat) | {f"{name}{suffix}" for name in flat for suffix in ("_offsets", "_valid")} if flat else NONE
+
+
+def mapped_row(question: Question, columns: Batch, places: IntArray, epoch: int, at: int) -> dict[str, Any]:
+    """Return one of some rows as the consumer gets it."""
+    row = {name: values[at] for name, values in columns.items()}
+    for number, step in enumerate(question.maps):
+        row = apply_to_row(step, row, int(places[at]), (question.seed, epoch, number))
+    return row
+
+
+def _own(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array that a map may write to."""
+    return values if values.flags.writeable else values.copy()

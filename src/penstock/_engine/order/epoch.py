@@ -1,0 +1,98 @@
+"""The order of one epoch: counts, a shuffle, a seed and an epoch become one sequence of rows, by arithmetic.
+
+The stream of rows kept is cut into lanes of equal length, each lane into windows, and the rows of a window are
+permuted. The lanes one after the other are the epoch's *sequence*; deals speak of its places and of nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock._ranges import Stretches, even_edges
+from penstock.model import IntArray, Window
+from penstock.protocols import Arrangement, Shuffle
+
+__all__ = ["Epoch", "Piece"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Rows `start..stop` of one window, in the order it hands them out.
+
+    Attributes:
+        lane: The window's lane.
+        window: The window's number in its lane.
+        start: The first row.
+        stop: The row after the last.
+        place: Where the first row stands in the sequence.
+        last: Whether the window has no row after these.
+    """
+
+    lane: int
+    window: int
+    start: int
+    stop: int
+    place: int
+    last: bool
+
+
+class Epoch:
+    """The sequence of one epoch, asked for piece by piece.
+
+    Example:
+        >>> from penstock.shuffles import InOrder
+        >>> epoch = Epoch(InOrder(), np.array([3, 0, 2]), seed=0, epoch=0, lanes=1)
+        >>> [(piece.window, piece.start, piece.stop) for piece in epoch.pieces(((1, 5),))]
+        [(0, 1, 3), (1, 0, 2)]
+    """
+
+    __slots__ = ("_arrangement", "_edges", "_lane_edges", "num_rows")
+
+    def __init__(self, shuffle: Shuffle, counts: IntArray, *, seed: int, epoch: int, lanes: int | IntArray) -> None:
+        """Arrange the stream of one epoch; `lanes` is that of the epoch's first deal, or the edges of unequal lanes."""
+        self.num_rows = int(counts.sum())
+        self._arrangement: Arrangement = shuffle.arrange(counts, seed=seed, epoch=epoch)
+        self._lane_edges = even_edges(0, self.num_rows, lanes) if isinstance(lanes, int) else lanes
+        self._edges: dict[int, IntArray] = {}
+
+    def pieces(self, stretches: Iterable[tuple[int, int]]) -> Iterator[Piece]:
+        """Yield the pieces of windows that make up a part of the sequence, in its order."""
+        for start, stop in stretches:
+            place = start
+            while place < stop:
+                lane = int(np.searchsorted(self._lane_edges, place, side="right")) - 1
+                edges = self._window_edges(lane)
+                window = int(np.searchsorted(edges, place, side="right")) - 1
+                begin, end = edges[window : window + 2].tolist()
+                until = min(stop, end)
+                rows = {"start": place - begin, "stop": until - begin}
+                yield Piece(lane=lane, window=window, place=place, last=until == end, **rows)
+                place = until
+
+    def edges(self, stretches: Stretches) -> IntArray:
+        """Return where windows begin in a part of the sequence, counted in rows of that part, and its length."""
+        found, passed = [np.zeros(0, dtype=np.int64)], 0
+        for start, stop in stretches:
+            low, high = np.searchsorted(self._lane_edges, [start, stop - 1], side="right") - 1
+            for lane in range(int(low), int(high) + 1):
+                edges = self._window_edges(lane)[:-1]
+                inside = edges[(edges >= start) & (edges < stop)]
+                found.append(np.union1d(inside, [max(start, int(self._lane_edges[lane]))]) - start + passed)
+            passed += stop - start
+        return np.unique(np.concatenate([*found, [passed]]))  # where there are more lanes than rows, some are empty
+
+    def window(self, lane: int, index: int) -> Window:
+        """Return one window of a lane: what to read, and in which order to hand it out."""
+        edges = self._window_edges(lane)
+        return self._arrangement.window(int(edges[index]), int(edges[index + 1]), lane=lane, index=index)
+
+    def _window_edges(self, lane: int) -> IntArray:
+        """Return the edges of a lane's windows in the sequence, kept for the next question."""
+        edges = self._edges.get(lane)
+        if edges is None:
+            start, stop = self._lane_edges[lane : lane + 2].tolist()
+            edges = self._edges[lane] = self._arrangement.edges(start, stop)
+        return edges

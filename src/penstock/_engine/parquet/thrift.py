@@ -1,0 +1,390 @@
+"""The Thrift compact protocol, read quickly and safely, and the structs of parquet.thrift that are written in it.
+
+A struct becomes a dict of field numbers, a list a list. What to read of it is given as a tree, since a footer may
+describe 100,000 column chunks of which three are asked about; the rest is walked over by a regular expression, at a
+third of what a loop costs. Whatever the bytes are, reading ends in time linear to their number, or in a `ThriftError`.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias
+
+__all__ = ["Leaf", "Only", "ThriftError", "Wanted", "leaves", "parse", "parse_start"]
+
+DEEPEST = 64  # structs, lists and maps may lie so deep in each other
+DEEPEST_SCHEMA = 100  # levels; pyarrow reads no deeper ones
+
+TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+_PLAIN = {TRUE: bool, FALSE: bool, BYTE: int, I16: int, I32: int, I64: int, DOUBLE: float, BINARY: bytes}
+_LONG = 15  # in the head of a list: its length follows
+_WIDTHS = {TRUE: 1, FALSE: 1, BYTE: 1, DOUBLE: 8}  # bytes of an item of a list
+_MOST = 127  # what one byte of a varint holds
+
+
+# Numbers of fields in parquet.thrift: of a footer, a row group, a schema's element, a column chunk and its statistics.
+SCHEMA, TOTAL, GROUPS, ORDERS = 2, 3, 4, 7
+CHUNKS, ROWS, COMPRESSED = 1, 3, 6
+TYPE, LENGTH, REPETITION, NAME, CHILDREN, CONVERTED, SCALE, LOGICAL = 1, 2, 3, 4, 5, 6, 7, 10
+META, PATH, VALUES, SIZE, STATISTICS = 3, 3, 5, 7, 12
+OLD_HIGH, OLD_LOW, NULLS, HIGH, LOW = 1, 2, 3, 5, 6
+REPEATED = 2
+
+
+class ThriftError(ValueError):
+    """Bytes are not what the compact protocol, or the reader's tree, allows.
+
+    Example:
+        >>> parse(b"")
+        Traceback (most recent call last):
+            ...
+        penstock._engine.parquet.thrift.ThriftError: it ends in the middle of a value
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Only:
+    """Items of a list that are wanted, by their places; the list read has None at all others.
+
+    Example:
+        >>> parse(bytes.fromhex("19350204060000"), {1: Only(places={2: int})})
+        {1: [None, None, 3]}
+    """
+
+    places: Mapping[int, Wanted]
+
+
+Plain: TypeAlias = type[bool] | type[int] | type[float] | type[bytes]
+Wanted: TypeAlias = Plain | type[memoryview] | Mapping[int, "Wanted"] | list["Wanted"] | Only | None
+"""What is wanted of a value, which must be of that type.
+
+A plain type, some fields of a struct, a struct's bytes as they lie (memoryview), a list with what is wanted of each item,
+some items of a list, or all (None).
+"""
+
+_UNIT: Wanted = {2: {1: {}, 2: {}, 3: {}}}
+_LOGICAL: dict[int, Wanted] = {number: {} for number in (1, 4, 6, 12, 13, 14, 15)}
+_LOGICAL |= {5: {1: int}, 7: _UNIT, 8: _UNIT, 10: {2: bool}}
+ELEMENT: dict[int, Wanted] = dict.fromkeys((TYPE, LENGTH, REPETITION, CHILDREN, CONVERTED, SCALE), int)
+ELEMENT |= {NAME: bytes, LOGICAL: _LOGICAL}
+_BOUNDS: Wanted = {OLD_HIGH: bytes, OLD_LOW: bytes, NULLS: int, HIGH: bytes, LOW: bytes}
+CHUNK: Wanted = {META: {TYPE: int, PATH: [bytes], VALUES: int, STATISTICS: _BOUNDS}}
+
+
+def parse(data: bytes | memoryview, wanted: Mapping[int, Wanted] | None = None) -> dict[int, Any]:
+    """Return the fields of a struct.
+
+    Reading stops where all that is wanted has been found; what comes then is not looked at, and what is skipped only for
+    its end. A map is a list of pairs.
+
+    Args:
+        data: The bytes of the struct, and any others after it.
+        wanted: The fields to read; None for all.
+
+    Raises:
+        ThriftError: If the bytes end too early or make no sense, or a wanted field is of another type.
+
+    Example:
+        >>> parse(bytes.fromhex("150218026869191502 00"))
+        {1: 1, 2: b'hi', 3: [1]}
+        >>> parse(bytes.fromhex("150218026869191502 00"), {2: bytes})
+        {2: b'hi'}
+    """
+    return parse_start(data, wanted)[0]
+
+
+def parse_start(data: bytes | memoryview, wanted: Mapping[int, Wanted] | None = None) -> tuple[dict[int, Any], int]:
+    """Return the fields of a struct, as `parse` does, and how many bytes were read of it.
+
+    Example:
+        >>> parse_start(bytes.fromhex("150218026869191502 00"), {1: int})
+        ({1: 1}, 2)
+    """
+    try:
+        return _fields(bytes(data), 0, wanted, 0)
+    except (IndexError, struct.error):
+        raise ThriftError("it ends in the middle of a value") from None
+
+
+class Leaf(NamedTuple):
+    """A leaf column of a file: its place among them, its names from the root, if a row may have several values, its type."""
+
+    place: int
+    path: tuple[bytes, ...]
+    repeated: bool
+    element: dict[int, Any]
+
+
+def leaves(footer: dict[int, Any]) -> tuple[list[Leaf], set[bytes]]:
+    """Return the leaf columns of a file, in the order of the column chunks of its row groups, and the top-level names.
+
+    Raises:
+        ThriftError: If the schema makes no sense.
+
+    Example:
+        >>> leaves({SCHEMA: [{NAME: b"root", CHILDREN: 1}, {NAME: b"id", TYPE: 1}]})
+        ([Leaf(place=0, path=(b'id',), repeated=False, element={4: b'id', 1: 1})], {b'id'})
+    """
+    found: list[Leaf] = []
+    root, *elements = footer.get(SCHEMA) or [{}]
+    groups: list[tuple[tuple[bytes, ...], bool, list[int]]] = [((), False, [root.get(CHILDREN, 0)])]
+    roots = set()
+    for element in elements:
+        while groups and groups[-1][2][0] <= 0:
+            groups.pop()
+        if not groups or len(groups) > DEEPEST_SCHEMA or NAME not in element:
+            raise ThriftError(f"its schema is no tree of at most {DEEPEST_SCHEMA} levels, with a name for each column")
+        path, repeated, left = groups[-1]
+        left[0] -= 1
+        path, repeated = (*path, element[NAME]), repeated or element.get(REPETITION) == REPEATED
+        roots.add(path[0])
+        if TYPE in element and not element.get(CHILDREN):
+            found.append(Leaf(len(found), path, repeated, element))
+        else:
+            groups.append((path, repeated, [element.get(CHILDREN, 0)]))
+    return found, roots
+
+
+def _fields(data: bytes, at: int, wanted: Mapping[int, Wanted] | None, depth: int) -> tuple[dict[int, Any], int]:
+    """Return the wanted fields of a struct, and where it ends; at the top, where the last wanted one does."""
+    found: dict[int, Any] = {}
+    number, left = 0, -1 if wanted is None else len(wanted)
+    while left:
+        head = data[at]
+        at += 1
+        if not head:
+            return found, at
+        kind = head & 15
+        if head > 15:  # noqa: PLR2004 - the upper half says how many numbers on the field is
+            number += head >> 4
+        else:
+            number, at = _integer(data, at)
+        if wanted is None:
+            found[number], at = _value(data, at, kind, None, depth)
+        elif number in wanted:
+            found[number], at = _value(data, at, kind, wanted[number], depth)
+            left -= 1
+        elif I16 <= kind <= I64:  # as _skip would, without the cost of a call
+            while data[at] > 127:  # noqa: PLR2004 - more bytes of the number follow
+                at += 1
+            at += 1
+        elif kind not in (TRUE, FALSE):
+            at = _skip(data, at, kind, 1, depth)
+    return found, _skip_fields(data, at, depth) if depth else at
+
+
+def _value(data: bytes, at: int, kind: int, wanted: Wanted, depth: int) -> tuple[Any, int]:
+    """Return the value of a field, and where it ends."""
+    plain = _PLAIN.get(kind)
+    if plain is None:
+        return _nested(data, at, kind, wanted, depth + 1)
+    if wanted is not None and wanted is not plain:
+        raise _misfit(plain.__name__, wanted)
+    if plain is int and kind != BYTE:
+        return _integer(data, at)
+    if kind == BINARY:
+        end, at = _size(data, at)
+        return data[at:end], end
+    if kind == DOUBLE:
+        return struct.unpack_from("<d", data, at)[0], at + 8
+    return ((data[at] ^ 128) - 128, at + 1) if kind == BYTE else (kind == TRUE, at)
+
+
+def _nested(data: bytes, at: int, kind: int, wanted: Wanted, depth: int) -> tuple[Any, int]:
+    """Return the struct, list or map of a field, and where it ends."""
+    _check_depth(depth)
+    if kind == STRUCT:
+        if wanted is None or isinstance(wanted, Mapping):
+            return _fields(data, at, wanted, depth)
+        if wanted is memoryview:
+            end = _skip_fields(data, at, depth)
+            return data[at:end], end
+        raise _misfit("struct", wanted)
+    if kind in (LIST, SET):
+        return _list(data, at, wanted, depth)
+    if kind != MAP:
+        raise ThriftError(f"there is no type {kind}")
+    if wanted is not None:
+        raise _misfit("map", wanted)
+    keys, values, count, at = _map_head(data, at)
+    pairs = []
+    for _ in range(count):
+        key, at = _item(data, at, keys, None, depth)
+        value, at = _item(data, at, values, None, depth)
+        pairs.append((key, value))
+    return pairs, at
+
+
+def _list(data: bytes, at: int, wanted: Wanted, depth: int) -> tuple[list[Any], int]:
+    """Return the items of a list, and where it ends."""
+    kind, count, at = _list_head(data, at)
+    if isinstance(wanted, Only):
+        return _some(data, at, kind, count, wanted, depth)
+    if wanted is not None and not isinstance(wanted, list):
+        raise _misfit("list", wanted)
+    item = None if wanted is None else wanted[0]
+    found = []
+    for _ in range(count):
+        value, at = _item(data, at, kind, item, depth)
+        found.append(value)
+    return found, at
+
+
+def _some(data: bytes, at: int, kind: int, count: int, wanted: Only, depth: int) -> tuple[list[Any], int]:
+    """Return a list with the items at some places, and where it ends."""
+    found: list[Any] = [None] * count
+    next_ = 0
+    for place in sorted(place for place in wanted.places if 0 <= place < count):
+        at = _skip(data, at, kind, place - next_, depth)
+        found[place], at = _item(data, at, kind, wanted.places[place], depth)
+        next_ = place + 1
+    return found, _skip(data, at, kind, count - next_, depth)
+
+
+def _item(data: bytes, at: int, kind: int, wanted: Wanted, depth: int) -> tuple[Any, int]:
+    """Return an item of a list or map, and where it ends."""
+    if kind in (TRUE, FALSE) and wanted in (bool, None):
+        return data[at] == TRUE, at + 1
+    return _value(data, at, kind, wanted, depth)
+
+
+def _list_head(data: bytes, at: int) -> tuple[int, int, int]:
+    """Return the type and number of a list's items, and where they begin."""
+    head = data[at]
+    count, at = head >> 4, at + 1
+    if count == _LONG:
+        end, at = _size(data, at)
+        count = end - at
+    return head & 15, count, at
+
+
+def _map_head(data: bytes, at: int) -> tuple[int, int, int, int]:
+    """Return the types of a map's keys and values, their number, and where they begin."""
+    end, at = _size(data, at)
+    if end == at:
+        return STRUCT, STRUCT, 0, at
+    return data[at] >> 4, data[at] & 15, end - at, at + 1
+
+
+def _size(data: bytes, at: int) -> tuple[int, int]:
+    """Return where as many bytes end as a length says, and where they begin; items take a byte each at least."""
+    size, at = (data[at], at + 1) if data[at] <= _MOST else _varint(data, at)
+    if size > len(data) - at:
+        raise ThriftError(f"{size} bytes or items are announced where {len(data) - at} bytes are left")
+    return at + size, at
+
+
+def _integer(data: bytes, at: int) -> tuple[int, int]:
+    """Return a signed number, and where it ends."""
+    value, at = (data[at], at + 1) if data[at] <= _MOST else _varint(data, at)
+    return (value >> 1) ^ -(value & 1), at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number of at most 64 bits, and where it ends."""
+    value = shift = 0
+    while (byte := data[at]) > _MOST:
+        value |= (byte & _MOST) << shift
+        at, shift = at + 1, shift + 7
+        if shift == 70:  # noqa: PLR2004 - ten bytes hold 64 bits
+            raise ThriftError("a number has more than 64 bits")
+    value |= byte << shift
+    if value >> 64:
+        raise ThriftError("a number has more than 64 bits")
+    return value, at + 1
+
+
+def _check_depth(depth: int) -> None:
+    if depth > DEEPEST:
+        raise ThriftError(f"it is nested more than {DEEPEST} deep")
+
+
+def _misfit(found: str, wanted: Wanted) -> ThriftError:
+    names: dict[type, str] = {Mapping: "struct", list: "list", Only: "list"}
+    belongs = (
+        wanted.__name__ if isinstance(wanted, type) else next(name for of, name in names.items() if isinstance(wanted, of))
+    )
+    return ThriftError(f"a value of type {found} lies where one of type {belongs} belongs")
+
+
+def _skip_fields(data: bytes, at: int, depth: int) -> int:
+    """Return where a struct ends, given where one of its fields begins."""
+    _check_depth(depth)
+    simple = _simple_fields()
+    while head := data[at := simple(data, at).end()]:
+        at = at + 1 if head > 15 else _varint(data, at + 1)[1]  # noqa: PLR2004 - else the field's number follows
+        if (kind := head & 15) not in (TRUE, FALSE):
+            at = _skip(data, at, kind, 1, depth)
+    return at + 1
+
+
+def _skip(data: bytes, at: int, kind: int, count: int, depth: int) -> int:
+    """Return where so many values of one type end."""
+    if kind == STRUCT:
+        simple = _simple_fields()
+        for _ in range(count):
+            at = simple(data, at).end()
+            at = _skip_fields(data, at, depth + 1) if data[at] else at + 1
+    elif I16 <= kind <= I64:
+        for _ in range(count):
+            while data[at] > 127:  # noqa: PLR2004 - more bytes of the number follow
+                at += 1
+            at += 1
+    elif kind == BINARY:
+        for _ in range(count):
+            at = _size(data, at)[0]
+    elif kind in _WIDTHS:
+        at += count * _WIDTHS[kind]
+    else:
+        for _ in range(count):
+            at = _skip_nested(data, at, kind, depth + 1)
+    return at
+
+
+def _skip_nested(data: bytes, at: int, kind: int, depth: int) -> int:
+    """Return where a list or map ends."""
+    _check_depth(depth)
+    if kind in (LIST, SET):
+        items, count, at = _list_head(data, at)
+        return _skip(data, at, items, count, depth)
+    if kind != MAP:
+        raise ThriftError(f"there is no type {kind}")
+    keys, values, count, at = _map_head(data, at)
+    for _ in range(count):
+        at = _skip(data, _skip(data, at, keys, 1, depth), values, 1, depth)
+    return at
+
+
+@cache
+def _simple_fields() -> Callable[[bytes, int], re.Match[bytes]]:
+    """Return what matches as many fields as are simple: short ones, nested three deep, as of a column chunk.
+
+    No choice of it can be taken back, so that it takes time linear to the bytes.
+    """
+    varint = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
+    binary = b"(?:" + b"|".join(re.escape(bytes([size])) + b".{%d}" % size for size in range(64)) + b")"
+    ints = _heads(I16, I32, I64) + varint
+    plain = b"|".join([ints, _heads(BINARY) + binary, _heads(TRUE, FALSE), _heads(BYTE) + b".", _heads(DOUBLE) + b".{8}"])
+    items = {I32: (varint, 4), I64: (varint, 4), BINARY: (binary, 3), STRUCT: (b"(?>" + ints + b")*+\x00", 4)}
+    lists = _heads(LIST) + b"(?:" + b"|".join(_items(kind, *of) for kind, of in items.items()) + b")"
+    fields = b"(?>" + plain + b"|" + lists + b")*+"
+    for _ in range(2):
+        fields = b"(?>" + plain + b"|" + lists + b"|" + _heads(STRUCT) + fields + b"\x00)*+"
+    return re.compile(fields, re.DOTALL).match  # type: ignore[return-value] # at worst it matches no field
+
+
+def _heads(*kinds: int) -> bytes:
+    """Return what matches the first byte of a field of these types, less than 16 numbers after the last."""
+    return b"[" + b"".join(re.escape(bytes([step << 4 | kind])) for step in range(1, 16) for kind in kinds) + b"]"
+
+
+def _items(kind: int, item: bytes, most: int) -> bytes:
+    """Return what matches a list of at most so many items, after its field's first byte."""
+    found = re.escape(bytes([most << 4 | kind]))
+    for count in range(most - 1, -1, -1):
+        found = b"(?:" + found + item + b"|" + re.escape(bytes([count << 4 | kind])) + b")"
+    return found

@@ -1,0 +1,389 @@
+"""Windows of sequences: units are read and decoded once, and each sequence is gathered from their rows when its batch is made.
+
+In memory a window is the rows of its units, each once, and for every sequence the place of its first row in a line where its
+rows are neighbours. So a window takes no more for long sequences than for short ones, and a blob that is part of several
+sequences of a batch is decoded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock._engine.decode.arrow import CellError
+from penstock._engine.parquet.blob_chunks import together
+from penstock._engine.plan.sequence_times import Timeline
+from penstock._engine.query.projection import Wanted
+from penstock._engine.query.values import Batch, Column
+from penstock._engine.read.reader import UNCOUNTED, Part, Reader, Unit
+from penstock._engine.runtime.threads import Pool
+from penstock._engine.runtime.timers import DECODE, GATHER, READ, Meter
+from penstock._engine.window.buffer import Filling, Held, UnitRows, joined
+from penstock._engine.window.deferred import ROW_IDS, decoded, in_order
+from penstock._engine.window.reader import Gather, Rows
+from penstock.errors import DataChangedError
+from penstock.model import IntArray, Plan
+from penstock.policies import Offsets
+from penstock.sequences import Sequence as Asked
+from penstock.shuffles import InOrder
+
+__all__ = ["SequenceGather", "gathering"]
+
+NONE: IntArray = np.zeros(0, dtype=np.int64)
+ANY = (Column(name=""),)
+"""What stands for columns that are put together per batch: all of them are."""
+
+
+def gathering(reader: Reader, plan: Plan, wanted: Wanted, pool: Pool, meter: Meter | None = None) -> Gather:
+    """Return what reads the windows of a plan: of rows, or of sequences of them."""
+    made = Gather if wanted.sequence is None else SequenceGather
+    return made(reader, plan, wanted, pool, meter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UnitSequences(UnitRows):
+    """A unit that has been read, and its sequences.
+
+    Attributes:
+        flat: Columns of a fixed size, a row each.
+        more: Rows of other units that its sequences go on with.
+        line: Rows, those of `more` numbered after the unit's own, in such an order that sequences are neighbours.
+        begins: Where in the line each sequence begins.
+    """
+
+    flat: Batch = field(default_factory=dict)
+    more: tuple[UnitSequences, ...] = ()
+    line: IntArray = field(default_factory=lambda: NONE)
+    begins: IntArray = field(default_factory=lambda: NONE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeldSequences(Held):
+    """A window of sequences in memory; what is handed out, and in which order, are sequences.
+
+    Attributes:
+        rows: The rows, with what was left as stored.
+        flat: Columns of a fixed size, a row each.
+        line: Numbers of rows, in such an order that sequences are neighbours.
+        begins: Where in the line each sequence begins, in the order they were read.
+        steps: How far after its beginning the rows of a sequence stand that are handed out.
+    """
+
+    rows: Held
+    flat: Batch
+    line: IntArray
+    begins: IntArray
+    steps: IntArray
+
+    def members(self, start: int, stop: int) -> IntArray:
+        """Return the rows of sequences `start..stop` of what is handed out, a sequence each."""
+        found: IntArray = self.line[self.begins[self.numbers(start, stop)][:, None] + self.steps]
+        return found
+
+    def cut(self, start: int, stop: int) -> HeldSequences:
+        """Return some sequences in memory of their own, so that the window can be let go."""
+        members = self.members(start, stop)
+        distinct, line = np.unique(members, return_inverse=True)
+        count, width = members.shape
+        return HeldSequences(
+            fixed={},
+            rows=replace(self.rows, take=distinct).cut(0, len(distinct)),
+            flat={name: values[distinct] for name, values in self.flat.items()},
+            line=line.reshape(-1),
+            begins=np.arange(count) * width,
+            steps=np.arange(width),
+        )
+
+
+class SequenceRows(Rows):
+    """Sequences of some windows, one after the other, not yet put together."""
+
+    __slots__ = ()
+
+    def put_together(self, gather: Gather) -> Batch:
+        """Return the sequences as columns; the rows of each are the second dimension.
+
+        Raises:
+            DataError: If a cell cannot be decoded; it says where the cell lies.
+        """
+        assert isinstance(gather, SequenceGather)  # noqa: S101 - which alone makes these
+        pieces = [(held, held.members(start, stop)) for held, start, stop in self.pieces if isinstance(held, HeldSequences)]
+        return gather.spread(pieces)
+
+
+class SequenceGather(Gather):
+    """Reads units and puts windows of sequences together."""
+
+    rows_type = SequenceRows
+
+    def __init__(self, reader: Reader, plan: Plan, wanted: Wanted, pool: Pool, meter: Meter | None = None) -> None:
+        """Store what is read, with which threads, and what counts how long it takes."""
+        super().__init__(reader, plan, wanted, pool, meter)
+        assert wanted.sequence is not None  # noqa: S101 - asked before
+        self._sequence: Asked = wanted.sequence
+        self._timeline = Timeline.of(reader, wanted.sequence, plan.chain)
+        self._named = {column.name: column for column in wanted.columns}
+        self._is_fixed = frozenset(column.name for column in self._fixed)
+
+    @cached_property
+    def _steps(self) -> IntArray:
+        """How far after its first row the rows of a sequence stand; not made where there is no sequence, however long."""
+        steps = self._sequence.steps
+        return np.arange(len(steps)) if isinstance(steps, range) else np.array([step - steps[0] for step in steps])
+
+    @property
+    def loose(self) -> tuple[Column, ...]:
+        """Something: every batch is put together by a task, whatever its columns are."""
+        return ANY
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of what is handed out, before policies add to it."""
+        named = self._sequence.columns
+        if named is None:
+            return self._columns
+        ids = ROW_IDS if self._wanted.row_ids else ()
+        return tuple(f"{name}/{offset}" for offset, names in named.items() for name in (*names, *ids))
+
+    def arranged(self, found: Batch) -> Batch:
+        """Return columns in the order asked for."""
+        return in_order(found, self.columns, self.outputs, self._wanted.stacks)
+
+    @property
+    def num_rows(self) -> int:
+        """How many sequences there are."""
+        return self._plan.num_rows
+
+    def rows(self, numbers: IntArray) -> Batch:
+        """Return sequences by their numbers in stored order, in the order asked for.
+
+        Raises:
+            DataError: If a file cannot be read, or a cell cannot be decoded.
+        """
+        held = self.fetch(InOrder().arrange(self._plan.counts, seed=0, epoch=0).scattered(numbers))
+        return SequenceRows(pieces=((held, 0, len(numbers)),), places=(0,)).put_together(self)
+
+    def _read(self, index: int) -> UnitSequences:
+        """Return a unit, read and decoded, with its sequences."""
+        unit = Unit.of(self._plan.units, index)
+        self.budget.check_unit(partial(self._reader.where, unit), unit.rows, self._least)
+        with self.meter.busy(READ):
+            part = self._timeline.read(unit, self._columns, self._blobs)
+            self.meter.read(self._reader.fetched())
+        with self.meter.busy(GATHER):
+            found = self._timeline.found(index, unit, part)
+            line, units, rows = self._needed(found.line, found.places, part.count, found.units, found.rows)
+        with self.meter.busy(DECODE):
+            own = self._unit(unit, part)
+        more = tuple(self._border(number, rows[units == number]) for number in np.unique(units).tolist())
+        with self._counting:
+            self.units_read += 1 + len(more)
+        fixed, loose = (
+            sum(values.nbytes for one in (own, *more) for values in getattr(one, name).values()) for name in ("flat", "loose")
+        )
+        self.budget.note(rows=len(found.places), fixed=fixed, loose=loose)
+        return replace(own, more=more, line=line, begins=found.places)
+
+    def _needed(
+        self, line: IntArray, begins: IntArray, own: int, units: IntArray, rows: IntArray
+    ) -> tuple[IntArray, IntArray, IntArray]:
+        """Return a line with those rows of other units only that are handed out, and these, by unit."""
+        if not len(units):
+            return line, units, rows
+        # Step by step: all rows of all sequences at once may be many times those of the unit.
+        every = (line[begins + step] for step in self._steps.tolist())
+        used = np.unique(np.concatenate([some[some >= own] for some in every])) - own
+        used = used[np.lexsort((rows[used], units[used]))]
+        number = np.zeros(own + len(units), dtype=np.int64)
+        number[:own], number[own + used] = np.arange(own), own + np.arange(len(used))
+        return number[line], units[used], rows[used]
+
+    def _unit(self, unit: Unit, part: Part) -> UnitSequences:
+        """Return rows, those of a fixed size decoded."""
+        return _flat(self._decoded(unit, part))
+
+    def _border(self, index: int, rows: IntArray) -> UnitSequences:
+        """Return some rows of a unit that sequences of another go on with."""
+        unit = replace(Unit.of(self._plan.units, index), count=UNCOUNTED)
+        with self.meter.busy(READ):
+            part = self._reader.read(unit, self._columns, self._blobs)
+            self.meter.read(self._reader.fetched())
+        stored = np.arange(part.count) if part.kept is None else part.kept
+        at = np.searchsorted(stored, rows)
+        if len(at) and (at[-1] >= part.count or (stored[at] != rows).any()):
+            msg = (
+                f"{self._reader.where(unit)}: a row that a sequence goes on with is no longer there. The file was changed "
+                "after the table was opened. Open the table again; a state saved before cannot be resumed."
+            )
+            raise DataChangedError(msg)
+        table = part.table.take(pa.array(at)) if part.table.num_columns else part.table
+        cells = {name: cells.take(at) for name, cells in part.cells.items()}
+        with self.meter.busy(DECODE):
+            return self._unit(unit, Part(table=table, first=part.first, count=len(rows), kept=rows, cells=cells))
+
+    def _held(self, filling: Filling, reads: Sequence[UnitRows]) -> HeldSequences:
+        """Return a window: the rows that its sequences need, and where each begins."""
+        units = [read if isinstance(read, UnitSequences) else _flat(read) for read in reads]
+        chosen = [self._chosen(read, wanted.rows) for read, wanted in zip(units, filling.window.reads, strict=True)]
+        parts = [part for one in chosen for part in one.parts]
+        kept = tuple((replace(read, flat={}, more=(), line=NONE, begins=NONE), rows) for read, rows in parts)
+        cells = {name: together([read.loose[name].take(rows) for read, rows in kept]) for name in self._blobs}
+        held = HeldSequences(
+            fixed={},
+            take=filling.window.take,
+            rows=Held(fixed={}, parts=kept, ends=np.cumsum([_size(rows) for _, rows in parts]), cells=cells),
+            flat={name: joined([read.flat[name][rows] for read, rows in parts]) for name in parts[0][0].flat},
+            line=joined([one.line + before for one, before in zip(chosen, _before([one.size for one in chosen]), strict=True)]),
+            begins=joined(
+                [one.begins + at for one, at in zip(chosen, _before([len(one.line) for one in chosen]), strict=True)]
+            ),
+            steps=self._steps,
+        )
+        stored = [values.nbytes for read, _ in parts for some in (read.flat, read.loose) for values in some.values()]
+        self.budget.keep(held, sum(stored))
+        return held
+
+    def _chosen(self, read: UnitSequences, which: slice | IntArray) -> _Chosen:
+        """Return some sequences of a unit, and no more rows than they need."""
+        begins, every = read.begins[which], (read, *read.more)
+        sizes = [one.part.count for one in every]
+        if len(begins) == len(read.begins):
+            whole = [(one, slice(0, size)) for one, size in zip(every, sizes, strict=True)]
+            return _Chosen(parts=whole, line=read.line, begins=begins)
+        used = np.zeros(sum(sizes), dtype=np.bool_)
+        for step in self._steps.tolist():
+            used[read.line[begins + step]] = True
+        parts = [(one, np.flatnonzero(used[at : at + one.part.count])) for one, at in zip(every, _before(sizes), strict=True)]
+        return _Chosen(parts=parts, line=(np.cumsum(used) - 1)[read.line], begins=begins)
+
+    def spread(self, pieces: Sequence[tuple[HeldSequences, IntArray]]) -> Batch:
+        """Return sequences as columns, given the rows of each."""
+        named, row_ids = self._sequence.columns, ROW_IDS if self._wanted.row_ids else ()
+        spreading = _Spreading(self, pieces)
+        found: Batch = {}
+        if named is None:
+            for name in (*self._columns, *row_ids):
+                found.update(spreading.column(name, range(len(self._steps))))
+            for stack in self._wanted.stacks:
+                found[stack.name] = np.stack([found.pop(name) for name in stack.columns], axis=2)
+            return found
+        at = {offset: number for number, offset in enumerate(named)}
+        for name in (*self._columns, *row_ids):
+            offsets = [offset for offset, names in named.items() if name in names or name in row_ids]
+            made = spreading.column(name, [at[offset] for offset in offsets])
+            for number, offset in enumerate(offsets):
+                self.outputs[f"{name}/{offset}"] = tuple(f"{one}/{offset}" for one in made)
+                found.update({f"{one}/{offset}": values[:, number] for one, values in made.items()})
+        return found
+
+    def gathered_from(self, name: str) -> Column | None:
+        """Return how a column is decoded when its batch is made; None where that was done when its unit was read."""
+        return None if name in self._is_fixed or name in ROW_IDS else self._named[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Chosen:
+    """Sequences of a unit: the rows that they need, and where in their line each begins."""
+
+    parts: Sequence[tuple[UnitSequences, slice | IntArray]]
+    line: IntArray
+    begins: IntArray
+
+    @property
+    def size(self) -> int:
+        """How many rows there are."""
+        return sum(_size(rows) for _, rows in self.parts)
+
+
+def _size(rows: slice | IntArray) -> int:
+    return int(rows.stop) if isinstance(rows, slice) else len(rows)
+
+
+def _before(sizes: Sequence[int]) -> list[int]:
+    """Return how much comes before each of several."""
+    ends: list[int] = np.cumsum([0, *sizes]).tolist()
+    return ends[:-1]
+
+
+def _flat(read: UnitRows) -> UnitSequences:
+    """Return a unit that has been read, without sequences yet."""
+    return UnitSequences(unit=read.unit, part=read.part, fixed={}, loose=read.loose, flat=read.fixed)
+
+
+class _Spreading:
+    """Gathers the columns of one batch."""
+
+    def __init__(self, gather: SequenceGather, pieces: Sequence[tuple[HeldSequences, IntArray]]) -> None:
+        self._gather, self._pieces = gather, pieces
+        self._count = sum(len(members) for _, members in pieces)
+        self._known: dict[tuple[int, ...], list[IntArray]] = {}
+
+    def column(self, name: str, which: Sequence[int]) -> Batch:
+        """Return what becomes of a column, of some of the rows of each sequence."""
+        column = self._gather.gathered_from(name)
+        if column is None:
+            with self._gather.meter.busy(GATHER):
+                return {one: self._fixed(one, which) for one in self._gather.outputs.get(name, (name,))}
+        index, distinct = [], []
+        before = 0
+        for (held, _), members in zip(self._pieces, self._members(which), strict=True):
+            rows, inverse = np.unique(members, return_inverse=True)
+            index.append(inverse.reshape(members.shape) + before)
+            distinct.append((replace(held.rows, take=rows), 0, len(rows)))
+            before += len(rows)
+        made = self._decoded(column, Rows(pieces=tuple(distinct), places=(0,) * len(distinct)))
+        with self._gather.meter.busy(GATHER):
+            return _repeated(made, np.concatenate(index), column, self._gather)
+
+    def _decoded(self, column: Column, rows: Rows) -> Batch:
+        """Return a column that was left as stored, of each row once."""
+        gather = self._gather
+        try:
+            with gather.meter.busy(DECODE):
+                made = decoded(rows.picked(column.name), column, gather.slabs, gather.most_bytes, gather.meter)
+        except CellError as error:
+            raise rows.told(error, gather) from error
+        gather.outputs[column.name] = tuple(made)
+        return made
+
+    def _fixed(self, name: str, which: Sequence[int]) -> npt.NDArray[Any]:
+        """Return a column that was decoded before."""
+        like = self._pieces[0][0].flat[name]
+        found = self._gather.slabs.lend((self._count, len(which), *like.shape[1:]), like.dtype)
+        start = 0
+        for (held, _), members in zip(self._pieces, self._members(which), strict=True):
+            stop = start + len(members)
+            held.flat[name].take(members, axis=0, mode="clip", out=found[start:stop])
+            start = stop
+        return found
+
+    def _members(self, which: Sequence[int]) -> list[IntArray]:
+        """Return some of the rows of each sequence, piece by piece; worked out once for all columns that ask for them."""
+        found = self._known.get(tuple(which))
+        if found is None:
+            found = self._known[tuple(which)] = [members[:, list(which)] for _, members in self._pieces]
+        return found
+
+
+def _repeated(made: Batch, index: IntArray, column: Column, gather: Gather) -> Batch:
+    """Return rows as often as sequences have them, given the number of each."""
+    offsets = made.get(f"{column.name}_offsets") if isinstance(column.ragged, Offsets) else None
+    if offsets is None:
+        found = {}
+        for name, values in made.items():
+            out = gather.slabs.lend((*index.shape, *values.shape[1:]), values.dtype)
+            found[name] = values.take(index, axis=0, mode="clip", out=out)
+        return found
+    # Lists one after the other: those that come again are copied, and all of them told apart anew.
+    rows = index.reshape(-1)
+    sizes = np.diff(offsets)[rows]
+    ends = np.cumsum(sizes)
+    items = np.arange(int(sizes.sum())) + np.repeat(offsets[:-1][rows] - (ends - sizes), sizes)
+    found = {name: values[items] for name, values in made.items() if name != f"{column.name}_offsets"}
+    return {**found, f"{column.name}_offsets": np.concatenate([[0], ends])}

@@ -1,0 +1,106 @@
+"""One worker's part of an iteration, which can say how far it has come, and go on from there: for loaders that save that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.utils import data
+
+from penstock._engine.deliver.loader import Batches
+from penstock._engine.order import state as states
+from penstock._engine.order.rank_epoch import check_rows
+from penstock.dataset import Dataset
+from penstock.errors import StateError
+from penstock.mix import Mixture
+from penstock.model import Position
+from penstock.torch._tensors import Tensors, owned
+
+__all__ = ["Part"]
+
+PART = "part"
+"""What states of a part have besides: the epoch it began with, how many workers there are, and whose turn was next."""
+
+
+class Part:
+    """Batches, or rows, of one worker, or all of them where there are no workers.
+
+    A state tells where the last one ended, and how many of the other workers' come before the next. Of an iteration that
+    has ended nothing is left, whatever its dataset's next epoch is.
+    """
+
+    def __init__(self, ds: Dataset | Mixture, tensors: Tensors, start: Position) -> None:
+        """Begin at a position; nothing is read before the first `next`."""
+        worker = data.get_worker_info()
+        self._ds, self._tensors, self._sent = ds, tensors, worker is not None
+        self._workers = 1 if worker is None else worker.num_workers
+        self._begin(start, start.epoch, 0 if worker is None else worker.id)
+
+    def _begin(self, start: Position, epoch: int, turn: int) -> None:
+        table, question = self._ds._table, self._ds._question  # noqa: SLF001 - a dataset has no other parts
+        self._epoch, self._turn = epoch, turn
+        self._batches = Batches(table, question, start, self._tensors)
+        check_rows(self._batches.planned.plan, question)
+        if self._sent:
+            self._batches.only(turn, self._workers)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        """Return the next batch, or row."""
+        return owned(next(self._batches)) if self._sent else next(self._batches)
+
+    def __len__(self) -> int:
+        """Return the number of batches, or rows, of all workers."""
+        return len(self._batches)
+
+    def close(self) -> None:
+        """Stop and let go of everything; a further `next` ends the iteration."""
+        self._batches.close()
+
+    def state_dict(self) -> states.State:
+        """Return how far this part has come, as JSON can hold it."""
+        turn = self._workers - 1 if self._batches.course.handed else self._turn
+        return {**self._batches.state_dict(), PART: [self._epoch, self._workers, turn]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where the same part of the same number of workers stopped.
+
+        Raises:
+            StateError: If the state is damaged, or was saved over another table, order, question or number of workers.
+        """
+        position = states.load(state, self._batches.planned.plan, self._ds._question)  # noqa: SLF001 - the same
+        epoch, workers, turn = _saved(state)
+        if workers != self._workers:
+            msg = (
+                f"The state was saved by {_told(workers)}, and is loaded by {_told(self._workers)}. Rows would be lost or "
+                "repeated. Give the loader as many workers as before, or use penstock.torch.loader, which needs none."
+            )
+            raise StateError(msg)
+        self.close()
+        self._begin(Position(epoch=epoch), epoch, turn)
+        if self._batches.course.end == position.epoch:
+            self._batches.course.finish()
+            self.close()
+        else:
+            self._begin(position, epoch, turn)
+
+
+def _saved(state: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Return the epoch, the number of workers and the turn that a state was saved with."""
+    saved = state.get(PART)
+    if isinstance(saved, list | tuple) and len(saved) == 3 and all(type(one) is int and one >= 0 for one in saved):  # noqa: PLR2004
+        epoch, workers, turn = saved
+        if turn < workers:
+            return epoch, workers, turn
+    msg = (
+        f"The state has {saved!r} as {PART!r}. An epoch, a number of workers and a turn were expected, as an iteration of an "
+        "IterableDataset saves them. Load such a one, or load that of a loader into penstock.torch.loader(ds)."
+    )
+    raise StateError(msg)
+
+
+def _told(workers: int) -> str:
+    return "one reader" if workers == 1 else f"{workers} workers"

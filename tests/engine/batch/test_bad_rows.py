@@ -1,0 +1,524 @@
+"""Bad rows that are skipped: their batch is shorter, nothing else moves, and each is counted, listed and written down."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock._engine.decode.arrow import CellError
+from penstock._engine.decode.bad_cells import Trouble, sift
+from penstock.codecs import Jpeg, Raw
+from penstock.errors import ArgumentError, DataError, MapError
+from penstock.protocols import Shuffle
+from penstock.schema import Field, Schema
+from penstock.testing import example
+
+ROWS, GROUP, FILES = 120, 15, 2
+NULL, BYTES, LONG, RAISES = {7, 40, 41, 88}, {3, 41, 77}, {40, 100}, {12, 13, 14, 119}
+"""Rows whose number is null, whose cell has too few bytes, whose list is too long, and that a map raises on."""
+
+SCHEMA = Schema("Bad", [Field("id", np.int64), Field("cell", np.uint8, (4,), Raw())])
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a table with rows that are bad in several ways."""
+    place = tmp_path_factory.mktemp("bad")
+    each = ROWS // FILES
+    for file in range(FILES):
+        numbers = range(file * each, (file + 1) * each)
+        columns = {
+            "id": pa.array(numbers, pa.int64()),
+            "n": pa.array([None if number in NULL else number for number in numbers], pa.int32()),
+            "cell": [bytes([number] * (3 if number in BYTES else 4)) for number in numbers],
+            "list": [list(range(9 if number in LONG else number % 3)) for number in numbers],
+        }
+        pq.write_table(pa.table(columns), place / f"{file}.parquet", row_group_size=GROUP)
+    ps.adopt(place, SCHEMA)
+    return place
+
+
+def raising(row: dict[str, Any]) -> dict[str, Any]:
+    """Raise on some rows, having changed them."""
+    row = {**row, "id": row["id"] + 1000}
+    if int(row["id"]) - 1000 in RAISES:
+        msg = f"no {int(row['id']) - 1000}"
+        raise LookupError(msg)
+    return row
+
+
+def raising_on_batches(batch: dict[str, Any]) -> dict[str, Any]:
+    """Raise on batches with some rows, having changed all of them where they lie."""
+    batch["id"] += 1000
+    for number in batch["id"].tolist():
+        if number - 1000 in RAISES:
+            msg = f"no {number - 1000}"
+            raise LookupError(msg)
+    return batch
+
+
+def threads() -> list[str]:
+    """Return the names of our threads that are alive."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")]
+
+
+def ids(batches: Iterator[dict[str, Any]] | ps.Dataset) -> list[list[int]]:
+    """Return the ids of batches, or of single rows, as they are without maps."""
+    return [[int(number) % 1000 for number in np.atleast_1d(batch["id"])] for batch in batches]
+
+
+def without(batches: list[list[int]], bad: set[int]) -> list[list[int]]:
+    """Return batches less some rows, and without those of which nothing is left."""
+    left = ([number for number in batch if number not in bad] for batch in batches)
+    return [batch for batch in left if batch]
+
+
+KINDS: list[tuple[set[int], tuple[str, ...], Callable[..., Any] | None, bool]] = [
+    (NULL, ("id", "n"), None, False),
+    (BYTES, ("id", "cell"), None, False),
+    (LONG, ("id", "list"), None, False),
+    (RAISES, ("id",), raising, True),
+    (RAISES, ("id",), raising_on_batches, False),
+    (NULL | BYTES | LONG | RAISES, ("id", "n", "cell", "list"), raising, True),
+    (NULL | BYTES | LONG | RAISES, ("id", "n", "cell", "list"), raising_on_batches, False),
+]
+SHUFFLES: list[Shuffle] = [ps.InOrder(), ps.RowGroupShuffle(), ps.WindowShuffle(rows=50), ps.ExactShuffle(20)]
+
+
+def asked(
+    table: Path, kind: tuple[set[int], tuple[str, ...], Callable[..., Any] | None, bool]
+) -> tuple[ps.Dataset, ps.Dataset]:
+    """Return a dataset with bad rows, and the same without what makes them bad."""
+    _, columns, function, per_row = kind
+    clean = ps.open(table).select("id")
+    ds = ps.open(table).select(*columns)
+    if "list" in columns:
+        ds = ds.ragged(ps.Pad(0, length=4), "list")
+    return (ds if function is None else ds.map(function, per_row=per_row)), clean
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(KINDS),
+    st.sampled_from(SHUFFLES),
+    st.integers(1, 3),
+    st.sampled_from([None, 1, 4, 16, 30]),
+    st.sampled_from(["uneven", "drop", "wrap"]),
+    st.booleans(),
+)
+def test_skipping_shortens_batches_and_moves_nothing_else(
+    table: Path,
+    kind: tuple[set[int], tuple[str, ...], Callable[..., Any] | None, bool],
+    shuffle: Shuffle,
+    ranks: int,
+    size: int | None,
+    last: Any,
+    lazy: bool,  # noqa: FBT001 - drawn
+) -> None:
+    """Every batch has the rows that it has without bad ones, less these, on any rank; they are listed, each once."""
+    function, per_row = kind[2:]
+    if (size is None and function is not None and not per_row) or (size is not None and size < 5 and ranks > 1):
+        return  # single rows are no batches, and ranks could not keep step
+    dirty, clean = asked(table, kind)
+    lazy = lazy and size is None
+    found, expected, skipped = [], [], []
+    for rank in range(ranks):
+        both = []
+        for ds in (dirty, clean):
+            each = ds.where(ps.col("id") >= 5, lazy=lazy).shuffle(shuffle, seed=ranks).shard(rank, ranks)
+            both.append(each if size is None else each.batch(size, last=last))
+        batches: Any = iter(both[0].on_bad_row("skip", most=1.0))
+        found.append(ids(batches))
+        skipped += [row.row + (row.file.endswith("1.parquet")) * (ROWS // FILES) for row in batches.skipped]
+        expected.append(ids(both[1]))
+
+    assert found == [without(rank, kind[0]) for rank in expected]
+    seen = {number for rank in expected for batch in rank for number in batch}
+    assert sorted(set(skipped)) == sorted(kind[0] & seen)
+    assert len(skipped) == len(set(skipped)) or last == "wrap"
+    assert threads() == []
+
+
+@pytest.mark.parametrize(("kind", "size"), [(KINDS[1], 16), (KINDS[5], None), (KINDS[6], 16)])
+def test_processes_skip_the_same_rows(table: Path, kind: Any, size: int | None) -> None:
+    """What a process cannot decode or map is left out as by threads."""
+    ds = asked(table, kind)[0].shuffle(ps.WindowShuffle(rows=50)).on_bad_row("skip", most=1.0)
+    ds = ds if size is None else ds.batch(size)
+    one: Any = iter(ds)
+    two: Any = iter(ds.using(workers="processes", processes=2))
+
+    assert ids(two) == ids(one)
+    assert sorted(row.row for row in two.skipped) == sorted(row.row for row in one.skipped)
+    assert threads() == []
+
+
+def test_by_default_a_bad_row_is_an_error_with_its_place(table: Path) -> None:
+    """Also when skipping was asked for and taken back."""
+    ds = ps.open(table).select("id", "n").batch(10)
+    for each in (ds, ds.on_bad_row("raise"), ds.on_bad_row("skip").on_bad_row("raise")):
+        with pytest.raises(DataError, match=r"0\.parquet, row group 0, row 7, column 'n': the value is null"):
+            list(each)
+    assert ds == ds.on_bad_row("raise")
+    assert repr(ds.on_bad_row("skip", most=3)).endswith(".batch(10).on_bad_row('skip', most=3)")
+
+
+def test_skipped_rows_are_listed_with_where_and_why(table: Path) -> None:
+    """File, row group and row, the column or the map, and the epoch; a loader lists those of all its epochs."""
+    loader = ps.loader(asked(table, KINDS[5])[0].batch(16).on_bad_row("skip", most=1.0))
+    list(loader)
+    first = loader.skipped
+    list(loader)
+
+    bad = NULL | BYTES | LONG | RAISES
+    assert [(row.epoch, row.row + ROWS // FILES * row.file.endswith("1.parquet")) for row in first] == [
+        (0, number) for number in sorted(bad)
+    ]
+    told = {row.row: row for row in first if row.file.endswith("0.parquet")}
+    assert str(told[3]) == f"{table}/0.parquet, row group 0, row 3, column 'cell': {told[3].problem}"
+    assert "3 bytes" in told[3].problem
+    assert (told[7].row_group, told[7].column) == (0, "n")
+    assert (told[12].row_group, told[12].column, told[12].problem) == (0, None, "map raising raised LookupError: no 12")
+    assert (told[40].row_group, told[40].column) == (2, "n")
+    assert [row.epoch for row in loader.skipped[len(first) :]] == [1] * len(bad)
+    assert loader.num_skipped == 2 * len(bad)
+
+
+def test_damaged_images_are_skipped(tmp_path: Path) -> None:
+    """A photo whose bytes end too early costs its row, and the others of its batch come whole."""
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (20, 16, 16, 3), np.uint8)
+    schema = Schema("Photos", [Field("id", np.int64), Field("image", np.uint8, (16, 16, 3), Jpeg(quality=95))])
+    codec = Jpeg(quality=95)
+    cells = [codec.encode(schema["image"], image) for image in images]
+    cells[6], cells[11] = cells[6][:200], b"no image"
+    pq.write_table(pa.table({"id": range(20), "image": cells}), tmp_path / "a.parquet", row_group_size=5)
+    ps.adopt(tmp_path, schema)
+    batches: Any = iter(ps.open(tmp_path).batch(8).on_bad_row("skip", most=2))
+    found = list(batches)
+
+    assert ids(iter(found)) == [[0, 1, 2, 3, 4, 5, 7], [8, 9, 10, 12, 13, 14, 15], [16, 17, 18, 19]]
+    assert all(batch["image"].shape == (len(batch["id"]), 16, 16, 3) for batch in found)
+    for batch in found:
+        for number, image in zip(batch["id"], batch["image"], strict=True):
+            assert (image == codec.decode(schema["image"], memoryview(cells[number]))).all()
+    assert [(row.row_group, row.row, row.column) for row in batches.skipped] == [(1, 6, "image"), (2, 11, "image")]
+
+
+def test_lists_that_must_be_alike_are_measured_by_the_first_of_their_batch(tmp_path: Path) -> None:
+    """Which of two lengths is wrong nobody can tell, so the first good row of a batch says."""
+    lists = [[0] * (3 if number == 5 else 2) for number in range(10)]
+    pq.write_table(pa.table({"id": range(10), "list": lists}), tmp_path / "a.parquet")
+    batches: Any = iter(ps.open(tmp_path).ragged(ps.RaiseIfRagged(), "list").batch(4).on_bad_row("skip", most=5))
+
+    assert ids(batches) == [[0, 1, 2, 3], [4, 6, 7], [8, 9]]
+    assert [row.row for row in batches.skipped] == [5]
+
+
+def test_batches_that_are_padded_are_filled_up(table: Path) -> None:
+    """Where all batches have one size, those with bad rows do too, and what fills them up is marked."""
+    ds = ps.open(table).select("id", "n").batch(16, last="pad").on_bad_row("skip", most=1.0)
+    plain = ps.open(table).select("id").batch(16, last="pad")
+
+    for batch, whole in zip(ds, plain, strict=True):
+        good = [number for number, valid in zip(whole["id"].tolist(), whole["_valid"], strict=True) if valid]
+        good = [number for number in good if number not in NULL]
+        assert len(batch["id"]) == len(batch["_valid"]) == 16
+        assert batch["id"][batch["_valid"]].tolist() == good
+        assert set(batch["id"][~batch["_valid"]].tolist()) <= {good[-1]}
+
+
+def test_a_map_is_given_rows_as_they_are_each_time(table: Path) -> None:
+    """What a map changed before it raised is not changed once more when it is run again without the bad row."""
+    ds = ps.open(table).select("id").shuffle(ps.WindowShuffle(rows=60)).batch(16)
+    found = [batch["id"] for batch in ds.map(raising_on_batches).on_bad_row("skip", most=1.0)]
+
+    assert all(1000 <= number < 1000 + ROWS for batch in found for number in batch.tolist())
+
+
+def test_randomness_is_that_of_the_rows_that_are_left(table: Path) -> None:
+    """A map of rows gets the same numbers for a row whether others of its batch are bad or not."""
+
+    def noisy(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        noise = rng.integers(1 << 60)
+        return {"id": raising(row)["id"], "noise": noise}
+
+    def quiet(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        return {"id": row["id"] + 1000, "noise": rng.integers(1 << 60)}
+
+    ds = ps.open(table).select("id").shuffle(seed=3).batch(16)
+    skipping = ds.map(noisy, per_row=True).on_bad_row("skip", most=1.0)
+    kept = {int(number): int(noise) for batch in skipping for number, noise in zip(batch["id"], batch["noise"], strict=True)}
+    every = {
+        int(number): int(noise)
+        for batch in ds.map(quiet, per_row=True)
+        for number, noise in zip(batch["id"], batch["noise"], strict=True)
+    }
+
+    assert len(kept) == len(every) - len(RAISES & {number - 1000 for number in every})
+    assert kept.items() <= every.items()
+
+
+@pytest.mark.parametrize("size", [None, 1, 16])
+def test_states_and_resumes_are_those_of_the_rows_that_came(table: Path, size: int | None) -> None:
+    """After any step a loader that loads the state goes on with the next good row, and `state_at` tells the same state."""
+    ds = asked(table, KINDS[5])[0].shuffle(ps.WindowShuffle(rows=50), seed=1).on_bad_row("skip", most=1.0)
+    ds = ds if size is None else ds.batch(size)
+    whole = ids(ds)
+    loader = ps.loader(ds)
+    batches: Any = iter(loader)
+    for step in range(1, len(whole)):
+        next(batches)
+        if step % 7 and step < len(whole) - 2:
+            continue
+        state = loader.state_dict()
+        again = ps.loader(ds)
+        again.load_state_dict(json.loads(json.dumps(state)))
+        assert ids(iter(again)) == whole[step:]
+        assert loader.state_at(step) == state
+
+
+def test_a_report_has_a_line_for_each_row(table: Path, tmp_path: Path) -> None:
+    """It is there from the beginning, lines are added to what it has, and every rank has one of its own."""
+    report = tmp_path / "bad.jsonl"
+    ds = ps.open(table).select("id", "n").batch(10)
+    batches = iter(ds.on_bad_row("skip", report=report, most=1.0))
+    next(batches)
+    assert [json.loads(line)["row"] for line in report.read_text().splitlines()] == [7]
+    list(batches)
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+
+    assert {**lines[0], "problem": ""} == {
+        "rank": 0,
+        "epoch": 0,
+        "file": f"{table}/0.parquet",
+        "row_group": 0,
+        "row": 7,
+        "column": "n",
+        "problem": "",
+    }
+    assert lines[0]["problem"].startswith("the value is null, and int32 has no value for a null.")
+    assert len(lines) == len(NULL)
+    list(ds.on_bad_row("skip", report=str(report), most=1.0))
+    assert len(report.read_text().splitlines()) == 2 * len(NULL)
+    for rank in range(2):
+        list(ds.shard(rank, 2).on_bad_row("skip", report=report, most=1.0))
+    texts = [(tmp_path / f"bad-rank{rank}.jsonl").read_text().splitlines() for rank in range(2)]
+    assert sorted(json.loads(line)["row"] for text in texts for line in text) == sorted(row["row"] for row in lines)
+    assert {json.loads(line)["rank"] for line in texts[1]} <= {1}
+    with pytest.raises(ArgumentError, match=r"report='.*none/x', which cannot be written: No such file or directory\. Give a"):
+        next(iter(ds.on_bad_row("skip", report=tmp_path / "none" / "x")))
+
+
+@pytest.mark.parametrize(("most", "allowed"), [(0.01, 2), (3, 3), (0.03, 4)])
+def test_more_bad_rows_than_are_allowed_are_an_error(table: Path, most: float, allowed: int) -> None:
+    """The first one too many is named, with both numbers; a second next raises again."""
+    ds = ps.open(table).select("id", "n").batch(5)
+    batches: Any = iter(ds.on_bad_row("skip", most=most))
+    if allowed >= len(NULL):
+        list(batches)
+        return
+    with pytest.raises(DataError) as caught:
+        list(batches)
+    with pytest.raises(DataError) as again:
+        next(batches)
+
+    assert again.value is caught.value
+    text = str(caught.value)
+    worst = sorted(NULL)[allowed]
+    assert text.startswith(f"{allowed + 1} of 120 rows were skipped in epoch 0, and most={most} allows {allowed}. The last: ")
+    assert f"row {worst % (ROWS // FILES)}, column 'n': the value is null" in text
+    assert text.endswith("Look at what they have in common (loader.skipped), or allow more: .on_bad_row('skip', most=...).")
+    assert len(batches.skipped) == allowed + 1
+    assert threads() == []
+
+
+def test_a_batch_of_which_nothing_is_left_is_left_out(table: Path) -> None:
+    """One reader gets one batch less; ranks that have to keep step are told instead."""
+    ds = ps.open(table).select("id", "n").batch(1)
+    batches: Any = iter(ds.on_bad_row("skip", most=1.0))
+
+    assert len(ds.on_bad_row("skip")) == ROWS
+    assert ids(batches) == [[number] for number in range(ROWS) if number not in NULL]
+    with pytest.raises(DataError, match=r"All 1 rows of a batch are bad, .*Each of the 2 ranks has to have as many batches as"):
+        list(ds.shard(0, 2).on_bad_row("skip", most=1.0))
+    uneven = ds.batch(1, last="uneven").on_bad_row("skip", most=1.0)
+    assert sum(len(ids(uneven.shard(rank, 2))) for rank in range(2)) == ROWS - len(NULL)
+
+
+@pytest.mark.parametrize("size", [None, 2])
+def test_an_epoch_that_ends_with_bad_rows_has_ended(tmp_path: Path, size: int | None) -> None:
+    """The state after its end is that of the next epoch, as for other datasets."""
+    pq.write_table(pa.table({"id": range(6), "n": [0, 1, 2, 3, None, None]}), tmp_path / "n.parquet")
+    ds = ps.open(tmp_path).on_bad_row("skip", most=2)
+    ds = ds if size is None else ds.batch(size)
+    loader, again = ps.loader(ds), ps.loader(ds)
+    whole = [batch["id"].tolist() for batch in loader]
+    again.load_state_dict(loader.state_dict())
+
+    assert (loader.state_dict()["epoch"], loader.state_dict()["deals"]) == (1, [])
+    assert [batch["id"].tolist() for batch in again] == whole == ([0, 1, 2, 3] if size is None else [[0, 1], [2, 3]])
+
+
+def test_bad_rows_that_do_not_pass_a_lazy_filter_are_nobodys(tmp_path: Path) -> None:
+    """Where none of the rows that are put together at once passes, and some are bad, nothing comes of them."""
+    numbers = [0, 1, None, None, 4, 5, 6, 7]
+    pq.write_table(pa.table({"id": range(8), "n": numbers}), tmp_path / "a.parquet")
+    ds = ps.open(tmp_path).where(~ps.col("id").isin([2, 3]), lazy=True).on_bad_row("skip")
+
+    for size, batches in ((2, [[0, 1], [4, 5], [6, 7]]), (3, [[0, 1, 4], [5, 6, 7]])):
+        loader = ps.loader(ds.batch(size, last="uneven"))
+        assert [batch["id"].tolist() for batch in loader] == batches
+        assert loader.skipped == ()
+    loader = ps.loader(ps.open(tmp_path).where(ps.col("id") == 2, lazy=True).batch(2).on_bad_row("skip", most=1))
+    assert list(loader) == []
+    assert [row.row for row in loader.skipped] == [2]
+    assert (loader.state_dict()["epoch"], loader.state_dict()["deals"]) == (1, [])
+
+
+def test_rows_by_number_are_never_skipped(table: Path) -> None:
+    """Whoever asks for a row wants that row."""
+    ds = ps.open(table).select("id", "n").on_bad_row("skip")
+
+    assert ds[8]["id"] == 8
+    with pytest.raises(DataError, match="row 7, column 'n'"):
+        ds.take([6, 7])
+    assert ds.to_arrow().num_rows == ROWS
+
+
+def test_what_is_no_row_is_not_skipped(table: Path, tmp_path: Path) -> None:
+    """A broken promise, a file that cannot be read and cells that are gone are errors as always."""
+    ds = ps.open(table).select("id").batch(10).on_bad_row("skip", most=1.0)
+    with pytest.raises(MapError, match="returned columns of other lengths"):
+        list(ds.map(lambda batch: {"id": batch["id"][:1]}))
+    with pytest.raises(MemoryError):
+        list(ds.map(lambda _: (_ for _ in ()).throw(MemoryError("full"))))
+    with pytest.raises(KeyboardInterrupt):
+        list(ds.map(lambda _: (_ for _ in ()).throw(KeyboardInterrupt())))
+    random = np.random.default_rng(0)
+    large = Schema("Large", [Field("cell", np.uint8, (20_000,), Raw())])
+    ps.write(tmp_path / "t", large, {"cell": random.integers(0, 256, (60, 20_000), np.uint8)}, row_group_rows=10)
+    (path,) = (tmp_path / "t").glob("*.parquet")
+    batches = iter(ps.open(tmp_path / "t").batch(2).using(threads=1).on_bad_row("skip", most=1.0))
+    next(batches)
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(DataError, match=r"the file ends after|the file was changed"):
+        list(batches)
+    assert threads() == []
+
+
+def test_a_map_that_fails_on_rows_together_only_is_an_error(table: Path) -> None:
+    """Where no row is to blame by itself, none is skipped."""
+
+    def whole(batch: dict[str, Any]) -> dict[str, Any]:
+        if len(batch["id"]) > 5:
+            msg = "too many"
+            raise ValueError(msg)
+        return batch
+
+    with pytest.raises(ValueError, match="too many"):
+        list(ps.open(table).select("id").batch(10).map(whole).on_bad_row("skip", most=1.0))
+
+
+@pytest.mark.parametrize(("columns", "bad"), [(("id", "n"), NULL), (("id", "cell"), BYTES)])
+def test_sequences_with_a_bad_row_are_skipped(table: Path, columns: tuple[str, ...], bad: set[int]) -> None:
+    """A sequence is skipped if any of its rows is bad, and is called by its first row."""
+    three = ps.Sequence(length=3, by="id")
+    ds = ps.open(table).select(*columns).sequence(three).batch(10)
+    plain = ps.open(table).select("id").sequence(three)
+    batches: Any = iter(ds.on_bad_row("skip", most=1.0))
+    found = [[row.tolist() for row in batch["id"]] for batch in batches]
+    expected = [[row.tolist() for row in batch["id"] if not bad & set(row.tolist())] for batch in plain.batch(10)]
+
+    assert found == [batch for batch in expected if batch]
+    assert len(batches.skipped) + sum(map(len, found)) == plain.num_rows
+    assert all({row.row, row.row + 1, row.row + 2} & {number % (ROWS // FILES) for number in bad} for row in batches.skipped)
+    assert {row.column for row in batches.skipped} == {columns[1]}
+
+
+def test_a_mixture_has_exact_shares_and_skips_nothing(table: Path) -> None:
+    """A source that skips is refused."""
+    ds = ps.open(table).select("id")
+    with pytest.raises(ArgumentError, match=r"Source 1 of the mixture skips bad rows.*Leave \.on_bad_row\(\) out\."):
+        ps.mix([(ds, 1), (ds.on_bad_row("skip"), 1)])
+
+
+@pytest.mark.parametrize(
+    ("action", "options", "told"),
+    [
+        ("ignore", {}, "on_bad_row got 'ignore'. One of 'raise', 'skip' was expected."),
+        ("skip", {"most": 0}, "on_bad_row got most=0. A share of the rows above 0 and up to 1.0, or a whole number"),
+        ("skip", {"most": 1.5}, "on_bad_row got most=1.5."),
+        ("skip", {"most": True}, "on_bad_row got most=True."),
+        ("skip", {"report": "s3://bucket/bad.jsonl"}, "The path of a file on this machine was expected."),
+        ("skip", {"report": 3}, "on_bad_row got report=3."),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(table: Path, action: Any, options: dict[str, Any], told: str) -> None:
+    """Where it is said."""
+    with pytest.raises(ArgumentError) as caught:
+        ps.open(table).on_bad_row(action, **options)
+
+    assert told in str(caught.value)
+
+
+@given(st.sets(st.integers(0, 40)), st.integers(0, 41))
+def test_exactly_the_rows_that_fail_are_found(bad: set[int], count: int) -> None:
+    """By halving, whatever their number, with no more attempts than rows ask for."""
+    attempts = []
+
+    def attempt(rows: Any) -> list[int]:
+        attempts.append(len(rows))
+        if bad & set(rows.tolist()):
+            raise CellError("x", "bad", 0)
+        return list(rows.tolist())
+
+    made, found = sift(np.arange(count), attempt)
+    wrong = {row for row in bad if row < count}
+    assert found == dict.fromkeys(sorted(wrong), Trouble(column="x", problem="bad"))
+    good = [row for row in range(count) if row not in bad]
+    assert made == (good or None)
+    assert len(attempts) <= 2 + 2 * len(wrong) * max(1, count).bit_length()
+
+
+def _breaks(_: Any) -> Any:
+    msg = "no"
+    raise ValueError(msg)
+
+
+NEVER = {
+    "batches": lambda ds: ds.batch(2).map(_breaks),
+    "rows": lambda ds: ds.map(_breaks),
+    "maps of rows": lambda ds: ds.batch(2).map(_breaks, per_row=True),
+    "rows that pass": lambda ds: ds.where(ps.col("id") > 3, lazy=True).batch(2).map(_breaks),
+    "processes": lambda ds: ds.batch(2).map(_breaks).using(processes=1),
+}
+
+
+@pytest.mark.parametrize("asked", NEVER)
+def test_nobody_waits_for_ever_for_a_row_that_is_good(asked: str) -> None:
+    """Where all are bad and the dataset repeats without end, that is told; with an end it is nothing."""
+    ds = NEVER[asked](example().on_bad_row("skip", most=1.0))
+
+    with pytest.raises(DataError, match=r"All rows of a whole epoch are bad, the last because map _breaks raised Val"):
+        next(iter(ps.loader(ds.repeat())))
+    assert list(ps.loader(ds.repeat(3))) == []
+
+
+def test_a_good_batch_in_an_epoch_is_enough() -> None:
+    """However many are left out between it and the next."""
+    ds = example().on_bad_row("skip", most=1.0).batch(1).map(lambda batch: batch if batch["id"][0] == 9 else _breaks(batch))
+    batches = iter(ps.loader(ds.repeat()))
+
+    assert [next(batches)["id"].tolist() for _ in range(4)] == [[9]] * 4

@@ -1,0 +1,527 @@
+"""Changes of a table: what each mode does, what is refused, and that nothing stays behind or is lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lake import LOCAL, MEMORY, Lake, parquet_bytes, unsupported
+
+from penstock._engine.commit import in_place as inplace
+from penstock._engine.commit import swap
+from penstock._engine.commit.change import Mode, begin
+from penstock._engine.commit.target import check_name, check_small, goes, hidden
+from penstock._engine.storage.filesystem import stamp
+from penstock.errors import ArgumentError, DataError
+
+
+@pytest.fixture(params=["swap", "in place", "memory"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """Return a place on each kind of storage; on a local disk both with directories exchanged and without."""
+    monkeypatch.setattr(swap, "GRACE_SECONDS", 0)
+    if request.param == "memory":
+        return Lake(MEMORY, f"/{secrets.token_hex(8)}/t")
+    if request.param == "in place":
+        monkeypatch.setattr(swap, "begin", unsupported)
+    return Lake(LOCAL, f"{tmp_path}/lake/t")
+
+
+@pytest.fixture
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """Return a place on a local disk, where directories are exchanged."""
+    monkeypatch.setattr(swap, "GRACE_SECONDS", 0)
+    return Lake(LOCAL, f"{tmp_path}/lake/t")
+
+
+@pytest.fixture
+def marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """Return a place on a local disk, where markers tell what belongs to the table."""
+    monkeypatch.setattr(swap, "begin", unsupported)
+    return Lake(LOCAL, f"{tmp_path}/lake/t")
+
+
+def test_a_table_appears_with_the_change_and_not_before(lake: Lake) -> None:
+    """What is written belongs to the table when the change is made, and to nothing before."""
+    change = lake.begin("error")
+    lake.fill(change, [1, 2])
+    before, unmade = lake.ids(), lake.small()
+    change.finish({"_common_metadata": b"one"})
+
+    assert (before, unmade) == ([], None)
+    assert (lake.ids(), lake.small()) == ([1, 2], b"one")
+
+
+def test_modes_add_and_replace(lake: Lake) -> None:
+    """Append keeps what was there, overwrite does not, and small files are replaced by both."""
+    lake.change("error", [1, 2], b"one")
+    lake.change("append", [3], b"two")
+    appended = lake.ids(), lake.small()
+    last = lake.change("overwrite", [4], b"three")
+
+    assert appended == ([1, 2, 3], b"two")
+    assert (lake.ids(), lake.small()) == ([4], b"three")
+    assert lake.names() == ["_common_metadata", f"day=0/part-00000-{last.id}.parquet"]
+
+
+def test_a_change_without_files_changes_small_files_alone(lake: Lake) -> None:
+    """Nothing but `_common_metadata` may change, and rows stay."""
+    lake.change("error", [1], b"one")
+
+    lake.begin("append").finish({"_common_metadata": b"two"})
+
+    assert (lake.ids(), lake.small()) == ([1], b"two")
+
+
+def test_an_aborted_change_leaves_no_trace(lake: Lake) -> None:
+    """After abort, even twice, all lies as before; parents that were made are gone too."""
+    top = Path(lake.path).parent
+    for _ in range(2):
+        change = lake.begin("error")
+        lake.fill(change, [1, 2])
+        change.abort()
+        change.abort()
+    empty = lake.names(), top.exists()
+    lake.change("error", [1])
+    before = lake.names()
+    change = lake.begin("overwrite")
+    lake.fill(change, [3])
+    change.abort()
+
+    assert empty == ([], False)
+    assert (lake.names(), lake.ids()) == (before, [1])
+    if lake.filesystem is LOCAL:
+        assert [each.name for each in top.iterdir()] == ["t"]
+
+
+def test_abort_after_finish_does_nothing(lake: Lake) -> None:
+    """A change that is made stays made."""
+    change = lake.change("error", [1, 2])
+
+    change.abort()
+
+    assert lake.ids() == [1, 2]
+
+
+def test_error_mode_refuses_a_table(lake: Lake) -> None:
+    """mode="error" writes only where nothing is."""
+    change = lake.change("error", [0])
+    expected = (
+        f'lake holds data already: day=0/part-00000-{change.id}.parquet. mode="error" writes only where nothing is. '
+        'Give mode="append" to add rows or mode="overwrite" to replace all, or give another path.'
+    )
+
+    with pytest.raises(ArgumentError) as caught:
+        lake.begin("error")
+
+    assert str(caught.value) == expected
+
+
+def test_of_two_first_writers_one_is_refused(lake: Lake) -> None:
+    """A table that appeared while another was written is found when that one is to be made, and nothing is lost."""
+    late = lake.begin("error")
+    lake.fill(late, [7])
+    lake.change("error", [1])
+
+    with pytest.raises(ArgumentError, match="lake holds data already: day"):
+        late.finish({})
+    late.abort()
+
+    assert lake.ids() == [1]
+
+
+@pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
+def test_hidden_leftovers_are_no_table_and_stay(lake: Lake, mode: Mode) -> None:
+    """A directory with hidden names only is as good as empty, and what is not a table's in it is nobody's to delete."""
+    for name in ("_SUCCESS", ".ssh/id", "_notes"):
+        if lake.filesystem is LOCAL:
+            Path(lake.path, name).parent.mkdir(parents=True, exist_ok=True)
+        lake.put(f"{lake.path}/{name}", b"mine")
+
+    lake.change(mode, [1])
+
+    kept = {".ssh/id", "_notes"} | (set() if mode == "overwrite" else {"_SUCCESS"})
+    assert lake.ids() == [1]
+    assert {name for name in lake.names() if hidden(name)} == kept | {"_common_metadata"}
+
+
+@pytest.mark.parametrize("others", [["notes.txt"], ["src/a.py", "b.csv", "part-00000.csv", "part-00000-c000.json"]])
+def test_overwrite_replaces_tables_only(lake: Lake, others: list[str]) -> None:
+    """A directory with files that are no Parquet is not replaced, whenever they came."""
+    change = lake.change("error", [1])
+    late = lake.begin("overwrite")
+    for name in others:
+        if lake.filesystem is LOCAL:
+            Path(lake.path, name).parent.mkdir(exist_ok=True)
+        lake.put(f"{lake.path}/{name}", b"mine")
+    told = ", ".join(sorted(others)[:3]) + (" and 1 more" if len(others) > 3 else "")
+    expected = (
+        f'lake holds files that are no Parquet: {told}. mode="overwrite" replaces directories of Parquet files only. '
+        "Check the path; if it is right, remove those files first."
+    )
+
+    with pytest.raises(ArgumentError) as caught:
+        lake.begin("overwrite")
+    with pytest.raises(ArgumentError) as caught_late:
+        late.finish({})
+    late.abort()
+
+    assert str(caught.value) == str(caught_late.value) == expected
+    assert lake.names() == sorted(["_common_metadata", f"day=1/part-00000-{change.id}.parquet", *others])
+
+
+def test_overwrite_knows_spark_names(lake: Lake) -> None:
+    """Data files that Spark wrote are data, with an ending or without."""
+    if lake.filesystem is LOCAL:
+        Path(lake.path).mkdir(parents=True)
+    lake.put(f"{lake.path}/part-r-00003-2f9e1c5b-0000-4cfa-bd5e-111122223333.gz.parquet", b"")
+    lake.put(f"{lake.path}/part-00000-2f9e1c5b-0000-4cfa-bd5e-111122223333-c000", b"")
+
+    lake.change("overwrite", [1])
+
+    assert lake.ids() == [1]
+
+
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        ("_delta_log/00.json", "a Delta table"),
+        (".hoodie/x", "a Hudi table"),
+        ("_spark_metadata/0", "the output of a Spark stream"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
+def test_a_table_with_a_log_is_refused(marked: Lake, mode: Mode, log: str, kind: str) -> None:
+    """Files beside a log that does not name them would belong to no table."""
+    Path(marked.path, log).parent.mkdir(parents=True)
+    marked.put(f"{marked.path}/{log}", b"{}")
+    how = 'format="delta"' if log.startswith("_delta_log") else "what writes such logs"
+    expected = (
+        f"lake is {kind}: {log} lies there. Its log says which files belong to it, and files beside the log do not. "
+        f"Write with {how}, or give another path."
+    )
+
+    with pytest.raises(ArgumentError) as caught:
+        marked.begin(mode)
+
+    assert str(caught.value) == expected
+
+
+def test_a_table_is_a_directory(tmp_path: Path) -> None:
+    """A file where the table should be, or above it, is refused, and so are what has no name and what is no mode."""
+    file = tmp_path / "file"
+    file.touch()
+    cases: list[tuple[str, Any, str]] = [
+        (
+            str(file),
+            "append",
+            "A file lies at u, and a table is a directory. Give the path of a directory, or of none yet.",
+        ),
+        (f"{file}/t", "append", f"u lies below a file: {file}. A table is a directory. Give a path below directories."),
+        ("/", "append", "u is the top of its filesystem. A table needs a name. Give the path of a directory below."),
+        (
+            str(tmp_path),
+            "replace",
+            """mode='replace' is not known. "error", "append" and "overwrite" are. Give one of them.""",
+        ),
+    ]
+
+    for path, mode, expected in cases:
+        with pytest.raises(ArgumentError) as caught:
+            begin(LOCAL, path, mode, url="u")
+
+        assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize("name", ["../x-{}", "/x-{}", "a/../x-{}", "a//x-{}", "./x-{}", "", "a\\x-{}", "x-{}/"])
+def test_names_that_lead_out_of_the_table_are_refused(lake: Lake, name: str) -> None:
+    """Names are relative, without `..`."""
+    change = lake.begin("error")
+    named = name.format(change.id)
+    expected = f"{named!r} does not name a file inside a table. A relative name without .. was expected. Give one."
+
+    with pytest.raises(ArgumentError) as caught:
+        change.path(named)
+    with pytest.raises(ArgumentError, match="does not name a file inside a table"):
+        change.finish({named: b""})
+    change.abort()
+
+    assert str(caught.value) == expected
+
+
+@given(st.text("ab_=./\\", max_size=8))
+def test_a_data_file_is_inside_shown_and_tells_its_change(name: str) -> None:
+    """Whatever name is accepted, it is one that readers see, below the table, with the id in it."""
+    change = "0123456789ab"
+
+    try:
+        check_name(f"{name}{change}", change)
+    except ArgumentError:
+        accepted = False
+    else:
+        accepted = True
+
+    parts = f"{name}{change}".split("/")
+    assert accepted == ("\\" not in name and not hidden("/".join(parts)) and not {"", ".", ".."} & set(parts))
+
+
+def test_names_of_the_wrong_kind_are_refused() -> None:
+    """A data file tells its change, and a small file is one that readers pass over."""
+    with pytest.raises(ArgumentError) as data:
+        check_name("part-0.parquet", "0123456789ab")
+    with pytest.raises(ArgumentError) as small:
+        check_small("part-0.parquet")
+    with pytest.raises(ArgumentError, match="cannot be called '_penstock'"):
+        check_small("_penstock")
+
+    assert str(data.value) == (
+        "A data file cannot be called 'part-0.parquet'. A name was expected that readers do not pass over and that holds the "
+        "id of its change. Give one like part-00000-0123456789ab.parquet."
+    )
+    assert str(small.value) == (
+        "A small file cannot be called 'part-0.parquet'. A name that begins with _ was expected. "
+        "Give one like _common_metadata."
+    )
+
+
+def test_what_data_is_is_said_alike_by_reader_and_writer() -> None:
+    """What an overwrite replaces is what a reader reads."""
+    assert [goes(name) for name in ("a=1/x.parquet", "_metadata", ".x.parquet.crc", "_temporary/0/x", ".git/x", "_x")] == (
+        [True, True, True, True, False, False]
+    )
+
+
+def test_an_append_keeps_files_as_they_were(local: Lake) -> None:
+    """Mode bits of directories, and size and time of files, are the same after an append: readers under way go on."""
+    local.change("error", [1, 2])
+    table = Path(local.path)
+    table.chmod(0o2750)
+    (table / "day=1").chmod(0o700)
+    (table / "empty").mkdir()
+    (table / "link").symlink_to("day=1")
+    before = {info.path: stamp(info) for info in local.infos()}
+    local.change("append", [3])
+
+    after = {info.path: stamp(info) for info in local.infos()}
+    assert {path: after[path] for path in before if "_common" not in path} == {
+        path: one for path, one in before.items() if "_common" not in path
+    }
+    assert stat.S_IMODE(table.stat().st_mode) == 0o2750
+    assert stat.S_IMODE((table / "day=1").stat().st_mode) == 0o700
+    assert (table / "link").readlink() == Path("day=1")
+    assert (table / "empty").is_dir()
+
+
+def test_mode_bits_of_an_empty_directory_and_of_a_replaced_one_stay(local: Lake) -> None:
+    """Whoever made the directory for the table decided who may read it."""
+    table = Path(local.path)
+    table.mkdir(parents=True)
+    table.chmod(0o710)
+    found = []
+    for mode in ("error", "overwrite"):
+        local.change(mode, [1])
+        found.append(stat.S_IMODE(table.stat().st_mode))
+
+    assert found == [0o710, 0o710]
+
+
+def test_a_link_to_a_table_stays_one(local: Lake, tmp_path: Path) -> None:
+    """The directory that a link names is exchanged, not the link."""
+    local.change("error", [1])
+    link = tmp_path / "current"
+    link.symlink_to(local.path)
+    linked = Lake(LOCAL, str(link))
+    linked.change("append", [2])
+    linked.change("append", [3])
+
+    assert link.readlink() == Path(local.path)
+    assert local.ids() == linked.ids() == [1, 2, 3]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["current", "lake"]
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_what_others_put_there_meanwhile_is_not_lost(local: Lake, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
+    """Files that came to the old directory just before the exchange, or replaced one there, are in the new one."""
+    local.change("error", [1, 2])
+    table, real = Path(local.path), swap.exchange
+    (replaced,) = (table / "day=0").iterdir()
+
+    def meddled(one: Path, other: Path) -> None:
+        (table / "day=new").mkdir()
+        (table / "day=new" / "x.parquet").write_bytes(parquet_bytes([8]))
+        spare = table / "spare"
+        spare.write_bytes(parquet_bytes([9]))
+        spare.rename(replaced)
+        real(one, other)
+
+    monkeypatch.setattr(swap, "exchange", meddled)
+    local.change(mode, [5])
+
+    assert local.ids() == ([1, 5, 8, 9] if mode == "append" else [5, 8, 9])
+    assert [each.name for each in table.parent.iterdir()] == ["t"]
+
+
+def test_a_file_that_was_put_there_last_stays(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two files of one name, put before and after the exchange, the later one is the table's."""
+    local.change("error", [1])
+    table, real = Path(local.path), swap.exchange
+
+    def meddled(one: Path, other: Path) -> None:
+        (table / "x.parquet").write_bytes(parquet_bytes([8]))
+        real(one, other)
+        (table / "x.parquet").write_bytes(parquet_bytes([9]))
+
+    monkeypatch.setattr(swap, "exchange", meddled)
+    local.change("append", [2])
+
+    assert local.ids() == [1, 2, 9]
+
+
+def test_a_table_that_appears_during_the_last_step_is_added_to(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a directory with files appears just before the new one takes its place, both end up in the table."""
+    table, real = Path(local.path), Path.rename
+
+    def meddled(self: Path, target: Path) -> Path:
+        if target == table and not table.exists():
+            table.mkdir()
+            (table / "x.parquet").write_bytes(parquet_bytes([8]))
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", meddled)
+    local.change("append", [1])
+
+    assert local.ids() == [1, 8]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EINVAL, errno.EXDEV, errno.EPERM, errno.EBUSY, errno.ENOTSUP])
+@pytest.mark.parametrize("step", ["exchange", "link"])
+def test_disks_that_cannot_exchange_get_their_files_one_by_one(
+    local: Lake, monkeypatch: pytest.MonkeyPatch, number: int, step: str
+) -> None:
+    """Where the step turns out not to exist, the change is made with markers, and leaves as little behind."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    local.change("error", [1], b"one")
+    monkeypatch.setattr(*((swap, "exchange", refuse) if step == "exchange" else (os, "link", refuse)))
+    local.change("append", [2, 3], b"two")
+    appended = local.ids(), local.small()
+    last = local.change("overwrite", [4], b"three")
+
+    assert appended == ([1, 2, 3], b"two")
+    assert (local.ids(), local.small()) == ([4], b"three")
+    assert local.names() == ["_common_metadata", f"day=0/part-00000-{last.id}.parquet"]
+    assert [each.name for each in Path(local.path).parent.iterdir()] == ["t"]
+
+
+def test_a_directory_that_cannot_have_one_beside_it_is_changed_in_place(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that is a mount point, as volumes of containers are, is written inside."""
+    Path(local.path).mkdir(parents=True)
+    monkeypatch.setattr(Path, "is_mount", lambda self: str(self) == local.path)
+
+    change = local.change("append", [1])
+
+    assert isinstance(change, inplace.InPlace)
+    assert local.ids() == [1]
+
+
+def test_an_error_of_another_kind_is_told(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk is no reason to try another way; the table is as before."""
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    local.change("error", [1])
+    change = local.begin("append")
+    local.fill(change, [2])
+    monkeypatch.setattr(os, "link", full)
+
+    with pytest.raises(OSError, match="No space left on device"):
+        change.finish({})
+    change.abort()
+
+    assert local.ids() == [1]
+    assert [each.name for each in Path(local.path).parent.iterdir()] == ["t"]
+
+
+def test_only_the_dead_are_tidied_up_after(local: Lake) -> None:
+    """A writer at work keeps its directory while others begin and end; one without a lock loses it."""
+    alive = local.begin("append")
+    dead = Path(local.path).with_name(".t.penstock-0123456789ab")
+    (dead / "table").mkdir(parents=True)
+    unlike = Path(local.path).with_name(".t.penstock-mine")
+    unlike.mkdir()
+
+    local.change("error", [1])
+    gone = not dead.exists()
+    local.fill(alive, [2])
+    alive.finish({})
+
+    assert gone
+    assert local.ids() == [1, 2]
+    assert sorted(each.name for each in unlike.parent.iterdir()) == [unlike.name, "t"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"files": {}}', '{"inode": 1, "files": []}', "[" * 100_000])
+def test_a_broken_record_is_named(local: Lake, text: str) -> None:
+    """What says which files an old directory held is not trusted blindly."""
+    record = Path(local.path).with_name(".t.penstock-0123456789ab") / "replaced.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(text)
+    expected = (
+        f"{record} cannot be read. It was expected to say which files a table held when it was changed. Look whether files are "
+        f"in {record.parent} that belong to the table, then remove that directory."
+    )
+
+    with pytest.raises(DataError) as caught:
+        local.begin("append")
+
+    assert str(caught.value) == expected
+
+
+def test_what_cannot_be_removed_is_warned_of(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that is made does not fail when the old directory stays; the next one removes it."""
+
+    def refuse(*_: Any) -> None:
+        raise OSError("busy")
+
+    local.change("error", [1])
+    with monkeypatch.context() as patch:
+        patch.setattr(swap, "_give_back", refuse)
+        with pytest.warns(RuntimeWarning) as caught:
+            local.change("overwrite", [2])
+    between = local.ids()
+    local.change("append", [3])
+
+    assert str(caught[0].message) == (
+        "The change of lake is made, but what it replaced could not be removed: busy. Software other than Penstock may still "
+        "read it. The next write to the table removes it."
+    )
+    assert (between, local.ids()) == ([2], [2, 3])
+
+
+def test_a_change_that_is_made_cannot_be_aborted(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is interrupted right after the exchange and aborts removes what was replaced, not what replaced it."""
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    local.change("error", [1])
+    change = local.begin("append")
+    local.fill(change, [2, 3])
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            change.finish({})
+    change.abort()
+
+    assert local.ids() == [1, 2, 3]
+    assert [each.name for each in Path(local.path).parent.iterdir()] == ["t"]

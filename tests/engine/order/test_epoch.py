@@ -1,0 +1,48 @@
+"""The sequence of an epoch."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import shuffles
+
+from penstock._engine.order.epoch import Epoch
+from penstock._ranges import Stretches, between
+from penstock.protocols import Shuffle
+
+counts = st.lists(st.integers(0, 9), max_size=12).map(lambda numbers: np.array(numbers, dtype=np.int64))
+
+
+@given(shuffles, counts, st.integers(1, 5), st.data())
+def test_pieces_make_up_the_part_asked_for(shuffle: Shuffle, of: np.ndarray, lanes: int, data: st.DataObject) -> None:
+    """Pieces follow one another without gap, each inside one window, the last of a window marked."""
+    epoch = Epoch(shuffle, of, seed=0, epoch=0, lanes=lanes)
+    start = data.draw(st.integers(0, epoch.num_rows))
+    stretches: Stretches = between(((start, epoch.num_rows), (0, start)), 0, epoch.num_rows)
+    pieces = list(epoch.pieces(stretches))
+
+    found = [place for piece in pieces for place in range(piece.place, piece.place + piece.stop - piece.start)]
+    assert found == [place for low, high in stretches for place in range(low, high)]
+    for piece in pieces:
+        window = epoch.window(piece.lane, piece.window)
+        rows = sum(len(range(10)[read.rows]) if isinstance(read.rows, slice) else len(read.rows) for read in window.reads)
+        assert piece.last == (piece.stop == rows)
+    edges = epoch.edges(stretches)
+    assert np.diff(edges).tolist() == [piece.stop - piece.start for piece in pieces]
+
+
+def test_a_million_row_groups_cost_few_bytes_each() -> None:
+    """Ordering holds arrays, never an object per row group: at most 100 bytes each for plan and order together."""
+    from benchmarks.order_scale import run, table
+
+    groups = 200_000
+    run(*table(1000))  # what is loaded once is not counted
+    tracemalloc.start()
+    run(*table(groups))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak / groups <= 100

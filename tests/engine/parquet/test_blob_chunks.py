@@ -1,0 +1,143 @@
+"""Blobs read as they lie: the same cells that pyarrow reads, or nothing at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import fs as pafs
+
+import penstock as ps
+from penstock._blobs import Blobs
+from penstock._engine.parquet.blob_chunks import Chunk, find_chunks, read_chunk
+from penstock._engine.runtime.buffers import Slabs
+from penstock.codecs import Npy
+
+LOCAL = pafs.LocalFileSystem()
+CELLS = st.lists(st.none() | st.binary(max_size=40), max_size=60)
+
+
+def told(cells: Blobs) -> list[bytes | None]:
+    """Return cells as Python has them."""
+    return [None if cells.valid is not None and not cells.valid[row] else bytes(cells[row]) for row in range(len(cells))]
+
+
+def put(path: Path, cells: list[bytes | None], **options: Any) -> pa.Table:
+    """Write cells as our writer lays them out, but for some options."""
+    table = pa.table({"id": pa.array(range(len(cells))), "x": pa.array(cells, pa.binary())})
+    defaults = {
+        "compression": "none",
+        "use_dictionary": False,
+        "row_group_size": 13,
+        "write_batch_size": 4,
+        "data_page_size": 64,
+    }
+    pq.write_table(table, path, **{**defaults, **options})
+    return table
+
+
+def direct(path: Path) -> list[bytes | None] | None:
+    """Return the cells of all row groups as they lie; None where they cannot be read so."""
+    chunks = find_chunks(str(path), LOCAL, ["x", "nowhere"]).get("x")
+    if chunks is None:
+        return None
+    with LOCAL.open_input_file(str(path)) as source:
+        found = [read_chunk(source, chunk, Slabs(1 << 20)) for chunk in chunks]
+    assert all(one is not None for one in found)
+    return [cell for one in found if one is not None for cell in told(one)]
+
+
+@given(
+    CELLS,
+    st.fixed_dictionaries(
+        {
+            "data_page_version": st.sampled_from(["1.0", "2.0"]),
+            "write_page_checksum": st.booleans(),
+            "write_page_index": st.booleans(),
+        }
+    ),
+)
+def test_cells_are_those_that_were_written(
+    tmp_path_factory: pytest.TempPathFactory, cells: list[bytes | None], options: dict[str, Any]
+) -> None:
+    """Whatever the pages, levels, page versions and checksums."""
+    path = tmp_path_factory.mktemp("chunks") / "a.parquet"
+    put(path, cells, **options)
+
+    assert direct(path) == cells
+
+
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=30))
+def test_cells_that_cannot_be_null_have_no_levels(tmp_path_factory: pytest.TempPathFactory, cells: list[bytes]) -> None:
+    """A column that its schema calls required is read as well."""
+    path = tmp_path_factory.mktemp("chunks") / "a.parquet"
+    schema = pa.schema([pa.field("x", pa.binary(), nullable=False)])
+    pq.write_table(pa.table({"x": cells}, schema=schema), path, compression="none", use_dictionary=False)
+
+    assert direct(path) == cells
+
+
+@pytest.mark.parametrize(
+    "options", [{"compression": "zstd"}, {"use_dictionary": True}, {"column_encoding": {"x": "DELTA_BYTE_ARRAY"}}]
+)
+def test_what_needs_decoding_is_left_to_pyarrow(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Compressed and otherwise encoded chunks are not taken for plain ones."""
+    put(tmp_path / "a.parquet", [b"one", b"two", b"two"], **options)
+
+    assert direct(tmp_path / "a.parquet") is None
+
+
+@given(st.data())
+def test_a_damaged_chunk_gives_cells_or_nothing(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Whatever bytes stand there, no error but ours arises and no cell lies outside of the chunk."""
+    path = tmp_path_factory.mktemp("chunks") / "a.parquet"
+    put(path, [b"some", None, b"cells", b"", b"x" * 50] * 5)
+    chunk = find_chunks(str(path), LOCAL, ["x"])["x"][0]
+    broken = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        broken[chunk.start + data.draw(st.integers(0, chunk.size - 1))] = data.draw(st.integers(0, 255))
+    shorter = Chunk(start=chunk.start, size=data.draw(st.integers(0, chunk.size)), values=chunk.values, optional=True)
+
+    for asked in (
+        chunk,
+        shorter,
+        Chunk(start=-1, size=9, values=1, optional=False),
+        Chunk(start=9, size=1 << 40, values=1, optional=False),
+    ):
+        found = read_chunk(pa.BufferReader(bytes(broken)), asked, Slabs(0))
+        if found is not None:
+            assert (found.start >= 0).all()
+            assert (found.start <= found.stop).all()
+            assert (found.stop <= asked.size).all()
+
+
+def test_a_table_is_the_same_whichever_way_its_cells_are_read(tmp_path: Path) -> None:
+    """Filters, ranges of rows, whole files and random access see the same cells as with compression."""
+    field = ps.Field("x", np.int16, (None,), Npy(), nullable=True)
+    schema = ps.Schema("T", [ps.Field("id", np.int64), field])
+    rows = [{"id": number, "x": None if number % 7 == 3 else np.arange(number % 5, dtype=np.int16)} for number in range(100)]
+    for name, compression in (("plain", "none"), ("packed", "zstd")):
+        ps.write(tmp_path / name, schema, rows, row_group_rows=30, compression=compression)
+    chunks = find_chunks(str(next((tmp_path / "plain").glob("*.parquet"))), LOCAL, ["x"])
+    questions: list[Callable[[ps.Dataset], ps.Dataset]] = [
+        lambda ds: ds.batch(7, last="uneven"),
+        lambda ds: ds.where(ps.col("id") > 41).batch(9, last="uneven"),
+        lambda ds: ds.shuffle(ps.WindowShuffle(rows=20, unit_rows=8), seed=2).batch(11, last="uneven"),
+    ]
+
+    assert len(chunks["x"]) == 4
+    for ask in questions:
+        one, other = (list(ask(ps.open(tmp_path / name))) for name in ("plain", "packed"))
+        for left, right in zip(one, other, strict=True):
+            assert left["id"].tolist() == right["id"].tolist()
+            assert [None if cell is None else cell.tolist() for cell in left["x"]] == [
+                None if cell is None else cell.tolist() for cell in right["x"]
+            ]
+    assert ps.open(tmp_path / "plain")[98]["x"].tolist() == [0, 1, 2]

@@ -1,0 +1,109 @@
+"""Files of a few pages: what pyarrow reads of them is what it reads of the original."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from columns import LAYOUTS, arrays, kinds, same
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from penstock._engine.parquet.chunk_layout import Anatomy
+from penstock._engine.parquet.page_file import Piece, leaf_count, put_together
+from penstock._engine.parquet.page_index import indexed, page_header
+from penstock._engine.runtime.buffers import Slabs
+
+SLABS = Slabs(1 << 20)
+EMPTY = memoryview(b"")
+
+
+def written(array: pa.Array, layout: dict[str, Any]) -> bytes:
+    """Return a file of one column and row group; of one that pyarrow can read back."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"x": array}), sink, **{**layout, "row_group_size": 1000})
+    data: bytes = sink.getvalue().to_pybytes()
+    try:
+        assume(pq.read_table(pa.BufferReader(data)).num_rows == len(array))
+    except pa.ArrowInvalid:
+        assume(condition=False)
+    return data
+
+
+def read_file(data: bytes) -> Anatomy:
+    """Return what a file's footer says."""
+    length = int.from_bytes(data[-8:-4], "little")
+    return Anatomy(data[-8 - length : -8], len(data))
+
+
+@given(st.data(), LAYOUTS, st.integers(1, 60))
+def test_whole_chunks_are_read_as_from_the_original(data: st.DataObject, layout: dict[str, Any], rows: int) -> None:
+    """Whatever the type, the encoding and the compression; pages are found to have as many rows as they should."""
+    content = written(data.draw(arrays(rows)), layout)
+    file, expected = read_file(content), pq.ParquetFile(pa.BufferReader(content)).read().column(0)
+    excerpt, chunks = file.column("x"), file.chunks(0, "x")
+    assert excerpt is not None
+    assert chunks is not None
+    pieces = [
+        Piece(chunk=chunk, values=chunk.values, dictionary=EMPTY, pages=[memoryview(content)[chunk.start : chunk.stop]])
+        for chunk in chunks
+    ]
+
+    assert file.schema.field("x").type == expected.type
+    assert same(excerpt.decode(pieces, rows, SLABS).to_pylist(), expected.to_pylist())
+    if rows > 1:
+        assert len(excerpt.decode(pieces, rows - 2, SLABS)) > rows - 2
+
+
+@given(st.data(), LAYOUTS, st.integers(1, 60))
+def test_leaves_are_put_together_again(data: st.DataObject, layout: dict[str, Any], rows: int) -> None:
+    """Of each leaf only pages that hold some rows are read, and these rows are whole again."""
+    kind = data.draw(kinds)
+    content = written(data.draw(arrays(rows, kind)), {**layout, "write_page_index": True})
+    file, expected = read_file(content), pq.ParquetFile(pa.BufferReader(content)).read().column(0)
+    excerpt, chunks = file.column("x"), file.chunks(0, "x")
+    assert excerpt is not None
+    assert chunks is not None
+    assert excerpt.splits
+    wanted = np.array(sorted(data.draw(st.sets(st.integers(0, rows - 1), min_size=1, max_size=5))))
+    leaves = []
+    for at, chunk in enumerate(chunks):
+        assert chunk.index is not None
+        pages = indexed(content[chunk.index[0] : sum(chunk.index)], chunk)
+        assert pages is not None
+        numbers, places = pages.holding(wanted)
+        some = [memoryview(content)[start:stop] for start, stop in pages.spans(numbers)]
+        values = sum(page_header(page).values for page in some)
+        before = memoryview(content)[chunk.start : int(pages.start[0])]
+        pieces: list[Piece | None] = [None] * len(chunks)
+        pieces[at] = Piece(chunk=chunk, values=values, dictionary=before, pages=some)
+        held = int((pages.first[numbers + 1] - pages.first[numbers]).sum())
+        found = excerpt.decode(pieces, held, SLABS)
+        assert len(found) == held
+        leaves.append(found.combine_chunks().take(pa.array(places)))
+
+    made = put_together(excerpt.field.type, leaves)
+    made.validate(full=True)
+    assert made.type == expected.type
+    assert same(made.to_pylist(), [expected[row].as_py() for row in wanted.tolist()])
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [
+        (pa.int8(), 1),
+        (pa.list_(pa.int8()), 1),
+        (pa.map_(pa.string(), pa.struct({"a": pa.int8(), "b": pa.int8()})), 3),
+        (pa.struct({"a": pa.list_(pa.int8(), 2), "b": pa.dictionary(pa.int8(), pa.string())}), 2),
+        (pa.fixed_shape_tensor(pa.int8(), (2,)), None),
+        (pa.struct({"a": pa.fixed_shape_tensor(pa.int8(), (2,))}), None),
+        (pa.list_view(pa.int8()), None),
+        (pa.struct([]), None),
+    ],
+)
+def test_leaves_are_counted_where_they_can_be_put_together(kind: pa.DataType, count: int | None) -> None:
+    """Extensions, and lists that are views, are left to pyarrow."""
+    assert leaf_count(kind) == count

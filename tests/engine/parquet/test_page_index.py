@@ -1,0 +1,222 @@
+"""Pages: where an index or their headers say that they lie, and which of them hold some rows."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock._engine.parquet.chunk_layout import Anatomy
+from penstock._engine.parquet.page_index import Chunk, Pages, indexed, page_header, runs, walked
+from penstock._engine.parquet.thrift import ThriftError
+
+CHUNK = Chunk(start=4, size=10_000, values=500, rows=500, physical=1, codec=0, encodings=(0,))
+
+
+def number(value: int) -> bytes:
+    """Return a number as Thrift's compact protocol has it."""
+    value = value << 1 if value >= 0 else (-value << 1) - 1
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*found, value])
+
+
+def index(pages: list[tuple[int, int, int]], *, odd: bool = False) -> bytes:
+    """Return a page index: where each page begins, its bytes and its first row; in other words where it is odd."""
+    head = bytes([0x19, len(pages) << 4 | 12]) if len(pages) < 15 else bytes([0x19, 0xFC, *varint(len(pages))])
+    # A field's number may be written out where it could be counted on from the last.
+    first = b"\x06\x02" if odd else b"\x16"
+    body = b"".join(first + number(at) + b"\x15" + number(size) + b"\x16" + number(row) + b"\x00" for at, size, row in pages)
+    return head + body + b"\x00"
+
+
+def varint(value: int) -> bytes:
+    """Return a number without a sign."""
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128, *varint(value >> 7)])
+
+
+def read_file(data: bytes) -> Anatomy:
+    """Return what a file's footer says."""
+    length = int.from_bytes(data[-8:-4], "little")
+    return Anatomy(data[-8 - length : -8], len(data))
+
+
+@st.composite
+def places(draw: st.DrawFn) -> list[tuple[int, int, int]]:
+    """Draw pages that lie in a chunk one after the other."""
+    found, at, row = [], CHUNK.start + draw(st.integers(0, 50)), 0
+    for _ in range(draw(st.integers(1, 40))):
+        size = draw(st.integers(1, 200))
+        found.append((at, size, row))
+        at, row = at + size + draw(st.integers(0, 20)), row + draw(st.integers(1, 12))
+    return found
+
+
+@given(places(), st.booleans())
+def test_an_index_is_what_was_written(pages: list[tuple[int, int, int]], odd: bool) -> None:  # noqa: FBT001 - drawn
+    """Few pages or many, in usual words or in others that mean the same."""
+    found = indexed(index(pages, odd=odd), CHUNK)
+
+    assert found is not None
+    assert list(zip(found.start.tolist(), found.size.tolist(), found.first.tolist(), strict=False)) == pages
+    assert found.first[-1] == CHUNK.rows
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [
+        [],
+        [(3, 10, 0)],
+        [(4, 0, 0)],
+        [(4, -5, 0)],
+        [(4, 10_001, 0)],
+        [(9_990, 20, 0)],
+        [(10_004, 1, 0)],
+        [(4, 10, 1)],
+        [(4, 10, 0), (13, 10, 5)],
+        [(14, 10, 0), (4, 10, 5)],
+        [(4, 10, 0), (14, 10, 501)],
+        [(4, 10, 0), (14, 10, 7), (24, 10, 6)],
+        [(4, 10, 0), (14, 2**40, 5)],
+        [(-(2**62), 10, 0)],
+    ],
+)
+def test_an_index_that_cannot_be_right_is_none(pages: list[tuple[int, int, int]]) -> None:
+    """Pages lie in their chunk, one after the other, and hold its rows in turn."""
+    assert indexed(index(pages), CHUNK) is None
+
+
+def test_pages_without_rows_are_left_out() -> None:
+    """Some writers leave such pages, at the beginning too."""
+    found = indexed(index([(4, 10, 0), (14, 10, 0), (24, 10, 7), (34, 10, 7), (44, 10, 500)]), CHUNK)
+
+    assert found is not None
+    assert (found.start.tolist(), found.first.tolist()) == ([14, 34], [0, 7, 500])
+
+
+@given(places(), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=6), st.integers(0, 3))
+def test_whatever_an_index_holds_its_pages_lie_in_the_chunk(
+    pages: list[tuple[int, int, int]], changes: list[tuple[int, int]], cut: int
+) -> None:
+    """Bytes may be changed or missing; no page is ever told of that is not there."""
+    data = bytearray(index(pages))
+    for at, byte in changes:
+        data[at % len(data)] = byte
+    found = indexed(bytes(data[: len(data) - cut]), CHUNK)
+
+    if found is not None:
+        assert found.start.min() >= CHUNK.start
+        assert (found.start + found.size).max() <= CHUNK.stop
+        assert (np.diff(found.first) > 0).all()
+        assert found.first[0] == 0
+
+
+@given(places(), st.lists(st.integers(0, CHUNK.rows - 1), min_size=1, max_size=30))
+def test_rows_are_found_in_the_pages_that_hold_them(pages: list[tuple[int, int, int]], rows: list[int]) -> None:
+    """Every page that has one of the rows, once, and each row's place among the rows of these pages."""
+    found = indexed(index(pages), CHUNK)
+    assert found is not None
+    numbers, inside = found.holding(np.array(sorted(rows)))
+    held = np.concatenate([np.arange(found.first[page], found.first[page + 1]) for page in numbers])
+
+    assert held[inside].tolist() == sorted(rows)
+    assert all(set(range(found.first[page], found.first[page + 1])) & set(rows) for page in numbers.tolist())
+    assert (np.diff(numbers) > 0).all()
+
+
+@given(
+    st.integers(1, 300),
+    st.fixed_dictionaries(
+        {
+            "data_page_version": st.sampled_from(["1.0", "2.0"]),
+            "compression": st.sampled_from(["none", "zstd"]),
+            "use_dictionary": st.booleans(),
+            "write_statistics": st.booleans(),
+            "write_page_checksum": st.booleans(),
+            "data_page_size": st.sampled_from([1, 100, 10_000]),
+            "write_batch_size": st.sampled_from([2, 16]),
+        }
+    ),
+)
+def test_headers_tell_what_an_index_tells(rows: int, layout: dict[str, Any]) -> None:
+    """A file without an index is as good, where each page says how many rows it has."""
+    table = pa.table(
+        {
+            "flat": pa.array([None if at % 5 == 0 else f"{at % 9}" * (at % 7) for at in range(rows)]),
+            "list": pa.array([list(range(at % 4)) for at in range(rows)]),
+        }
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, write_page_index=True, row_group_size=100, **layout)
+    data = sink.getvalue().to_pybytes()
+    file = read_file(data)
+    for group in range(-(-rows // 100)):
+        for name in table.column_names:
+            chunk = (file.chunks(group, name) or [])[0]
+            assert chunk.index is not None
+            told = indexed(data[chunk.index[0] : sum(chunk.index)], chunk)
+            found = walked(lambda start, size: data[start : start + size], chunk, flat=name == "flat")
+            assert told is not None
+            if name == "list" and layout["data_page_version"] == "1.0":
+                assert found is None
+            else:
+                assert found is not None
+                assert [found.start.tolist(), found.size.tolist(), found.first.tolist()] == [
+                    told.start.tolist(),
+                    told.size.tolist(),
+                    told.first.tolist(),
+                ]
+
+
+@given(st.binary(max_size=300))
+def test_headers_of_noise_are_errors(data: bytes) -> None:
+    """Nothing but a `ThriftError` comes of bytes that are no header, and a header has sizes that can be."""
+    with suppress(ThriftError):
+        header = page_header(data)
+        assert min(header.unpacked, header.packed, header.values, header.length) >= 0
+    assert walked(lambda start, size: data[start : start + size], CHUNK, flat=True) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 60)), min_size=1, max_size=20), st.integers(0, 100))
+def test_neighbours_are_read_with_one_request(given_: list[tuple[int, int]], gap: int) -> None:
+    """Every span lies in a request, requests are further apart than the gap, and none begins or ends where no span does."""
+    spans = [(start, start + size) for start, size in given_]
+    found = runs(spans, gap, most=1 << 30)
+
+    assert sorted(number for _, _, inside in found for number in inside) == list(range(len(spans)))
+    for start, stop, inside in found:
+        assert (start, stop) == (min(spans[at][0] for at in inside), max(spans[at][1] for at in inside))
+    assert all(after[0] - before[1] > gap for before, after in pairwise(found))
+
+
+def test_requests_do_not_grow_without_end() -> None:
+    """So that others can be made beside them."""
+    assert runs([(0, 50), (50, 90), (90, 140)], gap=10, most=100) == [(0, 90, [0, 1]), (90, 140, [2])]
+
+
+def test_a_chunk_is_one_page_where_nothing_tells_of_more(tmp_path: Path) -> None:
+    """Footers tell of chunks that lie in the file; of others, and of columns that are not there, nothing."""
+    place = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": range(10), "y": [[1]] * 10}), place)
+    data = place.read_bytes()
+    file = read_file(data)
+
+    assert file.rows(0) == 10
+    assert file.rows(1) == -1
+    assert file.group_rows().tolist() == [10]
+    assert [chunk.rows for chunk in file.chunks(0, "x") or []] == [10]
+    assert (file.chunks(1, "x"), file.chunks(0, "z") or None, file.column("z")) == (None, None, None)
+    length = int.from_bytes(data[-8:-4], "little")
+    assert Anatomy(data[-8 - length : -8], 50).chunks(0, "x") is None
+    assert isinstance(file.column("y"), object)
+    assert len(Pages(start=np.array([4]), size=np.array([8]), first=np.array([0, 10]))) == 1

@@ -1,0 +1,184 @@
+"""What is read: pruned, laid out in units, named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock._engine.parquet.footer import RowGroups
+from penstock._engine.plan import prune as planning
+from penstock.filters import Expr
+from penstock.model import ColumnRange, DataFiles, Snapshot, Units
+
+SCHEMA = pa.schema({"id": pa.int64(), "day": pa.string()})
+
+
+def files(rows: list[int], *, days: list[str | None] | None = None, **facts: Any) -> DataFiles:
+    """Return data files that state their rows, or -1 for those that do not."""
+    count = len(rows)
+    return DataFiles(
+        path=pa.array([f"{at}.parquet" for at in range(count)]),
+        size=np.full(count, 100),
+        rows=np.array(rows),
+        stamp=pa.array(["s"] * count),
+        partitions=pa.table({}) if days is None else pa.table({"day": pa.array(days, pa.string())}),
+        **facts,
+    )
+
+
+def snapshot(of: DataFiles) -> Snapshot:
+    """Return a table of these files."""
+    return Snapshot(table="t", version="1", schema=SCHEMA, files=of)
+
+
+def span(low: list[int | None], high: list[int | None], nulls: list[int]) -> ColumnRange:
+    """Return statistics of an integer column."""
+    return ColumnRange(low=pa.array(low, pa.int64()), high=pa.array(high, pa.int64()), nulls=np.array(nulls))
+
+
+def groups(file: list[int], number: list[int], rows: list[int], **ranges: ColumnRange) -> RowGroups:
+    """Return row groups as footers say them."""
+    return RowGroups(
+        file=np.array(file, dtype=np.int32), number=np.array(number, dtype=np.int32), rows=np.array(rows), ranges=ranges
+    )
+
+
+NO_GROUPS = groups([], [], [])
+
+
+def bound(condition: Expr) -> Expr:
+    """Return a condition on the table's columns."""
+    return condition.bind(SCHEMA, table="t")
+
+
+def spelt(units: Units) -> list[tuple[int, ...]]:
+    """Return units as (file, row group, start, first, rows, count)."""
+    columns = (units.file, units.row_group, units.start, units.first, units.rows, units.counts)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def test_files_are_pruned_by_partition_before_any_footer() -> None:
+    """A partition value is as good as statistics; a null partition passes no comparison."""
+    table = snapshot(files([-1, -1, -1], days=["mon", None, "tue"]))
+
+    assert planning.prune_files(table, bound(ps.col("day") == "tue")).tolist() == [2]
+    assert planning.prune_files(table, bound(ps.col("day").is_null())).tolist() == [1]
+    assert planning.prune_files(table, None).tolist() == [0, 1, 2]
+
+
+def test_files_are_pruned_by_the_statistics_of_the_log() -> None:
+    """What the log says of a file spares its footer, also where it does not say the file's rows."""
+    ranges = {"id": span([0, 10, 20], [9, 19, 29], [0, 0, 0])}
+    table = snapshot(files([10, 10, -1], ranges=ranges))
+
+    assert planning.prune_files(table, bound(ps.col("id") >= 15)).tolist() == [1, 2]
+    assert planning.prune_files(table, bound(ps.col("id").is_null())).tolist() == [2]
+
+
+def test_footers_are_read_of_files_that_need_them() -> None:
+    """Files without a stated number of rows, and those too large to be taken whole."""
+    facts, kept = files([3, -1, 50, 4]), np.array([0, 1, 2])
+
+    assert planning.unstated(facts, kept).tolist() == [1]
+    assert planning.with_footers(facts, kept, ps.WindowShuffle(rows=64)).tolist() == [2]
+    assert planning.with_footers(facts, kept, ps.RowGroupShuffle()).tolist() == [0, 2]
+
+
+def test_units_are_row_groups_and_whole_small_files_in_stored_order() -> None:
+    """A file without footer is one unit; rows are counted in the file as well as in the row group."""
+    table = snapshot(files([3, 50, 4]))
+    footers = groups([1, 1, 1], [0, 1, 2], [20, 0, 30])
+
+    found = planning.lay_units(table, np.array([0, 1, 2]), footers, None, ps.InOrder())
+    assert spelt(found) == [(0, -1, 0, 0, 3, 3), (1, 0, 0, 0, 20, 20), (1, 2, 0, 20, 30, 30), (2, -1, 0, 0, 4, 4)]
+
+
+def test_large_row_groups_are_cut_into_ranges_on_request() -> None:
+    """Ranges are of equal length and know where they begin."""
+    table = snapshot(files([-1]))
+    found = planning.lay_units(table, np.array([0]), groups([0, 0], [0, 1], [5, 7]), None, ps.WindowShuffle(8, unit_rows=4))
+
+    assert spelt(found) == [(0, 0, 0, 0, 2, 2), (0, 0, 2, 2, 3, 3), (0, 1, 0, 5, 3, 3), (0, 1, 3, 8, 4, 4)]
+
+
+def test_deleted_rows_are_not_counted() -> None:
+    """Deletes are numbers of rows in a file, wherever its units lie."""
+    table = snapshot(files([-1, 4], deletes={0: np.array([0, 4, 5]), 1: np.array([3])}))
+    found = planning.lay_units(table, np.array([0, 1]), groups([0, 0], [0, 1], [5, 7]), None, ps.InOrder(file_rows=9))
+
+    assert found.counts.tolist() == [3, 6, 3]
+
+
+def test_row_groups_are_pruned_by_statistics_and_partition() -> None:
+    """What statistics decide is not read; what they leave open is filtered row by row."""
+    table = snapshot(files([-1, -1], days=["mon", "tue"]))
+    footers = groups([0, 0, 1], [0, 1, 0], [5, 5, 5], id=span([0, 5, 0], [4, 9, 9], [0, 0, 0]))
+
+    found = planning.lay_units(table, np.array([0, 1]), footers, bound(ps.col("id") >= 5), ps.InOrder())
+    assert (found.file.tolist(), found.row_group.tolist()) == ([0, 1], [1, 0])
+    assert found.residual.tolist() == [False, True]
+    tuesday = planning.lay_units(table, np.array([0, 1]), footers, bound(ps.col("day") == "tue"), ps.InOrder())
+    assert (tuesday.file.tolist(), tuesday.residual.tolist()) == ([1], [False])
+
+
+def test_whole_files_are_judged_by_the_statistics_of_the_log() -> None:
+    """Files with footers and files without are judged together, each by what is known of it."""
+    known = files([3, -1], ranges={"id": span([0, 0], [2, 9], [0, 0])})
+    footers = groups([1], [0], [9], id=span([0], [8], [0]))
+    condition = bound(ps.col("id") < 3)
+
+    found = planning.lay_units(snapshot(known), np.array([0, 1]), footers, condition, ps.InOrder())
+    assert found.residual.tolist() == [False, True]
+    unknown = planning.lay_units(snapshot(files([3, -1])), np.array([0, 1]), footers, condition, ps.InOrder())
+    assert unknown.residual.tolist() == [True, True]
+
+
+def test_statistics_of_another_type_are_no_bounds() -> None:
+    """Bounds that cannot be compared with the column's type are left out."""
+    text = ColumnRange(low=pa.array(["a"]), high=pa.array(["b"]), nulls=np.array([0]))
+    found = planning.joined_range(span([1], [2], [0]), text, np.array([1, 0]))
+
+    assert (found.low.to_pylist(), found.high.to_pylist(), found.nulls.tolist()) == ([None, 1], [None, 2], [0, 0])
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(None, [3, 0, 4]), (0, [0, 0, 0]), (5, [3, 0, 2]), (99, [3, 0, 4])])
+def test_a_limit_keeps_the_first_rows(limit: int | None, expected: list[int]) -> None:
+    """Rows count in stored order, over all units."""
+    assert planning.limited(np.array([3, 0, 4]), limit).tolist() == expected
+
+
+def named(of: DataFiles, **question: Any) -> str:
+    """Return the fingerprint of a plan over these files."""
+    units = planning.lay_units(snapshot(of), np.arange(len(of)), NO_GROUPS, None, ps.InOrder(file_rows=99))
+    return planning.fingerprint(snapshot(of), units, question, {"name": "in_order"})
+
+
+def test_a_fingerprint_names_files_rows_deletes_and_the_question() -> None:
+    """Whatever could change a row or its place changes the name, and its half says which side changed."""
+    facts = files([3, 4])
+    name = named(facts, seed=0)
+
+    assert named(facts, seed=0) == name
+    for other in (
+        replace(facts, path=pa.array(["0.parquet", "other"])),
+        replace(facts, stamp=pa.array(["s", "later"])),
+        replace(facts, rows=np.array([3, 5])),
+        replace(facts, deletes={0: np.array([1])}),
+    ):
+        assert named(other, seed=0).split("-")[0] != name.split("-")[0]
+        assert named(other, seed=0).split("-")[1] == name.split("-")[1]
+    assert named(replace(facts, deletes={0: np.array([1])}), seed=0) != named(
+        replace(facts, deletes={0: np.array([2])}), seed=0
+    )
+    assert named(facts, seed=1).split("-")[0] == name.split("-")[0]
+    assert named(facts, seed=1) != name
+
+
+def test_a_fingerprint_is_the_same_for_ever() -> None:
+    """Saved states carry it, so its making is pinned."""
+    assert named(files([3, 4]), seed=0, shuffle={"name": "in_order"}) == "070be13036eaeba5-2f83deeee228db9b"

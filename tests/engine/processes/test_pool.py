@@ -1,0 +1,855 @@
+"""Maps and decoding in processes: what comes is what comes with threads, and nothing is left behind, whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import datetime as dt
+import gc
+import importlib.util
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+import pytest
+from strategies import aligned, rows
+
+import penstock as ps
+from penstock.codecs import CellCodec, Npy
+from penstock.errors import ArgumentError, DataError, MapError, WorkerError
+from penstock.sequences import Sequence
+from penstock.testing import MemoryFormat, example
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what is left behind is looked up in /proc")
+
+PROMPTLY = 60.0
+"""Seconds that anything here may take before it counts as hanging; it takes next to none of them."""
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory of two files of four row groups each."""
+    place = tmp_path_factory.mktemp("table")
+    for file in range(2):
+        pq.write_table(rows(range(file * 100, (file + 1) * 100)), place / f"{file}.parquet", row_group_size=25)
+    return place
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a table of arrays, some so large that they stay in their files until their batch is made."""
+    place = tmp_path_factory.mktemp("pictures") / "table"
+    fields = [
+        ps.Field("id", np.int64),
+        ps.Field("small", np.int16, (4,), Npy()),
+        ps.Field("large", np.uint8, (32, 1024), Npy()),
+    ]
+    with ps.write(place, ps.Schema("Pictures", fields), row_group_mb=1) as writer:
+        for number in range(120):
+            cell = np.full((32, 1024), number, np.uint8)
+            writer.append({"id": number, "small": np.arange(4, dtype=np.int16) + number, "large": cell})
+    return place
+
+
+def children() -> set[int]:
+    """Return our workers, and processes that have ended, which this one has started and not yet seen the end of.
+
+    Those that Python itself starts for the workers of torch stay until the end, whichever tests ran before.
+    """
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ends right now
+            found.update(int(number) for number in (task / "children").read_text().split())
+    for number in tuple(found):
+        try:
+            command = Path(f"/proc/{number}/cmdline").read_bytes()
+        except FileNotFoundError:  # somebody has seen its end right now
+            found.remove(number)
+        else:
+            found -= set() if not command or b"penstock._engine.processes.worker" in command else {number}
+    return found
+
+
+def descriptors() -> list[str]:
+    """Return what files are open here."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the one that lists them
+            found.append(str(entry.readlink()))
+    return sorted(found)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """See that a test leaves no process, thread or open file behind."""
+    gc.collect()  # what a failure before this kept alive with its traceback
+    before, open_before = children(), descriptors()
+    yield
+    gc.collect()
+    assert children() == before
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("penstock")]
+    for thread in threads:  # one who interrupts does not wait for threads that are about to end
+        thread.join(PROMPTLY)
+    assert [thread.name for thread in threads if thread.is_alive()] == []
+    assert descriptors() == open_before
+
+
+def ended(pids: set[int], patience: float = PROMPTLY) -> bool:
+    """Wait until processes have ended, whoever has started them, and return whether they have."""
+    for pid in pids:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        waiting = select.poll()
+        waiting.register(descriptor, select.POLLIN)
+        came = waiting.poll(patience * 1000)
+        os.close(descriptor)
+        if not came:
+            return False
+    return True
+
+
+def told(batches: Any) -> list[list[tuple[str, str, Any]]]:
+    """Return everything that came, types included."""
+    return [
+        [(name, str(getattr(values, "dtype", type(values))), np.asarray(values).tolist()) for name, values in batch.items()]
+        for batch in batches
+    ]
+
+
+def noisy(batch: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Add a column of random numbers."""
+    return {**batch, "noise": rng.random(len(batch["id"]))}
+
+
+def noisy_row(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Add a random number."""
+    return {**row, "noise": float(rng.random()), "pair": (int(row["id"]), row["name"])}
+
+
+QUESTIONS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
+    "batches": lambda ds: ds.shuffle(seed=3).batch(7, last="uneven").map(noisy),
+    "padded": lambda ds: ds.shuffle(seed=3).batch(30, last="pad").map(noisy),
+    "wrapped, two maps": lambda ds: ds.shuffle(seed=1).batch(30, last="wrap").map(noisy).map(noisy),
+    "a rank": lambda ds: ds.shuffle(ps.WindowShuffle(rows=40), seed=1).shard(1, 3).batch(8).map(noisy),
+    "row groups": lambda ds: ds.batch("row_group").map(lambda batch: {"id": batch["id"][::2]}),
+    "rows of batches": lambda ds: ds.shuffle(seed=2).batch(9).map(noisy_row, per_row=True),
+    "rows": lambda ds: ds.shuffle(seed=2).map(noisy_row),
+    "stacked": lambda ds: ds.batch(9).stack("both", ["triple", "third"]).map(noisy),
+    "ids": lambda ds: ds.with_row_ids().shuffle(seed=2).batch(9).map(noisy),
+    "filtered on the fly": lambda ds: ds.where(ps.col("third") == 1, lazy=True).shuffle(seed=2).batch(6).map(noisy),
+    "rows filtered on the fly": lambda ds: ds.where(ps.col("third") == 1, lazy=True).map(noisy_row),
+    "epochs": lambda ds: ds.limit(20).shuffle(seed=2).batch(6).repeat(2).map(noisy),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_processes_give_what_threads_give(table: Path, question: str) -> None:
+    """Rows, their order, their types, randomness and padding do not depend on what runs maps."""
+    ds = QUESTIONS[question](ps.open(table))
+    processes = 3 if question == "batches" else 1
+
+    assert told(ds.using(processes=processes)) == told(ds)
+
+
+LOOSE = {
+    "id": list(range(24)),
+    "text": [None if n % 5 == 0 else f"row {n}" for n in range(24)],
+    "raw": [bytes([n]) * n for n in range(24)],
+    "lists": [None if n % 7 == 3 else list(range(n % 4)) for n in range(24)],
+    "words": [["a"] * (n % 3) for n in range(24)],
+    "struct": [{"a": n, "b": [str(n)]} for n in range(24)],
+    "price": [Decimal(n) / 4 for n in range(24)],
+    "when": [dt.datetime(2020, 1, 1 + n, tzinfo=dt.UTC) for n in range(24)],
+}
+
+
+@pytest.mark.parametrize("policy", [None, ps.Pad(), ps.Offsets()])
+def test_columns_of_objects_cross(policy: Any) -> None:
+    """Text, bytes, lists, structs, decimals, times and nulls are for a map, and after it, what they are with threads."""
+    ds = MemoryFormat.of(LOOSE, row_group_rows=10).open().shuffle(seed=1)
+    ds = ds if policy is None else ds.nulls(ps.Fill(0), "lists").ragged(policy, "lists")
+    ds = ds.batch(5, last="uneven").map(
+        lambda batch: {**batch, 7: batch["id"], "kind": [str(batch["lists"].dtype)] * len(batch["id"])}
+    )
+    threads, processes = list(ds), list(ds.using(processes=1))
+
+    assert repr(processes) == repr(threads)
+
+
+def test_sequences_are_mapped_in_processes(table: Path) -> None:
+    """Sequences of rows, which are gathered after they were decoded, are mapped like rows."""
+    ds = ps.open(table).sequence(Sequence(length=3, by="id")).shuffle(seed=2).batch(4).map(noisy)
+
+    assert told(ds.using(processes=1)) == told(ds)
+
+
+def summed(batch: dict[str, Any]) -> dict[str, Any]:
+    """Add the sums of pictures."""
+    return {**batch, "sum": batch["large"].sum(axis=(1, 2))}
+
+
+DECODED: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
+    "batches": lambda ds: ds.shuffle(seed=1).batch(16, last="pad"),
+    "mapped batches": lambda ds: ds.shuffle(seed=1).batch(16, last="pad").map(summed),
+    "rows": lambda ds: ds.select("small", "id"),
+    "filtered on the fly": lambda ds: ds.where(ps.col("id") > 50, lazy=True).batch(16),
+    "mapped, filtered on the fly": lambda ds: ds.where(ps.col("id") > 50, lazy=True).batch(16).map(summed),
+}
+
+
+@pytest.mark.parametrize("question", DECODED)
+def test_cells_are_decoded_in_processes(pictures: Path, question: str) -> None:
+    """Cells of bytes, in memory or in files, are decoded as by threads, with maps and without."""
+    ds = DECODED[question](ps.open(pictures))
+
+    assert told(ds.using(processes=1)) == told(ds)
+
+
+def test_nothing_is_started_where_there_is_nothing_to_do(table: Path) -> None:
+    """Without maps, and without cells to be decoded, there are no processes."""
+    batches = iter(ps.open(table).batch(10).using(workers="processes"))
+    next(batches)
+
+    assert children() == set()
+    batches.close()
+
+
+def test_a_state_says_where_it_is(table: Path) -> None:
+    """A state saved with processes is that of threads at the same batch, and either goes on from it."""
+    ds = ps.open(table).shuffle(seed=5).batch(8).map(noisy)
+    states, rests = [], []
+    for asked in (ds, ds.using(processes=2)):
+        loader = ps.loader(asked)
+        batches = iter(loader)
+        for _ in range(5):
+            next(batches)
+        states.append(loader.state_dict())
+        del batches
+        again = ps.loader(asked)
+        again.load_state_dict(json.loads(json.dumps(states[0])))
+        rests.append(told(again))
+
+    assert states[0] == states[1]
+    assert rests[0] == rests[1]
+
+
+def test_epochs_of_a_loader_follow_each_other(table: Path) -> None:
+    """Each epoch is another, and is what it is with threads."""
+    ds = ps.open(table).limit(40).shuffle(seed=5).batch(8).map(noisy)
+    threads, processes = ps.loader(ds), ps.loader(ds.using(processes=1))
+
+    assert [told(processes) for _ in range(2)] == [told(threads) for _ in range(2)]
+
+
+# What travels, and what does not.
+
+
+def refused(*_: object) -> Any:
+    """Refuse to be pickled."""
+    msg = "an array was pickled"
+    raise AssertionError(msg)
+
+
+def test_data_is_never_pickled(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches flow where arrays cannot be pickled, neither here nor there."""
+    monkeypatch.setitem(copyreg.dispatch_table, np.ndarray, refused)
+
+    def forbidding(batch: dict[str, Any]) -> dict[str, Any]:
+        import copyreg
+        import pickle
+
+        def refuse(*_: object) -> Any:
+            msg = "an array was pickled"
+            raise AssertionError(msg)
+
+        copyreg.dispatch_table[np.ndarray] = refuse
+        try:
+            pickle.dumps(batch["id"])
+        except AssertionError:
+            return {**batch, "ragged": ragged(batch["id"]), "large": np.ones((len(batch["id"]), 1 << 16))}
+        return {}
+
+    batches = list(ps.open(table).batch(50).map(forbidding).using(processes=1))
+
+    assert all(aligned(batch) for batch in batches)
+    assert [batch["large"].shape for batch in batches] == [(50, 1 << 16)] * 4
+    assert batches[1]["ragged"][2].tolist() == list(range(52 % 5))
+
+
+def ragged(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return arrays of several lengths."""
+    found = np.empty(len(numbers), dtype=object)
+    for at, number in enumerate(numbers.tolist()):
+        found[at] = np.arange(number % 5)
+    return found
+
+
+def test_closures_and_partial_functions_travel(table: Path) -> None:
+    """What a function refers to goes with it, wherever it was written."""
+    factor = 3
+
+    def scaled(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"id": batch["id"], "scaled": batch["id"] * factor}
+
+    (batch, *_) = ps.open(table).batch(10).map(scaled).using(processes=1)
+
+    assert batch["scaled"].tolist() == list(range(0, 30, 3))
+
+
+def test_functions_of_a_module_that_nobody_finds_travel(tmp_path: Path) -> None:
+    """A function travels with its code where a fresh process would not find its module."""
+    (tmp_path / "hidden_away.py").write_text("OFFSET = 5\ndef shifted(batch):\n    return {'y': batch['id'] + OFFSET}\n")
+    spec = importlib.util.spec_from_file_location("hidden_away", tmp_path / "hidden_away.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["hidden_away"] = module
+    try:
+        spec.loader.exec_module(module)
+        found = [batch["y"].tolist() for batch in example().batch(5).map(module.shifted).using(processes=1)]
+    finally:
+        del sys.modules["hidden_away"]
+
+    assert found == [[5, 6, 7, 8, 9], [10, 11, 12, 13, 14]]
+
+
+def test_what_cannot_travel_is_told(table: Path) -> None:
+    """A function that refers to something that cannot be sent is refused by its name, with the remedy."""
+    lock = threading.Lock()
+
+    def locked(batch: dict[str, Any]) -> dict[str, Any]:
+        with lock:
+            return batch
+
+    with pytest.raises(ArgumentError) as caught:
+        next(iter(ps.open(table).batch(10).map(locked).using(processes=1)))
+
+    text = str(caught.value)
+    assert text.startswith(
+        "map test_what_cannot_travel_is_told.<locals>.locked cannot be sent to another process: cannot pickle"
+    )
+    assert text.endswith("Make what cannot travel inside the function, or leave workers='processes' out.")
+
+
+class Secret:
+    """Something that only Python knows."""
+
+
+def test_objects_that_cannot_come_back_are_told() -> None:
+    """A map that makes arbitrary objects is told their type, their column and what to do."""
+
+    def secrets(batch: dict[str, Any]) -> dict[str, Any]:
+        return {**batch, "secret": [Secret() for _ in batch["id"]]}
+
+    with pytest.raises(MapError) as caught:
+        next(iter(example().batch(3).map(secrets).using(processes=1)))
+
+    text = str(caught.value)
+    assert text.startswith("Column 'secret': map test_objects_that_cannot_come_back_are_told.<locals>.secrets returned a ")
+    assert "Secret, which cannot go from one process to another. Arrays, numbers, text, bytes, times, and lists" in text
+    assert text.endswith("Return one of them, or leave workers='processes' out.")
+
+
+@dataclass(frozen=True)
+class Odd(CellCodec):
+    """A codec of the user's own, which refuses a cell."""
+
+    name = "odd-of-processes"
+
+    def encode(self, field: ps.Field, cell: Any) -> bytes:  # noqa: ARG002 - not needed
+        """Return a number as text."""
+        return str(int(cell[0])).encode()
+
+    def decode(self, field: ps.Field, cell: memoryview) -> Any:
+        """Return the number, unless it is 17."""
+        if bytes(cell) == b"17":
+            msg = "nobody likes 17"
+            raise ValueError(msg)
+        return np.array([int(bytes(cell))], field.dtype)
+
+
+def test_a_bad_cell_is_told_with_its_place(tmp_path: Path) -> None:
+    """An error of a cell names file, row group, row and column, whoever has decoded it."""
+    fields = [ps.Field("id", np.int64), ps.Field("cell", np.int64, (1,), Odd())]
+    with ps.write(tmp_path / "table", ps.Schema("Odd", fields)) as writer:
+        for number in range(30):
+            writer.append({"id": number, "cell": np.array([number])})
+    ds = ps.open(tmp_path / "table", codecs=[Odd]).shuffle(seed=1).batch(5)
+    texts = []
+    for asked in (ds, ds.using(processes=2), ds.map(lambda batch: batch).using(processes=2)):
+        with pytest.raises(DataError) as caught:
+            list(asked)
+        texts.append(str(caught.value))
+
+    assert "row group 0, row 17, column 'cell': " in texts[0]
+    assert "nobody likes 17" in texts[0]
+    assert texts == [texts[0]] * 3
+
+
+# What functions do.
+
+
+class PickyError(Exception):
+    """An error that cannot be made again from its arguments."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} and {second}")
+        self.first = first
+
+
+@pytest.mark.parametrize("kind", [KeyError, PickyError])
+def test_an_error_arrives_with_its_type(kind: type[Exception]) -> None:
+    """What a map raises is raised here, with the traceback of the process it was raised in, and again by every `next`."""
+
+    def failing(batch: dict[str, Any]) -> dict[str, Any]:
+        if 6 in batch["id"]:
+            raise PickyError("one", "two") if kind is PickyError else KeyError("a key")
+        return batch
+
+    batches = iter(example().batch(2).map(failing).using(processes=2))
+
+    assert [next(batches)["id"].tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    with pytest.raises(kind) as caught:
+        next(batches)
+    with pytest.raises(kind):
+        next(batches)
+    first, second = caught.value.__notes__
+    assert first.startswith("Raised by map test_an_error_arrives_with_its_type.<locals>.failing, on what begins at place 6")
+    assert second.startswith("In process ")
+    assert "in failing" in second
+    assert "test_pool.py" in second
+    assert str(caught.value) == {KeyError: "'a key'", PickyError: "one and two"}[kind]
+
+
+def test_an_error_that_cannot_be_pickled_is_told() -> None:
+    """What cannot be sent as it is arrives as one of ours, with its text."""
+
+    def failing(_: dict[str, Any]) -> dict[str, Any]:
+        msg = "no"
+        raise ValueError(msg, threading.Lock())
+
+    with pytest.raises(WorkerError, match="A process raised ValueError: ") as caught:
+        next(iter(example().batch(2).map(failing).using(processes=1)))
+
+    assert "in failing" in caught.value.__notes__[0]
+
+
+def test_rows_before_a_bad_one_come_first() -> None:
+    """Where rows come one by one, all before the one that fails are handed out."""
+
+    def failing(row: dict[str, Any]) -> dict[str, Any]:
+        return {"id": 10 // (7 - int(row["id"]))}
+
+    found_rows = iter(example().map(failing).using(processes=1))
+    found = [next(found_rows)["id"] for _ in range(7)]
+
+    assert found == [10 // (7 - number) for number in range(7)]
+    with pytest.raises(ZeroDivisionError):
+        next(found_rows)
+
+
+def test_a_broken_promise_is_told() -> None:
+    """A map that returns other than it must is told so, as with threads."""
+    ds = example().batch(4).map(lambda batch: {"id": batch["id"][:1]})
+    texts = []
+    for asked in (ds, ds.using(processes=1)):
+        with pytest.raises(MapError) as caught:
+            list(asked)
+        texts.append(str(caught.value))
+
+    assert texts[0] == texts[1]
+
+
+def killed(batch: dict[str, Any]) -> dict[str, Any]:
+    """End as the system would end it."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return batch
+
+
+def crashed(batch: dict[str, Any]) -> dict[str, Any]:
+    """End as by a fault of native code."""
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return batch
+
+
+def exited(batch: dict[str, Any]) -> dict[str, Any]:
+    """End without a word."""
+    os._exit(3)
+    return batch
+
+
+def left(batch: dict[str, Any]) -> dict[str, Any]:
+    """End politely."""
+    sys.exit("enough")
+    return batch
+
+
+def interrupted(_: dict[str, Any]) -> dict[str, Any]:
+    """End as if somebody had pressed Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def closed(_: dict[str, Any]) -> dict[str, Any]:
+    """End as a generator would."""
+    raise GeneratorExit
+
+
+def left_second(batch: dict[str, Any]) -> dict[str, Any]:
+    """End politely, later."""
+    sys.exit(4)
+    return batch
+
+
+END = "A function must return or raise an error that tells what is wrong."
+
+
+@pytest.mark.parametrize(
+    ("function", "parts"),
+    [
+        (killed, ("was ended by SIGKILL during map killed, on what begins at place ", "where memory runs out: use fewer")),
+        (crashed, ("was ended by SIGSEGV during map crashed, on what begins at place ", "Native code may have crashed: ")),
+        (exited, ("ended with exit code 3 during map exited, on what begins at place ", "A function must return or raise")),
+        (
+            left,
+            ("was asked to end during map left, on what begins at place 0 of epoch 0: SystemExit('enough') was raised", END),
+        ),
+        (interrupted, ("during map interrupted, on what begins at place 0 of epoch 0: KeyboardInterrupt() was raised", END)),
+        (closed, ("during map closed, on what begins at place 0 of epoch 0: GeneratorExit() was raised there. ", END)),
+    ],
+)
+def test_a_process_that_ends_is_told(function: Callable[..., Any], parts: tuple[str, ...]) -> None:
+    """Whoever waits for a process that has ended is told how, during what and on which batch."""
+    batches = iter(example().batch(2).map(function).using(processes=2))
+
+    with pytest.raises(WorkerError) as caught:
+        next(batches)
+
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_of_several_maps_the_one_that_ends_its_process_is_told() -> None:
+    """And the place in the epoch at which its batch begins, with batches and with single rows."""
+    for ds, place in ((example().batch(4), 4), (example(), 4)):
+        mapped = ds.map(dict).map(lambda batch: left_second(batch) if np.max(batch["id"]) >= 4 else batch)
+        name = "test_of_several_maps_the_one_that_ends_its_process_is_told.<locals>.<lambda>"
+        with pytest.raises(WorkerError) as caught:
+            list(mapped.using(processes=1))
+
+        assert re.fullmatch(
+            rf"Process \d+ was asked to end during map {re.escape(name)}, on what begins at place \d+ of epoch 0: "
+            rf"SystemExit\(4\) was raised there\. {re.escape(END)}",
+            str(caught.value),
+        )
+        assert f"Raised by map {name}, on what begins at place {place} of epoch 0." in caught.value.__notes__[-1]
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, ZeroDivisionError, MemoryError])
+def test_whatever_a_map_raises_on_a_thread_is_noted(kind: type[BaseException]) -> None:
+    """Which map it was, and where; how its rows are found only where they may be to blame."""
+
+    def failing(_: dict[str, Any]) -> dict[str, Any]:
+        raise kind
+
+    with pytest.raises(kind) as caught:
+        list(example().batch(2).map(failing))
+
+    found = ' A dataset with .on_bad_row("skip") finds the rows that it fails on, and lists them in loader.skipped.'
+    note = (
+        "Raised by map test_whatever_a_map_raises_on_a_thread_is_noted.<locals>.failing, on what begins at place 0 of epoch 0."
+    )
+    assert caught.value.__notes__ == [note + (found if kind is ZeroDivisionError else "")]
+
+
+def test_a_function_that_hangs_is_ended() -> None:
+    """After the time that was allowed, a process that says nothing is ended, and whoever waits is told."""
+
+    def hangs(batch: dict[str, Any]) -> dict[str, Any]:
+        threading.Event().wait()
+        return batch
+
+    with pytest.raises(WorkerError) as caught:
+        next(iter(example().batch(2).map(hangs).using(processes=1, timeout=3)))
+
+    text = str(caught.value)
+    assert "has worked for more than 3 seconds during map test_a_function_that_hangs_is_ended.<locals>.hangs, on what" in text
+    assert text.endswith("If it needs so long, allow it: .using(timeout=...).")
+
+
+def test_a_module_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function whose module is gone when a process looks for it is told with the remedy."""
+    (tmp_path / "gone_soon.py").write_text("def same(batch):\n    return batch\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("gone_soon")
+    ds = example().batch(5).map(module.same).using(processes=1)
+    found = importlib.util.find_spec
+    assert found("gone_soon") is not None
+    batches = iter(ds)
+    monkeypatch.setattr("penstock._engine.processes.pickling._is_found", lambda _: True)
+    (tmp_path / "gone_soon.py").unlink()
+    for cached in (tmp_path / "__pycache__").glob("*"):
+        cached.unlink()
+
+    with pytest.raises(WorkerError) as caught:
+        next(batches)
+
+    assert str(caught.value).startswith(
+        "A process could not take over map same: ModuleNotFoundError: No module named 'gone_soon'"
+    )
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+
+
+# What is kept.
+
+
+def test_batches_that_are_kept_stay_as_they_are(table: Path) -> None:
+    """Arrays may be kept and written to for as long as one likes, after the end as well."""
+
+    def large(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"id": batch["id"], "large": np.repeat(batch["id"], 1 << 13).reshape(len(batch["id"]), 1 << 13)}
+
+    kept = list(ps.open(table).batch(5).map(large).using(processes=1))
+    kept[0]["large"][:] = 7
+    gc.collect()
+
+    assert (kept[0]["large"] == 7).all()
+    for batch in kept[1:]:
+        assert (batch["large"] == batch["id"][:, None]).all()
+
+
+def test_what_a_map_keeps_stays_as_it_is() -> None:
+    """A function may keep what it was given; its memory is not used again meanwhile."""
+    seen: list[tuple[int, npt.NDArray[Any]]] = []
+
+    def keeping(batch: dict[str, Any]) -> dict[str, Any]:
+        seen.append((int(batch["id"][0]), batch["big"]))
+        assert all((values == first).all() for first, values in seen)
+        return {"id": batch["id"], "kept": np.full(len(batch["id"]), len(seen))}
+
+    ds = MemoryFormat.of({"id": list(range(60)), "big": [[float(n // 3 * 3)] * 40_000 for n in range(60)]}, row_group_rows=15)
+    batches = list(ds.open().ragged(ps.Pad(length=40_000), "big").batch(3).map(keeping).using(processes=1))
+
+    # The process may be given a batch before the one that comes before it.
+    assert sorted(int(batch["kept"][0]) for batch in batches) == list(range(1, 21))
+
+
+def test_a_break_ends_the_processes(table: Path) -> None:
+    """Whoever stops in the middle leaves nothing behind, whatever the processes do right then."""
+    for batch in ps.open(table).batch(2).map(noisy).using(processes=2):
+        assert len(batch["id"]) == 2
+        assert children() != set()
+        break
+
+
+def test_many_rounds_leave_nothing(table: Path) -> None:
+    """Begun and broken off again and again, files, processes and threads stay as many; the fixture counts them."""
+    ds = ps.open(table).batch(50).map(noisy).using(processes=1)
+    for _ in range(3):
+        next(iter(ds))
+        gc.collect()
+
+        assert children() == set()
+
+
+def test_torch_gets_tensors(pictures: Path) -> None:
+    """The tensors of a torch loader are made here, of what processes have made."""
+    torch = pytest.importorskip("torch")
+    from penstock.torch import loader
+
+    ds = ps.open(pictures).select("id", "large").shuffle(seed=1).batch(16)
+    ds = ds.map(lambda batch: {**batch, "mean": batch["large"].mean(axis=(1, 2))})
+    threads, processes = list(loader(ds)), list(loader(ds.using(processes=2)))
+
+    assert [type(value) for value in processes[0].values()] == [torch.Tensor] * 3
+    for one, other in zip(processes, threads, strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+# Scripts, as users run them.
+
+
+def script(text: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """Start a script, of which no file is left that could be imported again."""
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(text), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def test_a_script_needs_no_guard(tmp_path: Path) -> None:
+    """A script is not run again by processes; its functions, what they print, its path and its environment work there."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "helpful.py").write_text("def add(values):\n    return values + 1\n")
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent(
+            """
+            import os, sys
+            sys.path.insert(0, os.path.join(os.path.dirname(__file__), "lib"))
+            import helpful
+            import penstock as ps
+            from penstock.testing import example
+
+            print("begun", flush=True)
+            os.environ["SPOKEN"] = "word"
+            LIMIT = 100
+
+            def augment(batch):
+                sys.stdout.write(f"mapping {os.environ['SPOKEN']} {sys.argv[1]}\\n")
+                sys.stderr.write("to the other\\n")
+                return {"y": helpful.add(batch["id"]) + LIMIT}
+
+            print([batch["y"].tolist() for batch in example().batch(5).map(augment).using(workers="processes", processes=1)])
+            """
+        )
+    )
+
+    ran = subprocess.run(
+        [sys.executable, str(tmp_path / "train.py"), "given"], capture_output=True, text=True, timeout=PROMPTLY, check=True
+    )
+
+    assert sorted(ran.stdout.splitlines()) == [
+        "[[101, 102, 103, 104, 105], [106, 107, 108, 109, 110]]",
+        "begun",
+        "mapping word given",
+        "mapping word given",
+    ]
+    assert ran.stderr == "to the other\n" * 2
+
+
+def test_python_ends_while_a_thread_goes_on_with_epochs() -> None:
+    """No more processes are started then, which would have to be ended again and again."""
+    text = """
+        import threading
+        import penstock as ps
+        from penstock.testing import example
+
+        begun = threading.Semaphore(0)
+        loader = ps.loader(example().batch(2).map(lambda batch: batch).using(processes=1))
+
+        def go():
+            while True:
+                for batch in loader:
+                    begun.release()
+
+        threading.Thread(target=go, daemon=True).start()
+        for _ in range(12):
+            begun.acquire()
+        print("main ends", flush=True)
+        """
+    with script(text) as ran:
+        told, errors = ran.communicate(timeout=PROMPTLY)
+
+    assert told == "main ends\n"
+    assert ran.returncode == 0
+    assert "WorkerError: Python ends, and starts no more processes for map" in errors or not errors
+
+
+WAITING = """
+    import os, sys, threading
+    import penstock as ps
+    from penstock.testing import example
+
+    def waits(batch):
+        os.write(1, b"%d\\n" % os.getpid())  # in one go, so that two processes do not mix
+        {wait}
+        return batch
+
+    for batch in example().batch(2).map(waits).using(processes=2):
+        pass
+    """
+
+
+@pytest.mark.parametrize("wait", ["threading.Event().wait()", "import re; re.match('(a+)+$', 'a' * 60 + 'b')"])
+def test_processes_end_with_their_parent(wait: str) -> None:
+    """When the parent is killed its processes end by themselves, also those that never let go of the interpreter."""
+    with script(WAITING.format(wait=wait)) as parent:
+        assert parent.stdout is not None
+        pids = {int(parent.stdout.readline()) for _ in range(2)}
+        parent.kill()
+
+        assert ended(pids)
+
+
+def test_an_interrupt_ends_parent_and_processes() -> None:
+    """Ctrl-C while processes hang ends all of them, promptly, and with nothing but the traceback of the parent."""
+    with script(WAITING.format(wait="threading.Event().wait()")) as parent:
+        assert parent.stdout is not None
+        assert parent.stderr is not None
+        pids = {int(parent.stdout.readline()) for _ in range(2)}
+        parent.send_signal(signal.SIGINT)
+
+        assert parent.wait(PROMPTLY) == -signal.SIGINT
+        assert ended(pids)
+        assert parent.stderr.read().count("Traceback (most recent call last)") == 1
+
+
+def test_a_fork_of_the_parent_leaves_its_processes_alone() -> None:
+    """A forked process that exits does not end the processes of the one that it was forked from."""
+    with script(
+        """
+        import os, sys, gc
+        import penstock as ps
+        from penstock.testing import example
+
+        batches = iter(example().batch(2).map(lambda batch: batch).using(processes=1))
+        print(next(batches)["id"].tolist())
+        sys.stdout.flush()
+        child = os.fork()
+        if not child:
+            del batches
+            gc.collect()
+            sys.exit(0)
+        os.waitpid(child, 0)
+        print([batch["id"].tolist() for batch in batches])
+        """
+    ) as ran:
+        out, errors = ran.communicate(timeout=PROMPTLY)
+
+    assert errors == ""
+    assert out == "[0, 1]\n[[2, 3], [4, 5], [6, 7], [8, 9]]\n"
+
+
+# What may be asked.
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"workers": "fibres"}, "using got workers='fibres'. One of 'threads', 'processes' was expected. Choose one"),
+        ({"processes": 0}, "using got 0. A positive number of processes was expected. Give one."),
+        ({"workers": "threads", "processes": 2}, "using got processes=2 and workers='threads'. With threads there are no"),
+        ({"timeout": 0}, "using got timeout=0. Seconds were expected, more than 0. Give such a number, or leave it out."),
+        ({"timeout": True}, "using got timeout=True. Seconds were expected"),
+    ],
+)
+def test_wrong_means_are_refused(options: dict[str, Any], problem: str) -> None:
+    """What cannot be meant is refused where it is said."""
+    with pytest.raises(ArgumentError) as caught:
+        example().using(**options)
+
+    assert str(caught.value).startswith(problem)
+
+
+def test_means_change_nothing_in_the_question() -> None:
+    """A dataset is the same with processes, and says so."""
+    assert example().using(workers="processes", timeout=5) == example()

@@ -1,0 +1,453 @@
+"""Where the time goes, counted while it goes: who waits for whom is arranged by events, and told while it lasts."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock._dataset import explain as telling
+from penstock._engine.deliver.loader import Loader
+from penstock._engine.runtime import timers as metering
+from penstock._engine.runtime.stats import Stats
+from penstock._engine.runtime.timers import DECODE, MAP, READ, Meter
+from penstock.protocols import Shuffle
+from penstock.testing import MemoryFormat
+
+PATIENCE = 60.0
+"""Seconds after which a test gives up; none comes near."""
+
+
+class Gate:
+    """Where a thread is held up until the test lets it go on."""
+
+    def __init__(self) -> None:
+        """Begin closed."""
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def pass_through(self) -> None:
+        """Wait here."""
+        self.reached.set()
+        assert self.opened.wait(PATIENCE)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Go on when something holds, which time alone must bring about."""
+    limit = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < limit
+
+
+@contextmanager
+def asked(batches: Iterator[Any], gate: Gate) -> Iterator[None]:
+    """Have another thread ask for a batch, and go on when something is held up at the gate; then open it."""
+    thread = threading.Thread(target=lambda: list(batches))
+    thread.start()
+    try:
+        assert gate.reached.wait(PATIENCE)
+        yield
+    finally:
+        gate.opened.set()
+        thread.join(PATIENCE)
+
+
+def table(rows: int = 40, group: int = 10) -> MemoryFormat:
+    """Return a table of ids and words."""
+    return MemoryFormat.of({"id": range(rows), "word": [f"word {row}" for row in range(rows)]}, row_group_rows=group)
+
+
+def test_a_wait_for_storage_is_told_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that hangs shows at once, as time that the consumer waits for storage."""
+    gate, held = Gate(), table()
+    loader = ps.loader(held.open().batch(10).using(threads=2))
+    batches = iter(loader)
+    handler = held.filesystem.handler
+    really = handler.open_input_file
+
+    def open_later(path: str) -> Any:
+        gate.pass_through()
+        return really(path)
+
+    monkeypatch.setattr(handler, "open_input_file", open_later)
+
+    with asked(batches, gate):
+        until(lambda: loader.stats().shares.storage > 0.9)
+        until(lambda: loader.stats().busy.read > 0.9 * loader.stats().busy.total)
+        stats = loader.stats()
+        assert (stats.batches, stats.units_read, stats.bytes_read) == (0, 0, 0)
+        assert stats.blocked_seconds <= stats.waited_seconds
+    assert (loader.stats().batches, loader.stats().rows, loader.stats().units_read) == (4, 40, 4)
+
+
+def test_a_wait_for_decoding_is_told_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells that take long to become arrays show as decoding."""
+    gate = Gate()
+    loader = ps.loader(table().open().batch(10).using(threads=2))
+    batches: Any = iter(loader)
+    really = batches._gather._decoded
+
+    def decode_later(*given: Any) -> Any:
+        gate.pass_through()
+        return really(*given)
+
+    monkeypatch.setattr(batches._gather, "_decoded", decode_later)
+
+    with asked(batches, gate):
+        until(lambda: loader.stats().shares.decode > 0.9)
+        until(lambda: loader.stats().busy.decode > 0.9 * loader.stats().busy.total)
+
+
+def test_a_wait_for_a_map_is_told_while_it_lasts() -> None:
+    """A function that takes long shows as the map, in threads of the loader."""
+    gate = Gate()
+
+    def slow(batch: dict[str, Any]) -> dict[str, Any]:
+        gate.pass_through()
+        return batch
+
+    loader = ps.loader(table().open().batch(10).map(slow).using(threads=2))
+
+    with asked(iter(loader), gate):
+        until(lambda: loader.stats().shares.map > 0.9)
+        assert loader.stats().busy.map > 0
+        assert loader.stats().inline.map == 0
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_map_of_single_rows_runs_in_the_consumers_thread(*, lazy: bool) -> None:
+    """What is done for one row at a time is done while the consumer waits, and told apart."""
+    gate = Gate()
+
+    def slow(row: dict[str, Any]) -> dict[str, Any]:
+        gate.pass_through()
+        return row
+
+    ds = table().open().map(slow).using(threads=2)
+    loader = ps.loader(ds.where(ps.col("id") >= 0, lazy=True) if lazy else ds)
+
+    with asked(iter(loader), gate):
+        until(lambda: loader.stats().shares.map > 0.9)
+        assert loader.stats().inline.map > 0
+        assert loader.stats().busy.map == 0
+    assert (loader.stats().batches, loader.stats().rows) == (40, 40)
+
+
+class Slow:
+    """Hands batches over through a gate."""
+
+    def __init__(self, gate: Gate) -> None:
+        """Store the gate."""
+        self.gate = gate
+
+    def batch(self, batch: Any) -> dict[str, Any]:
+        """Return the batch, later."""
+        self.gate.pass_through()
+        return dict(batch)
+
+    def cuts(self, columns: Mapping[str, np.ndarray[Any, Any]], size: int) -> Iterator[dict[str, Any]]:
+        """Yield batches that are views."""
+        rows = len(next(iter(columns.values())))
+        return ({name: column[at : at + size] for name, column in columns.items()} for at in range(0, rows, size))
+
+
+def test_a_wait_for_the_hand_over_is_told_while_it_lasts() -> None:
+    """Making a framework's types of arrays is work of its own."""
+    gate, ds = Gate(), table().open().batch(10).using(threads=2)
+    loader = Loader(ds._table, ds._question, Slow(gate))
+
+    with asked(iter(loader), gate):
+        until(lambda: loader.stats().shares.hand_over > 0.9)
+        assert loader.stats().busy.hand_over > 0
+
+
+def test_a_consumer_at_work_is_told_while_it_works() -> None:
+    """Between two batches the time is the consumer's, up to now; after the last it is nobody's."""
+    loader = ps.loader(table().open().batch(10).using(threads=2))
+    batches = iter(loader)
+    next(batches)
+
+    until(lambda: loader.stats().shares.consumer > 0.9)
+    assert loader.stats().remedy.startswith("The loader keeps up: the consumer waits ")
+    list(batches)
+    ended = loader.stats()
+    assert loader.stats() == ended
+
+
+def test_a_consumer_that_computes_is_known_by_its_time_on_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread's own clock tells a consumer that computes from one that waits for a device."""
+    monkeypatch.setattr(metering, "BETWEEN", 0)
+    loader = ps.loader(table().open().batch(10).map(lambda batch: batch).using(threads=2))
+    batches = iter(loader)
+    next(batches)
+    begun = time.thread_time()
+    until(lambda: time.thread_time() - begun > 0.02)
+    next(batches)
+
+    assert 0.02 <= loader.stats().consumer_processor_seconds <= time.thread_time()
+    batches.close()
+
+
+SHUFFLES: list[Shuffle] = [ps.InOrder(), ps.RowGroupShuffle(), ps.WindowShuffle(rows=15)]
+
+
+@settings(max_examples=20)
+@given(
+    shuffle=st.sampled_from(SHUFFLES),
+    size=st.sampled_from([None, "row_group", 1, 7, 16]),
+    last=st.sampled_from([None, "drop", "pad", "wrap", "uneven"]),
+    lazy=st.booleans(),
+    maps=st.booleans(),
+    epochs=st.integers(1, 2),
+)
+def test_rows_are_counted_exactly(*, shuffle: Shuffle, size: Any, last: Any, lazy: bool, maps: bool, epochs: int) -> None:
+    """However rows are handed out, those counted are those that came, filled up ones too, before maps."""
+    ds = table(45, 10).open().shuffle(shuffle, seed=2).repeat(epochs).using(threads=2)
+    if lazy:
+        ds = ds.where(ps.col("id") >= 18, lazy=True)
+    if size == "row_group":
+        ds = ds.shuffle(ps.RowGroupShuffle(), seed=2).batch("row_group")
+    elif size is not None:
+        ds = ds.batch(size, last=None if lazy else last)
+    loader = ps.loader(ds.map(lambda batch: batch) if maps else ds)
+    came = [np.size(batch["id"]) for batch in loader]
+    stats = loader.stats()
+
+    assert (stats.batches, stats.rows) == (len(came), sum(came))
+
+
+@pytest.mark.parametrize("size", [None, 4])
+def test_a_mixture_is_counted_like_a_table(size: int | None) -> None:
+    """Rows of all sources count, handed out one by one or in the batches of their sources, and so do the sources' maps."""
+    sources = [table(40).open().map(lambda some: some), table(30).open().map(lambda some: some)]
+    mixed = ps.mix([(ds if size is None else ds.batch(size), 1) for ds in sources], seed=1)
+    loader = ps.loader(mixed)
+    came = [np.size(batch["id"]) for batch in loader]
+    stats = loader.stats()
+
+    assert (stats.batches, stats.rows) == (len(came), sum(came))
+    assert stats.busy.map + stats.inline.map > 0
+
+
+def test_what_processes_do_is_counted_here() -> None:
+    """Maps that run in another process take their time there, and it is told here."""
+    loader = ps.loader(table().open().batch(10).map(lambda batch: batch).using(workers="processes", processes=1))
+    list(loader)
+    stats = loader.stats()
+
+    assert (stats.rows, stats.processes) == (40, 1)
+    assert stats.busy.map >= stats.processor.map > 0
+    assert stats.inline.map == 0
+
+
+def test_the_start_of_processes_is_told_as_such() -> None:
+    """Of an iteration that is over as soon as its process has started, it is the larger part, and the remedy says so."""
+    ds = table().open().batch(10).map(lambda batch: batch).using(workers="processes", processes=1)
+    loader = ps.loader(ds)
+    list(loader)
+    once = loader.stats()
+    list(loader)
+
+    assert 0 < once.starting_seconds < once.first_seconds
+    assert once.shares.starting_processes > 0.5
+    assert once.remedy.startswith("The consumer waits for processes to start ")
+    assert loader.stats().starting_seconds > once.starting_seconds
+    assert "starting processes" in ds.explain(analyze=True)
+    assert ps.loader(ds.using(workers="threads")).stats().starting_seconds == 0
+
+
+def test_bytes_are_those_of_the_columns_read(tmp_path: Any) -> None:
+    """Bytes on storage are the footer's: of the columns asked for, nested ones whole, and those of the filter."""
+    columns = {
+        "id": list(range(100)),
+        "pair": [{"a": row, "b": str(row)} for row in range(100)],
+        "left": [0.5] * 100,
+    }
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet", row_group_size=25)
+    footer = pq.read_metadata(tmp_path / "t.parquet")
+    groups = [footer.row_group(group) for group in range(4)]
+    sizes = [[group.column(leaf).total_compressed_size for leaf in range(4)] for group in groups]
+    plain = ps.loader(ps.open(tmp_path).select("id").batch(10))
+    nested = ps.loader(ps.open(tmp_path).select("pair").batch(10))
+    filtered = ps.loader(ps.open(tmp_path).select("left").where(ps.col("id") >= 60).batch(10))
+    for loader in (plain, nested, filtered):
+        list(loader)
+
+    assert plain.stats().bytes_read == sum(size[0] for size in sizes)
+    assert nested.stats().bytes_read == sum(size[1] + size[2] for size in sizes)
+    # Of the two row groups that are left, one passes as a whole, and its filter's column is not read.
+    assert filtered.stats().bytes_read == sizes[2][0] + sizes[2][3] + sizes[3][3]
+    assert (plain.stats().units_read, filtered.stats().units_read) == (4, 2)
+
+
+def test_iterations_add_up_also_those_that_were_left() -> None:
+    """A loader counts all its epochs, and keeps no more of those that ended than their sums."""
+    loader = ps.loader(table().open().shuffle(ps.WindowShuffle(rows=20), seed=1).batch(10).using(threads=2))
+    assert (loader.stats(), json.loads(json.dumps(loader.stats().as_dict()))["rows"]) == (Stats(), 0)
+    for _ in range(2):
+        list(loader)
+    before = loader.stats()
+    for batch in loader:
+        assert len(batch["id"]) == 10
+        break
+    del batch
+
+    assert (before.batches, before.rows, before.units_read) == (8, 80, 4)  # the table stays in memory
+    assert loader.stats().since(before).batches == 1
+    assert len(loader._counted[1]) == 1
+    assert loader.stats().waited_seconds >= before.waited_seconds >= before.first_seconds > 0
+    assert loader.stats().busy.decode > before.busy.decode > 0
+
+
+def test_an_error_stops_the_clock() -> None:
+    """An iteration that failed takes no more time."""
+
+    def failing(batch: dict[str, Any]) -> dict[str, Any]:
+        return {**batch, "id": 1 / 0}
+
+    loader = ps.loader(table().open().batch(10).map(failing))
+    with pytest.raises(ZeroDivisionError):
+        list(loader)
+    ended = loader.stats()
+
+    assert ended.batches == 0
+    assert loader.stats() == ended
+
+
+def test_explain_reads_and_tells_where_the_time_goes() -> None:
+    """The plan's page is followed by the table, and says how much was read for it."""
+    ds = table().open().shuffle(seed=1).batch(8).repeat()
+    plan, told = ds.explain(), ds.explain(analyze=True)
+    lines = told.removeprefix(plan).splitlines()
+
+    assert told.startswith(plan + "\n")
+    assert lines[1] == "  analyzed    a whole epoch, read now for a consumer that does nothing"
+    assert lines[2].startswith("  handed out  5 batches, 40 rows, ")
+    names = ["handed out", "read", "time", "waiting on", "threads", "busy", "remedy"]
+    assert [line.split("  ")[1] for line in lines[2:]] == names
+
+
+@pytest.mark.parametrize(("lazy", "part"), [(False, "the first 1 of 40 steps"), (True, "the first 1 steps")])
+def test_explain_ends_after_some_seconds(*, lazy: bool, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch that takes long is read in part, and the text says which."""
+    monkeypatch.setattr(telling, "ANALYZED_SECONDS", 0.0)
+    ds = table().open()
+
+    told = (ds.where(ps.col("id") >= 0, lazy=True) if lazy else ds).explain(analyze=True)
+
+    assert f"  analyzed    {part} of an epoch, read now for a consumer that does nothing\n" in told
+
+
+def test_explain_of_nothing_is_refused_like_reading_it() -> None:
+    """There is no time to tell of where no batch can be made."""
+    with pytest.raises(ps.errors.EmptyDatasetError):
+        table(3).open().shuffle().batch(10).explain(analyze=True)
+
+
+def test_work_inside_of_other_work_counts_as_its_own() -> None:
+    """The outer clock stands still while the inner one runs, and goes on after it."""
+    meter = Meter()
+    with meter.busy(DECODE):
+        until(lambda: meter.stats(handed=0, size=1).busy.decode > 0.001)
+        with meter.busy(READ):
+            before = meter.stats(handed=0, size=1).busy.decode
+            until(lambda: meter.stats(handed=0, size=1).busy.read > 0.001)
+            assert meter.stats(handed=0, size=1).busy.decode == before
+        until(lambda: meter.stats(handed=0, size=1).busy.decode > before)
+    ended = meter.stats(handed=0, size=1).busy
+
+    assert ended == meter.stats(handed=0, size=1).busy
+    assert (ended.map, ended.gather, ended.hand_over) == (0, 0, 0)
+
+
+def test_time_on_a_processor_is_never_more_than_the_time() -> None:
+    """Looks now and then give an estimate that cannot exceed what they estimate."""
+    meter = Meter()
+    for _ in range(100):
+        with meter.busy(MAP):
+            pass
+    stats = meter.stats(handed=0, size=1)
+
+    assert 0 <= stats.processor.map <= stats.busy.map
+
+
+def test_a_thread_that_asks_is_a_consumer() -> None:
+    """What a consumer's thread does is told apart from what the loader's threads do."""
+    meter = Meter()
+    with meter, meter.blocked:
+        thread = threading.Thread(target=meter.timed(MAP, lambda: None))
+        thread.start()
+        thread.join()
+    with meter.busy(DECODE):
+        pass
+    stats = meter.stats(handed=0, size=1)
+
+    assert stats.busy.map > 0
+    assert stats.inline.decode > 0
+    assert (stats.busy.decode, stats.inline.map) == (0, 0)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_threads_see_how_long_the_gil_takes(*, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Now and then a thread lets go of the GIL, on systems that tell how long it was queued and on others."""
+    monkeypatch.setattr(metering, "BETWEEN_PROBES", 0)
+    if not told:
+        monkeypatch.setattr(metering, "QUEUE", "/nowhere/schedstat")
+    meter = Meter()
+    for _ in range(2):
+        with meter.busy(MAP):
+            pass
+    (span,) = meter._spans.values()
+
+    assert (span.probes, span.held_up > 0) == (2, True)
+    assert span.queued == 0 or told
+
+
+def test_a_consumer_may_move_from_thread_to_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread's clock is never compared with that of another."""
+    monkeypatch.setattr(metering, "BETWEEN", 0)
+    meter = Meter()
+    for _ in range(2):
+        thread = threading.Thread(target=meter.waited_for(lambda: None))
+        thread.start()
+        thread.join()
+    with meter:
+        pass
+
+    assert meter.stats(handed=0, size=1).consumer_processor_seconds == 0
+
+
+def test_what_another_process_took_is_added() -> None:
+    """A process tells what it took since it last told, and it counts as if a thread of the loader had taken it."""
+    there, here = Meter(), Meter(threads=1)
+    with there.busy(MAP):
+        pass
+    took = there.stats(handed=0, size=1)
+    here.add(there.taken())
+    here.add(there.taken())
+
+    assert (here.stats(handed=0, size=1).busy, here.stats(handed=0, size=1).processor) == (took.busy, took.processor)
+    assert there.stats(handed=0, size=1).busy.total == 0
+
+
+def test_a_clock_is_stopped_once() -> None:
+    """What was ended stays as it was."""
+    meter = Meter()
+    with meter:
+        pass
+    meter.end()
+    first = meter.stats(handed=1, size=2)
+    meter.end()
+
+    assert meter.ended
+    assert meter.stats(handed=1, size=2) == first

@@ -1,0 +1,87 @@
+"""Windows are filled by threads, of what is copied and of what waits where it lies, and are the same either way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock._engine.query.values import Stack
+from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.window import buffer as held
+from penstock._engine.window.buffer import Filling
+from penstock.model import Read, Window
+
+UNIT = 50
+
+
+def unit(number: int) -> dict[str, npt.NDArray[Any]]:
+    """Return the columns of a unit."""
+    rows = np.arange(number * UNIT, (number + 1) * UNIT)
+    return {"id": rows, "x": rows.astype(np.float32) / 4, "pair": np.stack([rows, -rows], axis=1).astype(np.int16), "y": -rows}
+
+
+@given(
+    reads=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 20), st.integers(20, UNIT)), min_size=1, max_size=4),
+    picked=st.booleans(),
+    lasting=st.lists(st.sets(st.sampled_from(["id", "x", "pair", "y"])), min_size=4, max_size=4),
+    permuted=st.booleans(),
+    stacked=st.booleans(),
+    near=st.sampled_from([0, 64, 1 << 20]),
+)
+def test_a_window_is_its_units_in_the_order_of_its_permutation(
+    reads: list[tuple[int, int, int]],
+    lasting: list[set[str]],
+    near: int,
+    *,
+    picked: bool,
+    permuted: bool,
+    stacked: bool,
+) -> None:
+    """Whichever columns of whichever units wait, and however far they lie."""
+    rows = [np.arange(start, stop)[::3] if picked else slice(start, stop) for _, start, stop in reads]
+    asked = tuple(Read(unit=number, rows=at) for (number, _, _), at in zip(reads, rows, strict=True))
+    total = sum(len(np.arange(UNIT)[at]) for at in rows)
+    take = np.random.default_rng(total).permutation(total) if permuted else None
+    stacks = [Stack(name="both", columns=("id", "y"))] if stacked else []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(held, "NEAR", near)
+        patch.setattr(held, "STEP", 1 << 9)
+        filling = Filling(Window(reads=asked, take=take), stacks, Slabs(1 << 20))
+        for at, (number, _, _) in enumerate(reads):
+            filling.put(at, unit(number), frozenset(lasting[at]))
+        filling.steps()
+        filling.order()
+        found = filling.complete()
+
+    whole = {name: np.concatenate([unit(read[0])[name][at] for read, at in zip(reads, rows, strict=True)]) for name in unit(0)}
+    if stacked:
+        whole["both"] = np.stack([whole.pop("id"), whole.pop("y")], axis=1)
+    assert found.keys() == whole.keys()
+    for name, values in whole.items():
+        assert found[name].dtype == values.dtype
+        assert found[name].tolist() == (values if take is None else values[take]).tolist()
+
+
+def test_what_lasts_is_copied_once_and_not_written_to() -> None:
+    """It waits in memory that stays, and nobody's window is a view of that where rows are permuted."""
+    units = [unit(0), unit(1)]
+    for columns in units:
+        for values in columns.values():
+            values.flags.writeable = False
+    window = Window(
+        reads=(Read(unit=0, rows=slice(0, UNIT)), Read(unit=1, rows=slice(0, UNIT))), take=np.arange(2 * UNIT)[::-1]
+    )
+    filling = Filling(window, [], Slabs(1 << 20), writable=True)
+    for at, columns in enumerate(units):
+        filling.put(at, columns, frozenset(columns))
+    filling.steps()
+    filling.order()
+
+    for name, values in filling.complete().items():
+        assert values.flags.writeable
+        assert not any(np.shares_memory(values, columns[name]) for columns in units)

@@ -1,0 +1,66 @@
+"""Rows of many directories become row groups and files, few of them open at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs as pafs
+
+from penstock._engine.commit.change import begin
+from penstock._engine.write import files as room
+from penstock._engine.write.files import Output
+from penstock._engine.write.hive import Part, directory, split
+from penstock._engine.write.parquet_options import Layout
+from penstock._engine.write.schema import of_schema
+from penstock.model import Place
+from penstock.schema import Field, Schema
+
+COLUMNS = of_schema(Schema("Ids", [Field("id", np.int64), Field("part", np.int64)]))
+
+
+def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one written longest ago is closed, and its directory goes on in a new file."""
+    monkeypatch.setattr(room, "MOST_OPEN", 3)
+    files = pafs.LocalFileSystem()
+    change = begin(files, str(tmp_path / "t"), "error", url="t")
+    output = Output(
+        Place(url="t", filesystem=files, path=str(tmp_path / "t")),
+        change,
+        COLUMNS,
+        Layout(row_group_rows=1, partition_by=("part",)),
+    )
+    most = 0
+
+    for number in range(20):
+        rows = pa.table({"id": [number]}, schema=pa.schema(list(COLUMNS.arrow)[:1]))
+        output.take([Part(f"part={number % 5}", rows, rows.nbytes)])
+        most = max(most, len(output._open))
+    output.finish()
+    change.finish({})
+
+    assert most == 3
+    assert len(output.names) == 20
+    assert sorted(pq.read_table(tmp_path / "t")["id"].to_pylist()) == list(range(20))
+
+
+def test_rows_are_split_by_directory_in_their_order() -> None:
+    """Every row goes to one directory, without the columns that name it."""
+    batch = pa.table({"a": ["x", "y", "x", None], "id": [0, 1, 2, 3], "b": [1, 1, 1, 1]})
+
+    found = {part.directory: part.table.to_pydict() for part in split(batch, ["a", "b"])}
+
+    assert found == {
+        "a=x/b=1": {"id": [0, 2]},
+        "a=y/b=1": {"id": [1]},
+        "a=__HIVE_DEFAULT_PARTITION__/b=1": {"id": [3]},
+    }
+    assert split(batch.slice(0, 0), ["a"]) == []
+
+
+def test_names_that_would_be_hidden_are_escaped() -> None:
+    """A directory that begins with a dot is passed over by readers."""
+    assert directory([(".a", ".b"), ("_c", "_d")]) == "%2Ea=.b/_c=_d"

@@ -1,0 +1,295 @@
+"""Delta tables in object stores: a commit is put only where there is none, or the store is refused."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from pyarrow import fs as pafs
+
+import penstock as ps
+from penstock._engine.storage.filesystem import destination
+from penstock.errors import ArgumentError, DataChangedError, DataError, TableNotFoundError
+from penstock.formats.delta import DeltaFormat
+
+DELTA = DeltaFormat()
+AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""The key of azurite's one account, which is the same everywhere and stands in its documentation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """A bucket on a server of this machine."""
+
+    url: str
+    options: dict[str, Any]
+
+    def open(self, name: str, **more: Any) -> ps.Dataset:
+        """Return a table."""
+        return ps.open(f"{self.url}/{name}", storage_options=self.options, **more)
+
+    def write(self, name: str, data: Any = None, **more: Any) -> Any:
+        """Write a table."""
+        return ps.write(f"{self.url}/{name}", data=data, storage_options=self.options, format=DELTA, **more)
+
+    def names(self, name: str) -> list[str]:
+        """Return the names of a table's files in its log, and of those beside it how many there are."""
+        filesystem = fsspec.filesystem(self.url.partition(":")[0], **self.options)
+        filesystem.invalidate_cache()
+        found = filesystem.find(f"{self.url.partition('://')[2]}/{name}")
+        return sorted(Path(path).name for path in found if "_delta_log" in path)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@contextmanager
+def serving(command: list[str], port: int) -> Iterator[None]:
+    """Run a server until it is not needed any more."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and process.poll() is None:
+            with socket.socket() as one:
+                one.settimeout(1)
+                if one.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Store]:
+    """Return a bucket of a server that speaks S3."""
+    pytest.importorskip("moto", reason="moto, which speaks S3, is not installed")
+    pytest.importorskip("flask", reason="flask, which moto's server needs, is not installed")
+    pytest.importorskip("s3fs")
+    port = free_port()
+    endpoint = f"http://127.0.0.1:{port}"
+    keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_DEFAULT_REGION": "us-east-1"}
+    given = {**keys, "AWS_ENDPOINT_URL": endpoint, "AWS_EC2_METADATA_DISABLED": "true"}
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with serving(command, port), pytest.MonkeyPatch.context() as patch:
+        for name, value in given.items():
+            patch.setenv(name, value)
+        options = {"key": "k", "secret": "s", "endpoint_url": endpoint}
+        fsspec.filesystem("s3", **options).mkdir("lake")
+        yield Store(url="s3://lake", options=options)
+
+
+@pytest.fixture(scope="module")
+def azure(tmp_path_factory: pytest.TempPathFactory, azurite: Path) -> Iterator[Store]:
+    """Return a container of a server that speaks to clients of Azure."""
+    pytest.importorskip("adlfs")
+    port = free_port()
+    account = "devstoreaccount1"
+    where = ["--location", str(tmp_path_factory.mktemp("blobs")), "--blobHost", "127.0.0.1", "--blobPort", str(port)]
+    with serving([str(azurite), *where, "--silent", "--skipApiVersionCheck", "--loose", "--disableTelemetry"], port):
+        told = {"AccountName": account, "AccountKey": AZURITE_KEY, "BlobEndpoint": f"http://127.0.0.1:{port}/{account}"}
+        text = "".join(f"{key}={value};" for key, value in {"DefaultEndpointsProtocol": "http", **told}.items())
+        options = {"account_name": account, "connection_string": text}
+        fsspec.filesystem("abfs", **options).mkdir("lake")
+        yield Store(url="abfs://lake", options=options)
+
+
+@pytest.fixture(params=["s3", pytest.param("azure", marks=pytest.mark.filterwarnings("ignore::ResourceWarning"))])
+def store(request: pytest.FixtureRequest) -> Store:
+    """Return a bucket of each store that has a server here."""
+    found: Store = request.getfixturevalue(request.param)
+    return found
+
+
+def ids(table: ps.Dataset) -> list[int]:
+    """Return all ids, ascending."""
+    return sorted(int(row["id"]) for row in table)
+
+
+@pytest.mark.cloud
+def test_a_table_in_a_bucket_is_written_appended_and_replaced(store: Store) -> None:
+    """Each write is one commit, nothing but commits stays in the log, and older versions stay readable."""
+    store.write("modes", {"id": [1, 2], "day": ["mon", "tue"]}, partition_by="day")
+    store.write("modes", {"id": [3], "day": ["mon"]}, mode="append")
+    store.write("modes", {"id": [9], "day": ["wed"]}, mode="overwrite")
+
+    assert ids(store.open("modes")) == [9]
+    assert [ids(store.open("modes", version=at)) for at in (0, 1)] == [[1, 2], [1, 2, 3]]
+    assert ids(store.open("modes", version=1).where(ps.col("day") == "mon")) == [1, 3]
+    assert store.names("modes") == [f"{at:020d}.json" for at in range(3)]
+    with pytest.raises(ArgumentError, match="is a Delta table already, at version 2"):
+        store.write("modes", {"id": [1], "day": ["mon"]})
+
+
+@pytest.mark.cloud
+def test_a_version_that_another_wrote_is_never_written_over(store: Store) -> None:
+    """Of two appends both succeed; an overwrite that began before them is refused, and nothing of it stays."""
+    store.write("race", {"id": [0]})
+    first, second = (store.write("race", mode="append") for _ in range(2))
+    third = store.write("race", mode="overwrite")
+    for number, one in enumerate((first, second, third), 1):
+        one.extend({"id": [number]})
+    second.close()
+    first.close()
+
+    with pytest.raises(DataChangedError, match=r"Another writer committed in version 1 of .* nothing of this write appears"):
+        third.close()
+    assert [ids(store.open("race", version=at)) for at in range(3)] == [[0], [0, 2], [0, 1, 2]]
+    assert store.names("race") == [f"{at:020d}.json" for at in range(3)]
+
+
+@pytest.mark.cloud
+def test_many_writers_of_a_bucket_lose_nothing(store: Store) -> None:
+    """Six of them append at the same time; each makes a version of its own."""
+    store.write("many", {"id": [0]})
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda number: store.write("many", {"id": [number]}, mode="append"), range(1, 7)))
+
+    assert ids(store.open("many")) == list(range(7))
+    assert store.open("many")._table.snapshot.version == "6"
+
+
+@pytest.mark.cloud
+def test_files_of_a_table_in_a_bucket_are_not_read_without_its_log(store: Store) -> None:
+    """They are refused with the URL of their table; files of no table are read, whatever lies above them."""
+    store.write("strays/t", {"id": [1, 2], "day": ["mon", "tue"]}, partition_by="day")
+    store.write("strays/t", {"id": [3, 4], "day": ["mon", "tue"]}, partition_by="day", mode="overwrite")
+    ps.write(f"{store.url}/plain/t", data={"id": [5]}, storage_options=store.options)
+
+    for name in ("strays", "strays/t/day=mon", "strays/t/*/*.parquet"):
+        with pytest.raises(ArgumentError, match=rf"penstock\.open\('{store.url}/strays/t'\)"):
+            store.open(name)
+    assert ids(store.open("strays/t/day=mon", format="parquet")) == [1, 3]
+    assert ids(store.open("plain/t")) == ids(store.open("plain")) == ids(store.open("plain/t/*.parquet")) == [5]
+
+
+@pytest.mark.cloud
+def test_files_of_a_table_that_pyarrow_opens_are_not_read_without_its_log(s3: Store) -> None:
+    """Also where nobody may ask for what lies above the bucket."""
+    s3.write("opened/t", {"id": [1], "day": ["mon"]}, partition_by="day")
+    ps.write(f"{s3.url}/bare/t", data={"id": [5]}, storage_options=s3.options)
+
+    for source in ("s3://lake/opened", "s3://lake/opened/t/day=mon", ["s3://lake/opened/t"]):
+        with pytest.raises(ArgumentError, match=r"penstock\.open\('s3://lake/opened/t'\)"):
+            ps.open(source)
+    assert ids(ps.open("s3://lake/bare/t")) == [5]
+
+
+@pytest.mark.cloud
+def test_writers_that_make_a_table_in_a_bucket_all_succeed(store: Store) -> None:
+    """One of them makes it, and the others go on as appends."""
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda one: store.write("made", {"id": [one]}, mode="append", threads=1), range(4)))
+
+    assert ids(store.open("made")) == [0, 1, 2, 3]
+    assert store.names("made") == [f"{at:020d}.json" for at in range(4)]
+
+
+@pytest.mark.cloud
+def test_a_url_that_pyarrow_opens_is_committed_to_by_fsspec(s3: Store) -> None:
+    """Keys and endpoint of the environment are those of both; what one wrote, the other reads."""
+    ps.write("s3://lake/native", data={"id": [1]}, format=DELTA)
+    ps.write("s3://lake/native", data={"id": [2]}, format=DELTA, mode="append")
+
+    assert ids(ps.open("s3://lake/native")) == ids(s3.open("native")) == [1, 2]
+    with pytest.raises(ArgumentError, match=r"lies on s3, .* Give filesystem=s3fs\.S3FileSystem\(\.\.\.\)"):
+        ps.write("lake/t", data={"id": [1]}, format=DELTA, filesystem=pafs.S3FileSystem())
+
+
+@pytest.mark.cloud
+def test_delta_rs_goes_on_with_a_table_in_a_bucket(s3: Store) -> None:
+    """It reads what we wrote there, appends to it, and we read that; listings that were kept are not believed."""
+    deltalake, pa = pytest.importorskip("deltalake"), pytest.importorskip("pyarrow")
+    options = {"AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": s3.options["endpoint_url"]}
+    s3.write("both", {"id": [1]})
+    assert ids(s3.open("both")) == [1]
+    deltalake.write_deltalake("s3://lake/both", pa.table({"id": [2]}), mode="append", storage_options=options)
+    s3.write("both", {"id": [3]}, mode="append")
+
+    assert ids(s3.open("both")) == [1, 2, 3]
+    assert deltalake.DeltaTable("s3://lake/both", storage_options=options).version() == 2
+
+
+@pytest.mark.cloud
+def test_a_table_is_no_table_of_parquet_while_it_is_first_written(store: Store) -> None:
+    """Its log is there before its first file, so that nobody reads files which no commit names; given up, nothing stays."""
+    place = destination(f"{store.url}/half", options=store.options)
+    change = DELTA.begin(place, "error")
+    with place.filesystem.open_output_stream(change.path(f"part-{change.id}.parquet")) as sink:
+        sink.write(b"half of it")
+
+    with pytest.raises(DataError, match=r"/half has a Delta log without commits"):
+        store.open("half")
+    change.abort()
+    with pytest.raises(TableNotFoundError):
+        store.open("half")
+
+
+class Forgetful(MemoryFileSystem):  # type: ignore[misc] # fsspec has no types
+    """A store that does not know the condition, as some servers do not."""
+
+    protocol = "s3"
+    store: dict[str, Any] = {}  # noqa: RUF012 - it is one for all, as it is of its parent
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **more: Any) -> Any:  # noqa: ARG002 - that is it
+        """Write a file, whatever is there."""
+        return super().pipe_file(path, value, mode="overwrite", **more)
+
+
+class Deaf(MemoryFileSystem):  # type: ignore[misc] # fsspec has no types
+    """A store whose answer to the first commit of each version is lost, after the commit was made."""
+
+    protocol = "s3"
+    store: dict[str, Any] = {}  # noqa: RUF012 - the same
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **more: Any) -> Any:
+        """Write a file, and tell only if it is none of a log."""
+        found = super().pipe_file(path, value, mode=mode, **more)
+        if path.endswith(".json"):
+            raise TimeoutError(path)
+        return found
+
+
+def test_a_store_that_does_not_keep_the_condition_is_refused() -> None:
+    """It is tried before anything is written, and what was tried does not stay."""
+    filesystem = Forgetful()
+
+    with pytest.raises(ArgumentError, match=r"asked to create a file only if there is none, and replaced one that was there"):
+        ps.write("/forgetful", data={"id": [1]}, filesystem=filesystem, format=DELTA)
+    assert filesystem.find("/forgetful") == []
+
+
+def test_a_commit_whose_answer_was_lost_is_made_once() -> None:
+    """The file that is found there is known for ours, and is not committed again under the next number."""
+    filesystem = Deaf()
+    ps.write("/deaf", data={"id": [1]}, filesystem=filesystem, format=DELTA)
+    ps.write("/deaf", data={"id": [2]}, filesystem=filesystem, format=DELTA, mode="append")
+    found = ps.open("/deaf", filesystem=filesystem)
+
+    assert ids(found) == [1, 2]
+    assert found._table.snapshot.version == "1"
+
+
+def test_a_local_disk_opened_by_fsspec_is_a_local_disk(tmp_path: Path) -> None:
+    """Commits are hard links there too."""
+    filesystem = fsspec.filesystem("file")
+    ps.write(str(tmp_path / "t"), data={"id": [1]}, filesystem=filesystem, format=DELTA)
+    ps.write(str(tmp_path / "t"), data={"id": [2]}, filesystem=filesystem, format=DELTA, mode="append")
+
+    assert ids(ps.open(tmp_path / "t")) == [1, 2]
+    assert sorted(path.name for path in (tmp_path / "t/_delta_log").iterdir()) == [f"{at:020d}.json" for at in range(2)]

@@ -1,0 +1,54 @@
+"""Cutting sequences into parts."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock._ranges import Stretches, between, cut, even_edges, joined, length
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> Stretches:
+    """Draw disjoint stretches, some of them touching, in any order."""
+    edges = sorted(draw(st.sets(st.integers(0, 60), max_size=10)))
+    found = list(pairwise(edges))
+    return tuple(draw(st.permutations(found)))
+
+
+def places(stretches: Stretches) -> list[int]:
+    """Return the places of a part in turn."""
+    return [place for start, stop in stretches for place in range(start, stop)]
+
+
+@given(parts(), st.integers(1, 9))
+def test_cut_gives_parts_that_make_the_whole(stretches: Stretches, count: int) -> None:
+    """Parts follow one another, lose nothing and differ in length by at most one."""
+    found = cut(stretches, count)
+
+    assert [place for part in found for place in places(part)] == places(stretches)
+    assert len(found) == count
+    assert max(map(length, found)) - min(map(length, found)) <= 1
+
+
+@given(parts(), st.integers(0, 70), st.integers(0, 70))
+def test_between_gives_places_by_number(stretches: Stretches, start: int, stop: int) -> None:
+    """Numbers count along the stretches in turn."""
+    assert places(between(stretches, start, stop)) == places(stretches)[start:stop]
+
+
+@given(parts())
+def test_joined_keeps_places_and_merges_what_touches(stretches: Stretches) -> None:
+    """No two neighbours of the result could be one stretch."""
+    found = joined([stretches[:2], stretches[2:]])
+
+    assert places(found) == places(stretches)
+    assert all(before[1] != after[0] for before, after in pairwise(found))
+
+
+@given(st.integers(0, 10**17), st.integers(0, 10**17), st.integers(1, 50))
+def test_even_edges_do_not_overflow(start: int, size: int, count: int) -> None:
+    """Edges are those of exact arithmetic, also for numbers whose product leaves 64 bits."""
+    assert even_edges(start, start + size, count).tolist() == [start + at * size // count for at in range(count + 1)]

@@ -280,6 +280,18 @@ def test_imports_go_down_only() -> None:
     assert [fault for module, path in FILES.items() for fault in import_faults(module, path.read_text())] == []
 
 
+@pytest.mark.parametrize("package", [name for name in PLACES if name.startswith("_engine.")])
+def test_a_package_of_the_engine_says_what_it_imports(package: str) -> None:
+    """The last line of its docstring names the packages of the engine that its modules import."""
+    said = (ast.get_docstring(ast.parse(FILES[package].read_text())) or "").splitlines()[-1]
+    modules = [module for module in FILES if package_of(module) == package]
+    others = {imported_module(found.name) for module in modules for found in imports(module, FILES[module].read_text())}
+    used = {package_of(other) for other in others if other is not None} - {package}
+    names = [name.removeprefix("_engine.") for name in PLACES if name in used and name.startswith("_engine.")]
+
+    assert said == f"Imports of the engine: {', '.join(f'`{name}`' for name in names) or 'none'}."
+
+
 def test_imports_make_no_cycle() -> None:
     """No module needs itself by way of others, not even inside one package."""
     graph = {

@@ -924,6 +924,21 @@ def test_a_column_that_names_directories_is_null_on_request_only(tmp_path: Path,
     assert {(row["id"], row["day"]) for row in ps.open(tmp_path / "t").to_arrow().to_pylist()} == {(1, "mon"), (2, None)}
 
 
+@pytest.mark.parametrize("as_arrow", [False, True])
+def test_a_field_that_is_missing_in_a_struct_is_null_and_one_too_many_is_refused(tmp_path: Path, *, as_arrow: bool) -> None:
+    """Columns are compared by name, and the fields of structs are Arrow's."""
+
+    def rows(cell: dict[str, int]) -> Any:
+        return pa.table({"id": [1], "s": [cell]}) if as_arrow else [{"id": 1, "s": cell}]
+
+    ps.write(tmp_path / "t", data=pa.table({"id": [0], "s": [{"a": 1, "b": 2}]}))
+    ps.write(tmp_path / "t", data=rows({"a": 5}), mode="append")
+    with pytest.raises(DataError, match="field 's': got"):
+        ps.write(tmp_path / "t", data=rows({"a": 5, "b": 6, "c": 7}), mode="append")
+
+    assert ps.open(tmp_path / "t").to_arrow()["s"].to_pylist() == [{"a": 1, "b": 2}, {"a": 5, "b": None}]
+
+
 def test_what_becomes_of_missing_columns_is_one_of_two(tmp_path: Path) -> None:
     """Another word is refused, with those that there are."""
     with pytest.raises(

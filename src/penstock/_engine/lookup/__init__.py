@@ -1,5 +1,5 @@
 """Random access: single rows by number, ranges, whole tables, data frames.
 
 In: an opened table and row numbers. Out: arrays, Arrow tables, pandas data frames.
-May import all packages up to `batch`.
+Imports of the engine: `query`, `runtime`, `parquet`, `decode`, `read`, `plan`, `window`, `batch`.
 """

@@ -1,5 +1,5 @@
 """Parquet files below the level of pyarrow: footers, statistics, page indexes, and cells of bytes inside of pages.
 
 In: an open file. Out: row groups with statistics; where pages and cells lie; single pages as Arrow.
-May import `storage` and `runtime`.
+Imports of the engine: `storage`, `runtime`.
 """

@@ -1,4 +1,4 @@
-"""A process that decodes batches and runs maps: `python -m penstock._engine.processes.worker`, as `crew` starts it.
+"""A process that decodes batches and runs maps: `python -m penstock._engine.processes.worker`, as `pool` starts it.
 
 It ends when its parent says so, and when its parent has ended in whatever way.
 """

@@ -1,5 +1,5 @@
 """Rows, batches, Arrow tables and data frames become Parquet files with a schema.
 
 In: data and a schema. Out: checked and encoded columns, files, partitions; the commit makes them visible.
-May import `storage`, `runtime`, `parquet`, `commit`, `decode` and the formats.
+Imports of the engine: `storage`, `runtime`, `parquet`, `commit`, `decode`.
 """

@@ -23,7 +23,7 @@ from penstock.codecs import CellCodec, Npy, Npz, Raw
 from penstock.schema import Field
 
 CHUNKS = 8
-MOST_BYTES = 64 << 20
+MAX_CELL_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def stored(contest: Contest, field: Field) -> Blobs:
     """Return cells of several chunks, as they lie in Arrow's memory."""
     random = np.random.default_rng(0)
     size = int(np.prod(contest.shape)) * np.dtype(contest.dtype).itemsize
-    each = max(contest.batch, min(4_000, MOST_BYTES // size)) // contest.chunks
+    each = max(contest.batch, min(4_000, MAX_CELL_BYTES // size)) // contest.chunks
     parts = []
     for _ in range(contest.chunks):
         values = random.integers(0, 100, (each, *contest.shape)).astype(contest.dtype)

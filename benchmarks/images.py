@@ -98,12 +98,12 @@ class Peer:
     process: subprocess.Popen[str]
     log: IO[str]
 
-    def ask(self, question: str) -> dict[str, Any]:
+    def ask(self, query: str) -> dict[str, Any]:
         """Return the answer to a question; an empty one asks for the line that a process begins with."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        if question:
-            self.process.stdin.write(question + "\n")
+        if query:
+            self.process.stdin.write(query + "\n")
             self.process.stdin.flush()
         line = self.process.stdout.readline()
         assert line, f"A peer ended without an answer. Why is told in {self.log.name}."

@@ -15,10 +15,10 @@ import tracemalloc
 import numpy as np
 import pyarrow as pa
 
-from penstock._engine.order.rank_epoch import Leg
+from penstock._engine.order.rank_epoch import RankEpoch
 from penstock._engine.parquet.footer import RowGroups
 from penstock._engine.plan import prune as planning
-from penstock._engine.query.query import Question
+from penstock._engine.query.query import Query
 from penstock.model import DataFiles, Plan, Position, Snapshot
 from penstock.shuffles import WindowShuffle
 
@@ -51,13 +51,13 @@ def run(snapshot: Snapshot, footers: RowGroups) -> None:
     units = planning.lay_units(snapshot, np.arange(len(snapshot.files)), footers, None, shuffle)
     name = planning.fingerprint(snapshot, units, {}, dict(shuffle.describe()))
     plan = Plan(snapshot=snapshot, units=units, counts=units.counts, fingerprint=name)
-    before = Leg(plan, shuffle, Question(size=BATCH, last="drop", world_size=RANKS, shuffle=shuffle), Position())
+    before = RankEpoch(plan, shuffle, Query(size=BATCH, last="drop", world_size=RANKS, shuffle=shuffle), Position())
     stopped = before.after(len(before.schedule) // 2)
-    question = Question(size=BATCH, last="drop", world_size=RANKS_AFTER, rank=511, shuffle=shuffle)
-    after = Leg(plan, shuffle, question, stopped)
+    query = Query(size=BATCH, last="drop", world_size=RANKS_AFTER, rank=511, shuffle=shuffle)
+    after = RankEpoch(plan, shuffle, query, stopped)
     for step in (0, len(after.schedule) - 1):
         draw = after.schedule.draw(step)
-        pieces = list(after.epoch.pieces(after.hand.stretches(draw.start, draw.stop)))
+        pieces = list(after.epoch.pieces(after.shard.ranges(draw.start, draw.stop)))
         window = after.epoch.window(pieces[0].lane, pieces[0].window)
         assert sum(piece.stop - piece.start for piece in pieces) == BATCH
         assert window.take is not None

@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 
 import penstock as ps
-from penstock._engine.processes.pool import Crew, Reply, Task
+from penstock._engine.processes.pool import ProcessPool, Reply, Task
 from penstock._engine.processes.serialize import Parcel, pack_numbers
 from penstock._engine.processes.task import Recipe, columns_in, pack_columns
-from penstock._engine.query.query import Question
+from penstock._engine.query.query import Query
 from penstock._engine.query.values import Batch, Map
-from penstock._engine.runtime.threads import Pool
+from penstock._engine.runtime.threads import ThreadPool
 from penstock.testing import MemoryFormat
 
 ROWS, CELL = 1_024, 12 << 10
@@ -52,16 +52,16 @@ class Crossing:
     """One process with its map, a batch that is sent there, and how often 12 MB are copied until what it makes is back."""
 
     title: str
-    crew: Crew
+    crew: ProcessPool
     batch: Batch
     copies: int
 
     @classmethod
-    def of(cls, title: str, pool: Pool, batch: Batch, function: Any, *, copies: int = 1) -> Crossing:
+    def of(cls, title: str, pool: ThreadPool, batch: Batch, function: Any, *, copies: int = 1) -> Crossing:
         """Start a process."""
-        question = Question(size=ROWS, maps=(Map(function=function),), last="drop")
-        recipe = Recipe(question=question, columns=("x",), loose=(), most_bytes=1 << 30)
-        return cls(title=title, crew=Crew(recipe, pool, processes=1, timeout=60.0), batch=batch, copies=copies)
+        query = Query(size=ROWS, maps=(Map(function=function),), last="drop")
+        recipe = Recipe(query=query, columns=("x",), deferred=(), max_cell_bytes=1 << 30)
+        return cls(title=title, crew=ProcessPool(recipe, pool, processes=1, timeout=60.0), batch=batch, copies=copies)
 
     def cross(self) -> Batch:
         """Return what the other process makes of the batch."""
@@ -79,7 +79,7 @@ class Crossing:
         """Send the batch, and return the promise of what the other process makes of it."""
         parcel, promised = Parcel(), Future[Batch]()
         told: dict[str, Any] = {"do": "map", "cells": {}, "arrow": None, "outputs": None, "epoch": 0}
-        told |= {"columns": pack_columns(self.batch, parcel, Question()), "places": pack_numbers(np.arange(ROWS), parcel)}
+        told |= {"columns": pack_columns(self.batch, parcel, Query()), "places": pack_numbers(np.arange(ROWS), parcel)}
         told |= {"rows": ROWS, "size": ROWS, "valid": ROWS}
 
         def receive(reply: Reply) -> None:
@@ -93,7 +93,7 @@ class Crossing:
         return promised
 
 
-def crossings(pool: Pool, values: Any) -> list[Crossing]:
+def crossings(pool: ThreadPool, values: Any) -> list[Crossing]:
     """Return all ways to cross: there, back, and there and back."""
     kept: list[Any] = []
 
@@ -112,7 +112,7 @@ def crossings(pool: Pool, values: Any) -> list[Crossing]:
 
 def crossing(rounds: int) -> None:
     """Print how fast a batch crosses, as a share of the speed of a plain copy."""
-    pool = Pool(1)
+    pool = ThreadPool(1)
     values = np.random.default_rng(0).integers(0, 255, (ROWS, CELL)).astype(np.uint8)
     room = np.empty_like(values)
     ways = crossings(pool, values)

@@ -112,11 +112,11 @@ class Lance:
         )
         print(", ".join(f"{name} {version}" for name, version in self._ask("").items()))
 
-    def _ask(self, question: str) -> dict[str, Any]:
+    def _ask(self, query: str) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        if question:
-            self._process.stdin.write(question + "\n")
+        if query:
+            self._process.stdin.write(query + "\n")
             self._process.stdin.flush()
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         return answer

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 import penstock as ps
 from benchmarks import tabular
 from penstock._engine.deliver import loader as engine
-from penstock._engine.read.reader import Handle
+from penstock._engine.read.reader import FileHandle
 from penstock._engine.runtime.stats import Stats
 from penstock._engine.runtime.timers import BETWEEN, BETWEEN_PROBES, MAP, Meter
 
@@ -85,13 +85,13 @@ class Silent:
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
     """Have nothing counted."""
-    stored_bytes = Handle.stored_bytes
-    Handle.stored_bytes = lambda *_: 0  # type: ignore[method-assign] # to see what it costs
+    stored_bytes = FileHandle.stored_bytes
+    FileHandle.stored_bytes = lambda *_: 0  # type: ignore[method-assign] # to see what it costs
     ENGINE.Meter = Silent
     try:
         yield
     finally:
-        Handle.stored_bytes, ENGINE.Meter = stored_bytes, Meter  # type: ignore[method-assign] # the same
+        FileHandle.stored_bytes, ENGINE.Meter = stored_bytes, Meter  # type: ignore[method-assign] # the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ def costs(place: Path, rounds: int) -> dict[str, float]:
     """Return the nanoseconds of a processor that each kind of look takes, at best."""
     meter = Meter()
     path = min(place.glob("*.parquet"))
-    handle = Handle(file=pq.ParquetFile(path), source=None, names=frozenset(COLUMNS))
+    handle = FileHandle(file=pq.ParquetFile(path), source=None, names=frozenset(COLUMNS))
 
     def span() -> None:
         with meter.busy(MAP):

@@ -97,7 +97,7 @@ def test_a_dataset_is_a_value(ds: ps.Dataset) -> None:
 
     assert ds.schema.names == ("id", "x", "label")
     with pytest.raises(AttributeError):
-        ds._question = narrow._question  # type: ignore[misc]
+        ds._query = narrow._query  # type: ignore[misc]
     assert copy.copy(narrow) == narrow
     assert ids(cloudpickle.loads(cloudpickle.dumps(narrow))) == ids(narrow)
 
@@ -1217,8 +1217,8 @@ def test_stacks_hold_the_values_of_their_columns(ds: ps.Dataset) -> None:
 
 def test_means_that_are_not_given_stay_as_they_were(ds: ps.Dataset) -> None:
     """Several calls say what one would; threads instead of processes take back how many processes there were."""
-    said = ds.using(threads=3, checksums=True).using(memory_limit=1 << 28).using(processes=2, timeout=5)._question
-    back = ds.using(threads=3, processes=2).using(workers="threads", checksums=False)._question
+    said = ds.using(threads=3, checksums=True).using(memory_limit=1 << 28).using(processes=2, timeout=5)._query
+    back = ds.using(threads=3, processes=2).using(workers="threads", checksums=False)._query
 
     assert (said.threads, said.checksums, said.memory_limit) == (3, True, 1 << 28)
     assert (said.workers, said.processes, said.timeout) == ("processes", 2, 5.0)

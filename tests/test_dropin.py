@@ -258,7 +258,7 @@ def test_a_name_without_a_door_is_left_alone(tmp_path: Path, *, installed: bool)
     begin = "import penstock.dropin as dropin; dropin.DOORS['elsewhere'] = 'penstock.elsewhere'"
 
     imported = run("-c", f"{begin}; import elsewhere; print(elsewhere.REAL)", path=(tmp_path,), check=False)
-    asked = run("-c", f"{begin}; print(dropin.door('elsewhere').REAL)", path=(tmp_path,), check=False)
+    asked = run("-c", f"{begin}; print(dropin.compatibility_module('elsewhere').REAL)", path=(tmp_path,), check=False)
 
     for found in (imported, asked):
         assert found.stdout == ("True\n" if installed else "")

@@ -20,7 +20,7 @@ import pytest
 from interrupts import Interrupt
 
 import penstock as ps
-from penstock._engine.runtime.interruptible import Gate, Promise, wait_for_one
+from penstock._engine.runtime.interruptible import InterruptibleCondition, InterruptibleFuture, wait_for_one
 
 FILES, EACH = 3, 60
 
@@ -186,7 +186,7 @@ def test_a_signal_is_raised_while_a_loader_waits(tmp_path: Path, phase: str) -> 
 def test_a_gate_that_is_interrupted_is_left_unlocked() -> None:
     """Wherever a wait is interrupted, others can go on, and those who are notified come."""
 
-    def waiting(gate: Gate) -> Callable[[], None]:
+    def waiting(gate: InterruptibleCondition) -> Callable[[], None]:
         def wait() -> None:
             with gate:
                 gate.notify_all()
@@ -195,13 +195,13 @@ def test_a_gate_that_is_interrupted_is_left_unlocked() -> None:
         return wait
 
     probe = Interrupt(-1)
-    probe.run(waiting(Gate()))
+    probe.run(waiting(InterruptibleCondition()))
     assert probe.points > 8
     for at in range(1, probe.points + 1):
-        gate, came = Gate(), threading.Event()
+        gate, came = InterruptibleCondition(), threading.Event()
         assert Interrupt(at).run(waiting(gate))
 
-        def other(gate: Gate = gate, came: threading.Event = came) -> None:
+        def other(gate: InterruptibleCondition = gate, came: threading.Event = came) -> None:
             with gate:
                 came.set()
                 gate.wait()
@@ -218,13 +218,13 @@ def test_a_gate_that_is_interrupted_is_left_unlocked() -> None:
 def test_a_promise_is_kept_after_an_interrupt() -> None:
     """Who was interrupted while waiting may ask again, and who keeps the promise is not held up."""
     for at in range(1, 40):
-        promise: Promise[int] = Promise()
+        promise: InterruptibleFuture[int] = InterruptibleFuture()
         Interrupt(at).run(lambda promise=promise: _waited(promise))  # type: ignore[misc]
         promise.set_result(at)
         assert promise.result(timeout=10) == at
 
 
-def _waited(promise: Promise[int]) -> None:
+def _waited(promise: InterruptibleFuture[int]) -> None:
     with pytest.raises(TimeoutError):
         promise.result(timeout=0)
 
@@ -232,11 +232,11 @@ def _waited(promise: Promise[int]) -> None:
 def test_waiting_for_one_of_several_can_be_interrupted() -> None:
     """Anywhere; it ends with the first of them, and those who keep the other promises are not held up."""
 
-    def waiting(promises: list[Promise[int]]) -> Callable[[], None]:
+    def waiting(promises: list[InterruptibleFuture[int]]) -> Callable[[], None]:
         return lambda: wait_for_one(promises)
 
-    def promised() -> list[Promise[int]]:
-        promises: list[Promise[int]] = [Promise() for _ in range(3)]
+    def promised() -> list[InterruptibleFuture[int]]:
+        promises: list[InterruptibleFuture[int]] = [InterruptibleFuture() for _ in range(3)]
         promises[1].set_result(1)
         return promises
 
@@ -253,10 +253,12 @@ def test_waiting_for_one_of_several_can_be_interrupted() -> None:
         assert promises[0].result(timeout=10) == 0
 
 
-@pytest.mark.parametrize("wait", [Promise.result, lambda promise: wait_for_one([promise])], ids=["result", "wait_for_one"])
+@pytest.mark.parametrize(
+    "wait", [InterruptibleFuture.result, lambda promise: wait_for_one([promise])], ids=["result", "wait_for_one"]
+)
 def test_an_interrupt_that_does_not_end_a_wait_is_seen_all_the_same(wait: Callable[[Any], Any]) -> None:
     """As one that came just before the wait began: the system has told it by then, and will not do so again."""
-    promise: Promise[None] = Promise()
+    promise: InterruptibleFuture[None] = InterruptibleFuture()
     at_last = threading.Timer(60, promise.set_result, [None])
 
     def interrupt() -> None:

@@ -290,7 +290,7 @@ def test_a_resume_reads_a_window_of_each_source_and_no_more() -> None:
     given_ = [(table(number, 400).shuffle(ps.WindowShuffle(rows=20), seed=1), 1) for number in range(2)]
     mixture = ps.mix(given_).batch(10)
     state = ps.loader(mixture).state_at(78)
-    batches = Batches(mixture._table, mixture._question, Position())
+    batches = Batches(mixture._table, mixture._query, Position())
     whole = ids(batches)
     loader = ps.loader(mixture)
     loader.load_state_dict(state)
@@ -501,11 +501,11 @@ def test_arrays_of_one_shape_are_stacked_and_others_are_objects() -> None:
             (table(1, 4).map(lambda row: {"x": np.full(3, row["id"])}), 1),
         ]
     )
-    (stacked,), (loose,) = list(alike.batch(8)), list(unlike.batch(8))
+    (stacked,), (deferred,) = list(alike.batch(8)), list(unlike.batch(8))
 
     assert stacked["x"].shape == (8, 2)
-    assert loose["x"].dtype == object
-    assert sorted(cell.shape for cell in loose["x"]) == [(2,)] * 4 + [(3,)] * 4
+    assert deferred["x"].dtype == object
+    assert sorted(cell.shape for cell in deferred["x"]) == [(2,)] * 4 + [(3,)] * 4
 
 
 def test_maps_that_do_not_go_together_are_told_apart() -> None:
@@ -565,13 +565,13 @@ def test_a_loader_counts_the_rows_of_all_sources() -> None:
 def test_one_pool_reads_all_sources() -> None:
     """Threads are not multiplied by sources."""
     mixture = ps.mix([(table(number, 40).shuffle(seed=1), 1) for number in range(5)]).batch(10)
-    batches = Batches(mixture._table, mixture._question, Position())
+    batches = Batches(mixture._table, mixture._query, Position())
     next(batches)
 
     assert batches._pool.threads == 2
-    assert {id(reading.gather._pool) for reading in batches._gather.readings} == {id(batches._pool)}  # type: ignore[union-attr]
+    assert {id(reading.gather._pool) for reading in batches._window_reader.readings} == {id(batches._pool)}  # type: ignore[union-attr]
     batches.close()
-    assert ps.mix([(table(0, 4), 1)]).using(threads=3)._question.threads == 3
+    assert ps.mix([(table(0, 4), 1)]).using(threads=3)._query.threads == 3
 
 
 # What it says of itself.

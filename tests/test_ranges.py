@@ -7,44 +7,44 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._ranges import Stretches, between, cut, even_edges, joined, length
+from penstock._ranges import Ranges, between, cut, even_edges, joined, length
 
 
 @st.composite
-def parts(draw: st.DrawFn) -> Stretches:
+def parts(draw: st.DrawFn) -> Ranges:
     """Draw disjoint stretches, some of them touching, in any order."""
     edges = sorted(draw(st.sets(st.integers(0, 60), max_size=10)))
     found = list(pairwise(edges))
     return tuple(draw(st.permutations(found)))
 
 
-def places(stretches: Stretches) -> list[int]:
+def places(ranges: Ranges) -> list[int]:
     """Return the places of a part in turn."""
-    return [place for start, stop in stretches for place in range(start, stop)]
+    return [place for start, stop in ranges for place in range(start, stop)]
 
 
 @given(parts(), st.integers(1, 9))
-def test_cut_gives_parts_that_make_the_whole(stretches: Stretches, count: int) -> None:
+def test_cut_gives_parts_that_make_the_whole(ranges: Ranges, count: int) -> None:
     """Parts follow one another, lose nothing and differ in length by at most one."""
-    found = cut(stretches, count)
+    found = cut(ranges, count)
 
-    assert [place for part in found for place in places(part)] == places(stretches)
+    assert [place for part in found for place in places(part)] == places(ranges)
     assert len(found) == count
     assert max(map(length, found)) - min(map(length, found)) <= 1
 
 
 @given(parts(), st.integers(0, 70), st.integers(0, 70))
-def test_between_gives_places_by_number(stretches: Stretches, start: int, stop: int) -> None:
+def test_between_gives_places_by_number(ranges: Ranges, start: int, stop: int) -> None:
     """Numbers count along the stretches in turn."""
-    assert places(between(stretches, start, stop)) == places(stretches)[start:stop]
+    assert places(between(ranges, start, stop)) == places(ranges)[start:stop]
 
 
 @given(parts())
-def test_joined_keeps_places_and_merges_what_touches(stretches: Stretches) -> None:
+def test_joined_keeps_places_and_merges_what_touches(ranges: Ranges) -> None:
     """No two neighbours of the result could be one stretch."""
-    found = joined([stretches[:2], stretches[2:]])
+    found = joined([ranges[:2], ranges[2:]])
 
-    assert places(found) == places(stretches)
+    assert places(found) == places(ranges)
     assert all(before[1] != after[0] for before, after in pairwise(found))
 
 

@@ -457,8 +457,8 @@ def test_nulls_and_lists_become_what_was_asked_for() -> None:
         "l": [[[1, 0], [2, 3]], [[2, 3], [0, 0]], [[0, 0], [4, 0]]],
         "l_length": [[1, 2], [2, 0], [0, 1]],
     }
-    (loose,) = lists().batch(3)
-    assert [[cell.tolist() for cell in row] for row in loose["l"]] == [[[1], [2, 3]], [[2, 3], []], [[], [4]]]
+    (deferred,) = lists().batch(3)
+    assert [[cell.tolist() for cell in row] for row in deferred["l"]] == [[[1], [2, 3]], [[2, 3], []], [[], [4]]]
 
 
 def test_values_and_offsets_are_those_of_all_rows() -> None:
@@ -579,10 +579,10 @@ def test_windows_of_a_shuffle_are_counted_in_sequences() -> None:
     """What a window holds follows from how much of the table a sequence stands for."""
     rows = table(range(1000))
     ds = MemoryFormat.of(rows, row_group_rows=100).open().shuffle(ps.WindowShuffle(window_bytes=8_000), seed=1)
-    every = ds.sequence(ps.Sequence(length=10, by="time"))._table.plan(ds.sequence(ps.Sequence(length=10, by="time"))._question)
+    every = ds.sequence(ps.Sequence(length=10, by="time"))._table.plan(ds.sequence(ps.Sequence(length=10, by="time"))._query)
     apart = ds.sequence(ps.Sequence(length=10, by="time", overlap=False))
 
-    few = apart._table.plan(apart._question).shuffle.describe()["rows"]
+    few = apart._table.plan(apart._query).shuffle.describe()["rows"]
     many = every.shuffle.describe()["rows"]
     assert isinstance(few, int)
     assert isinstance(many, int)
@@ -644,15 +644,15 @@ def test_ranks_that_work_together_agree_on_sequences(cache: Path, scope: Any) ->
     barrier = threading.Barrier(3)
 
     def counts(rank: int) -> list[int]:
-        table = agreed(of.open()._table, ds._question, Threads(rank, 3, told, barrier))
-        found: list[int] = table.plan(ds._question).plan.counts.tolist()
+        table = agreed(of.open()._table, ds._query, Threads(rank, 3, told, barrier))
+        found: list[int] = table.plan(ds._query).plan.counts.tolist()
         return found
 
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(counts, range(3)))
     next(cache.iterdir()).unlink()
 
-    assert found == [ds._table.plan(ds._question).plan.counts.tolist()] * 3
+    assert found == [ds._table.plan(ds._query).plan.counts.tolist()] * 3
     assert sum(found[0]) == (13 if scope == "table" else 10)
 
 

@@ -14,11 +14,11 @@ from penstock import dtypes
 from penstock.dtypes import Marks
 from penstock.errors import DataError
 
-__all__ = ["MOST_BYTES", "Blobs"]
+__all__ = ["MAX_CELL_BYTES", "Blobs"]
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
-MOST_BYTES = 256 << 20
+MAX_CELL_BYTES = 256 << 20
 """What one cell may take decoded, unless the user says otherwise: small files can claim to be huge."""
 
 
@@ -32,7 +32,7 @@ class Blobs:
         start: Where in it each cell begins.
         stop: Where each ends.
         valid: Which cells are no nulls; None where none is.
-        most_bytes: What one cell may take when it is decoded.
+        max_cell_bytes: What one cell may take when it is decoded.
 
     Example:
         >>> cells = Blobs.of(pa.array([b"one", None, b"three"]))
@@ -45,7 +45,7 @@ class Blobs:
     start: IntArray
     stop: IntArray
     valid: Marks = None
-    most_bytes: int = MOST_BYTES
+    max_cell_bytes: int = MAX_CELL_BYTES
 
     @classmethod
     def of(cls, array: pa.Array) -> Blobs:

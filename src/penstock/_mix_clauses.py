@@ -16,9 +16,9 @@ from penstock._dataset import explain as telling
 from penstock._dataset.names import matching
 from penstock._engine.batch.ragged import depends_on_batch
 from penstock._engine.deliver.interleave import SOURCE
-from penstock._engine.deliver.mixture import Mixed, Source
+from penstock._engine.deliver.mixture import MixtureTable, Source
 from penstock._engine.order.mixture import Stop
-from penstock._engine.query.query import Question
+from penstock._engine.query.query import Query
 from penstock._engine.query.values import Column
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError, ColumnNotFoundError
@@ -45,7 +45,7 @@ def sources(given: object) -> tuple[Source, ...]:
         raise ArgumentError(msg)
     found = tuple(_source(number, pair) for number, pair in enumerate(given))
     for number, source in enumerate(found):
-        if source.question.skip is not None:
+        if source.query.skip is not None:
             msg = f"Source {number} of the mixture skips bad rows, and a mixture has exact shares of each. "
             raise ArgumentError(msg + "Leave .on_bad_row() out.")
     _check_slots(found)
@@ -63,28 +63,28 @@ def stop(said: Any) -> Stop:
     return found
 
 
-def schema(mixed: Mixed, question: Question) -> Schema:
+def schema(mixture: MixtureTable, query: Query) -> Schema:
     """Return the columns that the consumer gets, as far as they are known before any map runs."""
-    first = mixed.sources[0]
-    fields = [made for field in telling.schema(first.table, first.question) for made in _after(field, mixed, question)]
-    if mixed.numbered:
+    first = mixture.sources[0]
+    fields = [made for field in telling.schema(first.table, first.query) for made in _after(field, mixture, query)]
+    if mixture.numbered:
         fields.append(Field(SOURCE, int))
-    marks = [Field("_valid", bool)] if question.ending == "pad" else []
-    for step in question.maps:
+    marks = [Field("_valid", bool)] if query.ending == "pad" else []
+    for step in query.maps:
         fields = fields if step.fields is None else list(step.fields)
     return Schema("Mixture", [*(field for field in fields if field.name != "_valid" or not marks), *marks])
 
 
-def check_added(mixed: Mixed, question: Question) -> None:
+def check_added(mixture: MixtureTable, query: Query) -> None:
     """Refuse columns of ours that would hide those of the sources."""
-    first = mixed.sources[0]
-    columns = telling.schema(first.table, first.question)
+    first = mixture.sources[0]
+    columns = telling.schema(first.table, first.query)
     names = columns.names
-    added = [SOURCE] if mixed.numbered else []
-    added += ["_valid"] if question.ending == "pad" else []
-    added += [made.name for field in columns for made in _after(field, mixed, question)[1:]]
-    flat = [] if mixed.batched else [one.name for one in question.policies if isinstance(one.ragged, Offsets)]
-    if flat and question.last == "pad":
+    added = [SOURCE] if mixture.numbered else []
+    added += ["_valid"] if query.ending == "pad" else []
+    added += [made.name for field in columns for made in _after(field, mixture, query)[1:]]
+    flat = [] if mixture.batched else [one.name for one in query.policies if isinstance(one.ragged, Offsets)]
+    if flat and query.last == "pad":
         msg = (
             f'Column {flat[0]!r} comes as Offsets(), all values of a batch in one array, which last="pad" cannot fill up. '
             'Use Pad() for it, or last="wrap", "drop" or "uneven".'
@@ -99,9 +99,9 @@ def check_added(mixed: Mixed, question: Question) -> None:
             raise ArgumentError(msg)
 
 
-def _after(field: Field, mixed: Mixed, question: Question) -> list[Field]:
+def _after(field: Field, mixture: MixtureTable, query: Query) -> list[Field]:
     """Return the columns that a column of the sources becomes under the policies of a mixture of rows."""
-    return [field] if mixed.batched else telling.decoded(field, question.policies)
+    return [field] if mixture.batched else telling.decoded(field, query.policies)
 
 
 def gathered(found: tuple[Source, ...]) -> tuple[tuple[Source, ...], tuple[Column, ...]]:
@@ -128,14 +128,14 @@ def gathered(found: tuple[Source, ...]) -> tuple[tuple[Source, ...], tuple[Colum
 
 def _late(source: Source) -> dict[str, Column]:
     """Return the policies of a source whose outcome depends on the rows of the mixture's batch."""
-    question = source.question
-    if question.size is not None or question.sequence is not None or not question.policies:
+    query = source.query
+    if query.size is not None or query.sequence is not None or not query.policies:
         return {}
-    plain = replace(question, policies=tuple(replace(one, ragged=DEFAULT_RAGGED) for one in question.policies), maps=())
+    plain = replace(query, policies=tuple(replace(one, ragged=DEFAULT_RAGGED) for one in query.policies), maps=())
     fields = {field.name: field for field in telling.schema(source.table, plain)}
     return {
         one.name: Column(name=one.name, ragged=one.ragged, field=fields[one.name])
-        for one in question.policies
+        for one in query.policies
         if one.name in fields and depends_on_batch(one, fields[one.name].shape)
     }
 
@@ -145,10 +145,10 @@ def _without(source: Source, late: dict[str, Column]) -> Source:
 
     Lists of one length are one array in each source already.
     """
-    question = source.question
-    if not question.policies:
+    query = source.query
+    if not query.policies:
         return source
-    plain = replace(question, policies=(), maps=())
+    plain = replace(query, policies=(), maps=())
     flat = {
         field.name for field in telling.schema(source.table, plain) if not _may_be_ragged(field, source, named=False)
     } - late.keys()
@@ -157,23 +157,23 @@ def _without(source: Source, late: dict[str, Column]) -> Source:
         if (one.name in flat and isinstance(one.ragged, Pad | Offsets))
         or (one.name in late and not isinstance(one.ragged, RaiseIfRagged))
         else one
-        for one in question.policies
+        for one in query.policies
     ]
     policies = tuple(one for one in kept if (one.nulls, one.ragged) != (DEFAULT_NULLS, DEFAULT_RAGGED))
-    return replace(source, question=replace(question, policies=policies))
+    return replace(source, query=replace(query, policies=policies))
 
 
-def ragged(policy: Ragged, columns: Sequence[str], mixed: Mixed, question: Question) -> tuple[Mixed, Question]:
+def ragged(policy: Ragged, columns: Sequence[str], mixture: MixtureTable, query: Query) -> tuple[MixtureTable, Query]:
     """Return a mixture whose lists are treated otherwise: in batches with rows of all sources, or in those of each source."""
-    if mixed.batched or isinstance(policy, Resize):  # an image is resized by itself
-        return replace(mixed, sources=tuple(_with_ragged(one, policy, columns) for one in mixed.sources)), question
-    first = mixed.sources[0]
-    fields = {field.name: field for field in telling.schema(first.table, first.question)}
-    if not first.question.maps:
-        clauses.policies(columns, Question(), first.table.snapshot, ragged=policy)  # which refuses what cannot be asked
+    if mixture.batched or isinstance(policy, Resize):  # an image is resized by itself
+        return replace(mixture, sources=tuple(_with_ragged(one, policy, columns) for one in mixture.sources)), query
+    first = mixture.sources[0]
+    fields = {field.name: field for field in telling.schema(first.table, first.query)}
+    if not first.query.maps:
+        clauses.policies(columns, Query(), first.table.snapshot, ragged=policy)  # which refuses what cannot be asked
     clauses.check_policy("ragged", policy, columns)
-    undeclared = any(step.fields is None for one in mixed.sources for step in one.question.maps)
-    found = {one.name: one for one in question.policies}
+    undeclared = any(step.fields is None for one in mixture.sources for step in one.query.maps)
+    found = {one.name: one for one in query.policies}
     for pattern in columns:
         try:
             names = matching(pattern, list(fields), "the mixture")
@@ -184,7 +184,7 @@ def ragged(policy: Ragged, columns: Sequence[str], mixed: Mixed, question: Quest
         names = [name for name in names if name not in fields or _may_be_ragged(fields[name], first, named=name == pattern)]
         found.update({name: Column(name=name, ragged=policy, field=fields.get(name)) for name in names})
     kept = [one for one in found.values() if not isinstance(one.ragged, AsObjects)]
-    return mixed, replace(question, policies=tuple(kept))
+    return mixture, replace(query, policies=tuple(kept))
 
 
 def _may_be_ragged(field: Field, source: Source, *, named: bool) -> bool:
@@ -198,9 +198,9 @@ def _may_be_ragged(field: Field, source: Source, *, named: bool) -> bool:
 
 
 def _with_ragged(source: Source, policy: Ragged, columns: Sequence[str]) -> Source:
-    asked, snapshot = source.question, source.table.snapshot
+    asked, snapshot = source.query, source.table.snapshot
     policies = clauses.policies(columns, asked, snapshot, ragged=policy)
-    return replace(source, question=clauses.checked(replace(asked, policies=policies), snapshot))
+    return replace(source, query=clauses.checked(replace(asked, policies=policies), snapshot))
 
 
 def lacking(name: str) -> str:
@@ -231,10 +231,10 @@ def _source(number: int, pair: object) -> Source:
             "mixture, give its sources."
         )
         raise ArgumentError(msg)
-    table, question = ds._table, ds._question  # noqa: SLF001 - a dataset has no other parts
-    _check_clauses(number, table.snapshot.table, question)
-    maps = tuple(replace(step, advice=RESIZE_ADVICE) for step in question.maps)
-    return Source(table=table, question=replace(question, maps=maps), weight=_weight(number, weight))
+    table, query = ds._table, ds._query  # noqa: SLF001 - a dataset has no other parts
+    _check_clauses(number, table.snapshot.table, query)
+    maps = tuple(replace(step, advice=RESIZE_ADVICE) for step in query.maps)
+    return Source(table=table, query=replace(query, maps=maps), weight=_weight(number, weight))
 
 
 def _weight(number: int, weight: object) -> int | float | Fraction:
@@ -251,20 +251,20 @@ def _weight(number: int, weight: object) -> int | float | Fraction:
     return found
 
 
-def _check_clauses(number: int, name: str, question: Question) -> None:
+def _check_clauses(number: int, name: str, query: Query) -> None:
     """Refuse what a source cannot be asked, and a mixture can."""
     faults = {
         "has .shard(), and ranks share out the mixture. Shard that: penstock.mix([...]).shard(rank, world_size)": (
-            question.world_size > 1 or question.lanes is not None
+            query.world_size > 1 or query.lanes is not None
         ),
         'has .repeat(), and how often a source is repeated is what stop="all" says. Leave it out, or repeat the mixture': (
-            question.epochs != 1
+            query.epochs != 1
         ),
-        "has a lazy filter, and how far a source has come must be known without reading. Leave lazy=True out": question.lazy,
+        "has a lazy filter, and how far a source has come must be known without reading. Leave lazy=True out": query.lazy,
         'has .using(workers="processes"), and sources are read and mapped on threads. Leave it out, or give it to the mixture, '
-        "whose own maps may run in processes": question.workers == "processes",
+        "whose own maps may run in processes": query.workers == "processes",
         'has .batch("row_group"), whose batches are of unequal sizes. Give a number of rows, or batch the mixture': (
-            question.size == "row_group"
+            query.size == "row_group"
         ),
     }
     for fault, is_so in faults.items():
@@ -275,7 +275,7 @@ def _check_clauses(number: int, name: str, question: Question) -> None:
 
 def _check_slots(found: Sequence[Source]) -> None:
     """Refuse to mix rows with batches."""
-    batched = [source.question.size is not None for source in found]
+    batched = [source.query.size is not None for source in found]
     if any(batched) and not all(batched):
         with_batches, without = batched.index(True), batched.index(False)
         msg = (
@@ -288,9 +288,9 @@ def _check_slots(found: Sequence[Source]) -> None:
 def _check_columns(found: Sequence[Source]) -> None:
     """Refuse sources whose columns differ; what maps make and do not declare shows when they run."""
     known = [
-        (number, source.table.snapshot.table, telling.schema(source.table, source.question))
+        (number, source.table.snapshot.table, telling.schema(source.table, source.query))
         for number, source in enumerate(found)
-        if all(step.fields is not None for step in source.question.maps)
+        if all(step.fields is not None for step in source.query.maps)
     ]
     for number, name, columns in known[1:]:
         first, its, expected = known[0]

@@ -12,9 +12,9 @@ import numpy as np
 
 from penstock.model import IntArray
 
-__all__ = ["Stretches", "between", "cut", "even_edges", "joined", "length"]
+__all__ = ["Ranges", "between", "cut", "even_edges", "joined", "length"]
 
-Stretches: TypeAlias = tuple[tuple[int, int], ...]
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def even_edges(start: int, stop: int, parts: int) -> IntArray:
@@ -30,17 +30,17 @@ def even_edges(start: int, stop: int, parts: int) -> IntArray:
     return start + part * whole + part * rest // parts
 
 
-def length(stretches: Stretches) -> int:
+def length(ranges: Ranges) -> int:
     """Return the number of places in a part.
 
     Example:
         >>> length(((0, 3), (10, 11)))
         4
     """
-    return sum(stop - start for start, stop in stretches)
+    return sum(stop - start for start, stop in ranges)
 
 
-def between(stretches: Stretches, start: int, stop: int) -> Stretches:
+def between(ranges: Ranges, start: int, stop: int) -> Ranges:
     """Return places number `start` to `stop` of a part.
 
     Example:
@@ -49,7 +49,7 @@ def between(stretches: Stretches, start: int, stop: int) -> Stretches:
     """
     found = []
     passed = 0
-    for low, high in stretches:
+    for low, high in ranges:
         if passed >= stop:
             break
         first, last = max(start, passed), min(stop, passed + high - low)
@@ -59,17 +59,17 @@ def between(stretches: Stretches, start: int, stop: int) -> Stretches:
     return tuple(found)
 
 
-def cut(stretches: Stretches, parts: int) -> list[Stretches]:
+def cut(ranges: Ranges, parts: int) -> list[Ranges]:
     """Return `parts` consecutive parts, whose lengths differ by at most one and which together are the whole.
 
     Example:
         >>> cut(((0, 3), (10, 13)), 2)
         [((0, 3),), ((10, 13),)]
     """
-    edges = even_edges(0, length(stretches), parts).tolist()
+    edges = even_edges(0, length(ranges), parts).tolist()
     found: list[list[tuple[int, int]]] = [[] for _ in range(parts)]
     part, passed = 0, 0
-    for low, high in stretches:
+    for low, high in ranges:
         place = low
         while place < high:
             while edges[part + 1] <= passed:
@@ -81,7 +81,7 @@ def cut(stretches: Stretches, parts: int) -> list[Stretches]:
     return [tuple(lane) for lane in found]
 
 
-def joined(parts: Iterable[Stretches]) -> Stretches:
+def joined(parts: Iterable[Ranges]) -> Ranges:
     """Return several parts as one, with stretches that touch made one stretch.
 
     Example:
@@ -89,7 +89,7 @@ def joined(parts: Iterable[Stretches]) -> Stretches:
         ((0, 5), (8, 9))
     """
     found: list[tuple[int, int]] = []
-    for low, high in (stretch for part in parts for stretch in part):
+    for low, high in (span for part in parts for span in part):
         if found and found[-1][1] == low:
             found[-1] = (found[-1][0], high)
         else:

@@ -12,8 +12,8 @@ from penstock import codecs
 from penstock._engine.deliver.loader import Batches, Loader
 from penstock._engine.lookup.access import stored_tables
 from penstock._engine.plan.table import Planned, Table
-from penstock._engine.query.query import Question
-from penstock._engine.write.encode import Columns
+from penstock._engine.query.query import Query
+from penstock._engine.write.encode import TableEncoder
 from penstock._engine.write.schema import of_arrow
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
@@ -23,11 +23,11 @@ from penstock.schema import Field, Schema
 from penstock.schema.compat import storage_of
 from penstock.schema.json import KEY, dump
 
-__all__ = ["Given", "given", "suited"]
+__all__ = ["WriteInput", "given", "suited"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Given:
+class WriteInput:
     """What a dataset hands out.
 
     Attributes:
@@ -39,46 +39,46 @@ class Given:
 
     items: Iterable[Mapping[str, Any]]
     batched: bool
-    columns: Columns | None
+    columns: TableEncoder | None
     stored: Iterable[pa.Table] | None = None
 
 
-def given(data: Any) -> Given | None:
+def given(data: Any) -> WriteInput | None:
     """Return what a dataset, a mixture, a loader or an iteration hands out; None for anything else.
 
     Raises:
         ArgumentError: If it has no end.
     """
     if isinstance(data, Batches):
-        question = data.course._question  # noqa: SLF001 - it has no other way to tell
-        snapshot, batched = None, question.size is not None
+        query = data.iteration._query  # noqa: SLF001 - it has no other way to tell
+        snapshot, batched = None, query.size is not None
         if isinstance(data.planned, Planned):
             snapshot = data.planned.plan.snapshot
         elif not batched:  # a mixture, and its sources may have batches
             return None
     elif isinstance(data, (Dataset, Mixture, Loader)):
-        question, table = data._question, data._table  # noqa: SLF001 - the same
+        query, table = data._query, data._table  # noqa: SLF001 - the same
         snapshot = table.snapshot if isinstance(table, Table) else None
-        batched = question.size is not None or (not isinstance(table, Table) and table.batched)
+        batched = query.size is not None or (not isinstance(table, Table) and table.batched)
     else:
         return None
-    if question.epochs is None:
+    if query.epochs is None:
         msg = f"write got {data!r} to write, which repeats without end. One with an end was expected. Leave .repeat() out, or "
         raise ArgumentError(msg + "say how often.")
-    columns = None if snapshot is None else _stored(question, snapshot)
+    columns = None if snapshot is None else _stored(query, snapshot)
     stored = _tables(data, columns) if isinstance(data, Dataset) else None
     if stored is None and columns is not None:
         columns = columns.roomy()
-    return Given(items=data, batched=batched, columns=columns, stored=stored)
+    return WriteInput(items=data, batched=batched, columns=columns, stored=stored)
 
 
-def _tables(ds: Dataset, columns: Columns | None) -> Iterable[pa.Table] | None:
+def _tables(ds: Dataset, columns: TableEncoder | None) -> Iterable[pa.Table] | None:
     """Return a dataset's rows as they are stored; None where they come in another order, or other rows, or in other types."""
-    question, table = ds._question, ds._table  # noqa: SLF001 - a dataset has no other parts
-    other_order = question.shuffled or question.world_size > 1 or question.lazy or question.epochs != 1
-    if columns is None or other_order or question.skip is not None or question.ending not in ("drop", "uneven"):
+    query, table = ds._query, ds._table  # noqa: SLF001 - a dataset has no other parts
+    other_order = query.shuffled or query.world_size > 1 or query.lazy or query.epochs != 1
+    if columns is None or other_order or query.skip is not None or query.ending not in ("drop", "uneven"):
         return None
-    if question.size is not None and not isinstance(question.size, int):
+    if query.size is not None and not isinstance(query.size, int):
         return None
     snapshot, kinds = table.snapshot, {column.name: column.type for column in columns.arrow}
     known = [snapshot.fields[name] for name in kinds if name in snapshot.fields]
@@ -87,9 +87,9 @@ def _tables(ds: Dataset, columns: Columns | None) -> Iterable[pa.Table] | None:
     tensors = {column.field.name for column in columns.columns if isinstance(column.codec, codecs.Tensor)}
     if any(kind != snapshot.schema.field(name).type for name, kind in kinds.items() if name not in tensors):
         return None
-    whole = replace(question, size=None, last=None)
+    whole = replace(query, size=None, last=None)
     rows = table.plan(whole).plan.num_rows
-    left = rows - (rows % question.size if question.size is not None and question.ending == "drop" else 0)
+    left = rows - (rows % query.size if query.size is not None and query.ending == "drop" else 0)
     return _first(stored_tables(table, whole), left)
 
 
@@ -100,13 +100,13 @@ def _first(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
         rows -= min(rows, table.num_rows)
 
 
-def _stored(question: Question, snapshot: Snapshot) -> Columns | None:
+def _stored(query: Query, snapshot: Snapshot) -> TableEncoder | None:
     """Return the columns of rows that come as they are stored; None where clauses make others of them."""
-    if question.maps or question.stacks or question.policies or question.row_ids or question.sequence is not None:
+    if query.maps or query.stacks or query.policies or query.row_ids or query.sequence is not None:
         return None
-    if question.ending == "pad":
+    if query.ending == "pad":
         return None
-    names = snapshot.schema.names if question.columns is None else question.columns
+    names = snapshot.schema.names if query.columns is None else query.columns
     arrows, stated = [], []
     for name in names:
         field = snapshot.fields.get(name)
@@ -120,7 +120,7 @@ def _stored(question: Question, snapshot: Snapshot) -> Columns | None:
     return of_arrow(pa.schema(arrows, metadata=metadata)) if names else None
 
 
-def suited(columns: Columns, suit: Callable[[Schema], Schema]) -> Columns:
+def suited(columns: TableEncoder, suit: Callable[[Schema], Schema]) -> TableEncoder:
     """Return columns with the codecs that a format has for them, where they had but the default; others stay."""
     plain = [_by_default(column.field, column.codec) for column in columns.columns if column.codec is not None]
     fields = {field.name: field for field in suit(Schema("", plain))}

@@ -154,9 +154,11 @@ def _check_type(field: Field, kind: pa.DataType, path: str) -> None:
     expected = unsuited(field, kind)
     if expected is not None:
         msg = f"Column {field.name!r} is {kind} in {path}, and {field.codec!r} reads {expected}. "
-        loose = is_ragged(kind) and None in field.shape
+        deferred = is_ragged(kind) and None in field.shape
         advice = (
-            "Leave the field out: lists are arrays as they are." if loose else "Give the field another dtype, shape or codec."
+            "Leave the field out: lists are arrays as they are."
+            if deferred
+            else "Give the field another dtype, shape or codec."
         )
         raise ArgumentError(msg + advice)
 

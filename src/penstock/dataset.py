@@ -12,11 +12,11 @@ from penstock._dataset import clauses
 from penstock._dataset import explain as telling
 from penstock._dataset import sequence as sequencing
 from penstock._dataset import stack as stacking
-from penstock._dataset.collect import Answers
+from penstock._dataset.collect import Collect
 from penstock._engine.deliver.loader import Batches
 from penstock._engine.order.rank_epoch import check_rows
 from penstock._engine.plan.table import Table
-from penstock._engine.query.query import Question
+from penstock._engine.query.query import Query
 from penstock._engine.query.values import Last, Map
 from penstock.filters import Expr
 from penstock.model import Position
@@ -27,12 +27,12 @@ from penstock.shuffles import WindowShuffle
 
 __all__ = ["Dataset"]
 
-PLAIN = Question()
+PLAIN = Query()
 """All rows of all columns, one by one, as they are stored."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Dataset(Answers):
+class Dataset(Collect):
     """A question asked of a table; every clause returns a new one, and nothing is read before an answer is asked for.
 
     Clauses act in this order, whatever the order of calls: `where`, `split`, `sequence`, `limit`, `select`, `shuffle`,
@@ -48,7 +48,7 @@ class Dataset(Answers):
     """
 
     _table: Table
-    _question: Question = PLAIN
+    _query: Query = PLAIN
 
     def where(self, *conditions: Expr | Sequence[Any], lazy: bool = False) -> Dataset:
         """Return the rows that pass: pruned by partition and statistics first, then row by row.
@@ -69,8 +69,8 @@ class Dataset(Answers):
             >>> example().where(("id", "<", 3), col("label") == "even").num_rows
             2
         """
-        condition = clauses.bound(conditions, self._question, self._table.snapshot)
-        return self._with(condition=condition, lazy=lazy or self._question.lazy)
+        condition = clauses.bound(conditions, self._query, self._table.snapshot)
+        return self._with(condition=condition, lazy=lazy or self._query.lazy)
 
     def sequence(self, sequence: sequences.Sequence) -> Dataset:
         """Return sequences of rows that follow one another in time, instead of single rows.
@@ -88,7 +88,7 @@ class Dataset(Answers):
             >>> ds.num_rows, ds[1]["id"]
             (4, array([1, 2, 3]))
         """
-        return self._with(**sequencing.sequence(sequence, self._question, self._table.snapshot))
+        return self._with(**sequencing.sequence(sequence, self._query, self._table.snapshot))
 
     def select(self, *columns: str | Field) -> Dataset:
         """Return only some columns, in this order: names, regular expressions that match whole names, or fields.
@@ -101,7 +101,7 @@ class Dataset(Answers):
             >>> example().select("l.*", "id").schema.names
             ('label', 'id')
         """
-        return self._with(columns=clauses.selected(columns, self._question, self._table.snapshot))
+        return self._with(columns=clauses.selected(columns, self._query, self._table.snapshot))
 
     def shuffle(self, shuffle: Shuffle | None = None, *, seed: int = 0) -> Dataset:
         """Return the rows in another order each epoch, the same for the same seed, for ever.
@@ -164,7 +164,7 @@ class Dataset(Answers):
         """
         clauses.check_map(function, fields)
         step = Map(function=function, per_row=per_row, fields=None if fields is None else tuple(fields))
-        return self._with(maps=(*self._question.maps, step))
+        return self._with(maps=(*self._query.maps, step))
 
     def stack(self, name: str, columns: Sequence[str]) -> Dataset:
         """Return a dataset with columns of numbers stacked into one column of vectors, before any map.
@@ -181,8 +181,8 @@ class Dataset(Answers):
             >>> next(iter(example().select("id", "x").batch(2).stack("both", ["id", "x"])))["both"].shape
             (2, 2)
         """
-        stacked = stacking.stacked(name, columns, self._question, self._table.snapshot)
-        return self._with(stacks=(*self._question.stacks, stacked))
+        stacked = stacking.stacked(name, columns, self._query, self._table.snapshot)
+        return self._with(stacks=(*self._query.stacks, stacked))
 
     def shard(self, rank: int, world_size: int, *, lanes: int | None = None) -> Dataset:
         """Return the part of one of several readers; together they read every row once.
@@ -211,7 +211,7 @@ class Dataset(Answers):
             >>> example().limit(4).num_rows
             4
         """
-        return self._with(limit=clauses.limit(rows, self._question.limit))
+        return self._with(limit=clauses.limit(rows, self._query.limit))
 
     def repeat(self, epochs: int | None = None) -> Dataset:
         """Return a dataset whose one iteration is several epochs, each in an order of its own; without end by default.
@@ -237,7 +237,7 @@ class Dataset(Answers):
             >>> sorted(example().nulls(Mask(), "x").head())
             ['id', 'label', 'x', 'x_valid']
         """
-        return self._with(policies=clauses.policies(columns, self._question, self._table.snapshot, nulls=policy))
+        return self._with(policies=clauses.policies(columns, self._query, self._table.snapshot, nulls=policy))
 
     def ragged(self, policy: Ragged, *columns: str) -> Dataset:
         """Return a dataset in which lists of some columns become arrays otherwise than by default.
@@ -255,7 +255,7 @@ class Dataset(Answers):
             >>> next(iter(ds.ragged(Pad(), "tokens")))["tokens"].tolist()
             [[1, 0], [2, 3]]
         """
-        return self._with(policies=clauses.policies(columns, self._question, self._table.snapshot, ragged=policy))
+        return self._with(policies=clauses.policies(columns, self._query, self._table.snapshot, ragged=policy))
 
     def using(
         self,
@@ -339,7 +339,7 @@ class Dataset(Answers):
             >>> train.num_rows + rest.num_rows
             10
         """
-        return {name: self.where(part) for name, part in clauses.parts(parts, by, seed, self._question).items()}
+        return {name: self.where(part) for name, part in clauses.parts(parts, by, seed, self._query).items()}
 
     def __iter__(self) -> Batches:
         """Return the batches, or rows, of epoch 0.
@@ -347,8 +347,8 @@ class Dataset(Answers):
         Raises:
             EmptyDatasetError: If there is nothing, or too little, to hand out.
         """
-        batches = Batches(self._table, self._question, Position())
-        check_rows(batches.planned.plan, self._question)
+        batches = Batches(self._table, self._query, Position())
+        check_rows(batches.planned.plan, self._query)
         return batches
 
     def __len__(self) -> int:
@@ -357,7 +357,7 @@ class Dataset(Answers):
         Raises:
             TypeError: If it has no length: it repeats without end, or filters on the fly.
         """
-        return len(Batches(self._table, self._question, Position()))
+        return len(Batches(self._table, self._query, Position()))
 
     def __bool__(self) -> bool:
         """Return True: whether a dataset has rows is asked with `num_rows`."""
@@ -366,12 +366,12 @@ class Dataset(Answers):
     @property
     def schema(self) -> Schema:
         """The columns of a row, as NumPy types; what a map makes is known where the map declares it."""
-        return telling.schema(self._table, self._question)
+        return telling.schema(self._table, self._query)
 
     @property
     def fingerprint(self) -> str:
         """A name of the question; equal datasets have equal names."""
-        return telling.fingerprint(self._table, self._question)
+        return telling.fingerprint(self._table, self._query)
 
     def explain(self, *, analyze: bool = False) -> str:
         """Return what will be read and handed out; with `analyze` some is read now, and the text tells where the time goes.
@@ -381,7 +381,7 @@ class Dataset(Answers):
             >>> print(example().where(col("id") > 8).batch(2).explain().splitlines()[1].strip())
             files       1 of 1
         """
-        return telling.explain(self._table, self._question, analyze=analyze)
+        return telling.explain(self._table, self._query, analyze=analyze)
 
     def __eq__(self, other: object) -> bool:
         """Return whether two datasets ask the same question of the same table."""
@@ -393,7 +393,7 @@ class Dataset(Answers):
 
     def __repr__(self) -> str:
         """Return the question as it can be asked again; of an opened table its rows and columns too, as a comment."""
-        return telling.shown(self._table, self._question)
+        return telling.shown(self._table, self._query)
 
     def _with(self, **changes: Any) -> Dataset:
-        return Dataset(self._table, clauses.checked(replace(self._question, **changes), self._table.snapshot))
+        return Dataset(self._table, clauses.checked(replace(self._query, **changes), self._table.snapshot))

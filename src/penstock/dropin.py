@@ -27,8 +27,8 @@ from typing import Any
 __all__ = [
     "DOORS",
     "SCRIPTS",
+    "compatibility_module",
     "copy_dataset",
-    "door",
     "generate_metadata",
     "install",
     "main",
@@ -57,7 +57,7 @@ HOME = "PENSTOCK_DROPIN"
 """The variable that tells them for which environment of Python it is meant; in others what is installed there counts."""
 
 
-class _Door(Loader):
+class _AliasLoader(Loader):
     """Gives a module of ours under another name: the same object, so that its classes are the same too."""
 
     def __init__(self, name: str) -> None:
@@ -81,7 +81,7 @@ class _Door(Loader):
         return code
 
 
-class _Doors(MetaPathFinder):
+class _AliasFinder(MetaPathFinder):
     """Finds the packages that are stood in for, before those that are installed."""
 
     def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
@@ -96,14 +96,16 @@ class _Doors(MetaPathFinder):
             return None
         if found is None:
             return None
-        return ModuleSpec(fullname, _Door(name), origin=found.origin, is_package=found.submodule_search_locations is not None)
+        return ModuleSpec(
+            fullname, _AliasLoader(name), origin=found.origin, is_package=found.submodule_search_locations is not None
+        )
 
 
-def door(name: str) -> ModuleType:
+def compatibility_module(name: str) -> ModuleType:
     """Return the module that stands in for one of another project; where we have none, that one itself.
 
     Example:
-        >>> door("petastorm").__name__
+        >>> compatibility_module("petastorm").__name__
         'penstock.petastorm'
     """
     root, dot, rest = name.partition(".")
@@ -127,13 +129,13 @@ def install() -> None:
         >>> petastorm.codecs.NdarrayCodec.__module__
         'penstock.petastorm.codecs'
     """
-    if any(type(finder).__name__ == _Doors.__name__ for finder in sys.meta_path):
+    if any(type(finder).__name__ == _AliasFinder.__name__ for finder in sys.meta_path):
         return
     for name in DOORS:
         _warn_of_the_real_one(name)
     for name in [name for name in sys.modules if name.partition(".")[0] in DOORS]:
         del sys.modules[name]
-    sys.meta_path.insert(0, _Doors())
+    sys.meta_path.insert(0, _AliasFinder())
     if ALIASES not in sys.path:
         sys.path.insert(min(1, len(sys.path)), ALIASES)
     path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
@@ -185,7 +187,7 @@ def uninstall() -> None:
         False
     """
     os.environ.pop(HOME, None)
-    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != _Doors.__name__]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != _AliasFinder.__name__]
     sys.path[:] = [entry for entry in sys.path if entry != ALIASES]
     for name in [name for name in sys.modules if name.partition(".")[0] in DOORS]:
         del sys.modules[name]

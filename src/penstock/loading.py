@@ -44,4 +44,4 @@ def loader(ds: Dataset | Mixture, **options: Never) -> Loader:
             f"loader got {type(ds).__name__}. A dataset was expected. Give one: penstock.loader(penstock.open(url).batch(32))."
         )
         raise ArgumentError(msg)
-    return Loader(ds._table, ds._question)  # noqa: SLF001 - a dataset has no other parts
+    return Loader(ds._table, ds._query)  # noqa: SLF001 - a dataset has no other parts

@@ -13,10 +13,10 @@ from penstock import _mix_clauses as blending
 from penstock._dataset import clauses
 from penstock._dataset import explain as telling
 from penstock._engine.deliver.loader import Batches
-from penstock._engine.deliver.mixture import Mixed
+from penstock._engine.deliver.mixture import MixtureTable
 from penstock._engine.order.mixture import Stop
-from penstock._engine.order.rank_epoch import Leg, check_rows
-from penstock._engine.query.query import Question
+from penstock._engine.order.rank_epoch import RankEpoch, check_rows
+from penstock._engine.query.query import Query
 from penstock._engine.query.values import Last, Map
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
@@ -52,19 +52,19 @@ def mix(sources: Sequence[tuple[Dataset, float | Fraction]], *, stop: Stop = "fi
     """
     found = blending.sources(sources)
     found, policies = blending.gathered(found)
-    mixed = Mixed(sources=found, stop=blending.stop(stop))
-    _ = mixed.shares  # which refuses weights that are too small
-    question = Question(
+    mixture = MixtureTable(sources=found, stop=blending.stop(stop))
+    _ = mixture.shares  # which refuses weights that are too small
+    query = Query(
         seed=clauses.seed(seed),
         # An epoch ends as that of a shuffled dataset where any source is one.
-        shuffle=next((source.question.shuffle for source in found if source.question.shuffled), InOrder()),
+        shuffle=next((source.query.shuffle for source in found if source.query.shuffled), InOrder()),
         # A batch is a slot, and all ranks have as many.
-        last="drop" if mixed.batched else None,
-        threads=max((source.question.threads or 0 for source in found), default=0) or None,
+        last="drop" if mixture.batched else None,
+        threads=max((source.query.threads or 0 for source in found), default=0) or None,
         policies=policies,
     )
-    blending.check_added(mixed, question)
-    return Mixture(mixed, question)
+    blending.check_added(mixture, query)
+    return Mixture(mixture, query)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -80,8 +80,8 @@ class Mixture:
         penstock.mix([(penstock.open('memory:example'), 3), (penstock.open('memory:example').shuffle(seed=2), 1)], stop='all').batch(4)
     """  # noqa: E501 - what is printed is as long as it is
 
-    _table: Mixed
-    _question: Question
+    _table: MixtureTable
+    _query: Query
 
     def batch(self, size: int, *, last: Last | None = None) -> Mixture:
         """Return batches of rows of all sources, `size` rows each.
@@ -136,7 +136,7 @@ class Mixture:
         clauses.check_map(function, fields)
         declared = None if fields is None else tuple(fields)
         step = Map(function=function, per_row=per_row, fields=declared, advice=blending.RESIZE_ADVICE)
-        return self._with(maps=(*self._question.maps, step))
+        return self._with(maps=(*self._query.maps, step))
 
     def ragged(self, policy: Ragged, *columns: str) -> Mixture:
         """Return a mixture in which lists of some columns become arrays otherwise than by default.
@@ -160,9 +160,9 @@ class Mixture:
             >>> next(iter(mix([(ds, 1), (ds, 1)]).batch(4).ragged(Pad(), "tokens")))["tokens"].tolist()
             [[1, 0], [1, 0], [2, 3], [2, 3]]
         """
-        mixed, question = blending.ragged(policy, columns, self._table, self._question)
-        blending.check_added(mixed, question)
-        return Mixture(mixed, question)
+        mixture, query = blending.ragged(policy, columns, self._table, self._query)
+        blending.check_added(mixture, query)
+        return Mixture(mixture, query)
 
     def shard(self, rank: int, world_size: int, *, lanes: int | None = None) -> Mixture:
         """Return the part of one of several readers; together they read every row once. See `Dataset.shard`.
@@ -225,9 +225,9 @@ class Mixture:
             >>> next(iter(mix([(example(), 2), (example(), 1)]).with_source().batch(6)))["_source"]
             array([1, 0, 0, 1, 0, 0])
         """
-        mixed = replace(self._table, numbered=True)
-        blending.check_added(mixed, self._question)
-        return Mixture(mixed, self._question)
+        mixture = replace(self._table, numbered=True)
+        blending.check_added(mixture, self._query)
+        return Mixture(mixture, self._query)
 
     def __iter__(self) -> Batches:
         """Return the batches, or rows, of epoch 0.
@@ -235,8 +235,8 @@ class Mixture:
         Raises:
             EmptyDatasetError: If there is nothing, or too little, to hand out.
         """
-        batches = Batches(self._table, self._question, Position())
-        check_rows(batches.planned.plan, self._question)
+        batches = Batches(self._table, self._query, Position())
+        check_rows(batches.planned.plan, self._query)
         return batches
 
     def __len__(self) -> int:
@@ -245,7 +245,7 @@ class Mixture:
         Raises:
             TypeError: If it has no length: it repeats without end.
         """
-        return len(Batches(self._table, self._question, Position()))
+        return len(Batches(self._table, self._query, Position()))
 
     def __bool__(self) -> bool:
         """Return True: whether a mixture has rows is asked with `num_rows`."""
@@ -254,18 +254,18 @@ class Mixture:
     @property
     def num_rows(self) -> int:
         """The rows of an epoch over all ranks, those that come twice counted twice."""
-        return self._table.plan(self._question).blend.num_rows
+        return self._table.plan(self._query).blend.num_rows
 
     @property
     def schema(self) -> Schema:
         """The columns of a row, as NumPy types; what a map makes is known where the map declares it."""
-        return blending.schema(self._table, self._question)
+        return blending.schema(self._table, self._query)
 
     @property
     def fingerprint(self) -> str:
         """A name of the question; equal mixtures have equal names."""
-        sources = [telling.fingerprint(source.table, source.question) for source in self._table.sources]
-        asked = [sources, [id(step.function) for step in self._question.maps], repr(self)]
+        sources = [telling.fingerprint(source.table, source.query) for source in self._table.sources]
+        asked = [sources, [id(step.function) for step in self._query.maps], repr(self)]
         return hashlib.blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
 
     def explain(self, *, analyze: bool = False) -> str:
@@ -281,8 +281,8 @@ class Mixture:
               ranks       1, 1 lanes; this is rank 0, with 10 rows
               steps       4 per epoch on this rank, last=uneven
         """
-        page = _explained(self._table, self._question, repr(self))
-        return telling.analyzed(self._table, self._question, page) if analyze else page
+        page = _explained(self._table, self._query, repr(self))
+        return telling.analyzed(self._table, self._query, page) if analyze else page
 
     def __eq__(self, other: object) -> bool:
         """Return whether two mixtures ask the same of the same tables."""
@@ -294,11 +294,11 @@ class Mixture:
 
     def __repr__(self) -> str:
         """Return the question as it can be asked again."""
-        mixed, question = self._table, self._question
-        pairs = ", ".join(f"({telling.told(one.table, one.question)}, {one.weight!r})" for one in mixed.sources)
-        said = [f"[{pairs}]", *(f"{name}={value!r}" for name, value in _options(mixed, question).items())]
-        clauses_told = telling.told_clauses(replace(question, shuffle=InOrder(), seed=0))
-        return f"penstock.mix({', '.join(said)}){'.with_source()' * mixed.numbered}{''.join(clauses_told)}"
+        mixture, query = self._table, self._query
+        pairs = ", ".join(f"({telling.told(one.table, one.query)}, {one.weight!r})" for one in mixture.sources)
+        said = [f"[{pairs}]", *(f"{name}={value!r}" for name, value in _options(mixture, query).items())]
+        clauses_told = telling.told_clauses(replace(query, shuffle=InOrder(), seed=0))
+        return f"penstock.mix({', '.join(said)}){'.with_source()' * mixture.numbered}{''.join(clauses_told)}"
 
     if not TYPE_CHECKING:  # or every name would be one of a mixture's
 
@@ -307,30 +307,30 @@ class Mixture:
             raise AttributeError(blending.lacking(name), name=name, obj=self)
 
     def _with(self, **changes: Any) -> Mixture:
-        question = replace(self._question, **changes)
-        blending.check_added(self._table, question)
-        return Mixture(self._table, question)
+        query = replace(self._query, **changes)
+        blending.check_added(self._table, query)
+        return Mixture(self._table, query)
 
 
-def _options(mixed: Mixed, question: Question) -> dict[str, Any]:
+def _options(mixture: MixtureTable, query: Query) -> dict[str, Any]:
     """Return the options of `mix` that differ from their defaults."""
-    said = {"stop": (mixed.stop, "first"), "seed": (question.seed, 0)}
+    said = {"stop": (mixture.stop, "first"), "seed": (query.seed, 0)}
     return {name: value for name, (value, default) in said.items() if value != default}
 
 
-def _explained(mixed: Mixed, question: Question, told: str) -> str:
+def _explained(mixture: MixtureTable, query: Query, told: str) -> str:
     """Return a page that says what is handed out of which source."""
-    planned = mixed.plan(question)
-    blend, kind = planned.blend, "batches" if mixed.batched else "rows"
-    leg = Leg(planned.plan, planned.shuffle, question, Position())
+    planned = mixture.plan(query)
+    blend, kind = planned.blend, "batches" if mixture.batched else "rows"
+    rank_epoch = RankEpoch(planned.plan, planned.shuffle, query, Position())
     lines = {}
     for number, (part, used) in enumerate(zip(blend.parts, blend.used, strict=True)):
-        share = f"{mixed.shares[number]} of every {blend.pattern.stratum} slots"
+        share = f"{mixture.shares[number]} of every {blend.pattern.stratum} slots"
         epochs = f"{used} {kind}, in {blend.epochs(number)} epochs of {part.slots}"
         lines[f"source {number}"] = f"{share}; {epochs if used > part.slots else f'{used} of its {part.slots} {kind}'}"
-    ends = "until the first source would run out" if mixed.stop == "first" else "until all sources have been handed out whole"
+    ends = "until the first source would run out" if mixture.stop == "first" else "until all sources have been handed out whole"
     lines["epoch"] = f"{blend.num_slots} {kind}, {ends}"
-    share = f"this is rank {question.rank}, with {leg.hand.num_rows} {kind}"
-    lines["ranks"] = f"{question.world_size}, {leg.position.deals[0].lanes} lanes; {share}"
-    lines["steps"] = f"{len(leg.schedule)} per epoch on this rank, last={question.ending}"
+    share = f"this is rank {query.rank}, with {rank_epoch.shard.num_rows} {kind}"
+    lines["ranks"] = f"{query.world_size}, {rank_epoch.position.assignments[0].lanes} lanes; {share}"
+    lines["steps"] = f"{len(rank_epoch.schedule)} per epoch on this rank, last={query.ending}"
     return "\n".join([told, *(f"  {name:<11} {text}" for name, text in lines.items())])

@@ -19,18 +19,18 @@ from pyarrow import fs as pafs
 from penstock.schema import Field
 
 __all__ = [
+    "Assignment",
     "BoolArray",
-    "Chain",
     "Changed",
     "ColumnRange",
     "DataFiles",
-    "Deal",
     "IntArray",
     "Place",
     "Plan",
     "Position",
     "Read",
     "Rows",
+    "SequenceLinks",
     "Snapshot",
     "Units",
     "Window",
@@ -204,7 +204,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deal:
+class Assignment:
     """How the rest of an epoch was dealt to ranks, and how much of it each has consumed.
 
     A rank owns `lanes / ranks` consecutive lanes and takes `stride` rows of each in turn.
@@ -231,11 +231,11 @@ class Position:
     """How far the readers of an order have come: an epoch, and the deals made in it so far."""
 
     epoch: int = 0
-    deals: tuple[Deal, ...] = ()
+    assignments: tuple[Assignment, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Chain:
+class SequenceLinks:
     """What lies at the borders of units whose sequences go on from one to the next.
 
     The first arrays have an entry for each row that a group begins with in a unit, as many as a sequence needs which began
@@ -305,7 +305,7 @@ class Plan:
     counts: IntArray
     fingerprint: str
     mixture: Mapping[str, Any] | None = None
-    chain: Chain | None = None
+    chain: SequenceLinks | None = None
 
     @property
     def num_rows(self) -> int:

@@ -15,18 +15,18 @@ from penstock._engine.commit.change import Change, Mode, begin
 from penstock._engine.commit.target import check_mode
 from penstock._engine.runtime.threads import default_threads
 from penstock._engine.storage.filesystem import place_of_table
-from penstock._engine.write.append import Existing, existing
-from penstock._engine.write.encode import Columns
+from penstock._engine.write.append import ExistingTable, existing
+from penstock._engine.write.encode import TableEncoder
 from penstock._engine.write.errors import refusals_told
 from penstock._engine.write.hive import partitioned
 from penstock._engine.write.input import Tabular, as_columns, is_batch, is_tabular, tabular, without_unnamed_index
-from penstock._engine.write.job import Begun, Missing, Writing, forsake
+from penstock._engine.write.job import Missing, OpenWrite, WriteJob, forsake
 from penstock._engine.write.parquet_options import Layout, LoggedFormat, WrittenFormat
 from penstock._engine.write.progress import Progress, progress_line
 from penstock._engine.write.schema import of_arrow, of_schema
 from penstock._engine.write.type_inference import FirstRows, columns_of_batch
 from penstock._engine.write.validate import told
-from penstock._write_input import Given, given, suited
+from penstock._write_input import WriteInput, given, suited
 from penstock.errors import ArgumentError, DataError
 from penstock.formats import known_formats
 from penstock.model import Place
@@ -57,12 +57,12 @@ class Writer:
         (3, 1)
     """
 
-    def __init__(self, begun: Begun, columns: Columns | None, progress: Progress) -> None:
+    def __init__(self, begun: OpenWrite, columns: TableEncoder | None, progress: Progress) -> None:
         """Store what was begun; `penstock.write` calls it."""
         self.num_rows = 0
         self.files: tuple[str, ...] = ()
         self._begun, self._progress = begun, progress
-        self._writing: Writing | None = None
+        self._writing: WriteJob | None = None
         self._given = 0
         self._state = "open"
         self._batched: bool | None = None
@@ -190,18 +190,18 @@ class Writer:
         return self
 
     @property
-    def _columns(self) -> Columns | None:
+    def _columns(self) -> TableEncoder | None:
         return None if self._writing is None else self._writing.columns
 
-    def _start(self, columns: Columns | None) -> Writing:
+    def _start(self, columns: TableEncoder | None) -> WriteJob:
         """Go on from a write that was begun to one whose columns are known."""
-        writing = Writing(self._begun, columns)
+        writing = WriteJob(self._begun, columns)
         self._writing = writing
         self._end.detach()
         self._end = weakref.finalize(self, writing.forsake)
         return writing
 
-    def _inferred(self, batch: Mapping[str, Any]) -> Columns:
+    def _inferred(self, batch: Mapping[str, Any]) -> TableEncoder:
         """Return the columns that follow from a batch."""
         return columns_of_batch(batch, self._begun.suited, nullable=self._begun.missing == "null")
 
@@ -258,7 +258,7 @@ class Writer:
             self._batched = is_batch(item, self._columns, self._given, alone=alone, before=self._batched, stated=self._stated)
         return self._batched
 
-    def _handed_out(self, ours: Given) -> None:
+    def _handed_out(self, ours: WriteInput) -> None:
         """Write what a dataset hands out; its columns are known, and get the codecs of the format.
 
         Cells that are to be stored as they are already are not decoded: nulls stay, and so does what a codec would lose.
@@ -380,9 +380,9 @@ class _Start:
     index: bool | None
     missing: Missing
 
-    def begun(self, place: Place, change: Change, table: Existing | None, layout: Layout) -> Begun:
+    def begun(self, place: Place, change: Change, table: ExistingTable | None, layout: Layout) -> OpenWrite:
         """Return the write that was begun with a change of a table."""
-        return Begun(
+        return OpenWrite(
             place=place,
             change=change,
             table=table,
@@ -395,7 +395,7 @@ class _Start:
         )
 
 
-def _begun(place: Place, start: _Start, columns: Columns | None, progress: Progress) -> Writer:
+def _begun(place: Place, start: _Start, columns: TableEncoder | None, progress: Progress) -> Writer:
     """Return a writer that was begun, or leave nothing."""
     if isinstance(start.format, LoggedFormat):
         return _begun_logged(place, start, start.format, columns, progress)
@@ -409,14 +409,14 @@ def _begun(place: Place, start: _Start, columns: Columns | None, progress: Progr
         raise
 
 
-def _begun_logged(place: Place, start: _Start, kind: LoggedFormat, columns: Columns | None, progress: Progress) -> Writer:
+def _begun_logged(place: Place, start: _Start, kind: LoggedFormat, columns: TableEncoder | None, progress: Progress) -> Writer:
     """Return a writer of a table with a log, or leave nothing."""
     check_mode(start.mode)
     with refusals_told("The log", place.url):
         change = kind.begin(place, start.mode)
     layout, table = start.layout, None
     if change.arrow is not None:
-        table = Existing(url=place.url, arrow=change.arrow, partition_by=change.partition_by, files=0)
+        table = ExistingTable(url=place.url, arrow=change.arrow, partition_by=change.partition_by, files=0)
         # The log says by what a table is partitioned, also to those who do not.
         layout = replace(layout, partition_by=layout.partition_by or change.partition_by)
     try:
@@ -426,7 +426,7 @@ def _begun_logged(place: Place, start: _Start, kind: LoggedFormat, columns: Colu
         raise
 
 
-def _columns_of(schema: Any, start: _Start) -> Columns | None:
+def _columns_of(schema: Any, start: _Start) -> TableEncoder | None:
     """Return the columns of a schema, which can be partitioned as asked."""
     if schema is None:
         return None

@@ -36,11 +36,16 @@ def smooth(height: int, width: int, channels: int = 3) -> Any:
     return np.stack([40 * channel + down + right for channel in range(channels)], -1).astype(np.uint8)
 
 
-def blobs(*cells: bytes | None, most_bytes: int = LIMIT) -> Blobs:
+def blobs(*cells: bytes | None, max_cell_bytes: int = LIMIT) -> Blobs:
     """Return cells as a batch with a limit."""
     batch = Blobs.of(pa.array(cells, pa.binary()))
     return Blobs(
-        buffers=batch.buffers, source=batch.source, start=batch.start, stop=batch.stop, valid=batch.valid, most_bytes=most_bytes
+        buffers=batch.buffers,
+        source=batch.source,
+        start=batch.start,
+        stop=batch.stop,
+        valid=batch.valid,
+        max_cell_bytes=max_cell_bytes,
     )
 
 
@@ -162,9 +167,9 @@ def test_the_limit_is_on_what_an_image_becomes() -> None:
     cell = Png().encode(Field("x", "uint8", (10, 10)), np.zeros((10, 10), np.uint8))
     field = Field("image", "uint8", (10, 10, 3))
 
-    assert Png().decode_each(field, blobs(cell, most_bytes=300))[0].shape == (10, 10, 3)
+    assert Png().decode_each(field, blobs(cell, max_cell_bytes=300))[0].shape == (10, 10, 3)
     with pytest.raises(CellProblem, match="which is 300 bytes decoded, and a cell may take 299"):
-        Png().decode_each(field, blobs(cell, most_bytes=299))
+        Png().decode_each(field, blobs(cell, max_cell_bytes=299))
 
 
 @pytest.mark.parametrize("codec", EVERY, ids=repr)

@@ -48,9 +48,9 @@ def decoded(field: Field, cells: list[bytes | None]) -> npt.NDArray[Any]:
     return out
 
 
-def problem(field: Field, cells: list[bytes], most_bytes: int = 1 << 20) -> tuple[int, str]:
+def problem(field: Field, cells: list[bytes], max_cell_bytes: int = 1 << 20) -> tuple[int, str]:
     """Return which cell is refused and why, the same by whichever way it is decoded."""
-    given = replace(Blobs.of(pa.array(cells, pa.binary())), most_bytes=most_bytes)
+    given = replace(Blobs.of(pa.array(cells, pa.binary())), max_cell_bytes=max_cell_bytes)
     with pytest.raises(CellProblem) as into:
         Npy().decode_into(field, given, outs(field, len(cells))["own"])
     with pytest.raises(CellProblem) as each:
@@ -322,8 +322,8 @@ def test_cells_larger_than_allowed_are_refused() -> None:
     """The limit is the bytes of the values, and what is just as large is allowed."""
     given = Blobs.of(pa.array([GOOD]))
 
-    assert len(Npy().decode_each(FIELD, replace(given, most_bytes=24))) == 1
-    assert problem(FIELD, [GOOD], most_bytes=23) == (
+    assert len(Npy().decode_each(FIELD, replace(given, max_cell_bytes=24))) == 1
+    assert problem(FIELD, [GOOD], max_cell_bytes=23) == (
         0,
         f"{SAYS} float32 (2, 3), which takes 24 bytes. 23 are allowed for a cell. Check what wrote it, or allow more: "
         ".using(max_cell_bytes=24).",

@@ -59,9 +59,9 @@ def changed(cell: bytes, offset: int, value: bytes) -> bytes:
     return cell[:at] + value + cell[at + len(value) :]
 
 
-def problem(cells: list[bytes], most_bytes: int = 1 << 20) -> tuple[int, str]:
+def problem(cells: list[bytes], max_cell_bytes: int = 1 << 20) -> tuple[int, str]:
     """Return which cell is refused and why, the same by whichever way it is decoded."""
-    given = replace(Blobs.of(pa.array(cells, pa.binary())), most_bytes=most_bytes)
+    given = replace(Blobs.of(pa.array(cells, pa.binary())), max_cell_bytes=max_cell_bytes)
     with pytest.raises(CellProblem) as into:
         Npz().decode_into(FIELD, given, outs(FIELD, len(cells))["own"])
     with pytest.raises(CellProblem) as each:

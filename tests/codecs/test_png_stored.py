@@ -128,7 +128,7 @@ def test_what_a_cell_may_take_holds_for_stored_images_too() -> None:
     """The limit of a cell is that of all codecs."""
     image = noise((64, 64, 3))
     field = Field("image", "uint8", image.shape, Png())
-    cells = replace(Blobs.of(pa.array([_png_stored.write(image)], pa.binary())), most_bytes=image.nbytes - 1)
+    cells = replace(Blobs.of(pa.array([_png_stored.write(image)], pa.binary())), max_cell_bytes=image.nbytes - 1)
 
     with pytest.raises(CellProblem, match="a cell may take"):
         Png().decode_into(field, cells, np.zeros((1, *image.shape), np.uint8))

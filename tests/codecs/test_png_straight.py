@@ -81,10 +81,10 @@ def test_every_kind_is_what_was_written(shape: tuple[int, ...], dtype: str) -> N
     found = decoded(field, [*cells[:2], None, *cells[2:]])
 
     np.testing.assert_array_equal(found, [*given[:2], np.zeros(shape, dtype), *given[2:]])
-    loose = Field("x", dtype, (None, None, *shape[2:]), Png())
+    deferred = Field("x", dtype, (None, None, *shape[2:]), Png())
     for cell, image in zip(cells, given, strict=True):
         assert cell is not None
-        for one in (Png().decode(field, memoryview(cell)), Png().decode(loose, memoryview(cell))):
+        for one in (Png().decode(field, memoryview(cell)), Png().decode(deferred, memoryview(cell))):
             assert one.flags.writeable
             np.testing.assert_array_equal(one, image)
 

@@ -131,10 +131,10 @@ def test_bytes_that_make_no_whole_rows_are_refused() -> None:
 def test_cells_larger_than_allowed_are_refused() -> None:
     """What is just as large is allowed."""
     given = Blobs.of(pa.array([bytes(24), bytes(24)]))
-    Raw().decode_into(FIELD, replace(given, most_bytes=24), outs(FIELD, 2)["own"])
+    Raw().decode_into(FIELD, replace(given, max_cell_bytes=24), outs(FIELD, 2)["own"])
 
     with pytest.raises(CellProblem) as error:
-        Raw().decode_into(FIELD, replace(given, most_bytes=23), outs(FIELD, 2)["own"])
+        Raw().decode_into(FIELD, replace(given, max_cell_bytes=23), outs(FIELD, 2)["own"])
 
     allowed = "it has 24 bytes. 23 are allowed for a cell. Check what wrote it, or allow more: .using(max_cell_bytes=24)."
     assert str(error.value) == allowed

@@ -76,7 +76,7 @@ def counts(_rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> A
 
     Reader.count = watched  # type: ignore[method-assign] # this process ends with the job
     loader = ps.torch.loader(asked(arguments))
-    plan = loader._engine._table.plan(loader._question).plan
+    plan = loader._engine._table.plan(loader._query).plan
     return {"counted": len(counted), "rows": plan.num_rows, "fingerprint": plan.fingerprint, "steps": len(loader)}
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock._engine.lookup.take import Picks
+from penstock._engine.lookup.take import RowTaker
 from penstock._engine.parquet.file_blobs import LocalFile
 from penstock.codecs import Npy
 
@@ -36,14 +36,14 @@ def test_a_batch_is_asked_for_at_once(table: Path, workers: int) -> None:
     """Torch asks for the rows of a batch together, with a sampler of its own, in workers too; every row comes once."""
     dataset = ps.torch.MapDataset(ps.open(table))
     asked: list[int] = []
-    rows = Picks.rows
+    rows = RowTaker.rows
 
-    def watched(self: Picks, numbers: Any) -> Any:
+    def watched(self: RowTaker, numbers: Any) -> Any:
         asked.append(len(numbers))
         return rows(self, numbers)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Picks, "rows", watched)
+        patch.setattr(RowTaker, "rows", watched)
         options: Any = {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
         batches = list(torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True, **options))
 

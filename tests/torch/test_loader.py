@@ -800,14 +800,14 @@ def test_no_thread_is_left(tmp_path: Path, options: dict[str, Any]) -> None:
 
 def test_memory_is_let_go_after_a_break(tmp_path: Path) -> None:
     """A loader that is between two iterations holds no window."""
-    from penstock._engine.window.buffer import Held
+    from penstock._engine.window.buffer import WindowBuffer
 
     loader = ps.torch.loader(stored(tmp_path).shuffle(ps.WindowShuffle(rows=30)).batch(5))
     for _ in loader:
         break
     gc.collect()
 
-    assert [found for found in gc.get_objects() if type(found) is Held] == []
+    assert [found for found in gc.get_objects() if type(found) is WindowBuffer] == []
     assert loader.state_dict() == loader.state_at(1)
 
 

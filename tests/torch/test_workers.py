@@ -140,7 +140,7 @@ def dealt(ds: ps.Dataset, workers: int) -> list[list[dict[str, Any]]]:
     """Return what each of some workers hands out, as they would in processes of their own."""
     found = []
     for worker in range(workers):
-        batches = Batches(ds._table, ds._question, Position(epoch=1))
+        batches = Batches(ds._table, ds._query, Position(epoch=1))
         batches.only(worker, workers)
         found.append(lists(batches))
     return found
@@ -167,7 +167,7 @@ def test_any_number_of_workers_makes_the_whole(
     ds = ds if size is None else ds.batch(min(size, len(case.ids)) if last == "drop" else size, last=last)
     ds = ds.map(noisy) if data.draw(st.booleans()) else ds
     ds = ds.shard(0, 1, lanes=data.draw(st.integers(1, 3)))
-    whole = lists(Batches(ds._table, ds._question, Position(epoch=1)))
+    whole = lists(Batches(ds._table, ds._query, Position(epoch=1)))
 
     assert list(in_turn(dealt(ds, workers))) == whole
 
@@ -178,7 +178,7 @@ def test_any_number_of_workers_makes_the_whole_of_a_lazy_filter(case: Case, work
     assume(case.ids)
     ds = case.dataset().where(ps.col("third") != 0, lazy=True)
     ds = ds if size is None else ds.batch(size)
-    whole = lists(Batches(ds._table, ds._question, Position(epoch=1)))
+    whole = lists(Batches(ds._table, ds._query, Position(epoch=1)))
 
     assert list(in_turn(dealt(ds, workers))) == whole
 
@@ -195,7 +195,7 @@ def test_a_worker_decodes_no_more_than_it_hands_out(table: Path, monkeypatch: py
 
     monkeypatch.setattr(gather, "decoded", counted)
     ds = ps.open(table).select("name").shuffle(seed=1)
-    batches = Batches(*((part := ds if size is None else ds.batch(size))._table, part._question), Position())
+    batches = Batches(*((part := ds if size is None else ds.batch(size))._table, part._query), Position())
     batches.only(1, 3)
 
     assert len(list(batches)) == (FILES * EACH // 3 if size is None else FILES * EACH // size // 3)

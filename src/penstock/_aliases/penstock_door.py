@@ -35,4 +35,4 @@ def meant(name: str) -> Any:
         from penstock import dropin
     except ImportError as error:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name) from error
-    return dropin.door(name)
+    return dropin.compatibility_module(name)

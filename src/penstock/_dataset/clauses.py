@@ -16,8 +16,8 @@ from penstock import randomness
 from penstock._dataset.names import before_maps, matching
 from penstock._dataset.sequence import check_sequence
 from penstock._dataset.stack import check_stack
-from penstock._engine.order.shard import first_deal
-from penstock._engine.query.query import Question, Skip
+from penstock._engine.order.shard import first_assignment
+from penstock._engine.query.query import Query, SkipBadRows
 from penstock._engine.query.values import Column, Last
 from penstock.dtypes import numpy_type
 from penstock.errors import ArgumentError, ColumnNotFoundError, FilterError, listed
@@ -49,11 +49,11 @@ __all__ = [
 HASHES = 1 << 64
 
 
-def bound(conditions: Sequence[Expr | Sequence[Any]], question: Question, snapshot: Snapshot) -> Expr | None:
+def bound(conditions: Sequence[Expr | Sequence[Any]], query: Query, snapshot: Snapshot) -> Expr | None:
     """Return all conditions as one, bound to the table, together with those asked before."""
-    made = {column.name for step in question.maps for column in step.fields or ()}
-    made.update(stack.name for stack in question.stacks)
-    found = question.condition
+    made = {column.name for step in query.maps for column in step.fields or ()}
+    made.update(stack.name for stack in query.stacks)
+    found = query.condition
     for given in conditions:
         condition = given if isinstance(given, Expr) else from_tuples(given)
         late = sorted((condition.columns & made) - set(snapshot.schema.names))
@@ -63,13 +63,13 @@ def bound(conditions: Sequence[Expr | Sequence[Any]], question: Question, snapsh
                 f'{", ".join(snapshot.schema.names)}. Filter on those, or drop rows in a map with .batch("row_group").'
             )
             raise FilterError(msg)
-        with before_maps(question.maps):
+        with before_maps(query.maps):
             condition = condition.bind(snapshot.schema, table=snapshot.table)
         found = condition if found is None else found & condition
     return found
 
 
-def selected(columns: Sequence[str | Field], question: Question, snapshot: Snapshot) -> tuple[str, ...]:
+def selected(columns: Sequence[str | Field], query: Query, snapshot: Snapshot) -> tuple[str, ...]:
     """Return the columns that names, regular expressions and fields pick, in the order given."""
     names = snapshot.schema.names
     found: dict[str, None] = {}
@@ -77,7 +77,7 @@ def selected(columns: Sequence[str | Field], question: Question, snapshot: Snaps
         if not isinstance(column, str | Field):
             msg = f"select got {column!r}. Names, regular expressions or fields were expected. Give each: select('a', 'b')."
             raise ArgumentError(msg)
-        with before_maps(question.maps):
+        with before_maps(query.maps):
             found.update(dict.fromkeys(matching(column.name if isinstance(column, Field) else column, names, snapshot.table)))
     return tuple(found)
 
@@ -118,7 +118,7 @@ def sharding(rank: Any, world_size: Any, lanes: Any) -> dict[str, int | None]:
         msg = f"shard got rank {rank!r} of {ranks}. Ranks go from 0 to {ranks - 1}. Give the number of this reader."
         raise ArgumentError(msg)
     lanes = None if lanes is None else _positive("shard", lanes, "lanes")
-    first_deal(ranks=ranks, lanes=lanes, size=1)  # which refuses lanes that cannot be shared out
+    first_assignment(ranks=ranks, lanes=lanes, size=1)  # which refuses lanes that cannot be shared out
     return {"rank": index(rank), "world_size": ranks, "lanes": lanes}
 
 
@@ -167,7 +167,7 @@ def means(
     return {**given, "processes": None} if workers == "threads" else given
 
 
-def skipping(action: object, most: Any, report: object) -> Skip | None:
+def skipping(action: object, most: Any, report: object) -> SkipBadRows | None:
     """Return what becomes of bad rows; None to raise."""
     if action not in ("raise", "skip"):
         raise ArgumentError(f"on_bad_row got {action!r}. One of 'raise', 'skip' was expected. Choose one.")
@@ -179,17 +179,17 @@ def skipping(action: object, most: Any, report: object) -> Skip | None:
         raise ArgumentError(f"on_bad_row got report={report!r}. The path of a file on this machine was expected. Give one.")
     if action == "raise":
         return None
-    return Skip(most=most if share else index(most), report=None if report is None else os.fspath(report))
+    return SkipBadRows(most=most if share else index(most), report=None if report is None else os.fspath(report))
 
 
 def policies(
-    columns: Sequence[str], question: Question, snapshot: Snapshot, *, nulls: Nulls | None = None, ragged: Ragged | None = None
+    columns: Sequence[str], query: Query, snapshot: Snapshot, *, nulls: Nulls | None = None, ragged: Ragged | None = None
 ) -> tuple[Column, ...]:
     """Return how nulls and lists are treated, with another policy for some columns."""
     check_policy("ragged" if nulls is None else "nulls", ragged if nulls is None else nulls, columns)
-    found = {column.name: column for column in question.policies}
+    found = {column.name: column for column in query.policies}
     for pattern in columns:
-        with before_maps(question.maps):
+        with before_maps(query.maps):
             names = matching(pattern, snapshot.schema.names, snapshot.table)
         for name in names:
             _check_images(name, ragged, snapshot)
@@ -241,7 +241,7 @@ def _check_lists(name: str, ragged: Ragged, snapshot: Snapshot) -> None:
         raise ArgumentError(msg + "or of arrays were expected. Name those.")
 
 
-def parts(shares: Any, by: str, number: int, question: Question) -> dict[str, Expr]:
+def parts(shares: Any, by: str, number: int, query: Query) -> dict[str, Expr]:
     """Return the condition of each part of a split: a stretch of the hashes of a column.
 
     A part of a split is split by other hashes than the whole was, or all of it would fall into one part.
@@ -249,7 +249,7 @@ def parts(shares: Any, by: str, number: int, question: Question) -> dict[str, Ex
     if not isinstance(shares, Mapping) or not shares:
         msg = f"split got {shares!r}. Names of parts and their shares were expected. Give them: {{'train': 0.9, 'val': 0.1}}."
         raise ArgumentError(msg)
-    depth = 0 if question.condition is None else json.dumps(question.condition.describe()).count('"in_split"')
+    depth = 0 if query.condition is None else json.dumps(query.condition.describe()).count('"in_split"')
     salt = seed(number) if not depth else int(randomness.key("split", seed(number), depth)[0] >> 1)
     for name, share in shares.items():
         if not 0 < share <= 1:
@@ -269,9 +269,9 @@ def parts(shares: Any, by: str, number: int, question: Question) -> dict[str, Ex
     return found
 
 
-def exact(question: Question, plan: Plan) -> Plan:
+def exact(query: Query, plan: Plan) -> Plan:
     """Return a plan whose number of rows is exact."""
-    if question.lazy:
+    if query.lazy:
         msg = "A dataset with a lazy filter does not know its rows before it is read. Leave lazy=True out to count them first."
         raise ArgumentError(msg)
     return plan
@@ -287,18 +287,18 @@ def check_map(function: object, fields: object) -> None:
         raise ArgumentError(msg)
 
 
-def _check_names(question: Question, snapshot: Snapshot) -> None:
+def _check_names(query: Query, snapshot: Snapshot) -> None:
     """Refuse columns of ours that would hide the table's, and stacks of what is not there."""
-    names = list(question.columns if question.columns is not None else snapshot.schema.names)
-    for stack in question.stacks:
+    names = list(query.columns if query.columns is not None else snapshot.schema.names)
+    for stack in query.stacks:
         for name in stack.columns:
             if name not in names:
                 raise ColumnNotFoundError.of(name, names, table=f"the columns that are left for stack {stack.name!r}")
             names.remove(name)
-        check_stack(stack, question, snapshot)
-    added = [stack.name for stack in question.stacks] + (["_file", "_row_group", "_row"] if question.row_ids else [])
-    added += ["_valid"] if question.ending == "pad" else []
-    for column in question.policies:
+        check_stack(stack, query, snapshot)
+    added = [stack.name for stack in query.stacks] + (["_file", "_row_group", "_row"] if query.row_ids else [])
+    added += ["_valid"] if query.ending == "pad" else []
+    for column in query.policies:
         suffixes = {"_valid": isinstance(column.nulls, Mask)}
         suffixes |= {"_length": isinstance(column.ragged, Pad), "_offsets": isinstance(column.ragged, Offsets)}
         added += [column.name + suffix for suffix, used in suffixes.items() if used and column.name in names]
@@ -312,46 +312,46 @@ def _check_names(question: Question, snapshot: Snapshot) -> None:
         names.append(name)
 
 
-def checked(question: Question, snapshot: Snapshot) -> Question:
+def checked(query: Query, snapshot: Snapshot) -> Query:
     """Return a question whose clauses go together."""
-    _check_names(question, snapshot)
-    if question.sequence is not None:
-        check_sequence(question, question.sequence)
-    if question.size == "row_group" and question.permuted:
+    _check_names(query, snapshot)
+    if query.sequence is not None:
+        check_sequence(query, query.sequence)
+    if query.size == "row_group" and query.permuted:
         msg = (
             'batch("row_group") hands out row groups whole, and this shuffle takes them apart. '
             "Use .shuffle(penstock.RowGroupShuffle()), or a number of rows."
         )
         raise ArgumentError(msg)
-    if question.last not in (None, "uneven") and question.size == "row_group":
-        msg = f'batch("row_group") has batches of unequal sizes, so last={question.last!r} means nothing. Use last="uneven".'
+    if query.last not in (None, "uneven") and query.size == "row_group":
+        msg = f'batch("row_group") has batches of unequal sizes, so last={query.last!r} means nothing. Use last="uneven".'
         raise ArgumentError(msg)
-    _check_policies(question, snapshot)
-    if question.lazy and question.limit is not None:
+    _check_policies(query, snapshot)
+    if query.lazy and query.limit is not None:
         msg = "limit counts rows that pass the filter, and a lazy filter has not counted them. Leave lazy=True or limit out."
         raise ArgumentError(msg)
-    if question.lazy and question.last in ("pad", "wrap", "level"):
+    if query.lazy and query.last in ("pad", "wrap", "level"):
         msg = (
-            f"A lazy filter cannot promise equal steps, which last={question.last!r} asks for. "
+            f"A lazy filter cannot promise equal steps, which last={query.last!r} asks for. "
             'Use last="uneven" or "drop", or leave lazy=True out.'
         )
         raise ArgumentError(msg)
-    return question
+    return query
 
 
-def _check_policies(question: Question, snapshot: Snapshot) -> None:
+def _check_policies(query: Query, snapshot: Snapshot) -> None:
     """Refuse what gives rows together with what needs batches."""
-    for column in question.policies:
+    for column in query.policies:
         flat = isinstance(column.ragged, Offsets)
-        if flat and (question.lazy or question.last == "pad"):
+        if flat and (query.lazy or query.last == "pad"):
             msg = (
                 f"Column {column.name!r} is to come as values and offsets, which cannot be padded or filtered on the fly. "
                 'Use Pad() for it, with a length if the filter is lazy, or leave lazy=True and last="pad" out.'
             )
             raise ArgumentError(msg)
         longest = isinstance(column.ragged, Pad) and column.ragged.length is None
-        read = question.columns is None or column.name in question.columns
-        if longest and question.lazy and read and None in _shape(column.name, snapshot):
+        read = query.columns is None or column.name in query.columns
+        if longest and query.lazy and read and None in _shape(column.name, snapshot):
             msg = (
                 f"Column {column.name!r} is to be padded to the longest list of a batch, and a lazy filter makes batches of "
                 "rows that were padded before it knew which of them pass. Give Pad a length, or leave lazy=True out."

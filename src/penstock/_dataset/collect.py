@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock._dataset import clauses
 from penstock._engine.lookup import access
 from penstock._engine.plan.table import Table
-from penstock._engine.query.query import Question
+from penstock._engine.query.query import Query
 from penstock._engine.query.values import Batch
 from penstock.errors import ArgumentError
 from penstock.policies import Offsets
@@ -19,27 +19,27 @@ from penstock.policies import Offsets
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Answers"]
+__all__ = ["Collect"]
 
 
-class Answers:
+class Collect:
     """What a dataset answers of a question asked of a table.
 
     Example:
         >>> from penstock.testing import example
-        >>> isinstance(example(), Answers)
+        >>> isinstance(example(), Collect)
         True
     """
 
     __slots__ = ()
 
     _table: Table
-    _question: Question
+    _query: Query
 
     @property
     def num_rows(self) -> int:
         """The rows, or sequences, of an epoch over all ranks; a filter or a sequence costs one pass over its columns."""
-        return clauses.exact(self._question, self._table.plan(self._question).plan).num_rows
+        return clauses.exact(self._query, self._table.plan(self._query).plan).num_rows
 
     def __getitem__(self, row: int | slice) -> dict[str, Any]:
         """Return one row by its number in stored order, or a slice of rows as one batch."""
@@ -51,7 +51,7 @@ class Answers:
             msg = f"ds[...] got {row!r}; expected the number of a row, or a slice. "
             raise ArgumentError(msg + f"For a column, write ds.select({row!r}).to_arrow().")
         batch = self.take([row])
-        for column in self._question.policies:
+        for column in self._query.policies:
             if isinstance(column.ragged, Offsets) and f"{column.name}_offsets" in batch:
                 msg = (
                     f"Column {column.name!r} comes as Offsets(), which only a batch has, and ds[{row!r}] is one row. "
@@ -71,7 +71,7 @@ class Answers:
             >>> example().take([3, 9, 5])["id"]
             array([3, 9, 5])
         """
-        return access.numbered(self._table, self._question, rows)
+        return access.take_rows(self._table, self._query, rows)
 
     def head(self, rows: int = 5) -> Batch:
         """Return the first rows in stored order, as one batch.
@@ -85,7 +85,7 @@ class Answers:
 
     def to_arrow(self) -> pa.Table:
         """Return all rows in stored order as an Arrow table, as they are stored."""
-        return access.to_arrow(self._table, self._question)
+        return access.to_arrow(self._table, self._query)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return all rows in stored order as a pandas data frame with the same values.
@@ -100,4 +100,4 @@ class Answers:
             >>> MemoryFormat.of({"id": [2**53 + 1, None]}, row_group_rows=2).open().to_pandas()["id"].dtype
             Int64Dtype()
         """
-        return access.to_pandas(self._table, self._question)
+        return access.to_pandas(self._table, self._query)

@@ -14,14 +14,14 @@ import numpy as np
 
 from penstock._engine.deliver.batches import MEMORY_LIMIT
 from penstock._engine.deliver.loader import Batches
-from penstock._engine.deliver.mixture import Mixed
+from penstock._engine.deliver.mixture import MixtureTable
 from penstock._engine.lookup.access import columns_of
-from penstock._engine.order.rank_epoch import Leg, check_rows
+from penstock._engine.order.rank_epoch import RankEpoch, check_rows
 from penstock._engine.parquet.footer import column_bytes
 from penstock._engine.plan.table import Planned, Table
-from penstock._engine.query.query import Question
+from penstock._engine.query.query import Query
 from penstock._engine.query.values import Column
-from penstock._engine.runtime.stats import told_bytes
+from penstock._engine.runtime.stats import format_bytes
 from penstock.errors import PenstockError, listed
 from penstock.model import Position
 from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED, Mask, Offsets, Pad, Resize
@@ -40,33 +40,33 @@ ANALYZED_SECONDS = 10.0
 """How long an epoch is read, at most, to see where its time goes."""
 
 
-def schema(table: Table, question: Question) -> Schema:
+def schema(table: Table, query: Query) -> Schema:
     """Return the columns that the consumer gets, as far as they are known before any map runs."""
     every = Schema.from_arrow(table.snapshot.schema, table.snapshot.table)
     every = Schema(every.name, [table.snapshot.fields.get(field.name, field) for field in every])
-    fields = {field.name: field for name in columns_of(table, question) for field in decoded(every[name], question.policies)}
-    if question.row_ids:
+    fields = {field.name: field for name in columns_of(table, query) for field in decoded(every[name], query.policies)}
+    if query.row_ids:
         ids = (Field("_file", object), Field("_row_group", np.int64), Field("_row", np.int64))
         fields.update({field.name: field for field in ids})
-    for stack in question.stacks:
+    for stack in query.stacks:
         parts = [fields.pop(name) for name in stack.columns]
         dtype = np.result_type(*(part.dtype for part in parts))
         fields[stack.name] = Field(stack.name, dtype, (len(parts), *parts[0].shape))
-    if question.sequence is not None:
-        fields = {field.name: field for field in _in_sequence(every, [*fields.values()], question, question.sequence)}
-    if question.ending == "pad":
+    if query.sequence is not None:
+        fields = {field.name: field for field in _in_sequence(every, [*fields.values()], query, query.sequence)}
+    if query.ending == "pad":
         fields["_valid"] = Field("_valid", np.bool_)
-    for step in question.maps:
+    for step in query.maps:
         if step.fields is not None:
             marks = [fields["_valid"]] if "_valid" in fields else []
             fields = {field.name: field for field in (*step.fields, *marks)}
     return Schema(every.name, list(fields.values()))
 
 
-def _in_sequence(every: Schema, fields: list[Field], question: Question, sequence: Sequence) -> list[Field]:
+def _in_sequence(every: Schema, fields: list[Field], query: Query, sequence: Sequence) -> list[Field]:
     """Return columns as they are in sequences: with one dimension more, or once for each offset that has them."""
     if sequence.columns is None:
-        flat = {one.name for one in question.policies if isinstance(one.ragged, Offsets)}
+        flat = {one.name for one in query.policies if isinstance(one.ragged, Offsets)}
         flat |= {f"{name}{suffix}" for name in flat for suffix in ("_offsets", "_valid")}
         width = len(sequence.steps)
         return [field if field.name in flat else _bare(field, field.name, (width, *field.shape)) for field in fields]
@@ -74,7 +74,7 @@ def _in_sequence(every: Schema, fields: list[Field], question: Question, sequenc
     return [
         _bare(field, f"{field.name}/{offset}", field.shape)
         for offset, names in sequence.columns.items()
-        for field in (*(made for name in names for made in decoded(every[name], question.policies)), *ids)
+        for field in (*(made for name in names for made in decoded(every[name], query.policies)), *ids)
     ]
 
 
@@ -102,9 +102,9 @@ def decoded(field: Field, policies: Iterable[Column]) -> list[Field]:
         shape = (policy.ragged.height, policy.ragged.width, *shape[2:])
     elif None in shape and isinstance(policy.ragged, Pad):
         first = shape.index(None)
-        loose = () if field.codec is None or shape.count(None) == 1 else (shape.count(None),)
+        deferred = () if field.codec is None or shape.count(None) == 1 else (shape.count(None),)
         shape = (*shape[:first], policy.ragged.length, *shape[first + 1 :])
-        found = [Field(f"{name}_length", np.int64, loose)]
+        found = [Field(f"{name}_length", np.int64, deferred)]
     elif None in shape and isinstance(policy.ragged, Offsets):
         shape = shape[1:]
         found = [Field(f"{name}_offsets", np.int64)]
@@ -115,33 +115,33 @@ def decoded(field: Field, policies: Iterable[Column]) -> list[Field]:
     return [_told(Field(name, dtype, shape, field.codec if shape == field.shape else None, nullable=nullable)), *found]
 
 
-def fingerprint(table: Table, question: Question) -> str:
+def fingerprint(table: Table, query: Query) -> str:
     """Return a name for the question; functions are told apart by identity."""
     asked = [
         table.snapshot.table,
         table.snapshot.version,
-        None if question.condition is None else question.condition.describe(),
-        [id(step.function) for step in question.maps],
-        told(table, question),
+        None if query.condition is None else query.condition.describe(),
+        [id(step.function) for step in query.maps],
+        told(table, query),
     ]
     return hashlib.blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
 
 
-def told(table: Table, question: Question) -> str:
+def told(table: Table, query: Query) -> str:
     """Return the question as Python that asks it."""
-    return f"penstock.open({table.snapshot.table!r}{_version(table)})" + "".join(told_clauses(question))
+    return f"penstock.open({table.snapshot.table!r}{_version(table)})" + "".join(told_clauses(query))
 
 
-def shown(table: Table, question: Question) -> str:
+def shown(table: Table, query: Query) -> str:
     """Return the question as Python that asks it, and of an opened table its rows and columns, as a comment."""
-    text = told(table, question)
-    if told_clauses(question):
+    text = told(table, query)
+    if told_clauses(query):
         return text
     names = table.snapshot.schema.names
-    return f"{text}  # {_told_rows_of(table, question)}, {len(names)} column{'s' * (len(names) != 1)}: {listed(names)}"
+    return f"{text}  # {_told_rows_of(table, query)}, {len(names)} column{'s' * (len(names) != 1)}: {listed(names)}"
 
 
-def _told_rows_of(table: Table, question: Question) -> str:
+def _told_rows_of(table: Table, query: Query) -> str:
     """Return how many rows a table has, if that is known or a few footers tell."""
     files = table.snapshot.files
     unstated = int((files.rows < 0).sum())
@@ -151,7 +151,7 @@ def _told_rows_of(table: Table, question: Question) -> str:
         return f"rows of {len(files)} files"
     else:
         try:
-            count = table.plan(question).plan.num_rows
+            count = table.plan(query).plan.num_rows
         except (PenstockError, OSError):  # which reading the table tells
             return "unreadable rows"
     return f"{count} row{'s' * (count != 1)}"
@@ -161,44 +161,44 @@ def _version(table: Table) -> str:
     return f", version={table.snapshot.version!r}" if table.snapshot.version else ""
 
 
-def told_clauses(question: Question) -> list[str]:
+def told_clauses(query: Query) -> list[str]:
     """Return the clauses that differ from a plain question, in the order they act."""
-    found = _told_rows(question)
-    if question.columns is not None and (question.sequence is None or question.sequence.columns is None):
-        found.append(_call("select", [repr(name) for name in question.columns]))
-    if question.row_ids:
+    found = _told_rows(query)
+    if query.columns is not None and (query.sequence is None or query.sequence.columns is None):
+        found.append(_call("select", [repr(name) for name in query.columns]))
+    if query.row_ids:
         found.append(_call("with_row_ids", []))
-    if question.shuffle != InOrder() or question.seed:
-        shown = [] if question.shuffle == WindowShuffle() else [repr(question.shuffle)]
-        found.append(_call("shuffle", shown, seed=(question.seed, None)))
-    if question.world_size > 1 or question.lanes is not None:
-        found.append(_call("shard", [str(question.rank), str(question.world_size)], lanes=(question.lanes, None)))
-    if question.size is not None:
-        found.append(_call("batch", [repr(question.size)], last=(question.last, None)))
-    for column in question.policies:
+    if query.shuffle != InOrder() or query.seed:
+        shown = [] if query.shuffle == WindowShuffle() else [repr(query.shuffle)]
+        found.append(_call("shuffle", shown, seed=(query.seed, None)))
+    if query.world_size > 1 or query.lanes is not None:
+        found.append(_call("shard", [str(query.rank), str(query.world_size)], lanes=(query.lanes, None)))
+    if query.size is not None:
+        found.append(_call("batch", [repr(query.size)], last=(query.last, None)))
+    for column in query.policies:
         found += [
             _call(clause, [repr(policy), repr(column.name)])
             for clause, policy in (("nulls", column.nulls), ("ragged", column.ragged))
             if policy not in (DEFAULT_NULLS, DEFAULT_RAGGED)
         ]
-    if question.epochs != 1:
-        found.append(_call("repeat", [] if question.epochs is None else [str(question.epochs)]))
-    found += [_call("stack", [repr(stack.name), repr(list(stack.columns))]) for stack in question.stacks]
-    found += [_call("map", [step.name], per_row=(step.per_row, False)) for step in question.maps]
-    if question.skip is not None:
-        found.append(_call("on_bad_row", ["'skip'"], most=(question.skip.most, 0.01), report=(question.skip.report, None)))
+    if query.epochs != 1:
+        found.append(_call("repeat", [] if query.epochs is None else [str(query.epochs)]))
+    found += [_call("stack", [repr(stack.name), repr(list(stack.columns))]) for stack in query.stacks]
+    found += [_call("map", [step.name], per_row=(step.per_row, False)) for step in query.maps]
+    if query.skip is not None:
+        found.append(_call("on_bad_row", ["'skip'"], most=(query.skip.most, 0.01), report=(query.skip.report, None)))
     return found
 
 
-def _told_rows(question: Question) -> list[str]:
+def _told_rows(query: Query) -> list[str]:
     """Return the clauses that say which rows there are."""
     found = []
-    if question.condition is not None:
-        found.append(_call("where", [repr(question.condition)], lazy=(question.lazy, False)))
-    if question.sequence is not None:
-        found.append(_call("sequence", [repr(question.sequence)]))
-    if question.limit is not None:
-        found.append(_call("limit", [str(question.limit)]))
+    if query.condition is not None:
+        found.append(_call("where", [repr(query.condition)], lazy=(query.lazy, False)))
+    if query.sequence is not None:
+        found.append(_call("sequence", [repr(query.sequence)]))
+    if query.limit is not None:
+        found.append(_call("limit", [str(query.limit)]))
     return found
 
 
@@ -208,46 +208,46 @@ def _call(name: str, arguments: list[str], **options: tuple[Any, Any]) -> str:
     return f".{name}({', '.join(arguments + said)})"
 
 
-def explain(table: Table, question: Question, *, analyze: bool = False) -> str:
+def explain(table: Table, query: Query, *, analyze: bool = False) -> str:
     """Return a page that says what will be read and handed out, and with `analyze` where the time goes."""
-    planned = table.plan(question)
+    planned = table.plan(query)
     pruned, plan = planned.pruned, planned.plan
-    leg = Leg(plan, planned.shuffle, question, Position())
+    rank_epoch = RankEpoch(plan, planned.shuffle, query, Position())
     shuffle = ", ".join(f"{key}={value}" for key, value in planned.shuffle.describe().items() if value is not None)
     filtered = int(plan.units.residual.sum())
     lines = {
         "files": f"{pruned.files_kept} of {pruned.files}{_pruned(pruned.files - pruned.files_kept)}",
         "row groups": f"{pruned.groups_kept} of {pruned.groups}{_pruned(pruned.groups - pruned.groups_kept)}",
         "units": f"{len(plan.units)} to read, {filtered} of them with rows to filter",
-        "rows": _rows(planned, question),
-        "bytes": _bytes(table, planned, columns_of(table, question)),
-        "memory": _memory(planned, question),
-        "order": f"{shuffle}, seed={question.seed}",
-        "ranks": f"{question.world_size}, {leg.position.deals[0].lanes} lanes; "
-        f"this is rank {question.rank}, with {leg.hand.num_rows} of {_balance(plan.num_rows, question.world_size)}",
+        "rows": _rows(planned, query),
+        "bytes": _bytes(table, planned, columns_of(table, query)),
+        "memory": _memory(planned, query),
+        "order": f"{shuffle}, seed={query.seed}",
+        "ranks": f"{query.world_size}, {rank_epoch.position.assignments[0].lanes} lanes; "
+        f"this is rank {query.rank}, with {rank_epoch.shard.num_rows} of {_balance(plan.num_rows, query.world_size)}",
     }
-    if not question.lazy:
-        lines["steps"] = f"{len(leg.schedule)} per epoch on this rank, {_left_out(leg, plan.num_rows, question)}"
+    if not query.lazy:
+        lines["steps"] = f"{len(rank_epoch.schedule)} per epoch on this rank, {_left_out(rank_epoch, plan.num_rows, query)}"
     lines["fingerprint"] = plan.fingerprint
-    page = "\n".join([told(table, question), *(f"  {name:<11} {text}" for name, text in lines.items())])
-    return analyzed(table, question, page) if analyze else page
+    page = "\n".join([told(table, query), *(f"  {name:<11} {text}" for name, text in lines.items())])
+    return analyzed(table, query, page) if analyze else page
 
 
-def analyzed(table: Table | Mixed, question: Question, page: str) -> str:
+def analyzed(table: Table | MixtureTable, query: Query, page: str) -> str:
     """Return a page, and where the time goes: found out by reading an epoch, or as much of it as ten seconds allow.
 
     Raises:
         EmptyDatasetError: If there is nothing, or too little, to hand out.
     """
-    once = replace(question, epochs=1)
+    once = replace(query, epochs=1)
     batches = Batches(table, once, Position())
     check_rows(batches.planned.plan, once)
     until = time.monotonic() + ANALYZED_SECONDS
     read = "a whole epoch"
     for _ in batches:
         if time.monotonic() >= until:
-            steps = "" if question.lazy else f" of {len(batches)}"
-            read = f"the first {batches.course.handed}{steps} steps of an epoch"
+            steps = "" if query.lazy else f" of {len(batches)}"
+            read = f"the first {batches.iteration.handed}{steps} steps of an epoch"
             break
     stats = batches.stats()
     batches.close()
@@ -255,12 +255,12 @@ def analyzed(table: Table | Mixed, question: Question, page: str) -> str:
     return "\n".join([page, done, str(stats)])
 
 
-def _rows(planned: Planned, question: Question) -> str:
+def _rows(planned: Planned, query: Query) -> str:
     """Return how many rows, or sequences, are handed out of how many rows."""
     found, stored = planned.plan.num_rows, planned.pruned.rows
-    if question.sequence is not None:
-        return f"{found} sequences of {question.sequence.span} rows each, out of {stored} rows"
-    return f"{found} of {stored}" + (", before the lazy filter" if question.lazy else "")
+    if query.sequence is not None:
+        return f"{found} sequences of {query.sequence.span} rows each, out of {stored} rows"
+    return f"{found} of {stored}" + (", before the lazy filter" if query.lazy else "")
 
 
 def _balance(rows: int, ranks: int) -> str:
@@ -281,20 +281,20 @@ def _bytes(table: Table, planned: Planned, columns: tuple[str, ...]) -> str:
     size = sum(column_bytes(table.snapshot, files, stored, table.filesystem).values())
     share = int(planned.plan.units.rows.sum()) / max(1, planned.pruned.rows)
     requests = len(planned.plan.units) * len(stored)
-    return f"about {told_bytes(size * share)} of {len(stored)} columns in about {requests} requests"
+    return f"about {format_bytes(size * share)} of {len(stored)} columns in about {requests} requests"
 
 
-def _memory(planned: Planned, question: Question) -> str:
+def _memory(planned: Planned, query: Query) -> str:
     """Return what is held at a time, by the size of files."""
     files, plan = planned.plan.snapshot.files, planned.plan
     each = int(files.size[np.unique(plan.units.file)].sum()) / max(1, int(plan.units.rows.sum()))
     window = getattr(planned.shuffle, "rows", None) or int(plan.units.rows.max(initial=0))
-    limit = question.memory_limit or MEMORY_LIMIT
+    limit = query.memory_limit or MEMORY_LIMIT
     rows = min(window, plan.num_rows)
-    return f"windows of {rows} rows, {told_bytes(rows * each)} on storage; {told_bytes(limit)} read ahead at most"
+    return f"windows of {rows} rows, {format_bytes(rows * each)} on storage; {format_bytes(limit)} read ahead at most"
 
 
-def _left_out(leg: Leg, num_rows: int, question: Question) -> str:
-    if question.ending != "drop" or not isinstance(question.size, int):
-        return f"last={question.ending}"
-    return f"last=drop, which leaves out {num_rows - len(leg.schedule) * question.size * question.world_size} rows"
+def _left_out(rank_epoch: RankEpoch, num_rows: int, query: Query) -> str:
+    if query.ending != "drop" or not isinstance(query.size, int):
+        return f"last={query.ending}"
+    return f"last=drop, which leaves out {num_rows - len(rank_epoch.schedule) * query.size * query.world_size} rows"

@@ -8,7 +8,7 @@ from typing import Any
 from penstock import sequences
 from penstock._dataset.names import before_maps, matching
 from penstock._engine.plan.sequence_times import rule_of
-from penstock._engine.query.query import Question
+from penstock._engine.query.query import Query
 from penstock.errors import ArgumentError, ColumnNotFoundError
 from penstock.model import Snapshot
 from penstock.policies import Offsets
@@ -16,21 +16,21 @@ from penstock.policies import Offsets
 __all__ = ["check_sequence", "sequence"]
 
 
-def sequence(given: object, question: Question, snapshot: Snapshot) -> dict[str, Any]:
+def sequence(given: object, query: Query, snapshot: Snapshot) -> dict[str, Any]:
     """Return what makes up a sequence, with names of the table, and the columns that are read where it says so itself."""
     if not isinstance(given, sequences.Sequence):
         msg = f"sequence got {given!r}. What makes up a sequence was expected. Give it: penstock.Sequence(length=3, by='time')."
         raise ArgumentError(msg)
     names, table = snapshot.schema.names, snapshot.table
-    with before_maps(question.maps):
+    with before_maps(query.maps):
         for name in (given.by, *given.groups):
             if name not in names:
                 raise ColumnNotFoundError.of(name, names, table=table)
-    before, columns = question.sequence, question.columns
+    before, columns = query.sequence, query.columns
     if before is not None and before.columns is not None:
         columns = None
     if given.columns is not None:
-        with before_maps(question.maps):
+        with before_maps(query.maps):
             found = {
                 offset: tuple(dict.fromkeys(name for pattern in patterns for name in matching(pattern, names, table)))
                 for offset, patterns in given.columns.items()
@@ -50,18 +50,18 @@ def _selected_twice(given: sequences.Sequence) -> str:
     )
 
 
-def check_sequence(question: Question, given: sequences.Sequence) -> None:
+def check_sequence(query: Query, given: sequences.Sequence) -> None:
     """Refuse what does not go together with sequences."""
-    if question.lazy:
+    if query.lazy:
         msg = "Sequences are made of rows that pass the filter, and a lazy filter has not run on them yet. Leave lazy=True out."
         raise ArgumentError(msg)
     if given.columns is None:
         return
-    if set(question.columns or ()) != {name for names in given.columns.values() for name in names}:
+    if set(query.columns or ()) != {name for names in given.columns.values() for name in names}:
         raise ArgumentError(_selected_twice(given))
-    flat = [column.name for column in question.policies if isinstance(column.ragged, Offsets)]
-    if question.stacks or flat:
-        what = f"stack {question.stacks[0].name!r}" if question.stacks else f"Offsets() for column {flat[0]!r}"
+    flat = [column.name for column in query.policies if isinstance(column.ragged, Offsets)]
+    if query.stacks or flat:
+        what = f"stack {query.stacks[0].name!r}" if query.stacks else f"Offsets() for column {flat[0]!r}"
         msg = (
             f"{what} was asked for together with {given!r}, whose offsets have columns of their own. Leave it out, or give "
             "offsets without columns."

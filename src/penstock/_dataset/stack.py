@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock._dataset.names import before_maps, matching
-from penstock._engine.query.query import Question
+from penstock._engine.query.query import Query
 from penstock._engine.query.values import Stack
 from penstock.dtypes import numpy_type
 from penstock.errors import ArgumentError
@@ -15,13 +15,13 @@ from penstock.policies import DEFAULT_RAGGED
 __all__ = ["check_stack", "stacked"]
 
 
-def stacked(name: str, columns: Sequence[str], question: Question, snapshot: Snapshot) -> Stack:
+def stacked(name: str, columns: Sequence[str], query: Query, snapshot: Snapshot) -> Stack:
     """Return which columns are stacked under a new name."""
-    names = list(question.columns if question.columns is not None else snapshot.schema.names)
+    names = list(query.columns if query.columns is not None else snapshot.schema.names)
     if isinstance(columns, str) or not columns or not isinstance(name, str):
         msg = f"stack got {name!r} and {columns!r}. A name and a list of columns were expected: stack('x', ['a', 'b'])."
         raise ArgumentError(msg)
-    with before_maps(question.maps):
+    with before_maps(query.maps):
         found = dict.fromkeys(column for pattern in columns for column in matching(pattern, names, snapshot.table))
     if name in names and name not in found:
         msg = f"stack would hide column {name!r}, which it does not stack. Columns: {', '.join(names)}. Choose another name."
@@ -29,9 +29,9 @@ def stacked(name: str, columns: Sequence[str], question: Question, snapshot: Sna
     return Stack(name=name, columns=tuple(found))
 
 
-def check_stack(stack: Stack, question: Question, snapshot: Snapshot) -> None:
+def check_stack(stack: Stack, query: Query, snapshot: Snapshot) -> None:
     """Refuse to stack what are no numbers, arrays of different shapes, and times with what are none."""
-    policies = {column.name: column.ragged for column in question.policies}
+    policies = {column.name: column.ragged for column in query.policies}
     shapes: dict[tuple[int | None, ...], str] = {}
     kinds: dict[str, str] = {}
     for name in stack.columns:

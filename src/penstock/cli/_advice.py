@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from penstock.cli._facts import ColumnFacts, TableFacts
-from penstock.cli._tables import grouped, told_bytes
+from penstock.cli._tables import format_bytes, grouped
 from penstock.codecs import Unknown
 from penstock.errors import listed
 
@@ -31,17 +31,20 @@ def _layout(facts: TableFacts) -> list[str]:
     large = int((sizes > LARGE_GROUP).sum())
     if large:
         found.append(
-            f"{large} of {len(sizes)} row groups are larger than {told_bytes(LARGE_GROUP)}, up to {told_bytes(sizes.max())}: "
+            f"{large} of {len(sizes)} row groups are larger than {format_bytes(LARGE_GROUP)}, up to "
+            f"{format_bytes(sizes.max())}: "
             "each is held in memory as a whole. Write the table with row groups of about 64 MB."
         )
     if len(sizes) >= MANY_GROUPS and np.median(sizes) < SMALL_GROUP:
         found.append(
-            f"{grouped(len(sizes))} row groups of {told_bytes(float(np.median(sizes)))} each, by their median, take a request "
+            f"{grouped(len(sizes))} row groups of {format_bytes(float(np.median(sizes)))} each, by their median, take a "
+            "request "
             "per column each. Write the table with row groups of about 64 MB, or as large as the table."
         )
     if facts.files >= MANY_FILES and facts.bytes / facts.files < SMALL_FILE:
         found.append(
-            f"{grouped(facts.files)} files of {told_bytes(facts.bytes / facts.files)} each, on average, take long to list and "
+            f"{grouped(facts.files)} files of {format_bytes(facts.bytes / facts.files)} each, on average, take long to "
+            "list and "
             "open. Write the table with fewer files."
         )
     return found
@@ -59,7 +62,7 @@ def _columns(facts: TableFacts) -> list[str]:
     inside = [column for column in facts.columns if not column.partition]
     if inside and facts.group_bytes.max(initial=0) > INDEX_WORTH and not any(column.page_index for column in inside):
         found.append(
-            f"There is no page index, and row groups have up to {told_bytes(facts.group_bytes.max())}: reading one row reads "
+            f"There is no page index, and row groups have up to {format_bytes(facts.group_bytes.max())}: reading one row reads "
             "its whole row group. Write the table with a page index."
         )
     holed = [column.name for column in inside if column.nulls and not column.shape and INTEGERS.fullmatch(column.dtype)]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 
-__all__ = ["counted", "grouped", "line_width", "needs_rich", "say", "show", "told_bytes", "visible"]
+__all__ = ["counted", "format_bytes", "grouped", "line_width", "needs_rich", "say", "show", "visible"]
 
 KILO = 1000
 LINE, LINES = 120, 25
@@ -107,11 +107,11 @@ def visible(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode() for one in text)
 
 
-def told_bytes(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Return a number of bytes as people say it.
 
     Example:
-        >>> told_bytes(0), told_bytes(12_345), told_bytes(3e15)
+        >>> format_bytes(0), format_bytes(12_345), format_bytes(3e15)
         ('0 B', '12.3 kB', '3000 TB')
     """
     for unit in ("B", "kB", "MB", "GB"):

@@ -28,7 +28,7 @@ from penstock.cli._facts import looked_at
 from penstock.cli._model import Network, made
 from penstock.cli._progress import bar
 from penstock.cli._rollcall import Rollcall, call
-from penstock.cli._tables import counted, grouped, say, told_bytes
+from penstock.cli._tables import counted, format_bytes, grouped, say
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError, DataError, PenstockError
 from penstock.schema import Field, Schema
@@ -207,7 +207,7 @@ def _make(settings: Settings) -> None:
     )
     say(
         f"          {counted(facts.rows, 'row')}, {counted(facts.files, 'file')}, "
-        f"{counted(len(facts.group_rows), 'row group')}, {told_bytes(facts.bytes)}"
+        f"{counted(len(facts.group_rows), 'row group')}, {format_bytes(facts.bytes)}"
     )
 
 

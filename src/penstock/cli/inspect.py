@@ -16,7 +16,7 @@ from penstock._open import recognised
 from penstock.cli._advice import advice
 from penstock.cli._cells import first_rows, in_json, in_words
 from penstock.cli._facts import ColumnFacts, TableFacts, first_files, looked_at
-from penstock.cli._tables import counted, grouped, line_width, say, show, told_bytes, visible
+from penstock.cli._tables import counted, format_bytes, grouped, line_width, say, show, visible
 from penstock.codecs import Unknown
 from penstock.schema import Codec
 
@@ -159,7 +159,7 @@ def _print(facts: TableFacts, format_name: str, rows: Mapping[str, Sequence[Any]
     deleted = f", less {grouped(facts.rows_deleted)} deleted" if facts.rows_deleted else ""
     say(f"table       {_cut(url, LONGEST_URL)}")
     say(f"format      {format_name}{version}")
-    say(f"files       {grouped(facts.files)}, {told_bytes(facts.bytes)}")
+    say(f"files       {grouped(facts.files)}, {format_bytes(facts.bytes)}")
     say(f"rows        {grouped(facts.rows)}{deleted}{some}")
     say(f"row groups  {grouped(len(facts.group_rows))}{some}{_spread_in_words(facts)}")
     for one in facts.partitions:
@@ -181,7 +181,7 @@ def _spread_in_words(facts: TableFacts) -> str:
     rows, sizes = facts.group_rows, facts.group_bytes
     return (
         f"; rows: {grouped(rows.min())} least, {grouped(float(np.median(rows)))} median, {grouped(rows.max())} most; "
-        f"bytes: {told_bytes(sizes.min())}, {told_bytes(float(np.median(sizes)))}, {told_bytes(sizes.max())}"
+        f"bytes: {format_bytes(sizes.min())}, {format_bytes(float(np.median(sizes)))}, {format_bytes(sizes.max())}"
     )
 
 
@@ -206,7 +206,7 @@ def _print_columns(columns: Sequence[ColumnFacts]) -> None:
             f"{column.dtype} {column.shape}" if column.shape else column.dtype,
             _codec(column.codec),
             "yes" if column.nullable else "no",
-            "partition" if column.partition else told_bytes(column.bytes),
+            "partition" if column.partition else format_bytes(column.bytes),
             ", ".join(column.compression),
             "" if column.nulls is None else grouped(column.nulls),
             "" if column.low is None else in_words(column.low),

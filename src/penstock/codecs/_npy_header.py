@@ -120,7 +120,7 @@ def _parsed(text: bytes) -> Header:
     return Header(dtype=dtype, stored=stored, shape=tuple(shape), fortran_order=fortran_order, start=start, stop=start + nbytes)
 
 
-def checked_header(field: Field, row: int, cell: memoryview, most_bytes: int) -> Header:
+def checked_header(field: Field, row: int, cell: memoryview, max_cell_bytes: int) -> Header:
     """Return the header of a `.npy` file whose array is all there and fits the field.
 
     Raises:
@@ -132,9 +132,10 @@ def checked_header(field: Field, row: int, cell: memoryview, most_bytes: int) ->
         raise CellProblem(row, str(error)) from error
     # Empty text takes no bytes, and still there may not be any number of values.
     taken = max(header.stop - header.start, math.prod(header.shape))
-    if taken > most_bytes:
+    if taken > max_cell_bytes:
         problem = (
-            f"{header}, which takes {taken} bytes. {most_bytes} are allowed for a cell. Check what wrote it, or allow more: "
+            f"{header}, which takes {taken} bytes. {max_cell_bytes} are allowed for a cell. Check what wrote it, or "
+            "allow more: "
             f".using(max_cell_bytes={taken})."
         )
         raise CellProblem(row, problem)
@@ -147,13 +148,13 @@ def checked_header(field: Field, row: int, cell: memoryview, most_bytes: int) ->
     return header
 
 
-def stored_array(field: Field, row: int, cell: memoryview, most_bytes: int) -> npt.NDArray[Any]:
+def stored_array(field: Field, row: int, cell: memoryview, max_cell_bytes: int) -> npt.NDArray[Any]:
     """Return the array in a `.npy` file where it lies, in the byte order it has there.
 
     Raises:
         CellProblem: If there is none, or one that does not fit the field or is larger than allowed.
     """
-    header = checked_header(field, row, cell, most_bytes)
+    header = checked_header(field, row, cell, max_cell_bytes)
     found = _array_in(header, row, cell)
     return found if header.stored == header.dtype else found.view(header.stored)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock._blobs import MOST_BYTES, Blobs
+from penstock._blobs import MAX_CELL_BYTES, Blobs
 from penstock.codecs._gather import SMALL, are_sparse, byte_rows, copy_bytes, first_bytes, present_rows
 from penstock.codecs._npy_header import checked_header, header_bytes, owned, stored_array
 from penstock.errors import ArgumentError
@@ -57,7 +57,7 @@ class Npy(CellCodec):
         Raises:
             CellProblem: If there is none, or one that does not fit the field.
         """
-        return owned(stored_array(field, 0, cell, MOST_BYTES))
+        return owned(stored_array(field, 0, cell, MAX_CELL_BYTES))
 
     def decode_into(self, field: Field, cells: Blobs, out: npt.NDArray[Any]) -> None:
         """Decode cells into an array, a row each; all that have the same header at once."""
@@ -72,7 +72,7 @@ class Npy(CellCodec):
     def _decode_alike(self, field: Field, cells: Blobs, rows: IntArray, out: npt.NDArray[Any]) -> IntArray:
         """Decode the first of some cells and all that have its length and its header, and return which these are."""
         first, into = int(rows[0]), byte_rows(out)
-        header = checked_header(field, first, cells[first], cells.most_bytes)
+        header = checked_header(field, first, cells[first], cells.max_cell_bytes)
         alike: IntArray = rows[(cells.stop - cells.start)[rows] == header.stop]
         whole = header.stop <= SMALL and are_sparse(cells, alike)
         found = first_bytes(cells, alike, header.stop if whole else header.start)
@@ -98,15 +98,15 @@ class Npy(CellCodec):
                 # A copy that NumPy makes would wait for the interpreter's lock afterwards.
                 found[row] = np.ndarray(header.shape, header.dtype, bytearray(cell[header.start :]))
                 continue
-            found[row] = owned(stored_array(field, row, cell, cells.most_bytes))
-            header = checked_header(field, row, cell, cells.most_bytes)
+            found[row] = owned(stored_array(field, row, cell, cells.max_cell_bytes))
+            header = checked_header(field, row, cell, cells.max_cell_bytes)
             begin = bytes(cell[: header.start])
             header = header if header.is_plain else None
         return found
 
     def _decode_one_by_one(self, field: Field, cells: Blobs, rows: IntArray, out: npt.NDArray[Any]) -> None:
         for row in rows.tolist():
-            out[row] = stored_array(field, row, cells[row], cells.most_bytes)
+            out[row] = stored_array(field, row, cells[row], cells.max_cell_bytes)
 
 
 def check_plain(field: Field, codec: str) -> None:

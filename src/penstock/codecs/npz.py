@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock._blobs import MOST_BYTES, Blobs
+from penstock._blobs import MAX_CELL_BYTES, Blobs
 from penstock.codecs._npy_header import owned, stored_array
 from penstock.codecs.npy import check_plain
 from penstock.schema import CellCodec, CellProblem, Field
@@ -58,31 +58,31 @@ class Npz(CellCodec):
         Raises:
             CellProblem: If there is none, or one that does not fit the field.
         """
-        return owned(_array_in(field, 0, cell, MOST_BYTES))
+        return owned(_array_in(field, 0, cell, MAX_CELL_BYTES))
 
     def decode_into(self, field: Field, cells: Blobs, out: npt.NDArray[Any]) -> None:
         """Decode cells into an array, a row each."""
         for row, cell in cells.present():
-            out[row] = _array_in(field, row, cell, cells.most_bytes)
+            out[row] = _array_in(field, row, cell, cells.max_cell_bytes)
 
     def decode_each(self, field: Field, cells: Blobs) -> list[Any]:
         """Return decoded cells one by one, None for nulls."""
         found: list[Any] = [None] * len(cells)
         for row, cell in cells.present():
-            found[row] = owned(_array_in(field, row, cell, cells.most_bytes))
+            found[row] = owned(_array_in(field, row, cell, cells.max_cell_bytes))
         return found
 
 
-def _array_in(field: Field, row: int, cell: memoryview, most_bytes: int) -> npt.NDArray[Any]:
+def _array_in(field: Field, row: int, cell: memoryview, max_cell_bytes: int) -> npt.NDArray[Any]:
     """Return the array in a `.npz` file, in the byte order it has there."""
     try:
-        inflated = _member(bytes(cell), most_bytes)
+        inflated = _member(bytes(cell), max_cell_bytes)
     except ValueError as error:
         raise CellProblem(row, str(error)) from error
-    return stored_array(field, row, memoryview(inflated), most_bytes)
+    return stored_array(field, row, memoryview(inflated), max_cell_bytes)
 
 
-def _member(cell: bytes, most_bytes: int) -> bytes:
+def _member(cell: bytes, max_cell_bytes: int) -> bytes:
     """Return the bytes of the one `.npy` file in a zip file, never more than allowed."""
     try:
         with zipfile.ZipFile(io.BytesIO(cell)) as archive:
@@ -97,8 +97,8 @@ def _member(cell: bytes, most_bytes: int) -> bytes:
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         msg = f"{told} is compressed by method {info.compress_type} of zip. Deflate (8) or none (0) was expected. "
         raise ValueError(msg + "Write it anew with numpy.savez_compressed.")
-    if info.file_size > most_bytes:
-        msg = f"{told} claims {info.file_size} bytes. {most_bytes} are allowed for a cell. Check what wrote it, or allow more: "
+    if info.file_size > max_cell_bytes:
+        msg = f"{told} claims {info.file_size} bytes. {max_cell_bytes} are allowed for a cell. Check what wrote it, or allow: "
         raise ValueError(msg + f".using(max_cell_bytes={info.file_size}).")
     found = _inflated(cell, info)
     if len(found) != info.file_size or zlib.crc32(found) != info.CRC:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock._blobs import MOST_BYTES, Blobs
+from penstock._blobs import MAX_CELL_BYTES, Blobs
 from penstock.codecs._gather import byte_rows, copy_bytes, present_rows, spaced_rows
 from penstock.errors import ArgumentError
 from penstock.schema import CellCodec, CellProblem, Field
@@ -92,7 +92,7 @@ class Raw(CellCodec):
         Raises:
             CellProblem: If their number does not fit the field.
         """
-        return _array_in(field, 0, cell, MOST_BYTES).astype(field.dtype)
+        return _array_in(field, 0, cell, MAX_CELL_BYTES).astype(field.dtype)
 
     def decode_into(self, field: Field, cells: Blobs, out: npt.NDArray[Any]) -> None:
         """Decode cells into an array, a row each; all at once."""
@@ -100,17 +100,17 @@ class Raw(CellCodec):
         wrong = rows[(cells.stop - cells.start)[rows] != _known_bytes(field)]
         # The first cell that is wrong is refused, or one for all where they are too large.
         for row in [*wrong[:1].tolist(), *rows[:1].tolist()]:
-            _array_in(field, row, cells[row], cells.most_bytes)
+            _array_in(field, row, cells[row], cells.max_cell_bytes)
         if rest is not None and out.dtype == field.dtype.newbyteorder("<"):
             copy_bytes(cells, rows, 0, rest)
             return
         for row in rows.tolist():
-            out[row] = _array_in(field, row, cells[row], cells.most_bytes)
+            out[row] = _array_in(field, row, cells[row], cells.max_cell_bytes)
 
     def view(self, field: Field, cells: Blobs) -> npt.NDArray[Any] | None:
         """Return cells that lie equally far apart as an array of their own memory; None for others."""
         dtype, size = field.dtype.newbyteorder("<"), _known_bytes(field)
-        if dtype != field.dtype or not 0 < size <= cells.most_bytes or (cells.stop - cells.start != size).any():
+        if dtype != field.dtype or not 0 < size <= cells.max_cell_bytes or (cells.stop - cells.start != size).any():
             return None
         return spaced_rows(cells, dtype, tuple(side or 0 for side in field.shape))
 
@@ -118,7 +118,7 @@ class Raw(CellCodec):
         """Return decoded cells one by one, None for nulls."""
         found: list[Any] = [None] * len(cells)
         for row, cell in cells.present():
-            found[row] = _array_in(field, row, cell, cells.most_bytes).astype(field.dtype)
+            found[row] = _array_in(field, row, cell, cells.max_cell_bytes).astype(field.dtype)
         return found
 
 
@@ -127,7 +127,7 @@ def _known_bytes(field: Field) -> int:
     return math.prod(size for size in field.shape if size is not None) * field.dtype.itemsize
 
 
-def _array_in(field: Field, row: int, cell: memoryview, most_bytes: int) -> npt.NDArray[Any]:
+def _array_in(field: Field, row: int, cell: memoryview, max_cell_bytes: int) -> npt.NDArray[Any]:
     """Return the array that bytes are, where they lie."""
     size, differs = _known_bytes(field), None in field.shape
     if len(cell) % size if differs else len(cell) != size:
@@ -135,8 +135,8 @@ def _array_in(field: Field, row: int, cell: memoryview, most_bytes: int) -> npt.
             f"it has {len(cell)} bytes. {field.dtype} {field.shape} takes {f'a multiple of {size}' if differs else size}. "
         )
         raise CellProblem(row, problem + "Check what wrote it, or the dtype and the shape in the schema.")
-    if len(cell) > most_bytes:
-        problem = f"it has {len(cell)} bytes. {most_bytes} are allowed for a cell. Check what wrote it, or allow more: "
+    if len(cell) > max_cell_bytes:
+        problem = f"it has {len(cell)} bytes. {max_cell_bytes} are allowed for a cell. Check what wrote it, or allow more: "
         raise CellProblem(row, problem + f".using(max_cell_bytes={len(cell)}).")
     shape = [len(cell) // size if known is None else known for known in field.shape]
     return np.ndarray(shape, field.dtype.newbyteorder("<"), cell)

@@ -10,7 +10,7 @@ import torch
 from torch.utils import data
 from torch.utils.data._utils.pin_memory import pin_memory as pinned
 
-from penstock._engine.deliver.iteration import Course
+from penstock._engine.deliver.iteration import Iteration
 from penstock._engine.deliver.loader import Loader as Engine
 from penstock.deltatorch._samples import PACKED
 from penstock.deltatorch.deltadataset import DeltaIterableDataset
@@ -120,7 +120,7 @@ class WorkersLoader(data.DataLoader[Any]):
         """Store what is dealt, and what knows the way: an engine's loader that reads nothing."""
         super().__init__(dealt, batch_size=None, **options)
         self._shown, self._way = shown, way
-        self._course: Course | None = None
+        self._course: Iteration | None = None
 
     @property
     def batch_size(self) -> Any:
@@ -162,7 +162,7 @@ class WorkersLoader(data.DataLoader[Any]):
         return len(self._way)
 
 
-def _counted(course: Course, batch: Any) -> Any:
+def _counted(course: Iteration, batch: Any) -> Any:
     """Return a batch, having counted it."""
     course.handed += 1
     return batch

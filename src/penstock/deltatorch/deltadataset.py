@@ -81,8 +81,8 @@ class DeltaIterableDataset(data.IterableDataset[dict[str, Any]]):
         shuffled = asked.ds.shuffle(seed=seed)  # which looks at the seed, whether it is needed or not
         self._ordered = shuffled if shuffle else asked.ds
         share = self._share = asked.shared(self._ordered)
-        question = share._question  # noqa: SLF001 - a dataset has no other parts
-        self.rank, self.num_ranks = question.rank, question.world_size
+        query = share._query  # noqa: SLF001 - a dataset has no other parts
+        self.rank, self.num_ranks = query.rank, query.world_size
         self._asked = asked
         dealt = share.batch(1, last="wrap") if self.num_ranks > 1 else share.batch(batch_size, last="uneven")
         self._length = len(dealt) if self.num_ranks > 1 else share.num_rows

@@ -99,7 +99,7 @@ def _loader(shown: IDBasedDeltaDataset, options: dict[str, Any]) -> DataLoader[A
         batches = batches.using(threads=asked.threads)
         return ThreadsLoader(shown, asked.loader(batches), pin_memory=options.get("pin_memory", False))
     dealt = Dealt(IterableDataset(batches.using(threads=1)), len(shown))
-    way = Engine(batches._table, batches._question)  # noqa: SLF001 - a dataset has no other parts
+    way = Engine(batches._table, batches._query)  # noqa: SLF001 - a dataset has no other parts
     return WorkersLoader(dealt, shown, way, num_workers=shown.num_workers, **options)
 
 

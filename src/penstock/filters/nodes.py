@@ -253,7 +253,7 @@ class Test(Expr):
         column: The column.
         ask: An operator, or one of isin, is_null, starts_with, in_split.
         given: What it is compared with: a column, a literal, or several.
-        question: The same in the column's type, once bound.
+        query: The same in the column's type, once bound.
 
     Example:
         >>> from penstock.filters import col
@@ -265,14 +265,14 @@ class Test(Expr):
     column: Column
     ask: str
     given: Column | Value | tuple[Value, ...]
-    question: Question = _TRUE
+    query: Question = _TRUE
 
     def bind(self, schema: pa.Schema, *, table: str) -> Test:
         """Return the question in the column's type; see `Expr.bind`."""
         column = self.column.found(schema, table)
         if not isinstance(self.given, Column):
-            type_, question = self._fitted(column)
-            return Test(replace(column, type=type_), self.ask, self.given, question)
+            type_, query = self._fitted(column)
+            return Test(replace(column, type=type_), self.ask, self.given, query)
         other = self.given.found(schema, table)
         shared = shared_type(column.type, other.type)
         if shared is None:
@@ -280,8 +280,8 @@ class Test(Expr):
                 f"Columns {column.name!r} ({column.type}) and {other.name!r} ({other.type}) do not compare. "
                 "Compare columns of one type, or a column with a literal."
             )
-        question = _prune.Comparison(self.ask)
-        return Test(replace(column, type=shared), self.ask, replace(other, type=shared), question)
+        query = _prune.Comparison(self.ask)
+        return Test(replace(column, type=shared), self.ask, replace(other, type=shared), query)
 
     def _fitted(self, column: Column) -> tuple[pa.DataType, Question]:
         """Return the type that a column is read in, and the question in that type."""
@@ -299,7 +299,7 @@ class Test(Expr):
 
     def prune(self, ranges: Ranges, rows: IntArray) -> Verdict:
         """Return what the statistics of its columns prove; see `Expr.prune`."""
-        return self.question.verdict(*(column.bounds(ranges, rows) for column in self._reads()))
+        return self.query.verdict(*(column.bounds(ranges, rows) for column in self._reads()))
 
     def describe(self) -> list[object]:
         """Return the question, the column and what was given; values of isin sorted, each once."""
@@ -321,7 +321,7 @@ class Test(Expr):
         return (self.column, self.given) if isinstance(self.given, Column) else (self.column,)
 
     def _rows(self, rows: pa.Table) -> pa.ChunkedArray:
-        return self.question.rows(*(column._rows(rows) for column in self._reads()))  # noqa: SLF001 - a node too
+        return self.query.rows(*(column._rows(rows) for column in self._reads()))  # noqa: SLF001 - a node too
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.utils import data
 
-from penstock._engine.deliver.mixture import Mixed
+from penstock._engine.deliver.mixture import MixtureTable
 from penstock._engine.order.state import checked_epoch
-from penstock._engine.query.query import Question
+from penstock._engine.query.query import Query
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
 from penstock.mix import Mixture
@@ -24,7 +24,7 @@ from penstock.shuffles import InOrder
 from penstock.torch._frameworks import is_dispatching, refuse_accelerate, refuse_shares, refuse_to_dispatch
 from penstock.torch._pickling import received, renewed, sent
 from penstock.torch._tensors import Tensors
-from penstock.torch._worker_shard import Part
+from penstock.torch._worker_shard import WorkerShard
 
 __all__ = ["IterableDataset", "LoaderDataset", "MapDataset"]
 
@@ -64,7 +64,7 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
         if not isinstance(ds, Mixture):
             _checked(ds)
         self.ds: Dataset | Mixture = ds
-        self.tensors = Tensors.of(jagged, mapped=bool(ds._question.maps))  # noqa: SLF001 - a dataset has no other parts
+        self.tensors = Tensors.of(jagged, mapped=bool(ds._query.maps))  # noqa: SLF001 - a dataset has no other parts
         self._process = os.getpid()
         self._start, self._arrived = Position(), False
         self._epoch = torch.zeros((), dtype=torch.int64)
@@ -87,12 +87,12 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
         self._start = position
         self._epoch.fill_(position.epoch)
 
-    def __iter__(self) -> Part:
+    def __iter__(self) -> WorkerShard:
         """Yield this worker's part of the epoch."""
         self._check()
         if self._process != os.getpid():
             self.ds, self._process, self._arrived = renewed(self.ds), os.getpid(), True
-        return Part(self.ds, self.tensors, self._begun())
+        return WorkerShard(self.ds, self.tensors, self._begun())
 
     def _begun(self) -> Position:
         """Return where an iteration begins: of a worker's first, where it was to begin when the worker was started.
@@ -127,20 +127,20 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
 
     def _check(self) -> None:
         """Refuse to be dealt out a second time, or behind a loader's back."""
-        if self._of_a_loader or self.ds._question.world_size > 1:  # noqa: SLF001 - a dataset has no other parts
+        if self._of_a_loader or self.ds._query.world_size > 1:  # noqa: SLF001 - a dataset has no other parts
             refuse_accelerate()
 
     def _check_dealt(self) -> None:
         """Refuse what Accelerate would deal out wrongly; every process of it comes here before an epoch."""
-        question = self.ds._question  # noqa: SLF001 - a dataset has no other parts
-        mixed = self.ds._table if isinstance(self.ds, Mixture) else None  # noqa: SLF001 - the same
-        if question.size is not None or (mixed is not None and mixed.sources[0].question.size is not None):
+        query = self.ds._query  # noqa: SLF001 - a dataset has no other parts
+        mixture = self.ds._table if isinstance(self.ds, Mixture) else None  # noqa: SLF001 - the same
+        if query.size is not None or (mixture is not None and mixture.sources[0].query.size is not None):
             refuse_shares()
         if is_dispatching():
-            for one in [question, *(source.question for source in (() if mixed is None else mixed.sources))]:
+            for one in [query, *(source.query for source in (() if mixture is None else mixture.sources))]:
                 for name in flat_columns(one):
                     refuse_to_dispatch(name)
-            if isinstance(self.ds, Dataset) and not question.maps:
+            if isinstance(self.ds, Dataset) and not query.maps:
                 for field in self.ds.schema.fields:
                     if field.dtype.kind in "OUS":
                         refuse_to_dispatch(field.name)
@@ -153,12 +153,12 @@ class LoaderDataset(IterableDataset):
 
     def in_order(self) -> LoaderDataset:
         """Return the rows in stored order, which is the same in every epoch, cut into batches as before."""
-        table, question = self.ds._table, self.ds._question  # noqa: SLF001 - a dataset has no other parts
-        question = replace(question, last=question.ending)
-        if isinstance(table, Mixed):
-            sources = (replace(one, question=replace(one.question, shuffle=InOrder())) for one in table.sources)
-            return LoaderDataset(Mixture(replace(table, sources=tuple(sources)), question), jagged=self.tensors.jagged)
-        return LoaderDataset(Dataset(table, replace(question, shuffle=InOrder())), jagged=self.tensors.jagged)
+        table, query = self.ds._table, self.ds._query  # noqa: SLF001 - a dataset has no other parts
+        query = replace(query, last=query.ending)
+        if isinstance(table, MixtureTable):
+            sources = (replace(one, query=replace(one.query, shuffle=InOrder())) for one in table.sources)
+            return LoaderDataset(Mixture(replace(table, sources=tuple(sources)), query), jagged=self.tensors.jagged)
+        return LoaderDataset(Dataset(table, replace(query, shuffle=InOrder())), jagged=self.tensors.jagged)
 
 
 class MapDataset(data.Dataset[dict[str, Any]]):
@@ -181,14 +181,14 @@ class MapDataset(data.Dataset[dict[str, Any]]):
 
     def __init__(self, ds: Dataset) -> None:
         """Store the question."""
-        question = _checked(ds)._question  # noqa: SLF001 - a dataset has no other parts
-        if question.shuffled or question.size is not None or question.world_size > 1 or question.epochs != 1:
+        query = _checked(ds)._query  # noqa: SLF001 - a dataset has no other parts
+        if query.shuffled or query.size is not None or query.world_size > 1 or query.epochs != 1:
             msg = (
                 f"MapDataset got {ds!r}, which is shuffled, batched, sharded or repeated. Rows by number are in stored order, "
                 "and samplers do all that. Leave .shuffle(), .batch(), .shard() and .repeat() out."
             )
             raise ArgumentError(msg)
-        flat = flat_columns(question)
+        flat = flat_columns(query)
         if flat:
             msg = (
                 f"Column {flat[0]!r} comes as Offsets(), which only a batch has, and MapDataset hands out rows. Leave the "
@@ -227,12 +227,10 @@ class MapDataset(data.Dataset[dict[str, Any]]):
         self.ds, self.tensors, self._process = _checked(received(state["ds"])), Tensors(), os.getpid()
 
 
-def flat_columns(question: Question) -> list[str]:
+def flat_columns(query: Query) -> list[str]:
     """Return the columns that come as all values of a batch, and where each row begins."""
-    columns = question.columns
-    return [
-        one.name for one in question.policies if isinstance(one.ragged, Offsets) and (columns is None or one.name in columns)
-    ]
+    columns = query.columns
+    return [one.name for one in query.policies if isinstance(one.ragged, Offsets) and (columns is None or one.name in columns)]
 
 
 def _checked(ds: object) -> Dataset:

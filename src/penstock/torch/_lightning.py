@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from penstock._engine.deliver.iteration import Course
+from penstock._engine.deliver.iteration import Iteration
 from penstock._engine.deliver.loader import Loader as Engine
 from penstock._engine.order.state import State
-from penstock._engine.query.query import Question
+from penstock._engine.query.query import Query
 from penstock.errors import StateError
 from penstock.model import Position
 from penstock.torch._frameworks import is_lightning
 
-__all__ = ["Turns"]
+__all__ = ["LightningEpochs"]
 
 TRAINER = "trainer"
 """What states that Lightning saves have besides: its epoch, and the one of the loader that it began with."""
@@ -28,7 +28,7 @@ class Given(Enum):
     LIGHTNING = 2
 
 
-class Turns:
+class LightningEpochs:
     """Puts a loader where an iteration of Lightning's begins.
 
     Lightning says a number when an epoch of its own begins. It may take several iterations for that, or a part of one, so the
@@ -36,9 +36,9 @@ class Turns:
     epoch that was set, counts more, as long as nobody has begun it.
     """
 
-    def __init__(self, engine: Engine, question: Question) -> None:
+    def __init__(self, engine: Engine, query: Query) -> None:
         """Begin with Lightning's epoch 0 as the loader's."""
-        self._engine, self._question = engine, question
+        self._engine, self._query = engine, query
         self._said: int | None = None
         self._number = self._first = 0
         self._given, self._asked = Given.NOBODY, False
@@ -55,7 +55,7 @@ class Turns:
         """
         coming = self._engine.coming
         if self._asked and coming.end is not None:
-            coming = Course(coming.planned, self._question, Position(epoch=coming.end))
+            coming = Iteration(coming.planned, self._query, Position(epoch=coming.end))
         return len(coming)
 
     def say(self, epoch: int) -> None:
@@ -90,7 +90,7 @@ class Turns:
 
     def begin(self) -> bool:
         """Put the loader where the next iteration of Lightning's begins; False where that had ended before it was saved."""
-        said, given, repeats = self._said, self._given, self._question.epochs
+        said, given, repeats = self._said, self._given, self._query.epochs
         self._said = None
         self.begun()
         if said is None or repeats is None:
@@ -116,4 +116,6 @@ def _epochs(saved: Any) -> tuple[int, int]:
 
 def _is_inside(position: Position) -> bool:
     """Return whether something of an epoch has been handed out."""
-    return any(deal.rows if isinstance(deal.rows, int) else any(deal.rows) for deal in position.deals)
+    return any(
+        assignment.rows if isinstance(assignment.rows, int) else any(assignment.rows) for assignment in position.assignments
+    )

@@ -13,7 +13,7 @@ from penstock._engine.deliver.loader import Loader as Engine
 from penstock._engine.deliver.mixture import agreed_mixture
 from penstock._engine.deliver.skipped import SkippedRow
 from penstock._engine.order.state import State
-from penstock._engine.query.query import Question
+from penstock._engine.query.query import Query
 from penstock._engine.runtime.stats import Stats
 from penstock._loader_options import refuse_options
 from penstock.dataset import Dataset
@@ -32,7 +32,7 @@ from penstock.torch._frameworks import (
     refuse_lightning,
     refuse_one_for_all,
 )
-from penstock.torch._lightning import Turns
+from penstock.torch._lightning import LightningEpochs
 from penstock.torch._tensors import Tensors
 
 __all__ = ["Loader", "loader"]
@@ -92,7 +92,7 @@ def loader(
     mine, found, tensors, place = made[0]
     mine = mine if found.group is None else _agreed(mine, found.group)
     loader_ = Loader(mine, pin_memory=pin_memory, device=place, jagged=tensors.jagged)
-    loader_._assumed = found.assumed and ds._question.world_size == 1  # noqa: SLF001 - nobody else need know
+    loader_._assumed = found.assumed and ds._query.world_size == 1  # noqa: SLF001 - nobody else need know
     return loader_
 
 
@@ -104,24 +104,24 @@ def _checked(
         msg = f"loader got {type(ds).__name__}. A dataset was expected. Give one: penstock.open(url).batch(32)."
         raise ArgumentError(msg)
     tensors, found = Tensors.of(jagged), ranks(rank, world_size, process_group)
-    question = ds._question  # noqa: SLF001 - a dataset has no other parts
-    if question.world_size > 1:
-        return _checked_shard(ds, question, found), found, tensors
-    return ds.shard(found.rank, found.size, lanes=question.lanes), found, tensors
+    query = ds._query  # noqa: SLF001 - a dataset has no other parts
+    if query.world_size > 1:
+        return _checked_shard(ds, query, found), found, tensors
+    return ds.shard(found.rank, found.size, lanes=query.lanes), found, tensors
 
 
 def _agreed(ds: Dataset | Mixture, group: ProcessGroup) -> Dataset | Mixture:
     """Return a dataset that all ranks see alike."""
     if isinstance(ds, Mixture):
-        return Mixture(agreed_mixture(ds._table, ds._question, group), ds._question)  # noqa: SLF001 - the same
-    return Dataset(agreed(ds._table, ds._question, group), ds._question)  # noqa: SLF001 - the same
+        return Mixture(agreed_mixture(ds._table, ds._query, group), ds._query)  # noqa: SLF001 - the same
+    return Dataset(agreed(ds._table, ds._query, group), ds._query)  # noqa: SLF001 - the same
 
 
-def _checked_shard(ds: Dataset | Mixture, question: Question, found: Ranks) -> Dataset | Mixture:
+def _checked_shard(ds: Dataset | Mixture, query: Query, found: Ranks) -> Dataset | Mixture:
     """Return a dataset that is this rank's share already, and no other's."""
-    if found.size > 1 and (question.rank, question.world_size) != (found.rank, found.size):
+    if found.size > 1 and (query.rank, query.world_size) != (found.rank, found.size):
         msg = (
-            f"The dataset is rank {question.rank} of {question.world_size} by .shard(), and this process is rank {found.rank} "
+            f"The dataset is rank {query.rank} of {query.world_size} by .shard(), and this process is rank {found.rank} "
             f"of {found.size}. They must be the same. Leave .shard() out, or give the loader rank= and world_size=."
         )
         raise ArgumentError(msg)
@@ -164,13 +164,13 @@ class Loader(data.DataLoader[dict[str, Any]]):
         shown = shown.in_order() if is_overfitting() else shown
         super().__init__(shown, batch_size=None, sampler=sampler, batch_sampler=batch_sampler, pin_memory=pin_memory)
         self.device = _device(device)
-        self._question = shown.ds._question  # noqa: SLF001 - a dataset has no other parts
-        self._engine = Engine(shown.ds._table, self._question, shown.tensors)  # noqa: SLF001 - the same
-        size = self._question.size
+        self._query = shown.ds._query  # noqa: SLF001 - a dataset has no other parts
+        self._engine = Engine(shown.ds._table, self._query, shown.tensors)  # noqa: SLF001 - the same
+        size = self._query.size
         # An attribute like torch's own, which lets nobody set it any more: wrappers copy attributes.
         self.__dict__["batch_size"] = size if isinstance(size, int) else None
         self._assumed = False
-        self._turns = Turns(self._engine, self._question)
+        self._turns = LightningEpochs(self._engine, self._query)
 
     @property
     def dataset(self) -> Any:
@@ -202,7 +202,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
             EmptyDatasetError: If there is nothing, or too little, to hand out.
         """
         if self._assumed:
-            check_ranks(self._question.world_size)
+            check_ranks(self._query.world_size)
         if is_lightning():
             self._turns.ask()
             return self._late()
@@ -216,7 +216,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
         if self.device is not None or self.pin_memory:
             batches = Moved(batches, self.device, pin=self.pin_memory)
         if is_watched():
-            sized = not self._question.lazy and self._question.epochs is not None
+            sized = not self._query.lazy and self._query.epochs is not None
             batches = ToldAccelerate(batches, self, len(begun) if sized else None)
         return batches
 
@@ -239,7 +239,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
         Raises:
             ArgumentError: If Lightning asks for it of a loader without length, or saves one rank's for ranks that differ.
         """
-        if self._question.lazy or self._question.epochs is None:
+        if self._query.lazy or self._query.epochs is None:
             refuse_lightning()
         state = self._engine.state_dict()
         if not state["alike"] and any(rows for *_, rows in state["deals"]):

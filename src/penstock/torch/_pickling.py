@@ -8,7 +8,7 @@ from dataclasses import replace
 import cloudpickle
 
 from penstock._engine.plan.table import Planned, Table
-from penstock._engine.query.query import Question
+from penstock._engine.query.query import Query
 from penstock.dataset import Dataset
 from penstock.mix import Mixture
 
@@ -31,9 +31,9 @@ def sent(ds: Dataset | Mixture) -> bytes:
 def received(packed: bytes) -> Dataset | Mixture:
     """Return a dataset that has travelled."""
     ds, made = cloudpickle.loads(packed)
-    for (table, question), plans in zip(_tables(ds), made, strict=True):
+    for (table, query), plans in zip(_tables(ds), made, strict=True):
         for name, (plan, shuffle, pruned, condition, lazy) in plans.items():
-            reader = replace(table.reader(question), condition=condition, lazy=lazy)
+            reader = replace(table.reader(query), condition=condition, lazy=lazy)
             table._plans[name] = Planned(plan=plan, shuffle=shuffle, reader=reader, pruned=pruned)  # noqa: SLF001 - the same
     found: Dataset | Mixture = ds
     return found
@@ -41,27 +41,27 @@ def received(packed: bytes) -> Dataset | Mixture:
 
 def renewed(ds: Dataset | Mixture) -> Dataset | Mixture:
     """Return a dataset that a forked process has inherited, with nothing open that its parent uses too."""
-    tables = [_renewed(table, question) for table, question in _tables(ds)]
+    tables = [_renewed(table, query) for table, query in _tables(ds)]
     if isinstance(ds, Dataset):
         return replace(ds, _table=tables[0])
-    mixed = ds._table  # noqa: SLF001 - a dataset has no other parts
-    sources = (replace(source, table=table) for source, table in zip(mixed.sources, tables, strict=True))
-    return replace(ds, _table=replace(mixed, sources=tuple(sources)))
+    mixture = ds._table  # noqa: SLF001 - a dataset has no other parts
+    sources = (replace(source, table=table) for source, table in zip(mixture.sources, tables, strict=True))
+    return replace(ds, _table=replace(mixture, sources=tuple(sources)))
 
 
-def _tables(ds: Dataset | Mixture) -> list[tuple[Table, Question]]:
+def _tables(ds: Dataset | Mixture) -> list[tuple[Table, Query]]:
     """Return the tables that are read, and what is asked of each."""
     if isinstance(ds, Dataset):
-        return [(ds._table, ds._question)]  # noqa: SLF001 - a dataset has no other parts
-    return [(source.table, source.question) for source in ds._table.sources]  # noqa: SLF001 - the same
+        return [(ds._table, ds._query)]  # noqa: SLF001 - a dataset has no other parts
+    return [(source.table, source.query) for source in ds._table.sources]  # noqa: SLF001 - the same
 
 
-def _renewed(table: Table, question: Question) -> Table:
+def _renewed(table: Table, query: Query) -> Table:
     """Return a table whose files are opened anew."""
     filesystem = cloudpickle.loads(cloudpickle.dumps(table.filesystem))
     groups = OrderedDict(table._groups)  # noqa: SLF001 - the same
     found = Table(snapshot=table.snapshot, filesystem=filesystem, _groups=groups)
     for name, made in list(table._plans.items()):  # noqa: SLF001 - the same
-        reader = replace(found.reader(question), condition=made.reader.condition, lazy=made.reader.lazy)
+        reader = replace(found.reader(query), condition=made.reader.condition, lazy=made.reader.lazy)
         found._plans[name] = replace(made, reader=reader)  # noqa: SLF001 - the same
     return found

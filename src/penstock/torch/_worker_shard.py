@@ -16,13 +16,13 @@ from penstock.mix import Mixture
 from penstock.model import Position
 from penstock.torch._tensors import Tensors, owned
 
-__all__ = ["Part"]
+__all__ = ["WorkerShard"]
 
 PART = "part"
 """What states of a part have besides: the epoch it began with, how many workers there are, and whose turn was next."""
 
 
-class Part:
+class WorkerShard:
     """Batches, or rows, of one worker, or all of them where there are no workers.
 
     A state tells where the last one ended, and how many of the other workers' come before the next. Of an iteration that
@@ -37,10 +37,10 @@ class Part:
         self._begin(start, start.epoch, 0 if worker is None else worker.id)
 
     def _begin(self, start: Position, epoch: int, turn: int) -> None:
-        table, question = self._ds._table, self._ds._question  # noqa: SLF001 - a dataset has no other parts
+        table, query = self._ds._table, self._ds._query  # noqa: SLF001 - a dataset has no other parts
         self._epoch, self._turn = epoch, turn
-        self._batches = Batches(table, question, start, self._tensors)
-        check_rows(self._batches.planned.plan, question)
+        self._batches = Batches(table, query, start, self._tensors)
+        check_rows(self._batches.planned.plan, query)
         if self._sent:
             self._batches.only(turn, self._workers)
 
@@ -62,7 +62,7 @@ class Part:
 
     def state_dict(self) -> states.State:
         """Return how far this part has come, as JSON can hold it."""
-        turn = self._workers - 1 if self._batches.course.handed else self._turn
+        turn = self._workers - 1 if self._batches.iteration.handed else self._turn
         return {**self._batches.state_dict(), PART: [self._epoch, self._workers, turn]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -71,7 +71,7 @@ class Part:
         Raises:
             StateError: If the state is damaged, or was saved over another table, order, question or number of workers.
         """
-        position = states.load(state, self._batches.planned.plan, self._ds._question)  # noqa: SLF001 - the same
+        position = states.load(state, self._batches.planned.plan, self._ds._query)  # noqa: SLF001 - the same
         epoch, workers, turn = _saved(state)
         if workers != self._workers:
             msg = (
@@ -81,8 +81,8 @@ class Part:
             raise StateError(msg)
         self.close()
         self._begin(Position(epoch=epoch), epoch, turn)
-        if self._batches.course.end == position.epoch:
-            self._batches.course.finish()
+        if self._batches.iteration.end == position.epoch:
+            self._batches.iteration.finish()
             self.close()
         else:
             self._begin(position, epoch, turn)

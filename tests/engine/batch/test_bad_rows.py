@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock._engine.decode.arrow import CellError
-from penstock._engine.decode.bad_cells import Trouble, sift
+from penstock._engine.decode.bad_cells import BadRow, find_bad_rows
 from penstock.codecs import Jpeg, Raw
 from penstock.errors import ArgumentError, DataError, MapError
 from penstock.protocols import Shuffle
@@ -484,9 +484,9 @@ def test_exactly_the_rows_that_fail_are_found(bad: set[int], count: int) -> None
             raise CellError("x", "bad", 0)
         return list(rows.tolist())
 
-    made, found = sift(np.arange(count), attempt)
+    made, found = find_bad_rows(np.arange(count), attempt)
     wrong = {row for row in bad if row < count}
-    assert found == dict.fromkeys(sorted(wrong), Trouble(column="x", problem="bad"))
+    assert found == dict.fromkeys(sorted(wrong), BadRow(column="x", problem="bad"))
     good = [row for row in range(count) if row not in bad]
     assert made == (good or None)
     assert len(attempts) <= 2 + 2 * len(wrong) * max(1, count).bit_length()

@@ -140,7 +140,7 @@ def test_more_categories_may_come_later(tmp_path: Path) -> None:
 )
 def test_arrays_join_in_a_wider_type(arrays: list[pa.Array], kind: pa.DataType | None) -> None:
     """A part may have become one already."""
-    found = wide.joined(arrays)
+    found = wide.concat(arrays)
 
     assert found.to_pylist() == [cell for array in arrays for cell in array.to_pylist()]
     assert found.type == (kind or arrays[1].type)
@@ -158,7 +158,7 @@ def test_arrays_that_no_type_has_room_for_are_told(monkeypatch: pytest.MonkeyPat
 
     expected = "do not fit one Arrow array: offset overflow. Fewer were expected. Read fewer rows at a time."
     with pytest.raises(DataError, match=expected):
-        wide.joined(column.chunks)
+        wide.concat(column.chunks)
     with pytest.raises(CellError, match=f"Column 'x': .*{expected}"):
         stored(column, Column(name="x"))
 
@@ -198,7 +198,7 @@ def test_cells_that_are_picked_many_times_need_a_wider_type() -> None:
         def cast(self, kind: pa.DataType) -> pa.Array:
             return pa.array([b"a", b"b"], kind)
 
-    found = wide.taken(Full(), np.array([1, 1, 0]))
+    found = wide.take(Full(), np.array([1, 1, 0]))
 
     assert (found.type, found.to_pylist()) == (pa.large_binary(), [b"b", b"b", b"a"])
 
@@ -227,7 +227,7 @@ def test_lists_are_picked_as_arrow_picks_them(name: str, data: st.DataObject) ->
     array = array.slice(data.draw(st.integers(0, len(array))))
     rows = np.array(data.draw(st.lists(st.integers(0, len(array) - 1), max_size=20)) if len(array) else [], np.int64)
 
-    found = wide.taken(array, rows)
+    found = wide.take(array, rows)
 
     found.validate(full=True)
     assert found.equals(array.take(pa.array(rows)))
@@ -239,7 +239,7 @@ def test_lists_of_more_items_than_32_bits_count_become_large_ones(monkeypatch: p
     monkeypatch.setattr(wide, "MOST_OFFSET", 4)
     array = pa.array([[1, 2], [3]], pa.list_(pa.int16()))
 
-    found = wide.taken(array, np.array([1, 0, 0, 1]))
+    found = wide.take(array, np.array([1, 0, 0, 1]))
 
     assert found.type == pa.large_list(pa.int16())
     assert found.to_pylist() == [[3], [1, 2], [1, 2], [3]]
@@ -257,7 +257,7 @@ def test_lists_without_any_item_are_picked_from_no_memory(tmp_path: Path, kind: 
     pq.write_table(table, tmp_path / "x.parquet")
     loader = ps.loader(ps.open(tmp_path / "x.parquet").shuffle(seed=1).batch(2, last="uneven"))
 
-    found = wide.taken(crossed, np.array([2, 0, 1]))
+    found = wide.take(crossed, np.array([2, 0, 1]))
 
     found.validate(full=True)
     assert found.to_pylist() == [cells[2], cells[0], cells[1]]

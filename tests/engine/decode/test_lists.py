@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock._engine.decode import lists
 from penstock._engine.decode.arrow import CellError, decode
 from penstock._engine.query.values import Column
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.runtime.buffers import BufferPool
 from penstock.errors import ArgumentError
 from penstock.policies import AsObjects, Fill, Mask, Nulls, Offsets, Pad, Ragged, RaiseIfRagged, RaiseOnNull
 
@@ -48,7 +48,7 @@ def test_the_short_way_leads_where_the_long_one_does(kind: pa.DataType, data: st
         ragged=data.draw(st.sampled_from(POLICIES)),
     )
 
-    short = decode(array, column, Slabs(1 << 20))
+    short = decode(array, column, BufferPool(1 << 20))
     # What is in two chunks is walked.
     long = decode(pa.chunked_array([array, array.slice(0, 0)]), column)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock._engine.deliver.iteration import Course
-from penstock._engine.query.query import Question
+from penstock._engine.deliver.iteration import Iteration
+from penstock._engine.query.query import Query
 from penstock.model import Position
 from penstock.testing import example
 
 
-class Ending(Course):
+class Ending(Iteration):
     """An iteration that ends, on another thread, as soon as somebody has looked where it is."""
 
     coming: Any
@@ -28,9 +28,9 @@ class Ending(Course):
 
 def test_a_position_is_one_of_those_that_there_were() -> None:
     """Whoever asks while another thread is handed the end gets the step before it, or the end."""
-    question = Question(size=4)
-    course = Ending(example()._table.plan(question), question, Position())
-    leg = next(course.legs())
-    course.at = (leg, 2)
+    query = Query(size=4)
+    iteration = Ending(example()._table.plan(query), query, Position())
+    rank_epoch = next(iteration.rank_epochs())
+    iteration.at = (rank_epoch, 2)
 
-    assert [course.position, course.position] == [leg.after(2), Position(epoch=1)]
+    assert [iteration.position, iteration.position] == [rank_epoch.after(2), Position(epoch=1)]

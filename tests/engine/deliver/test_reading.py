@@ -24,12 +24,12 @@ from pyarrow import fs as pafs
 from strategies import aligned, rows
 
 import penstock as ps
-from penstock._engine.query.projection import Wanted
+from penstock._engine.query.projection import ReadSpec
 from penstock._engine.query.values import Column
-from penstock._engine.runtime.threads import Pool, Urgency
-from penstock._engine.window.buffer import Held
-from penstock._engine.window.prefetch import Feed
-from penstock._engine.window.reader import Gather
+from penstock._engine.runtime.threads import Priority, ThreadPool
+from penstock._engine.window.buffer import WindowBuffer
+from penstock._engine.window.prefetch import Prefetcher
+from penstock._engine.window.reader import WindowReader
 from penstock.errors import DataChangedError, DataError
 from penstock.model import Read, Window
 from penstock.protocols import Shuffle
@@ -111,8 +111,8 @@ def test_the_first_batch_comes_before_a_second_window_is_read(table: Path) -> No
     ds = ps.open(table).shuffle(ps.WindowShuffle(rows=100)).batch(10).using(threads=4)
     batches = iter(ds)
     release = threading.Event()
-    gather: Any = batches._gather
-    read, seen = gather._read, []
+    window_reader: Any = batches._window_reader
+    read, seen = window_reader._read, []
 
     def watched(index: int) -> Any:
         seen.append(index)
@@ -120,7 +120,7 @@ def test_the_first_batch_comes_before_a_second_window_is_read(table: Path) -> No
             release.wait()
         return read(index)
 
-    gather._read = watched
+    window_reader._read = watched
     first = next(batches)
     release.set()
 
@@ -324,7 +324,7 @@ def test_what_is_read_ahead_stays_within_its_limit(tmp_path: Path) -> None:
     for batches in (bounded, free):
         for _ in range(3):
             next(batches)
-    ahead = [len(batches._stream._feed._lanes[0]._queue) for batches in (bounded, free)]  # type: ignore[union-attr]
+    ahead = [len(batches._stream._prefetcher._lanes[0]._queue) for batches in (bounded, free)]  # type: ignore[union-attr]
 
     assert ahead[0] <= 1 < ahead[1]
     assert sum(len(batch["id"]) for batch in ds.using(memory_limit=80_000)) == 400_000
@@ -371,14 +371,14 @@ print(len(list(batches)))
     assert done.stdout.split() == ["told", "60", "59"], done.stderr
 
 
-class Backwards(Pool):
+class Backwards(ThreadPool):
     """Runs tasks when asked to, the newest first, which is the order that threads never promise against."""
 
     def __init__(self) -> None:
         super().__init__(1)
         self.tasks: list[tuple[Future[Any], Callable[[], Any]]] = []
 
-    def submit(self, urgency: Urgency, task: Callable[[], Any]) -> Future[Any]:  # noqa: ARG002 - one order for all
+    def submit(self, urgency: Priority, task: Callable[[], Any]) -> Future[Any]:  # noqa: ARG002 - one order for all
         """Keep a task."""
         future: Future[Any] = Future()
         self.tasks.append((future, task))
@@ -395,16 +395,16 @@ def test_a_unit_of_two_windows_is_read_once_whichever_thread_is_first(table: Pat
     """A window learns what the one before left half used, also where it could have begun earlier."""
     batches: Any = iter(ps.open(table).batch(10))
     pool = Backwards()
-    gather = Gather(batches.planned.reader, batches.planned.plan, Wanted(columns=(Column(name="id"),)), pool)
+    window_reader = WindowReader(batches.planned.reader, batches.planned.plan, ReadSpec(columns=(Column(name="id"),)), pool)
     both = Window(reads=(Read(unit=0, rows=slice(0, 25)), Read(unit=1, rows=slice(0, 10))))
     rest = Window(reads=(Read(unit=1, rows=slice(10, 25)),))
-    first = gather.request(gather.draw(lambda: both), None)
-    second = gather.request(gather.draw(lambda: rest), first)
+    first = window_reader.request(window_reader.draw(lambda: both), None)
+    second = window_reader.request(window_reader.draw(lambda: rest), first)
     pool.run()
 
-    assert first.held.result().fixed["id"].tolist() == list(range(35))
-    assert second.held.result().fixed["id"].tolist() == list(range(35, 50))
-    assert gather.units_read == 2
+    assert first.buffer.result().fixed["id"].tolist() == list(range(35))
+    assert second.buffer.result().fixed["id"].tolist() == list(range(35, 50))
+    assert window_reader.units_read == 2
 
 
 def test_an_epoch_that_follows_is_begun_while_the_last_rows_of_one_are_handed_out(
@@ -412,16 +412,16 @@ def test_an_epoch_that_follows_is_begun_while_the_last_rows_of_one_are_handed_ou
 ) -> None:
     """Where a dataset repeats, nobody waits for a window at the beginning of every epoch; and none is read too much."""
     read: list[int] = []
-    twice, plain = threading.Event(), Gather._read
+    twice, plain = threading.Event(), WindowReader._read
 
-    def noted(self: Gather, index: int) -> Any:
+    def noted(self: WindowReader, index: int) -> Any:
         found = plain(self, index)
         read.append(index)
         if len(read) == 2 * len(batches.planned.plan.counts):
             twice.set()
         return found
 
-    monkeypatch.setattr(Gather, "_read", noted)
+    monkeypatch.setattr(WindowReader, "_read", noted)
     ds = ps.open(table).shuffle(seed=1).batch(10)
     batches: Any = iter(ds.repeat(2))
     first = ids(next(batches))
@@ -435,15 +435,15 @@ def test_an_epoch_that_follows_is_begun_while_the_last_rows_of_one_are_handed_ou
 @pytest.mark.parametrize("lanes", [1, 6])
 def test_two_epochs_share_the_memory(table: Path, monkeypatch: pytest.MonkeyPatch, limit: int, lanes: int) -> None:
     """What is read of the next one early fits beside what is held of this one, also where windows are views."""
-    plain, seen = Feed.begin_early, []
+    plain, seen = Prefetcher.begin_early, []
 
-    def noted(self: Feed, beside: int) -> None:
+    def noted(self: Prefetcher, beside: int) -> None:
         before = self.rows_held
         plain(self, beside)
         if self.rows_held > before:
-            seen.append((beside + self.rows_held) * self._gather.row_bytes)
+            seen.append((beside + self.rows_held) * self._window_reader.row_bytes)
 
-    monkeypatch.setattr(Feed, "begin_early", noted)
+    monkeypatch.setattr(Prefetcher, "begin_early", noted)
     ds = ps.open(table).shard(0, 1, lanes=lanes).batch(10).using(threads=2, memory_limit=limit)
 
     assert sum(len(batch["id"]) for batch in ds.repeat(3)) == 3 * ds.num_rows
@@ -473,20 +473,20 @@ def test_what_goes_wrong_with_the_next_epoch_waits_for_its_turn(table: Path) -> 
 def test_windows_go_with_their_iteration(table: Path) -> None:
     """Without the garbage collector, wherever the consumer stops; what was begun of the next epoch too."""
 
-    def held() -> int:
-        return sum(type(one) is Held for one in gc.get_objects())  # others may answer for what they stand for
+    def buffer() -> int:
+        return sum(type(one) is WindowBuffer for one in gc.get_objects())  # others may answer for what they stand for
 
     gc.collect()
     gc.disable()
     try:
-        before = held()
+        before = buffer()
         for stop in (1, 30, 58, 60, 61):
             batches: Any = iter(ps.open(table).shuffle(ps.WindowShuffle(rows=100), seed=1).batch(10).repeat(3))
             for _ in range(stop):
                 next(batches)
             batches.close()
             del batches
-            assert held() <= before
+            assert buffer() <= before
     finally:
         gc.enable()
 

@@ -140,9 +140,9 @@ def test_runs_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
     real = Run.finished
 
-    def counting(run: Run, hand_over: Any) -> Any:
+    def counting(run: Run, adapter: Any) -> Any:
         counts.append(run.count)
-        return real(run, hand_over)
+        return real(run, adapter)
 
     monkeypatch.setattr(Run, "finished", counting)
     steps = sum(1 for _ in table().shuffle(seed=1).batch(2).map(lambda batch: batch))

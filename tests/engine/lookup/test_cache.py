@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._engine.lookup.cache import Keep
+from penstock._engine.lookup.cache import LruCache
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 12), st.booleans()), max_size=40))
 def test_what_was_asked_for_last_is_kept(calls: list[tuple[int, int, bool]]) -> None:
     """Sizes never exceed the room; what goes is what was not asked for longest, or too large alone."""
-    keep: Keep[int, int] = Keep(most=10)
+    keep: LruCache[int, int] = LruCache(most=10)
     expected: dict[int, int] = {}
     for key, size, put in calls:
         if put and size <= 10:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies import shuffles
 
 from penstock._engine.order.epoch import Epoch
-from penstock._ranges import Stretches, between
+from penstock._ranges import Ranges, between
 from penstock.protocols import Shuffle
 
 counts = st.lists(st.integers(0, 9), max_size=12).map(lambda numbers: np.array(numbers, dtype=np.int64))
@@ -21,16 +21,16 @@ def test_pieces_make_up_the_part_asked_for(shuffle: Shuffle, of: np.ndarray, lan
     """Pieces follow one another without gap, each inside one window, the last of a window marked."""
     epoch = Epoch(shuffle, of, seed=0, epoch=0, lanes=lanes)
     start = data.draw(st.integers(0, epoch.num_rows))
-    stretches: Stretches = between(((start, epoch.num_rows), (0, start)), 0, epoch.num_rows)
-    pieces = list(epoch.pieces(stretches))
+    ranges: Ranges = between(((start, epoch.num_rows), (0, start)), 0, epoch.num_rows)
+    pieces = list(epoch.pieces(ranges))
 
     found = [place for piece in pieces for place in range(piece.place, piece.place + piece.stop - piece.start)]
-    assert found == [place for low, high in stretches for place in range(low, high)]
+    assert found == [place for low, high in ranges for place in range(low, high)]
     for piece in pieces:
         window = epoch.window(piece.lane, piece.window)
         rows = sum(len(range(10)[read.rows]) if isinstance(read.rows, slice) else len(read.rows) for read in window.reads)
         assert piece.last == (piece.stop == rows)
-    edges = epoch.edges(stretches)
+    edges = epoch.edges(ranges)
     assert np.diff(edges).tolist() == [piece.stop - piece.start for piece in pieces]
 
 

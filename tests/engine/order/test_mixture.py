@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from penstock._engine.order.mixture import MOST_SLOTS, Blend, Part, Pattern, Stop, shares
+from penstock._engine.order.mixture import MOST_SLOTS, MixtureOrder, MixturePart, Pattern, Stop, shares
 from penstock._ranges import even_edges
 from penstock.errors import ArgumentError
 from penstock.protocols import Shuffle
@@ -27,21 +27,21 @@ stops: st.SearchStrategy[Stop] = st.sampled_from(["first", "all"])
 
 
 @st.composite
-def parts(draw: st.DrawFn) -> Part:
+def parts(draw: st.DrawFn) -> MixturePart:
     """Draw a source of a few units."""
     counts = np.array(draw(st.lists(st.integers(0, 7), min_size=1, max_size=5)))
     width, partial = draw(st.integers(1, 4)), draw(st.booleans())
-    part = Part(counts=counts, shuffle=draw(shuffles), seed=draw(st.integers(0, 3)), width=width, partial=partial)
+    part = MixturePart(counts=counts, shuffle=draw(shuffles), seed=draw(st.integers(0, 3)), width=width, partial=partial)
     assume(part.slots > 0)
     return part
 
 
 @st.composite
-def blends(draw: st.DrawFn) -> Blend:
+def blends(draw: st.DrawFn) -> MixtureOrder:
     """Draw a mixture."""
     pattern = draw(patterns)
     found = tuple(draw(parts()) for _ in pattern.shares)
-    return Blend(parts=found, pattern=pattern, stop=draw(stops))
+    return MixtureOrder(parts=found, pattern=pattern, stop=draw(stops))
 
 
 # Weights.
@@ -142,7 +142,7 @@ def test_the_order_of_slots_is_fixed_for_ever() -> None:
 
 
 @given(blends())
-def test_an_epoch_is_as_long_as_its_sources_say(blend: Blend) -> None:
+def test_an_epoch_is_as_long_as_its_sources_say(blend: MixtureOrder) -> None:
     """Walked slot by slot: up to where a source would run out, or until all have been handed out whole."""
     sizes = [part.slots for part in blend.parts]
     taken, length = [0] * len(sizes), 0
@@ -161,7 +161,7 @@ def test_an_epoch_is_as_long_as_its_sources_say(blend: Blend) -> None:
 
 
 @given(parts(), st.integers(0, 60))
-def test_rows_of_slots_are_counted_over_epochs(part: Part, slots: int) -> None:
+def test_rows_of_slots_are_counted_over_epochs(part: MixturePart, slots: int) -> None:
     """Every slot has the same number of rows, but for the last of an epoch."""
     ends = np.minimum(np.arange(part.slots + 1) * part.width, part.num_rows)
 
@@ -171,7 +171,7 @@ def test_rows_of_slots_are_counted_over_epochs(part: Part, slots: int) -> None:
 # Tapes.
 
 
-def walked(blend: Blend, epoch: int, lanes: int) -> dict[int, list[tuple[int, int]]]:
+def walked(blend: MixtureOrder, epoch: int, lanes: int) -> dict[int, list[tuple[int, int]]]:
     """Return the unit and row of each row that every source gives, lane after lane, by walking its windows."""
     mixing = blend.mixing(epoch, lanes)
     edges = even_edges(0, blend.num_slots, lanes).tolist()
@@ -188,7 +188,7 @@ def walked(blend: Blend, epoch: int, lanes: int) -> dict[int, list[tuple[int, in
 
 
 @given(blends(), st.integers(0, 3), st.integers(1, 7))
-def test_no_row_comes_twice_before_all_have_come(blend: Blend, epoch: int, lanes: int) -> None:
+def test_no_row_comes_twice_before_all_have_come(blend: MixtureOrder, epoch: int, lanes: int) -> None:
     """However many lanes there are, an epoch of a source gives no row twice, and all but its last give all."""
     for source, rows in walked(blend, epoch, lanes).items():
         part, counted = blend.parts[source], Counter(rows)
@@ -202,7 +202,7 @@ def test_no_row_comes_twice_before_all_have_come(blend: Blend, epoch: int, lanes
 
 
 @given(blends(), st.integers(0, 3), st.data())
-def test_one_lane_reads_a_source_in_its_own_order(blend: Blend, epoch: int, data: st.DataObject) -> None:
+def test_one_lane_reads_a_source_in_its_own_order(blend: MixtureOrder, epoch: int, data: st.DataObject) -> None:
     """With one lane each source's rows come as its own loader would hand them out, epoch after epoch."""
     source = data.draw(st.integers(0, len(blend.parts) - 1))
     part, epochs = blend.parts[source], blend.epochs(source)
@@ -221,7 +221,7 @@ def test_one_lane_reads_a_source_in_its_own_order(blend: Blend, epoch: int, data
 
 
 @given(blends(), st.integers(1, 7), st.data())
-def test_a_part_of_the_slots_is_a_part_of_the_tapes(blend: Blend, lanes: int, data: st.DataObject) -> None:
+def test_a_part_of_the_slots_is_a_part_of_the_tapes(blend: MixtureOrder, lanes: int, data: st.DataObject) -> None:
     """What a stretch takes of a source lies between what the stretches before and after it take."""
     mixing = blend.mixing(0, lanes)
     start = data.draw(st.integers(0, blend.num_slots))
@@ -230,17 +230,17 @@ def test_a_part_of_the_slots_is_a_part_of_the_tapes(blend: Blend, lanes: int, da
 
     for source in range(len(blend.parts)):
         places = [
-            [place for low, high in mixing.strand(source, mixing.runs([stretch])) for place in range(low, high)]
-            for stretch in (*pairwise(cut), (0, blend.num_slots))
+            [place for low, high in mixing.strand(source, mixing.runs([span])) for place in range(low, high)]
+            for span in (*pairwise(cut), (0, blend.num_slots))
         ]
         assert sum(places[:-1], []) == places[-1]
 
 
 def test_what_is_left_unread_is_shared_out_to_lanes() -> None:
     """Lanes of a source that is not needed whole begin in all of it, so that ranks do not crowd at its beginning."""
-    rare = Part(counts=np.array([1000]), shuffle=InOrder(), seed=0)
-    small = Part(counts=np.array([100]), shuffle=InOrder(), seed=0)
-    blend = Blend(parts=(rare, small), pattern=Pattern(shares=(1, 1), seed=0), stop="first")
+    rare = MixturePart(counts=np.array([1000]), shuffle=InOrder(), seed=0)
+    small = MixturePart(counts=np.array([100]), shuffle=InOrder(), seed=0)
+    blend = MixtureOrder(parts=(rare, small), pattern=Pattern(shares=(1, 1), seed=0), stop="first")
     mixing = blend.mixing(0, 4)
 
     begins = [next(mixing.strand(0, mixing.runs([(start, blend.num_slots)])))[0] for start in (0, 50, 100, 150)]

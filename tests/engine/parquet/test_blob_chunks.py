@@ -16,8 +16,8 @@ from pyarrow import fs as pafs
 
 import penstock as ps
 from penstock._blobs import Blobs
-from penstock._engine.parquet.blob_chunks import Chunk, find_chunks, read_chunk
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.parquet.blob_chunks import BlobChunk, find_chunks, read_chunk
+from penstock._engine.runtime.buffers import BufferPool
 from penstock.codecs import Npy
 
 LOCAL = pafs.LocalFileSystem()
@@ -49,7 +49,7 @@ def direct(path: Path) -> list[bytes | None] | None:
     if chunks is None:
         return None
     with LOCAL.open_input_file(str(path)) as source:
-        found = [read_chunk(source, chunk, Slabs(1 << 20)) for chunk in chunks]
+        found = [read_chunk(source, chunk, BufferPool(1 << 20)) for chunk in chunks]
     assert all(one is not None for one in found)
     return [cell for one in found if one is not None for cell in told(one)]
 
@@ -103,15 +103,15 @@ def test_a_damaged_chunk_gives_cells_or_nothing(tmp_path_factory: pytest.TempPat
     broken = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
         broken[chunk.start + data.draw(st.integers(0, chunk.size - 1))] = data.draw(st.integers(0, 255))
-    shorter = Chunk(start=chunk.start, size=data.draw(st.integers(0, chunk.size)), values=chunk.values, optional=True)
+    shorter = BlobChunk(start=chunk.start, size=data.draw(st.integers(0, chunk.size)), values=chunk.values, optional=True)
 
     for asked in (
         chunk,
         shorter,
-        Chunk(start=-1, size=9, values=1, optional=False),
-        Chunk(start=9, size=1 << 40, values=1, optional=False),
+        BlobChunk(start=-1, size=9, values=1, optional=False),
+        BlobChunk(start=9, size=1 << 40, values=1, optional=False),
     ):
-        found = read_chunk(pa.BufferReader(bytes(broken)), asked, Slabs(0))
+        found = read_chunk(pa.BufferReader(bytes(broken)), asked, BufferPool(0))
         if found is not None:
             assert (found.start >= 0).all()
             assert (found.start <= found.stop).all()
@@ -126,14 +126,14 @@ def test_a_table_is_the_same_whichever_way_its_cells_are_read(tmp_path: Path) ->
     for name, compression in (("plain", "none"), ("packed", "zstd")):
         ps.write(tmp_path / name, schema, rows, row_group_rows=30, compression=compression)
     chunks = find_chunks(str(next((tmp_path / "plain").glob("*.parquet"))), LOCAL, ["x"])
-    questions: list[Callable[[ps.Dataset], ps.Dataset]] = [
+    queries: list[Callable[[ps.Dataset], ps.Dataset]] = [
         lambda ds: ds.batch(7, last="uneven"),
         lambda ds: ds.where(ps.col("id") > 41).batch(9, last="uneven"),
         lambda ds: ds.shuffle(ps.WindowShuffle(rows=20, unit_rows=8), seed=2).batch(11, last="uneven"),
     ]
 
     assert len(chunks["x"]) == 4
-    for ask in questions:
+    for ask in queries:
         one, other = (list(ask(ps.open(tmp_path / name))) for name in ("plain", "packed"))
         for left, right in zip(one, other, strict=True):
             assert left["id"].tolist() == right["id"].tolist()

@@ -19,9 +19,9 @@ from pyarrow import fs as pafs
 import penstock as ps
 from penstock._blobs import Blobs
 from penstock._engine.parquet import blob_chunks as local_cells
-from penstock._engine.parquet.blob_chunks import LocalCells, find_chunks, locate_chunk, read_chunk, together
-from penstock._engine.parquet.file_blobs import LocalFile, StoredBlobs
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.parquet.blob_chunks import CellPlacesCache, concat_blobs, find_chunks, locate_chunk, read_chunk
+from penstock._engine.parquet.file_blobs import FileBlobs, LocalFile
+from penstock._engine.runtime.buffers import BufferPool
 from penstock.codecs import Npy
 
 LOCAL = pafs.LocalFileSystem()
@@ -52,15 +52,15 @@ def test_cells_in_files_are_those_that_are_read_at_once(
     """In any order, some of them in memory and some more than once."""
     path = tmp_path_factory.mktemp("t") / "t.parquet"
     put(path, cells, data_page_version=version, **more)
-    chunks, places = find_chunks(str(path), LOCAL, ["x"])["x"], LocalCells()
+    chunks, places = find_chunks(str(path), LOCAL, ["x"])["x"], CellPlacesCache()
     with LOCAL.open_input_file(str(path)) as source:
-        read = [read_chunk(source, chunk, Slabs(1 << 20)) for chunk in chunks]
+        read = [read_chunk(source, chunk, BufferPool(1 << 20)) for chunk in chunks]
     located = [places.located(str(path), chunk, lambda: None) for chunk in chunks]
     mixed = [data.draw(st.sampled_from([one, two])) for one, two in zip(read, located, strict=True)]
     numbers = data.draw(st.lists(st.integers(0, len(cells) - 1), max_size=80))
 
-    found = together([one for one in mixed if one is not None]).take(np.array(numbers, dtype=np.int64))
-    found = found.loaded(Slabs(1 << 20)) if isinstance(found, StoredBlobs) else found
+    found = concat_blobs([one for one in mixed if one is not None]).take(np.array(numbers, dtype=np.int64))
+    found = found.loaded(BufferPool(1 << 20)) if isinstance(found, FileBlobs) else found
 
     assert told(found) == [cells[number] for number in numbers]
 
@@ -101,14 +101,14 @@ def test_windows_of_large_cells_hold_no_bytes(tmp_path: Path) -> None:
     lent: list[int] = []
     ds = table(tmp_path / "t").shuffle(seed=3).batch(4)
     batches = iter(ds)
-    slabs: Any = batches._gather.slabs  # type: ignore[union-attr]
-    lend = slabs.lend
+    buffer_pool: Any = batches._window_reader.buffer_pool  # type: ignore[union-attr]
+    empty = buffer_pool.empty
 
     def noted(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         lent.append(int(np.prod(shape)) * dtype.itemsize)
-        return lend(shape, dtype)
+        return empty(shape, dtype)
 
-    slabs.lend = noted
+    buffer_pool.empty = noted
 
     found = {int(number): values for batch in batches for number, values in zip(batch["id"], batch["x"], strict=True)}
 

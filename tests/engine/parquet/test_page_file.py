@@ -12,12 +12,12 @@ from columns import LAYOUTS, arrays, kinds, same
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from penstock._engine.parquet.chunk_layout import Anatomy
-from penstock._engine.parquet.page_file import Piece, leaf_count, put_together
+from penstock._engine.parquet.chunk_layout import FileLayout
+from penstock._engine.parquet.page_file import PageRange, leaf_count, put_together
 from penstock._engine.parquet.page_index import indexed, page_header
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.runtime.buffers import BufferPool
 
-SLABS = Slabs(1 << 20)
+SLABS = BufferPool(1 << 20)
 EMPTY = memoryview(b"")
 
 
@@ -33,10 +33,10 @@ def written(array: pa.Array, layout: dict[str, Any]) -> bytes:
     return data
 
 
-def read_file(data: bytes) -> Anatomy:
+def read_file(data: bytes) -> FileLayout:
     """Return what a file's footer says."""
     length = int.from_bytes(data[-8:-4], "little")
-    return Anatomy(data[-8 - length : -8], len(data))
+    return FileLayout(data[-8 - length : -8], len(data))
 
 
 @given(st.data(), LAYOUTS, st.integers(1, 60))
@@ -48,7 +48,7 @@ def test_whole_chunks_are_read_as_from_the_original(data: st.DataObject, layout:
     assert excerpt is not None
     assert chunks is not None
     pieces = [
-        Piece(chunk=chunk, values=chunk.values, dictionary=EMPTY, pages=[memoryview(content)[chunk.start : chunk.stop]])
+        PageRange(chunk=chunk, values=chunk.values, dictionary=EMPTY, pages=[memoryview(content)[chunk.start : chunk.stop]])
         for chunk in chunks
     ]
 
@@ -78,8 +78,8 @@ def test_leaves_are_put_together_again(data: st.DataObject, layout: dict[str, An
         some = [memoryview(content)[start:stop] for start, stop in pages.spans(numbers)]
         values = sum(page_header(page).values for page in some)
         before = memoryview(content)[chunk.start : int(pages.start[0])]
-        pieces: list[Piece | None] = [None] * len(chunks)
-        pieces[at] = Piece(chunk=chunk, values=values, dictionary=before, pages=some)
+        pieces: list[PageRange | None] = [None] * len(chunks)
+        pieces[at] = PageRange(chunk=chunk, values=values, dictionary=before, pages=some)
         held = int((pages.first[numbers + 1] - pages.first[numbers]).sum())
         found = excerpt.decode(pieces, held, SLABS)
         assert len(found) == held

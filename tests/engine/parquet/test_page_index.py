@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._engine.parquet.chunk_layout import Anatomy
-from penstock._engine.parquet.page_index import Chunk, Pages, indexed, page_header, runs, walked
+from penstock._engine.parquet.chunk_layout import FileLayout
+from penstock._engine.parquet.page_index import ColumnChunk, PageTable, indexed, page_header, runs, walked
 from penstock._engine.parquet.thrift import ThriftError
 
-CHUNK = Chunk(start=4, size=10_000, values=500, rows=500, physical=1, codec=0, encodings=(0,))
+CHUNK = ColumnChunk(start=4, size=10_000, values=500, rows=500, physical=1, codec=0, encodings=(0,))
 
 
 def number(value: int) -> bytes:
@@ -45,10 +45,10 @@ def varint(value: int) -> bytes:
     return bytes([value]) if value < 128 else bytes([value & 127 | 128, *varint(value >> 7)])
 
 
-def read_file(data: bytes) -> Anatomy:
+def read_file(data: bytes) -> FileLayout:
     """Return what a file's footer says."""
     length = int.from_bytes(data[-8:-4], "little")
-    return Anatomy(data[-8 - length : -8], len(data))
+    return FileLayout(data[-8 - length : -8], len(data))
 
 
 @st.composite
@@ -217,6 +217,6 @@ def test_a_chunk_is_one_page_where_nothing_tells_of_more(tmp_path: Path) -> None
     assert [chunk.rows for chunk in file.chunks(0, "x") or []] == [10]
     assert (file.chunks(1, "x"), file.chunks(0, "z") or None, file.column("z")) == (None, None, None)
     length = int.from_bytes(data[-8:-4], "little")
-    assert Anatomy(data[-8 - length : -8], 50).chunks(0, "x") is None
+    assert FileLayout(data[-8 - length : -8], 50).chunks(0, "x") is None
     assert isinstance(file.column("y"), object)
-    assert len(Pages(start=np.array([4]), size=np.array([8]), first=np.array([0, 10]))) == 1
+    assert len(PageTable(start=np.array([4]), size=np.array([8]), first=np.array([0, 10]))) == 1

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from penstock._blobs import Blobs
 from penstock._engine.lookup.byte_ranges import LOCAL, OpenFile
 from penstock._engine.parquet.file_blobs import LocalFile
-from penstock._engine.parquet.page_index import Chunk, Pages, walked
+from penstock._engine.parquet.page_index import ColumnChunk, PageTable, walked
 from penstock._engine.parquet.plain_pages import PlainCells, are_plain, as_arrow
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.runtime.buffers import BufferPool
 
-SLABS = Slabs(1 << 24)
+SLABS = BufferPool(1 << 24)
 KINDS = [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.binary(1500)]
 LAYOUTS = st.fixed_dictionaries(
     {
@@ -45,7 +45,7 @@ class Case:
         self.leaf, self.chunk = self.excerpt.leaves[0], (self.file.anatomy.chunks(0, "x") or [])[0]
         pages = walked(self.file.read, self.chunk, flat=True)
         assert pages is not None
-        self.pages: Pages = pages
+        self.pages: PageTable = pages
         self.cells = PlainCells(self.chunk, self.leaf, pages)
 
     def taken(self, rows: list[int]) -> Blobs | None:
@@ -160,7 +160,7 @@ def _edges(found: Blobs) -> list[tuple[int, int, int]]:
 def test_what_must_be_decoded_is_not_plain(tmp_path: Path, change: dict[str, Any], kind: pa.DataType) -> None:
     """Other types and encodings, compressions that pyarrow alone knows, and small cells."""
     case = Case(tmp_path / "a.parquet", [b"x" * 2000] * 3, pa.binary(), compression="none")
-    facts = {name: getattr(case.chunk, name) for name in Chunk.__dataclass_fields__}
+    facts = {name: getattr(case.chunk, name) for name in ColumnChunk.__dataclass_fields__}
 
     assert are_plain(case.chunk, case.leaf, pa.binary())
-    assert not are_plain(Chunk(**{**facts, **change}), case.leaf, kind)
+    assert not are_plain(ColumnChunk(**{**facts, **change}), case.leaf, kind)

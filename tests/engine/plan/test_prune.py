@@ -152,10 +152,10 @@ def test_a_limit_keeps_the_first_rows(limit: int | None, expected: list[int]) ->
     assert planning.limited(np.array([3, 0, 4]), limit).tolist() == expected
 
 
-def named(of: DataFiles, **question: Any) -> str:
+def named(of: DataFiles, **query: Any) -> str:
     """Return the fingerprint of a plan over these files."""
     units = planning.lay_units(snapshot(of), np.arange(len(of)), NO_GROUPS, None, ps.InOrder(file_rows=99))
-    return planning.fingerprint(snapshot(of), units, question, {"name": "in_order"})
+    return planning.fingerprint(snapshot(of), units, query, {"name": "in_order"})
 
 
 def test_a_fingerprint_names_files_rows_deletes_and_the_question() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock._engine.plan.sequence_find import Line, Rule, Times, first_unordered, starts
 from penstock._engine.plan.sequence_links import Linking, NotInOrderError, extended
-from penstock.model import Chain, IntArray
+from penstock.model import IntArray, SequenceLinks
 
 Row = tuple[Hashable, float, int]
 """A row for plain Python: its group, its time and its number."""
@@ -148,7 +148,7 @@ class Units:
         """Return the groups of a unit, in the order they come."""
         return list(dict.fromkeys(group for group, _ in self.rows[unit]))
 
-    def linked(self, rule: Rule) -> Chain:
+    def linked(self, rule: Rule) -> SequenceLinks:
         """Return the units linked."""
         linking = Linking(rule, len(self.rows))
         for unit, stored in enumerate(self.stored):

@@ -12,7 +12,7 @@ import pytest
 
 import penstock as ps
 from penstock._engine.plan.table import PLANS_KEPT, Laid, Planned, Table
-from penstock._engine.query.query import Question
+from penstock._engine.query.query import Query
 from penstock.testing import MemoryFormat
 
 MANY = PLANS_KEPT + 3
@@ -29,9 +29,9 @@ def laid(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     real = Table.laid
 
-    def noted(table: Table, question: Question) -> Laid:
-        found.append(question.seed)
-        return real(table, question)
+    def noted(table: Table, query: Query) -> Laid:
+        found.append(query.seed)
+        return real(table, query)
 
     monkeypatch.setattr(Table, "laid", noted)
     return found
@@ -75,7 +75,7 @@ def test_questions_that_nobody_asks_any_more_keep_no_memory() -> None:
         assert len(batches) == 40
         del batches
 
-    idle = [sum(map(len, plan.reader.slabs._free.values())) for plan in ds._table._plans.values()]
+    idle = [sum(map(len, plan.reader.buffer_pool._free.values())) for plan in ds._table._plans.values()]
 
     assert len(idle) == PLANS_KEPT
     assert idle[-1]

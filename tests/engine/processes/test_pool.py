@@ -158,11 +158,11 @@ QUESTIONS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
 }
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_processes_give_what_threads_give(table: Path, question: str) -> None:
+@pytest.mark.parametrize("query", QUESTIONS)
+def test_processes_give_what_threads_give(table: Path, query: str) -> None:
     """Rows, their order, their types, randomness and padding do not depend on what runs maps."""
-    ds = QUESTIONS[question](ps.open(table))
-    processes = 3 if question == "batches" else 1
+    ds = QUESTIONS[query](ps.open(table))
+    processes = 3 if query == "batches" else 1
 
     assert told(ds.using(processes=processes)) == told(ds)
 
@@ -213,10 +213,10 @@ DECODED: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
 }
 
 
-@pytest.mark.parametrize("question", DECODED)
-def test_cells_are_decoded_in_processes(pictures: Path, question: str) -> None:
+@pytest.mark.parametrize("query", DECODED)
+def test_cells_are_decoded_in_processes(pictures: Path, query: str) -> None:
     """Cells of bytes, in memory or in files, are decoded as by threads, with maps and without."""
-    ds = DECODED[question](ps.open(pictures))
+    ds = DECODED[query](ps.open(pictures))
 
     assert told(ds.using(processes=1)) == told(ds)
 

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock._blobs import Blobs
-from penstock._engine.parquet.file_blobs import LocalFile, StoredBlobs
+from penstock._engine.parquet.file_blobs import FileBlobs, LocalFile
 from penstock._engine.processes import shared_memory as mapped
 from penstock._engine.processes.serialize import (
     Parcel,
@@ -33,8 +33,8 @@ from penstock._engine.processes.serialize import (
     pack_blobs,
     pack_column,
 )
-from penstock._engine.processes.shared_memory import APART, Mapped, anonymous_file
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.processes.shared_memory import APART, SharedMemory, anonymous_file
+from penstock._engine.runtime.buffers import BufferPool
 
 
 class Pair:
@@ -43,7 +43,7 @@ class Pair:
     def __init__(self) -> None:
         """Make the file."""
         self.file = anonymous_file()
-        self.here, self.there = Mapped(self.file), Mapped(self.file, first=APART)
+        self.here, self.there = SharedMemory(self.file), SharedMemory(self.file, first=APART)
 
     def send(self, parcel: Parcel) -> list[npt.NDArray[np.uint8]]:
         """Return the blocks of a parcel, as the other end has them."""
@@ -245,7 +245,7 @@ def test_cells_in_files_stay_there(pair: Pair, tmp_path: Path) -> None:
     (tmp_path / "cells").write_bytes(b"onetwothree")
     file, parcel = LocalFile(str(tmp_path / "cells")), Parcel()
     memory = np.frombuffer(b"four", np.uint8)
-    cells = StoredBlobs(
+    cells = FileBlobs(
         sources=(file, memory),
         source=np.array([0, 1, 0, 0]),
         start=np.array([6, 0, 0, 3]),
@@ -255,8 +255,8 @@ def test_cells_in_files_stay_there(pair: Pair, tmp_path: Path) -> None:
 
     found = blobs_in(pack_blobs(cells, parcel, lambda _: 7), pair.send(parcel), {7: file})
 
-    assert isinstance(found, StoredBlobs)
-    loaded = found.loaded(Slabs(0))
+    assert isinstance(found, FileBlobs)
+    loaded = found.loaded(BufferPool(0))
     assert {row: bytes(cell) for row, cell in loaded.present()} == {0: b"three", 1: b"four", 2: b"one"}
 
 

@@ -8,12 +8,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._engine.row_groups.order import Lots, Step, Turns
+from penstock._engine.row_groups.order import RowGroupTasks, Step, Turns
 
 sizes = st.lists(st.integers(1, 30), min_size=1, max_size=12)
 
 
-def rows(lots: Lots) -> list[tuple[int, int]]:
+def rows(lots: RowGroupTasks) -> list[tuple[int, int]]:
     """Return each row as its row group and its number there."""
     units = lots.units
     found = zip(lots.ordinal.tolist(), units.start.tolist(), units.rows.tolist(), strict=True)
@@ -23,7 +23,7 @@ def rows(lots: Lots) -> list[tuple[int, int]]:
 @given(sizes=sizes, parts=st.integers(1, 40))
 def test_parts_follow_one_another_and_make_up_the_whole(sizes: list[int], parts: int) -> None:
     """A row group has as many parts as asked for, or as many as it has rows; they differ by one row at most."""
-    lots = Lots.of(sizes)
+    lots = RowGroupTasks.of(sizes)
 
     found = lots.cut(parts)
 
@@ -37,7 +37,7 @@ def test_parts_follow_one_another_and_make_up_the_whole(sizes: list[int], parts:
 @given(sizes=sizes, parts=st.integers(1, 40), more=st.integers(0, 5))
 def test_parts_may_have_rows_of_the_next(sizes: list[int], parts: int, more: int) -> None:
     """As far as their row group has any."""
-    plain, longer = Lots.of(sizes).cut(parts), Lots.of(sizes).cut(parts, more)
+    plain, longer = RowGroupTasks.of(sizes).cut(parts), RowGroupTasks.of(sizes).cut(parts, more)
 
     ends = np.array(sizes)[plain.ordinal]
     assert longer.units.start.tolist() == plain.units.start.tolist()
@@ -49,7 +49,7 @@ def test_parts_may_have_rows_of_the_next(sizes: list[int], parts: int, more: int
 @given(sizes=sizes, parts=st.integers(1, 5), ranks=st.integers(1, 20))
 def test_shares_are_even_and_make_up_the_whole(sizes: list[int], parts: int, ranks: int) -> None:
     """Whatever row groups there are, and whether they are cut."""
-    lots = Lots.of(sizes).cut(parts)
+    lots = RowGroupTasks.of(sizes).cut(parts)
 
     shares = [lots.shared_out(rank, ranks) for rank in range(ranks)]
 

@@ -16,8 +16,8 @@ from pyarrow import fs as pafs
 
 import penstock as ps
 from penstock._engine.parquet.footer import footer_of, row_bytes
-from penstock._engine.runtime.buffers import Slabs
-from penstock._engine.runtime.memory_budget import Budget
+from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory_budget import MemoryBudget
 
 ROWS = 4_000
 
@@ -29,21 +29,21 @@ class Window:
 @given(st.lists(st.tuples(st.integers(1, 1 << 20), st.booleans()), max_size=60))
 def test_what_is_lent_is_counted_exactly(asked: list[tuple[int, bool]]) -> None:
     """However arrays come and go, those that are alive are those that count, each by the memory that it has."""
-    slabs, alive = Slabs(1 << 22), []
+    buffer_pool, alive = BufferPool(1 << 22), []
     for size, dies in asked:
-        array = slabs.lend((size,), np.dtype(np.uint8))
+        array = buffer_pool.empty((size,), np.dtype(np.uint8))
         if not dies:
             alive.append(array)
         del array
 
-    assert sum(map(len, alive)) <= slabs.lent <= sum(max(1 << 16, len(one) * 9 // 8 + (1 << 16)) for one in alive)
+    assert sum(map(len, alive)) <= buffer_pool.lent <= sum(max(1 << 16, len(one) * 9 // 8 + (1 << 16)) for one in alive)
     alive.clear()
-    assert slabs.lent == 0
+    assert buffer_pool.lent == 0
 
 
 def test_what_windows_keep_counts_until_they_are_gone() -> None:
     """Memory of Arrow is not lent; it counts as long as its window is there."""
-    budget, window = Budget(1_000, Slabs(0), threads=1), Window()
+    budget, window = MemoryBudget(1_000, BufferPool(0), threads=1), Window()
     budget.keep(window, 700)
     held = budget.taken
     del window
@@ -54,9 +54,9 @@ def test_what_windows_keep_counts_until_they_are_gone() -> None:
 
 def test_there_is_room_for_what_fits_beside_the_rest() -> None:
     """Before anything was read nothing is known, and something must be read."""
-    budget, window = Budget(100_000, Slabs(0), threads=1), Window()
+    budget, window = MemoryBudget(100_000, BufferPool(0), threads=1), Window()
     assert budget.has_room(1 << 40)
-    budget.note(rows=10, fixed=600, loose=400)
+    budget.note(rows=10, fixed=600, deferred=400)
 
     assert budget.row_bytes == 100
     assert budget.has_room(600)
@@ -69,8 +69,8 @@ def test_there_is_room_for_what_fits_beside_the_rest() -> None:
 
 def test_a_window_that_cannot_fit_is_refused_with_both_numbers() -> None:
     """And what would fit is told."""
-    budget = Budget(10 << 20, Slabs(0), threads=1)
-    budget.note(rows=1_000, fixed=1 << 20, loose=1 << 20)
+    budget = MemoryBudget(10 << 20, BufferPool(0), threads=1)
+    budget.note(rows=1_000, fixed=1 << 20, deferred=1 << 20)
     budget.check_window(5_000)
 
     with pytest.raises(
@@ -104,7 +104,7 @@ def test_the_window_of_a_table_is_as_large_as_its_rows_in_memory_allow(tmp_path:
     """Not as storage would have it, where a dictionary makes long texts short."""
     path = wide(tmp_path / "t")
     ds = ps.open(path.parent).shuffle(ps.WindowShuffle(window_bytes=100_000), seed=1).batch(10)
-    planned: Any = ds._table.plan(ds._question)
+    planned: Any = ds._table.plan(ds._query)
 
     rows = planned.shuffle.rows
     assert 100_000 // 2 // 230 <= rows <= 100_000 // 2 // 180
@@ -135,7 +135,7 @@ def test_a_consumer_that_keeps_batches_does_not_keep_windows(tmp_path: Path) -> 
     for number, batch in enumerate(batches):
         if number % 50 == 0:
             kept.append(batch)
-        most = max(most, batches._gather.budget.taken)  # type: ignore[union-attr]
+        most = max(most, batches._window_reader.budget.taken)  # type: ignore[union-attr]
 
     assert len(kept) == 80
     assert most <= 1_200_000

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.runtime.buffers import BufferPool
 from penstock._engine.runtime.ordered_map import Conveyor, Room
-from penstock._engine.write.encode import LARGE, Slab, pieces
+from penstock._engine.write.encode import LARGE, CellBuffer, pieces
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 4), st.integers(1, 100))
@@ -138,7 +138,7 @@ def test_threads_end_when_nobody_holds_the_conveyor() -> None:
 
 def test_arrays_lie_side_by_side_in_a_slab() -> None:
     """Each keeps its values, whatever comes after it; what has no room lies elsewhere."""
-    slab = Slab(Slabs(most=0), 200)
+    slab = CellBuffer(BufferPool(most=0), 200)
     arrays: list[Any] = [
         np.arange(3, dtype=np.int64),
         np.ones((2, 5), np.float32, order="F"),
@@ -156,16 +156,16 @@ def test_arrays_lie_side_by_side_in_a_slab() -> None:
 
 def test_a_slab_is_lent_again_when_its_arrays_are_gone() -> None:
     """Not before: an array that somebody holds keeps its values."""
-    slabs = Slabs(most=1 << 20)
-    held = Slab(slabs, 1000).copy(np.arange(8))
-    other = Slab(slabs, 1000).copy(np.zeros(8, np.int64))
+    buffer_pool = BufferPool(most=1 << 20)
+    held = CellBuffer(buffer_pool, 1000).copy(np.arange(8))
+    other = CellBuffer(buffer_pool, 1000).copy(np.zeros(8, np.int64))
 
     apart = not np.shares_memory(held, other)
     where = other.ctypes.data
     del other
 
     assert apart
-    assert Slab(slabs, 1000).copy(np.ones(8, np.int64)).ctypes.data == where
+    assert CellBuffer(buffer_pool, 1000).copy(np.ones(8, np.int64)).ctypes.data == where
     assert held.tolist() == list(range(8))
 
 

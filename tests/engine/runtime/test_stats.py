@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._engine.runtime.stats import SENTENCES, Busy, Stats, Tally, advice, told_bytes
+from penstock._engine.runtime.stats import SENTENCES, Busy, Counters, Stats, advice, format_bytes
 from penstock.errors import ArgumentError
 
 SECONDS = st.floats(0, 1e6)
@@ -118,8 +118,8 @@ def test_what_the_consumer_does_itself_while_it_waits_is_its_own_kind() -> None:
 
 def test_reads_that_are_slow_as_everything_is_slow_do_not_wait_for_storage() -> None:
     """Where threads have a processor half of the time, a read that has one half of the time waits for no bytes."""
-    alike = Tally(busy=Busy(read=8, gather=2, decode=2), processor=Busy(read=4, gather=1, decode=1))
-    worse = Tally(busy=Busy(read=12, gather=2, decode=2), processor=Busy(read=4, gather=1, decode=1))
+    alike = Counters(busy=Busy(read=8, gather=2, decode=2), processor=Busy(read=4, gather=1, decode=1))
+    worse = Counters(busy=Busy(read=12, gather=2, decode=2), processor=Busy(read=4, gather=1, decode=1))
 
     assert (alike.storage_seconds, worse.storage_seconds) == (0, 4)
 
@@ -289,4 +289,4 @@ def test_it_prints_before_anything_was_counted() -> None:
 @pytest.mark.parametrize(("count", "said"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2.5e12, "2.5 TB")])
 def test_bytes_are_told_in_units_that_people_say(count: float, said: str) -> None:
     """Three digits and a unit."""
-    assert told_bytes(count) == said
+    assert format_bytes(count) == said

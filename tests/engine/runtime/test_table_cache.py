@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._engine.runtime.table_cache import KeptUnits
+from penstock._engine.runtime.table_cache import TableCache
 
 ROWS = 3_000
 
@@ -87,11 +87,11 @@ def test_who_reads_without_a_loader_keeps_what_is_read_twice(table: Path) -> Non
     opened = ps.open(table).batch(100)
     for stays in (False, True):
         list(opened)
-        assert (opened._table._stay.nbytes > 0) is stays
+        assert (opened._table._table_cache.nbytes > 0) is stays
 
     repeated = ps.open(table).batch(100).repeat(2)
     next(iter(repeated))
-    assert repeated._table._stay.nbytes > 0
+    assert repeated._table._table_cache.nbytes > 0
 
 
 def test_what_stays_in_memory_is_nobodys_to_write(table: Path) -> None:
@@ -121,7 +121,7 @@ def test_cells_that_stay_in_memory_are_nobodys_to_write(tmp_path: Path, codec: A
                 if batch["cell"].flags.writeable:
                     batch["cell"][...] = 0
                 assert (found == cells[batch["id"]]).all()
-        assert ds._table._stay.nbytes > cells.nbytes
+        assert ds._table._table_cache.nbytes > cells.nbytes
 
 
 def test_a_table_that_takes_too_much_does_not_stay(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_many_small_units_count_with_what_they_take_beside_their_values(tmp_path
         ds = ps.open(tmp_path).batch(10).using(memory_limit=limit)
         list(ps.loader(ds))
 
-        assert (ds._table._stay.nbytes > 0) is stays
+        assert (ds._table._table_cache.nbytes > 0) is stays
 
 
 def test_what_would_not_stay_for_long_is_not_kept_at_all(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_what_would_not_stay_for_long_is_not_kept_at_all(tmp_path: Path) -> None
     batches = iter(ps.loader(ds))
     most = 0
     for _ in batches:
-        most = max(most, ds._table._stay.nbytes)
+        most = max(most, ds._table._table_cache.nbytes)
 
     assert most == 0
 
@@ -219,7 +219,7 @@ def test_units_are_kept_by_their_second_time_while_all_have_room(
 
     Where it is known that units are read again, they are kept at once, if all of them are going to have room.
     """
-    kept: KeptUnits[int] = KeptUnits()
+    kept: TableCache[int] = TableCache()
     kept.bound(limit)
     if again:
         kept.expect_again()
@@ -239,7 +239,7 @@ def test_units_are_kept_by_their_second_time_while_all_have_room(
 
 def test_more_room_is_another_chance() -> None:
     """What had no room has some when the limit is raised; when it is lowered, what has none goes."""
-    kept: KeptUnits[int] = KeptUnits()
+    kept: TableCache[int] = TableCache()
     for limit, expected in ((40, None), (40, None), (80, 7), (100, 7), (80, 7), (40, None), (20, None)):
         kept.bound(limit)
         for _ in range(2):

@@ -164,7 +164,7 @@ class Slow:
 def test_a_wait_for_the_hand_over_is_told_while_it_lasts() -> None:
     """Making a framework's types of arrays is work of its own."""
     gate, ds = Gate(), table().open().batch(10).using(threads=2)
-    loader = Loader(ds._table, ds._question, Slow(gate))
+    loader = Loader(ds._table, ds._query, Slow(gate))
 
     with asked(iter(loader), gate):
         until(lambda: loader.stats().shares.hand_over > 0.9)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock._engine.query.values import Stack
-from penstock._engine.runtime.buffers import Slabs
-from penstock._engine.window import buffer as held
-from penstock._engine.window.buffer import Filling
+from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.window import buffer
+from penstock._engine.window.buffer import WindowBuilder
 from penstock.model import Read, Window
 
 UNIT = 50
@@ -49,9 +49,9 @@ def test_a_window_is_its_units_in_the_order_of_its_permutation(
     take = np.random.default_rng(total).permutation(total) if permuted else None
     stacks = [Stack(name="both", columns=("id", "y"))] if stacked else []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(held, "NEAR", near)
-        patch.setattr(held, "STEP", 1 << 9)
-        filling = Filling(Window(reads=asked, take=take), stacks, Slabs(1 << 20))
+        patch.setattr(buffer, "NEAR", near)
+        patch.setattr(buffer, "STEP", 1 << 9)
+        filling = WindowBuilder(Window(reads=asked, take=take), stacks, BufferPool(1 << 20))
         for at, (number, _, _) in enumerate(reads):
             filling.put(at, unit(number), frozenset(lasting[at]))
         filling.steps()
@@ -76,7 +76,7 @@ def test_what_lasts_is_copied_once_and_not_written_to() -> None:
     window = Window(
         reads=(Read(unit=0, rows=slice(0, UNIT)), Read(unit=1, rows=slice(0, UNIT))), take=np.arange(2 * UNIT)[::-1]
     )
-    filling = Filling(window, [], Slabs(1 << 20), writable=True)
+    filling = WindowBuilder(window, [], BufferPool(1 << 20), writable=True)
     for at, columns in enumerate(units):
         filling.put(at, columns, frozenset(columns))
     filling.steps()

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._engine.write.encode import Columns
+from penstock._engine.write.encode import TableEncoder
 from penstock._engine.write.input import as_columns, infer, is_batch, tabular
 from penstock._engine.write.schema import of_arrow, of_schema
 from penstock.codecs import Npy, Npz, Raw, Scalar, Tensor
@@ -47,7 +47,7 @@ class Doubled(CellCodec):
         )
 
 
-def columns(*fields: Field) -> Columns:
+def columns(*fields: Field) -> TableEncoder:
     """Return the columns of a schema."""
     return of_schema(Schema("Test", fields))
 

@@ -12,8 +12,8 @@ from pyarrow import fs as pafs
 
 from penstock._engine.commit.change import begin
 from penstock._engine.write import files as room
-from penstock._engine.write.files import Output
-from penstock._engine.write.hive import Part, directory, split
+from penstock._engine.write.files import OutputFiles
+from penstock._engine.write.hive import Partition, directory, split
 from penstock._engine.write.parquet_options import Layout
 from penstock._engine.write.schema import of_schema
 from penstock.model import Place
@@ -27,7 +27,7 @@ def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(room, "MOST_OPEN", 3)
     files = pafs.LocalFileSystem()
     change = begin(files, str(tmp_path / "t"), "error", url="t")
-    output = Output(
+    output = OutputFiles(
         Place(url="t", filesystem=files, path=str(tmp_path / "t")),
         change,
         COLUMNS,
@@ -37,7 +37,7 @@ def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     for number in range(20):
         rows = pa.table({"id": [number]}, schema=pa.schema(list(COLUMNS.arrow)[:1]))
-        output.take([Part(f"part={number % 5}", rows, rows.nbytes)])
+        output.take([Partition(f"part={number % 5}", rows, rows.nbytes)])
         most = max(most, len(output._open))
     output.finish()
     change.finish({})

@@ -177,7 +177,7 @@ def leaves(name: list[str], values: pa.ChunkedArray) -> Iterator[tuple[list[str]
         yield name, values
 
 
-def questions(asked: Column, values: pa.ChunkedArray) -> Iterator[Expr]:
+def queries(asked: Column, values: pa.ChunkedArray) -> Iterator[Expr]:
     """Yield filters on a column by some of its own values."""
     yield from (asked.is_null(), asked.is_not_null())
     known = [value for value in pc.unique(values).to_pylist() if value is not None and value == value][:4]  # noqa: PLR0124
@@ -201,10 +201,10 @@ def test_statistics_of_others_never_prune_a_row_that_passes(tables: Inventory, r
                 start = ps.col(path[0])
                 for field in path[1:]:
                     start = start[field]
-                for condition in questions(start, values):
-                    question = ds.where(condition)
-                    assert question.num_rows == int(condition.mask(table).sum()), (name, condition)
-                    plan = question._table.plan(question._question)
+                for condition in queries(start, values):
+                    query = ds.where(condition)
+                    assert query.num_rows == int(condition.mask(table).sum()), (name, condition)
+                    plan = query._table.plan(query._query)
                     asked, pruned = asked + 1, pruned + plan.pruned.files - plan.pruned.files_kept
 
     assert asked >= 4000

@@ -263,15 +263,15 @@ def test_a_commit_between_the_starts_of_two_ranks_changes_nothing(tmp_path: Path
     lake.commit(0, protocol("deletionVectors"), told, add)
     ds = ps.open(lake.path).where(ps.col("p") == 1, ps.col("id") >= 0).shuffle(seed=1)
     said: list[bytes] = []
-    first = agreed(ds._table, ds._question, Rank(0, said))
+    first = agreed(ds._table, ds._query, Rank(0, said))
     lake.commit(1, {"remove": {"path": "0.parquet", "deletionVector": add["add"]["deletionVector"]}})
     late = ps.open(lake.path).where(ps.col("p") == 1, ps.col("id") >= 0).shuffle(seed=1)
-    second = agreed(late._table, late._question, Rank(1, said))
+    second = agreed(late._table, late._query, Rank(1, said))
 
     assert late._table.snapshot.version == "1"
     assert [table.snapshot.version for table in (first, second)] == ["0", "0"]
-    assert first.plan(ds._question).plan.fingerprint == second.plan(ds._question).plan.fingerprint
-    assert sorted(int(row["id"]) for row in ps.Dataset(second, late._question)) == [0, 1, 2, *range(4, 10)]
+    assert first.plan(ds._query).plan.fingerprint == second.plan(ds._query).plan.fingerprint
+    assert sorted(int(row["id"]) for row in ps.Dataset(second, late._query)) == [0, 1, 2, *range(4, 10)]
 
 
 @pytest.mark.parametrize("window", [4, 10_000])

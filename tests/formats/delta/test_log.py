@@ -129,7 +129,7 @@ def test_a_checkpoint_of_any_kind_stands_for_the_commits_before_it(tmp_path: Pat
 
     assert [sorted(found) for found in rows] == versions
     assert [ds.to_arrow()["id"].to_pylist() for ds in after] == rows
-    plans = [[ds.shuffle(seed=1)._table.plan(ds._question).plan.fingerprint for ds in many] for many in (before, after)]
+    plans = [[ds.shuffle(seed=1)._table.plan(ds._query).plan.fingerprint for ds in many] for many in (before, after)]
     assert plans[0] == plans[1]
     forget(lake, 0, 1, 2, 3)
     assert [ids(ps.open(lake.path, version=at)) for at in (3, 4, 5)] == versions[3:]

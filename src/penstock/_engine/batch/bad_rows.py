@@ -11,38 +11,38 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from penstock._engine.batch.assemble import Chunk, filled_up, mapped, put_together, thinned
-from penstock._engine.decode.bad_cells import AT, Trouble, sift, trouble_of
-from penstock._engine.order.rank_epoch import Leg
+from penstock._engine.batch.assemble import AssembledRows, assemble, filled_up, mapped, thinned
+from penstock._engine.decode.bad_cells import AT, BadRow, bad_row_of, find_bad_rows
+from penstock._engine.order.rank_epoch import RankEpoch
 from penstock._engine.order.schedule import Draw
-from penstock._engine.query.query import Question
+from penstock._engine.query.query import Query
 from penstock._engine.runtime.timers import MAP
-from penstock._engine.window.buffer import joined
-from penstock._engine.window.reader import PASSED, Gather, Held, Rows
-from penstock._engine.window.sequences import HeldSequences
+from penstock._engine.window.buffer import concat_arrays
+from penstock._engine.window.reader import PASSED, WindowBuffer, WindowReader, WindowRows
+from penstock._engine.window.sequences import SequenceWindowBuffer
 from penstock.model import BoolArray, IntArray
 
-__all__ = ["Finishing", "mapped_good"]
+__all__ = ["BatchTask", "map_good_rows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Finishing:
+class BatchTask:
     """How some rows are finished: put together, and given to the user's functions.
 
     Attributes:
-        question: What is asked.
-        gather: What decodes them.
-        leg: The leg that they are of.
+        query: What is asked.
+        window_reader: What decodes them.
+        rank_epoch: The leg that they are of.
         draw: What the batch is made of; None for single rows.
         rows: The rows.
         steps: Which steps of the leg they are, those between them being others'.
     """
 
-    question: Question
-    gather: Gather
-    leg: Leg
+    query: Query
+    window_reader: WindowReader
+    rank_epoch: RankEpoch
     draw: Draw | None
-    rows: Rows
+    rows: WindowRows
     steps: range
 
     @property
@@ -55,35 +55,35 @@ class Finishing:
         """Where each row lies."""
         return _codes(self._mine())[:, 0]
 
-    def run(self) -> Chunk:
+    def run(self) -> AssembledRows:
         """Return the rows as the consumer gets them, but for what a framework makes of them."""
-        question = self.question
-        if question.skip is None:
+        query = self.query
+        if query.skip is None:
             return self._finished(None)
         rows = self._mine()
         codes = _codes(rows)
         if not len(codes) or codes.min() >= 0:
             try:
-                return self._finished(np.arange(len(rows)) if question.maps and not question.lazy else None)
+                return self._finished(np.arange(len(rows)) if query.maps and not query.lazy else None)
             except Exception as error:  # of the user's too
                 if self._told(error) is None:
                     raise
         asked, marked = np.arange(len(rows)), np.flatnonzero((codes < 0).any(axis=1))
-        if question.lazy:
+        if query.lazy:
             asked = np.flatnonzero(_passed(rows))  # those that do not pass are nobody's, good or bad
-        made, bad = sift(np.setdiff1d(asked, marked), self._finished, self._told)
-        bad.update({row: self.gather.troubles[~int(codes[row].min())] for row in np.intersect1d(asked, marked).tolist()})
+        made, bad = find_bad_rows(np.setdiff1d(asked, marked), self._finished, self._told)
+        bad.update({row: self.window_reader.troubles[~int(codes[row].min())] for row in np.intersect1d(asked, marked).tolist()})
         made = replace(self._empty(), kept=asked[:0]) if made is None else made
         return replace(made, bad=tuple((int(codes[row, 0]), bad[row]) for row in sorted(bad)))
 
-    def _told(self, error: BaseException) -> Trouble | None:
+    def _told(self, error: BaseException) -> BadRow | None:
         """Return what an error says of a row; of a sequence, also where in it."""
-        found = trouble_of(error)
-        if found is not None and found.column is not None and type(self.rows) is not Rows:
+        found = bad_row_of(error)
+        if found is not None and found.column is not None and type(self.rows) is not WindowRows:
             return replace(found, problem=str(error))
         return found
 
-    def _mine(self) -> Rows:
+    def _mine(self) -> WindowRows:
         """Return the rows that are this reader's."""
         return self.rows if self.steps.step == 1 else thinned(self.rows, self._first, self.steps.step)
 
@@ -92,77 +92,91 @@ class Finishing:
         """Which of single rows is the first that is this reader's."""
         return self.steps.start - self.steps.stop + len(self.rows)
 
-    def _finished(self, kept: IntArray | None) -> Chunk:
+    def _finished(self, kept: IntArray | None) -> AssembledRows:
         """Return all rows, or some of them."""
-        question, gather, steps, draw = self.question, self.gather, self.steps, self.draw
+        query, window_reader, steps, draw = self.query, self.window_reader, self.steps, self.draw
         rows = self._mine()
         # Where there are maps, they get a copy: one that fails may have changed it, and is run again.
-        kept = None if kept is not None and len(kept) == len(rows) and not question.maps else kept
+        kept = None if kept is not None and len(kept) == len(rows) and not query.maps else kept
         some = rows if kept is None else _picked(rows, kept)
         lost = len(rows) - len(some)
         count = draw.size if draw else len(rows)
-        count = count if draw and question.ending == "pad" else count - lost
-        made, places = put_together(question, gather, some, count)
-        if question.maps and (steps.step > 1 or kept is not None):
+        count = count if draw and query.ending == "pad" else count - lost
+        made, places = assemble(query, window_reader, some, count)
+        if query.maps and (steps.step > 1 or kept is not None):
             places = self.rows.sequence if steps.step == 1 else self.rows.sequence[self._first :: steps.step]
             places = filled_up({}, places if kept is None else places[kept], len(some), count)[1]
-        chunk = Chunk(
-            leg=self.leg, start=steps.start, stop=steps.stop, columns=made, count=count, places=places, every=steps.step
+        chunk = AssembledRows(
+            rank_epoch=self.rank_epoch,
+            start=steps.start,
+            stop=steps.stop,
+            columns=made,
+            count=count,
+            places=places,
+            every=steps.step,
         )
-        if question.skip is not None:
+        if query.skip is not None:
             made.pop(AT, None)
-            chunk.ids = _codes(some)[:, 0] if question.lazy or question.size is None else None
+            chunk.ids = _codes(some)[:, 0] if query.lazy or query.size is None else None
             chunk.kept = kept if lost else None
-        if not (question.lazy or question.size is None or (not question.maps and question.ending != "pad")):
-            valid = (draw.valid if draw else count) - (lost if question.ending == "pad" else 0)
-            with gather.meter.busy(MAP):
-                chunk.columns = mapped(question, made, places, self.leg.position.epoch, (count, valid))
+        if not (query.lazy or query.size is None or (not query.maps and query.ending != "pad")):
+            valid = (draw.valid if draw else count) - (lost if query.ending == "pad" else 0)
+            with window_reader.meter.busy(MAP):
+                chunk.columns = mapped(query, made, places, self.rank_epoch.position.epoch, (count, valid))
         return chunk
 
-    def _empty(self) -> Chunk:
+    def _empty(self) -> AssembledRows:
         nothing: IntArray = np.zeros(0, dtype=np.int64)
         steps = self.steps
-        return Chunk(leg=self.leg, start=steps.start, stop=steps.stop, columns={}, count=0, places=nothing, every=steps.step)
+        return AssembledRows(
+            rank_epoch=self.rank_epoch,
+            start=steps.start,
+            stop=steps.stop,
+            columns={},
+            count=0,
+            places=nothing,
+            every=steps.step,
+        )
 
 
-def mapped_good(question: Question, chunk: Chunk) -> Chunk:
+def map_good_rows(query: Query, chunk: AssembledRows) -> AssembledRows:
     """Return rows that were put together before, with maps run on all but those on which they raise."""
-    if question.skip is None:
-        return chunk.mapped(question, chunk.count)
+    if query.skip is None:
+        return chunk.mapped(query, chunk.count)
 
-    def attempt(rows: IntArray) -> Chunk:
-        return chunk.picked(rows).mapped(question, len(rows))
+    def attempt(rows: IntArray) -> AssembledRows:
+        return chunk.picked(rows).mapped(query, len(rows))
 
-    made, bad = sift(np.arange(chunk.count), attempt)
+    made, bad = find_bad_rows(np.arange(chunk.count), attempt)
     assert chunk.ids is not None  # noqa: S101 - rows that may be skipped say where they lie
     if made is None:
         made = chunk.picked(np.arange(0))
     return replace(made, bad=tuple((int(chunk.ids[row]), bad[row]) for row in sorted(bad)))
 
 
-def _codes(rows: Rows) -> IntArray:
+def _codes(rows: WindowRows) -> IntArray:
     """Return where each row lies, as a column of numbers; of a sequence, where all of its rows do."""
     parts = []
-    for held, start, stop in rows.pieces:
-        if isinstance(held, HeldSequences):
-            parts.append(held.flat[AT][held.members(start, stop)])
+    for buffer, start, stop in rows.pieces:
+        if isinstance(buffer, SequenceWindowBuffer):
+            parts.append(buffer.flat[AT][buffer.members(start, stop)])
         else:
-            parts.append(held.fixed[AT][start:stop, None])
-    return joined(parts) if parts else np.zeros((0, 1), dtype=np.int64)
+            parts.append(buffer.fixed[AT][start:stop, None])
+    return concat_arrays(parts) if parts else np.zeros((0, 1), dtype=np.int64)
 
 
-def _passed(rows: Rows) -> BoolArray:
+def _passed(rows: WindowRows) -> BoolArray:
     """Return which rows pass a lazy filter."""
-    return joined([held.fixed[PASSED][start:stop] for held, start, stop in rows.pieces])
+    return concat_arrays([buffer.fixed[PASSED][start:stop] for buffer, start, stop in rows.pieces])
 
 
-def _picked(rows: Rows, kept: IntArray) -> Rows:
+def _picked(rows: WindowRows, kept: IntArray) -> WindowRows:
     """Return some of the rows, in memory of their own as far as they have been put together."""
-    pieces: list[tuple[Held, int, int]] = []
+    pieces: list[tuple[WindowBuffer, int, int]] = []
     before = 0
-    for held, start, stop in rows.pieces:
+    for buffer, start, stop in rows.pieces:
         inside = kept[(kept >= before) & (kept < before + stop - start)] - before
         before += stop - start
         if len(inside):
-            pieces.append((held.chosen(inside + start), 0, len(inside)))
+            pieces.append((buffer.chosen(inside + start), 0, len(inside)))
     return replace(rows, pieces=tuple(pieces), places=(0,) * len(pieces), ready={})

@@ -17,7 +17,7 @@ from penstock._engine.decode.arrow import CellError
 from penstock._engine.decode.codecs import check_nulls, put_cells_together
 from penstock._engine.decode.lists import dense
 from penstock._engine.query.values import Batch, Column
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.runtime.buffers import BufferPool
 from penstock.dtypes import Values
 from penstock.policies import Mask, Offsets, Pad, RaiseIfRagged, fitted, fitted_to
 from penstock.schema import Field
@@ -45,13 +45,13 @@ def depends_on_batch(column: Column, shape: tuple[int | None, ...]) -> bool:
     return isinstance(column.ragged, Offsets | RaiseIfRagged) and None in shape
 
 
-def apply_ragged(batch: Batch, column: Column, slabs: Slabs | None = None) -> Batch:
+def apply_ragged(batch: Batch, column: Column, buffer_pool: BufferPool | None = None) -> Batch:
     """Return a batch in which the lists or arrays of one column are padded, flattened or checked, as its policy says.
 
     Args:
         batch: The rows.
         column: The column and its policy.
-        slabs: Where the memory of padded lists comes from.
+        buffer_pool: Where the memory of padded lists comes from.
 
     Raises:
         CellError: If a cell is null, or has a shape that the policy has no place for.
@@ -68,7 +68,7 @@ def apply_ragged(batch: Batch, column: Column, slabs: Slabs | None = None) -> Ba
         return batch  # one array already
     # Where another column marks nulls, they have no values and are none to refuse.
     masked = column if marks is None else replace(column, nulls=Mask())
-    found = {**batch, **_applied(_arrays(values), masked, slabs)}
+    found = {**batch, **_applied(_arrays(values), masked, buffer_pool)}
     if marks is not None and marks.dtype == OBJECTS:  # a mark for each value of a list
         ragged = replace(column.ragged, value=0) if isinstance(column.ragged, Pad) else column.ragged
         field = Field(f"{name}_valid", np.bool_, (None,) * max(1, 0 if column.field is None else len(column.field.shape)))
@@ -81,7 +81,7 @@ def _arrays(cells: Iterable[Any]) -> list[Values | None]:
     return [None if cell is None else np.asarray(cell) for cell in cells]
 
 
-def _applied(cells: list[Values | None], column: Column, slabs: Slabs | None) -> Batch:
+def _applied(cells: list[Values | None], column: Column, buffer_pool: BufferPool | None) -> Batch:
     """Return the columns that cells become; None is a null."""
     field = column.field
     missing = np.array([cell is None for cell in cells], dtype=np.bool_)
@@ -97,7 +97,7 @@ def _applied(cells: list[Values | None], column: Column, slabs: Slabs | None) ->
         offsets = np.cumsum([0, *(len(one) for one in lists)])
         return {column.name: _joined(lists, dtype), f"{column.name}_offsets": offsets}
     depth = 1 if field is None else max(1, len(field.shape))
-    values, length = _one_array(lists, dtype, column, depth, np.flatnonzero(~missing).tolist(), slabs)
+    values, length = _one_array(lists, dtype, column, depth, np.flatnonzero(~missing).tolist(), buffer_pool)
     return {column.name: values, f"{column.name}_length": length} if isinstance(column.ragged, Pad) else {column.name: values}
 
 
@@ -141,7 +141,7 @@ def _one_array(
     column: Column,
     depth: int,
     there: list[int],
-    slabs: Slabs | None = None,
+    buffer_pool: BufferPool | None = None,
 ) -> tuple[Values, Values]:
     """Return lists as one array with a dimension more, and the length of each; lists in them become dimensions too.
 
@@ -151,14 +151,14 @@ def _one_array(
         column: The column and its policy.
         depth: How many lists are in one another at least; some may have no values to tell.
         there: Which of the lists are no nulls.
-        slabs: Where memory comes from.
+        buffer_pool: Where memory comes from.
     """
     length = np.array([len(one) for one in lists], dtype=np.int64)
     width = _width(length, column, there)
     items = _joined(lists, dtype)
     if depth > 1 or any(isinstance(item, np.ndarray) for item in items[:1]):
         items = _inside(items, column, depth - 1, length)
-    return dense(items, length, width, _filler(items, column), slabs), length
+    return dense(items, length, width, _filler(items, column), buffer_pool), length
 
 
 def _inside(items: Values, column: Column, depth: int, length: Values) -> Values:

@@ -21,7 +21,7 @@ from pyarrow import fs as pafs
 from penstock._engine.commit import in_place as inplace
 from penstock._engine.commit import log as markers
 from penstock._engine.commit import swap
-from penstock._engine.commit.target import Mode, check_mode, survey
+from penstock._engine.commit.target import Mode, check_mode, check_target
 from penstock.errors import ArgumentError
 from penstock.model import Place
 
@@ -98,7 +98,7 @@ def begin(filesystem: pafs.FileSystem, path: str, mode: Mode, *, url: str) -> Ch
     if not place.path:
         raise ArgumentError(f"{url} is the top of its filesystem. A table needs a name. Give the path of a directory below.")
     markers.settle(place)
-    survey(place, mode)
+    check_target(place, mode)
     name = secrets.token_hex(8)
     if isinstance(filesystem, pafs.LocalFileSystem):
         try:

@@ -15,7 +15,7 @@ from pyarrow import fs as pafs
 
 from penstock._engine.commit import log as markers
 from penstock._engine.commit.log import FOLDER, Commit, lies, relative, sync
-from penstock._engine.commit.target import Mode, check_name, check_small, goes, survey
+from penstock._engine.commit.target import Mode, check_name, check_small, check_target, goes
 from penstock._engine.storage.filesystem import stamp
 from penstock.errors import DataChangedError
 from penstock.model import Place
@@ -82,7 +82,7 @@ class InPlace:
         for name in small:
             check_small(name)
         place = self._place
-        infos = survey(place, self._mode)
+        infos = check_target(place, self._mode)
         found = {relative(info.path, place.path): stamp(info) for info in infos}
         if not lies(self._place.filesystem, self._pending):
             msg = (

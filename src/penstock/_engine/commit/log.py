@@ -54,7 +54,7 @@ MARKER = re.compile(rf"(?P<table>(?:.*/)?){FOLDER}/(?P<id>[0-9a-f]{{12,64}})\.(?
 ABANDONED_SECONDS = 24 * 3600
 """After which a change that was begun and not made is taken for one whose writer died. Writers renew their markers."""
 
-MOST_BYTES = 1 << 28
+MAX_CELL_BYTES = 1 << 28
 MOST_LISTINGS = 8
 DELETES_AT_ONCE = 16
 
@@ -187,8 +187,8 @@ def _commits(filesystem: pafs.FileSystem, marks: Iterable[_Mark]) -> list[tuple[
 
 
 def _read_commit(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> Commit:
-    if (info.size or 0) > MOST_BYTES:
-        _broken(info.path, f"it has {info.size} bytes, and {MOST_BYTES} are read at most")
+    if (info.size or 0) > MAX_CELL_BYTES:
+        _broken(info.path, f"it has {info.size} bytes, and {MAX_CELL_BYTES} are read at most")
     return load(read(filesystem, info.path), info.path)
 
 

@@ -25,11 +25,11 @@ from pathlib import Path
 from penstock._engine.commit import in_place as inplace
 from penstock._engine.commit.in_place import warn_untidy
 from penstock._engine.commit.log import sync
-from penstock._engine.commit.target import Mode, check_name, check_small, goes, survey
+from penstock._engine.commit.target import Mode, check_name, check_small, check_target, goes
 from penstock.errors import ArgumentError, DataError
 from penstock.model import Place
 
-__all__ = ["UNSUPPORTED", "Swap", "begin"]
+__all__ = ["UNSUPPORTED", "DirectorySwap", "begin"]
 
 UNSUPPORTED = frozenset(
     {errno.ENOSYS, errno.EINVAL, errno.EXDEV, errno.EPERM, errno.EBUSY, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}
@@ -57,7 +57,7 @@ class _Replaced:
     files: Mapping[str, str]
 
 
-def begin(place: Place, mode: Mode, change: str) -> Swap:
+def begin(place: Place, mode: Mode, change: str) -> DirectorySwap:
     """Return a change that was begun: a directory beside the table is there and locked.
 
     Raises:
@@ -71,7 +71,7 @@ def begin(place: Place, mode: Mode, change: str) -> Swap:
         if table.samefile(Path.cwd()):
             raise OSError(errno.EBUSY, "The directory is the one this process works in, which would be deleted.", str(table))
     made = [each for each in reversed(table.parents) if not each.exists()]
-    swap = Swap(place, mode, change, table, made)
+    swap = DirectorySwap(place, mode, change, table, made)
     try:
         table.parent.mkdir(parents=True, exist_ok=True)
         with _locked(table):
@@ -87,7 +87,7 @@ def begin(place: Place, mode: Mode, change: str) -> Swap:
     return swap
 
 
-class Swap:
+class DirectorySwap:
     """A change of a table that every reader sees at once. `penstock._engine.commit.change.Change` says how."""
 
     def __init__(self, place: Place, mode: Mode, change: str, table: Path, made: list[Path]) -> None:
@@ -155,7 +155,7 @@ class Swap:
     def _put_in_place(self, small: Mapping[str, bytes], check: Callable[[], None] | None) -> None:
         """Let the new directory take the place of the table's, or of nothing."""
         while True:
-            survey(self._place, self._mode)
+            check_target(self._place, self._mode)
             if check is not None:
                 check()
             if self._table.exists():

@@ -13,7 +13,7 @@ from penstock._engine.storage.filesystem import ENDINGS, is_hidden
 from penstock.errors import ArgumentError, listed
 from penstock.model import Place
 
-__all__ = ["Mode", "check_mode", "check_name", "check_small", "goes", "hidden", "survey"]
+__all__ = ["Mode", "check_mode", "check_name", "check_small", "check_target", "goes", "hidden"]
 
 Mode: TypeAlias = Literal["error", "append", "overwrite"]
 """What becomes of a table that lies there: the change is refused, added to it, or takes its place."""
@@ -63,7 +63,7 @@ def goes(name: str) -> bool:
     return part is None or OF_A_TABLE.fullmatch(part) is not None
 
 
-def survey(place: Place, mode: Mode) -> list[pafs.FileInfo]:
+def check_target(place: Place, mode: Mode) -> list[pafs.FileInfo]:
     """Return the files that a table consists of before a change, hidden ones too.
 
     Raises:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from penstock import dtypes
 from penstock._engine.decode.lists import cut, dense, plain_lists
 from penstock._engine.query.values import Column
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.runtime.buffers import BufferPool
 from penstock.codecs.scalar import Scalar
 from penstock.dtypes import Marks, Values
 from penstock.errors import DataError
@@ -93,11 +93,11 @@ TEXTS = frozenset((pa.string(), pa.large_string(), pa.binary(), pa.large_binary(
 """Types whose values without nulls are Python's own in one step; small batches of them are common."""
 
 
-def decode(array: pa.Array | pa.ChunkedArray, column: Column, slabs: Slabs | None = None) -> dict[str, Values]:
+def decode(array: pa.Array | pa.ChunkedArray, column: Column, buffer_pool: BufferPool | None = None) -> dict[str, Values]:
     """Return a column as arrays, rows first; read-only where they still are Arrow's memory.
 
     Beside the column itself there is `<name>_valid` under `Mask`, and of lists `<name>_length` under `Pad` and
-    `<name>_offsets` under `Offsets`. Lists that are filled up take their memory from `slabs`.
+    `<name>_offsets` under `Offsets`. Lists that are filled up take their memory from `buffer_pool`.
 
     Raises:
         CellError: If there is a null or a list that the column's policies have no place for.
@@ -110,12 +110,12 @@ def decode(array: pa.Array | pa.ChunkedArray, column: Column, slabs: Slabs | Non
     if isinstance(column.nulls, DefaultNulls) and isinstance(array, pa.Array) and array.type in TEXTS and not array.null_count:
         with suppress(pa.ArrowException):  # bytes that are no text, which is told below
             return {column.name: array.to_numpy(zero_copy_only=False)}
-    found = _short_way(array, column, slabs) or _walked(array, column, slabs)
+    found = _short_way(array, column, buffer_pool) or _walked(array, column, buffer_pool)
     found[""] = found[""].astype(told_dtype(found[""].dtype, column.field), copy=False)
     return {column.name + suffix: values for suffix, values in found.items()}
 
 
-def _short_way(array: pa.Array | pa.ChunkedArray, column: Column, slabs: Slabs | None) -> dict[str, Values] | None:
+def _short_way(array: pa.Array | pa.ChunkedArray, column: Column, buffer_pool: BufferPool | None) -> dict[str, Values] | None:
     """Return what most lists become, by the suffix of what they are called; None for all else.
 
     Raises:
@@ -127,17 +127,17 @@ def _short_way(array: pa.Array | pa.ChunkedArray, column: Column, slabs: Slabs |
         fitted(column.nulls, array.type, column.name)  # which refuses what does not fit, also where no null is
     ragged = column.ragged
     padding = fitted(ragged, array.type, column.name) if isinstance(ragged, Pad) else None
-    return plain_lists(array, ragged, padding, slabs)
+    return plain_lists(array, ragged, padding, buffer_pool)
 
 
-def _walked(array: pa.Array | pa.ChunkedArray, column: Column, slabs: Slabs | None) -> dict[str, Values]:
+def _walked(array: pa.Array | pa.ChunkedArray, column: Column, buffer_pool: BufferPool | None) -> dict[str, Values]:
     """Return what a column becomes, by the suffix of what it is called.
 
     Raises:
         CellError: If there is a null or a list that the column's policies have no place for.
         ArgumentError: If the value of a policy does not fit the column.
     """
-    way = replace(_Way.of(column, array.type), slabs=slabs)
+    way = replace(_Way.of(column, array.type), buffer_pool=buffer_pool)
     chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
     try:
         cells = _joined(chunks or [pa.nulls(0, array.type)], way)
@@ -168,7 +168,7 @@ class _Way:
         stand_in: What it becomes otherwise.
         padding: What lists are filled up with.
         inner: Whether these are items of lists.
-        slabs: Where memory comes from.
+        buffer_pool: Where memory comes from.
     """
 
     name: str
@@ -178,7 +178,7 @@ class _Way:
     stand_in: Any
     padding: Any
     inner: bool = False
-    slabs: Slabs | None = None
+    buffer_pool: BufferPool | None = None
 
     @classmethod
     def of(cls, column: Column, kind: pa.DataType) -> _Way:
@@ -433,8 +433,8 @@ def _lists(array: pa.Array, way: _Way, present: Marks) -> _Cells:
         missing = None if valid is None or isinstance(way.nulls, Fill) else ~valid
         return items.each(lambda found: cut(found, offsets, missing))
     padding = way.padding if isinstance(way.ragged, Pad) else way.stand_in
-    values = dense(items.values, length, width, padding, way.slabs)
-    marks = None if items.valid is None else dense(items.valid, length, width, padding=False, slabs=way.slabs)
+    values = dense(items.values, length, width, padding, way.buffer_pool)
+    marks = None if items.valid is None else dense(items.valid, length, width, padding=False, buffer_pool=way.buffer_pool)
     return _Cells(values=values, valid=marks, length=length if isinstance(way.ragged, Pad) else None)
 
 

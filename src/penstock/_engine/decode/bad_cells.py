@@ -17,7 +17,7 @@ from penstock._engine.decode.arrow import CellError, decode
 from penstock._engine.query.values import Batch, Column, raised_by_map
 from penstock.model import IntArray
 
-__all__ = ["AT", "LostCellError", "Trouble", "code_of", "decode_good", "place_of", "sift", "trouble_of"]
+__all__ = ["AT", "BadRow", "UnreadableCellError", "bad_row_of", "code_of", "decode_good", "find_bad_rows", "place_of"]
 
 Result = TypeVar("Result")
 
@@ -28,12 +28,12 @@ ROW_BITS = 40
 """Bits of the number that count the rows of a file; the others count files."""
 
 
-class LostCellError(CellError):
+class UnreadableCellError(CellError):
     """A cell whose bytes cannot be had: its file is to blame, and not its row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class BadRow:
     """What is wrong with a row.
 
     Attributes:
@@ -61,21 +61,21 @@ def place_of(code: int) -> tuple[int, int]:
     return code >> ROW_BITS, code & ((1 << ROW_BITS) - 1)
 
 
-def trouble_of(error: BaseException) -> Trouble | None:
+def bad_row_of(error: BaseException) -> BadRow | None:
     """Return what an error says of a row; None where something else is to blame."""
     cause = error if isinstance(error, CellError) else error.__cause__
     if isinstance(cause, CellError):
-        lost = cause.row is None or isinstance(cause, LostCellError)
-        return None if lost else Trouble(column=cause.column, problem=cause.problem)
+        lost = cause.row is None or isinstance(cause, UnreadableCellError)
+        return None if lost else BadRow(column=cause.column, problem=cause.problem)
     name = raised_by_map(error) if isinstance(error, Exception) else None
     if name is None or isinstance(error, MemoryError):
         return None
-    return Trouble(column=None, problem=f"map {name} raised {type(error).__name__}: {error}")
+    return BadRow(column=None, problem=f"map {name} raised {type(error).__name__}: {error}")
 
 
-def sift(
-    rows: IntArray, attempt: Callable[[IntArray], Result], told: Callable[[BaseException], Trouble | None] = trouble_of
-) -> tuple[Result | None, dict[int, Trouble]]:
+def find_bad_rows(
+    rows: IntArray, attempt: Callable[[IntArray], Result], told: Callable[[BaseException], BadRow | None] = bad_row_of
+) -> tuple[Result | None, dict[int, BadRow]]:
     """Return what an attempt with rows gives, and which of them were left out of it; None where all were.
 
     Rows that fail by themselves are left out, and then those that are told not to go together with the ones before them.
@@ -93,10 +93,10 @@ def sift(
         ...     if 5 in rows:
         ...         raise CellError("x", "it is five", 0)
         ...     return rows.tolist()
-        >>> sift(np.arange(3, 8), attempt)
+        >>> find_bad_rows(np.arange(3, 8), attempt)
         ([3, 4, 6, 7], {5: Trouble(column='x', problem='it is five')})
     """
-    found: dict[int, Trouble] = {}
+    found: dict[int, BadRow] = {}
     looked = False
     while len(rows):
         try:
@@ -120,8 +120,8 @@ def sift(
 def _look(
     rows: IntArray,
     attempt: Callable[[IntArray], object],
-    told: Callable[[BaseException], Trouble | None],
-    found: dict[int, Trouble],
+    told: Callable[[BaseException], BadRow | None],
+    found: dict[int, BadRow],
 ) -> None:
     """Find the rows that fail by themselves, of some that fail together."""
     half = len(rows) // 2
@@ -145,20 +145,20 @@ def _blamed(error: BaseException) -> int | None:
     return cause.row if isinstance(cause, CellError) else None
 
 
-def decode_good(array: pa.ChunkedArray, column: Column) -> tuple[Batch, dict[int, Trouble]]:
+def decode_good(array: pa.ChunkedArray, column: Column) -> tuple[Batch, dict[int, BadRow]]:
     """Return a column of cells of a fixed size as arrays, and which rows of it cannot be decoded; those have any value.
 
     Raises:
         CellError: If it is not rows that are to blame.
     """
-    bad: dict[int, Trouble] = {}
+    bad: dict[int, BadRow] = {}
     rows = np.arange(len(array))
     nulls = np.flatnonzero(np.asarray(array.is_null())) if array.null_count else rows[:0]
     if len(nulls):  # all of which are treated alike
-        _, first = sift(nulls[:1], lambda some: decode(array.take(pa.array(some)), column))
+        _, first = find_bad_rows(nulls[:1], lambda some: decode(array.take(pa.array(some)), column))
         bad = dict.fromkeys(nulls.tolist(), first[int(nulls[0])]) if first else {}
         rows = np.setdiff1d(rows, nulls) if first else rows
-    made, more = sift(rows, lambda some: decode(array.take(pa.array(some)), column))
+    made, more = find_bad_rows(rows, lambda some: decode(array.take(pa.array(some)), column))
     bad.update(more)
     good = np.setdiff1d(rows, list(more))
     made = decode(array.slice(0, 0), column) if made is None else made

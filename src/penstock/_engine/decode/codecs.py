@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock._blobs import Blobs
 from penstock._engine.decode.arrow import CellError, decode
 from penstock._engine.query.values import Column
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.runtime.buffers import BufferPool
 from penstock.codecs import Scalar, Tensor
 from penstock.dtypes import Marks, Values, extension_name, is_ragged, numpy_type
 from penstock.errors import DataError
@@ -40,7 +40,7 @@ from penstock.schema import CellProblem, Field
 __all__ = ["as_tensors", "check_nulls", "decode_cells", "is_stored_flat", "put_cells_together"]
 
 
-def decode_cells(cells: Blobs, column: Column, slabs: Slabs) -> dict[str, Values]:
+def decode_cells(cells: Blobs, column: Column, buffer_pool: BufferPool) -> dict[str, Values]:
     """Return cells of bytes as arrays, rows first.
 
     Beside the column itself there is `<name>_valid` under `Mask`, `<name>_length` under `Pad` and `<name>_offsets` under
@@ -60,9 +60,9 @@ def decode_cells(cells: Blobs, column: Column, slabs: Slabs) -> dict[str, Values
     try:
         if isinstance(column.ragged, Resize):
             shape = (column.ragged.height, column.ragged.width, *field.shape[2:])
-            return {field.name: _dense(cells, column, shape, slabs, codec.decode_resized), **marks}
+            return {field.name: _dense(cells, column, shape, buffer_pool, codec.decode_resized), **marks}
         if field.is_dense:
-            return {field.name: _dense(cells, column, field.shape, slabs, codec.decode_into), **marks}
+            return {field.name: _dense(cells, column, field.shape, buffer_pool, codec.decode_into), **marks}
         found = codec.decode_each(field, cells)
     except CellProblem as problem:
         raise CellError(column.name, problem.problem, problem.row) from problem.__cause__
@@ -89,9 +89,10 @@ def check_nulls(column: Column, field: Field, missing: Marks) -> None:
 def _check_size(cells: Blobs, column: Column, field: Field) -> None:
     """Refuse cells that the schema says to be larger than any may be, before there is memory for them."""
     size = prod(side or 0 for side in field.shape) * field.dtype.itemsize
-    if size > cells.most_bytes:
+    if size > cells.max_cell_bytes:
         problem = (
-            f"the schema says {field.dtype} {field.shape}, which takes {size} bytes, and a cell may take {cells.most_bytes}. "
+            f"the schema says {field.dtype} {field.shape}, which takes {size} bytes, and a cell may take "
+            f"{cells.max_cell_bytes}. "
         )
         advice = f"If the table can be trusted, allow more: .using(max_cell_bytes={size})."
         raise CellError(column.name, problem + advice, 0)
@@ -117,7 +118,7 @@ def _dense(
     cells: Blobs,
     column: Column,
     shape: tuple[int | None, ...],
-    slabs: Slabs,
+    buffer_pool: BufferPool,
     decoder: Callable[[Field, Blobs, npt.NDArray[Any]], None],
 ) -> Values:
     """Return cells decoded into one array."""
@@ -126,7 +127,7 @@ def _dense(
     if None in shape:
         msg = f"Resize needs to know how many channels an image has, and the schema says {field.shape}. Adopt one that does."
         raise DataError(msg)
-    out = slabs.lend((len(cells), *(size or 0 for size in shape)), field.dtype)
+    out = buffer_pool.empty((len(cells), *(size or 0 for size in shape)), field.dtype)
     if cells.valid is not None and not cells.valid.all():
         out[~cells.valid] = _stand_in(column, field)
     decoder(field, cells, out)
@@ -183,9 +184,11 @@ def _common(dtype: np.dtype[Any], cells: list[Values], filler: Any) -> np.dtype[
 
 def _sizes(cells: list[Values], ragged: Pad, field: Field) -> tuple[Values, tuple[int, ...]]:
     """Return how long each cell is where its field does not say, and how large all are made."""
-    loose = [axis for axis, size in enumerate(field.shape) if size is None]
-    lengths = np.array([[cell.shape[axis] for axis in loose] for cell in cells], dtype=np.int64).reshape(len(cells), len(loose))
-    longest = [int(lengths[:, at].max(initial=0)) for at in range(len(loose))]
+    deferred = [axis for axis, size in enumerate(field.shape) if size is None]
+    lengths = np.array([[cell.shape[axis] for axis in deferred] for cell in cells], dtype=np.int64).reshape(
+        len(cells), len(deferred)
+    )
+    longest = [int(lengths[:, at].max(initial=0)) for at in range(len(deferred))]
     if ragged.length is not None:
         over = lengths[:, 0] > ragged.length
         if over.any() and not ragged.truncate:
@@ -194,7 +197,9 @@ def _sizes(cells: list[Values], ragged: Pad, field: Field) -> tuple[Values, tupl
             raise CellError(field.name, problem + "Give a larger length, or truncate=True to cut.", row)
         longest[0] = int(ragged.length)
     known = iter(longest)
-    return lengths[:, 0] if len(loose) == 1 else lengths, tuple(next(known) if size is None else size for size in field.shape)
+    return lengths[:, 0] if len(deferred) == 1 else lengths, tuple(
+        next(known) if size is None else size for size in field.shape
+    )
 
 
 def _flat(cells: list[Values], column: Column, field: Field) -> dict[str, Values]:

@@ -17,7 +17,7 @@ from penstock._arrow_types import around
 from penstock.errors import DataError
 from penstock.model import IntArray
 
-__all__ = ["joined", "one_array", "readable", "storable", "taken", "with_roomy_indices"]
+__all__ = ["concat", "one_array", "readable", "storable", "take", "with_roomy_indices"]
 
 ROOMY = 32
 """Bits of indices that no dictionary is too large for."""
@@ -29,7 +29,7 @@ FEW = 8
 """Of an array with more than so many times the rows that are picked, Arrow picks lists itself: all offsets take longer."""
 
 
-def joined(arrays: Sequence[pa.Array]) -> pa.Array:
+def concat(arrays: Sequence[pa.Array]) -> pa.Array:
     """Return the values of several arrays as one, whose type may be a wider one.
 
     The arrays are of one type, or of that and its wide one.
@@ -38,7 +38,7 @@ def joined(arrays: Sequence[pa.Array]) -> pa.Array:
         DataError: If there is no array that holds so much.
 
     Example:
-        >>> joined([pa.array(["a"]), pa.array(["b"], pa.large_string())]).type
+        >>> concat([pa.array(["a"]), pa.array(["b"], pa.large_string())]).type
         DataType(large_string)
     """
     if len(arrays) == 1:
@@ -55,10 +55,10 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     Raises:
         DataError: If there is no array that holds so much.
     """
-    return joined(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+    return concat(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
 
 
-def taken(array: pa.Array, rows: IntArray) -> pa.Array:
+def take(array: pa.Array, rows: IntArray) -> pa.Array:
     """Return some values of an array, in another order or several times; its type may be a wider one.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.runtime.buffers import BufferPool
 from penstock.dtypes import Marks, Values
 from penstock.policies import AsObjects, Offsets, Pad, Ragged
 
@@ -43,14 +43,14 @@ LONG = 512
 """Items of a list, on average, from which on lists are copied one by one: what tells all their places takes longer."""
 
 
-def plain_lists(array: pa.Array, ragged: Ragged, padding: Any, slabs: Slabs | None) -> dict[str, Values] | None:
+def plain_lists(array: pa.Array, ragged: Ragged, padding: Any, buffer_pool: BufferPool | None) -> dict[str, Values] | None:
     """Return lists of numbers, none of them and none in them null, by the suffix of what they are called; None for all else.
 
     Args:
         array: The lists.
         ragged: What becomes of them.
         padding: What they are filled up with under `Pad`.
-        slabs: Where memory comes from.
+        buffer_pool: Where memory comes from.
 
     Example:
         >>> plain_lists(pa.array([[1, 2], [3]]), Offsets(), None, None)
@@ -66,7 +66,7 @@ def plain_lists(array: pa.Array, ragged: Ragged, padding: Any, slabs: Slabs | No
         return {"": cut(flat, offsets, None)}
     length = offsets[1:] - offsets[:-1]
     width = _width(length, ragged)
-    return None if width is None else {"": dense(flat, length, width, padding, slabs), "_length": length}
+    return None if width is None else {"": dense(flat, length, width, padding, buffer_pool), "_length": length}
 
 
 def _numbers(array: pa.Array) -> tuple[Values, Values] | None:
@@ -105,7 +105,7 @@ def cut(items: Values, offsets: Values, missing: Marks) -> Values:
     return found
 
 
-def dense(items: Values, length: Values, width: int, padding: Any, slabs: Slabs | None) -> Values:
+def dense(items: Values, length: Values, width: int, padding: Any, buffer_pool: BufferPool | None) -> Values:
     """Return lists as rows of one width, cut or filled up at their end."""
     shape = (len(length), width, *items.shape[1:])
     if (length == width).all():
@@ -113,7 +113,7 @@ def dense(items: Values, length: Values, width: int, padding: Any, slabs: Slabs 
     if length.max() > width:
         place = np.arange(len(items)) - np.repeat(np.cumsum(length) - length, length)
         items = items[place < width]
-    found = np.empty(shape, items.dtype) if slabs is None else slabs.lend(shape, items.dtype)
+    found = np.empty(shape, items.dtype) if buffer_pool is None else buffer_pool.empty(shape, items.dtype)
     found[...] = padding
     if len(items) < LONG * len(length):
         found[np.arange(width) < length[:, None]] = items

@@ -9,7 +9,7 @@ from typing import Any
 from penstock._engine.lookup.access import columns_of
 from penstock._engine.plan.group import Group
 from penstock._engine.plan.table import Table, asked
-from penstock._engine.query.query import Question
+from penstock._engine.query.query import Query
 from penstock._engine.query.values import Column
 from penstock.errors import ArgumentError
 from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED
@@ -17,7 +17,7 @@ from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED
 __all__ = ["agreed", "check_told", "told_maps", "told_policies"]
 
 
-def agreed(table: Table, question: Question, group: Group) -> Table:
+def agreed(table: Table, query: Query, group: Group) -> Table:
     """Return the table as rank 0 sees it, with its plan made.
 
     Whatever is written to the table between the starts of two ranks, all read the same rows.
@@ -26,12 +26,12 @@ def agreed(table: Table, question: Question, group: Group) -> Table:
         ArgumentError: If ranks ask different questions.
         DataError: If rank 0 cannot read what it needs, or a rank cannot count its share.
     """
-    check_told(group, lambda: _told(table, question))
-    snapshot, laid = group.share(lambda: (table.snapshot, table.laid(question)))
+    check_told(group, lambda: _told(table, query))
+    snapshot, laid = group.share(lambda: (table.snapshot, table.laid(query)))
     # Nothing that this rank has made of files that it saw itself, for those of rank 0 may be others by the same numbers.
     found = Table(snapshot=snapshot, filesystem=table.filesystem)
-    check_told(group, lambda: _kind(found, question))  # of the columns that rank 0 sees, where all were asked for
-    found.settle(question, laid, group)
+    check_told(group, lambda: _kind(found, query))  # of the columns that rank 0 sees, where all were asked for
+    found.settle(query, laid, group)
     return found
 
 
@@ -41,10 +41,10 @@ def check_told(group: Group, told: Callable[[], Mapping[str, Any]]) -> None:
     Raises:
         ArgumentError: If they do, on all ranks.
     """
-    questions = group.gather(told)
-    for rank, found in enumerate(questions):
-        for key in {**questions[0], **found}:
-            value, first = found.get(key), questions[0].get(key)
+    queries = group.gather(told)
+    for rank, found in enumerate(queries):
+        for key in {**queries[0], **found}:
+            value, first = found.get(key), queries[0].get(key)
             if value != first:
                 msg = (
                     f"Rank {rank} asks for {key} {value}, and rank 0 for {first}. All ranks must ask the same. "
@@ -53,29 +53,29 @@ def check_told(group: Group, told: Callable[[], Mapping[str, Any]]) -> None:
                 raise ArgumentError(msg)
 
 
-def _told(table: Table, question: Question) -> Mapping[str, Any]:
+def _told(table: Table, query: Query) -> Mapping[str, Any]:
     """Return what must be the same on all ranks."""
-    question_told = {name: json.dumps(value) for name, value in asked(question).items()}
+    question_told = {name: json.dumps(value) for name, value in asked(query).items()}
     return {
         "the table": table.snapshot.table,
         **{f"the {name}": value for name, value in question_told.items()},
-        "batches of": question.size,
-        "last=": question.ending,
-        "lanes": question.lanes,
-        ".repeat()": question.epochs,
-        "ranks": question.world_size,
+        "batches of": query.size,
+        "last=": query.ending,
+        "lanes": query.lanes,
+        ".repeat()": query.epochs,
+        "ranks": query.world_size,
     }
 
 
-def _kind(table: Table, question: Question) -> Mapping[str, Any]:
+def _kind(table: Table, query: Query) -> Mapping[str, Any]:
     """Return what decides which columns a batch has and of which kind they are; ranks that compute together need the same."""
-    columns = columns_of(table, question)
+    columns = columns_of(table, query)
     return {
         "the columns": ", ".join(sorted(columns)),
-        "the policies": told_policies(column for column in question.policies if column.name in columns),
-        ".stack()": [[stack.name, *stack.columns] for stack in question.stacks],
-        ".with_row_ids()": question.row_ids,
-        **told_maps(question),
+        "the policies": told_policies(column for column in query.policies if column.name in columns),
+        ".stack()": [[stack.name, *stack.columns] for stack in query.stacks],
+        ".with_row_ids()": query.row_ids,
+        **told_maps(query),
     }
 
 
@@ -90,7 +90,7 @@ def _policy(column: Column) -> str:
     return f"{' and '.join(said)} of {column.name!r}" if said else ""
 
 
-def told_maps(question: Question) -> Mapping[str, Any]:
+def told_maps(query: Query) -> Mapping[str, Any]:
     """Return the columns that maps say they return, which must be the same on all ranks; of others nothing is known."""
-    said = [step.fields for step in question.maps if step.fields is not None]
+    said = [step.fields for step in query.maps if step.fields is not None]
     return {"a map that returns": sorted(f"{field.name}: {field.dtype} {field.shape}" for field in said[-1])} if said else {}

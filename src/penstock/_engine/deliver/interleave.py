@@ -11,24 +11,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock._engine.batch.assemble import mapped, put_together
+from penstock._engine.batch.assemble import assemble, mapped
 from penstock._engine.batch.ragged import apply_ragged
 from penstock._engine.batch.user_map import apply_map, by_row
 from penstock._engine.decode.arrow import CellError
-from penstock._engine.order.mixture import Mixing, Tape
-from penstock._engine.order.rank_epoch import Leg
-from penstock._engine.query.adapter import HandOver
-from penstock._engine.query.query import Question
+from penstock._engine.order.mixture import MixtureEpoch, SourceOrder
+from penstock._engine.order.rank_epoch import RankEpoch
+from penstock._engine.query.adapter import BatchAdapter
+from penstock._engine.query.query import Query
 from penstock._engine.query.values import Batch, Column
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.runtime.buffers import BufferPool
 from penstock._engine.runtime.timers import GATHER, MAP
-from penstock._engine.window.prefetch import Feed, Lane
-from penstock._engine.window.reader import Gather, Held, Rows
-from penstock._ranges import Stretches
+from penstock._engine.window.prefetch import LanePrefetcher, Prefetcher
+from penstock._engine.window.reader import WindowBuffer, WindowReader, WindowRows
+from penstock._ranges import Ranges
 from penstock.errors import DataError, MapError
 from penstock.model import IntArray
 
-__all__ = ["SOURCE", "MixedFeed", "Reading", "interleaved"]
+__all__ = ["SOURCE", "MixturePrefetcher", "SourceReading", "interleaved"]
 
 SOURCE = "_source"
 """The column that says which source a row comes from."""
@@ -43,43 +43,43 @@ BYTES_AT_ONCE = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Reading:
+class SourceReading:
     """How one source of a mixture is read.
 
     Attributes:
         name: What it is called in messages.
-        question: What is asked of it.
-        gather: What reads its windows.
+        query: What is asked of it.
+        window_reader: What reads its windows.
         num_rows: The rows of an epoch of it.
         ahead: How many windows of each lane are read before they are needed, at most.
         memory_limit: Bytes that its windows in memory may have, where one of each lane does not have more.
     """
 
     name: str
-    question: Question
-    gather: Gather
+    query: Query
+    window_reader: WindowReader
     num_rows: int
     ahead: int
     memory_limit: int
 
     def size(self, rows: int) -> int:
         """Return how many rows are handed out, of so many that were read."""
-        size = self.question.size
-        return size if isinstance(size, int) and self.question.ending == "pad" else rows
+        size = self.query.size
+        return size if isinstance(size, int) and self.query.ending == "pad" else rows
 
-    def made(self, rows: Rows) -> Batch:
+    def made(self, rows: WindowRows) -> Batch:
         """Return rows as the source hands them out: columns in its order, its maps run."""
-        question, size = self.question, self.size(len(rows))
-        columns, places = put_together(question, self.gather, rows, size)
-        if question.size is None:
-            if not question.maps:
+        query, size = self.query, self.size(len(rows))
+        columns, places = assemble(query, self.window_reader, rows, size)
+        if query.size is None:
+            if not query.maps:
                 return columns
-            with self.gather.meter.busy(MAP):
+            with self.window_reader.meter.busy(MAP):
                 return self._mapped_by_row(columns, places)
         # A batch never goes on into the next epoch.
         epoch = int(places[0]) // self.num_rows if len(places) else 0
-        with self.gather.meter.busy(MAP):
-            return mapped(question, columns, places % self.num_rows, epoch, (size, len(rows)))
+        with self.window_reader.meter.busy(MAP):
+            return mapped(query, columns, places % self.num_rows, epoch, (size, len(rows)))
 
     def _mapped_by_row(self, columns: Batch, places: IntArray) -> Batch:
         """Return what maps make of single rows, some of which may be of the source's next epoch."""
@@ -88,15 +88,15 @@ class Reading:
         found = []
         for start, stop in pairwise(edges):
             batch = {name: values[start:stop] for name, values in columns.items()}
-            for number, step in enumerate(self.question.maps):
-                key = (self.question.seed, int(epochs[start]), number)
+            for number, step in enumerate(self.query.maps):
+                key = (self.query.seed, int(epochs[start]), number)
                 batch = apply_map(by_row(step), batch, places[start:stop] % self.num_rows, key, resize=False)
             found.append((self.name, np.arange(start, stop), batch))
-        return found[0][2] if len(found) == 1 else interleaved(found, self.gather.slabs)
+        return found[0][2] if len(found) == 1 else interleaved(found, self.window_reader.buffer_pool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MixedRows(Rows):
+class MixtureRows(WindowRows):
     """What the next slots are made of, not yet put together.
 
     Attributes:
@@ -107,17 +107,17 @@ class MixedRows(Rows):
         width: Rows of a slot, at most.
         numbered: Whether the column that names the source is added.
         policies: Columns whose lists are padded, flattened or checked over rows of all sources.
-        slabs: What lends the memory of batches.
+        buffer_pool: What lends the memory of batches.
     """
 
     slots: IntArray
     order: IntArray
-    parts: tuple[Rows, ...]
-    readings: tuple[Reading, ...]
+    parts: tuple[WindowRows, ...]
+    readings: tuple[SourceReading, ...]
     width: int
     numbered: bool
     policies: tuple[Column, ...]
-    slabs: Slabs
+    buffer_pool: BufferPool
 
     def __len__(self) -> int:
         """Return the number of slots."""
@@ -131,14 +131,14 @@ class MixedRows(Rows):
         source = int(self.order[0])
         return np.arange(self.readings[source].size(len(self.parts[source]))) + int(self.slots[0]) * self.width
 
-    def put_together(self, gather: Gather) -> Batch:  # noqa: ARG002 - each source has its own
+    def assemble(self, window_reader: WindowReader) -> Batch:  # noqa: ARG002 - each source has its own
         """Return the rows as columns: a batch of one source as it is, or single rows of all sources in turn.
 
         Raises:
             DataError: If a cell cannot be decoded; it says where the cell lies.
             MapError: If what the maps of sources return does not go together.
         """
-        if self.readings[0].question.size is not None:
+        if self.readings[0].query.size is not None:
             source = int(self.order[0])
             found = self.readings[source].made(self.parts[source])
             order = np.full(self.readings[source].size(len(self.parts[source])), source, dtype=np.int64)
@@ -149,8 +149,8 @@ class MixedRows(Rows):
                 for source, (reading, rows) in enumerate(zip(self.readings, self.parts, strict=True))
                 if len(rows)
             ]
-            with self.readings[0].gather.meter.busy(GATHER):
-                found = self._ragged(interleaved(made, self.slabs))
+            with self.readings[0].window_reader.meter.busy(GATHER):
+                found = self._ragged(interleaved(made, self.buffer_pool))
         return {**found, SOURCE: order.copy()} if self.numbered else found
 
     def _ragged(self, found: Batch) -> Batch:
@@ -163,7 +163,7 @@ class MixedRows(Rows):
             if column.name not in found:  # a map of the sources has left it out
                 continue
             try:
-                found = apply_ragged(found, column, self.slabs)
+                found = apply_ragged(found, column, self.buffer_pool)
             except CellError as error:
                 raise self._located(error) from error
         return found
@@ -173,69 +173,69 @@ class MixedRows(Rows):
         source = int(self.order[error.row or 0])
         row = None if error.row is None else int((self.order[: error.row] == source).sum())
         reading = self.readings[source]
-        return self.parts[source].told(CellError(error.column, error.problem, row), reading.gather)
+        return self.parts[source].told(CellError(error.column, error.problem, row), reading.window_reader)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Taken:
     """What has been taken of one source for the next slots."""
 
-    pieces: list[tuple[Held, int, int]] = field(default_factory=list)
+    pieces: list[tuple[WindowBuffer, int, int]] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
 
-    def fetch(self, reading: Reading, tape: Tape, places: Sequence[tuple[int, int]]) -> None:
+    def fetch(self, reading: SourceReading, tape: SourceOrder, places: Sequence[tuple[int, int]]) -> None:
         """Add rows that are read out of turn."""
         for piece in tape.pieces(places):
-            self.pieces.append((reading.gather.fetch(tape.window(piece.lane, piece.window)), piece.start, piece.stop))
+            self.pieces.append((reading.window_reader.fetch(tape.window(piece.lane, piece.window)), piece.start, piece.stop))
             self.places.append(piece.place)
 
-    def rows(self, reading: Reading) -> Rows:
+    def rows(self, reading: SourceReading) -> WindowRows:
         """Return it as rows that can be put together."""
-        return reading.gather.rows_type(pieces=tuple(self.pieces), places=tuple(self.places))
+        return reading.window_reader.rows_type(pieces=tuple(self.pieces), places=tuple(self.places))
 
 
-class MixedFeed(Feed):
+class MixturePrefetcher(Prefetcher):
     """Hands out a leg's slots from its beginning on, lane after lane in turn, each made of rows of its source."""
 
     def __init__(
         self,
-        readings: Sequence[Reading],
-        mixing: Mixing,
-        leg: Leg,
+        readings: Sequence[SourceReading],
+        mixing: MixtureEpoch,
+        rank_epoch: RankEpoch,
         *,
-        slabs: Slabs,
+        buffer_pool: BufferPool,
         numbered: bool,
         policies: tuple[Column, ...],
-        hand_over: HandOver | None,
+        adapter: BatchAdapter | None,
     ) -> None:
         """Store where the leg begins, how sources are read, and what views are turned into, if they are."""
-        self._slabs, self._policies = slabs, policies
-        self._leg, self._mixing, self._readings, self._numbered = leg, mixing, tuple(readings), numbered
-        self._hand_over = hand_over
-        self._at = leg.schedule.start
+        self._buffer_pool, self._policies = buffer_pool, policies
+        self._rank_epoch, self._mixing, self._readings, self._numbered = rank_epoch, mixing, tuple(readings), numbered
+        self._adapter = adapter
+        self._at = rank_epoch.schedule.start
         self._cuts: Iterator[dict[str, Any]] = iter(())
-        lanes = leg.hand.ahead(leg.schedule.start)
-        self._mixed = [_MixedLane(self._readings, mixing, lane, share=len(lanes)) for lane in lanes]
+        lanes = rank_epoch.shard.ahead(rank_epoch.schedule.start)
+        self._mixture = [_MixtureLane(self._readings, mixing, lane, share=len(lanes)) for lane in lanes]
         self._width = max(tape.part.width for tape in mixing.tapes)
 
-    def rows(self, start: int, stop: int, fill: Stretches = ()) -> Rows:
+    def rows(self, start: int, stop: int, fill: Ranges = ()) -> WindowRows:
         """Return slots `start..stop` of the rank's hand, which must go on where the last ones ended.
 
         `fill` is read out of turn and comes after them.
         """
         self._at = stop
         # All sources begin to read before one of them is waited for.
-        for lane in self._mixed:
+        for lane in self._mixture:
             lane.begin()
         taken = [_Taken() for _ in self._readings]
         runs: list[tuple[int, int, int]] = []
-        for number, count in self._leg.hand.turns(start, stop):
-            runs += self._mixed[number].take(count, taken)
+        for number, count in self._rank_epoch.shard.turns(start, stop):
+            runs += self._mixture[number].take(count, taken)
         for run in self._mixing.runs(fill):
             for source, one in enumerate(taken):
                 one.fetch(self._readings[source], self._mixing.tapes[source], tuple(self._mixing.strand(source, [run])))
             runs.append(run)
-        return MixedRows(
+        return MixtureRows(
             pieces=(),
             places=(),
             slots=np.concatenate([np.zeros(0, dtype=np.int64), *(np.arange(begin, end) for _, begin, end in runs)]),
@@ -245,63 +245,63 @@ class MixedFeed(Feed):
             width=self._width,
             numbered=self._numbered,
             policies=self._policies,
-            slabs=self._slabs,
+            buffer_pool=self._buffer_pool,
         )
 
     def views(self, count: int) -> dict[str, Any] | None:
         """Return the next slots as views, of many that are put together at a time; None where they must be waited for."""
         found = next(self._cuts, None)
-        if found is not None or self._readings[0].question.size is not None:
+        if found is not None or self._readings[0].query.size is not None:
             return found
         whole = self._batches_ready(count)
         if not whole:
             return None
-        made = self.rows(self._at, self._at + whole * count).put_together(self._readings[0].gather)
+        made = self.rows(self._at, self._at + whole * count).assemble(self._readings[0].window_reader)
         self.prefetch()
         self._cuts = self._cut(made, whole, count)
         return next(self._cuts)
 
     def _batches_ready(self, count: int) -> int:
         """Return how many of the next batches are in memory, as far as it is worth to put them together at once."""
-        row_bytes = max(1.0, *(reading.gather.row_bytes for reading in self._readings))
+        row_bytes = max(1.0, *(reading.window_reader.row_bytes for reading in self._readings))
         most = min(ROWS_AT_ONCE // count, int(BYTES_AT_ONCE / row_bytes / count))
-        whole = min(max(1, most), (self._leg.hand.num_rows - self._at) // count)
+        whole = min(max(1, most), (self._rank_epoch.shard.num_rows - self._at) // count)
         while whole and not self.ready(self._at, self._at + whole * count):
             whole //= 2
         return whole
 
     def _cut(self, made: Batch, whole: int, count: int) -> Iterator[dict[str, Any]]:
         """Yield batches of what was put together, as a framework has them."""
-        if self._hand_over is not None and made:
-            return self._hand_over.cuts(made, count)
+        if self._adapter is not None and made:
+            return self._adapter.cuts(made, count)
         starts = range(0, whole * count, count)
         return ({name: values[start : start + count] for name, values in made.items()} for start in starts)
 
     def prefetch(self) -> bool:
         """Have the windows read that come next; the next leg is not begun before its turn, for sources share the memory."""
-        for lane in self._mixed:
+        for lane in self._mixture:
             lane.prefetch()
         return False
 
-    def coming(self) -> list[Future[Held]]:
+    def coming(self) -> list[Future[WindowBuffer]]:
         """Return nothing: the windows of a mixture are waited for when their rows are needed."""
         return []
 
     def ready(self, start: int, stop: int) -> bool:
         """Return whether `rows` would not have to wait."""
-        return all(self._mixed[number].ready(count) for number, count in self._leg.hand.turns(start, stop))
+        return all(self._mixture[number].ready(count) for number, count in self._rank_epoch.shard.turns(start, stop))
 
 
-class _MixedLane:
+class _MixtureLane:
     """What is left of one lane of a mixture: its slots, and a lane of each source."""
 
-    def __init__(self, readings: Sequence[Reading], mixing: Mixing, stretches: Stretches, *, share: int) -> None:
+    def __init__(self, readings: Sequence[SourceReading], mixing: MixtureEpoch, ranges: Ranges, *, share: int) -> None:
         self._readings, self._mixing = readings, mixing
-        self._runs = list(mixing.runs(stretches))
+        self._runs = list(mixing.runs(ranges))
         self._run, self._passed = 0, 0
         self._counts: IntArray | None = None
         self._lanes = [
-            Lane(one.gather, tape, mixing.strand(source, self._runs), one.ahead, one.memory_limit // share)
+            LanePrefetcher(one.window_reader, tape, mixing.strand(source, self._runs), one.ahead, one.memory_limit // share)
             for source, (one, tape) in enumerate(zip(readings, mixing.tapes, strict=True))
         ]
 
@@ -351,7 +351,7 @@ class _MixedLane:
 
     def _places(self, run: tuple[int, int, int], slots: IntArray) -> list[list[tuple[int, int]]]:
         """Return what the next slots take of each source; where slots are single rows, only how many of them."""
-        if self._readings[0].question.size is None:
+        if self._readings[0].query.size is None:
             return [[(0, number)] if number else [] for number in slots.tolist()]
         if self._counts is None:
             self._counts = self._mixing.pattern.counts(run[1])
@@ -369,16 +369,16 @@ class _MixedLane:
 
     def _wrap(self, source: int, start: int, rows: int, taken: _Taken) -> None:
         """Fill a source's last batch up with rows of the beginning of its epoch, where that was asked for."""
-        question, tape = self._readings[source].question, self._mixing.tapes[source]
-        if question.ending != "wrap" or not isinstance(question.size, int) or rows == question.size:
+        query, tape = self._readings[source].query, self._mixing.tapes[source]
+        if query.ending != "wrap" or not isinstance(query.size, int) or rows == query.size:
             return
         total = tape.part.num_rows
         begin = start // total * total
-        again, rest = divmod(question.size - rows, total)
+        again, rest = divmod(query.size - rows, total)
         taken.fetch(self._readings[source], tape, [(begin, begin + total)] * again + [(begin, begin + rest)])
 
 
-def interleaved(parts: Sequence[tuple[str, IntArray, Batch]], slabs: Slabs) -> Batch:
+def interleaved(parts: Sequence[tuple[str, IntArray, Batch]], buffer_pool: BufferPool) -> Batch:
     """Return rows of several sources as one batch: each a name for messages, where its rows belong, and its columns.
 
     Raises:
@@ -395,10 +395,12 @@ def interleaved(parts: Sequence[tuple[str, IntArray, Batch]], slabs: Slabs) -> B
             raise MapError(msg)
     order = np.empty(count, dtype=np.int64)
     order[np.concatenate([places for _, places, _ in parts])] = np.arange(count)
-    return {name: _column(name, order, [(part[0], part[2][name]) for part in parts], slabs) for name in columns}
+    return {name: _column(name, order, [(part[0], part[2][name]) for part in parts], buffer_pool) for name in columns}
 
 
-def _column(name: str, order: IntArray, parts: Sequence[tuple[str, npt.NDArray[Any]]], slabs: Slabs) -> npt.NDArray[Any]:
+def _column(
+    name: str, order: IntArray, parts: Sequence[tuple[str, npt.NDArray[Any]]], buffer_pool: BufferPool
+) -> npt.NDArray[Any]:
     """Return a column of all sources: stacked where the shapes of cells agree, else objects."""
     (first, values), *others = parts
     arrays = [array for _, array in parts]
@@ -406,8 +408,8 @@ def _column(name: str, order: IntArray, parts: Sequence[tuple[str, npt.NDArray[A
         shape = (len(order), *values.shape[1:])
         # What is small is not worth to be lent. mode="clip" spares the check of every index; they come from a permutation.
         large = sum(array.nbytes for array in arrays) > WORTH_LENDING
-        whole = np.concatenate(arrays, out=slabs.lend(shape, values.dtype) if large else None) if others else values
-        return whole.take(order, axis=0, mode="clip", out=slabs.lend(shape, values.dtype) if large else None)
+        whole = np.concatenate(arrays, out=buffer_pool.empty(shape, values.dtype) if large else None) if others else values
+        return whole.take(order, axis=0, mode="clip", out=buffer_pool.empty(shape, values.dtype) if large else None)
     for other, array in others:
         if array.dtype != values.dtype and object not in (array.dtype, values.dtype):
             msg = (
@@ -415,7 +417,7 @@ def _column(name: str, order: IntArray, parts: Sequence[tuple[str, npt.NDArray[A
                 "do. All sources of a mixture must have the same types. Return the same one, with .astype(...)."
             )
             raise MapError(msg)
-    loose = np.empty(len(order), dtype=object)
+    deferred = np.empty(len(order), dtype=object)
     for at, cell in enumerate(cell for array in arrays for cell in array):
-        loose[at] = cell
-    return loose[order]
+        deferred[at] = cell
+    return deferred[order]

@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from operator import index
 from typing import Any, SupportsIndex
 
-from penstock._engine.deliver.mixture import MixedPlan
-from penstock._engine.order.rank_epoch import Leg
+from penstock._engine.deliver.mixture import MixturePlan
+from penstock._engine.order.rank_epoch import RankEpoch
 from penstock._engine.plan.table import Planned
-from penstock._engine.query.query import Question
+from penstock._engine.query.query import Query
 from penstock._engine.runtime.stats import Stats
 from penstock._engine.runtime.timers import Meter
 from penstock.errors import ArgumentError
 from penstock.model import Position
 
-__all__ = ["Course"]
+__all__ = ["Iteration"]
 
 
-class Course:
+class Iteration:
     """The way of one iteration, and how far it has come; arithmetic only, so that it can be kept when its threads are gone.
 
     Attributes:
@@ -31,14 +31,14 @@ class Course:
         left_out: For every step that bad rows were all of, how many had been handed out before it.
     """
 
-    def __init__(self, planned: Planned | MixedPlan, question: Question, start: Position) -> None:
+    def __init__(self, planned: Planned | MixturePlan, query: Query, start: Position) -> None:
         """Deal what is left of the first epoch."""
-        self.planned, self._question, self.start = planned, question, start
-        self.end = None if question.epochs is None else (start.epoch // question.epochs + 1) * question.epochs
-        self._first = Leg(planned.plan, planned.shuffle, question, start)
+        self.planned, self._query, self.start = planned, query, start
+        self.end = None if query.epochs is None else (start.epoch // query.epochs + 1) * query.epochs
+        self._first = RankEpoch(planned.plan, planned.shuffle, query, start)
         self.handed = 0
         self.left_out: list[int] = []
-        self.at: tuple[Leg, int] | Position | None = None
+        self.at: tuple[RankEpoch, int] | Position | None = None
 
     @property
     def position(self) -> Position:
@@ -59,17 +59,19 @@ class Course:
         Raises:
             TypeError: If it has no length: it repeats without end, or filters on the fly.
         """
-        if self._question.lazy:
+        if self._query.lazy:
             msg = "A dataset with a lazy filter has no length before it is read. Leave lazy=True out to count rows first."
             raise TypeError(msg)
         if self.end is None:
             msg = "A dataset that repeats without end has no length. Give .repeat() a number of epochs."
             raise TypeError(msg)
-        if self._question.size == "row_group":
-            return sum(len(leg.schedule) for leg in self.legs())
+        if self._query.size == "row_group":
+            return sum(len(rank_epoch.schedule) for rank_epoch in self.rank_epochs())
         # Epochs after the first are all of one length.
-        whole = itertools.islice(self.legs(), 1, 2)
-        return len(self._first.schedule) + sum(len(leg.schedule) * (self.end - leg.position.epoch) for leg in whole)
+        whole = itertools.islice(self.rank_epochs(), 1, 2)
+        return len(self._first.schedule) + sum(
+            len(rank_epoch.schedule) * (self.end - rank_epoch.position.epoch) for rank_epoch in whole
+        )
 
     def position_at(self, step: Any) -> Position:
         """Return the position after `step` batches.
@@ -77,7 +79,7 @@ class Course:
         Raises:
             ArgumentError: If the iteration has not so many, or nobody can know how many rows they need.
         """
-        if self._question.lazy:
+        if self._query.lazy:
             msg = "state_at cannot tell how many rows a lazy filter passes. Use state_dict(), or leave lazy=True out."
             raise ArgumentError(msg)
         if not isinstance(step, SupportsIndex) or isinstance(step, bool) or index(step) < 0:
@@ -85,27 +87,27 @@ class Course:
         left = index(step) + sum(before < index(step) for before in self.left_out)
         if left == 0:
             return self._at_once()
-        for leg in self.legs():
-            if 0 <= left <= len(leg.schedule):
-                return leg.after(left)
-            left -= len(leg.schedule)
+        for rank_epoch in self.rank_epochs():
+            if 0 <= left <= len(rank_epoch.schedule):
+                return rank_epoch.after(left)
+            left -= len(rank_epoch.schedule)
         msg = f"state_at got step {step}. This iteration has {len(self)} steps. Give a number from 0 to that."
         raise ArgumentError(msg)
 
-    def legs(self) -> Iterator[Leg]:
+    def rank_epochs(self) -> Iterator[RankEpoch]:
         """Yield what is left of the first epoch, then the whole epochs after it."""
         yield self._first
         epoch = self._first.position.epoch + 1
         while self.end is None or epoch < self.end:
-            yield Leg(self.planned.plan, self.planned.shuffle, self._question, Position(epoch=epoch))
+            yield RankEpoch(self.planned.plan, self.planned.shuffle, self._query, Position(epoch=epoch))
             epoch += 1
 
     def stats(self, meter: Meter) -> Stats:
         """Return what this iteration did so far, by what was counted of it."""
-        return meter.stats(handed=self.handed, size=self._question.size if isinstance(self._question.size, int) else 1)
+        return meter.stats(handed=self.handed, size=self._query.size if isinstance(self._query.size, int) else 1)
 
     def _at_once(self) -> Position:
         """Return the position before the first batch: dealt anew, or past an epoch that has too little left for a step."""
-        if not self._question.lazy and not len(self._first.schedule):
+        if not self._query.lazy and not len(self._first.schedule):
             return Position(epoch=self.start.epoch + 1)
         return self._first.position

@@ -8,23 +8,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Self
 
-from penstock._engine.deliver.batches import Stream
-from penstock._engine.deliver.iteration import Course
-from penstock._engine.deliver.mixture import Mixed, MixedGather, MixedPlan, opened_mixture
-from penstock._engine.deliver.skipped import LeftOut, SkippedRow, Skips
+from penstock._engine.deliver.batches import BatchStream
+from penstock._engine.deliver.iteration import Iteration
+from penstock._engine.deliver.mixture import MixturePlan, MixtureReader, MixtureTable, opened_mixture
+from penstock._engine.deliver.skipped import SkippedBatches, SkippedRow, SkippedRows
 from penstock._engine.deliver.small_batches import Tempo
-from penstock._engine.lookup.access import wanted
+from penstock._engine.lookup.access import read_spec
 from penstock._engine.order import state as states
 from penstock._engine.order.rank_epoch import check_rows
 from penstock._engine.plan.table import Planned, Table
-from penstock._engine.query.adapter import HandOver
-from penstock._engine.query.query import Question
+from penstock._engine.query.adapter import BatchAdapter
+from penstock._engine.query.query import Query
 from penstock._engine.query.values import MEMORY_LIMIT
 from penstock._engine.runtime.stats import Stats
-from penstock._engine.runtime.threads import PATIENCE, Pool, default_threads
+from penstock._engine.runtime.threads import PATIENCE, ThreadPool, default_threads
 from penstock._engine.runtime.timers import Meter
-from penstock._engine.window.reader import Gather
-from penstock._engine.window.sequences import gathering
+from penstock._engine.window.reader import WindowReader
+from penstock._engine.window.sequences import make_window_reader
 from penstock.errors import ArgumentError
 from penstock.model import Position
 
@@ -37,24 +37,24 @@ class Loader:
     Each `iter()` is the next epoch, also after a `break`; only the first after `load_state_dict` goes on inside one.
     """
 
-    def __init__(self, table: Table | Mixed, question: Question, hand_over: HandOver | None = None) -> None:
+    def __init__(self, table: Table | MixtureTable, query: Query, adapter: BatchAdapter | None = None) -> None:
         """Store the question, and what its batches are turned into; nothing is read before it is needed."""
-        self._table, self._question, self._hand_over = table, question, hand_over
+        self._table, self._query, self._adapter = table, query, adapter
         self._next = Position()
-        self._running: Course | None = None
+        self._running: Iteration | None = None
         self._overtaken = 0
-        self._skips = Skips(question)
+        self._skips = SkippedRows(query)
         self._tempo: Tempo | None = None
-        self._counted: tuple[Stats, tuple[tuple[Meter, Course], ...]] = (Stats(), ())
+        self._counted: tuple[Stats, tuple[tuple[Meter, Iteration], ...]] = (Stats(), ())
         self._turn = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy needs, in this process or another: it begins where the next `iter()` would."""
-        return {"table": self._table, "question": self._question, "hand_over": self._hand_over, "next": self._next}
+        return {"table": self._table, "query": self._query, "adapter": self._adapter, "next": self._next}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Begin as a copy."""
-        self.__init__(state["table"], state["question"], state["hand_over"])  # type: ignore[misc] # it is none yet
+        self.__init__(state["table"], state["query"], state["adapter"])  # type: ignore[misc] # it is none yet
         self._next = state["next"]
 
     def __iter__(self) -> Batches:
@@ -65,28 +65,28 @@ class Loader:
         """
         self._table.expect_again()  # or why a loader
         with self._turn:  # of two threads that ask at once, each has an epoch of its own
-            batches = Batches(self._table, self._question, self._next, self._hand_over, self._skips, self._tempo)
-            check_rows(batches.planned.plan, self._question)
+            batches = Batches(self._table, self._query, self._next, self._adapter, self._skips, self._tempo)
+            check_rows(batches.planned.plan, self._query)
             # The iteration itself is not kept: after a `break` it ends, and its threads with it.
-            self._begin(batches.course)
+            self._begin(batches.iteration)
             self._tempo = batches.tempo
-            self._count(batches.meter, batches.course)
+            self._count(batches.meter, batches.iteration)
         return batches
 
-    def begin(self) -> Course:
+    def begin(self) -> Iteration:
         """Return the way of the next iteration for somebody else to go, who counts what is handed out: of other processes.
 
         Raises:
             EmptyDatasetError: If there is nothing, or too little, to hand out.
         """
-        course = self.coming
-        check_rows(course.planned.plan, self._question)
-        self._begin(course)
-        return course
+        iteration = self.coming
+        check_rows(iteration.planned.plan, self._query)
+        self._begin(iteration)
+        return iteration
 
-    def _begin(self, course: Course) -> None:
-        self._running, self._overtaken = course, 0
-        self._next = Position(epoch=course.start.epoch + 1 if course.end is None else course.end)
+    def _begin(self, iteration: Iteration) -> None:
+        self._running, self._overtaken = iteration, 0
+        self._next = Position(epoch=iteration.start.epoch + 1 if iteration.end is None else iteration.end)
 
     def __len__(self) -> int:
         """Return the number of batches that the next `iter()` yields.
@@ -133,8 +133,8 @@ class Loader:
         Raises:
             StateError: If the state is damaged, or was saved over another table, order or question.
         """
-        plan = self._table.plan(self._question).plan
-        position = states.load(state, plan, self._question)
+        plan = self._table.plan(self._query).plan
+        position = states.load(state, plan, self._query)
         self._running, self._next, self._overtaken = None, position, 0
 
     @property
@@ -156,25 +156,25 @@ class Loader:
         Any thread may ask, at any time, and it costs next to nothing.
         """
         past, runs = self._counted
-        for meter, course in runs:
-            past = course.stats(meter).plus(past)
+        for meter, iteration in runs:
+            past = iteration.stats(meter).plus(past)
         return past
 
-    def _count(self, meter: Meter, course: Course) -> None:
+    def _count(self, meter: Meter, iteration: Iteration) -> None:
         """Count one more iteration; of those that have ended only the sums are kept."""
         past, runs = self._counted
         for each, way in runs:
             past = way.stats(each).plus(past) if each.ended else past
         # Stored in one go, for whoever asks meanwhile.
-        self._counted = past, (*(run for run in runs if not run[0].ended), (meter, course))
+        self._counted = past, (*(run for run in runs if not run[0].ended), (meter, iteration))
 
     @property
-    def coming(self) -> Course:
+    def coming(self) -> Iteration:
         """The iteration that the next `iter()` begins."""
-        return Course(self._table.plan(self._question), self._question, self._next)
+        return Iteration(self._table.plan(self._query), self._query, self._next)
 
     def _told(self, position: Position) -> states.State:
-        return _told(self._table.plan(self._question), self._question, position)
+        return _told(self._table.plan(self._query), self._query, position)
 
 
 class Batches:
@@ -185,26 +185,26 @@ class Batches:
 
     def __init__(
         self,
-        table: Table | Mixed,
-        question: Question,
+        table: Table | MixtureTable,
+        query: Query,
         start: Position,
-        hand_over: HandOver | None = None,
-        skips: Skips | None = None,
+        adapter: BatchAdapter | None = None,
+        skips: SkippedRows | None = None,
         before: Tempo | None = None,
     ) -> None:
         """Plan and deal; no data is read before the first `next`. It goes on as an iteration before it did."""
-        if question.epochs != 1:
+        if query.epochs != 1:
             table.expect_again()
-        self.planned: Planned | MixedPlan = table.plan(question)
-        self._question, self.start = question, start
-        self.course = Course(self.planned, question, start)
-        self._pool = Pool(question.threads or default_threads())
+        self.planned: Planned | MixturePlan = table.plan(query)
+        self._query, self.start = query, start
+        self.iteration = Iteration(self.planned, query, start)
+        self._pool = ThreadPool(query.threads or default_threads())
         self.meter = Meter(threads=self._pool.threads)
-        self._gather, self._stream = _opened(table, self.course, question, self._pool, self.meter, hand_over)
+        self._window_reader, self._stream = _opened(table, self.iteration, query, self._pool, self.meter, adapter)
         self.tempo = self._stream.tempo = Tempo(before=before)
-        self._skips = skips or Skips(question)
-        if question.skip is not None and isinstance(self.planned, Planned):
-            self._stream.left_out = LeftOut(question, self._skips.of(self.planned.plan, self.planned.reader.filesystem))
+        self._skips = skips or SkippedRows(query)
+        if query.skip is not None and isinstance(self.planned, Planned):
+            self._stream.left_out = SkippedBatches(query, self._skips.of(self.planned.plan, self.planned.reader.filesystem))
         self._failed: BaseException | type[StopIteration] | None = None
         self._turn = threading.Lock()
         self._process = os.getpid()
@@ -227,12 +227,12 @@ class Batches:
     def _handed_out(self) -> dict[str, Any]:
         if self._failed is not None:
             raise self._failed
-        course, stream = self.course, self._stream
+        iteration, stream = self.iteration, self._stream
         try:
             made = stream.next()
         except BaseException as error:
             if isinstance(error, StopIteration) and self._failed is None:
-                course.finish()
+                iteration.finish()
             # An end that is kept would keep all that its traceback leads to: the functions that wait, and their variables.
             self._failed = StopIteration if isinstance(error, StopIteration) else error
             self.meter.end()
@@ -241,10 +241,10 @@ class Batches:
             stream.close()
             raise
         if stream.left_out.steps:
-            course.left_out += [course.handed] * stream.left_out.steps
+            iteration.left_out += [iteration.handed] * stream.left_out.steps
             stream.left_out.steps = 0
-        course.handed += 1
-        course.at = stream.handed
+        iteration.handed += 1
+        iteration.at = stream.handed
         return made
 
     def __reduce__(self) -> NoReturn:
@@ -270,12 +270,12 @@ class Batches:
         Raises:
             TypeError: If it has no length: it repeats without end, or filters on the fly.
         """
-        return len(self.course)
+        return len(self.iteration)
 
     @property
     def units_read(self) -> int:
         """How often a unit has been read so far."""
-        return self._gather.units_read
+        return self._window_reader.units_read
 
     @property
     def skipped(self) -> tuple[SkippedRow, ...]:
@@ -289,11 +289,11 @@ class Batches:
 
     def stats(self) -> Stats:
         """Return what has been done so far, and where the time went."""
-        return self.course.stats(self.meter)
+        return self.iteration.stats(self.meter)
 
     def state_dict(self) -> states.State:
         """Return how far it has come, as JSON can hold it."""
-        return _told(self.planned, self._question, self.course.position)
+        return _told(self.planned, self._query, self.iteration.position)
 
     def only(self, worker: int, workers: int) -> None:
         """Hand out no more than batches `worker`, `worker + workers` and so on; called before the first `next`."""
@@ -310,23 +310,28 @@ class Batches:
             self._turn.release()
 
 
-def _told(planned: Planned | MixedPlan, question: Question, position: Position) -> states.State:
+def _told(planned: Planned | MixturePlan, query: Query, position: Position) -> states.State:
     """Return a position as a state."""
-    alike = question.world_size == 1 or not (question.lazy or question.ending == "uneven")
-    return states.dump(planned.plan, position, question, alike=alike)
+    alike = query.world_size == 1 or not (query.lazy or query.ending == "uneven")
+    return states.dump(planned.plan, position, query, alike=alike)
 
 
 def _opened(
-    table: Table | Mixed, course: Course, question: Question, pool: Pool, meter: Meter, hand_over: HandOver | None
-) -> tuple[Gather | MixedGather, Stream]:
+    table: Table | MixtureTable,
+    iteration: Iteration,
+    query: Query,
+    pool: ThreadPool,
+    meter: Meter,
+    adapter: BatchAdapter | None,
+) -> tuple[WindowReader | MixtureReader, BatchStream]:
     """Return what reads, and what makes batches of it."""
-    planned = course.planned
-    if isinstance(table, Mixed):
-        assert isinstance(planned, MixedPlan)  # noqa: S101 - a mixture's own
-        return opened_mixture(table, planned, question, pool, meter, course.legs(), hand_over)
+    planned = iteration.planned
+    if isinstance(table, MixtureTable):
+        assert isinstance(planned, MixturePlan)  # noqa: S101 - a mixture's own
+        return opened_mixture(table, planned, query, pool, meter, iteration.rank_epochs(), adapter)
     assert isinstance(planned, Planned)  # noqa: S101 - a table's own
-    limit = question.memory_limit or MEMORY_LIMIT
-    framework = hand_over is not None
-    asked = replace(wanted(table, question, as_numbers=framework), writable=framework, memory_limit=limit)
-    gather = gathering(planned.reader, planned.plan, asked, pool, meter)
-    return gather, Stream(gather, pool, question, course.legs(), hand_over)
+    limit = query.memory_limit or MEMORY_LIMIT
+    framework = adapter is not None
+    asked = replace(read_spec(table, query, as_numbers=framework), writable=framework, memory_limit=limit)
+    window_reader = make_window_reader(planned.reader, planned.plan, asked, pool, meter)
+    return window_reader, BatchStream(window_reader, pool, query, iteration.rank_epochs(), adapter)

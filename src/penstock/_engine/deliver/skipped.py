@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
-from penstock._engine.batch.assemble import Chunk
-from penstock._engine.decode.bad_cells import Trouble, place_of, trouble_of
-from penstock._engine.query.query import Question
+from penstock._engine.batch.assemble import AssembledRows
+from penstock._engine.decode.bad_cells import BadRow, bad_row_of, place_of
+from penstock._engine.query.query import Query
 from penstock.errors import ArgumentError, DataError
 from penstock.model import WHOLE_FILE, Plan
 
-__all__ = ["LeftOut", "SkippedRow", "Skips", "report_of"]
+__all__ = ["SkippedBatches", "SkippedRow", "SkippedRows", "report_of"]
 
 LISTED = 100_000
 """Rows that are listed in memory; of more, only the number is kept, and what is written to a file."""
@@ -53,7 +53,7 @@ class SkippedRow:
         return f"{self.file}, row group {self.row_group}, row {self.row}{column}: {self.problem}"
 
 
-class Skips:
+class SkippedRows:
     """The rows that a loader has skipped so far, on one rank.
 
     Attributes:
@@ -61,12 +61,12 @@ class Skips:
         plan: What is read, set when that is known.
     """
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, query: Query) -> None:
         """Begin without any; no file is opened yet."""
-        self._question = question
+        self._query = query
         self.plan: Plan | None = None
         self._filesystem: pafs.FileSystem = None
-        self._path = report_of(question)
+        self._path = report_of(query)
         self._lock = threading.Lock()
         self._seen: dict[int, set[int]] = {}
         self._listed: list[SkippedRow] = []
@@ -88,12 +88,12 @@ class Skips:
             self._append(b"")
         self._begun = True
 
-    def of(self, plan: Plan, filesystem: pafs.FileSystem) -> Skips:
+    def of(self, plan: Plan, filesystem: pafs.FileSystem) -> SkippedRows:
         """Return these, of rows of a plan, whose files lie in a filesystem."""
         self.plan, self._filesystem = plan, filesystem
         return self
 
-    def add(self, epoch: int, bad: Iterable[tuple[int, Trouble]]) -> None:
+    def add(self, epoch: int, bad: Iterable[tuple[int, BadRow]]) -> None:
         """Note rows that were skipped in an epoch, by where they lie; of a row that is met again, nothing.
 
         Raises:
@@ -118,7 +118,7 @@ class Skips:
                 self._check(epoch, len(seen), found[-1])
 
     def _line(self, row: SkippedRow) -> bytes:
-        return json.dumps({"rank": self._question.rank, **asdict(row)}).encode() + b"\n"
+        return json.dumps({"rank": self._query.rank, **asdict(row)}).encode() + b"\n"
 
     def _append(self, lines: bytes) -> None:
         """Add lines to the file in one go, so that those of several processes do not mix."""
@@ -135,7 +135,7 @@ class Skips:
 
     def _check(self, epoch: int, count: int, last: SkippedRow) -> None:
         """Refuse to skip more rows than are allowed."""
-        skip, ranks = self._question.skip, self._question.world_size
+        skip, ranks = self._query.skip, self._query.world_size
         assert skip is not None  # noqa: S101 - or nothing would be skipped
         assert self.plan is not None  # noqa: S101 - whose rows these are
         rows = -(-self.plan.num_rows // ranks)
@@ -148,7 +148,7 @@ class Skips:
             )
             raise DataError(msg)
 
-    def _told(self, epoch: int, place: tuple[int, int], trouble: Trouble) -> SkippedRow:
+    def _told(self, epoch: int, place: tuple[int, int], trouble: BadRow) -> SkippedRow:
         """Return a row with the names of where it lies."""
         assert self.plan is not None  # noqa: S101 - whose row it is
         file, row = place
@@ -169,22 +169,22 @@ class Skips:
         return int(np.searchsorted(ends, row, side="right"))
 
 
-def report_of(question: Question) -> Path | None:
+def report_of(query: Query) -> Path | None:
     """Return the file that a rank writes skipped rows to: its own, where there are several ranks.
 
     Example:
         >>> from penstock._engine.query.query import Skip
-        >>> report_of(Question(skip=Skip(report="bad.jsonl"), rank=3, world_size=8))
+        >>> report_of(Query(skip=Skip(report="bad.jsonl"), rank=3, world_size=8))
         PosixPath('bad-rank3.jsonl')
     """
-    skip = question.skip
+    skip = query.skip
     if skip is None or skip.report is None:
         return None
     path = Path(skip.report)
-    return path.with_name(f"{path.stem}-rank{question.rank}{path.suffix}") if question.world_size > 1 else path
+    return path.with_name(f"{path.stem}-rank{query.rank}{path.suffix}") if query.world_size > 1 else path
 
 
-class LeftOut:
+class SkippedBatches:
     """Notes what is left out of one iteration, and counts the steps that are.
 
     Attributes:
@@ -192,13 +192,13 @@ class LeftOut:
         steps: Steps left out since the last that was handed out: whole batches, or single rows.
     """
 
-    def __init__(self, question: Question, skips: Skips | None = None) -> None:
+    def __init__(self, query: Query, skips: SkippedRows | None = None) -> None:
         """Store what is asked, and where rows are noted."""
-        self._question, self.skips = question, skips
+        self._query, self.skips = query, skips
         self.steps = self._epoch = self._since = 0
-        self._coming: deque[tuple[int, tuple[int, Trouble]]] = deque()
+        self._coming: deque[tuple[int, tuple[int, BadRow]]] = deque()
 
-    def note(self, chunk: Chunk) -> None:
+    def note(self, chunk: AssembledRows) -> None:
         """Note the rows that a chunk was put together without.
 
         Raises:
@@ -207,10 +207,10 @@ class LeftOut:
         if self.skips is not None:
             self.skips.begin()
             # Single rows have their turn each.
-            if chunk.bad and (self._question.size is not None or self._question.lazy):
-                self._add(chunk.leg.position.epoch, chunk.bad)
+            if chunk.bad and (self._query.size is not None or self._query.lazy):
+                self._add(chunk.rank_epoch.position.epoch, chunk.bad)
 
-    def is_batch(self, chunk: Chunk, *, note: bool = False) -> bool:
+    def is_batch(self, chunk: AssembledRows, *, note: bool = False) -> bool:
         """Return whether a batch is left out, of which all rows are bad; `note` to note what maps have left out of it now.
 
         Raises:
@@ -220,27 +220,27 @@ class LeftOut:
             self.note(chunk)
         if chunk.count or not chunk.bad:
             return False
-        question = self._question
-        if question.world_size > 1 and question.ending != "uneven":
+        query = self._query
+        if query.world_size > 1 and query.ending != "uneven":
             trouble = chunk.bad[-1][1]
             msg = (
                 f"All {len(chunk.bad)} rows of a batch are bad, the last because {trouble.problem} Each of the "
-                f"{question.world_size} ranks has to have as many batches as the others, so this one cannot be left out. Use "
+                f"{query.world_size} ranks has to have as many batches as the others, so this one cannot be left out. Use "
                 'larger batches, or last="uneven".'
             )
             raise DataError(msg)
-        self._leave(chunk.leg.position.epoch, 1, chunk.bad[-1][1])
+        self._leave(chunk.rank_epoch.position.epoch, 1, chunk.bad[-1][1])
         return True
 
-    def begin_rows(self, chunk: Chunk) -> None:
+    def begin_rows(self, chunk: AssembledRows) -> None:
         """Begin to hand out the rows of a chunk one by one; those that it was put together without are noted in their turn."""
         if chunk.bad:
             assert chunk.kept is not None  # noqa: S101 - told with what was left out
             steps = np.arange(len(range(chunk.start, chunk.stop, chunk.every)))
             missing = np.setdiff1d(steps, chunk.kept).tolist()
-            self._epoch, self._coming = chunk.leg.position.epoch, deque(zip(missing, chunk.bad, strict=True))
+            self._epoch, self._coming = chunk.rank_epoch.position.epoch, deque(zip(missing, chunk.bad, strict=True))
 
-    def step(self, chunk: Chunk, at: int) -> int:
+    def step(self, chunk: AssembledRows, at: int) -> int:
         """Return which of a chunk's steps a row is, having noted those before it that were left out.
 
         Raises:
@@ -250,18 +250,18 @@ class LeftOut:
         self._pass_over(found)
         return found
 
-    def is_row(self, chunk: Chunk, at: int, error: BaseException) -> bool:
+    def is_row(self, chunk: AssembledRows, at: int, error: BaseException) -> bool:
         """Return whether a single row is left out because of what a map has raised on it.
 
         Raises:
             DataError: If there are more of them than the question allows.
         """
-        trouble = None if self.skips is None else trouble_of(error)
+        trouble = None if self.skips is None else bad_row_of(error)
         if trouble is None or chunk.ids is None:
             return False
         self._pass_over(at if chunk.kept is None else int(chunk.kept[at]))
-        self._leave(chunk.leg.position.epoch, 1, trouble)
-        self._add(chunk.leg.position.epoch, [(int(chunk.ids[at]), trouble)])
+        self._leave(chunk.rank_epoch.position.epoch, 1, trouble)
+        self._add(chunk.rank_epoch.position.epoch, [(int(chunk.ids[at]), trouble)])
         return True
 
     def end_rows(self) -> None:
@@ -277,15 +277,15 @@ class LeftOut:
             self._leave(self._epoch, len(found), found[-1][1])
             self._add(self._epoch, found)
 
-    def _add(self, epoch: int, bad: Iterable[tuple[int, Trouble]]) -> None:
+    def _add(self, epoch: int, bad: Iterable[tuple[int, BadRow]]) -> None:
         assert self.skips is not None  # noqa: S101 - asked before
         self.skips.add(epoch, bad)
 
-    def _leave(self, epoch: int, steps: int, trouble: Trouble) -> None:
+    def _leave(self, epoch: int, steps: int, trouble: BadRow) -> None:
         """Count steps that are left out, and refuse to go on for ever over epochs of which all are."""
         if not self.steps:
             self._since = epoch
-        elif self._question.epochs is None and epoch > self._since + 1:
+        elif self._query.epochs is None and epoch > self._since + 1:
             msg = (
                 f"All rows of a whole epoch are bad, the last because {trouble.problem} Repeating it without end would never "
                 "hand out anything. Mend them, or say how often to repeat: .repeat(times)."

@@ -14,26 +14,26 @@ from typing import TypeAlias
 
 import numpy as np
 
-from penstock._engine.batch.assemble import NOWHERE, Chunk, arranged, mapped
-from penstock._engine.batch.bad_rows import Finishing
-from penstock._engine.order.rank_epoch import Leg
-from penstock._engine.query.adapter import HandOver
-from penstock._engine.query.query import Question
+from penstock._engine.batch.assemble import NOWHERE, AssembledRows, in_query_order, mapped
+from penstock._engine.batch.bad_rows import BatchTask
+from penstock._engine.order.rank_epoch import RankEpoch
+from penstock._engine.query.adapter import BatchAdapter
+from penstock._engine.query.query import Query
 from penstock._engine.query.values import Batch
 from penstock._engine.runtime.timers import DECODE, HAND_OVER, MAP
-from penstock._engine.window.reader import Gather, Held, Rows
+from penstock._engine.window.reader import WindowBuffer, WindowReader, WindowRows
 from penstock.errors import DataError
 
 __all__ = ["SMALL", "Made", "Pace", "Run", "Tempo", "Tried", "can_run", "finished", "fitting", "interrupts"]
 
-Tried: TypeAlias = "Chunk | BaseException"
+Tried: TypeAlias = "AssembledRows | BaseException"
 """A batch, or why there is none, which is raised when its turn comes."""
 
 
-def can_run(question: Question, gather: Gather) -> bool:
+def can_run(query: Query, window_reader: WindowReader) -> bool:
     """Return whether a question's batches can be made so: each by itself, here, and of rows that are all to be handed out."""
-    plain = isinstance(question.size, int) and question.ending != "pad"
-    return plain and question.skip is None and not question.lazy and type(gather) is Gather
+    plain = isinstance(query.size, int) and query.ending != "pad"
+    return plain and query.skip is None and not query.lazy and type(window_reader) is WindowReader
 
 
 def interrupts(error: BaseException) -> bool:
@@ -46,10 +46,10 @@ class Run:
     """Some batches of one window, one after the other.
 
     Attributes:
-        question: What is asked.
-        gather: What decodes their cells.
-        leg: The leg that they are of.
-        held: The window.
+        query: What is asked.
+        window_reader: What decodes their cells.
+        rank_epoch: The leg that they are of.
+        buffer: The window.
         start: The first of their rows in it.
         place: Where that stands in the epoch's sequence.
         step: Which step of the leg the first batch is.
@@ -57,37 +57,37 @@ class Run:
         size: How many rows each has.
     """
 
-    question: Question
-    gather: Gather
-    leg: Leg
-    held: Held
+    query: Query
+    window_reader: WindowReader
+    rank_epoch: RankEpoch
+    buffer: WindowBuffer
     start: int
     place: int
     step: int
     count: int
     size: int
 
-    def finished(self, hand_over: HandOver | None) -> list[Tried]:
+    def finished(self, adapter: BatchAdapter | None) -> list[Tried]:
         """Return the batches as the consumer gets them."""
         made = self._put_together()
-        if self.question.maps:
-            with self.gather.meter.busy(MAP):
+        if self.query.maps:
+            with self.window_reader.meter.busy(MAP):
                 self._map(made)
-        if hand_over is not None:
-            with self.gather.meter.busy(HAND_OVER):
-                _hand_over(made, hand_over)
+        if adapter is not None:
+            with self.window_reader.meter.busy(HAND_OVER):
+                _adapter(made, adapter)
         return made
 
     def _put_together(self) -> list[Tried]:
         """Return the batches as they are before maps."""
-        if self.gather.loose:
+        if self.window_reader.deferred:
             texts = self._texts()
             return [self._decoded(number, texts) for number in range(self.count)]
-        fixed, size, leg, step = self.held.fixed, self.size, self.leg, self.step
+        fixed, size, rank_epoch, step = self.buffer.fixed, self.size, self.rank_epoch, self.step
         first = range(self.start, self.start + self.count * size, size)
         return [
-            Chunk(
-                leg=leg,
+            AssembledRows(
+                rank_epoch=rank_epoch,
                 start=step + number,
                 stop=step + number + 1,
                 columns={name: values[at : at + size] for name, values in fixed.items()},
@@ -99,12 +99,12 @@ class Run:
 
     def _texts(self) -> dict[str, Batch]:
         """Return texts of all batches, made in one step."""
-        if self.count == 1 or not self.gather.texts:
+        if self.count == 1 or not self.window_reader.texts:
             return {}
-        whole = Rows(pieces=((self.held, self.start, self.start + self.count * self.size),), places=(0,))
+        whole = WindowRows(pieces=((self.buffer, self.start, self.start + self.count * self.size),), places=(0,))
         try:
-            with self.gather.meter.busy(DECODE):
-                return {column.name: whole.decoded(column, self.gather) for column in self.gather.texts}
+            with self.window_reader.meter.busy(DECODE):
+                return {column.name: whole.decoded(column, self.window_reader) for column in self.window_reader.texts}
         except DataError:
             return {}  # the batch that it is in will tell it
 
@@ -116,36 +116,36 @@ class Run:
             name: {key: values[begin : begin + size].copy() for key, values in made.items()} for name, made in texts.items()
         }
         at = self.start + begin
-        rows = Rows(pieces=((self.held, at, at + size),), places=(0,), ready=ready)
+        rows = WindowRows(pieces=((self.buffer, at, at + size),), places=(0,), ready=ready)
         try:
-            columns = arranged(self.question, self.gather, rows.put_together(self.gather))
+            columns = in_query_order(self.query, self.window_reader, rows.assemble(self.window_reader))
         except BaseException as error:
             if interrupts(error):
                 raise
             return error
         step = self.step + number
-        return Chunk(leg=self.leg, start=step, stop=step + 1, columns=columns, count=size, places=NOWHERE)
+        return AssembledRows(rank_epoch=self.rank_epoch, start=step, stop=step + 1, columns=columns, count=size, places=NOWHERE)
 
     def _map(self, made: list[Tried]) -> None:
         """Give batches to the user's functions."""
-        question, size, place, epoch = self.question, self.size, self.place, self.leg.position.epoch
+        query, size, place, epoch = self.query, self.size, self.place, self.rank_epoch.position.epoch
         for number, chunk in enumerate(made):
-            if isinstance(chunk, Chunk):
+            if isinstance(chunk, AssembledRows):
                 begin = place + number * size
                 try:
-                    chunk.columns = mapped(question, chunk.columns, range(begin, begin + size), epoch, (size, size))
+                    chunk.columns = mapped(query, chunk.columns, range(begin, begin + size), epoch, (size, size))
                 except BaseException as error:
                     if interrupts(error):
                         raise
                     made[number] = error
 
 
-def _hand_over(made: list[Tried], hand_over: HandOver) -> None:
+def _adapter(made: list[Tried], adapter: BatchAdapter) -> None:
     """Turn batches into the types of a framework."""
     for number, chunk in enumerate(made):
-        if isinstance(chunk, Chunk):
+        if isinstance(chunk, AssembledRows):
             try:
-                chunk.columns = hand_over.batch(chunk.columns)
+                chunk.columns = adapter.batch(chunk.columns)
             except BaseException as error:
                 if interrupts(error):
                     raise
@@ -293,25 +293,25 @@ class Tempo:
             self._took = dict.fromkeys(self._took, (0.0, 0))
 
 
-def finished(finishings: Sequence[Finishing], run: Run | None, hand_over: HandOver | None, pace: Pace) -> Made:
+def finished(finishings: Sequence[BatchTask], run: Run | None, adapter: BatchAdapter | None, pace: Pace) -> Made:
     """Return batches as the consumer gets them, those of a run after the others."""
 
     def finish() -> Made:
         begun = perf_counter()
-        chunks = [_outcome(finishing, hand_over) for finishing in _with_texts(finishings)] if finishings else []
+        chunks = [_outcome(finishing, adapter) for finishing in _with_texts(finishings)] if finishings else []
         if run is not None:
-            chunks += run.finished(hand_over)
+            chunks += run.finished(adapter)
         return Made(chunks=chunks, seconds=perf_counter() - begun)
 
     return pace.run(finish)
 
 
-def _outcome(finishing: Finishing, hand_over: HandOver | None) -> Tried:
+def _outcome(finishing: BatchTask, adapter: BatchAdapter | None) -> Tried:
     try:
         chunk = finishing.run()
-        if not (hand_over is None or finishing.question.lazy or finishing.question.size is None):
-            with finishing.gather.meter.busy(HAND_OVER):
-                chunk.columns = hand_over.batch(chunk.columns)
+        if not (adapter is None or finishing.query.lazy or finishing.query.size is None):
+            with finishing.window_reader.meter.busy(HAND_OVER):
+                chunk.columns = adapter.batch(chunk.columns)
     except BaseException as error:
         if interrupts(error):
             raise
@@ -319,17 +319,17 @@ def _outcome(finishing: Finishing, hand_over: HandOver | None) -> Tried:
     return chunk
 
 
-def _with_texts(finishings: Sequence[Finishing]) -> Sequence[Finishing]:
+def _with_texts(finishings: Sequence[BatchTask]) -> Sequence[BatchTask]:
     """Return batches with their texts made, all in one step, where there are any."""
-    question, gather = finishings[0].question, finishings[0].gather
+    query, window_reader = finishings[0].query, finishings[0].window_reader
     rows = [finishing.rows for finishing in finishings]
-    if len(rows) == 1 or question.skip is not None or any(type(one) is not Rows for one in rows) or not gather.texts:
+    if len(rows) == 1 or query.skip is not None or any(type(one) is not WindowRows for one in rows) or not window_reader.texts:
         return finishings
     pieces = _joined(rows)
-    whole = Rows(pieces=pieces, places=(0,) * len(pieces))
+    whole = WindowRows(pieces=pieces, places=(0,) * len(pieces))
     try:
-        with gather.meter.busy(DECODE):
-            texts = {column.name: whole.decoded(column, gather) for column in gather.texts}
+        with window_reader.meter.busy(DECODE):
+            texts = {column.name: whole.decoded(column, window_reader) for column in window_reader.texts}
     except DataError:
         return finishings  # the one that it is in will tell it
     ends = np.cumsum([len(one) for one in rows]).tolist()
@@ -343,12 +343,12 @@ def _with_texts(finishings: Sequence[Finishing]) -> Sequence[Finishing]:
     ]
 
 
-def _joined(rows: Sequence[Rows]) -> tuple[tuple[Held, int, int], ...]:
+def _joined(rows: Sequence[WindowRows]) -> tuple[tuple[WindowBuffer, int, int], ...]:
     """Return the pieces of several, neighbours as one."""
-    found: list[tuple[Held, int, int]] = []
-    for held, start, stop in (piece for one in rows for piece in one.pieces):
-        if found and found[-1][0] is held and found[-1][2] == start:
-            found[-1] = (held, found[-1][1], stop)
+    found: list[tuple[WindowBuffer, int, int]] = []
+    for buffer, start, stop in (piece for one in rows for piece in one.pieces):
+        if found and found[-1][0] is buffer and found[-1][2] == start:
+            found[-1] = (buffer, found[-1][1], stop)
         else:
-            found.append((held, start, stop))
+            found.append((buffer, start, stop))
     return tuple(found)

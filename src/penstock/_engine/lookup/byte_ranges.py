@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from penstock._engine.parquet.chunk_layout import Anatomy
+from penstock._engine.parquet.chunk_layout import FileLayout
 from penstock._engine.parquet.file_blobs import LocalFile
 from penstock._engine.parquet.footer import ENDING, TAIL, footer_of
 from penstock._engine.parquet.page_index import runs
 from penstock._engine.parquet.thrift import ThriftError
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.runtime.buffers import BufferPool
 from penstock.model import IntArray
 
 __all__ = ["AT_ONCE", "LOCAL", "REMOTE", "Cost", "OpenFile", "side_by_side"]
@@ -63,7 +63,7 @@ class OpenFile:
 
     path: str
     source: LocalFile | Any
-    anatomy: Anatomy
+    anatomy: FileLayout
 
     @classmethod
     def at(cls, path: str, source: LocalFile | Any) -> OpenFile:
@@ -81,7 +81,7 @@ class OpenFile:
         if 0 <= begin < start:
             tail = _read(source, begin, start - begin) + tail
         try:
-            return cls(path=path, source=source, anatomy=Anatomy(footer_of(path, tail), size))
+            return cls(path=path, source=source, anatomy=FileLayout(footer_of(path, tail), size))
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             raise ThriftError(str(error)) from error
 
@@ -89,7 +89,7 @@ class OpenFile:
         """Return some bytes; fewer at the end of the file."""
         return _read(self.source, start, size)
 
-    def fetch(self, spans: Sequence[tuple[int, int]], cost: Cost, slabs: Slabs) -> list[memoryview]:
+    def fetch(self, spans: Sequence[tuple[int, int]], cost: Cost, buffer_pool: BufferPool) -> list[memoryview]:
         """Return the bytes of some spans, neighbours read with one request.
 
         Raises:
@@ -97,7 +97,7 @@ class OpenFile:
         """
         wanted = runs(spans, cost.request, cost.most)
         size = sum(stop - start for start, stop, _ in wanted)
-        room: memoryview = slabs.lend((size,), np.dtype(np.uint8)).data
+        room: memoryview = buffer_pool.empty((size,), np.dtype(np.uint8)).data
         found, parts, at = [room] * len(spans), [], 0
         for start, stop, inside in wanted:
             parts.append((room[at : at + stop - start], start))
@@ -112,12 +112,12 @@ class OpenFile:
             side_by_side(self._fill, parts)
         return found
 
-    def one_by_one(self, spans: Sequence[tuple[int, int]], slabs: Slabs) -> Callable[[int], memoryview]:
+    def one_by_one(self, spans: Sequence[tuple[int, int]], buffer_pool: BufferPool) -> Callable[[int], memoryview]:
         """Return what reads one of some spans, by its number, always to the same memory.
 
         It raises an OSError if the file ends before that.
         """
-        room: memoryview = slabs.lend((max(stop - start for start, stop in spans),), np.dtype(np.uint8)).data
+        room: memoryview = buffer_pool.empty((max(stop - start for start, stop in spans),), np.dtype(np.uint8)).data
 
         def read(number: int) -> memoryview:
             start, stop = spans[number]

@@ -11,20 +11,20 @@ import pyarrow as pa
 
 from penstock._engine.lookup.byte_ranges import Cost, OpenFile
 from penstock._engine.lookup.page_reads import StoredColumn
-from penstock._engine.parquet.page_index import Chunk, Pages, indexed, walked
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.parquet.page_index import ColumnChunk, PageTable, indexed, walked
+from penstock._engine.runtime.buffers import BufferPool
 
-__all__ = ["Keep", "Shelf"]
+__all__ = ["LookupCache", "LruCache"]
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class Keep(Generic[Key, Value]):
+class LruCache(Generic[Key, Value]):
     """Values by key; what was not asked for longest goes first when there is no room. Any thread may ask.
 
     Example:
-        >>> keep: Keep[str, int] = Keep(most=10)
+        >>> keep: LruCache[str, int] = LruCache(most=10)
         >>> keep.put("a", 1, size=6)
         >>> keep.put("b", 2, size=6)
         >>> keep.get("a"), keep.get("b")
@@ -80,14 +80,14 @@ SMALL = 1 << 20
 """Bytes of Arrow up to which a decoded page is kept: columns of numbers and words, not images."""
 
 
-class Shelf:
+class LookupCache:
     """What is kept; as much as there is room for."""
 
     def __init__(self) -> None:
         """Begin with nothing."""
-        self._files: Keep[str, OpenFile] = Keep(FILES_MOST)
-        self._columns: Keep[tuple[str, int, tuple[str, ...]], list[StoredColumn]] = Keep(COLUMNS_MOST)
-        self._pages: Keep[PageKey, pa.ChunkedArray] = Keep(PAGES_MOST)
+        self._files: LruCache[str, OpenFile] = LruCache(FILES_MOST)
+        self._columns: LruCache[tuple[str, int, tuple[str, ...]], list[StoredColumn]] = LruCache(COLUMNS_MOST)
+        self._pages: LruCache[PageKey, pa.ChunkedArray] = LruCache(PAGES_MOST)
         self._odd: set[tuple[str, str]] = set()
 
     def file(self, path: str) -> OpenFile | None:
@@ -112,7 +112,9 @@ class Shelf:
         self._odd.add((file.path, name))
         self._columns.clear()
 
-    def columns(self, file: OpenFile, group: int, names: tuple[str, ...], cost: Cost, slabs: Slabs) -> list[StoredColumn]:
+    def columns(
+        self, file: OpenFile, group: int, names: tuple[str, ...], cost: Cost, buffer_pool: BufferPool
+    ) -> list[StoredColumn]:
         """Return columns of a row group, without those that are left to pyarrow.
 
         Raises:
@@ -120,11 +122,13 @@ class Shelf:
         """
         found = self._columns.get((file.path, group, names))
         if found is None:
-            found = self._found(file, group, names, cost, slabs)
+            found = self._found(file, group, names, cost, buffer_pool)
             self._columns.put((file.path, group, names), found, 500 + sum(column.nbytes for column in found))
         return found
 
-    def _found(self, file: OpenFile, group: int, names: Sequence[str], cost: Cost, slabs: Slabs) -> list[StoredColumn]:
+    def _found(
+        self, file: OpenFile, group: int, names: Sequence[str], cost: Cost, buffer_pool: BufferPool
+    ) -> list[StoredColumn]:
         known, large = [], []
         for name in names:
             excerpt, chunks = file.anatomy.column(name), file.anatomy.chunks(group, name)
@@ -135,15 +139,17 @@ class Shelf:
                 # What costs no more to read than where its pages lie is read whole.
                 if chunk.size > 2 * cost.request:
                     large.append((chunk, not leaf.repeated))
-        pages = _pages(file, large, cost, slabs)
+        pages = _pages(file, large, cost, buffer_pool)
         layouts = ((name, excerpt, [(chunk, pages.get(chunk.start)) for chunk in chunks]) for name, excerpt, chunks in known)
         return [StoredColumn(name, excerpt, layout) for name, excerpt, layout in layouts]
 
 
-def _pages(file: OpenFile, chunks: Sequence[tuple[Chunk, bool]], cost: Cost, slabs: Slabs) -> dict[int, Pages | None]:
+def _pages(
+    file: OpenFile, chunks: Sequence[tuple[ColumnChunk, bool]], cost: Cost, buffer_pool: BufferPool
+) -> dict[int, PageTable | None]:
     """Return the pages of chunks, which may be flat, by where they begin; None where that cannot be found out."""
     spans = [(chunk.index[0], sum(chunk.index)) for chunk, _ in chunks if chunk.index is not None]
-    data = iter(file.fetch(spans, cost, slabs) if spans else ())
+    data = iter(file.fetch(spans, cost, buffer_pool) if spans else ())
     found = {}
     for chunk, flat in chunks:
         pages = None if chunk.index is None else indexed(bytes(next(data)), chunk)

@@ -11,18 +11,18 @@ import pyarrow as pa
 
 from penstock._blobs import Blobs
 from penstock._engine.lookup.byte_ranges import LOCAL, Cost, OpenFile
-from penstock._engine.parquet.file_blobs import LocalFile, StoredBlobs
-from penstock._engine.parquet.page_file import Excerpt, Piece, put_together
-from penstock._engine.parquet.page_index import Chunk, Pages, page_header
+from penstock._engine.parquet.file_blobs import FileBlobs, LocalFile
+from penstock._engine.parquet.page_file import PageFile, PageRange, put_together
+from penstock._engine.parquet.page_index import ColumnChunk, PageTable, page_header
 from penstock._engine.parquet.plain_pages import PlainCells, are_plain, as_arrow
 from penstock._engine.parquet.thrift import ThriftError
 from penstock._engine.read.schema_evolution import takeable
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.runtime.buffers import BufferPool
 from penstock.model import IntArray
 
 __all__ = ["Found", "Request", "StoredColumn", "Way", "picked"]
 
-Found: TypeAlias = pa.ChunkedArray | Blobs | StoredBlobs
+Found: TypeAlias = pa.ChunkedArray | Blobs | FileBlobs
 Held: TypeAlias = tuple[IntArray, IntArray]
 """Pages by number, and places among their rows."""
 
@@ -50,32 +50,32 @@ class Stretch:
         flat: Whether a row has one value.
     """
 
-    chunk: Chunk
+    chunk: ColumnChunk
     spans: Sequence[tuple[int, int]]
     sizes: Sequence[int]
     paged: bool = False
     flat: bool = False
 
     @classmethod
-    def whole(cls, chunk: Chunk) -> Stretch:
+    def whole(cls, chunk: ColumnChunk) -> Stretch:
         """Return all of a chunk."""
         return cls(chunk=chunk, spans=[(chunk.start, chunk.stop)], sizes=[chunk.rows])
 
     @classmethod
-    def some(cls, chunk: Chunk, pages: Pages, numbers: IntArray, *, flat: bool) -> Stretch:
+    def some(cls, chunk: ColumnChunk, pages: PageTable, numbers: IntArray, *, flat: bool) -> Stretch:
         """Return some pages of a chunk, with whatever stands before the first of all, which is their dictionary."""
         first, sizes = int(pages.start[0]), pages.first[numbers + 1] - pages.first[numbers]
         spans = [(chunk.start, first)] if first > chunk.start else []
         return cls(chunk=chunk, spans=spans + pages.spans(numbers), sizes=sizes.tolist(), paged=True, flat=flat)
 
-    def piece(self, data: Sequence[memoryview]) -> Piece:
+    def piece(self, data: Sequence[memoryview]) -> PageRange:
         """Return what was read.
 
         Raises:
             ThriftError: If it is not what was to be read.
         """
         if not self.paged:
-            return Piece(chunk=self.chunk, values=self.chunk.values, dictionary=EMPTY, pages=data)
+            return PageRange(chunk=self.chunk, values=self.chunk.values, dictionary=EMPTY, pages=data)
         dictionary, pages, values = EMPTY, data, 0
         if len(data) > len(self.sizes):
             dictionary, *pages = data
@@ -85,7 +85,7 @@ class Stretch:
             if (header.values if self.flat else header.rows) not in (rows, -1):
                 raise ThriftError("a page has other rows than its index says")
             values += header.values
-        return Piece(chunk=self.chunk, values=values, dictionary=dictionary, pages=pages)
+        return PageRange(chunk=self.chunk, values=values, dictionary=dictionary, pages=pages)
 
 
 class Request:
@@ -98,25 +98,25 @@ class Request:
     """
 
     def __init__(
-        self, excerpt: Excerpt, stretches: Sequence[Stretch | None], places: IntArray, number: int | None = None
+        self, excerpt: PageFile, stretches: Sequence[Stretch | None], places: IntArray, number: int | None = None
     ) -> None:
         """Store what is read of each leaf, None for those that are left out, and which of the rows read are asked for."""
         self._excerpt, self._stretches, self._places, self.number = excerpt, stretches, places, number
         self.spans = [span for stretch in stretches if stretch is not None for span in stretch.spans]
         self.size = sum(stop - start for start, stop in self.spans)
 
-    def decoded(self, data: Sequence[memoryview], slabs: Slabs) -> pa.ChunkedArray:
+    def decoded(self, data: Sequence[memoryview], buffer_pool: BufferPool) -> pa.ChunkedArray:
         """Return all rows of what was read.
 
         Raises:
             OSError, ValueError, ArrowException: If the bytes are not what they should be.
         """
-        pieces: list[Piece | None] = []
+        pieces: list[PageRange | None] = []
         rows, given = 0, iter(data)
         for stretch in self._stretches:
             pieces.append(None if stretch is None else stretch.piece([next(given) for _ in stretch.spans]))
             rows = rows if stretch is None else sum(stretch.sizes)
-        found = self._excerpt.decode(pieces, rows, slabs)
+        found = self._excerpt.decode(pieces, rows, buffer_pool)
         if len(found) != rows or (None not in pieces and found.type != self._excerpt.field.type):
             msg = f"{len(found)} rows of {found.type} were found where {rows} of {self._excerpt.field.type} were expected"
             raise ValueError(msg)
@@ -126,13 +126,13 @@ class Request:
         """Return the rows asked for of what was read, in memory of their own if that is asked for."""
         return picked(page, self._places, own=own)
 
-    def found(self, data: Sequence[memoryview], slabs: Slabs) -> pa.ChunkedArray:
+    def found(self, data: Sequence[memoryview], buffer_pool: BufferPool) -> pa.ChunkedArray:
         """Return the rows asked for, given the bytes of all spans.
 
         Raises:
             OSError, ValueError, ArrowException: If the bytes are not what they should be.
         """
-        return self.picked(self.decoded(data, slabs))
+        return self.picked(self.decoded(data, buffer_pool))
 
 
 class Split:
@@ -140,20 +140,20 @@ class Split:
 
     number = None
 
-    def __init__(self, excerpt: Excerpt, leaves: Sequence[Request]) -> None:
+    def __init__(self, excerpt: PageFile, leaves: Sequence[Request]) -> None:
         """Store what is read of each leaf."""
         self._excerpt, self._leaves = excerpt, leaves
         self.spans = [span for leaf in leaves for span in leaf.spans]
         self.size = sum(leaf.size for leaf in leaves)
 
-    def found(self, data: Sequence[memoryview], slabs: Slabs) -> Found:
+    def found(self, data: Sequence[memoryview], buffer_pool: BufferPool) -> Found:
         """Return the rows asked for, given the bytes of all spans.
 
         Raises:
             OSError, ValueError, ArrowException: If the bytes are not what they should be.
         """
         given = iter(data)
-        arrays = [leaf.picked(leaf.decoded([next(given) for _ in leaf.spans], slabs)) for leaf in self._leaves]
+        arrays = [leaf.picked(leaf.decoded([next(given) for _ in leaf.spans], buffer_pool)) for leaf in self._leaves]
         return pa.chunked_array([put_together(self._excerpt.field.type, [array.combine_chunks() for array in arrays])])
 
 
@@ -168,7 +168,7 @@ class Runs:
         self._file, self._requests = file, requests
         self.size = sum(request.size for request in requests)
 
-    def found(self, data: Sequence[memoryview], slabs: Slabs) -> pa.ChunkedArray:  # noqa: ARG002 - nothing was read
+    def found(self, data: Sequence[memoryview], buffer_pool: BufferPool) -> pa.ChunkedArray:  # noqa: ARG002 - nothing was read
         """Return the rows asked for.
 
         Raises:
@@ -176,7 +176,7 @@ class Runs:
         """
         chunks: list[pa.Array] = []
         for request in self._requests:
-            page = request.decoded(self._file.fetch(request.spans, LOCAL, slabs), slabs)
+            page = request.decoded(self._file.fetch(request.spans, LOCAL, buffer_pool), buffer_pool)
             chunks += request.picked(page, own=True).chunks
         return pa.chunked_array(chunks)
 
@@ -186,7 +186,7 @@ class Plain:
 
     number = None
 
-    def __init__(self, file: OpenFile, cells: PlainCells, pages: Pages, rows: IntArray, otherwise: Request | Runs) -> None:
+    def __init__(self, file: OpenFile, cells: PlainCells, pages: PageTable, rows: IntArray, otherwise: Request | Runs) -> None:
         """Store which rows they are of."""
         self._file, self._cells, self._rows, self._otherwise = file, cells, rows, otherwise
         self._numbers = pages.holding(rows)[0]
@@ -195,20 +195,20 @@ class Plain:
         # What is copied out of pages of this machine is so one by one, and they need not be there all at once.
         self.spans = () if cells.compressed and isinstance(file.source, LocalFile) else self._pages
 
-    def found(self, data: Sequence[memoryview], slabs: Slabs) -> Found:
+    def found(self, data: Sequence[memoryview], buffer_pool: BufferPool) -> Found:
         """Return the cells asked for, given the bytes of all spans.
 
         Raises:
             OSError, ValueError, ArrowException: If the bytes are not what they should be.
         """
-        page = data.__getitem__ if data else self._file.one_by_one(self._pages, slabs)
-        found = self._cells.cells(self._numbers, page, self._rows, slabs)
+        page = data.__getitem__ if data else self._file.one_by_one(self._pages, buffer_pool)
+        found = self._cells.cells(self._numbers, page, self._rows, buffer_pool)
         if found is not None:
             return found
         spans = self._otherwise.spans
         if len(data) != len(spans):  # there is a dictionary besides, or nothing was read
-            data = self._file.fetch(spans, LOCAL, slabs) if spans else ()
-        return self._otherwise.found(data, slabs)
+            data = self._file.fetch(spans, LOCAL, buffer_pool) if spans else ()
+        return self._otherwise.found(data, buffer_pool)
 
 
 class Located:
@@ -222,7 +222,7 @@ class Located:
         """Store where they are."""
         self._file, self._start, self._stop = file, start, stop
 
-    def found(self, data: Sequence[memoryview], slabs: Slabs) -> Found:  # noqa: ARG002 - nothing was read
+    def found(self, data: Sequence[memoryview], buffer_pool: BufferPool) -> Found:  # noqa: ARG002 - nothing was read
         """Return the cells; a single one is read at once.
 
         Raises:
@@ -230,7 +230,7 @@ class Located:
         """
         source = np.zeros(len(self._start), dtype=np.int64)
         if len(source) > 1:
-            return StoredBlobs(sources=(self._file,), source=source, start=self._start, stop=self._stop)
+            return FileBlobs(sources=(self._file,), source=source, start=self._start, stop=self._stop)
         size = self._stop - self._start
         cell = self._file.peek(int(self._start[0]), int(size[0]))
         if len(cell) < size[0]:
@@ -249,7 +249,7 @@ class Both:
         self.spans = [*coded.spans, *plain.spans]
         self.size = coded.size + plain.size
 
-    def found(self, data: Sequence[memoryview], slabs: Slabs) -> Found:
+    def found(self, data: Sequence[memoryview], buffer_pool: BufferPool) -> Found:
         """Return the rows asked for, given the bytes of all spans.
 
         Raises:
@@ -257,10 +257,10 @@ class Both:
             CellProblem: If a cell cannot be read.
         """
         at = len(self._coded.spans)
-        first, rest = self._coded.found(data[:at], slabs), self._plain.found(data[at:], slabs)
-        if isinstance(rest, StoredBlobs):
-            rest = rest.loaded(slabs)
-        chunks = [as_arrow(rest, self._kind, slabs)] if isinstance(rest, Blobs) else rest.chunks
+        first, rest = self._coded.found(data[:at], buffer_pool), self._plain.found(data[at:], buffer_pool)
+        if isinstance(rest, FileBlobs):
+            rest = rest.loaded(buffer_pool)
+        chunks = [as_arrow(rest, self._kind, buffer_pool)] if isinstance(rest, Blobs) else rest.chunks
         return pa.chunked_array([*first.chunks, *chunks])
 
 
@@ -275,7 +275,7 @@ class StoredColumn:
         nbytes: What it takes in memory, roughly.
     """
 
-    def __init__(self, name: str, excerpt: Excerpt, layout: Sequence[tuple[Chunk, Pages | None]]) -> None:
+    def __init__(self, name: str, excerpt: PageFile, layout: Sequence[tuple[ColumnChunk, PageTable | None]]) -> None:
         """Store, of each leaf, its chunk and the pages of it, or None where they are not known."""
         self.name, self._excerpt, self._layout = name, excerpt, layout
         self._size = sum(chunk.size for chunk, _ in layout)
@@ -350,7 +350,7 @@ class StoredColumn:
         decoded = self._runs(file, pages, rows) if cost.near and found[0].size > LARGE else found[0]
         return decoded if cells is None else Plain(file, cells, pages, rows, decoded)
 
-    def _runs(self, file: OpenFile, pages: Pages, rows: IntArray) -> Runs:
+    def _runs(self, file: OpenFile, pages: PageTable, rows: IntArray) -> Runs:
         """Return how to read some pages of a column with one leaf, a few at a time."""
         chunk, flat = self._layout[0][0], not self._excerpt.leaves[0].repeated
         numbers = pages.holding(rows)[0]
@@ -363,7 +363,7 @@ class StoredColumn:
         return Runs(file, requests)
 
 
-def _plain_cells(excerpt: Excerpt, layout: Sequence[tuple[Chunk, Pages | None]]) -> tuple[PlainCells | None, int]:
+def _plain_cells(excerpt: PageFile, layout: Sequence[tuple[ColumnChunk, PageTable | None]]) -> tuple[PlainCells | None, int]:
     """Return the cells of a column that need no decoding, and the row of its row group that they begin with."""
     chunk, pages = layout[0]
     if pages is None or len(layout) > 1 or not are_plain(chunk, excerpt.leaves[0], excerpt.field.type):

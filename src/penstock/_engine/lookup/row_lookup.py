@@ -16,19 +16,19 @@ from pyarrow import fs as pafs
 
 from penstock._blobs import Blobs
 from penstock._engine.lookup.byte_ranges import Cost, OpenFile, side_by_side
-from penstock._engine.lookup.cache import Keep, Shelf
+from penstock._engine.lookup.cache import LookupCache, LruCache
 from penstock._engine.lookup.page_reads import Found, Request, Way, picked
-from penstock._engine.parquet.blob_chunks import together
-from penstock._engine.parquet.chunk_layout import Anatomy
-from penstock._engine.parquet.file_blobs import LocalFile, StoredBlobs
+from penstock._engine.parquet.blob_chunks import concat_blobs
+from penstock._engine.parquet.chunk_layout import FileLayout
+from penstock._engine.parquet.file_blobs import FileBlobs, LocalFile
 from penstock._engine.parquet.plain_pages import as_arrow
 from penstock._engine.parquet.thrift import ThriftError
-from penstock._engine.read.reader import Part, Reader, Unit
+from penstock._engine.read.reader import Reader, Unit, UnitTable
 from penstock.errors import DataChangedError
 from penstock.model import WHOLE_FILE, BoolArray, IntArray
 from penstock.schema import CellProblem
 
-__all__ = ["Lookup", "Wish"]
+__all__ = ["LookupRequest", "RowLookup"]
 
 KEPT_MOST = 16 << 20
 """Bytes of numbers of rows that pass a filter."""
@@ -44,7 +44,7 @@ Groups: TypeAlias = Sequence[tuple[int, IntArray]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Wish:
+class LookupRequest:
     """What is asked of rows.
 
     Attributes:
@@ -76,7 +76,7 @@ class _Asked(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Lookup(Reader):
+class RowLookup(Reader):
     """Reads some rows of units.
 
     Attributes:
@@ -86,8 +86,8 @@ class Lookup(Reader):
     """
 
     cost: Cost
-    shelf: Shelf
-    kept: Keep[tuple[int, int, int], IntArray] = field(default_factory=lambda: Keep(KEPT_MOST), repr=False)
+    shelf: LookupCache
+    kept: LruCache[tuple[int, int, int], IntArray] = field(default_factory=lambda: LruCache(KEPT_MOST), repr=False)
 
     def stored(self, unit: Unit, rows: IntArray) -> IntArray:
         """Return which rows of a unit some of those are that are kept of it.
@@ -106,7 +106,7 @@ class Lookup(Reader):
             self.kept.put(key, found, found.nbytes + 100)
         return found[rows]
 
-    def pick(self, units: Sequence[tuple[Unit, IntArray]], wish: Wish) -> tuple[Unit, Part] | None:
+    def pick(self, units: Sequence[tuple[Unit, IntArray]], wish: LookupRequest) -> tuple[Unit, UnitTable] | None:
         """Return some rows of units of one file as one unit, by their numbers in each, in ascending order.
 
         Where the units must be read whole it is None.
@@ -157,7 +157,7 @@ class Lookup(Reader):
             self.shelf.put_file(found)
         return found
 
-    def _groups(self, unit: Unit, anatomy: Anatomy, rows: IntArray) -> Groups:
+    def _groups(self, unit: Unit, anatomy: FileLayout, rows: IntArray) -> Groups:
         """Return the row groups that hold some rows of a unit, and which rows of each these are."""
         if unit.row_group != WHOLE_FILE:
             there = anatomy.rows(unit.row_group)
@@ -171,7 +171,7 @@ class Lookup(Reader):
         groups = np.searchsorted(ends, rows, side="right")
         return [(group, rows[groups == group] - int(ends[group] - sizes[group])) for group in np.unique(groups).tolist()]
 
-    def _found(self, unit: Unit, file: OpenFile, groups: Groups, wish: Wish) -> dict[str, Found]:
+    def _found(self, unit: Unit, file: OpenFile, groups: Groups, wish: LookupRequest) -> dict[str, Found]:
         """Return rows of some row groups, by the names that columns have in the file."""
         partitions = self.snapshot.files.partitions.column_names
         there = file.anatomy.names
@@ -196,7 +196,7 @@ class Lookup(Reader):
     def _asked(self, file: OpenFile, groups: Groups, at: int, names: tuple[str, ...]) -> Iterator[_Asked]:
         """Yield how to read columns of one of some row groups, but for those that are left to pyarrow."""
         group, rows = groups[at]
-        for column in self.shelf.columns(file, group, names, self.cost, self.slabs):
+        for column in self.shelf.columns(file, group, names, self.cost, self.buffer_pool):
             way = column.way(file, rows, self.cost)
             if way is not None:
                 key = None if way.number is None else (file.path, group, column.name, way.number)
@@ -214,7 +214,7 @@ class Lookup(Reader):
     def _read(self, file: OpenFile, asked: Sequence[_Asked], cells: Collection[str]) -> list[Found | None]:
         """Return columns, None for those that are left to pyarrow."""
         spans = [span for one in asked if one.page is None for span in one.way.spans]
-        data = iter(file.fetch(spans, self.cost, self.slabs) if spans else ())
+        data = iter(file.fetch(spans, self.cost, self.buffer_pool) if spans else ())
         found = []
         for one in asked:
             mine = [next(data) for _ in one.way.spans] if one.page is None else []
@@ -227,19 +227,19 @@ class Lookup(Reader):
         try:
             if asked.key is not None and isinstance(way, Request):
                 if page is None:
-                    page = way.decoded(data, self.slabs)
+                    page = way.decoded(data, self.buffer_pool)
                     self.shelf.put_page(asked.key, page)
                 return way.picked(page)
-            found = way.found(data, self.slabs)
+            found = way.found(data, self.buffer_pool)
             return found if cells or isinstance(found, pa.ChunkedArray) else self._as_arrow(file, asked.name, found)
         except (OSError, ValueError, pa.ArrowException, CellProblem):
             self.shelf.refuse(file, asked.name)
             return None
 
-    def _as_arrow(self, file: OpenFile, name: str, cells: Blobs | StoredBlobs) -> pa.ChunkedArray:
+    def _as_arrow(self, file: OpenFile, name: str, cells: Blobs | FileBlobs) -> pa.ChunkedArray:
         """Return cells as Arrow, where nobody asked for them as they lie."""
-        loaded = cells.loaded(self.slabs) if isinstance(cells, StoredBlobs) else cells
-        return pa.chunked_array([as_arrow(loaded, file.anatomy.schema.field(name).type, self.slabs)])
+        loaded = cells.loaded(self.buffer_pool) if isinstance(cells, FileBlobs) else cells
+        return pa.chunked_array([as_arrow(loaded, file.anatomy.schema.field(name).type, self.buffer_pool)])
 
     def where(self, unit: Unit) -> str:
         """Return the name of a unit for messages."""
@@ -261,11 +261,11 @@ class Lookup(Reader):
             return pa.table({"rows": pa.nulls(unit.rows)}).select([])  # rows without columns are rows
         return pa.Table.from_arrays([unit.found[name] for name in stored], names=stored)
 
-    def _cells(self, unit: Unit, columns: Sequence[str]) -> dict[str, Blobs | StoredBlobs]:
+    def _cells(self, unit: Unit, columns: Sequence[str]) -> dict[str, Blobs | FileBlobs]:
         if not isinstance(unit, Picked):
             return Reader._cells(self, unit, columns)  # noqa: SLF001 - of the class above
         found = {name: unit.found.get(stored) for name, stored in self._called(unit, columns).items()}
-        return {name: cells for name, cells in found.items() if isinstance(cells, Blobs | StoredBlobs)}
+        return {name: cells for name, cells in found.items() if isinstance(cells, Blobs | FileBlobs)}
 
     def _names_in(self, unit: Unit) -> Collection[str]:
         return unit.found if isinstance(unit, Picked) else Reader._names_in(self, unit)  # noqa: SLF001 - of the class above
@@ -279,14 +279,14 @@ class Lookup(Reader):
 
 def _joined(parts: Sequence[Found]) -> Found:
     """Return rows of several row groups, one after the other."""
-    cells = [part for part in parts if isinstance(part, Blobs | StoredBlobs)]
+    cells = [part for part in parts if isinstance(part, Blobs | FileBlobs)]
     if cells:  # of some, which those of others can be made of
-        return together([_as_cells(part) for part in parts])
+        return concat_blobs([_as_cells(part) for part in parts])
     chunks = [chunk for array in parts for chunk in array.chunks]  # type: ignore[union-attr] # all are Arrow's
     return pa.chunked_array([pa.concat_arrays(chunks)] if pa.types.is_primitive(chunks[0].type) else chunks)
 
 
-def _as_cells(part: Found) -> Blobs | StoredBlobs:
-    if isinstance(part, Blobs | StoredBlobs):
+def _as_cells(part: Found) -> Blobs | FileBlobs:
+    if isinstance(part, Blobs | FileBlobs):
         return part
     return Blobs.joined([Blobs.of(chunk) for chunk in part.chunks])

@@ -17,24 +17,24 @@ from penstock._blobs import Blobs
 from penstock._engine.decode import concat as wide
 from penstock._engine.decode.arrow import CellError
 from penstock._engine.lookup.byte_ranges import AT_ONCE, LOCAL, REMOTE, side_by_side
-from penstock._engine.lookup.cache import Keep, Shelf
-from penstock._engine.lookup.row_lookup import SEVERAL, Lookup, Wish
-from penstock._engine.parquet.file_blobs import StoredBlobs
+from penstock._engine.lookup.cache import LookupCache, LruCache
+from penstock._engine.lookup.row_lookup import SEVERAL, LookupRequest, RowLookup
+from penstock._engine.parquet.file_blobs import FileBlobs
 from penstock._engine.plan.table import Table
-from penstock._engine.query.projection import Wanted
-from penstock._engine.query.query import Question
+from penstock._engine.query.projection import ReadSpec
+from penstock._engine.query.query import Query
 from penstock._engine.query.values import Batch
-from penstock._engine.read.reader import Part, Reader, Unit
-from penstock._engine.runtime.threads import Pool, default_threads
-from penstock._engine.window.buffer import Cells, UnitRows, joined, one_after_another
+from penstock._engine.read.reader import Reader, Unit, UnitTable
+from penstock._engine.runtime.threads import ThreadPool, default_threads
+from penstock._engine.window.buffer import Cells, UnitColumns, concat_arrays, concat_cells
 from penstock._engine.window.deferred import decoded
-from penstock._engine.window.reader import Gather, Rows
-from penstock._engine.window.sequences import SequenceGather
+from penstock._engine.window.reader import WindowReader, WindowRows
+from penstock._engine.window.sequences import SequenceWindowReader
 from penstock.errors import DataError
 from penstock.model import IntArray, Plan, Window
 from penstock.shuffles import InOrder
 
-__all__ = ["Picks", "Ready", "ready"]
+__all__ = ["Ready", "RowTaker", "ready"]
 
 SPARSE = 4
 """Of a unit of which more than one row in so many is asked for, all is read."""
@@ -62,17 +62,17 @@ class _Some(NamedTuple):
         return SPARSE * len(self.rows) <= self.unit.count
 
 
-class Picks(Gather):
+class RowTaker(WindowReader):
     """Reads the rows that are asked for, and of their units no more than is cheap.
 
     Attributes:
         num_rows: How many rows there are.
     """
 
-    def __init__(self, reader: Lookup, plan: Plan, wanted: Wanted, threads: int) -> None:
+    def __init__(self, reader: RowLookup, plan: Plan, read_spec: ReadSpec, threads: int) -> None:
         """Store what is read, and by how many threads."""
-        super().__init__(reader, plan, wanted, Pool(1))
-        self._lookup, self._wish = reader, Wish(columns=self._columns, blobs=self._blobs, threads=threads)
+        super().__init__(reader, plan, read_spec, ThreadPool(1))
+        self._lookup, self._wish = reader, LookupRequest(columns=self._columns, blobs=self._blobs, threads=threads)
         self._stream = InOrder().arrange(plan.counts, seed=0, epoch=0)
         self.num_rows = plan.num_rows
 
@@ -83,23 +83,23 @@ class Picks(Gather):
             DataError: If a file cannot be read, or a cell cannot be decoded.
         """
         if not len(numbers):
-            return Rows(pieces=((self.fetch(Window(reads=())), 0, 0),), places=(0,)).put_together(self)
+            return WindowRows(pieces=((self.fetch(Window(reads=())), 0, 0),), places=(0,)).assemble(self)
         order = ONE if len(numbers) == 1 else np.argsort(numbers, kind="stable")
         parts = self._parts(*self._stream.locate(numbers[order]))
         back = order if len(numbers) == 1 else np.argsort(order, kind="stable")
-        found = {name: joined([part.fixed[name] for part in parts])[back] for name in parts[0].fixed}
-        for column in self.loose:
-            cells = one_after_another([part.loose[column.name] for part in parts])
+        found = {name: concat_arrays([part.fixed[name] for part in parts])[back] for name in parts[0].fixed}
+        for column in self.deferred:
+            cells = concat_cells([part.deferred[column.name] for part in parts])
             try:
                 cells = cells if len(numbers) == 1 else _taken(cells, back)
-                made = decoded(cells, column, self.slabs, self.most_bytes, self.meter)
+                made = decoded(cells, column, self.buffer_pool, self.max_cell_bytes, self.meter)
             except CellError as error:
                 raise self._blamed(error, parts, back) from error
             self.outputs[column.name] = tuple(made)
             found.update(made)
         return found
 
-    def _parts(self, units: IntArray, rows: IntArray) -> list[UnitRows]:
+    def _parts(self, units: IntArray, rows: IntArray) -> list[UnitColumns]:
         """Return rows, given the unit of each and its number among the rows kept of that, in ascending order."""
         edges = [0, *(np.flatnonzero(units[1:] != units[:-1]) + 1).tolist(), len(units)]
         spelt = [_Some(Unit.of(self._plan.units, int(units[at])), int(units[at]), rows[at:end]) for at, end in pairwise(edges)]
@@ -107,7 +107,7 @@ class Picks(Gather):
         threads = AT_ONCE if not self._lookup.cost.near else self._wish.threads if len(rows) > FEW else 1
         return [part for parts in side_by_side(self._of_file, every, threads) for part in parts]
 
-    def _of_file(self, task: tuple[bool, list[_Some]]) -> list[UnitRows]:
+    def _of_file(self, task: tuple[bool, list[_Some]]) -> list[UnitColumns]:
         """Return rows of one file, looked up where they are sparse."""
         sparse, some = task
         if sparse:
@@ -122,7 +122,7 @@ class Picks(Gather):
             unit = replace(unit, row_group=int(self._lookup.row_groups(unit, np.array([row]))[0]))
         return super().told(error, unit, row)
 
-    def _blamed(self, error: CellError, parts: list[UnitRows], back: IntArray) -> DataError:
+    def _blamed(self, error: CellError, parts: list[UnitColumns], back: IntArray) -> DataError:
         """Return an error of a cell as one that says where the cell lies."""
         at = int(back[error.row or 0])
         for part in parts:
@@ -132,15 +132,17 @@ class Picks(Gather):
         return DataError(str(error))
 
 
-def _subset(read: UnitRows, rows: IntArray) -> UnitRows:
+def _subset(read: UnitColumns, rows: IntArray) -> UnitColumns:
     """Return some rows of a unit that was read whole."""
-    part = Part(table=read.part.table, first=0, count=len(rows), kept=read.part.numbers()[rows])
+    part = UnitTable(table=read.part.table, first=0, count=len(rows), kept=read.part.numbers()[rows])
     fixed = {name: values[rows] for name, values in read.fixed.items()}
-    return UnitRows(unit=read.unit, part=part, fixed=fixed, loose={name: _taken(one, rows) for name, one in read.loose.items()})
+    return UnitColumns(
+        unit=read.unit, part=part, fixed=fixed, deferred={name: _taken(one, rows) for name, one in read.deferred.items()}
+    )
 
 
 def _taken(cells: pa.Array | Cells, rows: IntArray) -> pa.Array | Cells:
-    return cells.take(rows) if isinstance(cells, Blobs | StoredBlobs) else wide.taken(cells, rows)
+    return cells.take(rows) if isinstance(cells, Blobs | FileBlobs) else wide.take(cells, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -149,21 +151,21 @@ class Ready:
 
     Attributes:
         asked: The question. It is known again by its identity, and kept here so that no other gets its place in memory.
-        question: What is answered: whoever asks for a row by its number wants that row, or an error.
+        query: What is answered: whoever asks for a row by its number wants that row, or an error.
         picks: What reads the rows.
     """
 
-    asked: Question
-    question: Question
-    picks: Picks | SequenceGather
+    asked: Query
+    query: Query
+    picks: RowTaker | SequenceWindowReader
 
 
 class _Known:
     """What is kept of a table from one call to the next: its files, and what answers questions about it."""
 
     def __init__(self) -> None:
-        self.shelf = Shelf()
-        self.ready: Keep[int, Ready] = Keep(READY_MOST)
+        self.shelf = LookupCache()
+        self.ready: LruCache[int, Ready] = LruCache(READY_MOST)
 
 
 _KNOWN: WeakKeyDictionary[Table, _Known] = WeakKeyDictionary()
@@ -172,26 +174,26 @@ _KNOWN: WeakKeyDictionary[Table, _Known] = WeakKeyDictionary()
 _KNOWING = threading.Lock()
 
 
-def ready(table: Table, question: Question, wanted: Callable[[Table, Question], Wanted]) -> Ready:
+def ready(table: Table, query: Query, read_spec: Callable[[Table, Query], ReadSpec]) -> Ready:
     """Return what answers a question by numbers of rows, made when it is first asked."""
     with _KNOWING:
         known = _KNOWN.get(table)
         if known is None:
             known = _KNOWN[table] = _Known()
-    found = known.ready.get(id(question))
+    found = known.ready.get(id(query))
     if found is None:
-        found = _made(table, question, wanted, known.shelf)
-        known.ready.put(id(question), found, 1)
+        found = _made(table, query, read_spec, known.shelf)
+        known.ready.put(id(query), found, 1)
     return found
 
 
-def _made(table: Table, asked: Question, wanted: Callable[[Table, Question], Wanted], shelf: Shelf) -> Ready:
-    question = replace(asked, skip=None)
-    planned = table.plan(question)
+def _made(table: Table, asked: Query, read_spec: Callable[[Table, Query], ReadSpec], shelf: LookupCache) -> Ready:
+    query = replace(asked, skip=None)
+    planned = table.plan(query)
     cost = LOCAL if isinstance(table.filesystem, pafs.LocalFileSystem) else REMOTE
     told = {column.name: getattr(planned.reader, column.name) for column in fields(Reader)}
-    reader, what = Lookup(**told, cost=cost, shelf=shelf), wanted(table, question)
+    reader, what = RowLookup(**told, cost=cost, shelf=shelf), read_spec(table, query)
     if what.sequence is not None:
-        return Ready(asked=asked, question=question, picks=SequenceGather(reader, planned.plan, what, Pool(1)))
-    picks = Picks(reader, planned.plan, what, question.threads or default_threads())
-    return Ready(asked=asked, question=question, picks=picks)
+        return Ready(asked=asked, query=query, picks=SequenceWindowReader(reader, planned.plan, what, ThreadPool(1)))
+    picks = RowTaker(reader, planned.plan, what, query.threads or default_threads())
+    return Ready(asked=asked, query=query, picks=picks)

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock._ranges import Stretches, even_edges
+from penstock._ranges import Ranges, even_edges
 from penstock.model import IntArray, Window
 from penstock.protocols import Arrangement, Shuffle
 
-__all__ = ["Epoch", "Piece"]
+__all__ = ["Epoch", "WindowSlice"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class WindowSlice:
     """Rows `start..stop` of one window, in the order it hands them out.
 
     Attributes:
@@ -58,9 +58,9 @@ class Epoch:
         self._lane_edges = even_edges(0, self.num_rows, lanes) if isinstance(lanes, int) else lanes
         self._edges: dict[int, IntArray] = {}
 
-    def pieces(self, stretches: Iterable[tuple[int, int]]) -> Iterator[Piece]:
+    def pieces(self, ranges: Iterable[tuple[int, int]]) -> Iterator[WindowSlice]:
         """Yield the pieces of windows that make up a part of the sequence, in its order."""
-        for start, stop in stretches:
+        for start, stop in ranges:
             place = start
             while place < stop:
                 lane = int(np.searchsorted(self._lane_edges, place, side="right")) - 1
@@ -69,13 +69,13 @@ class Epoch:
                 begin, end = edges[window : window + 2].tolist()
                 until = min(stop, end)
                 rows = {"start": place - begin, "stop": until - begin}
-                yield Piece(lane=lane, window=window, place=place, last=until == end, **rows)
+                yield WindowSlice(lane=lane, window=window, place=place, last=until == end, **rows)
                 place = until
 
-    def edges(self, stretches: Stretches) -> IntArray:
+    def edges(self, ranges: Ranges) -> IntArray:
         """Return where windows begin in a part of the sequence, counted in rows of that part, and its length."""
         found, passed = [np.zeros(0, dtype=np.int64)], 0
-        for start, stop in stretches:
+        for start, stop in ranges:
             low, high = np.searchsorted(self._lane_edges, [start, stop - 1], side="right") - 1
             for lane in range(int(low), int(high) + 1):
                 edges = self._window_edges(lane)[:-1]

@@ -16,14 +16,14 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from penstock._engine.order.epoch import Epoch, Piece
+from penstock._engine.order.epoch import Epoch, WindowSlice
 from penstock._ranges import even_edges
 from penstock.errors import ArgumentError
 from penstock.model import IntArray, Window
 from penstock.protocols import Shuffle
 from penstock.randomness import generator
 
-__all__ = ["MOST_SLOTS", "Blend", "Mixing", "Part", "Pattern", "Stop", "Tape", "shares"]
+__all__ = ["MOST_SLOTS", "MixtureEpoch", "MixtureOrder", "MixturePart", "Pattern", "SourceOrder", "Stop", "shares"]
 
 Stop: TypeAlias = Literal["first", "all"]
 
@@ -130,7 +130,7 @@ def _drawn(slots: tuple[int, ...], seed: int, block: int, strata: int) -> IntArr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Part:
+class MixturePart:
     """What a mixture takes of one source.
 
     Attributes:
@@ -165,7 +165,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Blend:
+class MixtureOrder:
     """An epoch of a mixture: as long as its sources say, the same length in every epoch.
 
     Attributes:
@@ -174,7 +174,7 @@ class Blend:
         stop: Whether an epoch ends where the first source would run out, or when all have been handed out whole.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[MixturePart, ...]
     pattern: Pattern
     stop: Stop
 
@@ -200,12 +200,12 @@ class Blend:
         """Return how many epochs of a source one epoch of the mixture begins; each begins with one of them."""
         return max(1, -(-self.used[source] // self.parts[source].slots))
 
-    def mixing(self, epoch: int, lanes: int) -> Mixing:
+    def mixing(self, epoch: int, lanes: int) -> MixtureEpoch:
         """Return one epoch, cut into lanes."""
-        return Mixing(self, epoch, lanes)
+        return MixtureEpoch(self, epoch, lanes)
 
 
-class Mixing:
+class MixtureEpoch:
     """One epoch of a mixture, whose slots are cut into lanes of equal length.
 
     Attributes:
@@ -213,19 +213,19 @@ class Mixing:
         tapes: The rows of each source, in the order the mixture takes them.
     """
 
-    def __init__(self, blend: Blend, epoch: int, lanes: int) -> None:
+    def __init__(self, blend: MixtureOrder, epoch: int, lanes: int) -> None:
         """Cut each source where the mixture's lanes are cut."""
         self.pattern = blend.pattern
         self._edges = even_edges(0, blend.num_slots, lanes)
         cuts = _cuts(blend.pattern, blend.num_slots, lanes)
         self.tapes = tuple(
-            Tape(part, cuts[:, source], epochs=blend.epochs(source), first=epoch * blend.epochs(source))
+            SourceOrder(part, cuts[:, source], epochs=blend.epochs(source), first=epoch * blend.epochs(source))
             for source, part in enumerate(blend.parts)
         )
 
-    def runs(self, stretches: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    def runs(self, ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
         """Yield a part of the slots as lane, start and stop, cut where a lane ends."""
-        for start, stop in stretches:
+        for start, stop in ranges:
             at = start
             while at < stop:
                 lane = int(np.searchsorted(self._edges, at, side="right")) - 1
@@ -246,7 +246,7 @@ def _cuts(pattern: Pattern, num_slots: int, lanes: int) -> IntArray:
     return np.stack([pattern.counts(slot) for slot in even_edges(0, num_slots, lanes).tolist()])
 
 
-class Tape:
+class SourceOrder:
     """The epochs of one source one after the other, as one epoch of a mixture takes them.
 
     Place `e * num_rows + p` is place p of the source's epoch e. Windows are cut inside the stretches of the mixture's lanes,
@@ -254,7 +254,7 @@ class Tape:
     mixture leaves unread of its last epoch is left at the end of each lane's stretch, and so is other rows each time.
     """
 
-    def __init__(self, part: Part, cuts: IntArray, *, epochs: int, first: int) -> None:
+    def __init__(self, part: MixturePart, cuts: IntArray, *, epochs: int, first: int) -> None:
         """Store what is cut where.
 
         Args:
@@ -284,7 +284,7 @@ class Tape:
             yield begin + (at + shift) * width, begin + min((stop + shift) * width, rows)
             low += stop - at
 
-    def pieces(self, places: Iterable[tuple[int, int]]) -> Iterator[Piece]:
+    def pieces(self, places: Iterable[tuple[int, int]]) -> Iterator[WindowSlice]:
         """Yield the pieces of windows that make up a part of the tape, none of whose stretches ends in another epoch."""
         rows = self.part.num_rows
         for start, stop in places:
@@ -299,7 +299,7 @@ class Tape:
         return self._epoch(epoch).window(inside, index)
 
 
-def _arranged(part: Part, cuts: IntArray, epochs: int, first: int, epoch: int) -> Epoch:
+def _arranged(part: MixturePart, cuts: IntArray, epochs: int, first: int, epoch: int) -> Epoch:
     """Return an epoch of a source, with lanes that end where those of the mixture do."""
     begin, last = (epoch - first) * part.slots, epoch == first + epochs - 1
     inside = cuts[(cuts > begin) & (last | (cuts < begin + part.slots))] - begin

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from penstock._engine.order.shard import Hand
+from penstock._engine.order.shard import Shard
 from penstock._engine.query.values import Last
-from penstock._ranges import Stretches
-from penstock.model import Deal, IntArray, Position
+from penstock._ranges import Ranges
+from penstock.model import Assignment, IntArray, Position
 
 __all__ = ["Draw", "Schedule", "schedule"]
 
@@ -32,7 +32,7 @@ class Draw:
 
     start: int
     stop: int
-    fill: Stretches = ()
+    fill: Ranges = ()
     valid: int
     size: int
 
@@ -42,7 +42,7 @@ class Schedule:
     """The batches that a rank has left in an epoch.
 
     Attributes:
-        hand: The rank's rows.
+        shard: The rank's rows.
         start: Rows it had consumed before.
         steps: The number of batches left.
         size: Rows of a batch.
@@ -52,12 +52,12 @@ class Schedule:
         most: Rows that the rank which has most has left, where the last batch is as large on all.
     """
 
-    hand: Hand
+    shard: Shard
     start: int
     steps: int
     size: int
     last: Last
-    spare: Stretches = ()
+    spare: Ranges = ()
     edges: IntArray | None = None
     most: int | None = None
 
@@ -69,7 +69,7 @@ class Schedule:
         """Return the rows that the rank has consumed after `step` of these batches."""
         if self.edges is not None:
             return self.start + int(self.edges[step])
-        return min(self.start + step * self.size, self.hand.num_rows)
+        return min(self.start + step * self.size, self.shard.num_rows)
 
     def draw(self, step: int) -> Draw:
         """Return what batch number `step` is made of."""
@@ -82,50 +82,53 @@ class Schedule:
             return Draw(start=start, stop=stop, fill=() if own else self.spare, valid=own, size=size)
         return Draw(start=start, stop=stop, fill=self._fill(size - own), valid=size, size=size)
 
-    def _fill(self, rows: int) -> Stretches:
+    def _fill(self, rows: int) -> Ranges:
         """Return rows of the rank's beginning, over again as often as it takes."""
-        total = self.hand.num_rows
+        total = self.shard.num_rows
         if total == 0:
             return self.spare * rows
         again, rest = divmod(rows, total)
-        return self.hand.stretches(0, total) * again + self.hand.stretches(0, rest)
+        return self.shard.ranges(0, total) * again + self.shard.ranges(0, rest)
 
     def position(self, start: Position, step: int) -> Position:
         """Return the position after `step` of these batches, given where they started."""
         if step >= self.steps:
             return Position(epoch=start.epoch + 1)
-        deal = replace(start.deals[-1], rows=self.consumed(step))
-        return Position(epoch=start.epoch, deals=(*start.deals[:-1], deal))
+        assignment = replace(start.assignments[-1], rows=self.consumed(step))
+        return Position(epoch=start.epoch, assignments=(*start.assignments[:-1], assignment))
 
 
-def schedule(hands: Sequence[Hand], deal: Deal, rank: int, *, size: int, last: Last) -> Schedule:
+def schedule(shards: Sequence[Shard], assignment: Assignment, rank: int, *, size: int, last: Last) -> Schedule:
     """Return the batches that a rank has left, equally many on all ranks unless they are `uneven`.
 
     Example:
-        >>> from penstock._engine.order.shard import hands
-        >>> deal = Deal(lanes=2, stride=2, ranks=2)
-        >>> [len(schedule(hands(9, (deal,)), deal, 0, size=2, last=last)) for last in ("drop", "pad", "level", "uneven")]
+        >>> from penstock._engine.order.shard import shards
+        >>> assignment = Assignment(lanes=2, stride=2, ranks=2)
+        >>> dealt = shards(9, (assignment,))
+        >>> [len(schedule(dealt, assignment, 0, size=2, last=last)) for last in ("drop", "pad", "level", "uneven")]
         [2, 3, 3, 2]
     """
-    left = [max(0, hand.num_rows - deal.consumed(number)) for number, hand in enumerate(hands)]
+    left = [max(0, shard.num_rows - assignment.consumed(number)) for number, shard in enumerate(shards)]
     if last == "drop":
         steps = min(left) // size
     elif last == "uneven":
         steps = -(-left[rank] // size)
     else:
         steps = -(-max(left) // size)
-    first = next((hand.stretches(0, 1) for hand in hands if hand.num_rows), ())
+    first = next((shard.ranges(0, 1) for shard in shards if shard.num_rows), ())
     most = max(left) if last == "level" else None
-    return Schedule(hand=hands[rank], start=deal.consumed(rank), steps=steps, size=size, last=last, spare=first, most=most)
+    return Schedule(
+        shard=shards[rank], start=assignment.consumed(rank), steps=steps, size=size, last=last, spare=first, most=most
+    )
 
 
-def ragged_schedule(hand: Hand, start: int, edges: IntArray) -> Schedule:
+def ragged_schedule(shard: Shard, start: int, edges: IntArray) -> Schedule:
     """Return a rank's batches where each ends at an edge: `edges` counts rows after `start`, from 0 to the last.
 
     Example:
         >>> import numpy as np
-        >>> from penstock._engine.order.shard import Hand
-        >>> ragged_schedule(Hand((((0, 5),),), stride=5), 1, np.array([0, 3, 4])).draw(1)
+        >>> from penstock._engine.order.shard import Shard
+        >>> ragged_schedule(Shard((((0, 5),),), stride=5), 1, np.array([0, 3, 4])).draw(1)
         Draw(start=4, stop=5, fill=(), valid=1, size=1)
     """
-    return Schedule(hand=hand, start=start, steps=len(edges) - 1, size=1, last="uneven", edges=edges)
+    return Schedule(shard=shard, start=start, steps=len(edges) - 1, size=1, last="uneven", edges=edges)

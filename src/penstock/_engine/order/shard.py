@@ -10,21 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from penstock._ranges import Stretches, between, cut, joined, length
+from penstock._ranges import Ranges, between, cut, joined, length
 from penstock.errors import ArgumentError, StateError
-from penstock.model import Deal, Position
+from penstock.model import Assignment, Position
 
-__all__ = ["Hand", "first_deal", "hands", "merged", "redeal"]
+__all__ = ["Shard", "first_assignment", "merge_positions", "reassign", "shards"]
 
 
 @dataclass(frozen=True)
-class Hand:
+class Shard:
     """A rank's own part of a deal: its lanes, of which it takes `stride` rows each in turn.
 
     When the shortest lane has no whole stride left, the last turn takes what remains of each lane.
     """
 
-    lanes: tuple[Stretches, ...]
+    lanes: tuple[Ranges, ...]
     stride: int
 
     @cached_property
@@ -45,7 +45,7 @@ class Hand:
         """Return how many rows of each lane are used when the rank has consumed `rows`.
 
         Example:
-            >>> Hand((((0, 5),), ((5, 10),)), stride=2).taken(7)
+            >>> Shard((((0, 5),), ((5, 10),)), stride=2).taken(7)
             (4, 3)
         """
         turn = len(self.lanes) * self.stride
@@ -58,11 +58,11 @@ class Hand:
             rest -= min(rest, share)
         return tuple(found)
 
-    def stretches(self, start: int, stop: int) -> Stretches:
+    def ranges(self, start: int, stop: int) -> Ranges:
         """Return rows `start..stop` of the rank, as a part of the epoch's sequence.
 
         Example:
-            >>> Hand((((0, 5),), ((5, 10),)), stride=2).stretches(3, 10)
+            >>> Shard((((0, 5),), ((5, 10),)), stride=2).ranges(3, 10)
             ((6, 7), (2, 4), (7, 9), (4, 5), (9, 10))
         """
         used, found = list(self.taken(start)), list[tuple[int, int]]()
@@ -75,7 +75,7 @@ class Hand:
         """Return how many rows of which lane make up rows `start..stop` of the rank, in turn.
 
         Example:
-            >>> Hand((((0, 5),), ((5, 10),)), stride=2).turns(3, 10)
+            >>> Shard((((0, 5),), ((5, 10),)), stride=2).turns(3, 10)
             [(1, 1), (0, 2), (1, 2), (0, 1), (1, 1)]
         """
         if len(self.lanes) == 1:
@@ -90,28 +90,28 @@ class Hand:
             start, before = end, after
         return found
 
-    def ahead(self, start: int) -> tuple[Stretches, ...]:
+    def ahead(self, start: int) -> tuple[Ranges, ...]:
         """Return what is left of each lane when the rank has consumed `start` rows.
 
         Example:
-            >>> Hand((((0, 5),), ((5, 10),)), stride=2).ahead(3)
+            >>> Shard((((0, 5),), ((5, 10),)), stride=2).ahead(3)
             (((2, 5),), ((6, 10),))
         """
         return tuple(
             between(lane, used, total) for lane, used, total in zip(self.lanes, self.taken(start), self.lengths, strict=True)
         )
 
-    def rest(self, rows: int) -> Stretches:
+    def rest(self, rows: int) -> Ranges:
         """Return what the rank leaves when it has consumed `rows`, lane after lane.
 
         Example:
-            >>> Hand((((0, 5),), ((5, 10),)), stride=2).rest(7)
+            >>> Shard((((0, 5),), ((5, 10),)), stride=2).rest(7)
             ((4, 5), (8, 10))
         """
         return joined(self.ahead(rows))
 
 
-def first_deal(*, ranks: int, lanes: int | None, size: int) -> Deal:
+def first_assignment(*, ranks: int, lanes: int | None, size: int) -> Assignment:
     """Return the deal that begins an epoch.
 
     Every global batch takes as many rows of each lane where that comes out even, so that another number of ranks which
@@ -121,7 +121,7 @@ def first_deal(*, ranks: int, lanes: int | None, size: int) -> Deal:
         ArgumentError: If the lanes cannot be shared out evenly.
 
     Example:
-        >>> first_deal(ranks=2, lanes=8, size=64)
+        >>> first_assignment(ranks=2, lanes=8, size=64)
         Deal(lanes=8, stride=16, ranks=2, rows=0)
     """
     lanes = ranks if lanes is None else lanes
@@ -132,67 +132,68 @@ def first_deal(*, ranks: int, lanes: int | None, size: int) -> Deal:
         )
         raise ArgumentError(msg)
     stride, odd = divmod(size * ranks, lanes)
-    return Deal(lanes=lanes, stride=size if odd else stride, ranks=ranks)
+    return Assignment(lanes=lanes, stride=size if odd else stride, ranks=ranks)
 
 
-def hands(num_rows: int, deals: tuple[Deal, ...]) -> list[Hand]:
+def shards(num_rows: int, assignments: tuple[Assignment, ...]) -> list[Shard]:
     """Return the hand of each rank in the last of an epoch's deals.
 
     Raises:
         StateError: If the deals cannot have been made over so many rows.
 
     Example:
-        >>> hands(10, (Deal(lanes=2, stride=2, ranks=2, rows=4), Deal(lanes=1, stride=2, ranks=1)))
+        >>> shards(10, (Assignment(lanes=2, stride=2, ranks=2, rows=4), Assignment(lanes=1, stride=2, ranks=1)))
         [Hand(lanes=(((4, 5), (9, 10)),), stride=2)]
     """
-    stream: Stretches = ((0, num_rows),)
-    dealt: list[Hand] = []
-    for number, deal in enumerate(deals):
-        lanes = cut(stream, deal.lanes)
-        share = deal.lanes // deal.ranks
-        dealt = [Hand(tuple(lanes[at : at + share]), deal.stride) for at in range(0, deal.lanes, share)]
-        largest = max(hand.num_rows for hand in dealt)
-        for rank, hand in enumerate(dealt):
+    stream: Ranges = ((0, num_rows),)
+    dealt: list[Shard] = []
+    for number, assignment in enumerate(assignments):
+        lanes = cut(stream, assignment.lanes)
+        share = assignment.lanes // assignment.ranks
+        dealt = [Shard(tuple(lanes[at : at + share]), assignment.stride) for at in range(0, assignment.lanes, share)]
+        largest = max(shard.num_rows for shard in dealt)
+        for rank, shard in enumerate(dealt):
             # One number for all ranks may be that of a rank which was dealt a row more than others.
-            most = hand.num_rows if isinstance(deal.rows, tuple) else largest
-            if deal.consumed(rank) > most:
+            most = shard.num_rows if isinstance(assignment.rows, tuple) else largest
+            if assignment.consumed(rank) > most:
                 msg = (
-                    f"Deal {number} of the state says that rank {rank} has consumed {deal.consumed(rank)} rows, but it was "
-                    f"dealt {hand.num_rows}. The state was damaged or belongs to another table. Start without it."
+                    f"Deal {number} of the state says that rank {rank} has consumed {assignment.consumed(rank)} rows, "
+                    "but it was "
+                    f"dealt {shard.num_rows}. The state was damaged or belongs to another table. Start without it."
                 )
                 raise StateError(msg)
-        stream = joined(hand.rest(min(deal.consumed(rank), hand.num_rows)) for rank, hand in enumerate(dealt))
+        stream = joined(shard.rest(min(assignment.consumed(rank), shard.num_rows)) for rank, shard in enumerate(dealt))
     return dealt
 
 
-def redeal(num_rows: int, deals: tuple[Deal, ...], *, ranks: int, size: int) -> tuple[Deal, ...]:
+def reassign(num_rows: int, assignments: tuple[Assignment, ...], *, ranks: int, size: int) -> tuple[Assignment, ...]:
     """Return the deals with which `ranks` ranks go on where other ranks stopped.
 
     As many ranks go on with what they had. A number that divides the lanes, at a moment when all lanes are used alike up
     to a whole stride, takes over the same lanes. Otherwise the rests of all lanes, in lane order, are dealt anew.
 
     Example:
-        >>> redeal(100, (Deal(lanes=4, stride=5, ranks=4, rows=10),), ranks=2, size=10)
+        >>> reassign(100, (Assignment(lanes=4, stride=5, ranks=4, rows=10),), ranks=2, size=10)
         (Deal(lanes=4, stride=5, ranks=2, rows=20),)
-        >>> redeal(100, (Deal(lanes=4, stride=5, ranks=4, rows=10),), ranks=3, size=5)
+        >>> reassign(100, (Assignment(lanes=4, stride=5, ranks=4, rows=10),), ranks=3, size=5)
         (Deal(lanes=4, stride=5, ranks=4, rows=10), Deal(lanes=3, stride=5, ranks=3, rows=0))
     """
-    last = deals[-1]
+    last = assignments[-1]
     if ranks == last.ranks:
-        return deals
+        return assignments
     used = {
         taken
-        for rank, hand in enumerate(hands(num_rows, deals))
-        for taken in hand.taken(min(last.consumed(rank), hand.num_rows))
+        for rank, shard in enumerate(shards(num_rows, assignments))
+        for taken in shard.taken(min(last.consumed(rank), shard.num_rows))
     }
     if last.lanes % ranks == 0 and len(used) == 1 and min(used) % last.stride == 0:
-        return (*deals[:-1], replace(last, ranks=ranks, rows=min(used) * (last.lanes // ranks)))
+        return (*assignments[:-1], replace(last, ranks=ranks, rows=min(used) * (last.lanes // ranks)))
     # A deal of which nothing was taken leaves no trace, so that restarts without progress do not add up.
-    played = deals if used != {0} or len(deals) == 1 else deals[:-1]
-    return (*played, Deal(lanes=ranks, stride=size, ranks=ranks))
+    played = assignments if used != {0} or len(assignments) == 1 else assignments[:-1]
+    return (*played, Assignment(lanes=ranks, stride=size, ranks=ranks))
 
 
-def merged(num_rows: int, positions: Sequence[Position]) -> Position:
+def merge_positions(num_rows: int, positions: Sequence[Position]) -> Position:
     """Return where all ranks together have come, from the positions of each in the order of ranks.
 
     A rank that is already in the next epoch has consumed all that it was dealt in this one.
@@ -201,35 +202,36 @@ def merged(num_rows: int, positions: Sequence[Position]) -> Position:
         StateError: If the positions are not those of all ranks of one run.
 
     Example:
-        >>> deal = Deal(lanes=2, stride=4, ranks=2, rows=4)
-        >>> merged(9, [Position(epoch=1), Position(deals=(deal,))]).deals
+        >>> assignment = Assignment(lanes=2, stride=4, ranks=2, rows=4)
+        >>> merge_positions(9, [Position(epoch=1), Position(assignments=(assignment,))]).assignments
         (Deal(lanes=2, stride=4, ranks=2, rows=(4, 4)),)
     """
     if all(position == positions[0] for position in positions):
         return positions[0]
     epoch = min(position.epoch for position in positions)
-    played = next((position.deals for position in positions if position.epoch == epoch and position.deals), ())
+    played = next((position.assignments for position in positions if position.epoch == epoch and position.assignments), ())
     ended, begun = Position(epoch=epoch + 1), Position(epoch=epoch)
     unlike = [
         position
         for position in positions
-        if position not in (ended, begun) and (position.epoch, _unplayed(position.deals)) != (epoch, _unplayed(played))
+        if position not in (ended, begun) and (position.epoch, _unplayed(position.assignments)) != (epoch, _unplayed(played))
     ]
     if unlike or not played or len(positions) != played[-1].ranks or (begun in positions and len(played) > 1):
         msg = (
             f"{len(positions)} states were given that are not those of all ranks of one run at one moment. They say: "
-            f"{sorted({(position.epoch, len(position.deals)) for position in positions})} as (epoch, deals). Pass the state of "
+            f"{sorted({(position.epoch, len(position.assignments)) for position in positions})} as (epoch, deals). Pass "
+            "the state of "
             "every rank, in the order of ranks, all saved after the same step."
         )
         raise StateError(msg)
-    dealt = hands(num_rows, _unplayed(played))
+    dealt = shards(num_rows, _unplayed(played))
     rows = tuple(
-        dealt[rank].num_rows if position == ended else position.deals[-1].consumed(rank) if position.deals else 0
+        dealt[rank].num_rows if position == ended else position.assignments[-1].consumed(rank) if position.assignments else 0
         for rank, position in enumerate(positions)
     )
-    return Position(epoch=epoch, deals=(*played[:-1], replace(played[-1], rows=rows)))
+    return Position(epoch=epoch, assignments=(*played[:-1], replace(played[-1], rows=rows)))
 
 
-def _unplayed(deals: tuple[Deal, ...]) -> tuple[Deal, ...]:
+def _unplayed(assignments: tuple[Assignment, ...]) -> tuple[Assignment, ...]:
     """Return deals as they were before anything was taken of the last."""
-    return (*deals[:-1], replace(deals[-1], rows=0)) if deals else ()
+    return (*assignments[:-1], replace(assignments[-1], rows=0)) if assignments else ()

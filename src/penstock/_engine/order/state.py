@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Any, SupportsIndex, TypeAlias
 
-from penstock._engine.order.shard import hands, merged
-from penstock._engine.query.query import Question
+from penstock._engine.order.shard import merge_positions, shards
+from penstock._engine.query.query import Query
 from penstock._engine.query.values import ORDER
 from penstock.errors import ArgumentError, StateError
-from penstock.model import Deal, Plan, Position
+from penstock.model import Assignment, Plan, Position
 
 __all__ = ["STATE", "State", "checked_epoch", "dump", "load"]
 
@@ -34,7 +34,7 @@ def checked_epoch(epoch: Any) -> int:
     raise ArgumentError(msg)
 
 
-def dump(plan: Plan, position: Position, question: Question, *, alike: bool) -> State:
+def dump(plan: Plan, position: Position, query: Query, *, alike: bool) -> State:
     """Return a position as JSON can hold it.
 
     `alike` says whether all ranks consume as many rows in every step, so that the state of one speaks for all.
@@ -46,16 +46,19 @@ def dump(plan: Plan, position: Position, question: Question, *, alike: bool) -> 
         "table": plan.snapshot.table,
         "version": plan.snapshot.version,
         "fingerprint": plan.fingerprint,
-        "seed": question.seed,
+        "seed": query.seed,
         "epoch": position.epoch,
-        "deals": [[deal.lanes, deal.stride, deal.ranks, _listed(deal.rows)] for deal in position.deals],
-        "rank": question.rank,
+        "deals": [
+            [assignment.lanes, assignment.stride, assignment.ranks, _listed(assignment.rows)]
+            for assignment in position.assignments
+        ],
+        "rank": query.rank,
         "alike": alike,
         **mixture,
     }
 
 
-def load(state: Mapping[str, Any] | Sequence[Mapping[str, Any]], plan: Plan, question: Question) -> Position:
+def load(state: Mapping[str, Any] | Sequence[Mapping[str, Any]], plan: Plan, query: Query) -> Position:
     """Return the position that a state, or the states of all ranks, say.
 
     Raises:
@@ -66,16 +69,16 @@ def load(state: Mapping[str, Any] | Sequence[Mapping[str, Any]], plan: Plan, que
         msg = "An empty list of states was given. Pass one state, or those of all ranks."
         raise StateError(msg)
     for one in states:
-        _check(one, plan, question.seed)
+        _check(one, plan, query.seed)
     found = sorted(((one, _position(one)) for one in states), key=lambda pair: pair[0]["rank"])
     states, positions = [one for one, _ in found], [position for _, position in found]
     for position in positions:
-        if position.deals:
-            hands(plan.num_rows, position.deals)  # which refuses what cannot have been dealt
+        if position.assignments:
+            shards(plan.num_rows, position.assignments)  # which refuses what cannot have been dealt
     if len(positions) > 1:
         _check_all(states, positions)
-        return merged(plan.num_rows, positions)
-    _check_alone(states[0], positions[0], question)
+        return merge_positions(plan.num_rows, positions)
+    _check_alone(states[0], positions[0], query)
     return positions[0]
 
 
@@ -93,21 +96,22 @@ def _check_all(states: Sequence[Mapping[str, Any]], positions: Sequence[Position
         raise StateError(msg)
 
 
-def _check_alone(state: Mapping[str, Any], position: Position, question: Question) -> None:
+def _check_alone(state: Mapping[str, Any], position: Position, query: Query) -> None:
     """Refuse the state of one rank where it does not speak for the rank that loads it."""
-    deals = position.deals
-    if state["alike"] or not deals or deals[-1].rows == 0 or not isinstance(deals[-1].rows, int):
+    assignments = position.assignments
+    if state["alike"] or not assignments or assignments[-1].rows == 0 or not isinstance(assignments[-1].rows, int):
         return
-    if deals[-1].ranks != question.world_size:
+    if assignments[-1].ranks != query.world_size:
         msg = (
-            f"The state of one rank was given to resume {deals[-1].ranks} ranks on {question.world_size}, but their ranks do "
+            f"The state of one rank was given to resume {assignments[-1].ranks} ranks on {query.world_size}, but their "
+            "ranks do "
             "not advance alike (uneven batches, a lazy filter or a map that changes the number of rows). Pass the states of "
             "all ranks."
         )
         raise StateError(msg)
-    if state["rank"] != question.rank:
+    if state["rank"] != query.rank:
         msg = (
-            f"The state of rank {state['rank']} was given to rank {question.rank}, but their ranks do not advance alike "
+            f"The state of rank {state['rank']} was given to rank {query.rank}, but their ranks do not advance alike "
             "(uneven batches, a lazy filter or a map that changes the number of rows). Pass each rank its own, or all states."
         )
         raise StateError(msg)
@@ -197,11 +201,13 @@ def _check_mixture(state: Mapping[str, Any], plan: Plan) -> None:
 def _position(state: Mapping[str, Any]) -> Position:
     """Return the position in a state whose origin has been checked."""
     try:
-        deals = tuple(
-            Deal(lanes=lanes, stride=stride, ranks=ranks, rows=rows if isinstance(rows, int) else tuple(rows))
+        assignments = tuple(
+            Assignment(lanes=lanes, stride=stride, ranks=ranks, rows=rows if isinstance(rows, int) else tuple(rows))
             for lanes, stride, ranks, rows in state["deals"]
         )
-        sound = all(_sound(deal) for deal in deals) and _whole(state["epoch"]) and state["epoch"] < MOST_EPOCHS
+        sound = (
+            all(_sound(assignment) for assignment in assignments) and _whole(state["epoch"]) and state["epoch"] < MOST_EPOCHS
+        )
         sound = (
             sound and isinstance(state["deals"], list | tuple) and isinstance(state["alike"], bool) and _whole(state["rank"])
         )
@@ -214,7 +220,7 @@ def _position(state: Mapping[str, Any]) -> Position:
             "damaged; start without it."
         )
         raise StateError(msg)
-    return Position(epoch=state["epoch"], deals=deals)
+    return Position(epoch=state["epoch"], assignments=assignments)
 
 
 def _whole(number: object) -> bool:
@@ -222,15 +228,15 @@ def _whole(number: object) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and number >= 0
 
 
-def _sound(deal: Deal) -> bool:
-    rows = (deal.rows,) if isinstance(deal.rows, int) else deal.rows
-    numbers = all(isinstance(number, int) for number in (deal.lanes, deal.stride, deal.ranks, *rows))
+def _sound(assignment: Assignment) -> bool:
+    rows = (assignment.rows,) if isinstance(assignment.rows, int) else assignment.rows
+    numbers = all(isinstance(number, int) for number in (assignment.lanes, assignment.stride, assignment.ranks, *rows))
     return (
         numbers
-        and min(deal.lanes, deal.stride, deal.ranks) > 0
-        and deal.lanes % deal.ranks == 0
+        and min(assignment.lanes, assignment.stride, assignment.ranks) > 0
+        and assignment.lanes % assignment.ranks == 0
         and min(rows) >= 0
-        and (isinstance(deal.rows, int) or len(rows) == deal.ranks)
+        and (isinstance(assignment.rows, int) or len(rows) == assignment.ranks)
     )
 
 

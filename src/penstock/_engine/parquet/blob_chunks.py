@@ -23,14 +23,23 @@ from pyarrow import fs as pafs
 
 from penstock._blobs import Blobs
 from penstock._engine.parquet import thrift
-from penstock._engine.parquet.file_blobs import LocalFile, StoredBlobs
+from penstock._engine.parquet.file_blobs import FileBlobs, LocalFile
 from penstock._engine.parquet.footer import footer_of
 from penstock._engine.parquet.thrift import Only, ThriftError, Wanted, leaves, parse, parse_start
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.runtime.buffers import BufferPool
 from penstock.dtypes import Marks
 from penstock.model import IntArray
 
-__all__ = ["LARGE_CELL", "Chunk", "LocalCells", "Places", "find_chunks", "locate_chunk", "read_chunk", "together"]
+__all__ = [
+    "LARGE_CELL",
+    "BlobChunk",
+    "CellPlaces",
+    "CellPlacesCache",
+    "concat_blobs",
+    "find_chunks",
+    "locate_chunk",
+    "read_chunk",
+]
 
 BYTES = 6  # the physical type
 REQUIRED, OPTIONAL = 0, 1
@@ -77,7 +86,7 @@ _USUAL = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class BlobChunk:
     """Where the cells of one column and row group lie in a file.
 
     Attributes:
@@ -94,7 +103,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Places:
+class CellPlaces:
     """Where cells lie: from where on, up to where, and which are no nulls; None where none is."""
 
     start: IntArray
@@ -102,7 +111,7 @@ class Places:
     valid: Marks = None
 
 
-def find_chunks(path: str, filesystem: pafs.FileSystem, columns: Iterable[str]) -> dict[str, list[Chunk]]:
+def find_chunks(path: str, filesystem: pafs.FileSystem, columns: Iterable[str]) -> dict[str, list[BlobChunk]]:
     """Return, of columns that can be read as they lie, the chunk of each row group.
 
     Raises:
@@ -117,7 +126,7 @@ def find_chunks(path: str, filesystem: pafs.FileSystem, columns: Iterable[str]) 
         groups = parse(footer, {thrift.GROUPS: [tree]}).get(thrift.GROUPS, [])
     except ThriftError:
         return {}  # pyarrow tells what is wrong
-    found: dict[str, list[Chunk]] = {}
+    found: dict[str, list[BlobChunk]] = {}
     for place, leaf in flat.items():
         optional = leaf.element.get(thrift.REPETITION, REQUIRED) == OPTIONAL
         chunks = [_chunk(group, place, optional=optional) for group in groups]
@@ -126,21 +135,21 @@ def find_chunks(path: str, filesystem: pafs.FileSystem, columns: Iterable[str]) 
     return found
 
 
-def _chunk(group: Mapping[int, Any], place: int, *, optional: bool) -> Chunk | None:
+def _chunk(group: Mapping[int, Any], place: int, *, optional: bool) -> BlobChunk | None:
     """Return a chunk that needs no decoding; None for any other."""
     chunks = group.get(thrift.CHUNKS) or []
     meta = (chunks[place] or {}).get(thrift.META, {}) if place < len(chunks) else {}
     simple = meta.get(thrift.TYPE) == BYTES and meta.get(CODEC) == 0 and DICTIONARY_AT not in meta
     if not simple or not set(meta.get(ENCODINGS, [None])) <= SIMPLE or meta.get(VALUES, -1) < 0:
         return None
-    return Chunk(start=meta.get(DATA_AT, -1), size=meta.get(thrift.SIZE, -1), values=meta[VALUES], optional=optional)
+    return BlobChunk(start=meta.get(DATA_AT, -1), size=meta.get(thrift.SIZE, -1), values=meta[VALUES], optional=optional)
 
 
-def read_chunk(source: Any, chunk: Chunk, slabs: Slabs) -> Blobs | None:
+def read_chunk(source: Any, chunk: BlobChunk, buffer_pool: BufferPool) -> Blobs | None:
     """Return the cells of a chunk; None where they are not laid out as the footer promised, for pyarrow to tell why."""
     if chunk.start < 0 or chunk.size < 0 or chunk.start + chunk.size > source.size():
         return None
-    data = slabs.lend((chunk.size,), np.dtype(np.uint8))
+    data = buffer_pool.empty((chunk.size,), np.dtype(np.uint8))
     source.seek(chunk.start)
     if source.readinto(data.data) != chunk.size:
         return None
@@ -151,7 +160,7 @@ def read_chunk(source: Any, chunk: Chunk, slabs: Slabs) -> Blobs | None:
     return Blobs(buffers=(data,), source=source_, start=places.start, stop=places.stop, valid=places.valid)
 
 
-def locate_chunk(file: LocalFile, chunk: Chunk) -> Places | None:
+def locate_chunk(file: LocalFile, chunk: BlobChunk) -> CellPlaces | None:
     """Return where in a file the cells of a chunk lie, reading no more than what stands before each; None as above."""
     if chunk.start < 0 or chunk.size < 0:
         return None
@@ -159,7 +168,7 @@ def locate_chunk(file: LocalFile, chunk: Chunk) -> Places | None:
     found = _places(_Peeked(file, chunk), chunk)
     if found is None:
         return None
-    return Places(start=found.start + chunk.start, stop=found.stop + chunk.start, valid=found.valid)
+    return CellPlaces(start=found.start + chunk.start, stop=found.stop + chunk.start, valid=found.valid)
 
 
 class _Peeked:
@@ -168,7 +177,7 @@ class _Peeked:
     AT_ONCE = 192
     """Bytes that hold a page's header, its levels and the length of its first cell, nearly always."""
 
-    def __init__(self, file: LocalFile, chunk: Chunk) -> None:
+    def __init__(self, file: LocalFile, chunk: BlobChunk) -> None:
         self._file, self._chunk = file, chunk
         self._at, self._bytes = 0, b""
 
@@ -179,7 +188,7 @@ class _Peeked:
         return self._bytes[start - self._at : stop - self._at]
 
 
-def _places(view: memoryview | _Peeked, chunk: Chunk) -> Places | None:
+def _places(view: memoryview | _Peeked, chunk: BlobChunk) -> CellPlaces | None:
     """Return where each cell of a chunk lies, if all is as the footer promised."""
     try:
         found = _cells(view, chunk)
@@ -188,7 +197,7 @@ def _places(view: memoryview | _Peeked, chunk: Chunk) -> Places | None:
     return found if len(found.start) == chunk.values else None
 
 
-def _cells(view: memoryview | _Peeked, chunk: Chunk) -> Places:
+def _cells(view: memoryview | _Peeked, chunk: BlobChunk) -> CellPlaces:
     """Return where each cell of a chunk begins and ends, and which are no nulls."""
     at = 0
     edges: list[int] = []
@@ -209,10 +218,10 @@ def _cells(view: memoryview | _Peeked, chunk: Chunk) -> Places:
     starts, stops = np.array(edges[0::2], dtype=np.int64), np.array(edges[1::2], dtype=np.int64)
     valid = np.concatenate(marks) if marks else None
     if valid is None or valid.all():
-        return Places(start=starts, stop=stops)
+        return CellPlaces(start=starts, stop=stops)
     start, stop_ = np.zeros(len(valid), dtype=np.int64), np.zeros(len(valid), dtype=np.int64)
     start[valid], stop_[valid] = starts, stops
-    return Places(start=start, stop=stop_, valid=valid)
+    return CellPlaces(start=start, stop=stop_, valid=valid)
 
 
 def _page(view: memoryview | _Peeked, at: int) -> tuple[int, int, Any]:
@@ -239,7 +248,9 @@ def _usual(values: int) -> dict[int, Any]:
     return {PAGE_TYPE: DATA_PAGE, V1: {PAGE_VALUES: values, V1_ENCODING: PLAIN}}
 
 
-def _levels(view: memoryview | _Peeked, at: int, header: Mapping[int, Any], chunk: Chunk) -> tuple[int, npt.NDArray[np.bool_]]:
+def _levels(
+    view: memoryview | _Peeked, at: int, header: Mapping[int, Any], chunk: BlobChunk
+) -> tuple[int, npt.NDArray[np.bool_]]:
     """Return where the values of a page begin, and which of its cells have one."""
     if header[PAGE_TYPE] == DATA_PAGE:
         told, encoding = header[V1], V1_ENCODING
@@ -309,17 +320,17 @@ MOST_PLACES = 64 << 20
 """Bytes of places that are remembered from one epoch to the next, sixteen for each cell."""
 
 
-class LocalCells:
+class CellPlacesCache:
     """Remembers places of cells, and shares open files among windows and threads."""
 
     def __init__(self) -> None:
         """Begin without any."""
         self._files: weakref.WeakValueDictionary[str, LocalFile] = weakref.WeakValueDictionary()
-        self._places: OrderedDict[tuple[str, int], Places] = OrderedDict()
+        self._places: OrderedDict[tuple[str, int], CellPlaces] = OrderedDict()
         self._nbytes = 0
         self._lock = threading.Lock()
 
-    def located(self, path: str, chunk: Chunk, check: Callable[[], None]) -> StoredBlobs | None:
+    def located(self, path: str, chunk: BlobChunk, check: Callable[[], None]) -> FileBlobs | None:
         """Return the cells of a chunk, left where they are; None where that cannot be.
 
         `check` is called after a file was opened, and raises where it is another than was expected.
@@ -341,9 +352,9 @@ class LocalCells:
         else:
             file.expect(chunk.start, chunk.size)
         source = np.zeros(len(places.start), dtype=np.int64)
-        return StoredBlobs(sources=(file,), source=source, start=places.start, stop=places.stop, valid=places.valid)
+        return FileBlobs(sources=(file,), source=source, start=places.start, stop=places.stop, valid=places.valid)
 
-    def _remember(self, name: tuple[str, int], places: Places) -> None:
+    def _remember(self, name: tuple[str, int], places: CellPlaces) -> None:
         with self._lock:
             self._places[name] = places
             self._nbytes += 2 * places.start.nbytes
@@ -351,9 +362,9 @@ class LocalCells:
                 self._nbytes -= 2 * self._places.popitem(last=False)[1].start.nbytes
 
 
-def together(cells: Sequence[Blobs | StoredBlobs]) -> Blobs | StoredBlobs:
+def concat_blobs(cells: Sequence[Blobs | FileBlobs]) -> Blobs | FileBlobs:
     """Return the cells of several, one after the other, wherever they lie."""
     if len(cells) == 1:
         return cells[0]
     memory = [one for one in cells if isinstance(one, Blobs)]
-    return Blobs.joined(memory) if len(memory) == len(cells) else StoredBlobs.joined(cells)
+    return Blobs.joined(memory) if len(memory) == len(cells) else FileBlobs.joined(cells)

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock._engine.parquet import thrift
-from penstock._engine.parquet.page_file import Excerpt, schema_of
-from penstock._engine.parquet.page_index import Chunk
+from penstock._engine.parquet.page_file import PageFile, schema_of
+from penstock._engine.parquet.page_index import ColumnChunk
 from penstock._engine.parquet.thrift import Leaf, Only, ThriftError, Wanted, leaves, parse
 from penstock.model import IntArray
 
-__all__ = ["Anatomy"]
+__all__ = ["FileLayout"]
 
 INT96 = 3  # the physical type of timestamps whose unit is the table's to choose
 METADATA, WRITER = 5, 6
@@ -41,7 +41,7 @@ _WHOLE: dict[int, Wanted] = {
 }
 
 
-class Anatomy:
+class FileLayout:
     """The columns and row groups of one file.
 
     Attributes:
@@ -72,9 +72,9 @@ class Anatomy:
         self._leaves: dict[bytes, list[Leaf]] = {}
         for leaf in every:
             self._leaves.setdefault(leaf.path[0], []).append(leaf)
-        self._columns: dict[str, Excerpt | None] = {}
+        self._columns: dict[str, PageFile | None] = {}
         self._rows: dict[int, int] = {}
-        self._chunks: dict[tuple[int, str], list[Chunk] | None] = {}
+        self._chunks: dict[tuple[int, str], list[ColumnChunk] | None] = {}
         self.nbytes = 4 * len(footer)
 
     def rows(self, group: int) -> int:
@@ -96,18 +96,18 @@ class Anatomy:
         """
         return np.array([self.rows(group) for group in range(len(self._groups))], dtype=np.int64)
 
-    def column(self, name: str) -> Excerpt | None:
+    def column(self, name: str) -> PageFile | None:
         """Return what is known of a column; None where it must be left to pyarrow."""
         if name not in self._columns:
             self._columns[name] = self._column(name)
         return self._columns[name]
 
-    def _column(self, name: str) -> Excerpt | None:
+    def _column(self, name: str) -> PageFile | None:
         mine = self._leaves.get(name.encode(), [])
         if self.schema.names.count(name) != 1 or not mine or any(leaf.element[thrift.TYPE] == INT96 for leaf in mine):
             return None
         field = self.schema.field(name)
-        return Excerpt.of(field, mine, self._subtree(name.encode()), self._writer)
+        return PageFile.of(field, mine, self._subtree(name.encode()), self._writer)
 
     def _subtree(self, name: bytes) -> list[bytes]:
         """Return what the schema says of a column, and of all below it."""
@@ -123,7 +123,7 @@ class Anatomy:
                 found.append(raw)
         return found
 
-    def chunks(self, group: int, name: str) -> list[Chunk] | None:
+    def chunks(self, group: int, name: str) -> list[ColumnChunk] | None:
         """Return the chunks of a column's leaves in a row group; None where they must be left to pyarrow."""
         key = (group, name)
         if key not in self._chunks:
@@ -133,7 +133,7 @@ class Anatomy:
                 self._chunks[key] = None
         return self._chunks[key]
 
-    def _found(self, group: int, name: str) -> list[Chunk] | None:
+    def _found(self, group: int, name: str) -> list[ColumnChunk] | None:
         mine = self._leaves.get(name.encode(), [])
         if group >= len(self._groups):
             return None
@@ -145,7 +145,7 @@ class Anatomy:
         found = [self._chunk(every[leaf.place], rows, leaf) for leaf in mine]
         return None if None in found else [one for one in found if one is not None]
 
-    def _chunk(self, told: Mapping[int, Any], rows: int, leaf: Leaf) -> Chunk | None:
+    def _chunk(self, told: Mapping[int, Any], rows: int, leaf: Leaf) -> ColumnChunk | None:
         """Return a chunk that lies in the file; None of one that is encrypted, lies elsewhere or nowhere."""
         meta = told.get(thrift.META, {})
         data, dictionary = meta.get(DATA_AT, -1), meta.get(DICTIONARY_AT, 0)
@@ -158,7 +158,7 @@ class Anatomy:
         at, length = told.get(INDEX_AT, 0), told.get(INDEX_SIZE, 0)
         index = (at, length) if at > 0 and length > 0 and at + length <= self._size else None
         coded, plain = _data_pages(meta.get(PAGES, ()))
-        return Chunk(
+        return ColumnChunk(
             start=start,
             size=size,
             values=values,

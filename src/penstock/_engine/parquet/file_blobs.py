@@ -20,7 +20,7 @@ from penstock.dtypes import Marks
 from penstock.model import IntArray
 from penstock.schema import CellProblem
 
-__all__ = ["LocalFile", "StoredBlobs"]
+__all__ = ["FileBlobs", "LocalFile"]
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -31,7 +31,7 @@ GAP = 4096
 class Lender(Protocol):
     """Whoever gives memory."""
 
-    def lend(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return an array with whatever is in its memory."""
         ...
 
@@ -82,7 +82,7 @@ class LocalFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StoredBlobs:
+class FileBlobs:
     """Cells of bytes of which some or all are still in files.
 
     Attributes:
@@ -100,7 +100,7 @@ class StoredBlobs:
     valid: Marks = None
 
     @classmethod
-    def joined(cls, parts: Sequence[Blobs | StoredBlobs]) -> StoredBlobs:
+    def joined(cls, parts: Sequence[Blobs | FileBlobs]) -> FileBlobs:
         """Return the cells of several, one after the other."""
         sources: dict[int, int] = {}
         kept: list[LocalFile | Bytes] = []
@@ -121,7 +121,7 @@ class StoredBlobs:
             valid=None if all(part.valid is None for part in parts) else np.concatenate(marks),
         )
 
-    def take(self, rows: IntArray | slice) -> StoredBlobs:
+    def take(self, rows: IntArray | slice) -> FileBlobs:
         """Return some of the cells, in another order."""
         valid = None if self.valid is None else self.valid[rows]
         return replace(self, source=self.source[rows], start=self.start[rows], stop=self.stop[rows], valid=valid)
@@ -140,7 +140,7 @@ class StoredBlobs:
         """What it takes in memory when it is loaded."""
         return self.nbytes + int((self.stop - self.start).sum())
 
-    def loaded(self, slabs: Lender) -> Blobs:
+    def loaded(self, buffer_pool: Lender) -> Blobs:
         """Return the cells in memory, those of one file that lie side by side read at once.
 
         Raises:
@@ -156,7 +156,7 @@ class StoredBlobs:
         ends = np.maximum.reduceat(stop, heads) if len(heads) else stop
         sizes = ends - start[heads]
         places = sizes.cumsum() - sizes
-        room = slabs.lend((max(1, int(sizes.sum())),), np.dtype(np.uint8))
+        room = buffer_pool.empty((max(1, int(sizes.sum())),), np.dtype(np.uint8))
         self._fill(room, rows[heads], sizes, places)
         shift = (places - start[heads])[apart.cumsum() - 1]
         return self._moved(rows, shift, room)

@@ -24,7 +24,7 @@ from pyarrow import fs as pafs
 from penstock._engine.parquet import thrift
 from penstock._engine.parquet.thrift import Leaf, Only, ThriftError, Wanted, leaves, parse, parse_start
 from penstock._engine.runtime.threads import run_over
-from penstock._engine.storage.file_errors import altered, broken_footer, check_same, known_size, lost
+from penstock._engine.storage.file_errors import altered, broken_footer, check_same, known_size, missing_file
 from penstock.errors import DataError
 from penstock.filters.literals import array_of, kind, plain
 from penstock.model import ColumnRange, IntArray, Snapshot
@@ -249,7 +249,7 @@ def of_each(
             return tell(footer_of(path, filesystem, size=known_size(snapshot, file)))
         except (DataError, ThriftError) as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                raise lost(snapshot, file, path) from error
+                raise missing_file(snapshot, file, path) from error
             with contextlib.suppress(OSError):  # what cannot be looked at cannot be compared
                 check_same(snapshot, file, filesystem, path)
             if isinstance(error, ThriftError):

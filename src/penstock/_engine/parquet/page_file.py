@@ -16,18 +16,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock._engine.parquet.page_index import Chunk
+from penstock._engine.parquet.page_index import ColumnChunk
 from penstock._engine.parquet.thrift import BINARY, I32, I64, LIST, STRUCT, Leaf
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.runtime.buffers import BufferPool
 
-__all__ = ["Excerpt", "Piece", "joined", "leaf_count", "put_together", "schema_of"]
+__all__ = ["PageFile", "PageRange", "joined", "leaf_count", "put_together", "schema_of"]
 
 MAGIC = b"PAR1"
 ROOT = b"\x48\x06schema\x15\x02\x00"  # the element above all columns: its name, and that it has one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Piece:
+class PageRange:
     """Pages of one leaf.
 
     Attributes:
@@ -37,7 +37,7 @@ class Piece:
         pages: The bytes of the pages.
     """
 
-    chunk: Chunk
+    chunk: ColumnChunk
     values: int
     dictionary: memoryview
     pages: Sequence[memoryview]
@@ -49,7 +49,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Excerpt:
+class PageFile:
     """What is the same in all small files of one column.
 
     Attributes:
@@ -67,7 +67,7 @@ class Excerpt:
     after: bytes
 
     @classmethod
-    def of(cls, field: pa.Field, leaves: Sequence[Leaf], elements: Sequence[bytes], writer: bytes) -> Excerpt:
+    def of(cls, field: pa.Field, leaves: Sequence[Leaf], elements: Sequence[bytes], writer: bytes) -> PageFile:
         """Return that of a column, given what the original's schema says of it, an element after the other."""
         schema = base64.b64encode(pa.schema([field]).serialize().to_pybytes())
         pair = _struct((1, BINARY, _binary(b"ARROW:schema")), (2, BINARY, _binary(schema)))
@@ -75,13 +75,13 @@ class Excerpt:
         splits = leaf_count(field.type) == len(leaves)
         return cls(field=field, leaves=tuple(leaves), splits=splits, before=before, after=after)
 
-    def decode(self, pieces: Sequence[Piece | None], rows: int, slabs: Slabs) -> pa.ChunkedArray:
+    def decode(self, pieces: Sequence[PageRange | None], rows: int, buffer_pool: BufferPool) -> pa.ChunkedArray:
         """Return pages as pyarrow reads them.
 
         Args:
             pieces: Pages of each leaf, all of them with the same rows; or of one, and None for all others.
             rows: How many rows they should have. There may turn out to be fewer, or more.
-            slabs: Where memory for the file comes from.
+            buffer_pool: Where memory for the file comes from.
 
         Raises:
             OSError, ArrowException: If pyarrow cannot read them.
@@ -96,14 +96,14 @@ class Excerpt:
         group = _struct((1, LIST, _list(STRUCT, chunks)), (2, I64, _number(at)), (3, I64, _number(rows + 1)))
         footer = self.before + _list(STRUCT, [group]) + self.after
         content += [footer, len(footer).to_bytes(4, "little"), MAGIC]
-        reader = pq.ParquetFile(pa.BufferReader(joined(content, slabs))).reader
+        reader = pq.ParquetFile(pa.BufferReader(joined(content, buffer_pool))).reader
         there = [number for number, piece in enumerate(pieces) if piece is not None]
         return reader.read_all(column_indices=there, use_threads=False).column(0)
 
 
-def joined(parts: Sequence[bytes | memoryview], slabs: Slabs) -> pa.Buffer:
+def joined(parts: Sequence[bytes | memoryview], buffer_pool: BufferPool) -> pa.Buffer:
     """Return bytes one after the other, in memory that was used before."""
-    room = slabs.lend((sum(map(len, parts)),), np.dtype(np.uint8))
+    room = buffer_pool.empty((sum(map(len, parts)),), np.dtype(np.uint8))
     view, at = room.data, 0
     for part in parts:
         view[at : at + len(part)] = part
@@ -133,7 +133,7 @@ def _around(elements: Sequence[bytes], metadata: Sequence[bytes], writer: bytes)
     return before + bytes([1 << 4 | LIST]), b"".join(after)
 
 
-def _chunk(leaf: Leaf, piece: Piece | None, at: int, most: int) -> bytes:
+def _chunk(leaf: Leaf, piece: PageRange | None, at: int, most: int) -> bytes:
     """Return what a footer says of a column chunk; of one that is not there, that it has no bytes, and the most values.
 
     For older versions of pyarrow look at the values of the first leaf to know how many rows may be read of another.

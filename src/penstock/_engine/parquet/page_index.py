@@ -16,7 +16,7 @@ import numpy as np
 from penstock._engine.parquet.thrift import ThriftError, Wanted, parse, parse_start
 from penstock.model import IntArray
 
-__all__ = ["Chunk", "Header", "Pages", "indexed", "page_header", "runs", "walked"]
+__all__ = ["ColumnChunk", "Header", "PageTable", "indexed", "page_header", "runs", "walked"]
 
 Read: TypeAlias = Callable[[int, int], bytes]
 """What reads so many bytes from a place in a file on; fewer at its end."""
@@ -48,7 +48,7 @@ _LIST, _STRUCT, _LONG = 0x19, 12, 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class ColumnChunk:
     """What a footer says of one column of one row group.
 
     Attributes:
@@ -82,7 +82,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pages:
+class PageTable:
     """The data pages of a chunk, in their order.
 
     Attributes:
@@ -120,11 +120,11 @@ class Pages:
         return 3 * self.start.nbytes + 200
 
 
-def indexed(data: bytes, chunk: Chunk) -> Pages | None:
+def indexed(data: bytes, chunk: ColumnChunk) -> PageTable | None:
     """Return the pages that an index tells of; None where it cannot be right.
 
     Example:
-        >>> chunk = Chunk(start=4, size=30, values=5, rows=5, physical=1, codec=0, encodings=())
+        >>> chunk = ColumnChunk(start=4, size=30, values=5, rows=5, physical=1, codec=0, encodings=())
         >>> indexed(bytes.fromhex("192c" "160815141600" "00" "161c1528160600" "00"), chunk).first.tolist()
         [0, 3, 5]
     """
@@ -165,7 +165,7 @@ def _locations(data: bytes) -> IntArray:
     return np.array([[one[1], one[2], one[3]] for one in told], dtype=np.int64).reshape(-1, 3)
 
 
-def _checked(start: IntArray, size: IntArray, first: IntArray, chunk: Chunk) -> Pages | None:
+def _checked(start: IntArray, size: IntArray, first: IntArray, chunk: ColumnChunk) -> PageTable | None:
     """Return pages that lie in their chunk one after the other, and hold its rows in turn; None for others."""
     if not len(start) or (size <= 0).any() or (start < chunk.start).any() or (start >= chunk.stop).any():
         return None
@@ -176,7 +176,7 @@ def _checked(start: IntArray, size: IntArray, first: IntArray, chunk: Chunk) -> 
     if first[0] != 0 or (rows < 0).any() or not rows.any():
         return None
     some = rows > 0  # writers leave pages without rows
-    return Pages(start=start[some], size=size[some], first=first[np.append(some, True)])  # the last is where they end
+    return PageTable(start=start[some], size=size[some], first=first[np.append(some, True)])  # the last is where they end
 
 
 class Header(NamedTuple):
@@ -242,7 +242,7 @@ def _number(stored: bytes) -> int:
     return found >> 1 if found & 1 == 0 else -(found + 1 >> 1)
 
 
-def walked(read: Read, chunk: Chunk, *, flat: bool) -> Pages | None:
+def walked(read: Read, chunk: ColumnChunk, *, flat: bool) -> PageTable | None:
     """Return the pages of a chunk, found by looking at one header after the other; None where that does not tell.
 
     Args:

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from penstock._blobs import Blobs
 from penstock._engine.parquet.page_file import joined
-from penstock._engine.parquet.page_index import DATA, HEADER_MOST, PEEK, Chunk, Header, Pages, page_header
+from penstock._engine.parquet.page_index import DATA, HEADER_MOST, PEEK, ColumnChunk, Header, PageTable, page_header
 from penstock._engine.parquet.thrift import LENGTH, REPETITION, Leaf, ThriftError
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.runtime.buffers import BufferPool
 from penstock.model import IntArray
 
 __all__ = ["PlainCells", "are_plain", "as_arrow"]
@@ -41,7 +41,7 @@ KINDS = (
 _SIZE = Struct("<I")
 
 
-def are_plain(chunk: Chunk, leaf: Leaf, kind: pa.DataType) -> bool:
+def are_plain(chunk: ColumnChunk, leaf: Leaf, kind: pa.DataType) -> bool:
     """Return whether cells of a column can be found here, unless there are nulls or other surprises among them.
 
     If it began with a dictionary, these are the cells of pages that were written when the dictionary was full.
@@ -75,7 +75,7 @@ class PlainCells:
         nbytes: What all places take in memory.
     """
 
-    def __init__(self, chunk: Chunk, leaf: Leaf, pages: Pages) -> None:
+    def __init__(self, chunk: ColumnChunk, leaf: Leaf, pages: PageTable) -> None:
         """Begin without knowing where any cell lies."""
         self._pages = pages
         self._width = leaf.element.get(LENGTH, 0) if chunk.physical == FIXED else 0
@@ -108,14 +108,16 @@ class PlainCells:
             return None
         return self._start[rows] + pages.start[numbers], self._stop[rows] + pages.start[numbers]
 
-    def cells(self, numbers: IntArray, page: Callable[[int], memoryview], rows: IntArray, slabs: Slabs) -> Blobs | None:
+    def cells(
+        self, numbers: IntArray, page: Callable[[int], memoryview], rows: IntArray, buffer_pool: BufferPool
+    ) -> Blobs | None:
         """Return the cells of some rows; None where they cannot be told.
 
         Args:
             numbers: The pages that hold the rows.
             page: What gives the bytes of one of these pages, by its place among them; they need not outlive the next.
             rows: The numbers of the rows in the row group, in ascending order.
-            slabs: Where memory comes from.
+            buffer_pool: Where memory comes from.
         """
         fresh: dict[int, bytes] = {}
         number = -1
@@ -126,7 +128,7 @@ class PlainCells:
                     if self._known[number].size >= 0:  # else it is the page itself, whose memory the next one takes
                         fresh[number] = self._picked(number, image, rows)
             if self._codec is not None:
-                return self._copied(numbers, page, fresh, rows, slabs)
+                return self._copied(numbers, page, fresh, rows, buffer_pool)
             buffers = tuple(np.frombuffer(page(at), np.uint8) for at in range(len(numbers)))
         except (ThriftError, StructError, IndexError, ValueError, OSError, pa.ArrowException):
             self.odd.add(number)
@@ -143,7 +145,12 @@ class PlainCells:
         )
 
     def _copied(
-        self, numbers: IntArray, page: Callable[[int], memoryview], fresh: dict[int, bytes], rows: IntArray, slabs: Slabs
+        self,
+        numbers: IntArray,
+        page: Callable[[int], memoryview],
+        fresh: dict[int, bytes],
+        rows: IntArray,
+        buffer_pool: BufferPool,
     ) -> Blobs:
         """Return cells of compressed pages, copied out of each before the next is unpacked: so all is done in near memory.
 
@@ -151,7 +158,7 @@ class PlainCells:
         """
         start, stop = self._start[rows], self._stop[rows]
         ends = np.cumsum(stop - start)
-        room = slabs.lend((int(ends[-1]),), np.dtype(np.uint8))
+        room = buffer_pool.empty((int(ends[-1]),), np.dtype(np.uint8))
         view, done = room.data, 0
         for at, number in enumerate(numbers.tolist()):
             cells = fresh.pop(number, None)
@@ -258,7 +265,7 @@ def _edges(image: Any, at: int, count: int, width: int) -> tuple[list[int], list
     return start, stop
 
 
-def as_arrow(cells: Blobs, kind: pa.DataType, slabs: Slabs) -> pa.Array:
+def as_arrow(cells: Blobs, kind: pa.DataType, buffer_pool: BufferPool) -> pa.Array:
     """Return cells, of which none is null, as an Arrow array of bytes or text.
 
     Raises:
@@ -268,7 +275,7 @@ def as_arrow(cells: Blobs, kind: pa.DataType, slabs: Slabs) -> pa.Array:
     if together:
         data = pa.py_buffer(cells.buffers[0][int(cells.start[0]) : int(cells.stop[-1])])
     else:
-        data = joined([cell for _, cell in cells.present()], slabs)
+        data = joined([cell for _, cell in cells.present()], buffer_pool)
     if pa.types.is_fixed_size_binary(kind):
         return pa.Array.from_buffers(kind, len(cells), [None, data])
     wide = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)

@@ -21,9 +21,9 @@ from penstock._engine.plan.group import Group
 from penstock._engine.plan.sequence_links import Linking, NotInOrderError
 from penstock._engine.plan.sequence_times import Moments, Timeline
 from penstock._engine.read.reader import Unit
-from penstock._engine.runtime.threads import Pool, Urgency, default_threads
+from penstock._engine.runtime.threads import Priority, ThreadPool, default_threads
 from penstock._engine.storage.filesystem import cache_directory
-from penstock.model import Chain, IntArray, Units
+from penstock.model import IntArray, SequenceLinks, Units
 
 __all__ = ["Counts", "counted", "counted_together", "linked"]
 
@@ -75,24 +75,24 @@ def counted_together(units: Units, reader: Counts, name: str, group: Group) -> U
     return replace(units, counts=counts)
 
 
-def linked(units: Units, timeline: Timeline, name: str, group: Group | None = None) -> Chain:
+def linked(units: Units, timeline: Timeline, name: str, group: Group | None = None) -> SequenceLinks:
     """Return the sequences that begin in each unit, where they may go on in the next, and what lies at the borders.
 
     Units are looked at in stored order, so of several ranks one does it for all.
     """
 
-    def found() -> Chain:
+    def found() -> SequenceLinks:
         path = cache_directory() / "counts" / f"{name}.npz"
         chain = _kept_chain(path, len(units))
         if chain is None:
             chain = _linked(units, timeline)
-            _keep(path, partial(np.savez, **{column.name: getattr(chain, column.name) for column in fields(Chain)}))
+            _keep(path, partial(np.savez, **{column.name: getattr(chain, column.name) for column in fields(SequenceLinks)}))
         return chain
 
     return found() if group is None else group.share(found)
 
 
-def _linked(units: Units, timeline: Timeline) -> Chain:
+def _linked(units: Units, timeline: Timeline) -> SequenceLinks:
     linking = Linking(timeline.rule, len(units))
 
     def look(index: int) -> tuple[IntArray, Moments]:
@@ -117,11 +117,11 @@ def counts_of(units: Units, which: IntArray, reader: Counts) -> IntArray:
 
 def _in_turn(task: Callable[[int], Answer], which: Iterable[int]) -> Iterator[Answer]:
     """Yield what a task returns for each unit, in their order; it is run on threads, a few units ahead."""
-    pool = Pool(default_threads())
+    pool = ThreadPool(default_threads())
     try:
         tasks = deque[Future[Answer]]()
         for index in which:
-            tasks.append(pool.submit(Urgency.READ, partial(task, index)))
+            tasks.append(pool.submit(Priority.READ, partial(task, index)))
             if len(tasks) > 2 * pool.threads:
                 yield tasks.popleft().result()
         while tasks:
@@ -140,17 +140,17 @@ def _kept(path: Path, expected: int) -> IntArray | None:
     return found if fits and (found >= 0).all() else None
 
 
-def _kept_chain(path: Path, expected: int) -> Chain | None:
+def _kept_chain(path: Path, expected: int) -> SequenceLinks | None:
     """Return what was kept on disk of the borders of units, or None where it does not fit."""
     try:
         with np.load(path, allow_pickle=False) as kept:
-            found = {column.name: kept[column.name] for column in fields(Chain)}
+            found = {column.name: kept[column.name] for column in fields(SequenceLinks)}
     except (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError, BadZipFile):
         return None
     whole = all(values.ndim == 1 and (name == "time" or values.dtype == np.int64) for name, values in found.items())
     entries = {len(found[name]) for name in ("group", "unit", "row", "time")}
     fits = whole and len(entries) == 1 and len(found["held_unit"]) == len(found["held_row"])
-    return Chain(**found) if fits and len(found["counts"]) == expected and (found["counts"] >= 0).all() else None
+    return SequenceLinks(**found) if fits and len(found["counts"]) == expected and (found["counts"] >= 0).all() else None
 
 
 def _keep(path: Path, write: Callable[[IO[bytes]], None]) -> None:

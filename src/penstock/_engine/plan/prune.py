@@ -198,7 +198,7 @@ def limited(counts: IntArray, limit: int | None) -> IntArray:
     return np.diff(ends, prepend=0)
 
 
-def fingerprint(snapshot: Snapshot, units: Units, question: Mapping[str, Any], settled: Mapping[str, Any]) -> str:
+def fingerprint(snapshot: Snapshot, units: Units, query: Mapping[str, Any], settled: Mapping[str, Any]) -> str:
     """Return the name of a plan: two parts, of the files and rows, and of the question that is asked of them.
 
     Everything that decides which rows come in which order is in it, and nothing else. `settled` is what follows from the
@@ -216,5 +216,5 @@ def fingerprint(snapshot: Snapshot, units: Units, question: Mapping[str, Any], s
     for file in np.intersect1d(read, np.fromiter(snapshot.files.deletes, dtype=np.int64)).tolist():
         files.update(np.int64(file).astype("<i8").tobytes())
         files.update(np.ascontiguousarray(snapshot.files.deletes[file], dtype="<i8").data)
-    asked = hashlib.blake2b(json.dumps(question, sort_keys=True).encode(), digest_size=8)
+    asked = hashlib.blake2b(json.dumps(query, sort_keys=True).encode(), digest_size=8)
     return f"{files.hexdigest()}-{asked.hexdigest()}"

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._engine.plan.sequence_find import Line, Rule, Times, begins, starts
-from penstock.model import BoolArray, Chain, IntArray
+from penstock.model import BoolArray, IntArray, SequenceLinks
 
 __all__ = ["Extended", "Linking", "NotInOrderError", "extended"]
 
@@ -48,7 +48,7 @@ class Extended:
     free: BoolArray
 
 
-def extended(chain: Chain, unit: int, stored: IntArray, times: Times, groups: IntArray | None, length: int) -> Extended:
+def extended(chain: SequenceLinks, unit: int, stored: IntArray, times: Times, groups: IntArray | None, length: int) -> Extended:
     """Return the rows of a unit in line, and those that come after them.
 
     Args:
@@ -127,7 +127,7 @@ class Linking:
         numbers = np.repeat(np.arange(len(firsts)), np.diff(np.append(firsts, len(line.rows))))
         self._link(unit, stored[line.rows], line.times, numbers, codes)
 
-    def chain(self) -> Chain:
+    def chain(self) -> SequenceLinks:
         """Return what was noted; of groups that only one unit has, nothing need be."""
         none = np.zeros(0, dtype=np.int64)
         heads = self._heads or [(none, none, none, none.astype(np.uint64))]
@@ -140,7 +140,7 @@ class Linking:
         several = np.diff(np.append(edges, len(group)))
         ends = edges + several - 1
         kept = np.repeat(unit[edges] != unit[ends], several)
-        return Chain(
+        return SequenceLinks(
             counts=self._counts,
             group=group[kept],
             unit=unit[kept],

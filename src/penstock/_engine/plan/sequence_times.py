@@ -15,9 +15,9 @@ from penstock import dtypes, sequences
 from penstock._engine.decode.concat import one_array
 from penstock._engine.plan.sequence_find import Line, Rule, Times, first_unordered, starts
 from penstock._engine.plan.sequence_links import NotInOrderError, extended
-from penstock._engine.read.reader import UNCOUNTED, Part, Reader, Unit
+from penstock._engine.read.reader import UNCOUNTED, Reader, Unit, UnitTable
 from penstock.errors import ArgumentError, DataChangedError, DataError, UnorderedError
-from penstock.model import Chain, IntArray, Units
+from penstock.model import IntArray, SequenceLinks, Units
 
 __all__ = ["Found", "Moments", "Timeline", "rule_of"]
 
@@ -71,10 +71,10 @@ class Timeline:
     reader: Reader
     sequence: sequences.Sequence
     rule: Rule
-    chain: Chain | None = None
+    chain: SequenceLinks | None = None
 
     @classmethod
-    def of(cls, reader: Reader, sequence: sequences.Sequence, chain: Chain | None = None) -> Timeline:
+    def of(cls, reader: Reader, sequence: sequences.Sequence, chain: SequenceLinks | None = None) -> Timeline:
         """Return what finds sequences in the units of a table."""
         return cls(reader=reader, sequence=sequence, rule=rule_of(sequence, reader.snapshot.schema), chain=chain)
 
@@ -83,7 +83,7 @@ class Timeline:
         """The columns that tell when rows were, and their groups."""
         return tuple(dict.fromkeys((self.sequence.by, *self.sequence.groups)))
 
-    def read(self, unit: Unit, columns: Sequence[str], blobs: Sequence[str] = ()) -> Part:
+    def read(self, unit: Unit, columns: Sequence[str], blobs: Sequence[str] = ()) -> UnitTable:
         """Return the rows of a unit, of which only the sequences have been counted, with the columns needed here."""
         return self.reader.read(replace(unit, count=UNCOUNTED), list(dict.fromkeys([*columns, *self.columns])), blobs)
 
@@ -91,7 +91,7 @@ class Timeline:
         """Return how many sequences there are in a unit, where none goes on in another."""
         return len(starts(self._line(self.moments(unit, self.read(unit, ()))), self.rule))
 
-    def found(self, index: int, unit: Unit, part: Part) -> Found:
+    def found(self, index: int, unit: Unit, part: UnitTable) -> Found:
         """Return the sequences that begin in a unit.
 
         Raises:
@@ -115,7 +115,7 @@ class Timeline:
             raise DataChangedError(msg)
         return Found(line=line.rows, places=places[np.argsort(line.rows[places])], units=units, rows=rows)
 
-    def moments(self, unit: Unit, part: Part) -> Moments:
+    def moments(self, unit: Unit, part: UnitTable) -> Moments:
         """Return when each row of a unit was, and its group.
 
         Raises:
@@ -165,10 +165,10 @@ class Timeline:
     def _line(self, moments: Moments) -> Line:
         return Line.of(moments.times, moments.groups)
 
-    def _where(self, unit: Unit, part: Part, row: int) -> str:
+    def _where(self, unit: Unit, part: UnitTable, row: int) -> str:
         return f"{self.reader.where(unit)}, row {int(part.numbers()[row])}"
 
-    def _unknown(self, unit: Unit, part: Part, row: int, what: str) -> DataError:
+    def _unknown(self, unit: Unit, part: UnitTable, row: int, what: str) -> DataError:
         name = self.sequence.by
         remedy = f"penstock.col({name!r}).is_not_null()" if what == "null" else f"penstock.col({name!r}).between(low, high)"
         return DataError(

@@ -19,13 +19,13 @@ from penstock._engine.plan import prune as planning
 from penstock._engine.plan.count import Counts, counted, counted_together, linked
 from penstock._engine.plan.group import Group
 from penstock._engine.plan.sequence_times import Timeline
-from penstock._engine.query.query import Question
+from penstock._engine.query.query import Query
 from penstock._engine.query.values import ORDER
-from penstock._engine.read.reader import Part, Reader
+from penstock._engine.read.reader import Reader, UnitTable
 from penstock._engine.read.schema_evolution import id_of
-from penstock._engine.runtime.table_cache import KeptUnits
+from penstock._engine.runtime.table_cache import TableCache
 from penstock.dtypes import least_bytes
-from penstock.model import WHOLE_FILE, Chain, IntArray, Plan, Snapshot, Units
+from penstock.model import WHOLE_FILE, IntArray, Plan, SequenceLinks, Snapshot, Units
 from penstock.protocols import Shuffle
 from penstock.shuffles import RowGroupShuffle
 
@@ -86,41 +86,41 @@ class Table:
     filesystem: pafs.FileSystem
     _plans: OrderedDict[str, Planned] = field(default_factory=OrderedDict, repr=False)
     _groups: OrderedDict[bytes, RowGroups] = field(default_factory=OrderedDict, repr=False)
-    _stay: KeptUnits[Part] = field(default_factory=KeptUnits, repr=False)
+    _table_cache: TableCache[UnitTable] = field(default_factory=TableCache, repr=False)
     _used: WeakValueDictionary[str, Planned] = field(default_factory=WeakValueDictionary, repr=False)
 
     def expect_again(self) -> None:
         """Take down that the table will be read more than once, so that what stays in memory stays at once."""
-        self._stay.expect_again()
+        self._table_cache.expect_again()
 
-    def plan(self, question: Question) -> Planned:
+    def plan(self, query: Query) -> Planned:
         """Return what a question reads; footers are read and rows counted the first time it is asked.
 
         Raises:
             DataError: If a file that is needed cannot be read.
         """
-        found = self._plans.get(name := _name(question))
+        found = self._plans.get(name := _name(query))
         if found is not None:
             with suppress(KeyError):  # another thread has just made too many others
                 self._plans.move_to_end(name)
             return found
         # However many there are, those that are being read need not be made again.
-        return self._used.get(name) or self.settle(question, self.laid(question))
+        return self._used.get(name) or self.settle(query, self.laid(query))
 
-    def laid(self, question: Question) -> Laid:
+    def laid(self, query: Query) -> Laid:
         """Return what a question may read, before its rows are counted; footers are read.
 
         Raises:
             DataError: If a file that is needed cannot be read.
         """
-        snapshot, condition = self.snapshot, question.condition
+        snapshot, condition = self.snapshot, query.condition
         kept = planning.prune_files(snapshot, condition)
-        groups = self._footers(planning.unstated(snapshot.files, kept), question)
+        groups = self._footers(planning.unstated(snapshot.files, kept), query)
         rows, size = self._size(kept, groups)
-        shuffle = question.shuffle.settle(rows, size)
+        shuffle = query.shuffle.settle(rows, size)
         # Sequences are looked for in row groups, so these are neither cut nor taken together.
-        laying = shuffle if question.sequence is None else RowGroupShuffle()
-        more = self._footers(planning.with_footers(snapshot.files, kept, laying), question)
+        laying = shuffle if query.sequence is None else RowGroupShuffle()
+        more = self._footers(planning.with_footers(snapshot.files, kept, laying), query)
         every = _together(groups, more)
         units = planning.lay_units(snapshot, kept, every, condition, laying)
         pruned = Pruned(
@@ -146,53 +146,53 @@ class Table:
             each = max(each, groups.row_bytes or of_each(snapshot, middle, self.filesystem, row_bytes, threads=1)[0])
         return rows, max(int(2 * rows * each), int(snapshot.files.size[kept].sum()))
 
-    def reader(self, question: Question) -> Reader:
+    def reader(self, query: Query) -> Reader:
         """Return what reads the rows of a question."""
         return Reader(
             snapshot=self.snapshot,
             filesystem=self.filesystem,
-            condition=question.condition,
-            lazy=question.lazy,
-            checksums=question.checksums,
-            stay=self._stay,
+            condition=query.condition,
+            lazy=query.lazy,
+            checksums=query.checksums,
+            table_cache=self._table_cache,
         )
 
-    def settle(self, question: Question, laid: Laid, group: Group | None = None) -> Planned:
+    def settle(self, query: Query, laid: Laid, group: Group | None = None) -> Planned:
         """Return the plan of a question whose rows are counted now, and keep it for when it is asked again.
 
         Of a group of ranks, which all call this, each counts its share.
         """
-        snapshot, condition, units, reader = self.snapshot, question.condition, laid.units, self.reader(question)
+        snapshot, condition, units, reader = self.snapshot, query.condition, laid.units, self.reader(query)
         shuffle, chain = laid.shuffle, None
-        if question.sequence is not None:
-            units, chain = self._sequences(question, units, reader, group)
+        if query.sequence is not None:
+            units, chain = self._sequences(query, units, reader, group)
             # A window holds so many sequences, and what one takes is known only now.
-            shuffle = question.shuffle.settle(int(units.counts.sum()), laid.size)
-        elif condition is not None and not question.lazy:
+            shuffle = query.shuffle.settle(int(units.counts.sum()), laid.size)
+        elif condition is not None and not query.lazy:
             name = planning.fingerprint(snapshot, units, {"filter": condition.describe()}, {})
             units = _counted(units, reader, name, group)
         plan = Plan(
             snapshot=snapshot,
             units=units,
-            counts=planning.limited(units.counts, question.limit),
-            fingerprint=planning.fingerprint(snapshot, units, asked(question), dict(shuffle.describe())),
+            counts=planning.limited(units.counts, query.limit),
+            fingerprint=planning.fingerprint(snapshot, units, asked(query), dict(shuffle.describe())),
             chain=chain,
         )
         found = Planned(plan=plan, shuffle=shuffle, reader=reader, pruned=laid.pruned)
-        self._keep(_name(question), found)
+        self._keep(_name(query), found)
         return found
 
     def _keep(self, name: str, made: Planned) -> None:
         """Keep a plan, and of older ones no more than a few, without the memory that lies idle: nobody may come back to it."""
         for other in list(self._plans.values()):
-            other.reader.slabs.let_go()
+            other.reader.buffer_pool.let_go()
         self._plans[name] = self._used[name] = made
         while len(self._plans) > PLANS_KEPT:
             self._plans.popitem(last=False)
 
-    def _sequences(self, question: Question, units: Units, reader: Reader, group: Group | None) -> tuple[Units, Chain | None]:
+    def _sequences(self, query: Query, units: Units, reader: Reader, group: Group | None) -> tuple[Units, SequenceLinks | None]:
         """Return units with the sequences that begin in each, and what lies at their borders where that matters."""
-        sequence, condition = question.sequence, question.condition
+        sequence, condition = query.sequence, query.condition
         assert sequence is not None  # noqa: S101 - asked before
         told = {"filter": None if condition is None else condition.describe(), "sequence": dict(sequence.describe())}
         name = planning.fingerprint(self.snapshot, units, told, {})
@@ -203,9 +203,9 @@ class Table:
         every = replace(units, residual=np.ones(len(units), dtype=np.bool_))
         return replace(units, counts=_counted(every, timeline, name, group).counts), None
 
-    def _footers(self, files: IntArray, question: Question) -> RowGroups:
+    def _footers(self, files: IntArray, query: Query) -> RowGroups:
         """Return the row groups of some files, with the statistics the question's filter asks about; read once."""
-        paths = question.condition.paths if question.condition is not None else frozenset()
+        paths = query.condition.paths if query.condition is not None else frozenset()
         columns = paths.difference(self.snapshot.files.partitions.column_names)
         name = files.tobytes()
         known = self._groups.get(name)
@@ -231,20 +231,20 @@ class Table:
         return partial(Table, snapshot=self.snapshot, filesystem=self.filesystem), ()
 
 
-def _name(question: Question) -> str:
-    return repr((asked(question), question.shuffle, question.checksums))
+def _name(query: Query) -> str:
+    return repr((asked(query), query.shuffle, query.checksums))
 
 
-def asked(question: Question) -> dict[str, Any]:
+def asked(query: Query) -> dict[str, Any]:
     """Return the part of a question that decides which rows come in which order."""
-    sequence = {} if question.sequence is None else {"sequence": dict(question.sequence.describe())}
+    sequence = {} if query.sequence is None else {"sequence": dict(query.sequence.describe())}
     return {
         "order": ORDER,
-        "filter": question.condition.describe() if question.condition is not None else None,
-        "lazy": question.lazy,
-        "limit": question.limit,
-        "shuffle": dict(question.shuffle.describe()),
-        "seed": question.seed,
+        "filter": query.condition.describe() if query.condition is not None else None,
+        "lazy": query.lazy,
+        "limit": query.limit,
+        "shuffle": dict(query.shuffle.describe()),
+        "seed": query.seed,
         **sequence,
     }
 

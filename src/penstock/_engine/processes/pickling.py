@@ -16,12 +16,12 @@ import cloudpickle
 from penstock._engine.processes.task import Recipe
 from penstock.errors import ArgumentError
 
-__all__ = ["sent"]
+__all__ = ["dumps_by_value"]
 
 _pickling = threading.Lock()
 
 
-def sent(recipe: Recipe) -> bytes:
+def dumps_by_value(recipe: Recipe) -> bytes:
     """Return a recipe as it travels.
 
     Raises:
@@ -31,7 +31,7 @@ def sent(recipe: Recipe) -> bytes:
         try:
             packed: bytes = cloudpickle.dumps(recipe)
         except Exception as error:
-            told = next((f"map {step.name}" for step in recipe.question.maps if not _travels(step.function)), "the dataset")
+            told = next((f"map {step.name}" for step in recipe.query.maps if not _travels(step.function)), "the dataset")
             msg = (
                 f"{told} cannot be sent to another process: {error}. Functions travel by cloudpickle, with what they refer to. "
                 "Make what cannot travel inside the function, or leave workers='processes' out."
@@ -51,7 +51,7 @@ def _travels(function: Any) -> bool:
 @contextmanager
 def _by_value(recipe: Recipe) -> Iterator[None]:
     """Have functions of modules that other processes would not find travel with their code, as those of a notebook do."""
-    given = [step.function for step in recipe.question.maps] + [column.codec for column in recipe.loose]
+    given = [step.function for step in recipe.query.maps] + [column.codec for column in recipe.deferred]
     names = {name for one in given for name in _modules(one)}
     chosen = [sys.modules[name] for name in names if name in sys.modules and not _is_found(sys.modules[name])]
     for module in chosen:

@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from penstock._engine.parquet.file_blobs import LocalFile
 from penstock._engine.processes.channel import Channel, Message
 from penstock._engine.processes.errors import error_in
-from penstock._engine.processes.pickling import sent
+from penstock._engine.processes.pickling import dumps_by_value
 from penstock._engine.processes.serialize import Memory, Parcel, Told
-from penstock._engine.processes.shared_memory import Mapped, anonymous_file
+from penstock._engine.processes.shared_memory import SharedMemory, anonymous_file
 from penstock._engine.processes.task import Recipe
-from penstock._engine.runtime.threads import Pool
+from penstock._engine.runtime.threads import ThreadPool
 from penstock._engine.runtime.timers import Wait
 from penstock.errors import ArgumentError, WorkerError
 
-__all__ = ["Crew", "Reply", "Task"]
+__all__ = ["ProcessPool", "Reply", "Task"]
 
 PATIENCE = 1.0
 """Seconds that a process which nobody needs any more has to end by itself."""
@@ -107,7 +107,7 @@ class _Process:
         finally:
             theirs.close()
             os.close(life)
-        self._mapped, self._channel = Mapped(self._file), Channel(ours)
+        self._mapped, self._channel = SharedMemory(self._file), Channel(ours)
         self._send_recipe(recipe)
         self._thread = threading.Thread(target=self._listen, name=f"penstock-process-{self._process.pid}", daemon=True)
         self._thread.start()
@@ -301,14 +301,14 @@ class _Gang:
                 process.end()
 
 
-class Crew:
+class ProcessPool:
     """Some processes that work by one recipe. They end with the threads of a pool, or when nobody refers to the crew.
 
     Attributes:
         starting: The clock of what passes before the first of them can begin.
     """
 
-    def __init__(self, recipe: Recipe, pool: Pool, processes: int, timeout: float) -> None:
+    def __init__(self, recipe: Recipe, pool: ThreadPool, processes: int, timeout: float) -> None:
         """Store what they work by, and how many there are; none is started yet."""
         self._processes, self._recipe, self._timeout, self.starting = processes, recipe, timeout, Wait()
         self._sent: bytes | None = None
@@ -356,7 +356,7 @@ class Crew:
             raise WorkerError(msg)
         if self._sent is None:
             self.starting.begin()
-            self._sent = sent(self._recipe)
+            self._sent = dumps_by_value(self._recipe)
         try:
             started = _Process(self._sent, self._recipe.told, self._timeout, self.starting)
         except OSError as error:

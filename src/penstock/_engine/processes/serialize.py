@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from penstock import dtypes
 from penstock._blobs import Blobs
-from penstock._engine.parquet.file_blobs import LocalFile, StoredBlobs
+from penstock._engine.parquet.file_blobs import FileBlobs, LocalFile
 from penstock._engine.processes.shared_memory import Bytes
 
 __all__ = [
@@ -176,7 +176,7 @@ def arrow_in(told: Told, memory: Memory) -> dict[str, pa.Array]:
     return dict(zip(batch.schema.names, batch.columns, strict=True))
 
 
-def pack_blobs(cells: Blobs | StoredBlobs, parcel: Parcel, number: Callable[[LocalFile], int]) -> Told:
+def pack_blobs(cells: Blobs | FileBlobs, parcel: Parcel, number: Callable[[LocalFile], int]) -> Told:
     """Add cells of bytes. Those that are still in files stay there, and are read by whoever needs them.
 
     Args:
@@ -207,7 +207,7 @@ def pack_blobs(cells: Blobs | StoredBlobs, parcel: Parcel, number: Callable[[Loc
     return [at, size, *told, marks]
 
 
-def _pack_runs(cells: Blobs | StoredBlobs, sources: Any, rows: npt.NDArray[np.int64], parcel: Parcel) -> Any:
+def _pack_runs(cells: Blobs | FileBlobs, sources: Any, rows: npt.NDArray[np.int64], parcel: Parcel) -> Any:
     """Add the bytes of cells, those together that lie side by side, and return where each begins after the first."""
     source, start, stop = cells.source[rows], cells.start[rows], cells.stop[rows]
     gaps = start[1:] - stop[:-1]
@@ -222,7 +222,7 @@ def _pack_runs(cells: Blobs | StoredBlobs, sources: Any, rows: npt.NDArray[np.in
     return start + (np.cumsum(sizes) - sizes - first)[np.cumsum(apart) - 1]
 
 
-def blobs_in(told: Told, memory: Memory, files: Mapping[int, LocalFile]) -> Blobs | StoredBlobs:
+def blobs_in(told: Told, memory: Memory, files: Mapping[int, LocalFile]) -> Blobs | FileBlobs:
     """Return cells of bytes that were packed; `files` are those that the sender has numbered."""
     at, size, *numbers, marks = told
     source, start, stop = (numbers_in(one, memory) for one in numbers)
@@ -234,7 +234,7 @@ def blobs_in(told: Told, memory: Memory, files: Mapping[int, LocalFile]) -> Blob
     order = [int(number) for number in used if number >= 0]
     place = np.searchsorted(order, source)
     place[source < 0] = len(order)
-    return StoredBlobs(sources=(*(files[number] for number in order), whole), source=place, start=start, stop=stop, valid=valid)
+    return FileBlobs(sources=(*(files[number] for number in order), whole), source=place, start=start, stop=stop, valid=valid)
 
 
 TEXT = ("utf-8", "surrogatepass")

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["APART", "Bytes", "Mapped", "Place", "anonymous_file"]
+__all__ = ["APART", "Bytes", "Place", "SharedMemory", "anonymous_file"]
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Place: TypeAlias = tuple[int, int]
@@ -56,12 +56,12 @@ def anonymous_file() -> int:
         return os.dup(file.fileno())
 
 
-class Mapped:
+class SharedMemory:
     """One end of the file.
 
     Example:
         >>> file = anonymous_file()
-        >>> here, there = Mapped(file), Mapped(file, first=APART)
+        >>> here, there = SharedMemory(file), SharedMemory(file, first=APART)
         >>> place = here.write([(0, np.arange(4, dtype=np.uint8))], 4)
         >>> found = there.read(place, 4)
         >>> found

@@ -21,14 +21,14 @@ from penstock._engine.processes.serialize import (
     pack_column,
     pack_objects,
 )
-from penstock._engine.query.query import Question
+from penstock._engine.query.query import Query
 from penstock._engine.query.values import Batch, Column
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.runtime.buffers import BufferPool
 from penstock._engine.runtime.timers import DECODE, MAP, Meter
-from penstock._engine.window.deferred import Loose, decoded, in_order
+from penstock._engine.window.deferred import DeferredCells, decoded, in_order
 from penstock.errors import DataError, MapError, PenstockError
 
-__all__ = ["Bench", "Recipe", "columns_in", "pack_columns", "rows_in"]
+__all__ = ["BatchWorker", "Recipe", "columns_in", "pack_columns", "rows_in"]
 
 IDLE_BYTES = 64 << 20
 """Memory of decoded batches that may wait to be used again."""
@@ -39,31 +39,31 @@ class Recipe:
     """What becomes of the stored rows of every batch, as one value that another process can be sent.
 
     Attributes:
-        question: The question; what decides which rows come in which order may be left out.
+        query: The question; what decides which rows come in which order may be left out.
         columns: The table's columns, in the order asked for.
-        loose: Those that are decoded when their batch is made.
-        most_bytes: What one cell may take when it is decoded.
+        deferred: Those that are decoded when their batch is made.
+        max_cell_bytes: What one cell may take when it is decoded.
     """
 
-    question: Question
+    query: Query
     columns: tuple[str, ...]
-    loose: tuple[Column, ...]
-    most_bytes: int
+    deferred: tuple[Column, ...]
+    max_cell_bytes: int
 
     @property
     def told(self) -> str:
         """What it does, for messages."""
-        if self.question.maps:
-            return f"map {', '.join(step.name for step in self.question.maps)}"
-        return f"decoding column {', '.join(repr(column.name) for column in self.loose if column.codec is not None)}"
+        if self.query.maps:
+            return f"map {', '.join(step.name for step in self.query.maps)}"
+        return f"decoding column {', '.join(repr(column.name) for column in self.deferred if column.codec is not None)}"
 
 
-class Bench:
+class BatchWorker:
     """Works by a recipe."""
 
     def __init__(self, recipe: Recipe) -> None:
         """Store the recipe."""
-        self._recipe, self._slabs, self._meter = recipe, Slabs(IDLE_BYTES), Meter()
+        self._recipe, self._buffer_pool, self._meter = recipe, BufferPool(IDLE_BYTES), Meter()
 
     def make(self, told: Mapping[str, Told], memory: Memory, files: Mapping[int, LocalFile]) -> tuple[Told, Parcel, Any]:
         """Return what was made of a batch: what tells of it, its bytes, and the error of a row where there was one.
@@ -74,26 +74,26 @@ class Bench:
         """
         parcel, recipe = Parcel(), self._recipe
         found = columns_in(told["columns"], memory)
-        loose: dict[str, Loose] = dict(arrow_in(told["arrow"], memory))
-        loose.update({name: blobs_in(one, memory, files) for name, one in told["cells"].items()})
+        deferred: dict[str, DeferredCells] = dict(arrow_in(told["arrow"], memory))
+        deferred.update({name: blobs_in(one, memory, files) for name, one in told["cells"].items()})
         outputs: dict[str, Sequence[str]] = dict(told["outputs"] or {})
         with self._meter.busy(DECODE):
-            for column in recipe.loose:
-                if column.name in loose:
-                    made = decoded(loose.pop(column.name), column, self._slabs, recipe.most_bytes, self._meter)
+            for column in recipe.deferred:
+                if column.name in deferred:
+                    made = decoded(deferred.pop(column.name), column, self._buffer_pool, recipe.max_cell_bytes, self._meter)
                     outputs[column.name] = tuple(made)
                     found.update(made)
         if told["do"] == "decode":
-            return {"columns": pack_columns(found, parcel, recipe.question), "outputs": outputs}, parcel, None
+            return {"columns": pack_columns(found, parcel, recipe.query), "outputs": outputs}, parcel, None
         places = NOWHERE if told["places"] is None else numbers_in(told["places"], memory)
         found, places = filled_up(found, places, told["rows"], told["size"])
         if told["outputs"] is not None:
-            found = in_order(stacked(recipe.question, found), recipe.columns, outputs, recipe.question.stacks)
+            found = in_order(stacked(recipe.query, found), recipe.columns, outputs, recipe.query.stacks)
         with self._meter.busy(MAP):
-            if recipe.question.size is None:
+            if recipe.query.size is None:
                 return self._by_row(found, places, told, parcel)
-            batch = mapped(recipe.question, found, places, told["epoch"], (told["size"], told["valid"]))
-        return {"columns": pack_columns(batch, parcel, recipe.question)}, parcel, None
+            batch = mapped(recipe.query, found, places, told["epoch"], (told["size"], told["valid"]))
+        return {"columns": pack_columns(batch, parcel, recipe.query)}, parcel, None
 
     @property
     def told(self) -> str:
@@ -106,17 +106,17 @@ class Bench:
 
     def _by_row(self, found: Batch, places: Any, told: Mapping[str, Told], parcel: Parcel) -> tuple[Told, Parcel, Any]:
         """Return what maps make of single rows, up to the first that fails."""
-        question, rows, failed = self._recipe.question, [], None
+        query, rows, failed = self._recipe.query, [], None
         for at in range(told["size"]):
             try:
-                rows.append(mapped_row(question, found, places, told["epoch"], at))
+                rows.append(mapped_row(query, found, places, told["epoch"], at))
             except Exception as error:  # noqa: BLE001 - it is raised when the rows before it have been handed out
                 failed = error
                 break
-        return {"made": _pack_rows(rows, parcel, question)}, parcel, failed
+        return {"made": _pack_rows(rows, parcel, query)}, parcel, failed
 
 
-def pack_columns(batch: Batch, parcel: Parcel, question: Question) -> Told:
+def pack_columns(batch: Batch, parcel: Parcel, query: Query) -> Told:
     """Add columns.
 
     Raises:
@@ -127,7 +127,7 @@ def pack_columns(batch: Batch, parcel: Parcel, question: Question) -> Told:
         try:
             found.append([_pack_name(name), pack_column(values, parcel)])
         except StaysHereError as error:
-            raise _stays(f"Column {name!r}", error, question) from None
+            raise _stays(f"Column {name!r}", error, query) from None
     return found
 
 
@@ -143,20 +143,20 @@ def _pack_name(name: Any) -> Told:
     return name
 
 
-def _pack_rows(rows: list[dict[str, Any]], parcel: Parcel, question: Question) -> Told:
+def _pack_rows(rows: list[dict[str, Any]], parcel: Parcel, query: Query) -> Told:
     """Add rows: column by column where all have the same, or else one by one."""
     names = tuple(rows[0]) if rows else ()
     if any(tuple(row) != names for row in rows):
         try:
             return [len(rows), None, pack_objects(rows, parcel)]
         except StaysHereError as error:
-            raise _stays("A row", error, question) from None
+            raise _stays("A row", error, query) from None
     found = []
     for name in names:
         try:
             found.append([_pack_name(name), pack_objects([row[name] for row in rows], parcel)])
         except StaysHereError as error:
-            raise _stays(f"Column {name!r}", error, question) from None
+            raise _stays(f"Column {name!r}", error, query) from None
     return [len(rows), found, None]
 
 
@@ -172,11 +172,11 @@ def rows_in(told: Told, memory: Memory) -> list[dict[str, Any]]:
     return found
 
 
-def _stays(what: str, error: StaysHereError, question: Question) -> PenstockError:
+def _stays(what: str, error: StaysHereError, query: Query) -> PenstockError:
     """Return the error of what cannot cross."""
-    maker = f"map {question.maps[-1].name} returned" if question.maps else "its codec made"
+    maker = f"map {query.maps[-1].name} returned" if query.maps else "its codec made"
     msg = (
         f"{what}: {maker} {error}, which cannot go from one process to another. Arrays, numbers, text, bytes, times, and "
         "lists, tuples and dicts of these can. Return one of them, or leave workers='processes' out."
     )
-    return MapError(msg) if question.maps else DataError(msg)
+    return MapError(msg) if query.maps else DataError(msg)

@@ -22,8 +22,8 @@ from penstock._engine.parquet.file_blobs import LocalFile
 from penstock._engine.processes.channel import Channel
 from penstock._engine.processes.errors import pack_error
 from penstock._engine.processes.serialize import Parcel
-from penstock._engine.processes.shared_memory import APART, Mapped
-from penstock._engine.processes.task import Bench
+from penstock._engine.processes.shared_memory import APART, SharedMemory
+from penstock._engine.processes.task import BatchWorker
 from penstock._engine.query.values import raised_by_map
 from penstock.errors import WorkerError
 
@@ -44,10 +44,10 @@ def main() -> None:
     if begun is None:
         return
     _be_like(begun.told)
-    mapped = Mapped(file, first=APART)
+    mapped = SharedMemory(file, first=APART)
     first, room, size = begun.told["recipe"]
     try:
-        bench = Bench(cloudpickle.loads(mapped.read((first, room), size).tobytes()))
+        bench = BatchWorker(cloudpickle.loads(mapped.read((first, room), size).tobytes()))
     except BaseException as error:  # noqa: BLE001 - it is raised where the first batch is asked for
         channel.send({"begun": False}, pack_error(error))
         return
@@ -86,7 +86,7 @@ def _be_like(parent: Mapping[str, Any]) -> None:
             os.environ[name] = value
 
 
-def _serve(channel: Channel, bench: Bench, mapped: Mapped) -> None:
+def _serve(channel: Channel, bench: BatchWorker, mapped: SharedMemory) -> None:
     """Answer each task with what became of it."""
     files: dict[int, LocalFile] = {}
     while (message := channel.receive()) is not None:
@@ -109,7 +109,9 @@ def _serve(channel: Channel, bench: Bench, mapped: Mapped) -> None:
             return
 
 
-def _answered(told: Mapping[str, Any], bench: Bench, mapped: Mapped, files: Mapping[int, LocalFile]) -> tuple[Any, bytes]:
+def _answered(
+    told: Mapping[str, Any], bench: BatchWorker, mapped: SharedMemory, files: Mapping[int, LocalFile]
+) -> tuple[Any, bytes]:
     """Return what is answered to a task."""
     try:
         memory = [mapped.read((first, room), size) for first, room, size in told["blocks"]]
@@ -130,7 +132,7 @@ def _answered(told: Mapping[str, Any], bench: Bench, mapped: Mapped, files: Mapp
         return {}, pack_error(told_error)
 
 
-def _written(mapped: Mapped, parcel: Parcel) -> list[tuple[int, int, int]]:
+def _written(mapped: SharedMemory, parcel: Parcel) -> list[tuple[int, int, int]]:
     return [(*mapped.write(buffers, size), size) for buffers, size in parcel.blocks]
 
 

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-__all__ = ["HandOver"]
+__all__ = ["BatchAdapter"]
 
 
-class HandOver(Protocol):
+class BatchAdapter(Protocol):
     """Turns arrays into the types of a framework; it is called on the engine's threads.
 
     The arrays it gets may be written to unless NumPy says otherwise, and their memory is not used again while they live.

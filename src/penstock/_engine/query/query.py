@@ -11,13 +11,13 @@ from penstock.protocols import Shuffle
 from penstock.sequences import Sequence
 from penstock.shuffles import InOrder
 
-__all__ = ["Question", "Skip"]
+__all__ = ["Query", "SkipBadRows"]
 
 STORED = InOrder()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skip:
+class SkipBadRows:
     """What becomes of bad rows: they are left out, counted and listed.
 
     Attributes:
@@ -30,7 +30,7 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Question:
+class Query:
     """What is asked of a table.
 
     Attributes:
@@ -85,7 +85,7 @@ class Question:
     max_cell_bytes: int | None = None
     checksums: bool = False
     sequence: Sequence | None = None
-    skip: Skip | None = None
+    skip: SkipBadRows | None = None
 
     @property
     def shuffled(self) -> bool:

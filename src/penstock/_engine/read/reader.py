@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from penstock._blobs import Blobs
-from penstock._engine.parquet.blob_chunks import LARGE_CELL, Chunk, LocalCells, find_chunks, read_chunk, together
-from penstock._engine.parquet.file_blobs import StoredBlobs
+from penstock._engine.parquet.blob_chunks import LARGE_CELL, BlobChunk, CellPlacesCache, concat_blobs, find_chunks, read_chunk
+from penstock._engine.parquet.file_blobs import FileBlobs
 from penstock._engine.read.missing_columns import check_absent
 from penstock._engine.read.schema_evolution import (
-    Asked,
+    ReadColumns,
     beyond_nanoseconds,
     columns_by_id,
     fitted,
@@ -32,19 +32,19 @@ from penstock._engine.read.schema_evolution import (
     int96_unit,
     spelt,
 )
-from penstock._engine.runtime.buffers import Slabs
-from penstock._engine.runtime.table_cache import KeptUnits, Rooms
-from penstock._engine.storage.file_errors import check_same, lost, miscounted, out_of_reach, read_columns, unreadable
+from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.table_cache import PinnedMemory, TableCache
+from penstock._engine.storage.file_errors import check_same, miscounted, missing_file, out_of_reach, read_columns, unreadable
 from penstock.errors import DataChangedError, DataError
 from penstock.filters import Expr
 from penstock.model import WHOLE_FILE, BoolArray, IntArray, Snapshot, Units
 from penstock.schema import CellCodec, CellProblem
 
-__all__ = ["UNCOUNTED", "Handle", "Handles", "Part", "Reader", "Unit"]
+__all__ = ["UNCOUNTED", "FileHandle", "FileHandles", "Reader", "Unit", "UnitTable"]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Handle:
+class FileHandle:
     """An open data file: as pyarrow reads it, its bytes, and the names of its columns.
 
     Attributes:
@@ -57,7 +57,7 @@ class Handle:
     source: Any
     names: frozenset[str]
     in_nanoseconds: bool = False
-    chunks: dict[str, list[Chunk]] | None = None
+    chunks: dict[str, list[BlobChunk]] | None = None
     ids: dict[int, str] | None = None
 
     def rows(self, row_group: int) -> int:
@@ -91,7 +91,7 @@ class Handle:
         return next((name for name in asked if beyond_nanoseconds(found.column(name))), None)
 
 
-class Handles(threading.local):
+class FileHandles(threading.local):
     """Open data files, of each thread its own: the newest few, closed when the thread ends.
 
     What their footers say is shared, so that a file is opened often but its footer read once.
@@ -101,13 +101,13 @@ class Handles(threading.local):
 
     def __init__(self, footers: OrderedDict[str, pq.FileMetaData] | None = None) -> None:
         """Begin without any; called anew in every thread, with the same footers."""
-        self._files: OrderedDict[str, Handle] = OrderedDict()
+        self._files: OrderedDict[str, FileHandle] = OrderedDict()
         self._footers = OrderedDict() if footers is None else footers
         self.fetched = 0
 
     def get(
         self, path: str, filesystem: pafs.FileSystem, check: Callable[[], None], schema: pa.Schema, *, checksums: bool = False
-    ) -> Handle:
+    ) -> FileHandle:
         """Return an open file of a table with some schema; `check` is called before one is opened."""
         found = self._files.pop(path, None)
         if found is None:
@@ -117,7 +117,7 @@ class Handles(threading.local):
             footer, unit = self._footers.get(path), int96_unit(schema)
             options = {"pre_buffer": remote, "coerce_int96_timestamp_unit": unit, "page_checksum_verification": checksums}
             file = pq.ParquetFile(source, metadata=footer, **options)
-            found = Handle(file=file, source=source, names=frozenset(file.schema_arrow.names), in_nanoseconds=unit is None)
+            found = FileHandle(file=file, source=source, names=frozenset(file.schema_arrow.names), in_nanoseconds=unit is None)
             self._footers[path] = file.metadata
             while len(self._footers) > 8 * self.MOST:
                 self._footers.popitem(last=False)
@@ -170,7 +170,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Part:
+class UnitTable:
     """The rows kept of one unit.
 
     Attributes:
@@ -189,7 +189,7 @@ class Part:
     count: int
     kept: IntArray | None = None
     passed: BoolArray | None = None
-    cells: Mapping[str, Blobs | StoredBlobs] = field(default_factory=dict)
+    cells: Mapping[str, Blobs | FileBlobs] = field(default_factory=dict)
     lasts: bool = False
     views: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
 
@@ -200,11 +200,11 @@ class Part:
     @property
     def nbytes(self) -> int:
         """What they take in memory, cells that are still in their file included; a part keeps all that was read with it."""
-        cells = (one.loaded_bytes if isinstance(one, StoredBlobs) else one.nbytes for one in self.cells.values())
+        cells = (one.loaded_bytes if isinstance(one, FileBlobs) else one.nbytes for one in self.cells.values())
         objects = OBJECTS * (len(self.table.column_names) + len(self.cells))
         return int(self.table.get_total_buffer_size()) + sum(cells) + objects
 
-    def owned(self, rooms: Rooms) -> Part:
+    def owned(self, rooms: PinnedMemory) -> UnitTable:
         """Return them in other memory: what they were read to is used for the next ones, or lent to their window.
 
         Raises:
@@ -212,7 +212,7 @@ class Part:
         """
         cells: dict[str, Blobs] = {}
         for name, one in self.cells.items():
-            if isinstance(one, StoredBlobs):
+            if isinstance(one, FileBlobs):
                 cells[name] = one.loaded(rooms)
             else:
                 cells[name] = replace(one, buffers=tuple(map(rooms.copied, one.buffers)))
@@ -236,9 +236,9 @@ class Reader:
         lazy: Whether filtered rows are only marked, since they were not counted before.
         handles: Files that are open.
         warned: Files that were warned of.
-        slabs: Memory that windows use over and over, also from one epoch to the next.
+        buffer_pool: Memory that windows use over and over, also from one epoch to the next.
         places: Where large cells lie in files of this machine.
-        stay: Units that stay in memory, also for other questions about the table.
+        table_cache: Units that stay in memory, also for other questions about the table.
         checksums: Whether pages that were written with a checksum are compared with it.
         asked: What is the same for all units of which the same columns are asked for.
         checked: Files of which it was looked at what they lack, of some columns.
@@ -248,16 +248,16 @@ class Reader:
     filesystem: pafs.FileSystem
     condition: Expr | None = None
     lazy: bool = False
-    handles: Handles = field(default_factory=lambda: Handles(OrderedDict()), repr=False)
+    handles: FileHandles = field(default_factory=lambda: FileHandles(OrderedDict()), repr=False)
     warned: list[int] = field(default_factory=list, repr=False)
-    slabs: Slabs = field(default_factory=lambda: Slabs(IDLE_BYTES), repr=False)
-    places: LocalCells = field(default_factory=LocalCells, repr=False)
-    stay: KeptUnits[Part] = field(default_factory=KeptUnits, repr=False)
+    buffer_pool: BufferPool = field(default_factory=lambda: BufferPool(IDLE_BYTES), repr=False)
+    places: CellPlacesCache = field(default_factory=CellPlacesCache, repr=False)
+    table_cache: TableCache[UnitTable] = field(default_factory=TableCache, repr=False)
     checksums: bool = False
-    asked: dict[tuple[str, ...], Asked] = field(default_factory=dict, repr=False)
+    asked: dict[tuple[str, ...], ReadColumns] = field(default_factory=dict, repr=False)
     checked: set[tuple[int, tuple[str, ...]]] = field(default_factory=set, repr=False)
 
-    def read(self, unit: Unit, columns: Sequence[str], blobs: Sequence[str] = ()) -> Part:
+    def read(self, unit: Unit, columns: Sequence[str], blobs: Sequence[str] = ()) -> UnitTable:
         """Return the rows kept of a unit; those columns among `blobs` that can be are read as they lie.
 
         Raises:
@@ -283,22 +283,22 @@ class Reader:
             raise DataChangedError(self._changed(unit, count))
         table = table if len(needed) == len(columns) else table.select(columns)
         cells = cells if kept is None else {name: found.take(kept) for name, found in cells.items()}
-        return Part(table=table, first=unit.first, count=count, kept=kept, passed=passed, cells=cells)
+        return UnitTable(table=table, first=unit.first, count=count, kept=kept, passed=passed, cells=cells)
 
-    def read_to_stay(self, unit: Unit, columns: tuple[str, ...], blobs: tuple[str, ...], rows: int) -> Part:
+    def read_to_stay(self, unit: Unit, columns: tuple[str, ...], blobs: tuple[str, ...], rows: int) -> UnitTable:
         """Return what `read` does, which stays in memory by `name` if the table, of so many rows, is small and read again.
 
         Cells that are still in their file are loaded then, and the file is closed.
         """
         part, name = self.read(unit, columns, blobs), self.name(unit, columns, blobs)
         with contextlib.suppress(CellProblem):  # which is told when the cell is needed
-            self.stay.offer(
+            self.table_cache.offer(
                 name,
                 size=lambda: part.nbytes,
                 whole=lambda: part.nbytes * rows // max(1, part.count),
                 own=part.owned,
             )
-        return self.stay.get(name) or part
+        return self.table_cache.get(name) or part
 
     def name(self, unit: Unit, columns: tuple[str, ...], blobs: tuple[str, ...]) -> Hashable:
         """Return what tells the rows kept of a unit from all that other questions would keep of it."""
@@ -336,7 +336,7 @@ class Reader:
         """Return a unit's rows as stored, with the table's names and types, partition values among them."""
         files, asked = self.snapshot.files, self.asked.get(names := tuple(columns))
         if asked is None:
-            asked = self.asked[names] = Asked.of(self.snapshot, names)
+            asked = self.asked[names] = ReadColumns.of(self.snapshot, names)
         self._check_absent(unit, asked.inside)
         table = self._from_file(unit, asked.inside)
         stated = files.rows[unit.file] if unit.row_group == WHOLE_FILE else -1
@@ -400,10 +400,10 @@ class Reader:
             with contextlib.suppress(OSError):
                 self._check(unit)()
             if isinstance(error, FileNotFoundError):
-                raise lost(self.snapshot, unit.file, self.where(unit)) from error
+                raise missing_file(self.snapshot, unit.file, self.where(unit)) from error
             raise unreadable(self.where(unit), unit.rows, error) from error
 
-    def _handle(self, unit: Unit) -> Handle:
+    def _handle(self, unit: Unit) -> FileHandle:
         path = self.snapshot.files.path[unit.file].as_py()
         return self.handles.get(path, self.filesystem, self._check(unit), self.snapshot.schema, checksums=self.checksums)
 
@@ -442,7 +442,7 @@ class Reader:
         with self._told(unit):
             return self._handle(unit).file.schema_arrow
 
-    def _cells(self, unit: Unit, columns: Sequence[str]) -> dict[str, Blobs | StoredBlobs]:
+    def _cells(self, unit: Unit, columns: Sequence[str]) -> dict[str, Blobs | FileBlobs]:
         """Return the cells of those columns that can be read as they lie."""
         if not columns or self.checksums:  # which pyarrow verifies
             return {}
@@ -453,19 +453,19 @@ class Reader:
             if handle.chunks is None:
                 every = [name for name, column in self.snapshot.fields.items() if isinstance(column.codec, CellCodec)]
                 handle.chunks = find_chunks(path, self.filesystem, list(self._called(unit, every).values()))
-            found: dict[str, Blobs | StoredBlobs] = {}
+            found: dict[str, Blobs | FileBlobs] = {}
             for name, chunks in handle.chunks.items():
                 if name not in stored:
                     continue
                 mine = chunks if unit.row_group == WHOLE_FILE else chunks[unit.row_group : unit.row_group + 1]
-                cells = [self._located(unit, chunk) or read_chunk(handle.source, chunk, self.slabs) for chunk in mine]
+                cells = [self._located(unit, chunk) or read_chunk(handle.source, chunk, self.buffer_pool) for chunk in mine]
                 there = [one for one in cells if one is not None]
                 if there and len(there) == len(mine) and sum(map(len, there)) >= unit.start + unit.rows:
-                    found[stored[name]] = together(there).take(slice(unit.start, unit.start + unit.rows))
+                    found[stored[name]] = concat_blobs(there).take(slice(unit.start, unit.start + unit.rows))
                     self.handles.fetched += sum(chunk.size for chunk in mine)
         return found
 
-    def _located(self, unit: Unit, chunk: Chunk) -> StoredBlobs | None:
+    def _located(self, unit: Unit, chunk: BlobChunk) -> FileBlobs | None:
         """Return the cells of a chunk where they lie in a file of this machine, if they are large enough to be left there."""
         if chunk.size < LARGE_CELL * max(1, chunk.values) or not isinstance(self.filesystem, pafs.LocalFileSystem):
             return None

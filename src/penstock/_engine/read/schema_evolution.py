@@ -17,7 +17,7 @@ from penstock.model import Snapshot
 
 __all__ = [
     "FIELD_ID",
-    "Asked",
+    "ReadColumns",
     "beyond_nanoseconds",
     "columns_by_id",
     "fitted",
@@ -128,7 +128,7 @@ def _is_beyond(array: pa.Array) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Asked:
+class ReadColumns:
     """Columns that are asked for of one unit after the other, and what is the same for all of these.
 
     Attributes:
@@ -142,7 +142,7 @@ class Asked:
     partitions: frozenset[str]
 
     @classmethod
-    def of(cls, snapshot: Snapshot, columns: Sequence[str]) -> Asked:
+    def of(cls, snapshot: Snapshot, columns: Sequence[str]) -> ReadColumns:
         """Return what is asked for of the units of a table."""
         partitions = frozenset(columns).intersection(snapshot.files.partitions.column_names)
         inside = tuple(name for name in columns if name not in partitions)

@@ -15,11 +15,11 @@ from penstock._ranges import even_edges
 from penstock.model import IntArray, Units
 from penstock.randomness import permutation
 
-__all__ = ["Lots", "Step", "Turns"]
+__all__ = ["RowGroupTasks", "Step", "Turns"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Lots:
+class RowGroupTasks:
     """Row groups, or ranges of their rows, in stored order, an entry each.
 
     Attributes:
@@ -39,18 +39,18 @@ class Lots:
         """The rows of all of them, as they are stored."""
         return int(self.units.rows.sum())
 
-    def picked(self, which: IntArray) -> Lots:
+    def picked(self, which: IntArray) -> RowGroupTasks:
         """Return some of them, in another order or several times."""
         units = Units(**{column.name: getattr(self.units, column.name)[which] for column in fields(Units)})
-        return Lots(units=units, ordinal=self.ordinal[which])
+        return RowGroupTasks(units=units, ordinal=self.ordinal[which])
 
-    def ranges(self, start: IntArray, rows: IntArray) -> Lots:
+    def ranges(self, start: IntArray, rows: IntArray) -> RowGroupTasks:
         """Return them with other rows of the same row groups, counted from where each began."""
         units = self.units
         units = replace(units, start=units.start + start, first=units.first + start, rows=rows, counts=rows)
-        return Lots(units=units, ordinal=self.ordinal)
+        return RowGroupTasks(units=units, ordinal=self.ordinal)
 
-    def cut(self, parts: int, more: int = 0) -> Lots:
+    def cut(self, parts: int, more: int = 0) -> RowGroupTasks:
         """Return them cut into so many parts each, or into single rows where there are not so many.
 
         Args:
@@ -58,7 +58,7 @@ class Lots:
             more: Rows of the next part that each has besides, where there are any.
 
         Example:
-            >>> lots = Lots.of(rows=[5, 1])
+            >>> lots = RowGroupTasks.of(rows=[5, 1])
             >>> lots.cut(2).units.start.tolist(), lots.cut(2).units.rows.tolist()
             ([0, 3, 0], [3, 2, 1])
             >>> lots.cut(2, more=1).units.rows.tolist()
@@ -72,11 +72,11 @@ class Lots:
         start, stop = -(-number * rows // each), -(-(number + 1) * rows // each)
         return found.ranges(start, np.minimum(stop + more, rows) - start)
 
-    def shared_out(self, rank: int, ranks: int) -> Lots:
+    def shared_out(self, rank: int, ranks: int) -> RowGroupTasks:
         """Return the part of one of several readers, whose numbers of rows differ by one at most.
 
         Example:
-            >>> [Lots.of(rows=[5, 2, 4]).shared_out(rank, 3).units.rows.tolist() for rank in range(3)]
+            >>> [RowGroupTasks.of(rows=[5, 2, 4]).shared_out(rank, 3).units.rows.tolist() for rank in range(3)]
             [[3], [2, 2], [4]]
         """
         ends = np.cumsum(self.units.rows)
@@ -87,7 +87,7 @@ class Lots:
         return self.picked(which).ranges(start, np.minimum(high, ends[which]) - begins[which] - start)
 
     @classmethod
-    def of(cls, rows: list[int]) -> Lots:
+    def of(cls, rows: list[int]) -> RowGroupTasks:
         """Return lots of one file with so many rows each."""
         every, count = np.array(rows, dtype=np.int64), len(rows)
         units = Units(

@@ -11,15 +11,15 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from penstock._blobs import MOST_BYTES
-from penstock._engine.processes.pool import Crew, Reply, Task
+from penstock._blobs import MAX_CELL_BYTES
+from penstock._engine.processes.pool import ProcessPool, Reply, Task
 from penstock._engine.processes.serialize import Parcel, pack_numbers
 from penstock._engine.processes.task import Recipe, columns_in, pack_columns
-from penstock._engine.query.query import Question
+from penstock._engine.query.query import Query
 from penstock._engine.query.values import MEMORY_LIMIT, Map
 from penstock._engine.row_groups.order import Step
-from penstock._engine.runtime.interruptible import Promise
-from penstock._engine.runtime.threads import Pool, Urgency, outcome, succeeded
+from penstock._engine.runtime.interruptible import InterruptibleFuture
+from penstock._engine.runtime.threads import Priority, ThreadPool, result_of, succeeded
 
 __all__ = ["Assembly", "Here", "InProcesses", "Job", "OnThreads"]
 
@@ -127,7 +127,7 @@ class OnThreads(Generic[Read, Made]):
     """
 
     def __init__(
-        self, steps: Iterator[Step], job: Job[Read, Made], pool: Pool, *, expected: int = 0, limit: int = MEMORY_LIMIT
+        self, steps: Iterator[Step], job: Job[Read, Made], pool: ThreadPool, *, expected: int = 0, limit: int = MEMORY_LIMIT
     ) -> None:
         """Store what is done; nothing is before somebody asks for it, or for it to begin."""
         self._steps, self._job, self._pool, self._limit = steps, job, pool, limit
@@ -152,7 +152,7 @@ class OnThreads(Generic[Read, Made]):
             self._give_out()
             if self._made:
                 step, future = self._made.popleft()
-                made = outcome(future)
+                made = result_of(future)
                 self._give_out()
                 return step, made
             if not self._reads:
@@ -166,7 +166,7 @@ class OnThreads(Generic[Read, Made]):
             step = next(self._steps, None)
             if step is None:
                 return
-            self._reads.append((step, self._pool.submit(Urgency.READ, partial(_load, self._job, step))))
+            self._reads.append((step, self._pool.submit(Priority.READ, partial(_load, self._job, step))))
 
     def _affordable(self, nbytes: int) -> int:
         """Return how many things of so many bytes may be held: enough for all threads, if they fit in their share."""
@@ -175,7 +175,7 @@ class OnThreads(Generic[Read, Made]):
     def _next_lot(self) -> None:
         """Go on to the next lot that was read, waiting for it."""
         step, future = self._reads.popleft()
-        read, (nbytes, piece) = outcome(future)
+        read, (nbytes, piece) = result_of(future)
         self._largest, self._piece = max(self._largest, nbytes), max(self._piece, piece)
         self._cutting = _Cutting(step=step, read=read, pieces=deque(self._job.pieces(read)))
 
@@ -190,7 +190,7 @@ class OnThreads(Generic[Read, Made]):
                 continue
             cutting = self._cutting
             task = partial(self._job.make, cutting.read, cutting.pieces.popleft())
-            self._made.append((cutting.step, self._pool.submit(Urgency.FINISH, _quiet(task))))
+            self._made.append((cutting.step, self._pool.submit(Priority.FINISH, _quiet(task))))
 
 
 def _load(job: Job[Read, Made], step: Step) -> tuple[Read, tuple[int, int]]:
@@ -229,14 +229,20 @@ class InProcesses(Generic[Read, Made]):
     """
 
     def __init__(
-        self, steps: Iterator[Step], job: Job[Read, Made], pool: Pool, processes: int, name: str, limit: int = MEMORY_LIMIT
+        self,
+        steps: Iterator[Step],
+        job: Job[Read, Made],
+        pool: ThreadPool,
+        processes: int,
+        name: str,
+        limit: int = MEMORY_LIMIT,
     ) -> None:
         """Store what is done; no process is started yet."""
         self._steps, self._job, self._limit = steps, job, limit
         self._most, self._largest = 2 * processes, 0
-        asked = Question(size="row_group", maps=(Map(function=_Sent(job, name)),))
-        recipe = Recipe(question=asked, columns=(), loose=(), most_bytes=MOST_BYTES)
-        self._crew = Crew(recipe, pool, processes, TIMEOUT)
+        asked = Query(size="row_group", maps=(Map(function=_Sent(job, name)),))
+        recipe = Recipe(query=asked, columns=(), deferred=(), max_cell_bytes=MAX_CELL_BYTES)
+        self._crew = ProcessPool(recipe, pool, processes, TIMEOUT)
         self._made: deque[tuple[Step, Future[Made]]] = deque()
         self.handed = 0
 
@@ -265,14 +271,14 @@ class InProcesses(Generic[Read, Made]):
         if not self._made:
             raise StopIteration
         step, future = self._made.popleft()
-        made = outcome(future)
+        made = result_of(future)
         self.handed += 1
         self.begin()
         return step, made
 
     def _begun(self, step: Step) -> Future[Made]:
         """Return the promise of what a process makes of a lot."""
-        future: Future[Made] = Promise()
+        future: Future[Made] = InterruptibleFuture()
 
         def receive(reply: Reply) -> None:
             if reply.error is not None:
@@ -300,7 +306,7 @@ def _asked(step: Step) -> tuple[dict[str, Any], Parcel]:
     told = {
         "do": "map",
         "cells": {},
-        "columns": pack_columns({"step": asked}, parcel, Question()),
+        "columns": pack_columns({"step": asked}, parcel, Query()),
         "arrow": None,
         "places": pack_numbers(np.array([step.place]), parcel),
         "outputs": None,

@@ -13,21 +13,21 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from penstock import dtypes
-from penstock._blobs import MOST_BYTES, Blobs
+from penstock._blobs import MAX_CELL_BYTES, Blobs
 from penstock._engine.decode.arrow import CellError
 from penstock._engine.decode.codecs import decode_cells
-from penstock._engine.parquet.file_blobs import StoredBlobs
+from penstock._engine.parquet.file_blobs import FileBlobs
 from penstock._engine.query.values import MEMORY_LIMIT, Column
-from penstock._engine.read.reader import UNCOUNTED, Part, Reader, Unit
+from penstock._engine.read.reader import UNCOUNTED, Reader, Unit, UnitTable
 from penstock._engine.runtime.timers import Meter
-from penstock._engine.window.deferred import Loose, decoded, stored
+from penstock._engine.window.deferred import DeferredCells, decoded, stored
 from penstock.errors import DataError
 from penstock.filters import Expr
 from penstock.model import BoolArray, IntArray, Snapshot
 from penstock.policies import Fill, Mask
 from penstock.schema import CellProblem
 
-__all__ = ["Keep", "Loaded", "LotReader", "Values"]
+__all__ = ["Keep", "LoadedRowGroup", "RowGroupReader", "Values"]
 
 OWN_BYTES = 1 << 10
 """From how many bytes on a cell has memory of its own. What keeps a smaller one keeps some hundreds of them, side by side."""
@@ -56,7 +56,7 @@ class Keep(Protocol):
         """The columns that it looks at."""
         ...
 
-    def __call__(self, loaded: Loaded, reader: LotReader) -> BoolArray:
+    def __call__(self, loaded: LoadedRowGroup, reader: RowGroupReader) -> BoolArray:
         """Return which rows are kept."""
         ...
 
@@ -75,7 +75,7 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Loaded:
+class LoadedRowGroup:
     """Rows that were read, as they are stored.
 
     Attributes:
@@ -86,7 +86,7 @@ class Loaded:
     """
 
     unit: Unit
-    columns: dict[str, Loose]
+    columns: dict[str, DeferredCells]
     count: int
     kept: IntArray | None = None
 
@@ -95,7 +95,7 @@ class Loaded:
         """What they take in memory."""
         return sum(column.nbytes for column in self.columns.values())
 
-    def taken(self, rows: IntArray) -> Loaded:
+    def taken(self, rows: IntArray) -> LoadedRowGroup:
         """Return some of the rows, in another order."""
         columns = {name: _taken(column, rows) for name, column in self.columns.items()}
         return replace(self, columns=columns, count=len(rows), kept=rows if self.kept is None else self.kept[rows])
@@ -104,7 +104,7 @@ class Loaded:
         """Return the number of a row in its file."""
         return self.unit.first + (row if self.kept is None else int(self.kept[row]))
 
-    def part(self, name: str, rows: slice) -> Loose:
+    def part(self, name: str, rows: slice) -> DeferredCells:
         """Return some rows of a column as stored."""
         column = self.columns[name]
         if isinstance(column, pa.Array):
@@ -112,7 +112,7 @@ class Loaded:
         return column.take(rows)
 
 
-class LotReader:
+class RowGroupReader:
     """Reads lots of one table, and decodes them; threads may share it, and another process can be sent it.
 
     Args:
@@ -140,8 +140,8 @@ class LotReader:
         self._reader = Reader(snapshot=snapshot, filesystem=filesystem, condition=condition)
         self._columns = {column.name: column for column in columns}
         self._keep, self._cache = keep, cache
-        self._slabs, self._meter, self._limit = self._reader.slabs, Meter(), memory_limit
-        self._slabs.bound(memory_limit // 8)
+        self._buffer_pool, self._meter, self._limit = self._reader.buffer_pool, Meter(), memory_limit
+        self._buffer_pool.bound(memory_limit // 8)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what it was made with."""
@@ -158,7 +158,7 @@ class LotReader:
         """The columns that are wanted, by name."""
         return self._columns
 
-    def load(self, unit: Unit) -> Loaded:
+    def load(self, unit: Unit) -> LoadedRowGroup:
         """Return the rows of a unit that are kept.
 
         Raises:
@@ -170,7 +170,7 @@ class LotReader:
         kept = np.flatnonzero(self._keep(first, self))
         rest = [name for name in self._columns if name not in first.columns]
         if len(kept) == 0:
-            return Loaded(unit=unit, columns={}, count=0)
+            return LoadedRowGroup(unit=unit, columns={}, count=0)
         found = first.taken(kept) if len(kept) < first.count else first
         if rest:
             others = self._read(unit, rest)
@@ -182,11 +182,11 @@ class LotReader:
         """Return an array that may be written to, of the same values; large ones in memory that was used before."""
         if values.nbytes < COPY_BYTES or values.dtype.hasobject:
             return values.copy()
-        room = self._slabs.lend(values.shape, values.dtype)
+        room = self._buffer_pool.empty(values.shape, values.dtype)
         np.copyto(room, values)
         return room
 
-    def values(self, loaded: Loaded, name: str, rows: slice) -> Values:
+    def values(self, loaded: LoadedRowGroup, name: str, rows: slice) -> Values:
         """Return a column as values that tell where they are null, whatever its policies say; nulls among floats are NaN.
 
         Raises:
@@ -194,10 +194,10 @@ class LotReader:
         """
         column, part = self._columns[name], loaded.part(name, rows)
         try:
-            if isinstance(part, StoredBlobs):
-                part = part.loaded(self._slabs)
+            if isinstance(part, FileBlobs):
+                part = part.loaded(self._buffer_pool)
             if isinstance(part, Blobs):
-                return self._blobs(replace(part, most_bytes=MOST_BYTES), column)
+                return self._blobs(replace(part, max_cell_bytes=MAX_CELL_BYTES), column)
             return self._plain(part, column)
         except CellProblem as problem:
             raise self._placed(CellError(name, problem.problem, problem.row), loaded, rows) from problem.__cause__
@@ -211,7 +211,7 @@ class LotReader:
         missing = None if cells.valid is None or cells.valid.all() else ~cells.valid
         size = field.dtype.itemsize * prod(side or 0 for side in field.shape) if field.is_dense else OWN_BYTES
         if size < OWN_BYTES and missing is None:
-            return Values(cells=decode_cells(cells, column, self._slabs)[column.name])
+            return Values(cells=decode_cells(cells, column, self._buffer_pool)[column.name])
         try:
             return Values(cells=codec.decode_each(field, cells), missing=missing)
         except CellProblem:
@@ -230,18 +230,18 @@ class LotReader:
             column = replace(column, nulls=Mask())
         elif missing is not None and dtype.kind == "f" and shape:  # arrays of one shape have no place for a null
             column = replace(column, nulls=Fill(np.nan))
-        found = decoded(array, column, self._slabs, MOST_BYTES, self._meter)[column.name]
+        found = decoded(array, column, self._buffer_pool, MAX_CELL_BYTES, self._meter)[column.name]
         if shape or found.ndim > 1:
             # Lists lie in memory that others share, and whoever has a row may do with it what he likes.
             return Values(cells=[one.copy() if isinstance(one, np.ndarray) else one for one in found], missing=missing)
         return Values(cells=found, missing=None if dtype.kind == "f" else missing)
 
-    def _read(self, unit: Unit, names: Sequence[str]) -> Loaded:
+    def _read(self, unit: Unit, names: Sequence[str]) -> LoadedRowGroup:
         part = self._part(replace(unit, count=UNCOUNTED), names)
         columns = {name: self._stored(part, name) for name in names}
-        return Loaded(unit=unit, columns=columns, count=part.count, kept=part.kept)
+        return LoadedRowGroup(unit=unit, columns=columns, count=part.count, kept=part.kept)
 
-    def _part(self, unit: Unit, names: Sequence[str]) -> Part:
+    def _part(self, unit: Unit, names: Sequence[str]) -> UnitTable:
         """Return rows that are read, or that were kept when they were read before."""
         if self._cache is None:
             return self._reader.read(unit, names, [name for name in names if self._columns[name].codec is not None])
@@ -251,25 +251,25 @@ class LotReader:
         key = (*file, unit.row_group, unit.start, unit.rows, *names, asked)
         table = self._cache.get(key, lambda: _numbered(self._reader.read(unit, names)))
         numbers = table.column(NUMBER).to_numpy()
-        return Part(table=table.select(names), first=unit.first, count=len(numbers), kept=numbers - unit.first)
+        return UnitTable(table=table.select(names), first=unit.first, count=len(numbers), kept=numbers - unit.first)
 
-    def _stored(self, part: Part, name: str) -> Loose:
+    def _stored(self, part: UnitTable, name: str) -> DeferredCells:
         """Return a column as it is kept until it is decoded."""
         if name in part.cells:
             return part.cells[name]
         return stored(part.table.column(name), self._columns[name])
 
-    def _placed(self, error: CellError, loaded: Loaded, rows: slice) -> CellError:
+    def _placed(self, error: CellError, loaded: LoadedRowGroup, rows: slice) -> CellError:
         """Return an error of a cell that says which file, row group and row it is in."""
         at = "" if error.row is None else f", row {loaded.number(rows.start + error.row)}"
         return CellError(error.column, f"{self._reader.where(loaded.unit)}{at}: {error.problem}")
 
 
-def _taken(column: Loose, rows: IntArray) -> Loose:
+def _taken(column: DeferredCells, rows: IntArray) -> DeferredCells:
     return column.take(pa.array(rows)) if isinstance(column, pa.Array) else column.take(rows)
 
 
-def _numbered(part: Part) -> pa.Table:
+def _numbered(part: UnitTable) -> pa.Table:
     """Return rows with their numbers in their file."""
     return part.table.append_column(NUMBER, pa.array(part.numbers()))
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["APART", "Slabs", "fresh"]
+__all__ = ["APART", "BufferPool", "allocate"]
 
 STEP = 1 << 16
 """The smallest slab, and the smallest step from one size to the next."""
@@ -35,25 +35,25 @@ EVENTS = 1000
 """So many slabs lent and given back are noted before they are added up."""
 
 
-class Slabs:
+class BufferPool:
     """Memory that is lent out as arrays.
 
     Nothing that garbage collection may do at any moment is locked: what is free, and what is to be counted, lies in queues
     and lists, whose ends are safe from threads.
 
     Example:
-        >>> slabs = Slabs(most=1 << 20)
-        >>> first = slabs.lend((100,), np.dtype(np.float32))
+        >>> buffer_pool = BufferPool(most=1 << 20)
+        >>> first = buffer_pool.empty((100,), np.dtype(np.float32))
         >>> where = first.ctypes.data
         >>> del first
-        >>> slabs.lend((100,), np.dtype(np.float32)).ctypes.data == where
+        >>> buffer_pool.empty((100,), np.dtype(np.float32)).ctypes.data == where
         True
     """
 
     def __init__(self, most: int) -> None:
         """Store how many bytes there may be, lent and idle, before what comes back is let go."""
         self._most = most
-        self._free: dict[int, deque[_Slab]] = {}
+        self._free: dict[int, deque[_Buffer]] = {}
         self._events: deque[int] = deque()
         self._dropped: list[int] = []
         self._made = self._lent = 0
@@ -71,7 +71,7 @@ class Slabs:
         """Set how many bytes there may be, lent and idle, before what comes back is let go."""
         self._most = most
 
-    def lend(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return an array with whatever was in its memory before."""
         if dtype.hasobject:
             return np.empty(shape, dtype=dtype)
@@ -85,11 +85,11 @@ class Slabs:
         self._events.append(size)
         if len(self._events) > EVENTS:
             _ = self.lent
-        return np.asarray(_Lease(self, slab, shape, dtype))
+        return np.asarray(_BufferOwner(self, slab, shape, dtype))
 
-    def _new(self, size: int) -> _Slab:
+    def _new(self, size: int) -> _Buffer:
         """Return a slab that there was not before; what lies idle in other sizes makes room for it."""
-        slab = _Slab(fresh(size))
+        slab = _Buffer(allocate(size))
         with self._adding:
             self._free.setdefault(size, deque())
             while self._dropped:
@@ -111,7 +111,7 @@ class Slabs:
                     queue.popleft()
                     self._made -= size
 
-    def give(self, slab: _Slab) -> None:
+    def give(self, slab: _Buffer) -> None:
         """Take a slab back."""
         size = len(slab.memory)
         self._events.append(-size)
@@ -122,7 +122,7 @@ class Slabs:
             self._dropped.append(size)
 
 
-class _Slab:
+class _Buffer:
     """A piece of memory, and where it lies, which NumPy takes longer to tell than to make an array of it."""
 
     __slots__ = ("address", "memory")
@@ -131,7 +131,7 @@ class _Slab:
         self.memory, self.address = memory, memory.ctypes.data
 
 
-def fresh(size: int) -> npt.NDArray[np.uint8]:
+def allocate(size: int) -> npt.NDArray[np.uint8]:
     """Return fresh memory; large pieces go back to the operating system as soon as they are let go, whatever lies beside.
 
     Raises:
@@ -150,14 +150,14 @@ def fresh(size: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(pages, dtype=np.uint8)
 
 
-class _Lease:
+class _BufferOwner:
     """What an array keeps alive; it gives the slab back when it dies."""
 
-    __slots__ = ("__array_interface__", "_slab", "_slabs")
+    __slots__ = ("__array_interface__", "_buffer_pool", "_slab")
 
-    def __init__(self, slabs: Slabs, slab: _Slab, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._slabs, self._slab = slabs, slab
+    def __init__(self, buffer_pool: BufferPool, slab: _Buffer, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._buffer_pool, self._slab = buffer_pool, slab
         self.__array_interface__ = {"version": 3, "shape": shape, "typestr": dtype.str, "data": (slab.address, False)}
 
     def __del__(self) -> None:
-        self._slabs.give(self._slab)
+        self._buffer_pool.give(self._slab)

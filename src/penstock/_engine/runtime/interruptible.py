@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from threading import main_thread
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Gate", "Promise", "wait_for_one"]
+__all__ = ["InterruptibleCondition", "InterruptibleFuture", "wait_for_one"]
 
 Result = TypeVar("Result")
 
@@ -24,11 +24,11 @@ LOOK = 0.2
 """Seconds after which the main thread looks up: a signal that came just before it began to wait would else be seen after it."""
 
 
-class Gate(_thread.RLock):  # type: ignore[misc] # of which there are no types
+class InterruptibleCondition(_thread.RLock):  # type: ignore[misc] # of which there are no types
     """A lock, and a queue of those who wait for something to change while it is open, as `threading.Condition` is.
 
     Example:
-        >>> gate = Gate()
+        >>> gate = InterruptibleCondition()
         >>> with gate:
         ...     gate.notify_all()
         ...     gate.wait(timeout=0)
@@ -78,11 +78,11 @@ class Gate(_thread.RLock):  # type: ignore[misc] # of which there are no types
         self.notify(len(self._waiting))
 
 
-class Promise(Future[Result], Generic[Result]):
+class InterruptibleFuture(Future[Result], Generic[Result]):
     """A future whose waiting can be interrupted.
 
     Example:
-        >>> promise = Promise()
+        >>> promise = InterruptibleFuture()
         >>> promise.set_result(42)
         >>> promise.result()
         42
@@ -91,7 +91,7 @@ class Promise(Future[Result], Generic[Result]):
     def __init__(self) -> None:
         """Promise something."""
         super().__init__()
-        self._condition = Gate()  # type: ignore[assignment] # which does what a condition does
+        self._condition = InterruptibleCondition()  # type: ignore[assignment] # which does what a condition does
 
 
 def _patience() -> float:
@@ -103,7 +103,7 @@ def wait_for_one(futures: Iterable[Future[Any]]) -> None:
     """Wait until one of some futures has ended, in whatever way; all of them are promises.
 
     Example:
-        >>> early, late = Promise(), Promise()
+        >>> early, late = InterruptibleFuture(), InterruptibleFuture()
         >>> early.set_result(42)
         >>> wait_for_one([late, early])
     """

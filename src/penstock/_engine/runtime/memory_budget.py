@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock._engine.runtime.buffers import Slabs
-from penstock._engine.runtime.table_cache import KeptUnits
+from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.table_cache import TableCache
 from penstock.errors import MemoryLimitError
 
-__all__ = ["Budget", "told_bytes"]
+__all__ = ["MemoryBudget", "format_bytes"]
 
 
 TRANSIENT = 1.5
@@ -36,23 +36,23 @@ PINNED = 0.125
 """The share of the limit that windows may take which are kept alive by single batches; then batches are copied."""
 
 
-class Budget:
+class MemoryBudget:
     """Counts bytes of one iteration; threads share it.
 
     Attributes:
         early: Rows of windows that were read for an epoch whose turn it is not yet.
 
     Example:
-        >>> budget = Budget(1 << 20, Slabs(1 << 20), threads=2)
-        >>> budget.note(rows=100, fixed=80_000, loose=0)
+        >>> budget = MemoryBudget(1 << 20, BufferPool(1 << 20), threads=2)
+        >>> budget.note(rows=100, fixed=80_000, deferred=0)
         >>> budget.has_room(500), budget.has_room(5_000)
         (True, False)
     """
 
-    def __init__(self, limit: int, slabs: Slabs, threads: int, units: KeptUnits[Any] | None = None) -> None:
+    def __init__(self, limit: int, buffer_pool: BufferPool, threads: int, units: TableCache[Any] | None = None) -> None:
         """Store the limit; memory that waits to be used again counts too, and units that stay in memory."""
-        self.limit, self._slabs, self._threads, self._stay = limit, slabs, threads, units
-        slabs.bound(limit * 5 // 8)
+        self.limit, self._buffer_pool, self._threads, self._table_cache = limit, buffer_pool, threads, units
+        buffer_pool.bound(limit * 5 // 8)
         self._lock = threading.Lock()
         self._units = self._rows = self._bytes = self._kept = self._coming = 0
         self.early = 0
@@ -65,14 +65,14 @@ class Budget:
     @property
     def taken(self) -> int:
         """Bytes that are held now, by windows and by whoever keeps what was handed out."""
-        return self._slabs.lent + self._kept
+        return self._buffer_pool.lent + self._kept
 
-    def note(self, *, rows: int, fixed: int, loose: int) -> None:
+    def note(self, *, rows: int, fixed: int, deferred: int) -> None:
         """Take down what a unit took: arrays of a fixed size, and what is kept as stored."""
         with self._lock:
             self._units += 1
             self._rows += rows
-            self._bytes += fixed + loose
+            self._bytes += fixed + deferred
 
     def keep(self, owner: Any, nbytes: int) -> None:
         """Count bytes that are no lent memory as long as an object lives."""
@@ -102,7 +102,7 @@ class Budget:
         if not self._rows:
             return True
         reading = self._threads * TRANSIENT * self._bytes / self._units
-        taken = self.taken + (0 if self._stay is None else self._stay.nbytes)
+        taken = self.taken + (0 if self._table_cache is None else self._table_cache.nbytes)
         return taken + (self._coming + rows) * self.row_bytes + reading <= AHEAD * self.limit
 
     def tidy(self) -> None:
@@ -125,8 +125,8 @@ class Budget:
         """
         if rows * least > self.limit:
             msg = (
-                f"{where()}: it has {rows} rows, whose numbers alone take {told_bytes(rows * least)} in memory, and "
-                f"memory_limit is {told_bytes(self.limit)}. Allow more with .using(memory_limit=...), select fewer columns, "
+                f"{where()}: it has {rows} rows, whose numbers alone take {format_bytes(rows * least)} in memory, and "
+                f"memory_limit is {format_bytes(self.limit)}. Allow more with .using(memory_limit=...), select fewer columns, "
                 "or write the table anew with smaller row groups."
             )
             raise MemoryLimitError(msg)
@@ -139,8 +139,9 @@ class Budget:
         """
         if rows * self.row_bytes > limit:
             msg = (
-                f'A batch filled up to {rows} rows by last="pad" takes {told_bytes(int(rows * self.row_bytes))} in memory, and '
-                f"memory_limit is {told_bytes(limit)}. Allow more with .using(memory_limit=...), use a smaller batch, or "
+                f'A batch filled up to {rows} rows by last="pad" takes {format_bytes(int(rows * self.row_bytes))} in memory, '
+                "and "
+                f"memory_limit is {format_bytes(limit)}. Allow more with .using(memory_limit=...), use a smaller batch, or "
                 'last="uneven".'
             )
             raise MemoryLimitError(msg)
@@ -153,21 +154,22 @@ class Budget:
         """
         if rows * self.row_bytes > self.limit:
             fitting = max(1, int(self.limit / 2 / self.row_bytes))
-            told = told_bytes(int(rows * self.row_bytes))
+            told = format_bytes(int(rows * self.row_bytes))
             msg = (
                 f"A window of {rows} rows takes {told} in memory, by what was read so far, and memory_limit is "
-                f"{told_bytes(self.limit)}. Allow more with .using(memory_limit=...), or select fewer columns. Where rows are "
+                f"{format_bytes(self.limit)}. Allow more with .using(memory_limit=...), or select fewer columns. Where "
+                "rows are "
                 f"shuffled, use a smaller window: .shuffle(penstock.WindowShuffle(rows={fitting}), ...); where they are not, "
                 "write the table anew with smaller row groups."
             )
             raise MemoryLimitError(msg)
 
 
-def told_bytes(count: int) -> str:
+def format_bytes(count: int) -> str:
     """Return a number of bytes as people say it.
 
     Example:
-        >>> told_bytes(5 << 20), told_bytes(1000)
+        >>> format_bytes(5 << 20), format_bytes(1000)
         ('5.0 MiB', '1000 bytes')
     """
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):

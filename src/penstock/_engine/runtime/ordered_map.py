@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from penstock._engine.runtime.interruptible import Gate
-from penstock._engine.runtime.threads import PATIENCE, Pool, Urgency
+from penstock._engine.runtime.interruptible import InterruptibleCondition
+from penstock._engine.runtime.threads import PATIENCE, Priority, ThreadPool
 
 __all__ = ["Conveyor", "Room"]
 
@@ -36,7 +36,7 @@ class _Belt:
     """What the threads share with the conveyor; it knows nothing of that, so that it can be collected."""
 
     def __init__(self) -> None:
-        self.changed = Gate()
+        self.changed = InterruptibleCondition()
         self.waiting: deque[Future[Any]] = deque()
         self.given = self.made = 0
         self.ended = False
@@ -104,7 +104,7 @@ class Conveyor(Generic[Result]):
 
     def __init__(self, threads: int, take: Callable[[Result], None], weigh: Callable[[Result], int], room: Room) -> None:
         """Store them; threads start with the first task."""
-        self._pool, self._take, self._weigh, self._room = Pool(threads), take, weigh, room
+        self._pool, self._take, self._weigh, self._room = ThreadPool(threads), take, weigh, room
         self._belt = _Belt()
         self._thread: threading.Thread | None = None
         self._end = weakref.finalize(self, self._belt.stop)
@@ -123,7 +123,7 @@ class Conveyor(Generic[Result]):
             while not belt.ended and ((belt.given and belt.given + nbytes > room.given) or belt.made >= room.made):
                 belt.changed.wait()
             self.check()
-            belt.waiting.append(self._pool.submit(Urgency.READ, partial(belt.done, task, nbytes, self._weigh)))
+            belt.waiting.append(self._pool.submit(Priority.READ, partial(belt.done, task, nbytes, self._weigh)))
             belt.given += nbytes
             belt.changed.notify_all()
 

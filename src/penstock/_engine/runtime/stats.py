@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from penstock.errors import ArgumentError
 
-__all__ = ["Busy", "Shares", "Stats", "Tally", "advice", "told_bytes"]
+__all__ = ["Busy", "Counters", "Shares", "Stats", "advice", "format_bytes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class Counters:
     """What an iteration, or all iterations of a loader, did so far, and with what time.
 
     Attributes:
@@ -85,7 +85,7 @@ class Tally:
         processes: How many processes decode and map, where threads do not; what they did is counted like that of threads.
 
     Example:
-        >>> tally = Tally(batches=10, rows=640, waited_seconds=0.5, blocked_seconds=0.5, consumer_seconds=1.5)
+        >>> tally = Counters(batches=10, rows=640, waited_seconds=0.5, blocked_seconds=0.5, consumer_seconds=1.5)
         >>> tally.rows_per_second, tally.shares.consumer
         (320.0, 0.75)
     """
@@ -174,7 +174,7 @@ class Tally:
             ArgumentError: If it is no such look.
 
         Example:
-            >>> Tally(batches=10, rows=640).since(Tally(batches=4, rows=256)).rows
+            >>> Counters(batches=10, rows=640).since(Counters(batches=4, rows=256)).rows
             384
         """
         if not isinstance(earlier, type(self)):
@@ -187,7 +187,7 @@ class Tally:
         """Return what two iterations did together; threads are those of the first.
 
         Example:
-            >>> Tally(rows=64).plus(Tally(rows=6)).rows
+            >>> Counters(rows=64).plus(Counters(rows=6)).rows
             70
         """
         return self._with(other, 1)
@@ -278,11 +278,11 @@ SENTENCES = {
 }
 
 
-def advice(tally: Tally) -> str:
+def advice(tally: Counters) -> str:
     """Return what would make the reading faster, in one sentence.
 
     Example:
-        >>> advice(Tally(batches=9, waited_seconds=0.1, consumer_seconds=9.9))
+        >>> advice(Counters(batches=9, waited_seconds=0.1, consumer_seconds=9.9))
         'The loader keeps up: the consumer waits 1% of the time, and nothing here would make it faster.'
     """
     case, shares = _case(tally), tally.shares
@@ -292,7 +292,7 @@ def advice(tally: Tally) -> str:
     return SENTENCES[case].format(waits=1 - shares.consumer, share=share, more=more, threads=2 * tally.threads)
 
 
-def _case(tally: Tally) -> str:
+def _case(tally: Counters) -> str:
     """Return which sentence fits: the first of these that holds."""
     holder = None if tally.processes else _holder(tally)
     blocked, all_processors = tally.blocked_seconds, ALL * tally.processors * tally.elapsed_seconds
@@ -309,7 +309,7 @@ def _case(tally: Tally) -> str:
     return next((name for name, holds in cases if holds), None) or _longest(tally)
 
 
-def _longest(tally: Tally) -> str:
+def _longest(tally: Counters) -> str:
     """Return the kind of work that is waited for longest, with what stands against doing it on more threads."""
     waited = asdict(tally.shares)
     del waited["consumer"]
@@ -322,7 +322,7 @@ def _longest(tally: Tally) -> str:
     return "decode, full" if longest == "decode" and full else longest
 
 
-def _holder(tally: Tally) -> Literal["The consumer", "A map", "Decoding"] | None:
+def _holder(tally: Counters) -> Literal["The consumer", "A map", "Decoding"] | None:
     """Return what holds the GIL while threads wait for it: whoever runs most of all that is run."""
     elapsed, got, processor = tally.elapsed_seconds, _got(tally), tally.processor
     held = tally.probes > FEW and tally.gil_seconds >= HELD
@@ -336,13 +336,13 @@ def _holder(tally: Tally) -> Literal["The consumer", "A map", "Decoding"] | None
     return "A map" if processor.map >= MOSTLY * processor.total else "Decoding"
 
 
-def _got(tally: Tally) -> float:
+def _got(tally: Counters) -> float:
     """Return what all threads spent on processors, the consumer's too."""
     return tally.processor.total + tally.consumer_processor_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stats(Tally):
+class Stats(Counters):
     """What an iteration, or all iterations of a loader, did so far, with what time, and what would make it faster.
 
     Example:
@@ -380,7 +380,7 @@ class Stats(Tally):
         shares = {name: share for name, share in asdict(self.shares).items() if share or name != "starting_processes"}
         lines = {
             "handed out": f"{self.batches:,} batches, {self.rows:,} rows, {self.rows_per_second:,.0f} rows/s",
-            "read": f"{self.units_read:,} units, {told_bytes(stored)}, {told_bytes(stored / seconds if seconds else 0.0)}/s",
+            "read": f"{self.units_read:,} units, {format_bytes(stored)}, {format_bytes(_ratio(stored, seconds))}/s",
             "time": f"{seconds:.3g} s, of which the consumer waited {self.waited_seconds:.3g} s, "
             f"{self.first_seconds:.3g} s of it for the first batch",
             "waiting on": ", ".join(f"{_said(name)} {share:.0%}" for name, share in shares.items()),
@@ -392,11 +392,11 @@ class Stats(Tally):
         return "\n".join(f"  {name:<11} {text}" for name, text in lines.items())
 
 
-def told_bytes(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Return a number of bytes as people say it.
 
     Example:
-        >>> told_bytes(12_300_000)
+        >>> format_bytes(12_300_000)
         '12.3 MB'
     """
     for unit in ("B", "kB", "MB", "GB"):

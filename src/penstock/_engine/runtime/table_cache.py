@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock._engine.runtime.buffers import APART, fresh
+from penstock._engine.runtime.buffers import APART, allocate
 
-__all__ = ["KeptUnits", "Rooms"]
+__all__ = ["PinnedMemory", "TableCache"]
 
 WING = 1 << 25
 """Bytes that are asked for at once: many pieces on huge pages, which cost one fault for two megabytes."""
@@ -26,11 +26,11 @@ ALIGNED = 64
 """Where a piece begins, as Arrow likes it."""
 
 
-class Rooms:
+class PinnedMemory:
     """Memory for what stays, piece beside piece; it is let go when the last piece is. Any thread may ask.
 
     Example:
-        >>> Rooms().settled(pa.table({"x": [1, None]})).to_pydict()
+        >>> PinnedMemory().settled(pa.table({"x": [1, None]})).to_pydict()
         {'x': [1, None]}
     """
 
@@ -42,14 +42,14 @@ class Rooms:
     def room(self, size: int) -> npt.NDArray[np.uint8]:
         """Return memory with whatever is in it."""
         if size < APART:
-            return fresh(size)
+            return allocate(size)
         with self._taking:
             if len(self._left) < size:
-                self._left = fresh(max(size, WING))
+                self._left = allocate(max(size, WING))
             found, self._left = self._left[:size], self._left[-(-size // ALIGNED) * ALIGNED :]
             return found
 
-    def lend(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return an array with whatever is in its memory, for those who ask slabs otherwise; it does not come back."""
         return self.room(prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
@@ -87,11 +87,11 @@ SHARE = 0.25
 """The share of the memory limit that a table may take to be kept."""
 
 
-class KeptUnits(Generic[Part]):
+class TableCache(Generic[Part]):
     """Keeps what is read again, as long as all that was read so far has room; then nothing. Any thread may ask.
 
     Example:
-        >>> kept: KeptUnits[str] = KeptUnits()
+        >>> kept: TableCache[str] = TableCache()
         >>> kept.bound(100)
         >>> for _ in range(2):
         ...     kept.offer("unit 0", size=lambda: 20, whole=lambda: 40, own=lambda _: "its rows")
@@ -109,11 +109,11 @@ class KeptUnits(Generic[Part]):
         self._is_full = self._again = False
         self._sizes: dict[Hashable, int] = {}
         self._parts: dict[Hashable, Part] = {}
-        self._rooms, self._lock = Rooms(), threading.Lock()
+        self._rooms, self._lock = PinnedMemory(), threading.Lock()
 
-    def __reduce__(self) -> tuple[type[KeptUnits[Part]], tuple[()]]:
+    def __reduce__(self) -> tuple[type[TableCache[Part]], tuple[()]]:
         """Begin anew in another process, and in a copy."""
-        return KeptUnits, ()
+        return TableCache, ()
 
     @property
     def nbytes(self) -> int:
@@ -138,7 +138,9 @@ class KeptUnits(Generic[Part]):
         """Return a unit that is kept."""
         return self._parts.get(name)
 
-    def offer(self, name: Hashable, size: Callable[[], int], whole: Callable[[], int], own: Callable[[Rooms], Part]) -> None:
+    def offer(
+        self, name: Hashable, size: Callable[[], int], whole: Callable[[], int], own: Callable[[PinnedMemory], Part]
+    ) -> None:
         """Keep a unit that has just been read, if that was not for the first time, or will not be the last, and all have room.
 
         Args:
@@ -167,4 +169,4 @@ class KeptUnits(Generic[Part]):
                 self._nbytes += self._sizes[name]
 
     def _forget(self) -> None:
-        self._sizes, self._parts, self._seen, self._nbytes, self._rooms = {}, {}, 0, 0, Rooms()
+        self._sizes, self._parts, self._seen, self._nbytes, self._rooms = {}, {}, 0, 0, PinnedMemory()

@@ -14,9 +14,9 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock._engine.runtime.interruptible import Gate, Promise
+from penstock._engine.runtime.interruptible import InterruptibleCondition, InterruptibleFuture
 
-__all__ = ["Pool", "Urgency", "default_threads", "outcome", "run_over", "succeeded"]
+__all__ = ["Priority", "ThreadPool", "default_threads", "result_of", "run_over", "succeeded"]
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -25,7 +25,7 @@ PATIENCE = 5.0
 """Seconds that a closing pool waits for tasks that run."""
 
 
-class Urgency(IntEnum):
+class Priority(IntEnum):
     """What is run first: what the consumer waits for, then what it will need later."""
 
     FINISH = 0
@@ -37,7 +37,7 @@ class _Work:
     """What the threads of a pool share; it knows nothing of the pool, so that the pool can be collected."""
 
     def __init__(self) -> None:
-        self.changed = Gate()
+        self.changed = InterruptibleCondition()
         self.waiting: list[tuple[int, int, Future[Any], Callable[[], Any]]] = []
         self.number = itertools.count()
         self.stopped = False
@@ -77,12 +77,12 @@ class _Work:
                 thread.join(max(0.0, until - time.monotonic()))
 
 
-class Pool:
+class ThreadPool:
     """Some threads, started with the first task and ended by `close`, by garbage collection or at exit.
 
     Example:
-        >>> pool = Pool(2)
-        >>> pool.submit(Urgency.READ, lambda: 6 * 7).result()
+        >>> pool = ThreadPool(2)
+        >>> pool.submit(Priority.READ, lambda: 6 * 7).result()
         42
         >>> pool.close()
     """
@@ -93,9 +93,9 @@ class Pool:
         self._work = _Work()
         self._end = weakref.finalize(self, self._work.stop)
 
-    def submit(self, urgency: Urgency, task: Callable[[], Result]) -> Future[Result]:
+    def submit(self, urgency: Priority, task: Callable[[], Result]) -> Future[Result]:
         """Return the future of a task; of equal urgency, the older goes first."""
-        future: Future[Result] = Promise()
+        future: Future[Result] = InterruptibleFuture()
         work = self._work
         with work.changed:
             if work.stopped:
@@ -142,10 +142,10 @@ def run_over(function: Callable[[Item], Result], items: Sequence[Item], threads:
         >>> list(run_over(abs, [-1, 2, -3], threads=2))
         [1, 2, 3]
     """
-    pool = Pool(max(1, min(threads, len(items))))
+    pool = ThreadPool(max(1, min(threads, len(items))))
     patience = PATIENCE
     try:
-        for future in [pool.submit(Urgency.READ, partial(function, item)) for item in items]:
+        for future in [pool.submit(Priority.READ, partial(function, item)) for item in items]:
             yield future.result()
     except KeyboardInterrupt:
         patience = 0.0
@@ -159,7 +159,7 @@ def succeeded(future: Future[Any]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
 
 
-def outcome(future: Future[Result]) -> Result:
+def result_of(future: Future[Result]) -> Result:
     """Return a future's result, waiting for it; a task dropped by a closing pool ends the iteration."""
     try:
         return future.result()

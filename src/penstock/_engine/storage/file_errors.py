@@ -17,8 +17,8 @@ __all__ = [
     "broken_footer",
     "check_same",
     "known_size",
-    "lost",
     "miscounted",
+    "missing_file",
     "out_of_reach",
     "read_columns",
     "unreadable",
@@ -159,7 +159,7 @@ def _in_columns(columns: Sequence[str]) -> str:
     return f", column{'s' if len(columns) > 1 else ''} {listed(map(repr, columns), MOST_NAMED)}"
 
 
-def lost(snapshot: Snapshot, file: int, where: str) -> DataChangedError:
+def missing_file(snapshot: Snapshot, file: int, where: str) -> DataChangedError:
     """Return the error for a file that is gone."""
     keep = "for runs that last, keep files longer: delta.deletedFileRetentionDuration"
     origin = snapshot.origins.get(snapshot.files.path[file].as_py())

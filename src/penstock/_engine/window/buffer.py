@@ -15,25 +15,25 @@ import pyarrow as pa
 
 from penstock._blobs import Blobs
 from penstock._engine.decode import concat as wide
-from penstock._engine.parquet.blob_chunks import together
-from penstock._engine.parquet.file_blobs import StoredBlobs
+from penstock._engine.parquet.blob_chunks import concat_blobs
+from penstock._engine.parquet.file_blobs import FileBlobs
 from penstock._engine.query.values import Batch, Stack
-from penstock._engine.read.reader import Part, Unit
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.read.reader import Unit, UnitTable
+from penstock._engine.runtime.buffers import BufferPool
 from penstock.model import IntArray, Window
 
 __all__ = [
     "Cells",
-    "Filling",
-    "Held",
-    "UnitRows",
-    "brought_in_order",
-    "cells_of",
-    "joined",
-    "one_after_another",
+    "UnitColumns",
+    "WindowBuffer",
+    "WindowBuilder",
+    "concat_arrays",
+    "concat_cells",
+    "joined_cells",
+    "reordered_columns",
 ]
 
-Cells: TypeAlias = Blobs | StoredBlobs
+Cells: TypeAlias = Blobs | FileBlobs
 
 STEP = 1 << 22
 """Bytes of a column that are brought in order in one step."""
@@ -49,34 +49,34 @@ BLOCK = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class UnitRows:
+class UnitColumns:
     """A unit that has been read: columns of a fixed size as arrays, cells of a codec where they lie, others as Arrow.
 
     Attributes:
         unit: The unit.
         part: Which of its rows these are.
         fixed: Columns of a fixed size.
-        loose: All others.
+        deferred: All others.
         lasting: Those of a fixed size that are views of memory which stays as it is, whether they are let go or not.
     """
 
     unit: Unit
-    part: Part
+    part: UnitTable
     fixed: dict[str, npt.NDArray[Any]]
-    loose: dict[str, pa.Array | Cells]
+    deferred: dict[str, pa.Array | Cells]
     lasting: frozenset[str] = frozenset()
 
-    def without(self, names: Container[str]) -> UnitRows:
+    def without(self, names: Container[str]) -> UnitColumns:
         """Return it with some of the columns less that were left as stored."""
-        return replace(self, loose={name: values for name, values in self.loose.items() if name not in names})
+        return replace(self, deferred={name: values for name, values in self.deferred.items() if name not in names})
 
 
-Parts: TypeAlias = tuple[tuple[UnitRows, "slice | IntArray"], ...]
+Parts: TypeAlias = tuple[tuple[UnitColumns, "slice | IntArray"], ...]
 """Units, and which rows of each."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, eq=False)
-class Held:
+class WindowBuffer:
     """A window in memory.
 
     Attributes:
@@ -90,27 +90,27 @@ class Held:
     """
 
     fixed: dict[str, npt.NDArray[Any]]
-    parts: tuple[tuple[UnitRows, slice | IntArray], ...] = ()
+    parts: tuple[tuple[UnitColumns, slice | IntArray], ...] = ()
     ends: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     take: IntArray | None = None
     cells: dict[str, pa.Array | Cells] = field(default_factory=dict)
     ordered: dict[str, pa.Array] = field(default_factory=dict)
     places: IntArray | None = None
 
-    def cut(self, start: int, stop: int) -> Held:
+    def cut(self, start: int, stop: int) -> WindowBuffer:
         """Return rows `start..stop` of what is handed out in memory of their own, so that the window can be let go."""
         fixed = {name: values[start:stop].copy() for name, values in self.fixed.items()}
-        names = {**self.cells, **(self.parts[0][0].loose if self.parts else {})}
+        names = {**self.cells, **(self.parts[0][0].deferred if self.parts else {})}
         cells = {name: self.pick(name, start, stop) for name in names}
         cells.update({name: values.take(pa.array(np.arange(start, stop))) for name, values in self.ordered.items()})
         places = self.numbers(start, stop) if self.places is None else self.places[start:stop]
-        parts = tuple((replace(read, loose={}), rows) for read, rows in self.parts)
-        return Held(fixed=fixed, parts=parts, ends=self.ends, cells=cells, places=places)
+        parts = tuple((replace(read, deferred={}), rows) for read, rows in self.parts)
+        return WindowBuffer(fixed=fixed, parts=parts, ends=self.ends, cells=cells, places=places)
 
-    def chosen(self, rows: IntArray) -> Held:
+    def chosen(self, rows: IntArray) -> WindowBuffer:
         """Return some of the rows that are handed out, in another order or several times."""
         fixed = {name: values[rows] for name, values in self.fixed.items()}
-        ordered = {name: wide.taken(values, rows) for name, values in self.ordered.items()}
+        ordered = {name: wide.take(values, rows) for name, values in self.ordered.items()}
         take = rows if self.take is None else self.take[rows]
         places = None if self.places is None else self.places[rows]
         return replace(self, fixed=fixed, ordered=ordered, take=take, places=places)
@@ -127,7 +127,7 @@ class Held:
         if name in self.cells:
             return _picked(self.cells[name], numbers)
         if not len(numbers):
-            return _picked(self.parts[0][0].loose[name], np.zeros(0, dtype=np.int64))
+            return _picked(self.parts[0][0].deferred[name], np.zeros(0, dtype=np.int64))
         part = np.searchsorted(self.ends, numbers, side="right")
         order = np.argsort(part, kind="stable")
         found = []
@@ -136,14 +136,14 @@ class Held:
             begin = int(self.ends[at - 1]) if at else 0
             inside = numbers[order[part[order] == at]] - begin
             inside = inside + rows.start if isinstance(rows, slice) else rows[inside]
-            found.append(_picked(read.loose[name], inside))
+            found.append(_picked(read.deferred[name], inside))
         if len(found) == 1:
             return found[0]
         back = np.empty(len(order), dtype=np.int64)
         back[order] = np.arange(len(order))
-        return _picked(one_after_another(found), back)
+        return _picked(concat_cells(found), back)
 
-    def where(self, row: int) -> tuple[UnitRows, int]:
+    def where(self, row: int) -> tuple[UnitColumns, int]:
         """Return which unit a row that is handed out comes from, and its number in the file."""
         number = int((self.numbers(row, row + 1) if self.places is None else self.places[row : row + 1])[0])
         at = int(np.searchsorted(self.ends, number, side="right"))
@@ -152,20 +152,20 @@ class Held:
         return read, int(read.part.numbers()[rows][inside])
 
 
-def one_after_another(cells: Sequence[pa.Array | Cells]) -> pa.Array | Cells:
+def concat_cells(cells: Sequence[pa.Array | Cells]) -> pa.Array | Cells:
     """Return the cells of several as one."""
     if len(cells) == 1:
         return cells[0]
-    if not any(isinstance(some, Blobs | StoredBlobs) for some in cells):
-        return wide.joined(cells)
-    return together([some if isinstance(some, Blobs | StoredBlobs) else Blobs.of(some) for some in cells])
+    if not any(isinstance(some, Blobs | FileBlobs) for some in cells):
+        return wide.concat(cells)
+    return concat_blobs([some if isinstance(some, Blobs | FileBlobs) else Blobs.of(some) for some in cells])
 
 
 def _picked(cells: pa.Array | Cells, rows: IntArray) -> pa.Array | Cells:
-    return cells.take(rows) if isinstance(cells, Blobs | StoredBlobs) else wide.taken(cells, rows)
+    return cells.take(rows) if isinstance(cells, Blobs | FileBlobs) else wide.take(cells, rows)
 
 
-def cells_of(parts: Parts, blobs: Sequence[str], plain: Sequence[str]) -> dict[str, pa.Array | Cells]:
+def joined_cells(parts: Parts, blobs: Sequence[str], plain: Sequence[str]) -> dict[str, pa.Array | Cells]:
     """Return columns of cells of all parts of a window, so that batches are picked at once and not from part to part.
 
     Args:
@@ -176,22 +176,24 @@ def cells_of(parts: Parts, blobs: Sequence[str], plain: Sequence[str]) -> dict[s
     """
     found: dict[str, pa.Array | Cells] = {}
     for name in (*blobs, *plain) if parts else ():
-        columns: list[Any] = [read.loose[name] for read, _ in parts]
+        columns: list[Any] = [read.deferred[name] for read, _ in parts]
         if name in plain:
             if sum(one.nbytes for one in columns) < LONG * sum(map(len, columns)) or any(one.null_count for one in columns):
                 continue
             columns = [Blobs.of(one) for one in columns]
-        found[name] = together([one.take(rows) for one, (_, rows) in zip(columns, parts, strict=True)])
+        found[name] = concat_blobs([one.take(rows) for one, (_, rows) in zip(columns, parts, strict=True)])
     return found
 
 
-def brought_in_order(parts: Parts, names: Sequence[str], take: IntArray | None, most: int) -> tuple[Parts, dict[str, pa.Array]]:
+def reordered_columns(
+    parts: Parts, names: Sequence[str], take: IntArray | None, most: int
+) -> tuple[Parts, dict[str, pa.Array]]:
     """Return columns that Arrow holds in the order they are handed out, and what is left of the parts.
 
     Batches are then cut, and not picked from part to part. What takes more than `most` bytes is left where it is, since
     meanwhile it lies in memory twice.
     """
-    if not names or sum(read.loose[name].nbytes for read, _ in parts for name in names) >= most:
+    if not names or sum(read.deferred[name].nbytes for read, _ in parts for name in names) >= most:
         return parts, {}
     ordered = {name: _ordered(name, parts, take) for name in names} if parts else {}
     return tuple((read.without(ordered), rows) for read, rows in parts), ordered
@@ -200,13 +202,13 @@ def brought_in_order(parts: Parts, names: Sequence[str], take: IntArray | None, 
 def _ordered(name: str, parts: Parts, take: IntArray | None) -> pa.Array:
     found = []
     for read, rows in parts:
-        values: pa.Array = read.loose[name]
-        found.append(values[rows] if isinstance(rows, slice) else wide.taken(values, rows))
-    whole = wide.joined(found)
-    return whole if take is None else wide.taken(whole, take)
+        values: pa.Array = read.deferred[name]
+        found.append(values[rows] if isinstance(rows, slice) else wide.take(values, rows))
+    whole = wide.concat(found)
+    return whole if take is None else wide.take(whole, take)
 
 
-class Filling:
+class WindowBuilder:
     """A window that is being filled, each unit by the thread that has read it.
 
     Where rows are to be permuted, a unit's columns are copied to memory that is used over and over, and can be let go at
@@ -215,12 +217,12 @@ class Filling:
     and is copied just before it is permuted, when it is still near.
     """
 
-    def __init__(self, window: Window, stacks: Sequence[Stack], slabs: Slabs, *, writable: bool = False) -> None:
+    def __init__(self, window: Window, stacks: Sequence[Stack], buffer_pool: BufferPool, *, writable: bool = False) -> None:
         """Store what is to come, and whether it may be no view of memory that others share."""
         self.window = window
         rows = [read.rows for read in window.reads]
         self.ends: IntArray = np.cumsum([at.stop - at.start if isinstance(at, slice) else len(at) for at in rows])
-        self._stacks, self._slabs = stacks, slabs
+        self._stacks, self._buffer_pool = stacks, buffer_pool
         self._copies = writable if window.take is None else len(rows) > 1
         self._chunks: list[Batch] = [{} for _ in rows]
         self._rooms: Batch = {}
@@ -295,7 +297,7 @@ class Filling:
             whole = self._near(column)
             with self._making:
                 if column.ordered is None:
-                    column.ordered = self._slabs.lend(whole.shape, whole.dtype)
+                    column.ordered = self._buffer_pool.empty(whole.shape, whole.dtype)
             # mode="clip" spares the check of every index; they come from a permutation.
             whole.take(take[rows], axis=0, mode="clip", out=column.ordered[rows])
             del whole
@@ -313,7 +315,7 @@ class Filling:
         if whole is not None and (column.left > 1 or whole.nbytes > NEAR):
             return whole
         parts = column.waiting if whole is None else [whole]
-        near = self._slabs.lend((len(self), *parts[0].shape[1:]), parts[0].dtype)
+        near = self._buffer_pool.empty((len(self), *parts[0].shape[1:]), parts[0].dtype)
         np.concatenate(parts, out=near, casting="unsafe")
         return near
 
@@ -324,12 +326,12 @@ class Filling:
 
     def _room(self, make: _Maker, chunk: Batch) -> npt.NDArray[Any]:
         shape, dtype = make.kind(chunk)
-        return self._slabs.lend((int(self.ends[-1]), *shape), dtype)
+        return self._buffer_pool.empty((int(self.ends[-1]), *shape), dtype)
 
     def _joined(self, make: _Maker) -> npt.NDArray[Any]:
         """Return chunks that were kept as one array."""
         if make.columns is None:
-            return joined([chunk[make.name] for chunk in self._chunks])
+            return concat_arrays([chunk[make.name] for chunk in self._chunks])
         whole = self._room(make, self._chunks[0])
         start = 0
         for chunk, stop in zip(self._chunks, self.ends.tolist(), strict=True):
@@ -385,6 +387,6 @@ def _makers(fixed: Batch, stacks: Sequence[Stack]) -> list[_Maker]:
     return made + [_Maker(name=name) for name in fixed if name not in used]
 
 
-def joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def concat_arrays(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     """Return arrays as one, a single one as it is."""
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

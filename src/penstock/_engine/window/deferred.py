@@ -13,13 +13,13 @@ import pyarrow as pa
 from penstock import dtypes
 from penstock._blobs import Blobs
 from penstock._engine.decode.arrow import CellError, decode, told_dtype
-from penstock._engine.decode.bad_cells import AT, LostCellError
+from penstock._engine.decode.bad_cells import AT, UnreadableCellError
 from penstock._engine.decode.codecs import as_tensors, decode_cells, is_stored_flat
 from penstock._engine.decode.concat import one_array
-from penstock._engine.parquet.file_blobs import StoredBlobs
+from penstock._engine.parquet.file_blobs import FileBlobs
 from penstock._engine.query.values import Batch, Column, Stack
-from penstock._engine.read.reader import Part
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.read.reader import UnitTable
+from penstock._engine.runtime.buffers import BufferPool
 from penstock._engine.runtime.timers import READ, Meter
 from penstock.dtypes import Values
 from penstock.errors import DataError
@@ -29,7 +29,7 @@ from penstock.schema import CellProblem
 __all__ = [
     "PASSED",
     "ROW_IDS",
-    "Loose",
+    "DeferredCells",
     "cell_bytes",
     "decoded",
     "in_order",
@@ -57,27 +57,27 @@ PLAIN = frozenset(
 )
 """Ids of Arrow's types whose values are NumPy's as they lie."""
 
-Loose: TypeAlias = pa.Array | Blobs | StoredBlobs
+DeferredCells: TypeAlias = pa.Array | Blobs | FileBlobs
 """A column as it is stored: Arrow, or cells of bytes in memory or in files."""
 
 
-def decoded(cells: Loose, column: Column, slabs: Slabs, most_bytes: int, meter: Meter) -> Batch:
+def decoded(cells: DeferredCells, column: Column, buffer_pool: BufferPool, max_cell_bytes: int, meter: Meter) -> Batch:
     """Return a column that was left as stored, decoded.
 
     Raises:
         CellError: If a cell cannot be read or decoded.
     """
-    if isinstance(cells, StoredBlobs):
+    if isinstance(cells, FileBlobs):
         try:
             with meter.busy(READ):
-                cells = cells.loaded(slabs)
+                cells = cells.loaded(buffer_pool)
         except CellProblem as problem:
-            raise LostCellError(column.name, problem.problem, problem.row) from problem.__cause__
+            raise UnreadableCellError(column.name, problem.problem, problem.row) from problem.__cause__
     if isinstance(cells, Blobs) and column.codec is None:
         return {column.name: _as_bytes(cells)}
     if isinstance(cells, Blobs):
-        return decode_cells(replace(cells, most_bytes=most_bytes), column, slabs)
-    return as_tensors(cells, column) if is_stored_flat(column, cells.type) else decode(cells, column, slabs)
+        return decode_cells(replace(cells, max_cell_bytes=max_cell_bytes), column, buffer_pool)
+    return as_tensors(cells, column) if is_stored_flat(column, cells.type) else decode(cells, column, buffer_pool)
 
 
 def in_order(found: Batch, columns: Sequence[str], outputs: Mapping[str, Sequence[str]], stacks: Sequence[Stack]) -> Batch:
@@ -134,7 +134,7 @@ def stored(column: pa.ChunkedArray, policy: Column) -> pa.Array | Blobs:
         raise CellError(policy.name, str(error)) from error
 
 
-def plain(part: Part, policy: Column) -> Values | None:
+def plain(part: UnitTable, policy: Column) -> Values | None:
     """Return numbers in one chunk without nulls as a view, which is most of what is ever decoded; None for all else."""
     if policy.nulls != DEFAULT_NULLS:
         return None
@@ -150,18 +150,18 @@ def plain(part: Part, policy: Column) -> Values | None:
     return found
 
 
-def viewed(part: Part, policy: Column, most_bytes: int) -> Values | None:
+def viewed(part: UnitTable, policy: Column, max_cell_bytes: int) -> Values | None:
     """Return cells that their codec need not even copy as a view; None for all else."""
     if policy.nulls != DEFAULT_NULLS or policy.codec is None or policy.field is None or not policy.field.is_dense:
         return None
-    if cell_bytes(policy) > most_bytes:
+    if cell_bytes(policy) > max_cell_bytes:
         return None
     if policy.name in part.views:  # of one that stays
         return part.views[policy.name]
     column = part.table.column(policy.name)
     if column.num_chunks != 1 or column.null_count:
         return None
-    found = policy.codec.view(policy.field, replace(stored(column, policy), most_bytes=most_bytes))
+    found = policy.codec.view(policy.field, replace(stored(column, policy), max_cell_bytes=max_cell_bytes))
     if found is not None:
         found.flags.writeable = False
         part.views[policy.name] = found

@@ -17,37 +17,39 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock._engine.decode.arrow import CellError
-from penstock._engine.parquet.blob_chunks import together
+from penstock._engine.parquet.blob_chunks import concat_blobs
 from penstock._engine.plan.sequence_times import Timeline
-from penstock._engine.query.projection import Wanted
+from penstock._engine.query.projection import ReadSpec
 from penstock._engine.query.values import Batch, Column
-from penstock._engine.read.reader import UNCOUNTED, Part, Reader, Unit
-from penstock._engine.runtime.threads import Pool
+from penstock._engine.read.reader import UNCOUNTED, Reader, Unit, UnitTable
+from penstock._engine.runtime.threads import ThreadPool
 from penstock._engine.runtime.timers import DECODE, GATHER, READ, Meter
-from penstock._engine.window.buffer import Filling, Held, UnitRows, joined
+from penstock._engine.window.buffer import UnitColumns, WindowBuffer, WindowBuilder, concat_arrays
 from penstock._engine.window.deferred import ROW_IDS, decoded, in_order
-from penstock._engine.window.reader import Gather, Rows
+from penstock._engine.window.reader import WindowReader, WindowRows
 from penstock.errors import DataChangedError
 from penstock.model import IntArray, Plan
 from penstock.policies import Offsets
 from penstock.sequences import Sequence as Asked
 from penstock.shuffles import InOrder
 
-__all__ = ["SequenceGather", "gathering"]
+__all__ = ["SequenceWindowReader", "make_window_reader"]
 
 NONE: IntArray = np.zeros(0, dtype=np.int64)
 ANY = (Column(name=""),)
 """What stands for columns that are put together per batch: all of them are."""
 
 
-def gathering(reader: Reader, plan: Plan, wanted: Wanted, pool: Pool, meter: Meter | None = None) -> Gather:
+def make_window_reader(
+    reader: Reader, plan: Plan, read_spec: ReadSpec, pool: ThreadPool, meter: Meter | None = None
+) -> WindowReader:
     """Return what reads the windows of a plan: of rows, or of sequences of them."""
-    made = Gather if wanted.sequence is None else SequenceGather
-    return made(reader, plan, wanted, pool, meter)
+    made = WindowReader if read_spec.sequence is None else SequenceWindowReader
+    return made(reader, plan, read_spec, pool, meter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class UnitSequences(UnitRows):
+class UnitSequenceColumns(UnitColumns):
     """A unit that has been read, and its sequences.
 
     Attributes:
@@ -58,13 +60,13 @@ class UnitSequences(UnitRows):
     """
 
     flat: Batch = field(default_factory=dict)
-    more: tuple[UnitSequences, ...] = ()
+    more: tuple[UnitSequenceColumns, ...] = ()
     line: IntArray = field(default_factory=lambda: NONE)
     begins: IntArray = field(default_factory=lambda: NONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HeldSequences(Held):
+class SequenceWindowBuffer(WindowBuffer):
     """A window of sequences in memory; what is handed out, and in which order, are sequences.
 
     Attributes:
@@ -75,7 +77,7 @@ class HeldSequences(Held):
         steps: How far after its beginning the rows of a sequence stand that are handed out.
     """
 
-    rows: Held
+    rows: WindowBuffer
     flat: Batch
     line: IntArray
     begins: IntArray
@@ -86,12 +88,12 @@ class HeldSequences(Held):
         found: IntArray = self.line[self.begins[self.numbers(start, stop)][:, None] + self.steps]
         return found
 
-    def cut(self, start: int, stop: int) -> HeldSequences:
+    def cut(self, start: int, stop: int) -> SequenceWindowBuffer:
         """Return some sequences in memory of their own, so that the window can be let go."""
         members = self.members(start, stop)
         distinct, line = np.unique(members, return_inverse=True)
         count, width = members.shape
-        return HeldSequences(
+        return SequenceWindowBuffer(
             fixed={},
             rows=replace(self.rows, take=distinct).cut(0, len(distinct)),
             flat={name: values[distinct] for name, values in self.flat.items()},
@@ -101,34 +103,38 @@ class HeldSequences(Held):
         )
 
 
-class SequenceRows(Rows):
+class SequenceRows(WindowRows):
     """Sequences of some windows, one after the other, not yet put together."""
 
     __slots__ = ()
 
-    def put_together(self, gather: Gather) -> Batch:
+    def assemble(self, window_reader: WindowReader) -> Batch:
         """Return the sequences as columns; the rows of each are the second dimension.
 
         Raises:
             DataError: If a cell cannot be decoded; it says where the cell lies.
         """
-        assert isinstance(gather, SequenceGather)  # noqa: S101 - which alone makes these
-        pieces = [(held, held.members(start, stop)) for held, start, stop in self.pieces if isinstance(held, HeldSequences)]
-        return gather.spread(pieces)
+        assert isinstance(window_reader, SequenceWindowReader)  # noqa: S101 - which alone makes these
+        pieces = [
+            (buffer, buffer.members(start, stop))
+            for buffer, start, stop in self.pieces
+            if isinstance(buffer, SequenceWindowBuffer)
+        ]
+        return window_reader.spread(pieces)
 
 
-class SequenceGather(Gather):
+class SequenceWindowReader(WindowReader):
     """Reads units and puts windows of sequences together."""
 
     rows_type = SequenceRows
 
-    def __init__(self, reader: Reader, plan: Plan, wanted: Wanted, pool: Pool, meter: Meter | None = None) -> None:
+    def __init__(self, reader: Reader, plan: Plan, read_spec: ReadSpec, pool: ThreadPool, meter: Meter | None = None) -> None:
         """Store what is read, with which threads, and what counts how long it takes."""
-        super().__init__(reader, plan, wanted, pool, meter)
-        assert wanted.sequence is not None  # noqa: S101 - asked before
-        self._sequence: Asked = wanted.sequence
-        self._timeline = Timeline.of(reader, wanted.sequence, plan.chain)
-        self._named = {column.name: column for column in wanted.columns}
+        super().__init__(reader, plan, read_spec, pool, meter)
+        assert read_spec.sequence is not None  # noqa: S101 - asked before
+        self._sequence: Asked = read_spec.sequence
+        self._timeline = Timeline.of(reader, read_spec.sequence, plan.chain)
+        self._named = {column.name: column for column in read_spec.columns}
         self._is_fixed = frozenset(column.name for column in self._fixed)
 
     @cached_property
@@ -138,7 +144,7 @@ class SequenceGather(Gather):
         return np.arange(len(steps)) if isinstance(steps, range) else np.array([step - steps[0] for step in steps])
 
     @property
-    def loose(self) -> tuple[Column, ...]:
+    def deferred(self) -> tuple[Column, ...]:
         """Something: every batch is put together by a task, whatever its columns are."""
         return ANY
 
@@ -148,12 +154,12 @@ class SequenceGather(Gather):
         named = self._sequence.columns
         if named is None:
             return self._columns
-        ids = ROW_IDS if self._wanted.row_ids else ()
+        ids = ROW_IDS if self._read_spec.row_ids else ()
         return tuple(f"{name}/{offset}" for offset, names in named.items() for name in (*names, *ids))
 
     def arranged(self, found: Batch) -> Batch:
         """Return columns in the order asked for."""
-        return in_order(found, self.columns, self.outputs, self._wanted.stacks)
+        return in_order(found, self.columns, self.outputs, self._read_spec.stacks)
 
     @property
     def num_rows(self) -> int:
@@ -166,10 +172,10 @@ class SequenceGather(Gather):
         Raises:
             DataError: If a file cannot be read, or a cell cannot be decoded.
         """
-        held = self.fetch(InOrder().arrange(self._plan.counts, seed=0, epoch=0).scattered(numbers))
-        return SequenceRows(pieces=((held, 0, len(numbers)),), places=(0,)).put_together(self)
+        buffer = self.fetch(InOrder().arrange(self._plan.counts, seed=0, epoch=0).scattered(numbers))
+        return SequenceRows(pieces=((buffer, 0, len(numbers)),), places=(0,)).assemble(self)
 
-    def _read(self, index: int) -> UnitSequences:
+    def _read(self, index: int) -> UnitSequenceColumns:
         """Return a unit, read and decoded, with its sequences."""
         unit = Unit.of(self._plan.units, index)
         self.budget.check_unit(partial(self._reader.where, unit), unit.rows, self._least)
@@ -184,10 +190,11 @@ class SequenceGather(Gather):
         more = tuple(self._border(number, rows[units == number]) for number in np.unique(units).tolist())
         with self._counting:
             self.units_read += 1 + len(more)
-        fixed, loose = (
-            sum(values.nbytes for one in (own, *more) for values in getattr(one, name).values()) for name in ("flat", "loose")
+        fixed, deferred = (
+            sum(values.nbytes for one in (own, *more) for values in getattr(one, name).values())
+            for name in ("flat", "deferred")
         )
-        self.budget.note(rows=len(found.places), fixed=fixed, loose=loose)
+        self.budget.note(rows=len(found.places), fixed=fixed, deferred=deferred)
         return replace(own, more=more, line=line, begins=found.places)
 
     def _needed(
@@ -204,11 +211,11 @@ class SequenceGather(Gather):
         number[:own], number[own + used] = np.arange(own), own + np.arange(len(used))
         return number[line], units[used], rows[used]
 
-    def _unit(self, unit: Unit, part: Part) -> UnitSequences:
+    def _unit(self, unit: Unit, part: UnitTable) -> UnitSequenceColumns:
         """Return rows, those of a fixed size decoded."""
         return _flat(self._decoded(unit, part))
 
-    def _border(self, index: int, rows: IntArray) -> UnitSequences:
+    def _border(self, index: int, rows: IntArray) -> UnitSequenceColumns:
         """Return some rows of a unit that sequences of another go on with."""
         unit = replace(Unit.of(self._plan.units, index), count=UNCOUNTED)
         with self.meter.busy(READ):
@@ -225,31 +232,33 @@ class SequenceGather(Gather):
         table = part.table.take(pa.array(at)) if part.table.num_columns else part.table
         cells = {name: cells.take(at) for name, cells in part.cells.items()}
         with self.meter.busy(DECODE):
-            return self._unit(unit, Part(table=table, first=part.first, count=len(rows), kept=rows, cells=cells))
+            return self._unit(unit, UnitTable(table=table, first=part.first, count=len(rows), kept=rows, cells=cells))
 
-    def _held(self, filling: Filling, reads: Sequence[UnitRows]) -> HeldSequences:
+    def _buffer(self, filling: WindowBuilder, reads: Sequence[UnitColumns]) -> SequenceWindowBuffer:
         """Return a window: the rows that its sequences need, and where each begins."""
-        units = [read if isinstance(read, UnitSequences) else _flat(read) for read in reads]
-        chosen = [self._chosen(read, wanted.rows) for read, wanted in zip(units, filling.window.reads, strict=True)]
+        units = [read if isinstance(read, UnitSequenceColumns) else _flat(read) for read in reads]
+        chosen = [self._chosen(read, read_spec.rows) for read, read_spec in zip(units, filling.window.reads, strict=True)]
         parts = [part for one in chosen for part in one.parts]
         kept = tuple((replace(read, flat={}, more=(), line=NONE, begins=NONE), rows) for read, rows in parts)
-        cells = {name: together([read.loose[name].take(rows) for read, rows in kept]) for name in self._blobs}
-        held = HeldSequences(
+        cells = {name: concat_blobs([read.deferred[name].take(rows) for read, rows in kept]) for name in self._blobs}
+        buffer = SequenceWindowBuffer(
             fixed={},
             take=filling.window.take,
-            rows=Held(fixed={}, parts=kept, ends=np.cumsum([_size(rows) for _, rows in parts]), cells=cells),
-            flat={name: joined([read.flat[name][rows] for read, rows in parts]) for name in parts[0][0].flat},
-            line=joined([one.line + before for one, before in zip(chosen, _before([one.size for one in chosen]), strict=True)]),
-            begins=joined(
+            rows=WindowBuffer(fixed={}, parts=kept, ends=np.cumsum([_size(rows) for _, rows in parts]), cells=cells),
+            flat={name: concat_arrays([read.flat[name][rows] for read, rows in parts]) for name in parts[0][0].flat},
+            line=concat_arrays(
+                [one.line + before for one, before in zip(chosen, _before([one.size for one in chosen]), strict=True)]
+            ),
+            begins=concat_arrays(
                 [one.begins + at for one, at in zip(chosen, _before([len(one.line) for one in chosen]), strict=True)]
             ),
             steps=self._steps,
         )
-        stored = [values.nbytes for read, _ in parts for some in (read.flat, read.loose) for values in some.values()]
-        self.budget.keep(held, sum(stored))
-        return held
+        stored = [values.nbytes for read, _ in parts for some in (read.flat, read.deferred) for values in some.values()]
+        self.budget.keep(buffer, sum(stored))
+        return buffer
 
-    def _chosen(self, read: UnitSequences, which: slice | IntArray) -> _Chosen:
+    def _chosen(self, read: UnitSequenceColumns, which: slice | IntArray) -> _Chosen:
         """Return some sequences of a unit, and no more rows than they need."""
         begins, every = read.begins[which], (read, *read.more)
         sizes = [one.part.count for one in every]
@@ -262,15 +271,15 @@ class SequenceGather(Gather):
         parts = [(one, np.flatnonzero(used[at : at + one.part.count])) for one, at in zip(every, _before(sizes), strict=True)]
         return _Chosen(parts=parts, line=(np.cumsum(used) - 1)[read.line], begins=begins)
 
-    def spread(self, pieces: Sequence[tuple[HeldSequences, IntArray]]) -> Batch:
+    def spread(self, pieces: Sequence[tuple[SequenceWindowBuffer, IntArray]]) -> Batch:
         """Return sequences as columns, given the rows of each."""
-        named, row_ids = self._sequence.columns, ROW_IDS if self._wanted.row_ids else ()
+        named, row_ids = self._sequence.columns, ROW_IDS if self._read_spec.row_ids else ()
         spreading = _Spreading(self, pieces)
         found: Batch = {}
         if named is None:
             for name in (*self._columns, *row_ids):
                 found.update(spreading.column(name, range(len(self._steps))))
-            for stack in self._wanted.stacks:
+            for stack in self._read_spec.stacks:
                 found[stack.name] = np.stack([found.pop(name) for name in stack.columns], axis=2)
             return found
         at = {offset: number for number, offset in enumerate(named)}
@@ -291,7 +300,7 @@ class SequenceGather(Gather):
 class _Chosen:
     """Sequences of a unit: the rows that they need, and where in their line each begins."""
 
-    parts: Sequence[tuple[UnitSequences, slice | IntArray]]
+    parts: Sequence[tuple[UnitSequenceColumns, slice | IntArray]]
     line: IntArray
     begins: IntArray
 
@@ -311,55 +320,61 @@ def _before(sizes: Sequence[int]) -> list[int]:
     return ends[:-1]
 
 
-def _flat(read: UnitRows) -> UnitSequences:
+def _flat(read: UnitColumns) -> UnitSequenceColumns:
     """Return a unit that has been read, without sequences yet."""
-    return UnitSequences(unit=read.unit, part=read.part, fixed={}, loose=read.loose, flat=read.fixed)
+    return UnitSequenceColumns(unit=read.unit, part=read.part, fixed={}, deferred=read.deferred, flat=read.fixed)
 
 
 class _Spreading:
     """Gathers the columns of one batch."""
 
-    def __init__(self, gather: SequenceGather, pieces: Sequence[tuple[HeldSequences, IntArray]]) -> None:
-        self._gather, self._pieces = gather, pieces
+    def __init__(self, window_reader: SequenceWindowReader, pieces: Sequence[tuple[SequenceWindowBuffer, IntArray]]) -> None:
+        self._window_reader, self._pieces = window_reader, pieces
         self._count = sum(len(members) for _, members in pieces)
         self._known: dict[tuple[int, ...], list[IntArray]] = {}
 
     def column(self, name: str, which: Sequence[int]) -> Batch:
         """Return what becomes of a column, of some of the rows of each sequence."""
-        column = self._gather.gathered_from(name)
+        column = self._window_reader.gathered_from(name)
         if column is None:
-            with self._gather.meter.busy(GATHER):
-                return {one: self._fixed(one, which) for one in self._gather.outputs.get(name, (name,))}
+            with self._window_reader.meter.busy(GATHER):
+                return {one: self._fixed(one, which) for one in self._window_reader.outputs.get(name, (name,))}
         index, distinct = [], []
         before = 0
-        for (held, _), members in zip(self._pieces, self._members(which), strict=True):
+        for (buffer, _), members in zip(self._pieces, self._members(which), strict=True):
             rows, inverse = np.unique(members, return_inverse=True)
             index.append(inverse.reshape(members.shape) + before)
-            distinct.append((replace(held.rows, take=rows), 0, len(rows)))
+            distinct.append((replace(buffer.rows, take=rows), 0, len(rows)))
             before += len(rows)
-        made = self._decoded(column, Rows(pieces=tuple(distinct), places=(0,) * len(distinct)))
-        with self._gather.meter.busy(GATHER):
-            return _repeated(made, np.concatenate(index), column, self._gather)
+        made = self._decoded(column, WindowRows(pieces=tuple(distinct), places=(0,) * len(distinct)))
+        with self._window_reader.meter.busy(GATHER):
+            return _repeated(made, np.concatenate(index), column, self._window_reader)
 
-    def _decoded(self, column: Column, rows: Rows) -> Batch:
+    def _decoded(self, column: Column, rows: WindowRows) -> Batch:
         """Return a column that was left as stored, of each row once."""
-        gather = self._gather
+        window_reader = self._window_reader
         try:
-            with gather.meter.busy(DECODE):
-                made = decoded(rows.picked(column.name), column, gather.slabs, gather.most_bytes, gather.meter)
+            with window_reader.meter.busy(DECODE):
+                made = decoded(
+                    rows.picked(column.name),
+                    column,
+                    window_reader.buffer_pool,
+                    window_reader.max_cell_bytes,
+                    window_reader.meter,
+                )
         except CellError as error:
-            raise rows.told(error, gather) from error
-        gather.outputs[column.name] = tuple(made)
+            raise rows.told(error, window_reader) from error
+        window_reader.outputs[column.name] = tuple(made)
         return made
 
     def _fixed(self, name: str, which: Sequence[int]) -> npt.NDArray[Any]:
         """Return a column that was decoded before."""
         like = self._pieces[0][0].flat[name]
-        found = self._gather.slabs.lend((self._count, len(which), *like.shape[1:]), like.dtype)
+        found = self._window_reader.buffer_pool.empty((self._count, len(which), *like.shape[1:]), like.dtype)
         start = 0
-        for (held, _), members in zip(self._pieces, self._members(which), strict=True):
+        for (buffer, _), members in zip(self._pieces, self._members(which), strict=True):
             stop = start + len(members)
-            held.flat[name].take(members, axis=0, mode="clip", out=found[start:stop])
+            buffer.flat[name].take(members, axis=0, mode="clip", out=found[start:stop])
             start = stop
         return found
 
@@ -371,13 +386,13 @@ class _Spreading:
         return found
 
 
-def _repeated(made: Batch, index: IntArray, column: Column, gather: Gather) -> Batch:
+def _repeated(made: Batch, index: IntArray, column: Column, window_reader: WindowReader) -> Batch:
     """Return rows as often as sequences have them, given the number of each."""
     offsets = made.get(f"{column.name}_offsets") if isinstance(column.ragged, Offsets) else None
     if offsets is None:
         found = {}
         for name, values in made.items():
-            out = gather.slabs.lend((*index.shape, *values.shape[1:]), values.dtype)
+            out = window_reader.buffer_pool.empty((*index.shape, *values.shape[1:]), values.dtype)
             found[name] = values.take(index, axis=0, mode="clip", out=out)
         return found
     # Lists one after the other: those that come again are copied, and all of them told apart anew.

@@ -13,7 +13,7 @@ from penstock._engine.commit.change import small_file, visible
 from penstock._engine.commit.log import fresh_listing
 from penstock._engine.decode.concat import with_roomy_indices
 from penstock._engine.parquet.footer import read_schema
-from penstock._engine.write.encode import Column, Columns
+from penstock._engine.write.encode import ColumnEncoder, TableEncoder
 from penstock._engine.write.schema import of_arrow
 from penstock.codecs.scalar import Scalar
 from penstock.codecs.tensor import Tensor
@@ -24,14 +24,14 @@ from penstock.model import Place
 from penstock.schema import Schema
 from penstock.schema.json import KEY, dump, load
 
-__all__ = ["Existing", "appended", "check_still", "existing"]
+__all__ = ["ExistingTable", "appended", "check_still", "existing"]
 
 PETASTORM = b"dataset-toolkit."
 """With what the names of Petastorm's metadata begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Existing:
+class ExistingTable:
     """A table that is there.
 
     Attributes:
@@ -47,7 +47,7 @@ class Existing:
     files: int
 
 
-def existing(place: Place) -> Existing | None:
+def existing(place: Place) -> ExistingTable | None:
     """Return the table at a place; None where there is none yet.
 
     Raises:
@@ -81,7 +81,7 @@ def existing(place: Place) -> Existing | None:
     typed = partition_table(values, pa.schema([*file, *(kinds[name] for name in partition_by if name in kinds)]))
     inside = [field for field in file if field.name not in partition_by]
     arrow = pa.schema([*inside, *typed.schema], metadata=merged)
-    return Existing(url=place.url, arrow=arrow, partition_by=partition_by, files=len(paths))
+    return ExistingTable(url=place.url, arrow=arrow, partition_by=partition_by, files=len(paths))
 
 
 def _stored_kinds(metadata: Mapping[bytes, bytes]) -> dict[str, pa.Field]:
@@ -95,7 +95,7 @@ def _stored_kinds(metadata: Mapping[bytes, bytes]) -> dict[str, pa.Field]:
     }
 
 
-def appended(table: Existing, columns: Columns | None, partition_by: tuple[str, ...]) -> Columns:
+def appended(table: ExistingTable, columns: TableEncoder | None, partition_by: tuple[str, ...]) -> TableEncoder:
     """Return the columns of rows that are appended: the table's own, in its order, stored as the given ones say.
 
     Raises:
@@ -111,7 +111,7 @@ def appended(table: Existing, columns: Columns | None, partition_by: tuple[str, 
     stored = _told(json.loads((table.arrow.metadata or {}).get(KEY, b'{"fields": []}')))
     given = {column.field.name: column for column in columns.columns}
     differences = [f"{name!r} is not in the table" for name in given if name not in table.arrow.names]
-    found: list[Column] = []
+    found: list[ColumnEncoder] = []
     for field in table.arrow:
         if field.name not in given:
             differences.append(f"{field.name!r} is missing")
@@ -129,7 +129,7 @@ def appended(table: Existing, columns: Columns | None, partition_by: tuple[str, 
     return replace(columns, columns=tuple(found), metadata=dict(table.arrow.metadata or {}))
 
 
-def check_still(place: Place, before: Existing | None, columns: Columns, partition_by: tuple[str, ...]) -> None:
+def check_still(place: Place, before: ExistingTable | None, columns: TableEncoder, partition_by: tuple[str, ...]) -> None:
     """Refuse files that were written for one table, where another writer has put another one meanwhile.
 
     Args:
@@ -160,7 +160,7 @@ def check_still(place: Place, before: Existing | None, columns: Columns, partiti
         raise ArgumentError(msg + "Look at the table, then write again.")
 
 
-def _misfit(written: Column, wanted: Column, *, is_inside: bool) -> str:
+def _misfit(written: ColumnEncoder, wanted: ColumnEncoder, *, is_inside: bool) -> str:
     """Return how cells that were written differ from those that would be if the write began now, or nothing."""
     mine, theirs = ((one.codec, one.arrow.type) for one in (written, wanted))
     if mine != theirs or (written.is_blob and written.field.shape != wanted.field.shape):
@@ -174,7 +174,7 @@ def _told(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {field["name"]: field for field in schema["fields"]}
 
 
-def _difference(column: Column, field: pa.Field, stored: dict[str, Any] | None) -> str:
+def _difference(column: ColumnEncoder, field: pa.Field, stored: dict[str, Any] | None) -> str:
     """Return how a column differs from that of the table, or nothing."""
     if stored is None or not column.stated:
         kinds = [with_roomy_indices(column.arrow).type]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock._engine.decode.concat import with_roomy_indices
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.runtime.buffers import BufferPool
 from penstock._engine.write.cast import fitted
 from penstock._engine.write.validate import Check, Misfit, castable, holds, told
 from penstock._engine.write.validate_nested import made, related
@@ -25,27 +25,27 @@ from penstock.errors import DataError, MissingExtraError, listed
 from penstock.schema import CellCodec, Codec, Field, Schema
 from penstock.schema.json import KEY, dump
 
-__all__ = ["Chunk", "Column", "Columns", "Slab", "complete", "pieces"]
+__all__ = ["CellBuffer", "ColumnEncoder", "RowChunk", "TableEncoder", "complete", "pieces"]
 
 ALIGNMENT = 64
 LARGE = 16 << 10
 """From how many bytes on it takes longer to copy a blob than to make an array of it."""
 
-MOST_BYTES = 2**31 - 1
+MAX_CELL_BYTES = 2**31 - 1
 """What offsets of 32 bits can tell."""
 
 
-class Slab:
+class CellBuffer:
     """A piece of memory that arrays are copied into, one after the other; it is free again when none of them is left.
 
     Example:
-        >>> Slab(Slabs(most=1 << 20), 1000).copy(np.arange(3))
+        >>> CellBuffer(BufferPool(most=1 << 20), 1000).copy(np.arange(3))
         array([0, 1, 2])
     """
 
-    def __init__(self, slabs: Slabs, nbytes: int) -> None:
+    def __init__(self, buffer_pool: BufferPool, nbytes: int) -> None:
         """Borrow memory."""
-        self._memory = slabs.lend((nbytes,), np.dtype(np.uint8))
+        self._memory = buffer_pool.empty((nbytes,), np.dtype(np.uint8))
         self._used = 0
 
     def copy(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -99,8 +99,8 @@ def _array(rows: int, marks: pa.Buffer | None, offsets: Any, data: bytes) -> pa.
 
 
 def _checked(nbytes: int) -> int:
-    if nbytes > MOST_BYTES:
-        msg = f"{nbytes} bytes are more than Arrow holds in one array, which is {MOST_BYTES}"
+    if nbytes > MAX_CELL_BYTES:
+        msg = f"{nbytes} bytes are more than Arrow holds in one array, which is {MAX_CELL_BYTES}"
         raise ValueError(msg)
     return nbytes
 
@@ -110,7 +110,7 @@ Values: TypeAlias = npt.NDArray[Any] | Sequence[Any] | pa.Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Column:
+class ColumnEncoder:
     """One column that is written.
 
     Attributes:
@@ -132,7 +132,7 @@ class Column:
         """Whether cells are stored as bytes that a codec has made."""
         return isinstance(self.codec, CellCodec)
 
-    def takes(self, other: Column) -> bool:
+    def takes(self, other: ColumnEncoder) -> bool:
         """Return whether cells stored in another column can be stored here without being decoded."""
         if other.field.nullable and not self.field.nullable:
             return False
@@ -239,7 +239,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Chunk:
+class RowChunk:
     """Some rows that have been checked, to be encoded together.
 
     Attributes:
@@ -256,7 +256,7 @@ class Chunk:
     columns: Sequence[Values] = ()
     cells: Sequence[Sequence[Any]] = ()
 
-    def cut(self, nbytes: int, *, lent: bool = False) -> Iterator[Chunk]:
+    def cut(self, nbytes: int, *, lent: bool = False) -> Iterator[RowChunk]:
         """Yield parts of about so many bytes; they share nothing with arrays that the caller can write to.
 
         Args:
@@ -270,7 +270,7 @@ class Chunk:
         for start in range(0, self.rows, step):
             rows = min(step, self.rows - start)
             columns = [_part(column, start, rows, lent=lent) for column in self.columns]
-            yield Chunk(first=self.first + start, rows=rows, nbytes=self.nbytes * rows // self.rows, columns=columns)
+            yield RowChunk(first=self.first + start, rows=rows, nbytes=self.nbytes * rows // self.rows, columns=columns)
 
 
 def _part(cells: Values, start: int, rows: int, *, lent: bool) -> Values:
@@ -312,7 +312,7 @@ def size(cell: Any) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class TableEncoder:
     """The columns of a table that is written, in order.
 
     Example:
@@ -323,7 +323,7 @@ class Columns:
         2
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnEncoder, ...]
     schema: Schema
     metadata: Mapping[bytes, bytes]
     optional: frozenset[str] = frozenset()
@@ -334,13 +334,13 @@ class Columns:
         """What the table is in Arrow, with the schema that is stored with it."""
         return pa.schema([column.arrow for column in self.columns], metadata=dict(self.metadata) or None)
 
-    def alike(self, others: Columns | None) -> bool:
+    def alike(self, others: TableEncoder | None) -> bool:
         """Return whether cells that are stored in others can be taken as they are stored there."""
         if others is None or set(self.arrow.names) != set(others.arrow.names):
             return False
         return all(column.takes(others.named(column.field.name)) for column in self.columns)
 
-    def roomy(self) -> Columns:
+    def roomy(self) -> TableEncoder:
         """Return the columns for rows that come from many places, whose categories may be more than those of the first."""
         columns = tuple(replace(one, arrow=with_roomy_indices(one.arrow)) for one in self.columns)
         return replace(self, columns=columns)
@@ -375,7 +375,7 @@ class Columns:
             raise DataError(f"Row {number}, field {name!r}: {why}") from None
         return found
 
-    def batch(self, batch: Mapping[str, Any], first: int) -> Chunk:
+    def batch(self, batch: Mapping[str, Any], first: int) -> RowChunk:
         """Return the rows of a batch, checked; whatever is wrong with one, none is taken.
 
         Raises:
@@ -398,13 +398,13 @@ class Columns:
             except Misfit as misfit:
                 where = f"Row {first + misfit.row}" if misfit.row is not None else f"The batch that begins with row {first}"
                 raise DataError(f"{where}, field {column.field.name!r}: {misfit}") from None
-        return Chunk(first=first, rows=rows, nbytes=sum(map(_bytes, found)), columns=found)
+        return RowChunk(first=first, rows=rows, nbytes=sum(map(_bytes, found)), columns=found)
 
-    def named(self, name: str) -> Column:
+    def named(self, name: str) -> ColumnEncoder:
         """Return one column."""
         return next(column for column in self.columns if column.field.name == name)
 
-    def encode(self, chunk: Chunk) -> pa.Table:
+    def encode(self, chunk: RowChunk) -> pa.Table:
         """Return rows as they are stored.
 
         Raises:
@@ -421,7 +421,7 @@ class Columns:
                 _tell(column, cells, chunk.first, error)
         return pa.Table.from_arrays(arrays, schema=self.arrow)
 
-    def stating(self, names: Sequence[str]) -> Columns:
+    def stating(self, names: Sequence[str]) -> TableEncoder:
         """Return the columns with some of them in the stored schema: those that no file will tell the type of."""
         if all(self.named(name).stated for name in names):
             return self
@@ -429,7 +429,7 @@ class Columns:
         schema = Schema(self.schema.name, [column.field for column in columns if column.stated])
         return replace(self, columns=columns, schema=schema, metadata={**self.metadata, KEY: dump(schema).encode()})
 
-    def nullable(self) -> Columns:
+    def nullable(self) -> TableEncoder:
         """Return the columns with every nullable one optional in rows and batches."""
         return replace(self, optional=frozenset(column.field.name for column in self.columns if column.field.nullable))
 
@@ -480,7 +480,7 @@ def complete(
     raise DataError(f"Row {number}: {'; '.join(parts)}. Fields: {listed(names)}. {' '.join(advice)}")
 
 
-def _tell(column: Column, cells: Values, first: int, error: Exception) -> NoReturn:
+def _tell(column: ColumnEncoder, cells: Values, first: int, error: Exception) -> NoReturn:
     """Raise what went wrong with a column, with the row where that can be found."""
     row, name = None, column.field.name
     if isinstance(column.codec, CellCodec) and not isinstance(cells, pa.Array):

@@ -17,13 +17,13 @@ from pyarrow import fs as pafs
 
 from penstock._engine.commit.change import Change
 from penstock._engine.decode.concat import readable
-from penstock._engine.write.encode import Columns
+from penstock._engine.write.encode import TableEncoder
 from penstock._engine.write.errors import misfits_told, refusals_told
-from penstock._engine.write.hive import Part, directory, directory_of_nothing
+from penstock._engine.write.hive import Partition, directory, directory_of_nothing
 from penstock._engine.write.parquet_options import Layout, LoggedChange, in_pages, writer_options
 from penstock.model import Place
 
-__all__ = ["Output", "begin_writeback"]
+__all__ = ["OutputFiles", "begin_writeback"]
 
 BEGIN = 2  # as Linux numbers it
 
@@ -143,7 +143,7 @@ class _File:
             self._sink.close()
 
 
-class Output:
+class OutputFiles:
     """Where encoded rows go. One thread at a time writes to it.
 
     Attributes:
@@ -151,7 +151,7 @@ class Output:
         row_groups: How many row groups each has that is closed.
     """
 
-    def __init__(self, place: Place, change: Change, columns: Columns, layout: Layout, *, first: int = 0) -> None:
+    def __init__(self, place: Place, change: Change, columns: TableEncoder, layout: Layout, *, first: int = 0) -> None:
         """Store where, and the number of the first file; nothing is opened yet."""
         self._first, self._url, filesystem = first, place.url, place.filesystem
         self.names: list[str] = []
@@ -168,7 +168,7 @@ class Output:
         self._most_open = MOST_OPEN if isinstance(filesystem, pafs.LocalFileSystem) else MOST_OPEN_AFAR
         self._open: OrderedDict[str, tuple[str, _File]] = OrderedDict()
 
-    def take(self, parts: Iterable[Part]) -> None:
+    def take(self, parts: Iterable[Partition]) -> None:
         """Gather rows of some directories, and write what is a row group."""
         for part in parts:
             where = part.directory

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock._engine.decode.concat import storable
-from penstock._engine.write.encode import Column, Columns
+from penstock._engine.write.encode import ColumnEncoder, TableEncoder
 from penstock._engine.write.schema import of_arrow
 from penstock.dtypes import is_encoded
 from penstock.errors import ArgumentError, ColumnNotFoundError, DataError
 from penstock.formats._hive import NULL
 
-__all__ = ["Part", "directory", "directory_of_nothing", "partitioned", "split"]
+__all__ = ["Partition", "directory", "directory_of_nothing", "partitioned", "split"]
 
 ESCAPED = frozenset([*map(chr, range(32)), "\x7f", *"\"#%'*/:=?\\{[]^"])
 """What Hive writes as %XX; everything else, letters of any language included, stands as it is."""
@@ -30,7 +30,7 @@ YEAR = r"^(?:000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})-"
 """How the text of a day or a moment begins that all readers of tables take for one: in the years 1 to 9999."""
 
 
-def partitioned(columns: Columns, names: Sequence[str]) -> Columns:
+def partitioned(columns: TableEncoder, names: Sequence[str]) -> TableEncoder:
     """Return columns of which some name directories; these have the types of their values, where they have categories.
 
     Raises:
@@ -49,7 +49,7 @@ def partitioned(columns: Columns, names: Sequence[str]) -> Columns:
     return found
 
 
-def _plain(column: Column) -> Column:
+def _plain(column: ColumnEncoder) -> ColumnEncoder:
     """Return a column without categories or views, which no name of a directory tells."""
     kind = column.arrow.type
     plain = storable(kind.value_type if is_encoded(kind) else kind)
@@ -57,7 +57,7 @@ def _plain(column: Column) -> Column:
     return column if plain == kind else of_arrow(pa.schema([column.arrow.with_type(plain)])).columns[0]
 
 
-def _check(columns: Columns, names: Sequence[str]) -> None:
+def _check(columns: TableEncoder, names: Sequence[str]) -> None:
     """Refuse columns that cannot name directories."""
     found = tuple(names)
     existing = [column.field.name for column in columns.columns]
@@ -87,7 +87,7 @@ def directory(values: Iterable[tuple[str, str | None]]) -> str:
     return "/".join(f"{_name(name)}={NULL if value is None else _escaped(value)}" for name, value in values)
 
 
-def directory_of_nothing(columns: Columns, names: Sequence[str]) -> str:
+def directory_of_nothing(columns: TableEncoder, names: Sequence[str]) -> str:
     """Return a directory for the one file of a table without rows: a zero of each partition column, or a text.
 
     Readers that find out the types of partitions by their names find none where all are null.
@@ -119,7 +119,7 @@ def _name(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class Partition:
     """Some rows of one directory.
 
     Attributes:
@@ -133,7 +133,7 @@ class Part:
     nbytes: int
 
 
-def split(table: pa.Table, names: Sequence[str], first: int = 0) -> list[Part]:
+def split(table: pa.Table, names: Sequence[str], first: int = 0) -> list[Partition]:
     """Return the rows of each directory, in their order and without the columns that name it.
 
     Args:
@@ -145,7 +145,7 @@ def split(table: pa.Table, names: Sequence[str], first: int = 0) -> list[Part]:
         DataError: If a value would be read as a null, as another or not at all.
     """
     if not names:
-        return [Part("", table, table.nbytes)]
+        return [Partition("", table, table.nbytes)]
     texts = [_texts(table, name, first) for name in names]
     rest = table.drop_columns(list(names))
     codes = np.zeros(len(table), dtype=np.int64)
@@ -159,7 +159,7 @@ def split(table: pa.Table, names: Sequence[str], first: int = 0) -> list[Part]:
         rows = order[start:stop]
         values = [(name, text[int(rows[0])].as_py()) for name, text in zip(names, texts, strict=True)]
         part = _rows(rest, rows)
-        found.append(Part(directory(values), part, part.nbytes))
+        found.append(Partition(directory(values), part, part.nbytes))
     return found
 
 

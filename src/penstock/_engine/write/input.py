@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock._engine.write.encode import Column, Columns
+from penstock._engine.write.encode import ColumnEncoder, TableEncoder
 from penstock._engine.write.validate import told
 from penstock.codecs.scalar import Scalar
 from penstock.dtypes import is_compound, is_ragged
@@ -43,7 +43,7 @@ class Tabular:
     lent: bool = False
 
 
-def tabular(data: Any, columns: Columns | None, *, index: bool | None = None) -> Tabular | None:
+def tabular(data: Any, columns: TableEncoder | None, *, index: bool | None = None) -> Tabular | None:
     """Return Arrow or pandas data as columns, without an unnamed index of pandas; None for anything else.
 
     Args:
@@ -123,7 +123,7 @@ def _columns_of(batch: pa.RecordBatch, names: Sequence[str]) -> dict[str, Any]:
     return {name: batch.column(name) for name in names}
 
 
-def _frame(frame: Any, columns: Columns | None, *, index: bool | None) -> Tabular:
+def _frame(frame: Any, columns: TableEncoder | None, *, index: bool | None) -> Tabular:
     """Return a data frame, with its index where that has a name and is to be stored."""
     names = [_arrow_name(name) for name in frame.columns]
     known = {} if columns is None else {column.field.name: column for column in columns.columns}
@@ -195,7 +195,7 @@ def _arrow_name(name: Any) -> str:
     return str(tuple(map(_arrow_name, name))) if isinstance(name, tuple) else str(name)
 
 
-def _series(series: Any, column: Column | None) -> Any:
+def _series(series: Any, column: ColumnEncoder | None) -> Any:
     """Return a column of a data frame: as Arrow, or as cells where those are arrays."""
     if column is None:
         return series
@@ -226,7 +226,7 @@ def _without_nan(cells: npt.NDArray[Any]) -> list[Any]:
 
 def is_batch(
     item: Mapping[str, Any],
-    columns: Columns | None,
+    columns: TableEncoder | None,
     number: int,
     *,
     alone: bool = False,
@@ -276,7 +276,7 @@ def is_batch(
     raise DataError(f"{msg}{advice}{', or give a schema' if columns is None else ''}.")
 
 
-def _kind(value: Any, columns: Columns | None, name: str) -> str:
+def _kind(value: Any, columns: TableEncoder | None, name: str) -> str:
     """Return what a null, a list or an array in a mapping can be."""
     if value is None:
         return "either"
@@ -317,7 +317,7 @@ def _depth(value: Any) -> tuple[int, bool]:
     return 1 + max((deep for deep, _ in inner), default=0), any(ends for _, ends in inner)
 
 
-def _decimal(column: Column) -> bool:
+def _decimal(column: ColumnEncoder) -> bool:
     return bool(pa.types.is_decimal(column.arrow.type))
 
 

@@ -15,13 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock._engine.commit.change import Change, Mode
-from penstock._engine.runtime.buffers import Slabs
+from penstock._engine.runtime.buffers import BufferPool
 from penstock._engine.runtime.ordered_map import Conveyor, Room
-from penstock._engine.write.append import Existing, appended, check_still, existing
-from penstock._engine.write.encode import Chunk, Columns, Slab, size
+from penstock._engine.write.append import ExistingTable, appended, check_still, existing
+from penstock._engine.write.encode import CellBuffer, RowChunk, TableEncoder, size
 from penstock._engine.write.errors import refusals_told
-from penstock._engine.write.files import Output
-from penstock._engine.write.hive import Part, partitioned, split
+from penstock._engine.write.files import OutputFiles
+from penstock._engine.write.hive import Partition, partitioned, split
 from penstock._engine.write.parquet_options import Layout, LoggedChange, LoggedFormat, WrittenFormat, common_metadata
 from penstock.codecs.tensor import Tensor
 from penstock.errors import ArgumentError
@@ -29,7 +29,7 @@ from penstock.formats.parquet import COMMON
 from penstock.model import Place
 from penstock.schema import Schema
 
-__all__ = ["Begun", "Missing", "Writing", "forsake"]
+__all__ = ["Missing", "OpenWrite", "WriteJob", "forsake"]
 
 CHUNK_BYTES, CHUNK_PART = 1 << 20, 16
 """What is encoded together: so many bytes, or such a part of a row group if that is less."""
@@ -43,14 +43,14 @@ CHUNKS_AHEAD = 2
 MADE_BYTES = 64 << 20
 """Encoded rows that may wait while a row group is written."""
 
-Parts: TypeAlias = list[Part]
+Parts: TypeAlias = list[Partition]
 Missing: TypeAlias = Literal["error", "null"]
 
 logger = logging.getLogger("penstock")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Begun:
+class OpenWrite:
     """A write that was begun, whose columns may not be known yet.
 
     Attributes:
@@ -71,7 +71,7 @@ class Begun:
     change: Change
     layout: Layout
     threads: int
-    table: Existing | None
+    table: ExistingTable | None
     format: WrittenFormat | LoggedFormat | None = None
     index: bool | None = None
     missing: Missing = "error"
@@ -81,7 +81,7 @@ class Begun:
         return schema if self.format is None else self.format.suited(schema)
 
 
-class Writing:
+class WriteJob:
     """A write whose columns are known. It knows nothing of who feeds it, so that it is given up when nobody does any more.
 
     Args:
@@ -95,7 +95,7 @@ class Writing:
         ArgumentError: If the columns do not go with the table, or cannot be partitioned so.
     """
 
-    def __init__(self, begun: Begun, columns: Columns | None) -> None:
+    def __init__(self, begun: OpenWrite, columns: TableEncoder | None) -> None:
         """Decide the columns; threads start with the first rows."""
         layout = begun.layout
         given = None if columns is None else partitioned(columns, layout.partition_by)
@@ -116,15 +116,15 @@ class Writing:
         self._chunk_bytes = min(CHUNK_BYTES, max(1, layout.row_group_bytes // CHUNK_PART))
         self._begun = begun
         first = begun.table.files if begun.table else 0
-        self._output = Output(begun.place, begun.change, self.columns, layout, first=first)
+        self._output = OutputFiles(begun.place, begun.change, self.columns, layout, first=first)
         ahead = begun.threads + CHUNKS_AHEAD
         room = Room(given=ahead * self._chunk_bytes, made=min(MADE_BYTES, layout.row_group_bytes))
         self._conveyor: Conveyor[Parts] = Conveyor(begun.threads, self._output.take, _bytes_in, room)
-        self._slabs = Slabs(most=4 * ahead * self._chunk_bytes)
+        self._buffer_pool = BufferPool(most=4 * ahead * self._chunk_bytes)
         self._rows: list[list[Any]] = []
         self._first = self._nbytes = 0
         self._taken = 0
-        self._slab: Slab | None = None
+        self._slab: CellBuffer | None = None
 
     def add(self, cells: list[Any], number: int) -> None:
         """Take the checked cells of one row; arrays are copied, for the caller may go on to fill them with the next row.
@@ -148,7 +148,7 @@ class Writing:
 
     def _copied(self, cell: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if self._slab is None:
-            self._slab = Slab(self._slabs, 2 * self._chunk_bytes)  # the last array of a chunk may be a large one
+            self._slab = CellBuffer(self._buffer_pool, 2 * self._chunk_bytes)  # the last array of a chunk may be a large one
         return self._slab.copy(cell)
 
     def flush(self) -> None:
@@ -156,10 +156,10 @@ class Writing:
         rows, nbytes = self._rows, self._nbytes
         self._rows, self._slab, self._nbytes = [], None, 0
         if rows:
-            self._put(Chunk(first=self._first, rows=len(rows), nbytes=nbytes, cells=rows))
+            self._put(RowChunk(first=self._first, rows=len(rows), nbytes=nbytes, cells=rows))
         self._first += len(rows)
 
-    def put(self, chunk: Chunk, *, lent: bool = False) -> None:
+    def put(self, chunk: RowChunk, *, lent: bool = False) -> None:
         """Take rows that came together, waiting for room; all are copied that the caller may change, of Arrow if `lent`.
 
         Raises:
@@ -169,7 +169,7 @@ class Writing:
         for part in chunk.cut(self._chunk_bytes, lent=lent):
             self._put(part)
 
-    def _put(self, chunk: Chunk) -> None:
+    def _put(self, chunk: RowChunk) -> None:
         self._taken += chunk.rows
         self._conveyor.put(partial(_encoded, self.columns, chunk, self._begun.layout.partition_by), chunk.nbytes)
 
@@ -217,7 +217,7 @@ class Writing:
             self.abort()
 
 
-def forsake(begun: Begun, rows: Sized) -> None:
+def forsake(begun: OpenWrite, rows: Sized) -> None:
     """Do the same for a write whose columns are not known yet."""
     try:
         _warn_of(len(rows), begun.place.url)
@@ -242,7 +242,7 @@ def _tell_of_lost_rows(rows: int, url: str) -> None:
     warnings.warn(msg, ResourceWarning, stacklevel=2)
 
 
-def _schema_of(columns: Columns, kind: WrittenFormat) -> Schema:
+def _schema_of(columns: TableEncoder, kind: WrittenFormat) -> Schema:
     """Return all columns as fields with their codecs, which a format may not have."""
     for column in columns.columns:
         if column.codec is None:
@@ -262,6 +262,6 @@ def _bytes_in(parts: Parts) -> int:
     return sum(part.nbytes for part in parts)
 
 
-def _encoded(columns: Columns, chunk: Chunk, partition_by: tuple[str, ...]) -> Parts:
+def _encoded(columns: TableEncoder, chunk: RowChunk, partition_by: tuple[str, ...]) -> Parts:
     """Return rows as they are stored, by directory."""
     return split(columns.encode(chunk), partition_by, chunk.first)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock._engine.commit.change import Change, Mode
-from penstock._engine.write.encode import Columns
+from penstock._engine.write.encode import TableEncoder
 from penstock.codecs.tensor import Tensor
 from penstock.errors import ArgumentError
 from penstock.model import Place
@@ -153,7 +153,7 @@ def _available(name: str | None) -> bool:
     return name in (None, "none") or bool(pa.Codec.is_available(name))
 
 
-def writer_options(columns: Columns, schema: pa.Schema, compression: str | None, rows: pa.Table) -> dict[str, Any]:
+def writer_options(columns: TableEncoder, schema: pa.Schema, compression: str | None, rows: pa.Table) -> dict[str, Any]:
     """Return the options of a Parquet writer, those of each column by what its cells are.
 
     Encoded cells get no statistics and no dictionary, and no compression where the codec has compressed them, or where the

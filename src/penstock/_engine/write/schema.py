@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from penstock import codecs
 from penstock._engine.decode.concat import storable
-from penstock._engine.write.encode import Column, Columns
+from penstock._engine.write.encode import ColumnEncoder, TableEncoder
 from penstock._engine.write.validate import check_of
 from penstock._engine.write.validate_nested import arrow_check, in_c_order
 from penstock.codecs.scalar import Scalar, arrow_type
@@ -21,7 +21,7 @@ from penstock.schema.json import KEY, dump, load
 __all__ = ["check_lists", "of_arrow", "of_schema"]
 
 
-def of_schema(schema: Schema) -> Columns:
+def of_schema(schema: Schema) -> TableEncoder:
     """Return the columns of a schema; fields without a codec get their default, and those that may be null may be missing.
 
     Raises:
@@ -32,18 +32,18 @@ def of_schema(schema: Schema) -> Columns:
         raise ArgumentError(msg)
     full = Schema(schema.name, [each if each.codec is not None else each.with_codec(codecs.default(each)) for each in schema])
     columns = tuple(_column(each) for each in full)
-    return Columns(columns, full, {KEY: dump(full).encode()}).nullable()
+    return TableEncoder(columns, full, {KEY: dump(full).encode()}).nullable()
 
 
-def _column(given: Field, arrow: pa.Field | None = None, *, stated: bool = True) -> Column:
+def _column(given: Field, arrow: pa.Field | None = None, *, stated: bool = True) -> ColumnEncoder:
     """Return the column of a field with a codec."""
     codec = given.codec or Scalar()
     arrow = arrow or pa.field(given.name, codec.storage(given), nullable=given.nullable)
     kind = arrow.type if isinstance(codec, Scalar) else None
-    return Column(field=given, arrow=arrow, codec=codec, stated=stated, check=check_of(given, kind))
+    return ColumnEncoder(field=given, arrow=arrow, codec=codec, stated=stated, check=check_of(given, kind))
 
 
-def of_arrow(schema: pa.Schema) -> Columns:
+def of_arrow(schema: pa.Schema) -> TableEncoder:
     """Return the columns of an Arrow schema, stored as it says.
 
     Where it comes from a table that Penstock wrote, its metadata has the schema of that, and columns that are still
@@ -59,7 +59,7 @@ def of_arrow(schema: pa.Schema) -> Columns:
     stated = Schema(told_before.name, [column.field for column in columns if column.stated])
     if len(stated):
         metadata[KEY] = dump(stated).encode()
-    return Columns(columns, stated, metadata)
+    return TableEncoder(columns, stated, metadata)
 
 
 def check_lists(schema: pa.Schema) -> None:
@@ -93,7 +93,7 @@ def _nothing(kind: pa.DataType) -> pa.DataType | None:
     return next((each for each in found if each is not None), None)
 
 
-def _kept(arrow: pa.Field, before: Schema) -> Column | None:
+def _kept(arrow: pa.Field, before: Schema) -> ColumnEncoder | None:
     """Return a column by what a stored schema says of it, if it is still stored so, or as the codec reads it too."""
     if arrow.name not in before:
         return None
@@ -105,7 +105,7 @@ def _kept(arrow: pa.Field, before: Schema) -> Column | None:
     return _column(given, arrow.with_nullable(given.nullable))
 
 
-def _plain(arrow: pa.Field) -> Column:
+def _plain(arrow: pa.Field) -> ColumnEncoder:
     """Return a column that is stored as Arrow says."""
     arrow = arrow.with_metadata(None) if arrow.metadata and b"PARQUET:field_id" in arrow.metadata else arrow
     arrow = arrow.with_type(storable(arrow.type))
@@ -119,7 +119,7 @@ def _plain(arrow: pa.Field) -> Column:
         if codec is not None:
             return _column(Field(arrow.name, dtype, (), codec, nullable=nullable), arrow, stated=False)
     nothing = Field(arrow.name, object, nullable=nullable)
-    return Column(field=nothing, arrow=arrow, codec=None, stated=False, check=arrow_check(kind))
+    return ColumnEncoder(field=nothing, arrow=arrow, codec=None, stated=False, check=arrow_check(kind))
 
 
 def _is(kind: pa.DataType, word: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock._engine.write.encode import Column, Columns, complete, owned
+from penstock._engine.write.encode import ColumnEncoder, TableEncoder, complete, owned
 from penstock._engine.write.input import infer
 from penstock._engine.write.schema import of_arrow, of_schema
 from penstock._engine.write.validate import REFUSED, Check, Misfit, told
@@ -89,7 +89,7 @@ class FirstRows:
         """Return whether a mapping of lists is a row like these, and not a batch of such: none has single values there."""
         return all(cell is None or _is_nested(cell) for _, row in self.rows for name, cell in row.items() if name in item)
 
-    def columns(self, suit: Callable[[Schema], Schema]) -> Columns:
+    def columns(self, suit: Callable[[Schema], Schema]) -> TableEncoder:
         """Return the columns that follow from the rows.
 
         Args:
@@ -108,7 +108,7 @@ class FirstRows:
         return columns_of_batch(batch, suit, nullable=self._fill)
 
 
-def columns_of_batch(batch: Mapping[str, Any], suit: Callable[[Schema], Schema], *, nullable: bool) -> Columns:
+def columns_of_batch(batch: Mapping[str, Any], suit: Callable[[Schema], Schema], *, nullable: bool) -> TableEncoder:
     """Return the columns that follow from a batch; lists, structs and Arrow's arrays have types of Arrow.
 
     Args:
@@ -129,7 +129,7 @@ def columns_of_batch(batch: Mapping[str, Any], suit: Callable[[Schema], Schema],
     return replace(found, columns=tuple(_advised(each) if each.field.name in nested else each for each in found.columns))
 
 
-def _advised(column: Column) -> Column:
+def _advised(column: ColumnEncoder) -> ColumnEncoder:
     """Return a column whose type followed from the first rows, which is said where a later row contradicts it."""
     return replace(column, check=partial(_checked, column.check))
 

@@ -83,7 +83,7 @@ class Png(ImageCodec):
             if alike.decode(row, cell):
                 continue
             try:
-                self._into(field, cell, out[row], cells.most_bytes)
+                self._into(field, cell, out[row], cells.max_cell_bytes)
             except ImageError as problem:
                 raise CellProblem(row, str(problem)) from problem
             alike.learn(cell)
@@ -183,7 +183,7 @@ class Jpeg(ImageCodec):
                 else:
                     continue
             try:
-                self._into(field, cell, out[row], cells.most_bytes)
+                self._into(field, cell, out[row], cells.max_cell_bytes)
             except ImageError as problem:
                 raise CellProblem(row, str(problem)) from problem
             if self.shrink_to is None and not self.orient:
@@ -199,17 +199,17 @@ class Jpeg(ImageCodec):
     def _orientation(self, cell: memoryview) -> int:
         return headers.jpeg_orientation(cell)
 
-    def _fresh(self, field: Field, cell: memoryview, most_bytes: int) -> npt.NDArray[Any]:
-        header = self._claims(field, cell, channels_in(field), most_bytes)
+    def _fresh(self, field: Field, cell: memoryview, max_cell_bytes: int) -> npt.NDArray[Any]:
+        header = self._claims(field, cell, channels_in(field), max_cell_bytes)
         turn = self._turn(cell)
         headers.check_size(field, headers.turned(header, turn), field.shape[:2])
         size = pixels.scaled(header, _lying(self.shrink_to, turn))
         found = pixels.turned(pixels.read_jpeg(cell, header, channels_in(field) or header.channels, size), turn)
         return found if len(field.shape) == found.ndim else found[..., 0]
 
-    def _into(self, field: Field, cell: memoryview, out: npt.NDArray[Any], most_bytes: int) -> None:
+    def _into(self, field: Field, cell: memoryview, out: npt.NDArray[Any], max_cell_bytes: int) -> None:
         channels = pixels.channels_of(out)
-        header = self._claims(field, cell, channels, most_bytes)
+        header = self._claims(field, cell, channels, max_cell_bytes)
         turn = self._turn(cell)
         size = pixels.scaled(header, _lying(self.shrink_to, turn))
         small = header._replace(height=size[0], width=size[1])
@@ -219,9 +219,9 @@ class Jpeg(ImageCodec):
         else:
             pixels.stored(pixels.turned(pixels.read_jpeg(cell, header, channels, size), turn), out)
 
-    def _resized(self, field: Field, cell: memoryview, out: npt.NDArray[Any], most_bytes: int) -> None:
+    def _resized(self, field: Field, cell: memoryview, out: npt.NDArray[Any], max_cell_bytes: int) -> None:
         channels = pixels.channels_of(out)
-        header = self._claims(field, cell, channels, most_bytes)
+        header = self._claims(field, cell, channels, max_cell_bytes)
         turn = self._turn(cell)
         size = pixels.scaled(header, _lying(out.shape[:2], turn))
         if turn == UPRIGHT and size == out.shape[:2]:
@@ -277,8 +277,8 @@ class Webp(ImageCodec):
     def _orientation(self, cell: memoryview) -> int:
         return headers.webp_orientation(cell)
 
-    def _claims(self, field: Field, cell: memoryview, channels: int | None, most_bytes: int) -> Header:
-        return super()._claims(field, cell, RGB if channels == GREY else channels, most_bytes)
+    def _claims(self, field: Field, cell: memoryview, channels: int | None, max_cell_bytes: int) -> Header:
+        return super()._claims(field, cell, RGB if channels == GREY else channels, max_cell_bytes)
 
     def _read(self, field: Field, cell: memoryview, header: Header, channels: int | None) -> npt.NDArray[Any]:
         found = super()._read(field, cell, header, channels)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock._blobs import MOST_BYTES, Blobs
+from penstock._blobs import MAX_CELL_BYTES, Blobs
 from penstock.codecs.image import headers, pixels
 from penstock.codecs.image.headers import UPRIGHT, Header, ImageError
 from penstock.errors import ArgumentError
@@ -118,7 +118,7 @@ class ImageCodec(CellCodec):
             MissingExtraError: If the library is not installed.
         """
         try:
-            return self._fresh(field, cell, MOST_BYTES)
+            return self._fresh(field, cell, MAX_CELL_BYTES)
         except ImageError as problem:
             raise CellProblem(0, str(problem)) from problem
 
@@ -132,7 +132,7 @@ class ImageCodec(CellCodec):
         found: list[Any] = [None] * len(cells)
         for row, cell in cells.present():
             try:
-                found[row] = self._fresh(field, cell, cells.most_bytes)
+                found[row] = self._fresh(field, cell, cells.max_cell_bytes)
             except ImageError as problem:
                 raise CellProblem(row, str(problem)) from problem
         return found
@@ -146,7 +146,7 @@ class ImageCodec(CellCodec):
         """
         for row, cell in cells.present():
             try:
-                self._into(field, cell, out[row], cells.most_bytes)
+                self._into(field, cell, out[row], cells.max_cell_bytes)
             except ImageError as problem:
                 raise CellProblem(row, str(problem)) from problem
 
@@ -159,14 +159,14 @@ class ImageCodec(CellCodec):
         """
         for row, cell in cells.present():
             try:
-                self._resized(field, cell, out[row], cells.most_bytes)
+                self._resized(field, cell, out[row], cells.max_cell_bytes)
             except ImageError as problem:
                 raise CellProblem(row, str(problem)) from problem
 
-    def _claims(self, field: Field, cell: memoryview, channels: int | None, most_bytes: int) -> Header:
+    def _claims(self, field: Field, cell: memoryview, channels: int | None, max_cell_bytes: int) -> Header:
         """Return what an image claims to be, if it may be decoded and becomes one of the field without loss."""
         header = self._header(cell)
-        headers.check_bytes(header, channels or GREY, most_bytes)
+        headers.check_bytes(header, channels or GREY, max_cell_bytes)
         headers.check_kind(field, header, channels)
         return header
 
@@ -183,20 +183,20 @@ class ImageCodec(CellCodec):
             headers.check_size(field, pixels.header_of(found), out.shape[:2])
         return pixels.to_rgb(found, channels, out)
 
-    def _fresh(self, field: Field, cell: memoryview, most_bytes: int) -> npt.NDArray[Any]:
+    def _fresh(self, field: Field, cell: memoryview, max_cell_bytes: int) -> npt.NDArray[Any]:
         """Return an image in an array of its own."""
         channels = channels_in(field)
-        header = self._claims(field, cell, channels, most_bytes)
+        header = self._claims(field, cell, channels, max_cell_bytes)
         turn = self._turn(cell)
         headers.check_size(field, headers.turned(header, turn), field.shape[:2])
         found = pixels.turned(self._rgb(field, cell, header, channels), turn)
         headers.check_size(field, pixels.header_of(found), field.shape[:2])
         return found if len(field.shape) == found.ndim else found[..., np.newaxis]
 
-    def _into(self, field: Field, cell: memoryview, out: npt.NDArray[Any], most_bytes: int) -> None:
+    def _into(self, field: Field, cell: memoryview, out: npt.NDArray[Any], max_cell_bytes: int) -> None:
         """Decode an image of the size of an array into it."""
         channels = pixels.channels_of(out)
-        header = self._claims(field, cell, channels, most_bytes)
+        header = self._claims(field, cell, channels, max_cell_bytes)
         turn = self._turn(cell)
         headers.check_size(field, headers.turned(header, turn), out.shape[:2])
         if turn == UPRIGHT:
@@ -204,10 +204,10 @@ class ImageCodec(CellCodec):
         else:
             pixels.stored(pixels.turned(self._rgb(field, cell, header, channels), turn), out)
 
-    def _resized(self, field: Field, cell: memoryview, out: npt.NDArray[Any], most_bytes: int) -> None:
+    def _resized(self, field: Field, cell: memoryview, out: npt.NDArray[Any], max_cell_bytes: int) -> None:
         """Decode an image and bring it to the size of an array."""
         channels = pixels.channels_of(out)
-        header = self._claims(field, cell, channels, most_bytes)
+        header = self._claims(field, cell, channels, max_cell_bytes)
         pixels.resized(pixels.turned(self._rgb(field, cell, header, channels), self._turn(cell)), out)
 
 

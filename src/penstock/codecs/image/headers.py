@@ -287,13 +287,13 @@ def differs(field: Field, header: Header, why: str = "") -> ImageError:
     return ImageError(problem + "Write it anew, or adopt a schema that fits: penstock.adopt(url, schema).")
 
 
-def check_bytes(header: Header, channels: int, most_bytes: int) -> None:
+def check_bytes(header: Header, channels: int, max_cell_bytes: int) -> None:
     """Refuse an image that would take more than is allowed, before any of it is decoded."""
     claimed = header.height * header.width * max(channels, header.channels) * header.itemsize
-    if claimed > most_bytes:
+    if claimed > max_cell_bytes:
         msg = (
             f"it claims to be {header.width} x {header.height} pixels, which is {claimed} bytes decoded, and a cell may take "
-            f"{most_bytes}. If the table can be trusted, allow more: .using(max_cell_bytes={claimed})."
+            f"{max_cell_bytes}. If the table can be trusted, allow more: .using(max_cell_bytes={claimed})."
         )
         raise ImageError(msg)
 

@@ -131,7 +131,7 @@ def decode_into(cells: Blobs, out: Pixels) -> IntArray:
     Those that are damaged are among them: who reads them says what is wrong.
     """
     rows, whole = present_rows(cells), byte_rows(out)
-    if whole is None or not fits(out[0]) or out[0].nbytes > cells.most_bytes:
+    if whole is None or not fits(out[0]) or out[0].nbytes > cells.max_cell_bytes:
         return rows
     layout = _layout(out.shape[1:], out.itemsize)
     sizes = (cells.stop - cells.start)[rows].tolist()

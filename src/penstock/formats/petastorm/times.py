@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from penstock._blobs import MOST_BYTES, Blobs
+from penstock._blobs import MAX_CELL_BYTES, Blobs
 from penstock.codecs import Npy, Npz
 from penstock.codecs._npy_header import owned, read_header, stored_array
 from penstock.codecs.npz import _member
@@ -56,22 +56,22 @@ class Times(CellCodec):
         Raises:
             CellProblem: If there is none, or one that does not fit the field.
         """
-        return self._array(field, 0, cell, MOST_BYTES)
+        return self._array(field, 0, cell, MAX_CELL_BYTES)
 
     def decode_each(self, field: Field, cells: Blobs) -> list[Any]:
         """Return decoded cells one by one, None for nulls."""
         found: list[Any] = [None] * len(cells)
         for row, cell in cells.present():
-            found[row] = self._array(field, row, cell, cells.most_bytes)
+            found[row] = self._array(field, row, cell, cells.max_cell_bytes)
         return found
 
-    def _array(self, field: Field, row: int, cell: memoryview, most_bytes: int) -> npt.NDArray[Any]:
+    def _array(self, field: Field, row: int, cell: memoryview, max_cell_bytes: int) -> npt.NDArray[Any]:
         try:
-            inner = memoryview(_member(bytes(cell), most_bytes)) if self.packed else cell
+            inner = memoryview(_member(bytes(cell), max_cell_bytes)) if self.packed else cell
             dtype = read_header(inner).dtype
         except ValueError as error:
             raise CellProblem(row, str(error)) from error
         if dtype.kind not in "mM":
             problem = f"it holds {dtype}, and times were expected. Check what wrote it."
             raise CellProblem(row, problem)
-        return owned(stored_array(Field(field.name, dtype, field.shape), row, inner, most_bytes))
+        return owned(stored_array(Field(field.name, dtype, field.shape), row, inner, max_cell_bytes))

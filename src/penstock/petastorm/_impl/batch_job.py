@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock._engine.row_groups.order import Lots, Step
-from penstock._engine.row_groups.reader import Loaded, LotReader, Values
+from penstock._engine.row_groups.order import RowGroupTasks, Step
+from penstock._engine.row_groups.reader import LoadedRowGroup, RowGroupReader, Values
 from penstock.codecs import CellCodec, Scalar, Tensor
 from penstock.codecs.scalar import NUMPY
 from penstock.model import BoolArray
@@ -34,7 +34,7 @@ class BatchPredicate:
     predicate: Any
     columns: Sequence[str]
 
-    def __call__(self, loaded: Loaded, reader: LotReader) -> BoolArray:
+    def __call__(self, loaded: LoadedRowGroup, reader: RowGroupReader) -> BoolArray:
         """Return which rows it includes."""
         answer = np.asarray(self.predicate.do_include(_frame(reader, loaded, self.columns)))
         if answer.shape != (loaded.count,):
@@ -61,8 +61,8 @@ class BatchJob(LotJob):
 
     def __init__(
         self,
-        lots: Lots,
-        reader: LotReader,
+        lots: RowGroupTasks,
+        reader: RowGroupReader,
         seed: int | None,
         *,
         schema: Unischema,
@@ -75,15 +75,15 @@ class BatchJob(LotJob):
         self._fields, self._made, self._transform = dict(schema.fields), dict(made.fields), transform
         self._name, self._partitions = made._name, dict(partitions or {})  # noqa: SLF001 - the name, which has no other way
 
-    def pieces(self, read: Loaded) -> Sequence[slice]:
+    def pieces(self, read: LoadedRowGroup) -> Sequence[slice]:
         """Return all rows at once."""
         return [slice(0, read.count)]
 
-    def weigh(self, read: Loaded) -> tuple[int, int]:
+    def weigh(self, read: LoadedRowGroup) -> tuple[int, int]:
         """Return what rows take as they are stored; as arrays they take about as much."""
         return read.nbytes, max(read.nbytes, array_bytes(self._reader, read) * read.count)
 
-    def make(self, read: Loaded, piece: slice) -> Made:  # noqa: ARG002 - there is one
+    def make(self, read: LoadedRowGroup, piece: slice) -> Made:  # noqa: ARG002 - there is one
         """Return the batch of a row group; none where the function of the user has left no rows."""
         return self._batches(self._columns(read) if read.count else {})
 
@@ -96,14 +96,14 @@ class BatchJob(LotJob):
         """Return the batch of columns that have crossed."""
         return self._batches(crossed["columns"])
 
-    def _columns(self, read: Loaded) -> dict[str, Any]:
+    def _columns(self, read: LoadedRowGroup) -> dict[str, Any]:
         if self._transform is not None and self._transform.func is not None:
             floated = {name for name in self._fields if _is_floated(read.columns[name])}
             return self._transformed(_frame(self._reader, read, list(self._fields)), self._transform, floated)
         whole = slice(0, read.count)
         return {name: self._column(read, name, whole) for name in self._fields if name in self._made}
 
-    def _column(self, read: Loaded, name: str, rows: slice) -> npt.NDArray[Any]:
+    def _column(self, read: LoadedRowGroup, name: str, rows: slice) -> npt.NDArray[Any]:
         column = _arrow(self._reader, read, name)
         if column is not None:
             return batch_column(name, column, self._fields[name].shape, self._reader.copied)
@@ -171,7 +171,7 @@ class BatchJob(LotJob):
         return values
 
 
-def _is_array(reader: LotReader, name: str) -> bool:
+def _is_array(reader: RowGroupReader, name: str) -> bool:
     """Return whether the stored schema says that cells of a column are arrays, or bytes that a codec decodes."""
     field = reader.columns[name].field
     return field is not None and isinstance(field.codec, CellCodec | Tensor)
@@ -192,7 +192,7 @@ def _together(cells: Sequence[Any]) -> npt.NDArray[Any]:
     return np.stack(cells) if len({(cell.shape, cell.dtype) for cell in cells}) == 1 else one_array(cells)
 
 
-def _arrow(reader: LotReader, loaded: Loaded, name: str) -> pa.Array | None:
+def _arrow(reader: RowGroupReader, loaded: LoadedRowGroup, name: str) -> pa.Array | None:
     """Return a column that Arrow holds, with whole numbers in the type that the stored schema says; None for cells of bytes."""
     column, field = loaded.columns[name], reader.columns[name].field
     if not isinstance(column, pa.Array):
@@ -202,7 +202,7 @@ def _arrow(reader: LotReader, loaded: Loaded, name: str) -> pa.Array | None:
     return column.cast(kind) if other else column
 
 
-def _frame(reader: LotReader, loaded: Loaded, names: Sequence[str]) -> Any:
+def _frame(reader: RowGroupReader, loaded: LoadedRowGroup, names: Sequence[str]) -> Any:
     """Return columns as a data frame."""
     import pandas as pd
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from penstock._engine.commit.change import Change, Mode, begin
 from penstock._engine.query.values import Column
 from penstock._engine.read.reader import Unit
-from penstock._engine.row_groups.reader import LotReader
+from penstock._engine.row_groups.reader import RowGroupReader
 from penstock._engine.write.parquet_options import common_metadata
 from penstock._ranges import even_edges
 from penstock.formats.parquet import COMMON
@@ -116,7 +116,7 @@ class Copy:
     def _read(self, names: Sequence[str]) -> Iterator[pa.Table]:
         """Yield some columns of each row group, without rows in which one of the full columns is null."""
         selection = self._selected()
-        reader = LotReader(selection.snapshot, self.dataset.fs, [Column(name=name, field=None) for name in names])
+        reader = RowGroupReader(selection.snapshot, self.dataset.fs, [Column(name=name, field=None) for name in names])
 
         def read(lot: int) -> pa.Table:
             loaded = reader.load(Unit.of(selection.lots.units, lot))
@@ -141,7 +141,7 @@ def _ahead(read: Callable[[int], pa.Table], count: int) -> Iterator[pa.Table]:
 
 
 def row_groups(
-    tables: Iterator[pa.Table], most_bytes: int, rows_per_file: Sequence[int] | None
+    tables: Iterator[pa.Table], max_cell_bytes: int, rows_per_file: Sequence[int] | None
 ) -> Iterator[tuple[int, pa.Table]]:
     """Yield row groups of about so many bytes, each with the number of the file that it belongs to.
 
@@ -149,7 +149,7 @@ def row_groups(
 
     Args:
         tables: All rows, in order.
-        most_bytes: How large row groups are to be.
+        max_cell_bytes: How large row groups are to be.
         rows_per_file: The rows of each file; None to begin another when one is large.
     """
     left = iter(rows_per_file or ())
@@ -160,10 +160,10 @@ def row_groups(
         rest = table
         while rest.num_rows:
             each = max(1.0, rest.nbytes / rest.num_rows)
-            count = int(min(rest.num_rows, room, max(1, math.ceil((most_bytes - nbytes) / each))))
+            count = int(min(rest.num_rows, room, max(1, math.ceil((max_cell_bytes - nbytes) / each))))
             held.append(rest.slice(0, count))
             rest, room, nbytes = rest.slice(count), room - count, nbytes + count * each
-            if nbytes >= most_bytes or room == 0:
+            if nbytes >= max_cell_bytes or room == 0:
                 yield file, pa.concat_tables(held)
                 held, written, nbytes = [], written + nbytes, 0.0
                 if room == 0 or (rows_per_file is None and written >= FILE_BYTES):

@@ -15,8 +15,8 @@ from penstock._engine.query.values import Column
 from penstock._engine.read.reader import Reader as UnitReader
 from penstock._engine.row_groups.order import Turns
 from penstock._engine.row_groups.pipeline import Here, InProcesses, OnThreads
-from penstock._engine.row_groups.reader import LotReader
-from penstock._engine.runtime.threads import Pool
+from penstock._engine.row_groups.reader import RowGroupReader
+from penstock._engine.runtime.threads import ThreadPool
 from penstock.codecs import CellCodec
 from penstock.errors import DataError
 from penstock.petastorm._impl.arguments import Arguments
@@ -51,7 +51,7 @@ class Run:
         zmq_copy_buffers: What a pool of processes was made with.
     """
 
-    pool: Pool
+    pool: ThreadPool
     assembly: AnyAssembly
     course: Course
     zmq_copy_buffers: bool = True
@@ -145,14 +145,14 @@ class Reading:
         steps, job = turns.steps(epochs=left, epoch=start.epoch, place=start.place), self._job(start.seed)
         assembly: AnyAssembly
         if isinstance(workers, DummyPool):
-            pool = Pool(1)
+            pool = ThreadPool(1)
             assembly = Here(steps, job)
         elif isinstance(workers, ProcessPool):
-            pool = Pool(1)
+            pool = ThreadPool(1)
             name = "make_batch_reader" if asked.is_batched_reader else "make_reader"
             assembly = InProcesses(steps, job, pool, max(1, workers.workers_count), name, asked.memory)
         else:
-            pool = Pool(max(1, workers.workers_count))
+            pool = ThreadPool(max(1, workers.workers_count))
             assembly = OnThreads(steps, job, pool, expected=self.selection.lot_bytes, limit=asked.memory)
         uneven = {name for name, field in self.selection.snapshot.fields.items() if isinstance(field.codec, CellCodec)}
         rebatch = None if asked.batch_size is None else Rebatch(asked.batch_size, uneven)
@@ -170,7 +170,7 @@ class Reading:
             row = RowPredicate(selection.predicate, view, names)
             keep = BatchPredicate(selection.predicate, names) if self.asked.is_batched_reader else row
         fields = selection.snapshot.fields
-        reader = LotReader(
+        reader = RowGroupReader(
             selection.snapshot,
             self.dataset.fs,
             [Column(name=name, field=fields.get(name)) for name in view.fields],

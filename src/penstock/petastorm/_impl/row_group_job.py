@@ -7,10 +7,10 @@ from typing import Any
 
 from penstock._blobs import Blobs
 from penstock._engine.decode.arrow import CellError
-from penstock._engine.parquet.file_blobs import StoredBlobs
+from penstock._engine.parquet.file_blobs import FileBlobs
 from penstock._engine.read.reader import Unit
-from penstock._engine.row_groups.order import Lots, Step
-from penstock._engine.row_groups.reader import Loaded, LotReader, Values
+from penstock._engine.row_groups.order import RowGroupTasks, Step
+from penstock._engine.row_groups.reader import LoadedRowGroup, RowGroupReader, Values
 from penstock.codecs import Npy
 from penstock.petastorm._impl.pickling import packed, unpacked
 from penstock.petastorm._impl.values import cells_of
@@ -29,7 +29,7 @@ WHOLE = "\0rows"
 class LotJob:
     """What both kinds of jobs have in common: lots, what reads them, and in which order their rows come."""
 
-    def __init__(self, lots: Lots, reader: LotReader, seed: int | None) -> None:
+    def __init__(self, lots: RowGroupTasks, reader: RowGroupReader, seed: int | None) -> None:
         """Store them; rows are as they are stored where there is no seed."""
         self._lots, self._reader, self._seed = lots, reader, seed
 
@@ -41,7 +41,7 @@ class LotJob:
         """Unpack itself."""
         self.__dict__.update(unpacked(state["packed"]))
 
-    def load(self, step: Step) -> Loaded:
+    def load(self, step: Step) -> LoadedRowGroup:
         """Return the rows of a lot."""
         loaded = self._reader.load(Unit.of(self._lots.units, step.lot))
         if self._seed is None or loaded.count < 2:  # noqa: PLR2004 - what has an order
@@ -50,7 +50,7 @@ class LotJob:
         return loaded.taken(permutation(loaded.count, "rows of a lot", *place))
 
 
-def field_cells(reader: LotReader, loaded: Loaded, field: Any, rows: slice) -> list[Any]:
+def field_cells(reader: RowGroupReader, loaded: LoadedRowGroup, field: Any, rows: slice) -> list[Any]:
     """Return the values of a field, as rows hold them.
 
     Raises:
@@ -59,14 +59,14 @@ def field_cells(reader: LotReader, loaded: Loaded, field: Any, rows: slice) -> l
     return cells_of(field_values(reader, loaded, field.name, rows), field)
 
 
-def field_values(reader: LotReader, loaded: Loaded, name: str, rows: slice) -> Values:
+def field_values(reader: RowGroupReader, loaded: LoadedRowGroup, name: str, rows: slice) -> Values:
     try:
         return reader.values(loaded, name, rows)
     except CellError as error:
         raise DecodeFieldError(f'Decoding field "{name}" failed: {error.problem}') from error
 
 
-def array_bytes(reader: LotReader, read: Loaded) -> int:
+def array_bytes(reader: RowGroupReader, read: LoadedRowGroup) -> int:
     """Return what the arrays of a row take: by their shapes, or by what is stored where sizes differ."""
     found = 0
     for column in reader.columns.values():
@@ -75,7 +75,7 @@ def array_bytes(reader: LotReader, read: Loaded) -> int:
             continue
         if None not in field.shape:
             found += field.dtype.itemsize * prod(side or 0 for side in field.shape)
-        elif isinstance(cells, Blobs | StoredBlobs):
+        elif isinstance(cells, Blobs | FileBlobs):
             stored = int((cells.stop - cells.start).sum()) // max(1, read.count)
             found += stored if isinstance(column.codec, Npy) else SWELLS * stored
     return found

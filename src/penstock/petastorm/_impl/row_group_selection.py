@@ -14,8 +14,8 @@ import pyarrow as pa
 from penstock._engine.parquet.footer import read_footers
 from penstock._engine.plan.prune import prune_files
 from penstock._engine.plan.table import Table
-from penstock._engine.query.query import Question
-from penstock._engine.row_groups.order import Lots
+from penstock._engine.query.query import Query
+from penstock._engine.row_groups.order import RowGroupTasks
 from penstock.filters import Expr, from_tuples
 from penstock.model import DataFiles, IntArray, Snapshot
 from penstock.petastorm._impl.dataset import StoredDataset
@@ -73,7 +73,7 @@ class Selection:
     """
 
     snapshot: Snapshot
-    lots: Lots
+    lots: RowGroupTasks
     condition: Expr | None
     predicate: Any
     partitions: pa.Table
@@ -103,10 +103,10 @@ def selected(dataset: StoredDataset, snapshot: Snapshot, schema: Unischema, aske
     _check_filters(asked.filters)
     if asked.filters:
         condition = from_tuples(_fitted(asked.filters, snapshot.schema)).bind(snapshot.schema, table=snapshot.table)
-    laid = Table(snapshot=snapshot, filesystem=dataset.fs).laid(Question(condition=condition, shuffle=RowGroupShuffle())).units
+    laid = Table(snapshot=snapshot, filesystem=dataset.fs).laid(Query(condition=condition, shuffle=RowGroupShuffle())).units
     numbered = asked.numbered or asked.selector is not None or asked.shard is not None
     counts = _row_group_counts(dataset, every, count_all=numbered)
-    lots = Lots(units=laid, ordinal=_begins(counts)[files[laid.file]] + laid.row_group)
+    lots = RowGroupTasks(units=laid, ordinal=_begins(counts)[files[laid.file]] + laid.row_group)
     stored = dataset.facts.rows
     if stored is not None:  # files that a summary does not tell of are none of the dataset
         told = dataset.row_group_counts()[files[laid.file]]
@@ -131,7 +131,7 @@ def selected(dataset: StoredDataset, snapshot: Snapshot, schema: Unischema, aske
     return Selection(snapshot=snapshot, lots=lots, condition=condition, predicate=predicate, partitions=partitions)
 
 
-def _shared_out(lots: Lots, shard: int, shards: int) -> Lots:
+def _shared_out(lots: RowGroupTasks, shard: int, shards: int) -> RowGroupTasks:
     return lots.shared_out(shard, shards) if 0 <= shard < shards else lots.picked(np.zeros(0, dtype=np.int64))
 
 
@@ -174,7 +174,7 @@ class _RowGroups:
         return found
 
 
-def _sharded(lots: Lots, groups: _RowGroups, shard: tuple[int, int], seed: int | None) -> Lots:
+def _sharded(lots: RowGroupTasks, groups: _RowGroups, shard: tuple[int, int], seed: int | None) -> RowGroupTasks:
     """Return the row groups of one shard, in the order that a seed gives them in Petastorm."""
     this, shards = shard
     total = int(groups.shown_counts.sum())

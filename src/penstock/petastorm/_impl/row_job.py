@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock._engine.row_groups.order import Lots, Step
-from penstock._engine.row_groups.reader import Loaded, LotReader, Values
+from penstock._engine.row_groups.order import RowGroupTasks, Step
+from penstock._engine.row_groups.reader import LoadedRowGroup, RowGroupReader, Values
 from penstock.model import BoolArray
 from penstock.petastorm._impl.row_group_job import WHOLE, LotJob, array_bytes, field_cells, field_values
 from penstock.petastorm._impl.rows import Made, Rows
@@ -34,7 +34,7 @@ class RowPredicate:
     schema: Unischema
     columns: Sequence[str]
 
-    def __call__(self, loaded: Loaded, reader: LotReader) -> BoolArray:
+    def __call__(self, loaded: LoadedRowGroup, reader: RowGroupReader) -> BoolArray:
         """Return which rows it includes."""
         whole = slice(0, loaded.count)
         cells = [field_cells(reader, loaded, self.schema.fields[name], whole) for name in self.columns]
@@ -58,8 +58,8 @@ class RowJob(LotJob):
 
     def __init__(
         self,
-        lots: Lots,
-        reader: LotReader,
+        lots: RowGroupTasks,
+        reader: RowGroupReader,
         seed: int | None,
         *,
         schema: Unischema,
@@ -73,23 +73,23 @@ class RowJob(LotJob):
         self._fields, self._transform, self._windows = list(schema.fields.values()), transform, windows
         self._name, self._names = made._name, tuple(made.fields)  # noqa: SLF001 - the name, which has no other way
 
-    def pieces(self, read: Loaded) -> Sequence[slice]:
+    def pieces(self, read: LoadedRowGroup) -> Sequence[slice]:
         """Return rows some at a time; windows need all of them."""
         if read.count == 0 or self._windows is not None:
             return [slice(0, read.count)]
         rows = min(ROWS_AT_ONCE, max(LEAST, BYTES_AT_ONCE // max(1, self._row_bytes(read))))
         return [slice(start, min(start + rows, read.count)) for start in range(0, read.count, rows)]
 
-    def weigh(self, read: Loaded) -> tuple[int, int]:
+    def weigh(self, read: LoadedRowGroup) -> tuple[int, int]:
         """Return what rows take as they are stored, and what is made of some of them."""
         each = self._row_bytes(read) * read.count
         return read.nbytes, each if self._windows is not None else min(each, max(BYTES_AT_ONCE, LEAST * self._row_bytes(read)))
 
-    def _row_bytes(self, read: Loaded) -> int:
+    def _row_bytes(self, read: LoadedRowGroup) -> int:
         """Return what a row takes, about."""
         return max(array_bytes(self._reader, read), read.nbytes // max(1, read.count))
 
-    def make(self, read: Loaded, piece: slice) -> Rows | Made:
+    def make(self, read: LoadedRowGroup, piece: slice) -> Rows | Made:
         """Return rows."""
         if read.count == 0:
             return Made([])
@@ -128,7 +128,7 @@ class RowJob(LotJob):
                 columns[name] = cells_of(Values(cells=cells, missing=crossed["missing"].get(name)), field)
         return self._rows(columns, crossed["count"])
 
-    def _columns(self, read: Loaded, rows: slice) -> dict[str, list[Any]]:
+    def _columns(self, read: LoadedRowGroup, rows: slice) -> dict[str, list[Any]]:
         """Return the values of each field, as the function of the user leaves them."""
         columns = {field.name: field_cells(self._reader, read, field, rows) for field in self._fields}
         return columns if self._transform is None else self._transformed(columns, self._transform)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock._engine.row_groups.order import Lots
+from penstock._engine.row_groups.order import RowGroupTasks
 from penstock.errors import StateError
 from penstock.model import Snapshot
 
@@ -62,7 +62,7 @@ class Progress:
         return cls(**{number: state[number] for number in numbers})
 
 
-def fingerprint(snapshot: Snapshot, lots: Lots, asked: Mapping[str, Any]) -> str:
+def fingerprint(snapshot: Snapshot, lots: RowGroupTasks, asked: Mapping[str, Any]) -> str:
     """Return a name of what is read in which order: files, row groups, and the arguments that decide it."""
     found = hashlib.blake2b(json.dumps(asked, sort_keys=True, default=str).encode(), digest_size=16)
     for column in (snapshot.files.path, snapshot.files.stamp):

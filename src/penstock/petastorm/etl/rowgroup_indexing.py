@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock._engine.query.values import Column
 from penstock._engine.row_groups.order import Step
-from penstock._engine.row_groups.reader import LotReader
+from penstock._engine.row_groups.reader import RowGroupReader
 from penstock.formats.petastorm import INDEX_KEY
 from penstock.petastorm._impl.dataset import opened
 from penstock.petastorm._impl.indexes import get_row_group_indexes
@@ -54,7 +54,7 @@ def build_rowgroup_index(
         raise ValueError(f"Fields {unknown} are to be indexed, and the schema has {list(schema.fields)}. Index one of those.")
     selection = selected(dataset, dataset.decoding(), schema, Asked(numbered=True))
     fields = selection.snapshot.fields
-    reader = LotReader(selection.snapshot, dataset.fs, [Column(name=name, field=fields.get(name)) for name in names])
+    reader = RowGroupReader(selection.snapshot, dataset.fs, [Column(name=name, field=fields.get(name)) for name in names])
     job = RowJob(selection.lots, reader, None, schema=schema.create_schema_view([schema.fields[name] for name in names]))
     for place, number in enumerate(selection.lots.ordinal.tolist()):
         rows = job.dicts(Step(epoch=0, place=place, lot=place))

@@ -98,8 +98,8 @@ def _member(cell: bytes, max_cell_bytes: int) -> bytes:
         msg = f"{told} is compressed by method {info.compress_type} of zip. Deflate (8) or none (0) was expected. "
         raise ValueError(msg + "Write it anew with numpy.savez_compressed.")
     if info.file_size > max_cell_bytes:
-        msg = f"{told} claims {info.file_size} bytes. {max_cell_bytes} are allowed for a cell. Check what wrote it, or allow: "
-        raise ValueError(msg + f".using(max_cell_bytes={info.file_size}).")
+        msg = f"{told} claims {info.file_size} bytes. {max_cell_bytes} are allowed for a cell. Check what wrote it, or allow "
+        raise ValueError(msg + f"more: .using(max_cell_bytes={info.file_size}).")
     found = _inflated(cell, info)
     if len(found) != info.file_size or zlib.crc32(found) != info.CRC:
         msg = f"{told} is damaged: {info.file_size} bytes with checksum {info.CRC:#010x} were expected, and others are there. "

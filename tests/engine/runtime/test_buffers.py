@@ -116,7 +116,7 @@ def test_memory_that_there_was_not_is_not_counted(monkeypatch: pytest.MonkeyPatc
         raise MemoryError(size)
 
     with monkeypatch.context() as short:
-        short.setattr(lease, "fresh", none_left)
+        short.setattr(lease, "allocate", none_left)
         with pytest.raises(MemoryError):
             buffer_pool.empty((SIZE,), BYTES)
     first = buffer_pool.empty((SIZE,), BYTES)

@@ -18,7 +18,7 @@ from penstock.formats.petastorm.pickle.opcodes import REFUSED, STEPS, STOP
 
 __all__ = ["Global", "Instance", "PickleProblem", "interpret", "kind_of", "pickled"]
 
-MAX_CELL_BYTES = 32 << 20
+MOST_BYTES = 32 << 20
 MOST_OPCODES = 500_000
 MOST_STACK = 65_536
 """What is read of a pickle. A schema of a thousand fields has 20,000 opcodes."""
@@ -42,8 +42,8 @@ def interpret(data: bytes, most_opcodes: int = MOST_OPCODES) -> Any:
             ...
         penstock...PickleProblem: at byte 0 it names os.system, which no dataset of Petastorm consists of
     """
-    if len(data) > MAX_CELL_BYTES:
-        raise PickleProblem(f"it has {len(data)} bytes, and {MAX_CELL_BYTES} are read at most")
+    if len(data) > MOST_BYTES:
+        raise PickleProblem(f"it has {len(data)} bytes, and {MOST_BYTES} are read at most")
     machine = Machine(data, ClosedNames(len(data)))
     try:
         return _run(machine, most_opcodes)

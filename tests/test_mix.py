@@ -569,7 +569,7 @@ def test_one_pool_reads_all_sources() -> None:
     next(batches)
 
     assert batches._pool.threads == 2
-    assert {id(reading.gather._pool) for reading in batches._window_reader.readings} == {id(batches._pool)}  # type: ignore[union-attr]
+    assert {id(reading.window_reader._pool) for reading in batches._window_reader.readings} == {id(batches._pool)}  # type: ignore[union-attr]
     batches.close()
     assert ps.mix([(table(0, 4), 1)]).using(threads=3)._query.threads == 3
 

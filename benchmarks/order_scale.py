@@ -15,7 +15,7 @@ import tracemalloc
 import numpy as np
 import pyarrow as pa
 
-from penstock._engine.order.rank_epoch import RankEpoch
+from penstock._engine.order.shard import RankEpoch
 from penstock._engine.parquet.footer import RowGroups
 from penstock._engine.plan import prune as planning
 from penstock._engine.query.query import Query
@@ -56,7 +56,7 @@ def run(snapshot: Snapshot, footers: RowGroups) -> None:
     query = Query(size=BATCH, last="drop", world_size=RANKS_AFTER, rank=511, shuffle=shuffle)
     after = RankEpoch(plan, shuffle, query, stopped)
     for step in (0, len(after.schedule) - 1):
-        draw = after.schedule.draw(step)
+        draw = after.schedule.batch(step)
         pieces = list(after.epoch.pieces(after.shard.ranges(draw.start, draw.stop)))
         window = after.epoch.window(pieces[0].lane, pieces[0].window)
         assert sum(piece.stop - piece.start for piece in pieces) == BATCH

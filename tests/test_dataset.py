@@ -515,7 +515,7 @@ def test_a_filter_on_a_made_column_is_refused(ds: ps.Dataset) -> None:
         ),
         (
             lambda ds: ps.loader(ds.batch(4)).state_at(4),
-            "state_at got step 4. This iteration has 3 steps. Give a number from 0 to that.",
+            "state_at() got step=4; expected at most 3, the number of steps of this iteration.",
         ),
         (
             lambda ds: ps.loader(ds.where(ps.col("id") > 1, lazy=True)).state_at(1),

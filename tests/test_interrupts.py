@@ -20,7 +20,7 @@ import pytest
 from interrupts import Interrupt
 
 import penstock as ps
-from penstock._engine.runtime.interruptible import InterruptibleCondition, InterruptibleFuture, wait_for_one
+from penstock._engine.runtime.threads import InterruptibleCondition, InterruptibleFuture, wait_for_one
 
 FILES, EACH = 3, 60
 

@@ -13,8 +13,7 @@ from penstock._dataset import explain as telling
 from penstock._dataset import sequence as sequencing
 from penstock._dataset import stack as stacking
 from penstock._dataset.collect import Collect
-from penstock._engine.deliver.loader import Batches
-from penstock._engine.order.rank_epoch import check_rows
+from penstock._engine.deliver.loader import Batches, Iteration
 from penstock._engine.plan.table import Table
 from penstock._engine.query.query import Query
 from penstock._engine.query.values import Last, Map
@@ -347,9 +346,7 @@ class Dataset(Collect):
         Raises:
             EmptyDatasetError: If there is nothing, or too little, to hand out.
         """
-        batches = Batches(self._table, self._query, Position())
-        check_rows(batches.planned.plan, self._query)
-        return batches
+        return Batches(self._table, self._query, Position())
 
     def __len__(self) -> int:
         """Return how many batches, or rows, one iteration yields on this rank.
@@ -357,7 +354,7 @@ class Dataset(Collect):
         Raises:
             TypeError: If it has no length: it repeats without end, or filters on the fly.
         """
-        return len(Batches(self._table, self._query, Position()))
+        return len(Iteration(self._table.plan(self._query), self._query, Position()))
 
     def __bool__(self) -> bool:
         """Return True: whether a dataset has rows is asked with `num_rows`."""

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from penstock import _mix_clauses as blending
 from penstock._dataset import clauses
 from penstock._dataset import explain as telling
-from penstock._engine.deliver.loader import Batches
+from penstock._engine.deliver.loader import Batches, Iteration
 from penstock._engine.deliver.mixture import MixtureTable
 from penstock._engine.order.mixture import Stop
-from penstock._engine.order.rank_epoch import RankEpoch, check_rows
+from penstock._engine.order.shard import RankEpoch
 from penstock._engine.query.query import Query
 from penstock._engine.query.values import Last, Map
 from penstock.dataset import Dataset
@@ -235,9 +235,7 @@ class Mixture:
         Raises:
             EmptyDatasetError: If there is nothing, or too little, to hand out.
         """
-        batches = Batches(self._table, self._query, Position())
-        check_rows(batches.planned.plan, self._query)
-        return batches
+        return Batches(self._table, self._query, Position())
 
     def __len__(self) -> int:
         """Return how many batches, or rows, one iteration yields on this rank.
@@ -245,7 +243,7 @@ class Mixture:
         Raises:
             TypeError: If it has no length: it repeats without end.
         """
-        return len(Batches(self._table, self._query, Position()))
+        return len(Iteration(self._table.plan(self._query), self._query, Position()))
 
     def __bool__(self) -> bool:
         """Return True: whether a mixture has rows is asked with `num_rows`."""

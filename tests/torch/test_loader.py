@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from strategies import Case, cases, rows
 
 import penstock as ps
-from penstock._engine.order.rank_epoch import check_rows
+from penstock._engine.plan.table import check_rows
 from penstock.errors import ArgumentError, DataError, EmptyDatasetError, MapError, StateError, UnknownArgumentError
 from penstock.policies import AsObjects
 from penstock.testing import MemoryFormat, example
@@ -339,7 +339,7 @@ def test_a_step_is_a_whole_number(step: Any) -> None:
     """Anything else is refused by its value."""
     loader = ps.torch.loader(one([1, 2, 3]).batch(1))
 
-    with pytest.raises(ArgumentError, match=r"state_at got .*\. A number of steps was expected"):
+    with pytest.raises(ArgumentError, match=r"state_at\(\) got step=.*; expected a non-negative integer"):
         loader.state_at(step)
 
 

@@ -187,13 +187,13 @@ def test_any_number_of_workers_makes_the_whole_of_a_lazy_filter(case: Case, work
 def test_a_worker_decodes_no_more_than_it_hands_out(table: Path, monkeypatch: pytest.MonkeyPatch, size: int | None) -> None:
     """Text and lists are decoded per batch, and those of other workers are not."""
     decoded = []
-    decode: Any = vars(gather)["decoded"]
+    decode: Any = vars(gather)["decode_deferred"]
 
     def counted(cells: Any, *options: Any) -> Any:
         decoded.append(len(cells))
         return decode(cells, *options)
 
-    monkeypatch.setattr(gather, "decoded", counted)
+    monkeypatch.setattr(gather, "decode_deferred", counted)
     ds = ps.open(table).select("name").shuffle(seed=1)
     batches = Batches(*((part := ds if size is None else ds.batch(size))._table, part._query), Position())
     batches.only(1, 3)

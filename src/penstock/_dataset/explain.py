@@ -12,15 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from penstock._engine.deliver.batches import MEMORY_LIMIT
 from penstock._engine.deliver.loader import Batches
 from penstock._engine.deliver.mixture import MixtureTable
 from penstock._engine.lookup.access import columns_of
-from penstock._engine.order.rank_epoch import RankEpoch, check_rows
+from penstock._engine.order.shard import RankEpoch
 from penstock._engine.parquet.footer import column_bytes
 from penstock._engine.plan.table import Planned, Table
 from penstock._engine.query.query import Query
-from penstock._engine.query.values import Column
+from penstock._engine.query.values import MEMORY_LIMIT, Column
 from penstock._engine.runtime.stats import format_bytes
 from penstock.errors import PenstockError, listed
 from penstock.model import Position
@@ -241,7 +240,6 @@ def analyzed(table: Table | MixtureTable, query: Query, page: str) -> str:
     """
     once = replace(query, epochs=1)
     batches = Batches(table, once, Position())
-    check_rows(batches.planned.plan, once)
     until = time.monotonic() + ANALYZED_SECONDS
     read = "a whole epoch"
     for _ in batches:

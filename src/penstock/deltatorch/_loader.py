@@ -10,7 +10,7 @@ import torch
 from torch.utils import data
 from torch.utils.data._utils.pin_memory import pin_memory as pinned
 
-from penstock._engine.deliver.iteration import Iteration
+from penstock._engine.deliver.loader import Iteration
 from penstock._engine.deliver.loader import Loader as Engine
 from penstock.deltatorch._samples import PACKED
 from penstock.deltatorch.deltadataset import DeltaIterableDataset

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from penstock._engine.deliver.iteration import Iteration
+from penstock._engine.deliver.loader import Iteration
 from penstock._engine.deliver.loader import Loader as Engine
 from penstock._engine.order.state import State
 from penstock._engine.query.query import Query

@@ -9,7 +9,6 @@ from torch.utils import data
 
 from penstock._engine.deliver.loader import Batches
 from penstock._engine.order import state as states
-from penstock._engine.order.rank_epoch import check_rows
 from penstock.dataset import Dataset
 from penstock.errors import StateError
 from penstock.mix import Mixture
@@ -40,7 +39,6 @@ class WorkerShard:
         table, query = self._ds._table, self._ds._query  # noqa: SLF001 - a dataset has no other parts
         self._epoch, self._turn = epoch, turn
         self._batches = Batches(table, query, start, self._tensors)
-        check_rows(self._batches.planned.plan, query)
         if self._sent:
             self._batches.only(turn, self._workers)
 

@@ -19,7 +19,7 @@ import penstock as ps
 from penstock._blobs import Blobs
 from penstock._engine.decode.codecs import decode_cells
 from penstock._engine.query.values import Column
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 from penstock.codecs import Npy, Npz, Png, Raw, Tensor
 from penstock.errors import ArgumentError, DataError
 from penstock.schema import CellCodec, Field, Schema

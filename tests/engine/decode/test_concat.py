@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock._engine.decode import concat as wide
 from penstock._engine.decode.arrow import CellError
+from penstock._engine.decode.columns import deferred_cells
 from penstock._engine.query.values import Column
-from penstock._engine.window.deferred import stored
 from penstock.errors import DataError
 
 FEW = pa.dictionary(pa.int8(), pa.string())
@@ -160,7 +160,7 @@ def test_arrays_that_no_type_has_room_for_are_told(monkeypatch: pytest.MonkeyPat
     with pytest.raises(DataError, match=expected):
         wide.concat(column.chunks)
     with pytest.raises(CellError, match=f"Column 'x': .*{expected}"):
-        stored(column, Column(name="x"))
+        deferred_cells(column, Column(name="x"))
 
 
 @pytest.mark.usefixtures("narrow")
@@ -179,7 +179,7 @@ def test_more_bytes_than_an_array_holds_are_read(tmp_path: Path, kind: pa.DataTy
     assert [cell for batch in ds.batch(40) for cell in batch["x"]] == cells
     assert sorted(cell for batch in ds.shuffle(seed=1).batch(40) for cell in batch["x"]) == cells
     column = pa.chunked_array([cells[:20], cells[20:]], kind)
-    whole: Any = stored(column, Column(name="x"))
+    whole: Any = deferred_cells(column, Column(name="x"))
     assert whole.to_pylist() == cells
 
 

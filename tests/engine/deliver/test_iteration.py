@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock._engine.deliver.iteration import Iteration
+from penstock._engine.deliver.loader import Iteration
 from penstock._engine.query.query import Query
 from penstock.model import Position
 from penstock.testing import example

@@ -24,7 +24,7 @@ from pyarrow import fs as pafs
 from strategies import aligned, rows
 
 import penstock as ps
-from penstock._engine.query.projection import ReadSpec
+from penstock._engine.query.query import ReadSpec
 from penstock._engine.query.values import Column
 from penstock._engine.runtime.threads import Priority, ThreadPool
 from penstock._engine.window.buffer import WindowBuffer
@@ -112,15 +112,15 @@ def test_the_first_batch_comes_before_a_second_window_is_read(table: Path) -> No
     batches = iter(ds)
     release = threading.Event()
     window_reader: Any = batches._window_reader
-    read, seen = window_reader._read, []
+    read, seen = window_reader._read_for, []
 
-    def watched(index: int) -> Any:
+    def watched(index: int, **window: int) -> Any:
         seen.append(index)
         if len(seen) > 4:
             release.wait()
-        return read(index)
+        return read(index, **window)
 
-    window_reader._read = watched
+    window_reader._read_for = watched
     first = next(batches)
     release.set()
 
@@ -324,7 +324,7 @@ def test_what_is_read_ahead_stays_within_its_limit(tmp_path: Path) -> None:
     for batches in (bounded, free):
         for _ in range(3):
             next(batches)
-    ahead = [len(batches._stream._prefetcher._lanes[0]._queue) for batches in (bounded, free)]  # type: ignore[union-attr]
+    ahead = [len(batches._stream._steps.prefetcher._lanes[0]._queue) for batches in (bounded, free)]  # type: ignore[union-attr]
 
     assert ahead[0] <= 1 < ahead[1]
     assert sum(len(batch["id"]) for batch in ds.using(memory_limit=80_000)) == 400_000
@@ -398,8 +398,8 @@ def test_a_unit_of_two_windows_is_read_once_whichever_thread_is_first(table: Pat
     window_reader = WindowReader(batches.planned.reader, batches.planned.plan, ReadSpec(columns=(Column(name="id"),)), pool)
     both = Window(reads=(Read(unit=0, rows=slice(0, 25)), Read(unit=1, rows=slice(0, 10))))
     rest = Window(reads=(Read(unit=1, rows=slice(10, 25)),))
-    first = window_reader.request(window_reader.draw(lambda: both), None)
-    second = window_reader.request(window_reader.draw(lambda: rest), first)
+    first = window_reader.request(lambda: both, None)
+    second = window_reader.request(lambda: rest, first)
     pool.run()
 
     assert first.buffer.result().fixed["id"].tolist() == list(range(35))
@@ -412,16 +412,16 @@ def test_an_epoch_that_follows_is_begun_while_the_last_rows_of_one_are_handed_ou
 ) -> None:
     """Where a dataset repeats, nobody waits for a window at the beginning of every epoch; and none is read too much."""
     read: list[int] = []
-    twice, plain = threading.Event(), WindowReader._read
+    twice, plain = threading.Event(), WindowReader._read_for
 
-    def noted(self: WindowReader, index: int) -> Any:
-        found = plain(self, index)
+    def noted(self: WindowReader, index: int, window_rows: int) -> Any:
+        found = plain(self, index, window_rows)
         read.append(index)
         if len(read) == 2 * len(batches.planned.plan.counts):
             twice.set()
         return found
 
-    monkeypatch.setattr(WindowReader, "_read", noted)
+    monkeypatch.setattr(WindowReader, "_read_for", noted)
     ds = ps.open(table).shuffle(seed=1).batch(10)
     batches: Any = iter(ds.repeat(2))
     first = ids(next(batches))
@@ -438,10 +438,10 @@ def test_two_epochs_share_the_memory(table: Path, monkeypatch: pytest.MonkeyPatc
     plain, seen = Prefetcher.begin_early, []
 
     def noted(self: Prefetcher, beside: int) -> None:
-        before = self.rows_held
+        before = self.rows_in_memory
         plain(self, beside)
-        if self.rows_held > before:
-            seen.append((beside + self.rows_held) * self._window_reader.row_bytes)
+        if self.rows_in_memory > before:
+            seen.append((beside + self.rows_in_memory) * self._window_reader.row_bytes)
 
     monkeypatch.setattr(Prefetcher, "begin_early", noted)
     ds = ps.open(table).shard(0, 1, lanes=lanes).batch(10).using(threads=2, memory_limit=limit)

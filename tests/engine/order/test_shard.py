@@ -67,8 +67,8 @@ def test_a_deal_that_consumed_more_than_it_had_is_refused() -> None:
         shards(10, (Assignment(lanes=2, stride=1, ranks=2, rows=6),))
 
     assert str(caught.value) == (
-        "Deal 0 of the state says that rank 0 has consumed 6 rows, but it was dealt 5. The state was damaged or belongs to "
-        "another table. Start without it."
+        "Assignment 0 of the state says that rank 0 has consumed 6 rows, but its shard has 5. The state was damaged or belongs "
+        "to another table. Start without it."
     )
 
 

@@ -17,7 +17,7 @@ from pyarrow import fs as pafs
 import penstock as ps
 from penstock._blobs import Blobs
 from penstock._engine.parquet.blob_chunks import BlobChunk, find_chunks, read_chunk
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 from penstock.codecs import Npy
 
 LOCAL = pafs.LocalFileSystem()

@@ -21,7 +21,7 @@ from penstock._blobs import Blobs
 from penstock._engine.parquet import blob_chunks as local_cells
 from penstock._engine.parquet.blob_chunks import CellPlacesCache, concat_blobs, find_chunks, locate_chunk, read_chunk
 from penstock._engine.parquet.file_blobs import FileBlobs, LocalFile
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 from penstock.codecs import Npy
 
 LOCAL = pafs.LocalFileSystem()

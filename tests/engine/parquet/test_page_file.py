@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock._engine.parquet.chunk_layout import FileLayout
 from penstock._engine.parquet.page_file import PageRange, leaf_count, put_together
 from penstock._engine.parquet.page_index import indexed, page_header
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 
 SLABS = BufferPool(1 << 20)
 EMPTY = memoryview(b"")

@@ -17,7 +17,7 @@ from penstock._engine.lookup.byte_ranges import LOCAL, OpenFile
 from penstock._engine.parquet.file_blobs import LocalFile
 from penstock._engine.parquet.page_index import ColumnChunk, PageTable, walked
 from penstock._engine.parquet.plain_pages import PlainCells, are_plain, as_arrow
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 
 SLABS = BufferPool(1 << 24)
 KINDS = [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.binary(1500)]

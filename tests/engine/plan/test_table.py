@@ -75,7 +75,7 @@ def test_questions_that_nobody_asks_any_more_keep_no_memory() -> None:
         assert len(batches) == 40
         del batches
 
-    idle = [sum(map(len, plan.reader.buffer_pool._free.values())) for plan in ds._table._plans.values()]
+    idle = [sum(map(len, plan.reader.buffer_pool._idle.values())) for plan in ds._table._plans.values()]
 
     assert len(idle) == PLANS_KEPT
     assert idle[-1]

@@ -34,7 +34,7 @@ from penstock._engine.processes.serialize import (
     pack_column,
 )
 from penstock._engine.processes.shared_memory import APART, SharedMemory, anonymous_file
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 
 
 class Pair:

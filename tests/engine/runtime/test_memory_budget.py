@@ -16,8 +16,7 @@ from pyarrow import fs as pafs
 
 import penstock as ps
 from penstock._engine.parquet.footer import footer_of, row_bytes
-from penstock._engine.runtime.buffers import BufferPool
-from penstock._engine.runtime.memory_budget import MemoryBudget
+from penstock._engine.runtime.memory import BufferPool, MemoryBudget
 
 ROWS = 4_000
 
@@ -36,32 +35,32 @@ def test_what_is_lent_is_counted_exactly(asked: list[tuple[int, bool]]) -> None:
             alive.append(array)
         del array
 
-    assert sum(map(len, alive)) <= buffer_pool.lent <= sum(max(1 << 16, len(one) * 9 // 8 + (1 << 16)) for one in alive)
+    assert sum(map(len, alive)) <= buffer_pool.used_bytes <= sum(max(1 << 16, len(one) * 9 // 8 + (1 << 16)) for one in alive)
     alive.clear()
-    assert buffer_pool.lent == 0
+    assert buffer_pool.used_bytes == 0
 
 
 def test_what_windows_keep_counts_until_they_are_gone() -> None:
     """Memory of Arrow is not lent; it counts as long as its window is there."""
     budget, window = MemoryBudget(1_000, BufferPool(0), threads=1), Window()
-    budget.keep(window, 700)
-    held = budget.taken
+    budget.count_while_alive(window, 700)
+    held = budget.used_bytes
     del window
     gc.collect()
 
-    assert (held, budget.taken) == (700, 0)
+    assert (held, budget.used_bytes) == (700, 0)
 
 
 def test_there_is_room_for_what_fits_beside_the_rest() -> None:
     """Before anything was read nothing is known, and something must be read."""
     budget, window = MemoryBudget(100_000, BufferPool(0), threads=1), Window()
     assert budget.has_room(1 << 40)
-    budget.note(rows=10, fixed=600, deferred=400)
+    budget.add_unit(rows=10, nbytes=1000)
 
     assert budget.row_bytes == 100
     assert budget.has_room(600)
     assert not budget.has_room(800)
-    budget.keep(window, 50_000)
+    budget.count_while_alive(window, 50_000)
     assert not budget.has_room(600)
     assert budget.is_pinned(0)
     assert not budget.is_pinned(500)
@@ -70,14 +69,13 @@ def test_there_is_room_for_what_fits_beside_the_rest() -> None:
 def test_a_window_that_cannot_fit_is_refused_with_both_numbers() -> None:
     """And what would fit is told."""
     budget = MemoryBudget(10 << 20, BufferPool(0), threads=1)
-    budget.note(rows=1_000, fixed=1 << 20, deferred=1 << 20)
-    budget.check_window(5_000)
+    budget.add_unit(rows=1_000, nbytes=2 << 20, window_rows=5_000)
 
     with pytest.raises(
         ps.errors.MemoryLimitError,
         match=r"A window of 50000 rows takes 100\.0 MiB .* memory_limit is 10\.0 MiB.*WindowShuffle\(rows=2500\)",
     ):
-        budget.check_window(50_000)
+        budget.add_unit(rows=1_000, nbytes=2 << 20, window_rows=50_000)
 
 
 def wide(place: Path, **options: Any) -> Path:
@@ -135,7 +133,7 @@ def test_a_consumer_that_keeps_batches_does_not_keep_windows(tmp_path: Path) -> 
     for number, batch in enumerate(batches):
         if number % 50 == 0:
             kept.append(batch)
-        most = max(most, batches._window_reader.budget.taken)  # type: ignore[union-attr]
+        most = max(most, batches._window_reader.budget.used_bytes)  # type: ignore[union-attr]
 
     assert len(kept) == 80
     assert most <= 1_200_000

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._engine.runtime.table_cache import TableCache
+from penstock._engine.runtime.memory import TableCache
 
 ROWS = 3_000
 
@@ -220,7 +220,7 @@ def test_units_are_kept_by_their_second_time_while_all_have_room(
     Where it is known that units are read again, they are kept at once, if all of them are going to have room.
     """
     kept: TableCache[int] = TableCache()
-    kept.bound(limit)
+    kept.set_memory_limit(limit)
     if again:
         kept.expect_again()
     sizes: dict[int, int] = {}
@@ -228,12 +228,12 @@ def test_units_are_kept_by_their_second_time_while_all_have_room(
     for name, size in offers:
         sizes.setdefault(name, size)
         times[name] = times.get(name, 0) + 1
-        kept.offer(name, size=partial(sizes.__getitem__, name), whole=lambda: whole, own=partial(owner, name))
+        kept.offer(name, size=partial(sizes.__getitem__, name), total=lambda: whole, copy=partial(owner, name))
 
         fits = sum(sizes.values()) <= limit // 4
         least = 1 if again and whole <= limit // 4 else 2
         expected = {one for one, count in times.items() if count >= least} if fits else set()
-        assert {one for one in times if kept.get(one) is not None} == expected
+        assert {one for one in times if kept.units.get(one) is not None} == expected
         assert kept.nbytes == sum(sizes[one] for one in expected) <= limit / 4
 
 
@@ -241,7 +241,7 @@ def test_more_room_is_another_chance() -> None:
     """What had no room has some when the limit is raised; when it is lowered, what has none goes."""
     kept: TableCache[int] = TableCache()
     for limit, expected in ((40, None), (40, None), (80, 7), (100, 7), (80, 7), (40, None), (20, None)):
-        kept.bound(limit)
+        kept.set_memory_limit(limit)
         for _ in range(2):
-            kept.offer("unit", size=lambda: 15, whole=lambda: 15, own=lambda _: 7)
-        assert kept.get("unit") == expected
+            kept.offer("unit", size=lambda: 15, total=lambda: 15, copy=lambda _: 7)
+        assert kept.units.get("unit") == expected

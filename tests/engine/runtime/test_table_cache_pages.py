@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._engine.runtime.buffers import APART
-from penstock._engine.runtime.table_cache import WING, PinnedMemory
+from penstock._engine.runtime.memory import BLOCK, MAPPED, PinnedMemory
 
 TENSORS = pa.ExtensionArray.from_storage(
     pa.fixed_shape_tensor(pa.float32(), [2]), pa.array([[1, 2], [3, 4], None], pa.list_(pa.float32(), 2))
@@ -45,7 +44,7 @@ def test_tables_of_every_type_are_the_same_elsewhere(name: str, cut: slice, chun
     column = pa.chunked_array([COLUMNS[name][cut]] * chunks)
     table = pa.table({name: column}, metadata={"told": "too"})
 
-    found = PinnedMemory().settled(table)
+    found = PinnedMemory().copy_table(table)
 
     assert found.schema.equals(table.schema, check_metadata=True)
     assert found.to_pylist() == table.to_pylist()
@@ -56,7 +55,7 @@ def test_what_is_settled_lies_nowhere_that_others_use() -> None:
     """Whatever becomes of the memory that was read to, what stays is as it was."""
     memory = np.arange(300_000)
     table = pa.table({"x": pa.Array.from_buffers(pa.int64(), len(memory), [None, pa.py_buffer(memory)])})
-    found = PinnedMemory().settled(table)
+    found = PinnedMemory().copy_table(table)
     memory[:] = -1
 
     assert found["x"].to_numpy().tolist() == list(range(300_000))
@@ -82,17 +81,17 @@ def test_a_type_that_only_its_maker_knows_stays_where_it_is() -> None:
     kind = Unknown()
     table = pa.table({"x": pa.ExtensionArray.from_storage(kind, pa.array([1, 2]))})
 
-    found = PinnedMemory().settled(table)
+    found = PinnedMemory().copy_table(table)
 
     assert found.schema == table.schema
     assert found["x"].combine_chunks().storage.to_pylist() == [1, 2]
 
 
-@given(sizes=st.lists(st.sampled_from([1, 100, APART - 1, APART, APART + 1, 3 * APART + 7, WING, WING + 1]), max_size=12))
+@given(sizes=st.lists(st.sampled_from([1, 100, MAPPED - 1, MAPPED, MAPPED + 1, 3 * MAPPED + 7, BLOCK, BLOCK + 1]), max_size=12))
 def test_pieces_never_overlap(sizes: list[int]) -> None:
     """Whoever writes to one leaves all others as they are, and every one is as long as was asked."""
     rooms = PinnedMemory()
-    pieces = [rooms.room(size) for size in sizes]
+    pieces = [rooms.allocate(size) for size in sizes]
     for number, piece in enumerate(pieces):
         piece[:: max(1, len(piece) // 50)] = number
         piece[-1] = number
@@ -108,11 +107,11 @@ def test_threads_get_pieces_of_their_own() -> None:
     rooms = PinnedMemory()
 
     def copied(number: int) -> Any:
-        return rooms.copied(np.full(APART + number, number, np.uint8))
+        return rooms.copy(np.full(MAPPED + number, number, np.uint8))
 
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(copied, range(60)))
 
     for number, piece in enumerate(found):
         assert (piece == number).all()
-        assert len(piece) == APART + number
+        assert len(piece) == MAPPED + number

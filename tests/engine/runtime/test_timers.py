@@ -95,13 +95,13 @@ def test_a_wait_for_decoding_is_told_while_it_lasts(monkeypatch: pytest.MonkeyPa
     gate = Gate()
     loader = ps.loader(table().open().batch(10).using(threads=2))
     batches: Any = iter(loader)
-    really = batches._window_reader._decoded
+    really = batches._window_reader._decode
 
     def decode_later(*given: Any) -> Any:
         gate.pass_through()
         return really(*given)
 
-    monkeypatch.setattr(batches._window_reader, "_decoded", decode_later)
+    monkeypatch.setattr(batches._window_reader, "_decode", decode_later)
 
     with asked(batches, gate):
         until(lambda: loader.stats().shares.decode > 0.9)

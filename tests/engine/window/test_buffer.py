@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock._engine.query.values import Stack
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 from penstock._engine.window import buffer
 from penstock._engine.window.buffer import WindowBuilder
 from penstock.model import Read, Window

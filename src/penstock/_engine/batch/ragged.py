@@ -17,7 +17,7 @@ from penstock._engine.decode.arrow import CellError
 from penstock._engine.decode.codecs import check_nulls, put_cells_together
 from penstock._engine.decode.lists import dense
 from penstock._engine.query.values import Batch, Column
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 from penstock.dtypes import Values
 from penstock.policies import Mask, Offsets, Pad, RaiseIfRagged, fitted, fitted_to
 from penstock.schema import Field

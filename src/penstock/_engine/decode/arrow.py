@@ -21,7 +21,7 @@ import pyarrow as pa
 from penstock import dtypes
 from penstock._engine.decode.lists import cut, dense, plain_lists
 from penstock._engine.query.values import Column
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 from penstock.codecs.scalar import Scalar
 from penstock.dtypes import Marks, Values
 from penstock.errors import DataError

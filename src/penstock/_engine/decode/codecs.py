@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock._blobs import Blobs
 from penstock._engine.decode.arrow import CellError, decode
 from penstock._engine.query.values import Column
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 from penstock.codecs import Scalar, Tensor
 from penstock.dtypes import Marks, Values, extension_name, is_ragged, numpy_type
 from penstock.errors import DataError

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 from penstock.dtypes import Marks, Values
 from penstock.policies import AsObjects, Offsets, Pad, Ragged
 

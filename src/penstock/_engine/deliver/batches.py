@@ -1,430 +1,462 @@
-"""Batches and rows as the consumer gets them, made on threads and handed out in order."""
+"""The batches and rows of an iteration, in order.
+
+`Steps` says which rows each step of the rank's epochs has. A `BatchSource` makes batches of them, in one of three places, which
+is chosen once:
+
+* `InlineBatches`: in the consumer's thread, where a batch is nothing but views of its window;
+* `ThreadBatches`: on threads, ahead of the consumer;
+* `ProcessBatches`: in worker processes, ahead of the consumer.
+
+A `BatchStream` returns them to the consumer, one by one or as single rows, and knows how far the consumer is.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
-import numpy as np
-
-from penstock._engine.batch.assemble import AssembledRows
-from penstock._engine.batch.bad_rows import BatchTask, map_good_rows
+from penstock._engine.batch.assemble import AssembledRows, BatchTask
 from penstock._engine.decode.bad_cells import AT
+from penstock._engine.deliver.lazy_filter import LazyFilter
 from penstock._engine.deliver.skipped import SkippedBatches
-from penstock._engine.deliver.small_batches import SMALL, Made, Pace, Run, Tempo, can_run, finished
-from penstock._engine.order.rank_epoch import RankEpoch
+from penstock._engine.order.shard import RankEpoch
 from penstock._engine.processes.batches import ProcessBatches
-from penstock._engine.query.adapter import BatchAdapter
-from penstock._engine.query.query import Query
-from penstock._engine.query.values import MEMORY_LIMIT
-from penstock._engine.runtime.interruptible import wait_for_one
-from penstock._engine.runtime.threads import Priority, ThreadPool, result_of
-from penstock._engine.runtime.timers import MAP
-from penstock._engine.window.prefetch import EpochPrefetcher, Prefetcher, windows_ahead
-from penstock._engine.window.reader import PASSED, WindowReader
-from penstock.errors import EmptyDatasetError
+from penstock._engine.query.query import BatchAdapter, Query
+from penstock._engine.runtime.ordered_map import OrderedMap
+from penstock._engine.runtime.threads import Priority, ThreadPool, wait_for_one
+from penstock._engine.runtime.timers import HAND_OVER, MAP
+from penstock._engine.window.prefetch import EpochPrefetcher, MakePrefetcher, Prefetcher
+from penstock._engine.window.reader import WindowReader
 from penstock.model import Position
 
-__all__ = ["MEMORY_LIMIT", "BatchStream"]
+__all__ = ["BatchSource", "BatchStream", "Steps", "is_view_of_window"]
 
 ROWS_AT_ONCE = 256
-"""Rows put together at a time where the consumer takes them one by one."""
+"""Rows assembled at a time where the consumer takes single rows."""
+
+TASK_BYTES = 1 << 20
+"""Bytes of batches that one task makes: the overhead of a task is more than the work for a few short texts."""
+
+MAX_TOGETHER = 16
+"""The most batches that one task makes."""
+
+Delivered: TypeAlias = tuple[RankEpoch, int] | Position
+"""How far the consumer is: after a step of a rank's epoch, or at a position."""
 
 
-class BatchStream:
-    """Makes a question's batches from a position on, and knows how far they have been handed out."""
+class BatchSource(Protocol):
+    """Makes the batches of an iteration, in order."""
+
+    def next(self) -> AssembledRows:
+        """Return the next batch, or some single rows.
+
+        Raises:
+            StopIteration: At the end.
+        """
+        ...
+
+
+class Steps:
+    """The steps of a rank's epochs, in order, with the rows of each.
+
+    Attributes:
+        query: The query.
+        window_reader: What reads windows.
+        rank_epoch: The current epoch; None before the first and after the last.
+        prefetcher: What reads its rows.
+    """
 
     def __init__(
-        self,
-        window_reader: WindowReader,
-        pool: ThreadPool,
-        query: Query,
-        rank_epochs: Iterator[RankEpoch],
-        adapter: BatchAdapter | None = None,
+        self, query: Query, window_reader: WindowReader, rank_epochs: Iterator[RankEpoch], make_prefetcher: MakePrefetcher
     ) -> None:
-        """Store the question; nothing is read before the first `next`."""
-        self._window_reader, self._pool, self._query, self._route = window_reader, pool, query, EpochPrefetcher(rank_epochs)
-        self._adapter, self._meter = adapter, window_reader.meter
-        self._queue: deque[Future[Any] | Made] = deque()
-        self._made: deque[AssembledRows | BaseException] = deque()
-        self.tempo = Tempo()
-        self._pace = Pace(
-            turns=all(column.codec is None for column in window_reader.deferred)
-        )  # what a codec decodes takes long
-        self._rank_epoch: RankEpoch | None = None
-        self._prefetcher: Prefetcher | None = None
-        self._step = self._at = 0
-        self._chunk: AssembledRows | None = None
-        self.handed: tuple[RankEpoch, int] | Position | None = None
-        self._told_any = False
-        # What only cuts views of a window is not worth a task.
-        self._inline, self._here = not (window_reader.deferred or query.maps), False
-        self._largest = window_reader.dense_bytes * (query.size if isinstance(query.size, int) else ROWS_AT_ONCE)
-        self._elsewhere = ProcessBatches.of(query, window_reader, pool, adapter)
-        self._plain = self._inline and isinstance(query.size, int) and query.ending != "pad"
-        self._runs = self._elsewhere is None and can_run(query, window_reader)
-        self._size = query.size if isinstance(query.size, int) else 1
-        self._full = 0
+        """Store which epochs come; nothing is read."""
+        self.query, self.window_reader = query, window_reader
+        self._epochs = EpochPrefetcher(rank_epochs, make_prefetcher)
+        self.rank_epoch: RankEpoch | None = None
+        self.prefetcher: Prefetcher | None = None
+        self._step = self._steps = self._whole = 0
+        self._error: Exception | None = None
         self._worker, self._workers, self._number = 0, 1, 0
-        self.left_out = SkippedBatches(query)
-        self.next = self._chosen()
 
-    def only(self, worker: int, workers: int) -> None:
-        """Hand out no more than batches `worker`, `worker + workers` and so on; called before the first."""
-        if self._query.lazy:  # whose rows are anybody's until the filter has run
-            self.next = self._meter.waited_for(islice(self._filtered(), worker, None, workers).__next__)
-        else:
-            self._worker, self._workers, self._runs = worker, workers, self._runs and workers == 1
+    def select(self, worker: int, workers: int) -> None:
+        """Return only the steps of one of several workers; to be called before the first step."""
+        self._worker, self._workers = worker, workers
 
-    def close(self) -> None:
-        """Let go of what was read; nothing may be asked for after that."""
-        self._queue.clear()
-        self._made.clear()
-        self._prefetcher = self._chunk = None
-        self._route = EpochPrefetcher(iter(()))
-        self.next = _nothing  # a method of its own would keep it alive
+    def next(self, *, wait: bool) -> BatchTask | None:
+        """Return the task of the next batch; None at the end.
 
-    def _chosen(self) -> Callable[[], dict[str, Any]]:
-        """Return the function that makes what comes next: a batch, or a row."""
-        if self._query.lazy:
-            return self._meter.waited_for(self._filtered().__next__)
-        return self._next_row if self._query.size is None else self._next_batch
-
-    def _next_batch(self) -> dict[str, Any]:
-        if self._made and self._runs:  # nobody waits for those
-            chunk = self._made[0]
-            if isinstance(chunk, AssembledRows):
-                del self._made[0]
-                self._meter.surplus += chunk.count - self._size
-                self.handed = (chunk.rank_epoch, chunk.stop)
-                return chunk.columns
-        rank_epoch, prefetcher = self._rank_epoch, self._prefetcher
-        while self._plain and rank_epoch is not None and prefetcher is not None and self._step < self._full:
-            if self._query.skip is not None and self._window_reader.troubles:
-                break  # of which some may be in this window
-            views = prefetcher.views(self._size)
-            if views is None:
-                break
-            self._step += 1
-            if self._is_mine():
-                self.handed = (rank_epoch, self._step)
-                views.pop(AT, None)
-                return views
-        chunk = self._next_chunk()
-        while self.left_out.is_batch(chunk):
-            chunk = self._next_chunk()
-        self._meter.surplus += chunk.count - self._size
-        self.handed = (chunk.rank_epoch, chunk.stop)
-        return chunk.columns
-
-    def _next_row(self) -> dict[str, Any]:
-        row = None
-        while row is None:
-            while self._chunk is None or self._at >= self._chunk.count:
-                self.left_out.end_rows()
-                self._chunk, self._at = self._next_chunk(), 0
-                self.left_out.begin_rows(self._chunk)
-            chunk, at = self._chunk, self._at
-            row = self._row(chunk, at)
-            self._at += 1
-        step = at if chunk.kept is None else self.left_out.step(chunk, at)
-        self.handed = (chunk.rank_epoch, chunk.start + step * chunk.every + 1)
-        return row
-
-    def _row(self, chunk: AssembledRows, at: int) -> dict[str, Any] | None:
-        """Return one row as the consumer gets it, None if it is bad; maps of single rows are run here, while it waits."""
-        if not self._query.maps:
-            return self._handed_over(chunk.row(self._query, at))
-        with self._meter, self._meter.busy(MAP):
-            try:
-                return self._handed_over(chunk.row(self._query, at))
-            except Exception as error:  # of the user's
-                if not self.left_out.is_row(chunk, at, error):
-                    raise
+        Without `wait`, which says that batches before it are pending, it is None too where its rows are not in memory. An
+        error is then raised after these batches.
+        """
+        if self._error is not None:
+            if not wait:
                 return None
+            error, self._error = self._error, None
+            raise error
+        try:
+            return self._next(wait=wait)
+        except Exception as error:
+            if wait:
+                raise
+            self._error = error
+            return None
 
-    def _is_mine(self) -> bool:
-        """Return whether the next batch is one of those to hand out."""
+    def _next(self, *, wait: bool) -> BatchTask | None:
+        while self._has_step():
+            assert self.rank_epoch is not None  # noqa: S101 - there is a step
+            assert self.prefetcher is not None  # noqa: S101 - the same
+            schedule, start = self.rank_epoch.schedule, self._step
+            single = self.query.size is None
+            stop = min(start + ROWS_AT_ONCE * self._workers, self._steps) if single else start + 1
+            batch = None if single else schedule.batch(start)
+            first, last = (schedule.consumed(start), schedule.consumed(stop)) if batch is None else (batch.start, batch.stop)
+            if not wait and not self.prefetcher.ready(first, last):
+                return None
+            rows = self.prefetcher.rows(first, last, batch.fill if batch else ())
+            self._step = stop
+            own = self._own_rows(stop - start) if single else 0 if self._is_own() else None
+            if own is not None:
+                steps = range(start + own, stop, self._workers if single else 1)
+                return BatchTask(
+                    query=self.query,
+                    window_reader=self.window_reader,
+                    rank_epoch=self.rank_epoch,
+                    batch=batch,
+                    rows=rows,
+                    steps=steps,
+                )
+        return None
+
+    def cut(self, size: int) -> dict[str, Any] | None:
+        """Return the next batch as views of the current window; None where it is not in one window."""
+        rank_epoch, prefetcher = self.rank_epoch, self.prefetcher
+        while rank_epoch is not None and prefetcher is not None and self._step < self._whole:
+            batch = prefetcher.cut(size)
+            if batch is None:
+                return None
+            self._step += 1
+            if self._is_own():
+                batch.pop(AT, None)
+                return batch
+        return None
+
+    @property
+    def delivered(self) -> tuple[RankEpoch, int]:
+        """The current epoch, and the number of its steps that were returned."""
+        assert self.rank_epoch is not None  # noqa: S101 - something was returned
+        return self.rank_epoch, self._step
+
+    def read_ahead(self) -> None:
+        """Begin to read the next windows; call it after the current batch is submitted, which needs a thread first."""
+        if self.prefetcher is not None:
+            self._epochs.read_ahead(self.prefetcher)
+
+    def coming(self) -> list[Future[Any]]:
+        """Return the windows that are being read."""
+        return [] if self.prefetcher is None else list(self.prefetcher.coming())
+
+    def _has_step(self) -> bool:
+        """Go on to an epoch with steps left; return False where there is none."""
+        while self.rank_epoch is None or self._step >= self._steps:
+            self.rank_epoch, self.prefetcher = self._epochs.next() or (None, None)
+            if self.rank_epoch is None:
+                return False
+            schedule, size = self.rank_epoch.schedule, self.query.step_rows
+            self._step, self._steps = 0, len(schedule)
+            self._whole = min(self._steps, (schedule.shard.num_rows - schedule.start) // size)
+        return True
+
+    def _is_own(self) -> bool:
+        """Return whether the next batch is this worker's."""
         self._number += 1
         return (self._number - 1) % self._workers == self._worker
 
-    def _handed_over(self, made: dict[str, Any]) -> dict[str, Any]:
-        return made if self._adapter is None else self._adapter.batch(made)
-
-    def _next_chunk(self) -> AssembledRows:
-        """Return the next rows that were put together; the clock of what the consumer waits runs meanwhile."""
-        with self._meter:
-            chunk = self._awaited_chunk()
-            self.left_out.note(chunk)
-            return chunk
-
-    def _awaited_chunk(self) -> AssembledRows:
-        """Return the next rows that were put together, and begin to put together the ones after them."""
-        if self._made:
-            return self._taken()
-        most = self._pool.threads + 1 if self._elsewhere is None else self._elsewhere.most
-        most = (
-            1 if self._inline else min(2 if self.tempo.together > SMALL else most, -(-self._affordable // self.tempo.together))
-        )
-        self._here = self._elsewhere is None and not self._inline and self.tempo.is_here(small=self.tempo.together > SMALL)
-        most = 1 if self._here else most
-        while len(self._queue) < most and self._begin(wait=not self._queue):
-            pass
-        if not self._queue:
-            raise StopIteration
-        found = self._queue.popleft()
-        if isinstance(found, Future):
-            self._begin_meanwhile(found, most - 1)
-            with self._meter.blocked:
-                made: AssembledRows | Made = result_of(found)
-        else:
-            made = found
-        if isinstance(made, AssembledRows):  # of another process
-            self._made.append(made)
-        else:
-            self._made.extend(made.chunks)
-            self.tempo.note(made, most=max(1, self._affordable // (self._pool.threads + 1)))
-        return self._taken()
-
-    def _taken(self) -> AssembledRows:
-        """Return the first of the batches that are made."""
-        chunk = self._made.popleft()
-        if not isinstance(chunk, AssembledRows):
-            raise chunk
-        if self._runs or len(self._made) < SMALL:  # of many small ones, one or a few tell enough
-            self._largest = max(self._largest, sum([getattr(values, "nbytes", 0) for values in chunk.columns.values()]))
-        return chunk
-
-    def _begin_meanwhile(self, found: Future[Any], most: int) -> None:
-        """Begin to put together what comes into memory while a batch is waited for."""
-        while len(self._queue) < most and not found.done():
-            coming = self._prefetcher.coming() if self._prefetcher is not None else []
-            if not coming:
-                return
-            with self._meter.blocked:
-                wait_for_one([found, *coming])
-            while len(self._queue) < most and self._begin(wait=False):
-                pass
-
-    @property
-    def _affordable(self) -> int:
-        """How many batches may be made at once, so that they take no more than a quarter of the memory."""
-        return max(1, (self._query.memory_limit or MEMORY_LIMIT) // 4 // max(1, self._largest))
-
-    def _begin(self, *, wait: bool) -> bool:
-        """Begin to put together more rows; False where there are none, or none in memory and they are not to be waited for."""
-        some: list[BatchTask] = []
-        run = self._run(self.tempo.together)
-        begun = run is not None or self._drawn(some, wait=wait)
-        alone = self._inline or self._elsewhere is not None or self._query.size is None
-        for made in range(1, self.tempo.together if begun and run is None and not alone else 0):
-            run = self._run(self.tempo.together - made)
-            if run is not None or not self._drawn(some, wait=False):
-                break
-        task, here = partial(finished, some, run, self._adapter, self._pace), self._inline or self._here
-        if (some or run) and not here:
-            self._queue.append(self._pool.submit(Priority.FINISH, task))
-        if begun and self._prefetcher is not None:
-            self._route.read_ahead(self._prefetcher, self._feed_of)  # after that, so that reading takes no thread from it
-        if (some or run) and here:
-            self._queue.append(task())
-        return begun
-
-    def _run(self, most: int) -> Run | None:
-        """Take the rows of the next batches, as far as they lie whole in the window that is held; None where none do."""
-        rank_epoch, prefetcher = self._rank_epoch, self._prefetcher
-        if not self._runs or rank_epoch is None or prefetcher is None or self._step >= self._full:
-            return None
-        found = prefetcher.run(self._size, min(most, self._full - self._step))
-        if found is None:
-            return None
-        (buffer, start, place, count), step = found, self._step
-        self._step += count
-        query, window_reader, size = self._query, self._window_reader, self._size
-        return Run(
-            query=query,
-            window_reader=window_reader,
-            rank_epoch=rank_epoch,
-            buffer=buffer,
-            start=start,
-            place=place,
-            step=step,
-            count=count,
-            size=size,
-        )
-
-    def _drawn(self, some: list[BatchTask], *, wait: bool) -> bool:
-        """Take the rows of the next batch, and add how they are finished; False where none are to be had."""
-        if not self._on_a_leg():
-            return False
-        rank_epoch, prefetcher, start = self._rank_epoch, self._prefetcher, self._step
-        assert rank_epoch is not None  # noqa: S101 - that was asked
-        assert prefetcher is not None  # noqa: S101 - made with the leg
-        single = self._query.size is None
-        stop = min(start + ROWS_AT_ONCE * self._workers, len(rank_epoch.schedule)) if single else start + 1
-        draw = rank_epoch.schedule.draw(start) if stop == start + 1 else None
-        first, last = (
-            (draw.start, draw.stop) if draw else (rank_epoch.schedule.consumed(start), rank_epoch.schedule.consumed(stop))
-        )
-        if not wait and not prefetcher.ready(first, last):
-            return False
-        rows = prefetcher.rows(first, last, draw.fill if draw else ())
-        self._step = stop
-        mine = self._share(stop - start) if single else 0 if self._is_mine() else None
-        if mine is not None:
-            steps = range(start + mine, stop, self._workers if single else 1)
-            if self._elsewhere is not None:
-                self._queue.append(self._elsewhere.finish(rank_epoch, draw, rows, steps))
-            else:
-                query, window_reader = self._query, self._window_reader
-                some.append(
-                    BatchTask(
-                        query=query, window_reader=window_reader, rank_epoch=rank_epoch, draw=draw, rows=rows, steps=steps
-                    )
-                )
-        return True
-
-    def _share(self, rows: int) -> int | None:
-        """Return which of the next single rows is the first to hand out; None where they are all those of others."""
+    def _own_rows(self, rows: int) -> int | None:
+        """Return the first of the next single rows that is this worker's; None where all are those of others."""
         first = (self._worker - self._number) % self._workers
         self._number += rows
         return first if first < rows else None
 
-    def _on_a_leg(self) -> bool:
-        """Go on to a leg that has steps left; False where there is none."""
-        while self._rank_epoch is None or self._step >= len(self._rank_epoch.schedule):
-            self._rank_epoch, self._prefetcher = self._route.next(self._feed_of) or (None, None)
-            if self._rank_epoch is None:
-                return False
-            self._step = 0
-            self._full = min(
-                len(schedule := self._rank_epoch.schedule), (self._rank_epoch.shard.num_rows - schedule.start) // self._size
-            )
+
+class InlineBatches:
+    """Makes batches in the consumer's thread: nothing is to be done but to cut views of windows."""
+
+    def __init__(self, steps: Steps, adapter: BatchAdapter | None) -> None:
+        """Store which batches come."""
+        self._steps, self._adapter = steps, adapter
+
+    def next(self) -> AssembledRows:
+        """Return the next batch, or some single rows."""
+        task = self._steps.next(wait=True)
+        if task is None:
+            raise StopIteration
+        self._steps.read_ahead()
+        return finish(task, self._adapter)
+
+
+class ThreadBatches:
+    """Makes batches on threads, ahead of the consumer; several small ones in one task."""
+
+    def __init__(self, steps: Steps, pool: ThreadPool, adapter: BatchAdapter | None) -> None:
+        """Store which batches come; nothing is read."""
+        self._steps, self._query, self._window_reader, self._adapter = steps, steps.query, steps.window_reader, adapter
+        self._pool, self._tasks = pool, OrderedMap[list[AssembledRows | BaseException]](pool)
+        self._made: deque[AssembledRows | BaseException] = deque()
+        self._largest = 0
+
+    def next(self) -> AssembledRows:
+        """Return the next batch, or some single rows."""
+        if not self._made:
+            self._wait()
+        made = self._made.popleft()
+        if isinstance(made, BaseException):
+            raise made
+        return made
+
+    def _wait(self) -> None:
+        """Wait for the next task, with more tasks submitted as their rows come into memory."""
+        while self._tasks.pending < self._max_pending and self._submit(wait=not self._tasks.pending):
+            pass
+        first = self._tasks.first
+        while first is not None and self._tasks.pending < self._max_pending - 1 and not first.done():
+            coming = self._steps.coming()
+            if not coming:
+                break
+            with self._window_reader.meter.blocked:
+                wait_for_one([first, *coming])
+            while self._tasks.pending < self._max_pending - 1 and self._submit(wait=False):
+                pass
+        with self._window_reader.meter.blocked:
+            self._made.extend(self._tasks.next())
+        for made in islice(self._made, 1):
+            if isinstance(made, AssembledRows):
+                self._largest = max(self._largest, sum([getattr(one, "nbytes", 0) for one in made.columns.values()]))
+
+    def _submit(self, *, wait: bool) -> bool:
+        """Submit a task for the next batches; return False where there are none, or not in memory."""
+        tasks: list[BatchTask] = []
+        while len(tasks) < self._together:
+            task = self._steps.next(wait=wait and not tasks)
+            if task is None:
+                break
+            tasks.append(task)
+        if not tasks:
+            return False
+        self._tasks.submit(Priority.FINISH, partial(_finish_all, tasks, self._adapter))
+        self._steps.read_ahead()
         return True
 
-    def _feed_of(self, rank_epoch: RankEpoch) -> Prefetcher:
-        """Return what reads the rows of a leg."""
-        ahead = windows_ahead(self._query, self._pool)
-        limit = self._query.memory_limit or MEMORY_LIMIT
-        return Prefetcher(self._window_reader, rank_epoch, ahead=ahead, memory_limit=limit, adapter=self._adapter)
+    @property
+    def _batch_bytes(self) -> int:
+        """The bytes of a batch, by what was read so far."""
+        reader, rows = self._window_reader, self._query.batch_rows or ROWS_AT_ONCE
+        return max(1, self._largest, int(rows * max(reader.row_bytes, reader.dense_bytes)))
 
-    def _filtered(self) -> Iterator[dict[str, Any]]:
-        """Yield batches, or rows, of those rows that pass a filter which nobody has run before."""
-        for chunk, position in self._mapped(self._regrouped()):
-            if chunk is None:
-                self.handed = position
-            elif self._query.size is None:
-                for at in range(chunk.count):
-                    row = self._row(chunk, at)
-                    self.handed = position if at == chunk.count - 1 else _after(chunk, at)
-                    if row is not None:
-                        yield row
-            elif self.left_out.is_batch(chunk, note=True):
-                self.handed = position
-            else:
-                self._meter.surplus += chunk.count - self._size
-                self.handed = position
-                yield chunk.columns
+    @property
+    def _together(self) -> int:
+        """The number of batches that one task makes; one where the user's functions decide how long a batch takes."""
+        if self._query.maps or self._query.batch_rows is None:
+            return 1
+        return max(1, min(MAX_TOGETHER, TASK_BYTES // self._batch_bytes))
 
-    def _mapped(
-        self, regrouped: Iterator[tuple[AssembledRows | None, Position]]
-    ) -> Iterator[tuple[AssembledRows | None, Position]]:
-        """Yield regrouped rows as the consumer gets them; where other processes map them, some are begun ahead."""
-        queue: deque[tuple[Future[AssembledRows] | AssembledRows | None, Position]] = deque()
-        most = self._elsewhere.most if self._elsewhere is not None and self._query.maps else 1
-        failed: Exception | None = None
-        while True:
-            while len(queue) < most and failed is None:
-                try:
-                    chunk, position = next(regrouped)
-                except Exception as error:  # noqa: BLE001 - raised when what comes before it has been handed out
-                    failed = error
-                else:
-                    queue.append((None if chunk is None else self._map(chunk), position))
-            if not queue:
+    @property
+    def _max_pending(self) -> int:
+        """The number of tasks ahead: all threads have one, and their batches take at most a quarter of the memory."""
+        affordable = self._query.memory_bytes // 4 // (self._batch_bytes * self._together)
+        return max(1, min(self._pool.threads + 1, affordable))
+
+
+class RemoteBatches:
+    """Makes batches in worker processes, ahead of the consumer."""
+
+    def __init__(self, steps: Steps, processes: ProcessBatches) -> None:
+        """Store which batches come; nothing is read."""
+        self._steps, self._query, self._window_reader, self._processes = steps, steps.query, steps.window_reader, processes
+        self._tasks: OrderedMap[AssembledRows] = OrderedMap()
+        self._largest = self._window_reader.dense_bytes * (self._query.batch_rows or ROWS_AT_ONCE)
+
+    def next(self) -> AssembledRows:
+        """Return the next batch, or some single rows."""
+        affordable = max(1, self._query.memory_bytes // 4 // max(1, self._largest))
+        while self._tasks.pending < min(self._processes.max_pending, affordable):
+            task = self._steps.next(wait=not self._tasks.pending)
+            if task is None:
                 break
-            found, position = queue.popleft()
-            if isinstance(found, Future):
-                with self._meter, self._meter.blocked:
-                    found = result_of(found)
-            yield found, position
-        if failed is not None and not isinstance(failed, StopIteration):
-            raise failed
+            self._tasks.add(self._processes.finish(task))
+            self._steps.read_ahead()
+        with self._window_reader.meter.blocked:
+            made = self._tasks.next()
+        self._largest = max(self._largest, sum([getattr(one, "nbytes", 0) for one in made.columns.values()]))
+        return made
 
-    def _map(self, chunk: AssembledRows) -> Future[AssembledRows] | AssembledRows:
-        """Return regrouped rows as the consumer gets them; single rows are mapped when they are handed out."""
-        if self._elsewhere is not None and self._query.maps:
-            return self._elsewhere.map(chunk)
-        if self._query.size is None:
-            return chunk
+
+def finish(task: BatchTask, adapter: BatchAdapter | None) -> AssembledRows:
+    """Return a batch as the consumer gets it; single rows and rows under a lazy filter are turned later."""
+    made = task.run()
+    if not (adapter is None or task.query.lazy or task.query.size is None):
+        with task.window_reader.meter.busy(HAND_OVER):
+            made.columns = adapter.batch(made.columns)
+    return made
+
+
+def _finish_all(tasks: list[BatchTask], adapter: BatchAdapter | None) -> list[AssembledRows | BaseException]:
+    """Return batches, or the error of each that fails, which is raised in its turn."""
+    made: list[AssembledRows | BaseException] = []
+    for task in tasks:
+        try:
+            made.append(finish(task, adapter))
+        except BaseException as error:  # noqa: BLE001 - raised in its turn
+            made.append(error)
+    return made
+
+
+def is_view_of_window(query: Query, window_reader: WindowReader) -> bool:
+    """Return whether batches are nothing but views of windows."""
+    return not (window_reader.deferred or query.maps)
+
+
+class BatchStream:
+    """Returns the batches, or rows, of an iteration to the consumer.
+
+    Attributes:
+        next: Returns the next batch, or row; raises StopIteration at the end.
+        delivered: How far the consumer is; None before the first batch.
+        skipping: What counts bad rows; None where bad rows raise.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        pool: ThreadPool,
+        adapter: BatchAdapter | None = None,
+        *,
+        inline: bool,
+        may_use_processes: bool = True,
+        skipping: SkippedBatches | None = None,
+    ) -> None:
+        """Choose where batches are made; nothing is read.
+
+        Args:
+            steps: The rows of each step.
+            pool: Threads.
+            adapter: What turns batches into the types of a framework.
+            inline: Whether batches are nothing but views of windows.
+            may_use_processes: Whether worker processes make batches, where the query asks for them.
+            skipping: What counts bad rows.
+        """
+        query, window_reader = steps.query, steps.window_reader
+        self._query, self._window_reader, self._adapter, self._steps = query, window_reader, adapter, steps
+        self._meter, self.skipping = window_reader.meter, skipping
+        self.delivered: Delivered | None = None
+        self._rows: AssembledRows | None = None
+        self._at = 0
+        processes = None
+        if may_use_processes and query.workers == "processes":
+            processes = ProcessBatches.of(query, window_reader, pool, adapter)
+        self._source: BatchSource
+        if processes is not None:
+            self._source = RemoteBatches(steps, processes)
+        elif inline:
+            self._source = InlineBatches(steps, adapter)
+        else:
+            self._source = ThreadBatches(steps, pool, adapter)
+        self._cuts_views = processes is None and inline and query.batch_rows is not None and query.ending != "pad"
+        if query.lazy:
+            self._lazy = LazyFilter(query, self.next_rows, self._mapped, processes, self._meter, skipping)
+            self.next = self._meter.waited_for(self._next_filtered().__next__)
+        else:
+            self.next = self._next_row if query.size is None else self._next_batch
+
+    next: Callable[[], dict[str, Any]]
+
+    def only(self, worker: int, workers: int) -> None:
+        """Return only batches `worker`, `worker + workers` and so on; to be called before the first."""
+        if self._query.lazy:  # which rows are whose is known after the filter
+            self.next = self._meter.waited_for(islice(self._next_filtered(), worker, None, workers).__next__)
+        else:
+            self._steps.select(worker, workers)
+
+    def close(self) -> None:
+        """Drop what was read; nothing can be asked for after that."""
+        self._source, self._rows = _NoBatches(), None
+        self._steps = Steps(self._query, self._window_reader, iter(()), _no_prefetcher)
+        self.next = _raise_stop  # a method of this object would keep it alive
+
+    def next_rows(self) -> AssembledRows:
+        """Return the next batch as it was made, or some single rows; the time that the consumer waits is counted."""
+        with self._meter:
+            rows = self._source.next()
+            if self.skipping is not None:
+                self.skipping.note(rows)
+            return rows
+
+    def _next_batch(self) -> dict[str, Any]:
+        if self._cuts_views and not self._window_reader.bad_rows:  # else some rows of the window may be bad
+            batch = self._steps.cut(self._query.step_rows)
+            if batch is not None:
+                self.delivered = self._steps.delivered
+                return batch
+        rows = self.next_rows()
+        while self.skipping is not None and self.skipping.is_batch(rows):
+            rows = self.next_rows()
+        self._meter.surplus += rows.count - self._query.step_rows
+        self.delivered = (rows.rank_epoch, rows.stop)
+        return rows.columns
+
+    def _next_row(self) -> dict[str, Any]:
+        row = None
+        skipping = self.skipping
+        while row is None:
+            while self._rows is None or self._at >= self._rows.count:
+                if skipping is not None:
+                    skipping.end_rows()
+                self._rows, self._at = self.next_rows(), 0
+                if skipping is not None:
+                    skipping.begin_rows(self._rows)
+            rows, at = self._rows, self._at
+            row = self._mapped(rows, at)
+            self._at += 1
+        step = at if rows.selected is None or skipping is None else skipping.step(rows, at)
+        self.delivered = (rows.rank_epoch, rows.start + step * rows.every + 1)
+        return row
+
+    def _mapped(self, rows: AssembledRows, at: int) -> dict[str, Any] | None:
+        """Return one row as the consumer gets it, None if it is bad; maps of single rows run here."""
+        if not self._query.maps:
+            return self._adapted(rows.row(self._query, at))
         with self._meter, self._meter.busy(MAP):
-            chunk = map_good_rows(self._query, chunk)
-            return replace(chunk, columns=self._handed_over(chunk.columns))
-
-    def _regrouped(self) -> Iterator[tuple[AssembledRows | None, Position]]:
-        """Yield rows that pass as the consumer asks for them, and the position after them; at the end of an epoch only that."""
-        size, buffer = self._query.size, None
-        for chunk in self._passing():
-            if buffer is not None and buffer.rank_epoch is not chunk.rank_epoch:
-                yield self._ended(buffer)
-                buffer = None
-                self._check_progress()
-            buffer = chunk if buffer is None or not buffer.count else buffer.followed(chunk) if chunk.count else buffer
-            while buffer.count >= (size if isinstance(size, int) else 1):
-                count = size if isinstance(size, int) else buffer.count
-                self._told_any = True
-                found, buffer = buffer.picked(slice(0, count)), buffer.picked(slice(count, None))
-                ended = not buffer.count and buffer.stop >= len(buffer.rank_epoch.schedule)
-                yield found, Position(epoch=buffer.rank_epoch.position.epoch + 1) if ended else _after(found, count - 1)
-        if buffer is not None:
-            yield self._ended(buffer)
-
-    def _check_progress(self) -> None:
-        """Refuse to go on for ever over epochs of which nothing passes."""
-        if self._query.epochs is None and not self._told_any:
-            msg = (
-                "A whole epoch went by without a batch: nothing, or too little, passes the filter "
-                f"{self._query.condition!r}. Repeating it without end would never hand out anything. Check the filter."
-            )
-            raise EmptyDatasetError(msg)
-
-    def _passing(self) -> Iterator[AssembledRows]:
-        """Yield chunks less the rows that do not pass."""
-        while True:
             try:
-                chunk = self._next_chunk()
-            except StopIteration:
-                return
-            used = (
-                chunk.rank_epoch.schedule.consumed(chunk.start)
-                + 1
-                + (np.arange(chunk.count) if chunk.kept is None else chunk.kept)
-            )
-            # Of rows that are all bad, or do not pass, nothing was put together.
-            passed = np.flatnonzero(chunk.columns.pop(PASSED, used[:0]))
-            yield replace(chunk, used=used).picked(passed)
+                return self._adapted(rows.row(self._query, at))
+            except Exception as error:  # of the user's map
+                if self.skipping is None or not self.skipping.is_row(rows, at, error):
+                    raise
+                return None
 
-    def _ended(self, buffer: AssembledRows) -> tuple[AssembledRows | None, Position]:
-        """Return what is left at the end of an epoch, too little for a batch, and the position after it."""
-        handed = buffer if buffer.count and self._query.ending == "uneven" else None
-        self._told_any = self._told_any or handed is not None
-        return handed, Position(epoch=buffer.rank_epoch.position.epoch + 1)
+    def _adapted(self, row: dict[str, Any]) -> dict[str, Any]:
+        return row if self._adapter is None else self._adapter.batch(row)
+
+    def _next_filtered(self) -> Iterator[dict[str, Any]]:
+        """Yield the batches, or rows, that pass a lazy filter."""
+        for batch, position in self._lazy.batches(self._adapter):
+            self.delivered = position
+            if batch is not None:
+                yield batch
 
 
-def _after(chunk: AssembledRows, at: int) -> Position:
-    """Return the position after a row that has passed a lazy filter."""
-    assert chunk.used is not None  # noqa: S101 - a filtered chunk
-    assignments = chunk.rank_epoch.position.assignments
-    return Position(
-        epoch=chunk.rank_epoch.position.epoch,
-        assignments=(*assignments[:-1], replace(assignments[-1], rows=int(chunk.used[at]))),
-    )
+class _NoBatches:
+    """A source that has ended."""
+
+    def next(self) -> AssembledRows:
+        raise StopIteration
 
 
-def _nothing() -> dict[str, Any]:
+def _no_prefetcher(_: RankEpoch) -> Prefetcher:
+    raise StopIteration
+
+
+def _raise_stop() -> dict[str, Any]:
     raise StopIteration

@@ -16,14 +16,14 @@ from penstock._engine.batch.ragged import apply_ragged
 from penstock._engine.batch.user_map import apply_map, by_row
 from penstock._engine.decode.arrow import CellError
 from penstock._engine.order.mixture import MixtureEpoch, SourceOrder
-from penstock._engine.order.rank_epoch import RankEpoch
-from penstock._engine.query.adapter import BatchAdapter
-from penstock._engine.query.query import Query
+from penstock._engine.order.shard import RankEpoch
+from penstock._engine.query.query import BatchAdapter, Query
 from penstock._engine.query.values import Batch, Column
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 from penstock._engine.runtime.timers import GATHER, MAP
+from penstock._engine.window.buffer import WindowBuffer
 from penstock._engine.window.prefetch import LanePrefetcher, Prefetcher
-from penstock._engine.window.reader import WindowBuffer, WindowReader, WindowRows
+from penstock._engine.window.reader import WindowReader, WindowRows
 from penstock._ranges import Ranges
 from penstock.errors import DataError, MapError
 from penstock.model import IntArray
@@ -64,8 +64,8 @@ class SourceReading:
 
     def size(self, rows: int) -> int:
         """Return how many rows are handed out, of so many that were read."""
-        size = self.query.size
-        return size if isinstance(size, int) and self.query.ending == "pad" else rows
+        size = self.query.batch_rows
+        return rows if size is None or self.query.ending != "pad" else size
 
     def made(self, rows: WindowRows) -> Batch:
         """Return rows as the source hands them out: columns in its order, its maps run."""
@@ -173,7 +173,7 @@ class MixtureRows(WindowRows):
         source = int(self.order[error.row or 0])
         row = None if error.row is None else int((self.order[: error.row] == source).sum())
         reading = self.readings[source]
-        return self.parts[source].told(CellError(error.column, error.problem, row), reading.window_reader)
+        return self.parts[source].located(CellError(error.column, error.problem, row), reading.window_reader)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -214,7 +214,7 @@ class MixturePrefetcher(Prefetcher):
         self._adapter = adapter
         self._at = rank_epoch.schedule.start
         self._cuts: Iterator[dict[str, Any]] = iter(())
-        lanes = rank_epoch.shard.ahead(rank_epoch.schedule.start)
+        lanes = rank_epoch.lanes_ahead()
         self._mixture = [_MixtureLane(self._readings, mixing, lane, share=len(lanes)) for lane in lanes]
         self._width = max(tape.part.width for tape in mixing.tapes)
 
@@ -229,7 +229,7 @@ class MixturePrefetcher(Prefetcher):
             lane.begin()
         taken = [_Taken() for _ in self._readings]
         runs: list[tuple[int, int, int]] = []
-        for number, count in self._rank_epoch.shard.turns(start, stop):
+        for number, count in self._rank_epoch.turns(start, stop):
             runs += self._mixture[number].take(count, taken)
         for run in self._mixing.runs(fill):
             for source, one in enumerate(taken):
@@ -248,7 +248,7 @@ class MixturePrefetcher(Prefetcher):
             buffer_pool=self._buffer_pool,
         )
 
-    def views(self, count: int) -> dict[str, Any] | None:
+    def cut(self, count: int) -> dict[str, Any] | None:
         """Return the next slots as views, of many that are put together at a time; None where they must be waited for."""
         found = next(self._cuts, None)
         if found is not None or self._readings[0].query.size is not None:
@@ -258,7 +258,7 @@ class MixturePrefetcher(Prefetcher):
             return None
         made = self.rows(self._at, self._at + whole * count).assemble(self._readings[0].window_reader)
         self.prefetch()
-        self._cuts = self._cut(made, whole, count)
+        self._cuts = self._cut_all(made, whole, count)
         return next(self._cuts)
 
     def _batches_ready(self, count: int) -> int:
@@ -270,7 +270,7 @@ class MixturePrefetcher(Prefetcher):
             whole //= 2
         return whole
 
-    def _cut(self, made: Batch, whole: int, count: int) -> Iterator[dict[str, Any]]:
+    def _cut_all(self, made: Batch, whole: int, count: int) -> Iterator[dict[str, Any]]:
         """Yield batches of what was put together, as a framework has them."""
         if self._adapter is not None and made:
             return self._adapter.cuts(made, count)
@@ -289,7 +289,7 @@ class MixturePrefetcher(Prefetcher):
 
     def ready(self, start: int, stop: int) -> bool:
         """Return whether `rows` would not have to wait."""
-        return all(self._mixture[number].ready(count) for number, count in self._rank_epoch.shard.turns(start, stop))
+        return all(self._mixture[number].ready(count) for number, count in self._rank_epoch.turns(start, stop))
 
 
 class _MixtureLane:
@@ -370,11 +370,12 @@ class _MixtureLane:
     def _wrap(self, source: int, start: int, rows: int, taken: _Taken) -> None:
         """Fill a source's last batch up with rows of the beginning of its epoch, where that was asked for."""
         query, tape = self._readings[source].query, self._mixing.tapes[source]
-        if query.ending != "wrap" or not isinstance(query.size, int) or rows == query.size:
+        size = query.batch_rows
+        if query.ending != "wrap" or size is None or rows == size:
             return
         total = tape.part.num_rows
         begin = start // total * total
-        again, rest = divmod(query.size - rows, total)
+        again, rest = divmod(size - rows, total)
         taken.fetch(self._readings[source], tape, [(begin, begin + total)] * again + [(begin, begin + rest)])
 
 

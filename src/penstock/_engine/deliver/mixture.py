@@ -15,21 +15,20 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock._engine.deliver.batches import MEMORY_LIMIT, BatchStream
+from penstock._engine.decode.bad_cells import BadRow
+from penstock._engine.deliver.batches import BatchStream, Steps, is_view_of_window
 from penstock._engine.deliver.consensus import agreed, check_told, told_maps, told_policies
 from penstock._engine.deliver.interleave import MixturePrefetcher, SourceReading
-from penstock._engine.lookup.access import read_spec
 from penstock._engine.order.mixture import MixtureOrder, MixturePart, Pattern, Stop, shares
-from penstock._engine.order.rank_epoch import RankEpoch, check_row_maps, check_rows
+from penstock._engine.order.shard import RankEpoch
 from penstock._engine.plan.group import Group
-from penstock._engine.plan.table import Planned, Table
-from penstock._engine.query.adapter import BatchAdapter
-from penstock._engine.query.query import Query
+from penstock._engine.plan.table import Planned, Table, check_row_maps, check_rows
+from penstock._engine.query.query import BatchAdapter, Query, ReadSpec
 from penstock._engine.query.values import Batch
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 from penstock._engine.runtime.threads import ThreadPool
 from penstock._engine.runtime.timers import Meter
-from penstock._engine.window.prefetch import Prefetcher, windows_ahead
+from penstock._engine.window.prefetch import windows_ahead
 from penstock._engine.window.reader import WindowReader
 from penstock._engine.window.sequences import make_window_reader
 from penstock.errors import EmptyDatasetError
@@ -38,7 +37,7 @@ from penstock.policies import Offsets
 from penstock.protocols import Shuffle
 from penstock.shuffles import InOrder
 
-__all__ = ["MixturePlan", "MixtureReader", "MixtureTable", "Source", "agreed_mixture", "opened_mixture"]
+__all__ = ["MixturePlan", "MixtureReader", "MixtureTable", "Source", "agreed_mixture", "open_mixture"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -156,12 +155,11 @@ def _part(number: int, source: Source, planned: Planned) -> MixturePart:
             "least one. Check its filter, or leave it out."
         )
         raise EmptyDatasetError(msg)
-    width = query.size if isinstance(query.size, int) else 1
     return MixturePart(
         counts=plan.counts,
         shuffle=planned.shuffle,
         seed=query.seed,
-        width=width,
+        width=query.step_rows,
         partial=query.size is not None and query.ending != "drop",
     )
 
@@ -180,94 +178,78 @@ def _virtual(name: str, slots: int, told: dict[str, Any]) -> Plan:
 
 
 class MixtureReader:
-    """What reads the sources of a mixture, on the threads of one pool."""
+    """Reads the sources of a mixture, on the threads of one pool; it has the part of a `WindowReader` that batches ask for.
+
+    Attributes:
+        readings: How each source is read.
+        meter: What counts the time of all sources.
+        columns: The names of the columns.
+        deferred: The columns of all sources that are decoded per batch.
+        max_cell_bytes: The most that a decoded cell may take.
+        bad_rows: Always empty: a mixture does not drop bad rows.
+    """
 
     def __init__(self, readings: tuple[SourceReading, ...], meter: Meter) -> None:
-        """Store how each source is read, and what counts all of it."""
+        """Store how each source is read, and what counts the time."""
         self.readings, self.meter = readings, meter
         self.deferred = tuple(column for reading in readings for column in reading.window_reader.deferred)
         self.columns = readings[0].window_reader.columns
         self.max_cell_bytes = max(reading.window_reader.max_cell_bytes for reading in readings)
+        self.bad_rows: dict[int, BadRow] = {}
 
     @property
     def units_read(self) -> int:
-        """How often a unit has been read so far."""
+        """The number of units read from storage."""
         return sum(reading.window_reader.units_read for reading in self.readings)
 
     @property
+    def row_bytes(self) -> float:
+        """Memory of a row of the source with the largest rows."""
+        return max(reading.window_reader.row_bytes for reading in self.readings)
+
+    @property
     def dense_bytes(self) -> int:
-        """What the cells of a row take decoded, of those that all have one shape."""
+        """The bytes that the deferred cells of a row take decoded, where they are all of one shape."""
         return max(reading.window_reader.dense_bytes for reading in self.readings)
 
     def check_batch(self, rows: int) -> None:
-        """Refuse to fill a batch up to more than fits.
+        """Refuse to fill up a batch to more rows than fit in memory.
 
         Raises:
-            MemoryLimitError: If it does not, by what the largest rows took so far.
+            MemoryLimitError: If they do not fit, by what the largest rows took so far.
         """
         budgets = [reading.window_reader.budget for reading in self.readings]
         max(budgets, key=lambda budget: budget.row_bytes).check_batch(rows, sum(budget.limit for budget in budgets))
 
-    def arranged(self, found: Batch) -> Batch:
-        """Return columns as the sources have arranged them."""
-        return found
+    def arranged(self, batch: Batch) -> Batch:
+        """Return columns in the order of the sources."""
+        return batch
 
 
 class MixtureStream(BatchStream):
-    """Makes a mixture's batches from a position on."""
+    """The batches or rows of a mixture."""
 
-    def __init__(
-        self,
-        mixture: MixtureTable,
-        blend: MixtureOrder,
-        window_reader: MixtureReader,
-        pool: ThreadPool,
-        query: Query,
-        rank_epochs: Iterator[RankEpoch],
-        adapter: BatchAdapter | None,
-    ) -> None:
-        """Store the question; nothing is read before the first `next`."""
-        self._mixture, self._blend, self._sources = mixture, blend, window_reader.readings
-        # Those of sources with batches have been applied by the sources.
-        self._policies = () if mixture.batched else query.policies
-        self._buffer_pool = BufferPool((query.memory_limit or MEMORY_LIMIT) // 16)
-        # A stream asks of what reads no more than the names of columns, and how they are arranged.
-        super().__init__(cast("WindowReader", window_reader), pool, query, rank_epochs, adapter)
-        # Maps of sources are run where their rows are put together.
-        self._inline = self._inline and not any(reading.query.maps for reading in window_reader.readings) and not self._policies
-        self._plain = self._plain and self._inline
-        # Cells are decoded there too, so that other processes have only the maps of the mixture to run.
-        self._elsewhere = self._elsewhere if query.maps else None
+    def __init__(self, *args: Any, batched: bool, **options: Any) -> None:
+        """Store whether the sources make the batches."""
+        super().__init__(*args, **options)
+        self._batched = batched
 
     def only(self, worker: int, workers: int) -> None:
-        """Hand out no more than batches `worker`, `worker + workers` and so on; called before the first."""
+        """Return only batches `worker`, `worker + workers` and so on; to be called before the first."""
         if self._query.size is None:
             self.next = islice(iter(self.next, None), worker, None, workers).__next__
         else:
             super().only(worker, workers)
 
     def _next_batch(self) -> dict[str, Any]:
-        made = super()._next_batch()
-        if self._mixture.batched:  # a step is one slot, and what is counted are rows
+        batch = super()._next_batch()
+        if self._batched:  # a step is one slot, but rows are counted
             flat = {column.name for column in self._query.policies}
-            self._meter.surplus += next((len(values) for name, values in made.items() if name not in flat), 1) - 1
-        return made
-
-    def _feed_of(self, rank_epoch: RankEpoch) -> Prefetcher:
-        """Return what reads the slots of a leg."""
-        mixing = self._blend.mixing(rank_epoch.position.epoch, rank_epoch.position.assignments[0].lanes)
-        return MixturePrefetcher(
-            self._sources,
-            mixing,
-            rank_epoch,
-            buffer_pool=self._buffer_pool,
-            numbered=self._mixture.numbered,
-            policies=self._policies,
-            adapter=self._adapter,
-        )
+            self._meter.surplus += next((len(values) for name, values in batch.items() if name not in flat), 1) - 1
+        return batch
 
 
-def opened_mixture(
+def open_mixture(
     mixture: MixtureTable,
     planned: MixturePlan,
     query: Query,
@@ -275,33 +257,62 @@ def opened_mixture(
     meter: Meter,
     rank_epochs: Iterator[RankEpoch],
     adapter: BatchAdapter | None,
-) -> tuple[MixtureReader, MixtureStream]:
-    """Return what reads a mixture, and what makes its batches; no data is read yet.
+) -> tuple[MixtureReader, BatchStream]:
+    """Return the reader of a mixture's sources and the stream of its batches; nothing is read.
 
     Each source has its share of the memory, and of the windows that are read ahead.
     """
-    # Batches of a source are handed on as they are; single rows are copied when they are put together.
-    writable, as_numbers = mixture.batched and adapter is not None, adapter is not None and not query.maps
-    limit = (query.memory_limit or MEMORY_LIMIT) // len(mixture.sources)
     readings = []
-    for number, (one, made, part) in enumerate(zip(mixture.sources, planned.sources, planned.blend.parts, strict=True)):
-        most = one.query.memory_limit or limit
-        asked = replace(read_spec(one.table, one.query, as_numbers=as_numbers), writable=writable, memory_limit=most)
+    for number, (source, plan, part) in enumerate(zip(mixture.sources, planned.sources, planned.blend.parts, strict=True)):
+        limit = source.query.memory_limit or query.memory_bytes // len(mixture.sources)
+        spec = ReadSpec.of(source.table.snapshot, source.query, memory_limit=limit)
+        # Batches of a source are handed on as they are; single rows are copied when they are interleaved.
+        as_numbers = adapter is not None and not query.maps and not source.query.maps
+        spec = replace(
+            spec,
+            writable=mixture.batched and adapter is not None,
+            columns=tuple(replace(column, as_numbers=as_numbers) for column in spec.columns),
+        )
         reading = SourceReading(
-            name=f"source {number} ({one.table.snapshot.table})",
-            query=one.query,
-            window_reader=make_window_reader(made.reader, made.plan, asked, pool, meter),
+            name=f"source {number} ({source.table.snapshot.table})",
+            query=source.query,
+            window_reader=make_window_reader(plan.reader, plan.plan, spec, pool, meter),
             num_rows=part.num_rows,
-            ahead=ceil(windows_ahead(one.query, pool) * mixture.shares[number] / sum(mixture.shares)),
-            memory_limit=most,
+            ahead=ceil(windows_ahead(source.query, pool) * mixture.shares[number] / sum(mixture.shares)),
+            memory_limit=limit,
         )
         readings.append(reading)
-    window_reader = MixtureReader(tuple(readings), meter)
+    reader = MixtureReader(tuple(readings), meter)
+    # Policies of sources with batches are applied by the sources.
+    policies = () if mixture.batched else query.policies
+    buffer_pool = BufferPool(query.memory_bytes // 16)
     if mixture.batched:
-        # A step is one slot. What is flat in the sources' batches is so in what maps of the mixture get.
-        flat = tuple(one for one in mixture.sources[0].query.policies if isinstance(one.ragged, Offsets))
+        # A step is one slot. What is flat in the sources' batches is flat in those that maps of the mixture get.
+        flat = tuple(column for column in mixture.sources[0].query.policies if isinstance(column.ragged, Offsets))
         query = replace(query, size=1, policies=flat)
-    return window_reader, MixtureStream(mixture, planned.blend, window_reader, pool, query, rank_epochs, adapter)
+
+    def make_prefetcher(rank_epoch: RankEpoch) -> MixturePrefetcher:
+        mixing = planned.blend.mixing(rank_epoch.position.epoch, rank_epoch.position.assignments[0].lanes)
+        return MixturePrefetcher(
+            readings,
+            mixing,
+            rank_epoch,
+            buffer_pool=buffer_pool,
+            numbered=mixture.numbered,
+            policies=policies,
+            adapter=adapter,
+        )
+
+    as_reader = cast("WindowReader", reader)
+    stream = MixtureStream(
+        Steps(query, as_reader, rank_epochs, make_prefetcher),
+        pool,
+        adapter,
+        inline=is_view_of_window(query, as_reader) and not policies and not any(one.query.maps for one in readings),
+        may_use_processes=bool(query.maps),  # cells are decoded by the sources
+        batched=mixture.batched,
+    )
+    return reader, stream
 
 
 def agreed_mixture(mixture: MixtureTable, query: Query, group: Group) -> MixtureTable:

@@ -235,9 +235,9 @@ class SkippedBatches:
     def begin_rows(self, chunk: AssembledRows) -> None:
         """Begin to hand out the rows of a chunk one by one; those that it was put together without are noted in their turn."""
         if chunk.bad:
-            assert chunk.kept is not None  # noqa: S101 - told with what was left out
+            assert chunk.selected is not None  # noqa: S101 - told with what was left out
             steps = np.arange(len(range(chunk.start, chunk.stop, chunk.every)))
-            missing = np.setdiff1d(steps, chunk.kept).tolist()
+            missing = np.setdiff1d(steps, chunk.selected).tolist()
             self._epoch, self._coming = chunk.rank_epoch.position.epoch, deque(zip(missing, chunk.bad, strict=True))
 
     def step(self, chunk: AssembledRows, at: int) -> int:
@@ -246,7 +246,7 @@ class SkippedBatches:
         Raises:
             DataError: If there are more of them than the question allows.
         """
-        found = at if chunk.kept is None else int(chunk.kept[at])
+        found = at if chunk.selected is None else int(chunk.selected[at])
         self._pass_over(found)
         return found
 
@@ -259,7 +259,7 @@ class SkippedBatches:
         trouble = None if self.skips is None else bad_row_of(error)
         if trouble is None or chunk.ids is None:
             return False
-        self._pass_over(at if chunk.kept is None else int(chunk.kept[at]))
+        self._pass_over(at if chunk.selected is None else int(chunk.selected[at]))
         self._leave(chunk.rank_epoch.position.epoch, 1, trouble)
         self._add(chunk.rank_epoch.position.epoch, [(int(chunk.ids[at]), trouble)])
         return True

@@ -16,8 +16,7 @@ from penstock._engine.batch.user_map import apply_map, by_row
 from penstock._engine.lookup.data_frames import frame_of
 from penstock._engine.lookup.take import ready
 from penstock._engine.plan.table import Table
-from penstock._engine.query.projection import ReadSpec
-from penstock._engine.query.query import Query
+from penstock._engine.query.query import Query, ReadSpec
 from penstock._engine.query.values import Batch, Column
 from penstock._engine.runtime.threads import ThreadPool
 from penstock._engine.window.reader import WindowReader
@@ -102,7 +101,7 @@ def stored_tables(table: Table, query: Query) -> Iterator[pa.Table]:
     planned = table.plan(query)
     window_reader = WindowReader(planned.reader, planned.plan, read_spec(table, query), ThreadPool(1))
     units = np.flatnonzero(planned.plan.counts).tolist()
-    yield from map(window_reader.unit, units) if units else [window_reader.nothing()]
+    yield from map(window_reader.unit, units) if units else [window_reader.empty_table()]
 
 
 def to_pandas(table: Table, query: Query) -> Any:

@@ -15,7 +15,7 @@ from penstock._engine.parquet.file_blobs import LocalFile
 from penstock._engine.parquet.footer import ENDING, TAIL, footer_of
 from penstock._engine.parquet.page_index import runs
 from penstock._engine.parquet.thrift import ThriftError
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 from penstock.model import IntArray
 
 __all__ = ["AT_ONCE", "LOCAL", "REMOTE", "Cost", "OpenFile", "side_by_side"]

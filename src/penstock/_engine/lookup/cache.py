@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock._engine.lookup.byte_ranges import Cost, OpenFile
 from penstock._engine.lookup.page_reads import StoredColumn
 from penstock._engine.parquet.page_index import ColumnChunk, PageTable, indexed, walked
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 
 __all__ = ["LookupCache", "LruCache"]
 

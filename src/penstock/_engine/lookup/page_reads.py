@@ -17,7 +17,7 @@ from penstock._engine.parquet.page_index import ColumnChunk, PageTable, page_hea
 from penstock._engine.parquet.plain_pages import PlainCells, are_plain, as_arrow
 from penstock._engine.parquet.thrift import ThriftError
 from penstock._engine.read.schema_evolution import takeable
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 from penstock.model import IntArray
 
 __all__ = ["Found", "Request", "StoredColumn", "Way", "picked"]

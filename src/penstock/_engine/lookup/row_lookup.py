@@ -101,7 +101,7 @@ class RowLookup(Reader):
         key = (unit.file, unit.row_group, unit.start)
         found = self.kept.get(key)
         if found is None:
-            every = self.read(unit, ()).kept
+            every = self.read(unit, ()).selected
             found = np.arange(unit.rows) if every is None else every
             self.kept.put(key, found, found.nbytes + 100)
         return found[rows]
@@ -139,7 +139,7 @@ class RowLookup(Reader):
         some.found.update(self._found(some, file, groups, wish))
         part = self.read(some, wish.columns, wish.blobs)
         some.found.clear()
-        return some, replace(part, kept=kept)
+        return some, replace(part, selected=kept)
 
     def _opened(self, unit: Unit) -> OpenFile:
         """Return a unit's file.
@@ -150,8 +150,8 @@ class RowLookup(Reader):
         path = self.snapshot.files.path[unit.file].as_py()
         found = self.shelf.file(path)
         if found is None:
-            with self._told(unit):
-                self._check(unit)()
+            with self._file_errors(unit):
+                self._check_unchanged(unit)
                 local = isinstance(self.filesystem, pafs.LocalFileSystem)
                 found = OpenFile.at(path, LocalFile(path) if local else self.filesystem.open_input_file(path))
             self.shelf.put_file(found)
@@ -179,7 +179,7 @@ class RowLookup(Reader):
         called = {name: stored for name, stored in called.items() if stored in there}
         cells = {called[name] for name in wish.blobs if name in called}
         found: list[dict[str, Found]] = [{} for _ in groups]
-        with self._told(unit):
+        with self._file_errors(unit):
             names = tuple(called.values())
             asked = [one for at in range(len(groups)) for one in self._asked(file, groups, at, names)]
             parts = side_by_side(lambda some: self._read(file, some, cells), self._shares(asked, wish.threads))

@@ -16,18 +16,17 @@ from pyarrow import fs as pafs
 from penstock._blobs import Blobs
 from penstock._engine.decode import concat as wide
 from penstock._engine.decode.arrow import CellError
+from penstock._engine.decode.columns import decode_deferred
 from penstock._engine.lookup.byte_ranges import AT_ONCE, LOCAL, REMOTE, side_by_side
 from penstock._engine.lookup.cache import LookupCache, LruCache
 from penstock._engine.lookup.row_lookup import SEVERAL, LookupRequest, RowLookup
 from penstock._engine.parquet.file_blobs import FileBlobs
 from penstock._engine.plan.table import Table
-from penstock._engine.query.projection import ReadSpec
-from penstock._engine.query.query import Query
+from penstock._engine.query.query import Query, ReadSpec
 from penstock._engine.query.values import Batch
 from penstock._engine.read.reader import Reader, Unit, UnitTable
 from penstock._engine.runtime.threads import ThreadPool, default_threads
 from penstock._engine.window.buffer import Cells, UnitColumns, concat_arrays, concat_cells
-from penstock._engine.window.deferred import decoded
 from penstock._engine.window.reader import WindowReader, WindowRows
 from penstock._engine.window.sequences import SequenceWindowReader
 from penstock.errors import DataError
@@ -72,7 +71,7 @@ class RowTaker(WindowReader):
     def __init__(self, reader: RowLookup, plan: Plan, read_spec: ReadSpec, threads: int) -> None:
         """Store what is read, and by how many threads."""
         super().__init__(reader, plan, read_spec, ThreadPool(1))
-        self._lookup, self._wish = reader, LookupRequest(columns=self._columns, blobs=self._blobs, threads=threads)
+        self._lookup, self._wish = reader, LookupRequest(columns=self.columns, blobs=self._blobs, threads=threads)
         self._stream = InOrder().arrange(plan.counts, seed=0, epoch=0)
         self.num_rows = plan.num_rows
 
@@ -92,7 +91,7 @@ class RowTaker(WindowReader):
             cells = concat_cells([part.deferred[column.name] for part in parts])
             try:
                 cells = cells if len(numbers) == 1 else _taken(cells, back)
-                made = decoded(cells, column, self.buffer_pool, self.max_cell_bytes, self.meter)
+                made = decode_deferred(cells, column, self.buffer_pool, self.max_cell_bytes, self.meter)
             except CellError as error:
                 raise self._blamed(error, parts, back) from error
             self.outputs[column.name] = tuple(made)
@@ -113,31 +112,31 @@ class RowTaker(WindowReader):
         if sparse:
             found = self._lookup.pick([(one.unit, self._lookup.stored(one.unit, one.rows)) for one in some], self._wish)
             if found is not None:
-                return [self._decoded(*found)]
+                return [self._decode(*found)]
         return [_subset(self._read(one.number), one.rows) for one in some]
 
-    def told(self, error: CellError, unit: Unit, row: int | None) -> DataError:
+    def located(self, error: CellError, unit: Unit, row: int | None) -> DataError:
         """Return an error of a cell as one that says which file, row group, row and column it is in."""
         if unit.row_group == SEVERAL and row is not None:
             unit = replace(unit, row_group=int(self._lookup.row_groups(unit, np.array([row]))[0]))
-        return super().told(error, unit, row)
+        return super().located(error, unit, row)
 
     def _blamed(self, error: CellError, parts: list[UnitColumns], back: IntArray) -> DataError:
         """Return an error of a cell as one that says where the cell lies."""
         at = int(back[error.row or 0])
         for part in parts:
-            if at < part.part.count:
-                return self.told(error, part.unit, int(part.part.numbers()[at]) if error.row is not None else None)
-            at -= part.part.count
+            if at < part.rows.count:
+                return self.located(error, part.unit, int(part.rows.row_numbers()[at]) if error.row is not None else None)
+            at -= part.rows.count
         return DataError(str(error))
 
 
 def _subset(read: UnitColumns, rows: IntArray) -> UnitColumns:
     """Return some rows of a unit that was read whole."""
-    part = UnitTable(table=read.part.table, first=0, count=len(rows), kept=read.part.numbers()[rows])
+    part = UnitTable(table=read.rows.table, first=0, count=len(rows), selected=read.rows.row_numbers()[rows])
     fixed = {name: values[rows] for name, values in read.fixed.items()}
     return UnitColumns(
-        unit=read.unit, part=part, fixed=fixed, deferred={name: _taken(one, rows) for name, one in read.deferred.items()}
+        unit=read.unit, rows=part, fixed=fixed, deferred={name: _taken(one, rows) for name, one in read.deferred.items()}
     )
 
 

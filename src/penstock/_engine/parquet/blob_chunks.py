@@ -26,7 +26,7 @@ from penstock._engine.parquet import thrift
 from penstock._engine.parquet.file_blobs import FileBlobs, LocalFile
 from penstock._engine.parquet.footer import footer_of
 from penstock._engine.parquet.thrift import Only, ThriftError, Wanted, leaves, parse, parse_start
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 from penstock.dtypes import Marks
 from penstock.model import IntArray
 

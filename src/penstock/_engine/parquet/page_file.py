@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from penstock._engine.parquet.page_index import ColumnChunk
 from penstock._engine.parquet.thrift import BINARY, I32, I64, LIST, STRUCT, Leaf
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 
 __all__ = ["PageFile", "PageRange", "joined", "leaf_count", "put_together", "schema_of"]
 

@@ -17,7 +17,7 @@ from penstock._blobs import Blobs
 from penstock._engine.parquet.page_file import joined
 from penstock._engine.parquet.page_index import DATA, HEADER_MOST, PEEK, ColumnChunk, Header, PageTable, page_header
 from penstock._engine.parquet.thrift import LENGTH, REPETITION, Leaf, ThriftError
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 from penstock.model import IntArray
 
 __all__ = ["PlainCells", "are_plain", "as_arrow"]

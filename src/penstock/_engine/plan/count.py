@@ -97,7 +97,7 @@ def _linked(units: Units, timeline: Timeline) -> SequenceLinks:
 
     def look(index: int) -> tuple[IntArray, Moments]:
         part = timeline.read(Unit.of(units, index), ())
-        stored = np.arange(part.count) if part.kept is None else part.kept
+        stored = np.arange(part.count) if part.selected is None else part.selected
         return stored, timeline.moments(Unit.of(units, index), part)
 
     several = range(len(units) if timeline.rule.length <= int(units.rows.sum()) else 0)  # or there is no sequence to look for

@@ -103,7 +103,7 @@ class Timeline:
             line = self._line(moments)
             places, units, rows = starts(line, self.rule), none, none
         else:
-            stored = np.arange(part.count) if part.kept is None else part.kept
+            stored = np.arange(part.count) if part.selected is None else part.selected
             more = extended(self.chain, index, stored, moments.times, moments.groups, self.rule.length)
             line, units, rows = more.line, more.units, more.rows
             places = starts(line, self.rule, more.free)
@@ -166,7 +166,7 @@ class Timeline:
         return Line.of(moments.times, moments.groups)
 
     def _where(self, unit: Unit, part: UnitTable, row: int) -> str:
-        return f"{self.reader.where(unit)}, row {int(part.numbers()[row])}"
+        return f"{self.reader.where(unit)}, row {int(part.row_numbers()[row])}"
 
     def _unknown(self, unit: Unit, part: UnitTable, row: int, what: str) -> DataError:
         name = self.sequence.by

@@ -20,18 +20,23 @@ from penstock._engine.plan.count import Counts, counted, counted_together, linke
 from penstock._engine.plan.group import Group
 from penstock._engine.plan.sequence_times import Timeline
 from penstock._engine.query.query import Query
-from penstock._engine.query.values import ORDER
+from penstock._engine.query.values import ORDER, Column, Map
 from penstock._engine.read.reader import Reader, UnitTable
 from penstock._engine.read.schema_evolution import id_of
-from penstock._engine.runtime.table_cache import TableCache
+from penstock._engine.runtime.memory import TableCache, format_bytes
 from penstock.dtypes import least_bytes
+from penstock.errors import ArgumentError, EmptyDatasetError, MemoryLimitError
 from penstock.model import WHOLE_FILE, IntArray, Plan, SequenceLinks, Snapshot, Units
+from penstock.policies import Offsets, Pad
 from penstock.protocols import Shuffle
 from penstock.shuffles import RowGroupShuffle
 
-__all__ = ["Laid", "Planned", "Pruned", "Table", "asked"]
+__all__ = ["Laid", "Planned", "Pruned", "Table", "asked", "check_row_maps", "check_rows"]
 
 PLANS_KEPT = 8
+
+MIN_PADDED_ROW_BYTES = 8
+"""The least that a row of padding takes: the number of the row that it repeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +190,7 @@ class Table:
     def _keep(self, name: str, made: Planned) -> None:
         """Keep a plan, and of older ones no more than a few, without the memory that lies idle: nobody may come back to it."""
         for other in list(self._plans.values()):
-            other.reader.buffer_pool.let_go()
+            other.reader.buffer_pool.free_idle()
         self._plans[name] = self._used[name] = made
         while len(self._plans) > PLANS_KEPT:
             self._plans.popitem(last=False)
@@ -273,3 +278,78 @@ def _together(first: RowGroups, second: RowGroups) -> RowGroups:
     number, rows = np.concatenate([first.number, second.number]), np.concatenate([first.rows, second.rows])
     size = np.concatenate([first.size, second.size])
     return replace(first, file=file[order], number=number[order], rows=rows[order], size=size[order], ranges=ranges)
+
+
+def check_rows(plan: Plan, query: Query, *, source: int | None = None) -> None:
+    """Refuse an epoch in which some rank would get nothing.
+
+    A dataset of single rows for one reader may be empty, as the result of a query may be.
+
+    Args:
+        plan: The plan.
+        query: The query.
+        source: The number of the source, for a source of a mixture.
+
+    Raises:
+        EmptyDatasetError: If there are too few rows.
+        ArgumentError: If a column needs batches and there are none, or a map of rows gets a column that only batches have.
+        MemoryLimitError: If a batch is filled up with more rows than fit in memory.
+    """
+    _check_policies(query, source)
+    check_row_maps(query.maps, query.policies, query.columns)
+    rows, ranks, size = plan.num_rows, query.world_size, query.batch_rows
+    noun = "row" if query.sequence is None else "sequence"
+    described = f"{plan.snapshot.table} has {rows} {noun}{'' if rows == 1 else 's'} to hand out"
+    if query.sequence is not None:
+        described += f" by {query.sequence!r}"
+    if query.condition is not None:
+        described += f" under the filter {query.condition!r}"
+    if rows == 0 and (query.size is not None or ranks > 1 or query.epochs is None):
+        msg = f"{described}. At least one is needed. Check the filter, or ask `ds.num_rows` first where none may be right."
+        raise EmptyDatasetError(msg)
+    if 0 < rows < ranks:
+        msg = f"{described}, fewer than its {ranks} ranks. Every rank needs at least one row. Use at most {rows} ranks."
+        raise EmptyDatasetError(msg)
+    if size is not None and query.ending == "drop" and rows // ranks < size and not query.lazy:
+        whole = f"one global batch of {size * ranks} rows ({ranks} ranks of {size})" if ranks > 1 else f"one batch of {size}"
+        msg = (
+            f'{described}, fewer than {whole}, and last="drop" would drop them all. Use a batch of at most {rows // ranks} '
+            'rows, or last="pad", "wrap", "level" or "uneven".'
+        )
+        raise EmptyDatasetError(msg)
+    nbytes = (size or 0) * MIN_PADDED_ROW_BYTES
+    if size is not None and size > rows and query.ending in {"pad", "wrap"} and nbytes > query.memory_bytes:
+        msg = (
+            f'{described}, and last="{query.ending}" would fill them up to a batch of {size}, which takes at least '
+            f"{format_bytes(nbytes)} in memory; memory_limit is {format_bytes(query.memory_bytes)}. Use a smaller batch, or "
+            'last="uneven".'
+        )
+        raise MemoryLimitError(msg)
+
+
+def check_row_maps(maps: Sequence[Map], policies: Sequence[Column], columns: Sequence[str] | None = None) -> None:
+    """Refuse a map of single rows over a column that only batches have.
+
+    Raises:
+        ArgumentError: If the first map is one of rows, and a column that is read comes as values and offsets.
+    """
+    flat = [one.name for one in policies if isinstance(one.ragged, Offsets) and (columns is None or one.name in columns)]
+    if flat and maps and maps[0].per_row:
+        msg = (
+            f"Column {flat[0]!r} comes as Offsets(), which has all values of a batch in one array, and map {maps[0].name} is "
+            "called with one row at a time. A map of batches was expected. Leave per_row=True out, or Offsets()."
+        )
+        raise ArgumentError(msg)
+
+
+def _check_policies(query: Query, source: int | None) -> None:
+    """Refuse single rows of columns that depend on their batch."""
+    for column in query.policies:
+        longest = isinstance(column.ragged, Pad) and column.ragged.length is None
+        if query.size is None and (longest or isinstance(column.ragged, Offsets)):
+            remedy = "this dataset has no batches. Add .batch(size), or give Pad a length."
+            if source is not None:
+                other = "give Pad a length" if longest else "leave Offsets() out"
+                remedy = f"source {source} of the mixture has single rows. Batch each source, not the mixture, or {other}."
+            msg = f"Column {column.name!r} comes as {column.ragged}, which depends on the other rows of a batch, and {remedy}"
+            raise ArgumentError(msg)

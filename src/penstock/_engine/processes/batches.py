@@ -14,23 +14,26 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock._engine.batch.assemble import NOWHERE, AssembledRows, assemble, filled_up, in_query_order, thinned
-from penstock._engine.batch.bad_rows import BatchTask, map_good_rows
+from penstock._engine.batch.assemble import (
+    NO_PLACES,
+    AssembledRows,
+    BatchTask,
+    assemble,
+    fill_up,
+    in_query_order,
+    map_good_rows,
+)
 from penstock._engine.decode.arrow import CellError
 from penstock._engine.decode.bad_cells import AT, bad_row_of
-from penstock._engine.order.rank_epoch import RankEpoch
-from penstock._engine.order.schedule import Draw
+from penstock._engine.decode.columns import DeferredCells, decode_deferred
 from penstock._engine.parquet.file_blobs import LocalFile
 from penstock._engine.processes.pool import ProcessPool, Reply, Task
 from penstock._engine.processes.serialize import Parcel, Told, pack_arrow, pack_blobs, pack_numbers
 from penstock._engine.processes.task import Recipe, columns_in, pack_columns, rows_in
-from penstock._engine.query.adapter import BatchAdapter
-from penstock._engine.query.query import STORED, Query
+from penstock._engine.query.query import STORED_ORDER, BatchAdapter, Query
 from penstock._engine.query.values import Batch
-from penstock._engine.runtime.interruptible import InterruptibleFuture
-from penstock._engine.runtime.threads import Priority, ThreadPool, default_threads
+from penstock._engine.runtime.threads import InterruptibleFuture, Priority, ThreadPool, default_threads
 from penstock._engine.runtime.timers import DECODE, HAND_OVER
-from penstock._engine.window.deferred import DeferredCells, decoded
 from penstock._engine.window.reader import WindowReader, WindowRows
 from penstock.errors import DataError
 from penstock.model import IntArray
@@ -61,7 +64,7 @@ class _Crossing:
 
     columns: Batch = field(default_factory=dict)
     deferred: dict[str, DeferredCells] = field(default_factory=dict)
-    places: IntArray = field(default_factory=lambda: NOWHERE)
+    places: IntArray = field(default_factory=lambda: NO_PLACES)
     rows: int = 0
     size: int = 0
     valid: int = 0
@@ -76,8 +79,8 @@ class ProcessBatches:
         """Store what is done; no process is started before the first batch."""
         self._query, self._window_reader, self._pool, self._adapter = query, window_reader, pool, adapter
         processes = query.processes or default_threads()
-        self.most, window_reader.meter.processes = AHEAD * processes, processes
-        plain = replace(query, condition=None, shuffle=STORED, last=query.ending, skip=None)
+        self.max_pending, window_reader.meter.processes = AHEAD * processes, processes
+        plain = replace(query, condition=None, shuffle=STORED_ORDER, last=query.ending, skip=None)
         recipe = Recipe(
             query=plain,
             columns=window_reader.columns,
@@ -96,44 +99,25 @@ class ProcessBatches:
             return None
         return cls(query, window_reader, pool, adapter)
 
-    def finish(self, rank_epoch: RankEpoch, draw: Draw | None, rows: WindowRows, steps: range) -> Future[AssembledRows]:
-        """Begin to put some rows together, and return the promise of them."""
-        first = steps.start - steps.stop + len(rows)
-        maps = bool(self._query.maps)
+    def finish(self, task: BatchTask) -> Future[AssembledRows]:
+        """Begin to make a batch, and return its future."""
 
         def begin(future: Future[AssembledRows]) -> None:
-            some = rows if steps.step == 1 else thinned(rows, first, steps.step)
-            count = draw.size if draw else len(some)
-            places = rows.sequence if maps else NOWHERE
-            places = places if steps.step == 1 else places[first :: steps.step]
-            chunk = AssembledRows(
-                rank_epoch=rank_epoch,
-                start=steps.start,
-                stop=steps.stop,
-                columns={},
-                count=count,
-                places=places,
-                every=steps.step,
-            )
+            some = task.own_rows()
+            chunk = task.empty()
+            chunk.count = task.batch.size if task.batch else len(some)
+            chunk.places = task.own_places() if self._query.maps else NO_PLACES
             if self._query.skip is not None:
-                finishing = BatchTask(
-                    query=self._query,
-                    window_reader=self._window_reader,
-                    rank_epoch=rank_epoch,
-                    draw=draw,
-                    rows=rows,
-                    steps=steps,
-                )
-                if finishing.marked:
-                    _done(future, self._handed_over(finishing.run()))
+                if task.has_bad_rows:
+                    _done(future, self._handed_over(task.run()))
                     return
-                chunk = replace(chunk, ids=finishing.ids, again=finishing.run)
+                chunk.ids, chunk.retry = task.ids, task.run
             try:
-                self._begin(future, chunk, some, draw.valid if draw else count)
+                self._begin(future, chunk, some, task.batch.valid if task.batch else chunk.count)
             except DataError as error:
-                if chunk.again is None or bad_row_of(error) is None:
+                if chunk.retry is None or bad_row_of(error) is None:
                     raise
-                _done(future, self._handed_over(chunk.again()))
+                _done(future, self._handed_over(chunk.retry()))
 
         return self._promised(begin)
 
@@ -142,7 +126,7 @@ class ProcessBatches:
 
         def begin(future: Future[AssembledRows]) -> None:
             again = None if self._query.skip is None else partial(map_good_rows, self._query, chunk)
-            self._map(future, replace(chunk, again=again), chunk.count)
+            self._map(future, replace(chunk, retry=again), chunk.count)
 
         return self._promised(begin)
 
@@ -166,9 +150,9 @@ class ProcessBatches:
             chunk = replace(chunk, columns=columns, places=places if chunk.every == 1 else chunk.places)
             self._map(future, chunk, valid)
         elif query.maps and not query.lazy:
-            deferred = {column.name: rows.picked(column.name) for column in window_reader.deferred}
+            deferred = {column.name: rows.cells(column.name) for column in window_reader.deferred}
             crossing = _Crossing(
-                columns=_shown(rows.gathered()),
+                columns=_shown(rows.fixed_columns()),
                 deferred=deferred,
                 places=chunk.places,
                 rows=len(rows),
@@ -182,29 +166,29 @@ class ProcessBatches:
 
     def _decode(self, future: Future[AssembledRows], chunk: AssembledRows, rows: WindowRows, valid: int) -> None:
         """Have cells of a codec decoded elsewhere, and all else here: Python objects have to be made here anyhow."""
-        window_reader, found = self._window_reader, _shown(rows.gathered())
+        window_reader, found = self._window_reader, _shown(rows.fixed_columns())
         deferred = {}
         for column in window_reader.deferred:
             if column.codec is not None:
-                deferred[column.name] = rows.picked(column.name)
+                deferred[column.name] = rows.cells(column.name)
                 continue
             with window_reader.meter.busy(DECODE):
                 try:
-                    made = decoded(
-                        rows.picked(column.name),
+                    made = decode_deferred(
+                        rows.cells(column.name),
                         column,
                         window_reader.buffer_pool,
                         window_reader.max_cell_bytes,
                         window_reader.meter,
                     )
                 except CellError as error:
-                    raise rows.told(error, window_reader) from error
+                    raise rows.located(error, window_reader) from error
             window_reader.outputs[column.name] = tuple(made)
             found.update(made)
 
         def put(chunk: AssembledRows, reply: Mapping[str, Told], made: Batch) -> AssembledRows:
             window_reader.outputs.update({name: tuple(names) for name, names in reply["outputs"].items()})
-            columns, places = filled_up({**found, **made}, chunk.places, len(rows), chunk.count)
+            columns, places = fill_up({**found, **made}, chunk.places, len(rows), chunk.count)
             return self._marked(
                 replace(chunk, columns=in_query_order(self._query, window_reader, columns), places=places), valid
             )
@@ -282,15 +266,15 @@ class ProcessBatches:
         put: Callable[[AssembledRows, Mapping[str, Told], Batch], AssembledRows],
     ) -> AssembledRows:
         """Return a chunk with what a process has made of it."""
-        error, told, again = reply.error, reply.told, chunk.again
-        chunk = replace(chunk, again=None)
+        error, told, again = reply.error, reply.told, chunk.retry
+        chunk = replace(chunk, retry=None)
         if again is not None and error is not None and bad_row_of(error) is not None:
             # Bad rows are few, and looked for here: what was made elsewhere is made once more without them.
             return self._handed_over(again())
         if "made" in told:
-            return replace(chunk, made=rows_in(told["made"], reply.memory), error=error)
+            return replace(chunk, mapped_rows=rows_in(told["made"], reply.memory), error=error)
         if isinstance(error, CellError) and rows is not None:
-            raise rows.told(error, self._window_reader) from error
+            raise rows.located(error, self._window_reader) from error
         if error is not None:
             raise error
         return self._handed_over(put(chunk, told, columns_in(told["columns"], reply.memory)))

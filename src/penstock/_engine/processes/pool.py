@@ -314,7 +314,7 @@ class ProcessPool:
         self._sent: bytes | None = None
         self._gang = _Gang()
         self._end = weakref.finalize(self, self._gang.stop)
-        pool.end_too(self._gang.stop)
+        pool.call_on_stop(self._gang.stop)
         self._numbers: weakref.WeakKeyDictionary[LocalFile, int] = weakref.WeakKeyDictionary()
         self._next = 0
 

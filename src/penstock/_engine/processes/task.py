@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock._engine.batch.assemble import NOWHERE, filled_up, mapped, mapped_row, stacked
+from penstock._engine.batch.assemble import NO_PLACES, fill_up, mapped, mapped_row, stacked
+from penstock._engine.decode.columns import DeferredCells, decode_deferred, in_order
 from penstock._engine.parquet.file_blobs import LocalFile
 from penstock._engine.processes.serialize import (
     Memory,
@@ -23,9 +24,8 @@ from penstock._engine.processes.serialize import (
 )
 from penstock._engine.query.query import Query
 from penstock._engine.query.values import Batch, Column
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 from penstock._engine.runtime.timers import DECODE, MAP, Meter
-from penstock._engine.window.deferred import DeferredCells, decoded, in_order
 from penstock.errors import DataError, MapError, PenstockError
 
 __all__ = ["BatchWorker", "Recipe", "columns_in", "pack_columns", "rows_in"]
@@ -80,13 +80,15 @@ class BatchWorker:
         with self._meter.busy(DECODE):
             for column in recipe.deferred:
                 if column.name in deferred:
-                    made = decoded(deferred.pop(column.name), column, self._buffer_pool, recipe.max_cell_bytes, self._meter)
+                    made = decode_deferred(
+                        deferred.pop(column.name), column, self._buffer_pool, recipe.max_cell_bytes, self._meter
+                    )
                     outputs[column.name] = tuple(made)
                     found.update(made)
         if told["do"] == "decode":
             return {"columns": pack_columns(found, parcel, recipe.query), "outputs": outputs}, parcel, None
-        places = NOWHERE if told["places"] is None else numbers_in(told["places"], memory)
-        found, places = filled_up(found, places, told["rows"], told["size"])
+        places = NO_PLACES if told["places"] is None else numbers_in(told["places"], memory)
+        found, places = fill_up(found, places, told["rows"], told["size"])
         if told["outputs"] is not None:
             found = in_order(stacked(recipe.query, found), recipe.columns, outputs, recipe.query.stacks)
         with self._meter.busy(MAP):

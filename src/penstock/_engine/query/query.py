@@ -1,27 +1,32 @@
-"""The question as a value: every clause a user can state, with nothing read yet."""
+"""The query as a value: every clause of a `Dataset`, with nothing read yet; and what the engine derives from it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
 
-from penstock._engine.query.values import Column, Last, Map, Stack
+import numpy.typing as npt
+
+from penstock import sequences
+from penstock._blobs import MAX_CELL_BYTES
+from penstock._engine.query.values import MEMORY_LIMIT, Column, Last, Map, Stack
 from penstock.filters import Expr
+from penstock.model import Snapshot
 from penstock.protocols import Shuffle
-from penstock.sequences import Sequence
-from penstock.shuffles import InOrder
+from penstock.shuffles import ExactShuffle, InOrder, RowGroupShuffle, WindowShuffle
 
-__all__ = ["Query", "SkipBadRows"]
+__all__ = ["BatchAdapter", "Query", "ReadSpec", "SkipBadRows"]
 
-STORED = InOrder()
+STORED_ORDER = InOrder()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipBadRows:
-    """What becomes of bad rows: they are left out, counted and listed.
+    """Bad rows are dropped, counted and listed.
 
     Attributes:
-        most: How many of an epoch's rows may be, on each rank: a share where it is a float, else a number.
+        most: The most rows of an epoch that may be bad, on each rank: a share if it is a float, else a number.
         report: The file that they are written to, if any.
     """
 
@@ -31,40 +36,40 @@ class SkipBadRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Query:
-    """What is asked of a table.
+    """The clauses of a dataset.
 
     Attributes:
         condition: The filter, bound to the table.
-        lazy: Whether the filter is run on the fly, without counting first.
+        lazy: Whether the filter runs while reading, without counting first.
         columns: The columns read, in order; None for all.
         shuffle: The order of rows.
         seed: The seed of the order and of maps.
-        size: Rows of a batch; "row_group" for what is read at once; None for single rows.
-        last: How an epoch ends; None for the default of the situation.
-        maps: Functions run on what is handed out, in order.
+        size: Rows of a batch; "row_group" for a batch per unit; None for single rows.
+        last: How an epoch ends; None for the default.
+        maps: Functions applied to batches or rows, in order.
         stacks: Columns stacked before the maps.
-        rank: Which of `world_size` readers this is.
-        world_size: How many readers share an epoch.
-        lanes: Parts the order is cut into; None for as many as ranks.
-        limit: Only the first so many rows, or sequences, in stored order.
+        rank: The number of this reader.
+        world_size: The number of readers that share an epoch.
+        lanes: The number of lanes; None for one per rank.
+        limit: The number of rows, or sequences, in stored order that are read; None for all.
         epochs: Epochs of one iteration; None for endless.
         row_ids: Whether the columns `_file`, `_row_group` and `_row` are added.
-        policies: How nulls and lists of some columns are treated, where it is not the default.
+        policies: The policies of columns that have others than the defaults.
         workers: What decodes cells and runs maps.
-        threads: How many threads read; None for one per processor.
-        processes: How many processes decode cells and run maps, where processes do; None for one per processor.
-        timeout: Seconds that a process may take for one batch; None for the default.
+        threads: Threads that read; None for one per processor.
+        processes: Worker processes; None for one per processor.
+        timeout: Seconds that a worker process may take for one batch; None for the default.
         memory_limit: Bytes that may be read ahead; None for the default.
-        max_cell_bytes: What one cell may take when it is decoded; None for the default.
-        checksums: Whether pages are compared with the checksums that they were written with.
-        sequence: What rows make up a sequence, where those are handed out instead of rows; its names are the table's.
-        skip: What becomes of rows that are bad; None to raise.
+        max_cell_bytes: The most that one decoded cell may take; None for the default.
+        checksums: Whether page checksums are verified.
+        sequence: What makes a sequence of rows, where sequences are read instead of rows.
+        skip: How bad rows are dropped; None to raise.
     """
 
     condition: Expr | None = None
     lazy: bool = False
     columns: tuple[str, ...] | None = None
-    shuffle: Shuffle = STORED
+    shuffle: Shuffle = STORED_ORDER
     seed: int = 0
     size: int | Literal["row_group"] | None = None
     last: Last | None = None
@@ -84,8 +89,23 @@ class Query:
     memory_limit: int | None = None
     max_cell_bytes: int | None = None
     checksums: bool = False
-    sequence: Sequence | None = None
+    sequence: sequences.Sequence | None = None
     skip: SkipBadRows | None = None
+
+    @property
+    def batch_rows(self) -> int | None:
+        """The rows of a batch, where all batches have as many; None for single rows and for row groups."""
+        return self.size if isinstance(self.size, int) else None
+
+    @property
+    def step_rows(self) -> int:
+        """The rows that one step counts: those of a batch, or 1."""
+        return self.size if isinstance(self.size, int) else 1
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that may be read ahead."""
+        return self.memory_limit or MEMORY_LIMIT
 
     @property
     def shuffled(self) -> bool:
@@ -94,14 +114,84 @@ class Query:
 
     @property
     def permuted(self) -> bool:
-        """Whether the rows of a window are put in another order, and so to other memory."""
-        return self.shuffle.describe()["name"] not in ("in_order", "row_groups")
+        """Whether the rows of a window are put in another order."""
+        return not isinstance(self.shuffle, InOrder | RowGroupShuffle)
 
     @property
     def ending(self) -> Last:
-        """How an epoch ends: as asked, or `drop` where training needs equal steps, or `uneven` where nothing may be lost."""
+        """How an epoch ends: as asked, or `drop` where training needs equal steps, or `uneven` where no row may be lost."""
         if self.last is not None:
             return self.last
-        if not isinstance(self.size, int) or self.lazy:
+        if self.batch_rows is None or self.lazy:
             return "uneven"
         return "drop" if self.shuffled or self.world_size > 1 else "uneven"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSpec:
+    """What is read of each row.
+
+    Attributes:
+        columns: The table's columns with their policies.
+        stacks: Columns stacked into one.
+        row_ids: Whether the columns that say where a row is stored are added.
+        max_cell_bytes: The most that one decoded cell may take.
+        writable: Whether no array may be a view of memory that others share.
+        memory_limit: Bytes that may be in memory.
+        sequence: What makes a sequence, where sequences are read.
+        skip: Whether bad rows are marked instead of raised.
+        permuted: Whether rows are copied to another order before they are handed out.
+    """
+
+    columns: tuple[Column, ...]
+    stacks: tuple[Stack, ...] = ()
+    row_ids: bool = False
+    max_cell_bytes: int = MAX_CELL_BYTES
+    writable: bool = False
+    memory_limit: int = MEMORY_LIMIT
+    sequence: sequences.Sequence | None = None
+    skip: bool = False
+    permuted: bool = False
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, query: Query, *, framework: bool = False, memory_limit: int | None = None) -> ReadSpec:
+        """Return what a query reads of a table.
+
+        Args:
+            snapshot: The table's facts.
+            query: The query.
+            framework: Whether batches become those of a framework: its arrays are writable, and its times are numbers,
+                unless a map changes them first.
+            memory_limit: Bytes that may be in memory; None for the query's own.
+        """
+        policies = {column.name: column for column in query.policies}
+        as_numbers = framework and not query.maps
+        return cls(
+            columns=tuple(
+                replace(policies.get(name) or Column(name=name), field=snapshot.fields.get(name), as_numbers=as_numbers)
+                for name in (snapshot.schema.names if query.columns is None else query.columns)
+            ),
+            stacks=query.stacks,
+            row_ids=query.row_ids,
+            max_cell_bytes=query.max_cell_bytes or MAX_CELL_BYTES,
+            writable=framework,
+            memory_limit=memory_limit or query.memory_bytes,
+            sequence=query.sequence,
+            skip=query.skip is not None,
+            permuted=isinstance(query.shuffle, WindowShuffle | ExactShuffle) and query.sequence is None,
+        )
+
+
+class BatchAdapter(Protocol):
+    """Turns arrays into the types of a framework; the engine calls it on its threads.
+
+    Arrays are writable unless NumPy says otherwise, and their memory is not reused while they are alive.
+    """
+
+    def batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a batch of arrays, or a row of values, in the framework's types."""
+        ...
+
+    def cuts(self, columns: Mapping[str, npt.NDArray[Any]], size: int) -> Iterator[dict[str, Any]]:
+        """Yield batches of `size` rows, which are views of larger columns; there is at least one column."""
+        ...

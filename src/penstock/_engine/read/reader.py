@@ -1,4 +1,8 @@
-"""Reading a unit: its rows as Arrow, less the deleted and the filtered ones. The only room that reads data files."""
+"""Reading units: row groups of data files become Arrow tables with the table's columns, names and types.
+
+Deleted rows and rows that do not pass the filter are dropped here, once and for all columns. This is the only module that
+reads the rows of data files.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import logging
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -23,7 +27,6 @@ from penstock._engine.parquet.blob_chunks import LARGE_CELL, BlobChunk, CellPlac
 from penstock._engine.parquet.file_blobs import FileBlobs
 from penstock._engine.read.missing_columns import check_absent
 from penstock._engine.read.schema_evolution import (
-    ReadColumns,
     beyond_nanoseconds,
     columns_by_id,
     fitted,
@@ -31,121 +34,151 @@ from penstock._engine.read.schema_evolution import (
     id_of,
     int96_unit,
     spelt,
+    takeable,
 )
-from penstock._engine.runtime.buffers import BufferPool
-from penstock._engine.runtime.table_cache import PinnedMemory, TableCache
-from penstock._engine.storage.file_errors import check_same, miscounted, missing_file, out_of_reach, read_columns, unreadable
+from penstock._engine.runtime.memory import BufferPool, PinnedMemory, TableCache
+from penstock._engine.storage.file_errors import (
+    check_same,
+    miscounted,
+    missing_file,
+    out_of_reach,
+    read_columns,
+    unreadable,
+)
 from penstock.errors import DataChangedError, DataError
 from penstock.filters import Expr
 from penstock.model import WHOLE_FILE, BoolArray, IntArray, Snapshot, Units
 from penstock.schema import CellCodec, CellProblem
 
-__all__ = ["UNCOUNTED", "FileHandle", "FileHandles", "Reader", "Unit", "UnitTable"]
+__all__ = ["UNCOUNTED", "FileHandle", "FileHandles", "ReadColumns", "Reader", "Unit", "UnitTable"]
+
+COLUMN_BYTES = 1536
+"""Memory of a column of a unit beside its values; it counts where units are many and small."""
+
+UNCOUNTED = -1
+"""The count of a unit whose selected rows are not counted."""
+
+IDLE_BYTES = 256 << 20
+"""Memory of windows that stays allocated for reuse."""
+
+MAX_CHECKED_FILES = 1 << 14
+"""Files whose missing columns were looked up and are remembered."""
+
+WARNED: tuple[int, tuple[str, ...]] = (-1, ())
+"""The entry of `Reader.checked_files` after the user was warned of a doubtful column."""
+
+PLAIN_IDS = frozenset(
+    kind.id
+    for kind in (
+        *(pa.type_for_alias(name) for name in ("bool", "string", "large_string", "binary", "large_binary", "date32")),
+        *(pa.type_for_alias(f"{name}{bits}") for name in ("int", "uint") for bits in (8, 16, 32, 64)),
+        *(pa.type_for_alias(f"float{bits}") for bits in (16, 32, 64)),
+    )
+)
+"""Ids of types without fields, views, dictionaries or timestamps: they are read as they are."""
+
+logger = logging.getLogger("penstock")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class FileHandle:
-    """An open data file: as pyarrow reads it, its bytes, and the names of its columns.
+    """An open data file.
 
     Attributes:
-        in_nanoseconds: Whether timestamps of twelve bytes, INT96, are read in nanoseconds.
-        chunks: Where the cells of some columns lie that can be read as they are; None before anybody asked.
-        ids: The names of columns by their ids; None before anybody asked.
+        file: The file as pyarrow reads it.
+        source: Its bytes.
+        names: The names of its columns.
+        in_nanoseconds: Whether INT96 timestamps are read in nanoseconds.
+        blob_chunks: The column chunks whose cells can be read without decoding pages; None before the first request.
+        ids: The names of columns by field id; None before the first request.
     """
 
     file: pq.ParquetFile
     source: Any
     names: frozenset[str]
     in_nanoseconds: bool = False
-    chunks: dict[str, list[BlobChunk]] | None = None
+    blob_chunks: dict[str, list[BlobChunk]] | None = None
     ids: dict[int, str] | None = None
 
-    def rows(self, row_group: int) -> int:
-        """Return the rows that a row group, or the whole file, has by its footer."""
+    def num_rows(self, row_group: int) -> int:
+        """Return the rows of a row group, or of the whole file, by its footer."""
         footer = self.file.metadata
         return int(footer.num_rows if row_group == WHOLE_FILE else footer.row_group(row_group).num_rows)
 
+    def read(self, row_group: int, columns: list[str]) -> pa.Table:
+        """Return columns of a row group, or of the whole file."""
+        if row_group == WHOLE_FILE:
+            return self.file.read(columns, use_threads=False)
+        return self.file.read_row_group(row_group, columns, use_threads=False)
+
     def stored_bytes(self, row_group: int, columns: Sequence[str]) -> int:
-        """Return what columns of a row group, or of the whole file, take on storage."""
-        # pyarrow has found out the leaves of columns when it opened the file; to do so again would take as long as that.
+        """Return the bytes on storage of columns of a row group, or of the whole file."""
+        # pyarrow has looked up the leaves of columns when it opened the file; to do so again takes as long as that.
         footer, leaves = self.file.metadata, getattr(self.file, "_nested_paths_by_prefix", {})
         groups = map(footer.row_group, range(footer.num_row_groups) if row_group == WHOLE_FILE else (row_group,))
-        found = [leaf for name in columns for leaf in leaves.get(name, ())]
-        return sum([group.column(leaf).total_compressed_size for group in groups for leaf in found])
+        wanted = [leaf for name in columns for leaf in leaves.get(name, ())]
+        return sum([group.column(leaf).total_compressed_size for group in groups for leaf in wanted])
 
-    def out_of_reach(self, row_group: int, columns: Sequence[str]) -> str | None:
-        """Return which column of a row group, or of the whole file, has timestamps that nanoseconds do not reach.
+    def column_beyond_nanoseconds(self, row_group: int, columns: Sequence[str]) -> str | None:
+        """Return a column whose INT96 timestamps do not fit nanoseconds, if there is one.
 
-        Arrow makes other timestamps of them and does not say so; in seconds they are what they are.
+        Arrow turns them into other timestamps without an error. Read in seconds they are what they are.
         """
         if not self.in_nanoseconds:
             return None
-        asked = [name for name in columns if has_timestamps(self.file.schema_arrow.field(name).type)]
+        columns = [name for name in columns if has_timestamps(self.file.schema_arrow.field(name).type)]
         leaves, stored = getattr(self.file, "_nested_paths_by_prefix", {}), self.file.schema
-        asked = [name for name in asked if any(stored.column(leaf).physical_type == "INT96" for leaf in leaves.get(name, ()))]
-        if not asked:
+        columns = [
+            name for name in columns if any(stored.column(leaf).physical_type == "INT96" for leaf in leaves.get(name, ()))
+        ]
+        if not columns:
             return None
         file = pq.ParquetFile(self.source, metadata=self.file.metadata, coerce_int96_timestamp_unit="s")
         groups = range(self.file.metadata.num_row_groups) if row_group == WHOLE_FILE else (row_group,)
-        found = file.read_row_groups(list(groups), columns=asked, use_threads=False)
-        return next((name for name in asked if beyond_nanoseconds(found.column(name))), None)
+        table = file.read_row_groups(list(groups), columns=columns, use_threads=False)
+        return next((name for name in columns if beyond_nanoseconds(table.column(name))), None)
 
 
 class FileHandles(threading.local):
-    """Open data files, of each thread its own: the newest few, closed when the thread ends.
+    """The open data files of each thread: the most recent ones, closed when the thread ends.
 
-    What their footers say is shared, so that a file is opened often but its footer read once.
+    Footers are shared by all threads, so that a file is opened by several threads but its footer is read once.
     """
 
-    MOST = 8
+    MAX_OPEN = 8
 
     def __init__(self, footers: OrderedDict[str, pq.FileMetaData] | None = None) -> None:
-        """Begin without any; called anew in every thread, with the same footers."""
+        """Begin without open files; Python calls this again in every thread, with the same footers."""
         self._files: OrderedDict[str, FileHandle] = OrderedDict()
         self._footers = OrderedDict() if footers is None else footers
-        self.fetched = 0
+        self.bytes_read = 0
 
-    def get(
-        self, path: str, filesystem: pafs.FileSystem, check: Callable[[], None], schema: pa.Schema, *, checksums: bool = False
-    ) -> FileHandle:
-        """Return an open file of a table with some schema; `check` is called before one is opened."""
-        found = self._files.pop(path, None)
-        if found is None:
-            check()
-            remote = not isinstance(filesystem, pafs.LocalFileSystem)
-            source = filesystem.open_input_file(path)
-            footer, unit = self._footers.get(path), int96_unit(schema)
-            options = {"pre_buffer": remote, "coerce_int96_timestamp_unit": unit, "page_checksum_verification": checksums}
-            file = pq.ParquetFile(source, metadata=footer, **options)
-            found = FileHandle(file=file, source=source, names=frozenset(file.schema_arrow.names), in_nanoseconds=unit is None)
-            self._footers[path] = file.metadata
-            while len(self._footers) > 8 * self.MOST:
-                self._footers.popitem(last=False)
-        self._files[path] = found
-        while len(self._files) > self.MOST:
+    def get(self, path: str) -> FileHandle | None:
+        """Return an open file, if it is open in this thread."""
+        handle = self._files.get(path)
+        if handle is not None:
+            self._files.move_to_end(path)
+        return handle
+
+    def open(self, path: str, filesystem: pafs.FileSystem, int96: str | None, *, checksums: bool) -> FileHandle:
+        """Open a file; `int96` is the unit of its INT96 timestamps, None for nanoseconds."""
+        remote = not isinstance(filesystem, pafs.LocalFileSystem)
+        source = filesystem.open_input_file(path)
+        options = {"pre_buffer": remote, "coerce_int96_timestamp_unit": int96, "page_checksum_verification": checksums}
+        file = pq.ParquetFile(source, metadata=self._footers.get(path), **options)
+        handle = FileHandle(file=file, source=source, names=frozenset(file.schema_arrow.names), in_nanoseconds=int96 is None)
+        self._footers[path] = file.metadata
+        while len(self._footers) > 8 * self.MAX_OPEN:
+            self._footers.popitem(last=False)
+        self._files[path] = handle
+        while len(self._files) > self.MAX_OPEN:
             self._files.popitem(last=False)[1].file.close(force=True)
-        return found
-
-
-OBJECTS = 1536
-"""Bytes that a column of a unit takes beside its values, which counts where units are many and small."""
-
-UNCOUNTED = -1
-"""The count of a unit whose rows nobody has counted, since they are not what is handed out."""
-
-
-MOST_CHECKED = 1 << 14
-"""Files that are remembered as looked at."""
-
-DOUBTED: tuple[int, tuple[str, ...]] = (-1, ())
-"""What stands among them once the user was warned."""
-
-logger = logging.getLogger("penstock")
+        return handle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """One unit, spelt out: what a worker needs to know to read it."""
+    """One entry of `penstock.model.Units`."""
 
     file: int
     row_group: int
@@ -157,7 +190,7 @@ class Unit:
 
     @classmethod
     def of(cls, units: Units, index: int) -> Unit:
-        """Return one entry of the arrays."""
+        """Return the unit of an index."""
         return cls(
             file=int(units.file[index]),
             row_group=int(units.row_group[index]),
@@ -171,155 +204,175 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UnitTable:
-    """The rows kept of one unit.
+    """The selected rows of a unit, as Arrow.
 
     Attributes:
-        table: The columns asked for.
+        table: The columns; it may have none.
         first: The number of the unit's first row in its file.
-        count: How many rows are kept; there may be no column to tell.
-        kept: Which rows of the unit they are; None where all are.
-        passed: Under a filter on the fly, which of the rows pass it; None where all do.
-        cells: Columns of blobs that were read as they lie, and are not in the table.
-        lasts: Whether they stay in memory.
-        views: Columns of the table as arrays that are views of it, where somebody has asked for them.
+        count: The number of selected rows.
+        selected: The selected rows of the unit; None for all.
+        passed: Under a lazy filter, which of the rows pass it; None for all.
+        cells: Columns of blobs that were read without decoding pages; they are not in the table.
+        is_cached: Whether the rows stay in memory.
+        views: Columns of the table that were asked for as arrays, which are views of it.
     """
 
     table: pa.Table
     first: int
     count: int
-    kept: IntArray | None = None
+    selected: IntArray | None = None
     passed: BoolArray | None = None
     cells: Mapping[str, Blobs | FileBlobs] = field(default_factory=dict)
-    lasts: bool = False
+    is_cached: bool = False
     views: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
 
-    def numbers(self) -> IntArray:
+    def row_numbers(self) -> IntArray:
         """Return the number of each row in its file."""
-        return np.arange(self.first, self.first + self.count) if self.kept is None else self.first + self.kept
+        return np.arange(self.first, self.first + self.count) if self.selected is None else self.first + self.selected
 
     @property
     def nbytes(self) -> int:
-        """What they take in memory, cells that are still in their file included; a part keeps all that was read with it."""
+        """The memory they take once cells that are still in their file are loaded."""
         cells = (one.loaded_bytes if isinstance(one, FileBlobs) else one.nbytes for one in self.cells.values())
-        objects = OBJECTS * (len(self.table.column_names) + len(self.cells))
-        return int(self.table.get_total_buffer_size()) + sum(cells) + objects
+        columns = COLUMN_BYTES * (len(self.table.column_names) + len(self.cells))
+        return int(self.table.get_total_buffer_size()) + sum(cells) + columns
 
-    def owned(self, rooms: PinnedMemory) -> UnitTable:
-        """Return them in other memory: what they were read to is used for the next ones, or lent to their window.
+    def pinned(self, memory: PinnedMemory) -> UnitTable:
+        """Return a copy in memory that stays.
 
         Raises:
             CellProblem: If a cell that is still in its file cannot be read.
         """
         cells: dict[str, Blobs] = {}
-        for name, one in self.cells.items():
-            if isinstance(one, FileBlobs):
-                cells[name] = one.loaded(rooms)
+        for name, column in self.cells.items():
+            if isinstance(column, FileBlobs):
+                cells[name] = column.loaded(memory)
             else:
-                cells[name] = replace(one, buffers=tuple(map(rooms.copied, one.buffers)))
-            for memory in cells[name].buffers:
-                memory.flags.writeable = False  # of which a codec may hand out views
-        return replace(self, table=rooms.settled(self.table), cells=cells, lasts=True, views={})
+                cells[name] = replace(column, buffers=tuple(map(memory.copy, column.buffers)))
+            for buffer in cells[name].buffers:
+                buffer.flags.writeable = False  # a codec may hand out views of it
+        return replace(self, table=memory.copy_table(self.table), cells=cells, is_cached=True, views={})
 
 
-IDLE_BYTES = 256 << 20
-"""Memory of windows that may wait to be used again."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReadColumns:
+    """Columns that are read of many units, and what is the same for all units.
+
+    Attributes:
+        schema: Their names and types.
+        in_files: The columns that data files have.
+        partitions: The columns whose values the table states.
+    """
+
+    schema: pa.Schema
+    in_files: tuple[str, ...]
+    partitions: frozenset[str]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, columns: Sequence[str]) -> ReadColumns:
+        """Return what is the same for all units of a table."""
+        partitions = frozenset(columns).intersection(snapshot.files.partitions.column_names)
+        fields = [snapshot.schema.field(name) for name in columns]
+        return cls(
+            schema=pa.schema([one if one.type.id in PLAIN_IDS else takeable(one) for one in fields]),
+            in_files=tuple(name for name in columns if name not in partitions),
+            partitions=partitions,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reader:
-    """Reads units of one snapshot.
+    """Reads the units of one snapshot, on any thread.
 
     Attributes:
         snapshot: The table's facts.
-        filesystem: Where its files lie.
+        filesystem: Where its files are.
         condition: The row filter, bound to the table; None for none.
-        lazy: Whether filtered rows are only marked, since they were not counted before.
-        handles: Files that are open.
-        warned: Files that were warned of.
-        buffer_pool: Memory that windows use over and over, also from one epoch to the next.
-        places: Where large cells lie in files of this machine.
-        table_cache: Units that stay in memory, also for other questions about the table.
-        checksums: Whether pages that were written with a checksum are compared with it.
-        asked: What is the same for all units of which the same columns are asked for.
-        checked: Files of which it was looked at what they lack, of some columns.
+        lazy: Whether rows that do not pass are only marked, because they were not counted.
+        checksums: Whether page checksums are verified.
+        table_cache: Units that stay in memory, shared by all queries of the table.
+        buffer_pool: Memory of windows, reused from one epoch to the next.
+        handles: The open files.
+        cell_places: Where large cells are in local files.
+        read_columns: What is the same for all units, by columns.
+        checked_files: Files whose missing columns were looked up, with the columns that were asked for.
+        warned: Files that the user was warned of.
     """
 
     snapshot: Snapshot
     filesystem: pafs.FileSystem
     condition: Expr | None = None
     lazy: bool = False
-    handles: FileHandles = field(default_factory=lambda: FileHandles(OrderedDict()), repr=False)
-    warned: list[int] = field(default_factory=list, repr=False)
-    buffer_pool: BufferPool = field(default_factory=lambda: BufferPool(IDLE_BYTES), repr=False)
-    places: CellPlacesCache = field(default_factory=CellPlacesCache, repr=False)
-    table_cache: TableCache[UnitTable] = field(default_factory=TableCache, repr=False)
     checksums: bool = False
-    asked: dict[tuple[str, ...], ReadColumns] = field(default_factory=dict, repr=False)
-    checked: set[tuple[int, tuple[str, ...]]] = field(default_factory=set, repr=False)
+    table_cache: TableCache[UnitTable] = field(default_factory=TableCache, repr=False)
+    buffer_pool: BufferPool = field(default_factory=lambda: BufferPool(IDLE_BYTES), repr=False)
+    handles: FileHandles = field(default_factory=lambda: FileHandles(OrderedDict()), repr=False)
+    cell_places: CellPlacesCache = field(default_factory=CellPlacesCache, repr=False)
+    read_columns: dict[tuple[str, ...], ReadColumns] = field(default_factory=dict, repr=False)
+    checked_files: set[tuple[int, tuple[str, ...]]] = field(default_factory=set, repr=False)
+    warned: list[int] = field(default_factory=list, repr=False)
 
     def read(self, unit: Unit, columns: Sequence[str], blobs: Sequence[str] = ()) -> UnitTable:
-        """Return the rows kept of a unit; those columns among `blobs` that can be are read as they lie.
+        """Return the selected rows of a unit; columns among `blobs` are read without decoding pages where possible.
 
         Raises:
             DataError: If the file cannot be read.
-            DataChangedError: If other rows pass than were counted.
+            DataChangedError: If the number of selected rows differs from the plan's count.
         """
-        asked = self.condition if unit.residual else None
-        cells = self._cells(unit, blobs)
+        condition = self.condition if unit.residual else None
+        cells = self._cells(unit, blobs) if blobs else {}
         columns = [name for name in columns if name not in cells] if cells else columns
-        needed = list(dict.fromkeys([*columns, *sorted(asked.columns if asked is not None else ())]))
+        needed = list(columns)
+        if condition is not None:
+            needed = list(dict.fromkeys([*columns, *sorted(condition.columns)]))
         table = self._stored(unit, needed)
-        kept = passed = None
+        selected = passed = None
         alive = self._alive(unit)
         if alive is not None:
-            table, kept = table.filter(pa.array(alive)), np.flatnonzero(alive)
-        if asked is not None:
-            passed = asked.mask(table)
+            table, selected = table.filter(pa.array(alive)), np.flatnonzero(alive)
+        if condition is not None:
+            passed = condition.mask(table)
             if not self.lazy:
                 table = table.filter(pa.array(passed))
-                kept, passed = np.flatnonzero(passed) if kept is None else kept[passed], None
-        count = unit.rows if kept is None else len(kept)
+                selected, passed = np.flatnonzero(passed) if selected is None else selected[passed], None
+        count = unit.rows if selected is None else len(selected)
         if unit.count not in (UNCOUNTED, count):
             raise DataChangedError(self._changed(unit, count))
         table = table if len(needed) == len(columns) else table.select(columns)
-        cells = cells if kept is None else {name: found.take(kept) for name, found in cells.items()}
-        return UnitTable(table=table, first=unit.first, count=count, kept=kept, passed=passed, cells=cells)
+        if selected is not None:
+            cells = {name: column.take(selected) for name, column in cells.items()}
+        return UnitTable(table=table, first=unit.first, count=count, selected=selected, passed=passed, cells=cells)
 
-    def read_to_stay(self, unit: Unit, columns: tuple[str, ...], blobs: tuple[str, ...], rows: int) -> UnitTable:
-        """Return what `read` does, which stays in memory by `name` if the table, of so many rows, is small and read again.
+    def read_cached(
+        self, unit: Unit, columns: tuple[str, ...], blobs: tuple[str, ...], num_rows: int
+    ) -> tuple[UnitTable, int | None]:
+        """Return the selected rows of a unit and the bytes read from storage; None for the bytes if it was in memory.
 
-        Cells that are still in their file are loaded then, and the file is closed.
+        Units stay in memory if the table, of `num_rows` selected rows, is small and read again.
         """
-        part, name = self.read(unit, columns, blobs), self.name(unit, columns, blobs)
-        with contextlib.suppress(CellProblem):  # which is told when the cell is needed
+        condition = repr(self.condition.describe()) if unit.residual and self.condition is not None else None
+        name: Hashable = (unit, columns, blobs, condition, self.lazy and condition is not None, self.checksums)
+        cached = self.table_cache.units.get(name)
+        if cached is not None:
+            return cached, None
+        rows = self.read(unit, columns, blobs)
+        bytes_read, self.handles.bytes_read = self.handles.bytes_read, 0
+        with contextlib.suppress(CellProblem):  # raised when the cell is needed
             self.table_cache.offer(
-                name,
-                size=lambda: part.nbytes,
-                whole=lambda: part.nbytes * rows // max(1, part.count),
-                own=part.owned,
+                name, size=lambda: rows.nbytes, total=lambda: rows.nbytes * num_rows // max(1, rows.count), copy=rows.pinned
             )
-        return self.table_cache.get(name) or part
-
-    def name(self, unit: Unit, columns: tuple[str, ...], blobs: tuple[str, ...]) -> Hashable:
-        """Return what tells the rows kept of a unit from all that other questions would keep of it."""
-        asked = repr(self.condition.describe()) if unit.residual and self.condition is not None else None
-        return unit, columns, blobs, asked, self.lazy and asked is not None, self.checksums
+        return self.table_cache.units.get(name, rows), bytes_read
 
     def count(self, unit: Unit) -> int:
-        """Return how many rows of a unit are kept, reading no more than the filter's columns."""
-        assert self.condition is not None  # noqa: S101 - only units with a filter yet to be run are counted
+        """Return the number of selected rows of a unit, reading only the filter's columns."""
+        assert self.condition is not None  # noqa: S101 - only units with a residual filter are counted
         table = self._stored(unit, sorted(self.condition.columns))
         mask = self.condition.mask(table)
         alive = self._alive(unit)
         return int(np.count_nonzero(mask if alive is None else mask & alive))
 
-    def fetched(self) -> int:
-        """Return what this thread has read since it was last asked, in bytes on storage."""
-        found, self.handles.fetched = self.handles.fetched, 0
-        return found
-
     def row_groups(self, unit: Unit, rows: IntArray) -> IntArray:
-        """Return the number of the row group that each row of a unit lies in."""
+        """Return the row group of each of some rows of a unit."""
         if unit.row_group != WHOLE_FILE:
             return np.full(len(rows), unit.row_group)
         with self.filesystem.open_input_file(self.snapshot.files.path[unit.file].as_py()) as source:
@@ -328,17 +381,17 @@ class Reader:
         return np.searchsorted(ends, rows, side="right")
 
     def where(self, unit: Unit) -> str:
-        """Return the name of a unit for messages."""
+        """Return the file and row group of a unit, for messages."""
         path = self.snapshot.files.path[unit.file].as_py()
         return path if unit.row_group == WHOLE_FILE else f"{path}, row group {unit.row_group}"
 
     def _stored(self, unit: Unit, columns: Sequence[str]) -> pa.Table:
-        """Return a unit's rows as stored, with the table's names and types, partition values among them."""
-        files, asked = self.snapshot.files, self.asked.get(names := tuple(columns))
-        if asked is None:
-            asked = self.asked[names] = ReadColumns.of(self.snapshot, names)
-        self._check_absent(unit, asked.inside)
-        table = self._from_file(unit, asked.inside)
+        """Return all rows of a unit with the table's names and types, partition values included."""
+        files, read_columns = self.snapshot.files, self.read_columns.get(names := tuple(columns))
+        if read_columns is None:
+            read_columns = self.read_columns[names] = ReadColumns.of(self.snapshot, names)
+        self._check_missing_columns(unit, read_columns.in_files)
+        table = self._from_file(unit, read_columns.in_files)
         stated = files.rows[unit.file] if unit.row_group == WHOLE_FILE else -1
         misstated = stated not in (-1, table.num_rows)
         if misstated and self.snapshot.version:
@@ -350,138 +403,147 @@ class Reader:
         if misstated or table.num_rows < unit.start + unit.rows:
             raise DataChangedError(self._changed(unit, table.num_rows))
         table = table if table.num_rows == unit.rows else table.slice(unit.start, unit.rows)
-        called = self._called(unit, asked.inside)
-        stored_as, found = dict(zip(table.column_names, table.columns, strict=True)), []
-        for name, kind in zip(names, asked.schema.types, strict=True):
-            if name in asked.partitions:
+        called = self._called(unit, read_columns.in_files)
+        stored, arrays = dict(zip(table.column_names, table.columns, strict=True)), []
+        for name, kind in zip(names, read_columns.schema.types, strict=True):
+            if name in read_columns.partitions:
                 value = files.partitions.column(name)[unit.file].cast(kind)
-                found.append(pa.chunked_array([pa.repeat(value, unit.rows)], type=kind))
+                arrays.append(pa.chunked_array([pa.repeat(value, unit.rows)], type=kind))
             else:
-                found.append(self._typed(unit, stored_as.get(called[name]), name, kind))
-        return pa.Table.from_arrays(found, schema=asked.schema) if found else table.select([])
+                arrays.append(self._converted(unit, stored.get(called[name]), name, kind))
+        return pa.Table.from_arrays(arrays, schema=read_columns.schema) if arrays else table.select([])
 
-    def _check_absent(self, unit: Unit, columns: tuple[str, ...]) -> None:
-        """Refuse a file that lacks a column which cannot be null in it; looked at once for each file."""
-        if self.snapshot.stored is None or (unit.file, columns) in self.checked:
+    def _check_missing_columns(self, unit: Unit, columns: tuple[str, ...]) -> None:
+        """Refuse a file that lacks a column which cannot be null in it; each file is checked once."""
+        if self.snapshot.stored is None or (unit.file, columns) in self.checked_files:
             return
-        there = self._schema_in(unit)
-        self._called(unit, columns)  # which refuses a file whose columns cannot be told apart
-        doubt = check_absent(self.snapshot, unit.file, columns, there)
-        if doubt and DOUBTED not in self.checked:
-            self.checked.add(DOUBTED)
+        schema = self._schema_in(unit)
+        self._called(unit, columns)  # refuses ambiguous names
+        doubt = check_absent(self.snapshot, unit.file, columns, schema)
+        if doubt and WARNED not in self.checked_files:
+            self.checked_files.add(WARNED)
             logger.warning(doubt)
-        if len(self.checked) >= MOST_CHECKED:
-            self.checked.intersection_update({DOUBTED})
-        self.checked.add((unit.file, columns))
+        if len(self.checked_files) >= MAX_CHECKED_FILES:
+            self.checked_files.intersection_update({WARNED})
+        self.checked_files.add((unit.file, columns))
 
     def _from_file(self, unit: Unit, columns: Sequence[str]) -> pa.Table:
-        with self._told(unit):
+        """Return the columns of a row group, or of a whole file, as stored."""
+        with self._file_errors(unit):
             handle = self._handle(unit)
             if self.snapshot.sampled and not self.warned:
                 self._warn(unit, handle.names)
             present = [name for name in self._called(unit, columns).values() if name in handle.names]
-            whole, file = unit.row_group == WHOLE_FILE, handle.file
-            read = file.read if whole else partial(file.read_row_group, unit.row_group)
-            table = read_columns(partial(read, use_threads=False), present, rows := handle.rows(unit.row_group))
-            self.handles.fetched += handle.stored_bytes(unit.row_group, present)
-            far = handle.out_of_reach(unit.row_group, present)
-        if far is not None:
-            raise out_of_reach(self.where(unit), far)
+            rows = handle.num_rows(unit.row_group)
+            try:
+                table = handle.read(unit.row_group, present)
+            except (OSError, pa.ArrowException) as error:
+                if getattr(error, "errno", None) is not None:  # an error of the system, not of a column
+                    raise
+                table = read_columns(partial(handle.read, unit.row_group), present, rows)  # names the bad column
+            self.handles.bytes_read += handle.stored_bytes(unit.row_group, present)
+            beyond = handle.column_beyond_nanoseconds(unit.row_group, present)
+        if beyond is not None:
+            raise out_of_reach(self.where(unit), beyond)
         if table.num_rows != rows:
             raise miscounted(self.where(unit), rows, table.num_rows)
         return table
 
     @contextlib.contextmanager
-    def _told(self, unit: Unit) -> Iterator[None]:
-        """Tell what goes wrong in a file as an error of ours."""
+    def _file_errors(self, unit: Unit) -> Iterator[None]:
+        """Raise errors of a file as errors of ours, which say why and what to do."""
         try:
             yield
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             with contextlib.suppress(OSError):
-                self._check(unit)()
+                self._check_unchanged(unit)
             if isinstance(error, FileNotFoundError):
                 raise missing_file(self.snapshot, unit.file, self.where(unit)) from error
             raise unreadable(self.where(unit), unit.rows, error) from error
 
+    def _check_unchanged(self, unit: Unit) -> None:
+        """Refuse a file that is not the one the table was opened with."""
+        check_same(self.snapshot, unit.file, self.filesystem, self.where(unit))
+
     def _handle(self, unit: Unit) -> FileHandle:
         path = self.snapshot.files.path[unit.file].as_py()
-        return self.handles.get(path, self.filesystem, self._check(unit), self.snapshot.schema, checksums=self.checksums)
+        handle = self.handles.get(path)
+        if handle is None:
+            self._check_unchanged(unit)
+            kinds = self.snapshot.schema
+            int96 = "us" if all(kind.id in PLAIN_IDS for kind in kinds.types) else int96_unit(kinds)
+            handle = self.handles.open(path, self.filesystem, int96, checksums=self.checksums)
+        return handle
 
-    def _called(self, unit: Unit, columns: Sequence[str], there: Collection[str] | None = None) -> dict[str, str]:
-        """Return what a unit's file calls columns; a name that it does not have stands for a column that it does not have.
+    def _called(self, unit: Unit, columns: Sequence[str], present: Collection[str] | None = None) -> dict[str, str]:
+        r"""Return the names of columns in a unit's file; "\0" for a column that it does not have.
+
+        `present` are the names in the file, where they are known.
 
         Raises:
-            DataError: If the names that are there differ from a column's in capital letters only, and from one another.
+            DataError: If several names in the file differ from a column's in capital letters only.
         """
         names, stored = self.snapshot.names, self.snapshot.stored
-        place = self.snapshot.schema.get_field_index
-        ids = {} if stored is None else {name: id_of(stored.field(place(name))) for name in columns}
         if stored is None:
             return {name: names.get(name, name) for name in columns}
+        place = self.snapshot.schema.get_field_index
+        ids = {name: id_of(stored.field(place(name))) for name in columns}
         if not any(number is not None for number in ids.values()):
-            there = self._names_in(unit) if there is None else there
+            present = self._names_in(unit) if present is None else present
             try:
-                return {name: spelt(names.get(name, name), there) for name in columns}
+                return {name: spelt(names.get(name, name), present) for name in columns}
             except pa.ArrowInvalid as error:
                 msg = f"{self.where(unit)}: the table's column {error}. One such column was expected. Rename the others."
                 raise DataError(msg) from error
         handle = self._handle(unit)
         if handle.ids is None:
             handle.ids = columns_by_id(handle.file.schema_arrow, self.where(unit))
-        # What is no column of the table has no id, such as what a change data feed tells of a row.
-        found = {name: number for name, number in ids.items() if number is not None}
-        return {name: handle.ids.get(found[name], "\0") if name in found else names.get(name, name) for name in columns}
+        # A column that the table does not have, such as the kind of change in a change data feed, has no id.
+        return {name: names.get(name, name) if number is None else handle.ids.get(number, "\0") for name, number in ids.items()}
 
     def _names_in(self, unit: Unit) -> Collection[str]:
         """Return the names of the columns in a unit's file."""
-        with self._told(unit):
+        with self._file_errors(unit):
             return self._handle(unit).names
 
     def _schema_in(self, unit: Unit) -> pa.Schema:
         """Return the columns in a unit's file."""
-        with self._told(unit):
+        with self._file_errors(unit):
             return self._handle(unit).file.schema_arrow
 
     def _cells(self, unit: Unit, columns: Sequence[str]) -> dict[str, Blobs | FileBlobs]:
-        """Return the cells of those columns that can be read as they lie."""
-        if not columns or self.checksums:  # which pyarrow verifies
+        """Return the cells of the columns that can be read without decoding pages."""
+        if not columns or self.checksums:  # pyarrow verifies checksums
             return {}
         path = self.snapshot.files.path[unit.file].as_py()
-        with self._told(unit):
+        with self._file_errors(unit):
             handle = self._handle(unit)
-            stored = {called: name for name, called in self._called(unit, columns).items()}
-            if handle.chunks is None:
+            names = {called: name for name, called in self._called(unit, columns).items()}
+            if handle.blob_chunks is None:
                 every = [name for name, column in self.snapshot.fields.items() if isinstance(column.codec, CellCodec)]
-                handle.chunks = find_chunks(path, self.filesystem, list(self._called(unit, every).values()))
-            found: dict[str, Blobs | FileBlobs] = {}
-            for name, chunks in handle.chunks.items():
-                if name not in stored:
+                handle.blob_chunks = find_chunks(path, self.filesystem, list(self._called(unit, every).values()))
+            cells: dict[str, Blobs | FileBlobs] = {}
+            for called, chunks in handle.blob_chunks.items():
+                if called not in names:
                     continue
-                mine = chunks if unit.row_group == WHOLE_FILE else chunks[unit.row_group : unit.row_group + 1]
-                cells = [self._located(unit, chunk) or read_chunk(handle.source, chunk, self.buffer_pool) for chunk in mine]
-                there = [one for one in cells if one is not None]
-                if there and len(there) == len(mine) and sum(map(len, there)) >= unit.start + unit.rows:
-                    found[stored[name]] = concat_blobs(there).take(slice(unit.start, unit.start + unit.rows))
-                    self.handles.fetched += sum(chunk.size for chunk in mine)
-        return found
+                own = chunks if unit.row_group == WHOLE_FILE else chunks[unit.row_group : unit.row_group + 1]
+                read = [self._cells_in_file(unit, one) or read_chunk(handle.source, one, self.buffer_pool) for one in own]
+                parts = [part for part in read if part is not None]
+                if parts and len(parts) == len(own) and sum(map(len, parts)) >= unit.start + unit.rows:
+                    cells[names[called]] = concat_blobs(parts).take(slice(unit.start, unit.start + unit.rows))
+                    self.handles.bytes_read += sum(chunk.size for chunk in own)
+        return cells
 
-    def _located(self, unit: Unit, chunk: BlobChunk) -> FileBlobs | None:
-        """Return the cells of a chunk where they lie in a file of this machine, if they are large enough to be left there."""
+    def _cells_in_file(self, unit: Unit, chunk: BlobChunk) -> FileBlobs | None:
+        """Return the cells of a chunk without reading them, if they are large and the file is local."""
         if chunk.size < LARGE_CELL * max(1, chunk.values) or not isinstance(self.filesystem, pafs.LocalFileSystem):
             return None
-        return self.places.located(self.snapshot.files.path[unit.file].as_py(), chunk, self._check(unit))
+        path = self.snapshot.files.path[unit.file].as_py()
+        return self.cell_places.located(path, chunk, partial(self._check_unchanged, unit))
 
-    def _check(self, unit: Unit) -> Callable[[], None]:
-        """Return what refuses a file that is not the one the table was opened with."""
-
-        def check() -> None:
-            check_same(self.snapshot, unit.file, self.filesystem, self.where(unit))
-
-        return check
-
-    def _warn(self, unit: Unit, stored: frozenset[str]) -> None:
-        """Tell, once, of columns that the files which told the table's columns did not have."""
-        more = stored.difference(self.snapshot.schema.names, self.snapshot.names.values())
+    def _warn(self, unit: Unit, stored: Collection[str]) -> None:
+        """Warn, once, of columns that only files have which were not looked at when the table was opened."""
+        more = set(stored).difference(self.snapshot.schema.names, self.snapshot.names.values())
         if more:
             self.warned.append(unit.file)
             warnings.warn(
@@ -492,10 +554,12 @@ class Reader:
                 stacklevel=2,
             )
 
-    def _typed(self, unit: Unit, column: pa.ChunkedArray | None, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-        """Return a column in the table's type; all null where the file was written before the column was added."""
+    def _converted(self, unit: Unit, column: pa.ChunkedArray | None, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+        """Return a column in the table's type; all null where the file is older than the column."""
         if column is None:
             return pa.chunked_array([pa.nulls(unit.rows, kind)], type=kind)
+        if column.type == kind and kind.id in PLAIN_IDS:
+            return column
         try:
             return fitted(column, name, kind, self.snapshot)
         except pa.ArrowException as error:
@@ -507,7 +571,7 @@ class Reader:
             raise DataError(msg) from error
 
     def _alive(self, unit: Unit) -> BoolArray | None:
-        """Return which rows of a unit are not deleted; None where none is."""
+        """Return which rows of a unit are not deleted; None if no row is."""
         deleted = self.snapshot.files.deletes.get(unit.file)
         if deleted is None:
             return None

@@ -6,7 +6,6 @@ A file may be older than the table's schema: what it does not have is null, and 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +16,6 @@ from penstock.model import Snapshot
 
 __all__ = [
     "FIELD_ID",
-    "ReadColumns",
     "beyond_nanoseconds",
     "columns_by_id",
     "fitted",
@@ -125,29 +123,6 @@ def _is_beyond(array: pa.Array) -> bool:
     if pa.types.is_map(array.type):
         return _is_beyond(array.keys) or _is_beyond(array.items)
     return _is_listed(array.type) and _is_beyond(array.flatten())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ReadColumns:
-    """Columns that are asked for of one unit after the other, and what is the same for all of these.
-
-    Attributes:
-        schema: Their names and types as they are handed out.
-        inside: Those that stand in the files.
-        partitions: Those that do not.
-    """
-
-    schema: pa.Schema
-    inside: tuple[str, ...]
-    partitions: frozenset[str]
-
-    @classmethod
-    def of(cls, snapshot: Snapshot, columns: Sequence[str]) -> ReadColumns:
-        """Return what is asked for of the units of a table."""
-        partitions = frozenset(columns).intersection(snapshot.files.partitions.column_names)
-        inside = tuple(name for name in columns if name not in partitions)
-        schema = pa.schema([takeable(snapshot.schema.field(name)) for name in columns])
-        return cls(schema=schema, inside=inside, partitions=partitions)
 
 
 def fitted(column: pa.ChunkedArray, name: str, kind: pa.DataType, snapshot: Snapshot) -> pa.ChunkedArray:

@@ -18,8 +18,7 @@ from penstock._engine.processes.task import Recipe, columns_in, pack_columns
 from penstock._engine.query.query import Query
 from penstock._engine.query.values import MEMORY_LIMIT, Map
 from penstock._engine.row_groups.order import Step
-from penstock._engine.runtime.interruptible import InterruptibleFuture
-from penstock._engine.runtime.threads import Priority, ThreadPool, result_of, succeeded
+from penstock._engine.runtime.threads import InterruptibleFuture, Priority, ThreadPool, result_of, succeeded
 
 __all__ = ["Assembly", "Here", "InProcesses", "Job", "OnThreads"]
 

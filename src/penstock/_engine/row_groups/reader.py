@@ -16,11 +16,11 @@ from penstock import dtypes
 from penstock._blobs import MAX_CELL_BYTES, Blobs
 from penstock._engine.decode.arrow import CellError
 from penstock._engine.decode.codecs import decode_cells
+from penstock._engine.decode.columns import DeferredCells, decode_deferred, deferred_cells
 from penstock._engine.parquet.file_blobs import FileBlobs
 from penstock._engine.query.values import MEMORY_LIMIT, Column
 from penstock._engine.read.reader import UNCOUNTED, Reader, Unit, UnitTable
 from penstock._engine.runtime.timers import Meter
-from penstock._engine.window.deferred import DeferredCells, decoded, stored
 from penstock.errors import DataError
 from penstock.filters import Expr
 from penstock.model import BoolArray, IntArray, Snapshot
@@ -141,7 +141,7 @@ class RowGroupReader:
         self._columns = {column.name: column for column in columns}
         self._keep, self._cache = keep, cache
         self._buffer_pool, self._meter, self._limit = self._reader.buffer_pool, Meter(), memory_limit
-        self._buffer_pool.bound(memory_limit // 8)
+        self._buffer_pool.set_limit(memory_limit // 8)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what it was made with."""
@@ -230,7 +230,7 @@ class RowGroupReader:
             column = replace(column, nulls=Mask())
         elif missing is not None and dtype.kind == "f" and shape:  # arrays of one shape have no place for a null
             column = replace(column, nulls=Fill(np.nan))
-        found = decoded(array, column, self._buffer_pool, MAX_CELL_BYTES, self._meter)[column.name]
+        found = decode_deferred(array, column, self._buffer_pool, MAX_CELL_BYTES, self._meter)[column.name]
         if shape or found.ndim > 1:
             # Lists lie in memory that others share, and whoever has a row may do with it what he likes.
             return Values(cells=[one.copy() if isinstance(one, np.ndarray) else one for one in found], missing=missing)
@@ -239,7 +239,7 @@ class RowGroupReader:
     def _read(self, unit: Unit, names: Sequence[str]) -> LoadedRowGroup:
         part = self._part(replace(unit, count=UNCOUNTED), names)
         columns = {name: self._stored(part, name) for name in names}
-        return LoadedRowGroup(unit=unit, columns=columns, count=part.count, kept=part.kept)
+        return LoadedRowGroup(unit=unit, columns=columns, count=part.count, kept=part.selected)
 
     def _part(self, unit: Unit, names: Sequence[str]) -> UnitTable:
         """Return rows that are read, or that were kept when they were read before."""
@@ -251,13 +251,13 @@ class RowGroupReader:
         key = (*file, unit.row_group, unit.start, unit.rows, *names, asked)
         table = self._cache.get(key, lambda: _numbered(self._reader.read(unit, names)))
         numbers = table.column(NUMBER).to_numpy()
-        return UnitTable(table=table.select(names), first=unit.first, count=len(numbers), kept=numbers - unit.first)
+        return UnitTable(table=table.select(names), first=unit.first, count=len(numbers), selected=numbers - unit.first)
 
     def _stored(self, part: UnitTable, name: str) -> DeferredCells:
         """Return a column as it is kept until it is decoded."""
         if name in part.cells:
             return part.cells[name]
-        return stored(part.table.column(name), self._columns[name])
+        return deferred_cells(part.table.column(name), self._columns[name])
 
     def _placed(self, error: CellError, loaded: LoadedRowGroup, rows: slice) -> CellError:
         """Return an error of a cell that says which file, row group and row it is in."""
@@ -271,7 +271,7 @@ def _taken(column: DeferredCells, rows: IntArray) -> DeferredCells:
 
 def _numbered(part: UnitTable) -> pa.Table:
     """Return rows with their numbers in their file."""
-    return part.table.append_column(NUMBER, pa.array(part.numbers()))
+    return part.table.append_column(NUMBER, pa.array(part.row_numbers()))
 
 
 def _has_null_items(array: pa.Array) -> bool:

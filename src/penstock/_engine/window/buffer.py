@@ -19,7 +19,7 @@ from penstock._engine.parquet.blob_chunks import concat_blobs
 from penstock._engine.parquet.file_blobs import FileBlobs
 from penstock._engine.query.values import Batch, Stack
 from penstock._engine.read.reader import Unit, UnitTable
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 from penstock.model import IntArray, Window
 
 __all__ = [
@@ -54,14 +54,14 @@ class UnitColumns:
 
     Attributes:
         unit: The unit.
-        part: Which of its rows these are.
+        rows: Which of its rows these are, without columns.
         fixed: Columns of a fixed size.
         deferred: All others.
         lasting: Those of a fixed size that are views of memory which stays as it is, whether they are let go or not.
     """
 
     unit: Unit
-    part: UnitTable
+    rows: UnitTable
     fixed: dict[str, npt.NDArray[Any]]
     deferred: dict[str, pa.Array | Cells]
     lasting: frozenset[str] = frozenset()
@@ -149,7 +149,7 @@ class WindowBuffer:
         at = int(np.searchsorted(self.ends, number, side="right"))
         read, rows = self.parts[at]
         inside = number - (int(self.ends[at - 1]) if at else 0)
-        return read, int(read.part.numbers()[rows][inside])
+        return read, int(read.rows.row_numbers()[rows][inside])
 
 
 def concat_cells(cells: Sequence[pa.Array | Cells]) -> pa.Array | Cells:

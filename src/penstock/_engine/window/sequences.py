@@ -17,15 +17,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock._engine.decode.arrow import CellError
+from penstock._engine.decode.columns import ROW_IDS, decode_deferred, in_order
 from penstock._engine.parquet.blob_chunks import concat_blobs
 from penstock._engine.plan.sequence_times import Timeline
-from penstock._engine.query.projection import ReadSpec
+from penstock._engine.query.query import ReadSpec
 from penstock._engine.query.values import Batch, Column
 from penstock._engine.read.reader import UNCOUNTED, Reader, Unit, UnitTable
 from penstock._engine.runtime.threads import ThreadPool
 from penstock._engine.runtime.timers import DECODE, GATHER, READ, Meter
 from penstock._engine.window.buffer import UnitColumns, WindowBuffer, WindowBuilder, concat_arrays
-from penstock._engine.window.deferred import ROW_IDS, decoded, in_order
 from penstock._engine.window.reader import WindowReader, WindowRows
 from penstock.errors import DataChangedError
 from penstock.model import IntArray, Plan
@@ -135,27 +135,19 @@ class SequenceWindowReader(WindowReader):
         self._sequence: Asked = read_spec.sequence
         self._timeline = Timeline.of(reader, read_spec.sequence, plan.chain)
         self._named = {column.name: column for column in read_spec.columns}
-        self._is_fixed = frozenset(column.name for column in self._fixed)
+        self._is_fixed = frozenset(one.name for one in self._fixed)
+        # Every batch is assembled by a task, whatever its columns are.
+        self.deferred, self._read_columns = ANY, self.columns
+        named = read_spec.sequence.columns
+        if named is not None:
+            ids = ROW_IDS if read_spec.row_ids else ()
+            self.columns = tuple(f"{name}/{offset}" for offset, names in named.items() for name in (*names, *ids))
 
     @cached_property
     def _steps(self) -> IntArray:
         """How far after its first row the rows of a sequence stand; not made where there is no sequence, however long."""
         steps = self._sequence.steps
         return np.arange(len(steps)) if isinstance(steps, range) else np.array([step - steps[0] for step in steps])
-
-    @property
-    def deferred(self) -> tuple[Column, ...]:
-        """Something: every batch is put together by a task, whatever its columns are."""
-        return ANY
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of what is handed out, before policies add to it."""
-        named = self._sequence.columns
-        if named is None:
-            return self._columns
-        ids = ROW_IDS if self._read_spec.row_ids else ()
-        return tuple(f"{name}/{offset}" for offset, names in named.items() for name in (*names, *ids))
 
     def arranged(self, found: Batch) -> Batch:
         """Return columns in the order asked for."""
@@ -175,13 +167,13 @@ class SequenceWindowReader(WindowReader):
         buffer = self.fetch(InOrder().arrange(self._plan.counts, seed=0, epoch=0).scattered(numbers))
         return SequenceRows(pieces=((buffer, 0, len(numbers)),), places=(0,)).assemble(self)
 
-    def _read(self, index: int) -> UnitSequenceColumns:
+    def _read_for(self, index: int, window_rows: int) -> UnitSequenceColumns:
         """Return a unit, read and decoded, with its sequences."""
         unit = Unit.of(self._plan.units, index)
-        self.budget.check_unit(partial(self._reader.where, unit), unit.rows, self._least)
+        self.budget.check_unit(partial(self._reader.where, unit), unit.rows, self._min_row_bytes)
         with self.meter.busy(READ):
-            part = self._timeline.read(unit, self._columns, self._blobs)
-            self.meter.read(self._reader.fetched())
+            part = self._timeline.read(unit, self._read_columns, self._blobs)
+            self._count_bytes()
         with self.meter.busy(GATHER):
             found = self._timeline.found(index, unit, part)
             line, units, rows = self._needed(found.line, found.places, part.count, found.units, found.rows)
@@ -194,8 +186,13 @@ class SequenceWindowReader(WindowReader):
             sum(values.nbytes for one in (own, *more) for values in getattr(one, name).values())
             for name in ("flat", "deferred")
         )
-        self.budget.note(rows=len(found.places), fixed=fixed, deferred=deferred)
+        self.budget.add_unit(rows=len(found.places), nbytes=fixed + deferred, window_rows=window_rows)
         return replace(own, more=more, line=line, begins=found.places)
+
+    def _count_bytes(self) -> None:
+        handles = self._reader.handles
+        self.meter.read(handles.bytes_read)
+        handles.bytes_read = 0
 
     def _needed(
         self, line: IntArray, begins: IntArray, own: int, units: IntArray, rows: IntArray
@@ -213,15 +210,15 @@ class SequenceWindowReader(WindowReader):
 
     def _unit(self, unit: Unit, part: UnitTable) -> UnitSequenceColumns:
         """Return rows, those of a fixed size decoded."""
-        return _flat(self._decoded(unit, part))
+        return _flat(self._decode(unit, part))
 
     def _border(self, index: int, rows: IntArray) -> UnitSequenceColumns:
         """Return some rows of a unit that sequences of another go on with."""
         unit = replace(Unit.of(self._plan.units, index), count=UNCOUNTED)
         with self.meter.busy(READ):
-            part = self._reader.read(unit, self._columns, self._blobs)
-            self.meter.read(self._reader.fetched())
-        stored = np.arange(part.count) if part.kept is None else part.kept
+            part = self._reader.read(unit, self._read_columns, self._blobs)
+            self._count_bytes()
+        stored = np.arange(part.count) if part.selected is None else part.selected
         at = np.searchsorted(stored, rows)
         if len(at) and (at[-1] >= part.count or (stored[at] != rows).any()):
             msg = (
@@ -232,7 +229,7 @@ class SequenceWindowReader(WindowReader):
         table = part.table.take(pa.array(at)) if part.table.num_columns else part.table
         cells = {name: cells.take(at) for name, cells in part.cells.items()}
         with self.meter.busy(DECODE):
-            return self._unit(unit, UnitTable(table=table, first=part.first, count=len(rows), kept=rows, cells=cells))
+            return self._unit(unit, UnitTable(table=table, first=part.first, count=len(rows), selected=rows, cells=cells))
 
     def _buffer(self, filling: WindowBuilder, reads: Sequence[UnitColumns]) -> SequenceWindowBuffer:
         """Return a window: the rows that its sequences need, and where each begins."""
@@ -255,20 +252,20 @@ class SequenceWindowReader(WindowReader):
             steps=self._steps,
         )
         stored = [values.nbytes for read, _ in parts for some in (read.flat, read.deferred) for values in some.values()]
-        self.budget.keep(buffer, sum(stored))
+        self.budget.count_while_alive(buffer, sum(stored))
         return buffer
 
     def _chosen(self, read: UnitSequenceColumns, which: slice | IntArray) -> _Chosen:
         """Return some sequences of a unit, and no more rows than they need."""
         begins, every = read.begins[which], (read, *read.more)
-        sizes = [one.part.count for one in every]
+        sizes = [one.rows.count for one in every]
         if len(begins) == len(read.begins):
             whole = [(one, slice(0, size)) for one, size in zip(every, sizes, strict=True)]
             return _Chosen(parts=whole, line=read.line, begins=begins)
         used = np.zeros(sum(sizes), dtype=np.bool_)
         for step in self._steps.tolist():
             used[read.line[begins + step]] = True
-        parts = [(one, np.flatnonzero(used[at : at + one.part.count])) for one, at in zip(every, _before(sizes), strict=True)]
+        parts = [(one, np.flatnonzero(used[at : at + one.rows.count])) for one, at in zip(every, _before(sizes), strict=True)]
         return _Chosen(parts=parts, line=(np.cumsum(used) - 1)[read.line], begins=begins)
 
     def spread(self, pieces: Sequence[tuple[SequenceWindowBuffer, IntArray]]) -> Batch:
@@ -277,13 +274,13 @@ class SequenceWindowReader(WindowReader):
         spreading = _Spreading(self, pieces)
         found: Batch = {}
         if named is None:
-            for name in (*self._columns, *row_ids):
+            for name in (*self._read_columns, *row_ids):
                 found.update(spreading.column(name, range(len(self._steps))))
             for stack in self._read_spec.stacks:
                 found[stack.name] = np.stack([found.pop(name) for name in stack.columns], axis=2)
             return found
         at = {offset: number for number, offset in enumerate(named)}
-        for name in (*self._columns, *row_ids):
+        for name in (*self._read_columns, *row_ids):
             offsets = [offset for offset, names in named.items() if name in names or name in row_ids]
             made = spreading.column(name, [at[offset] for offset in offsets])
             for number, offset in enumerate(offsets):
@@ -322,7 +319,7 @@ def _before(sizes: Sequence[int]) -> list[int]:
 
 def _flat(read: UnitColumns) -> UnitSequenceColumns:
     """Return a unit that has been read, without sequences yet."""
-    return UnitSequenceColumns(unit=read.unit, part=read.part, fixed={}, deferred=read.deferred, flat=read.fixed)
+    return UnitSequenceColumns(unit=read.unit, rows=read.rows, fixed={}, deferred=read.deferred, flat=read.fixed)
 
 
 class _Spreading:
@@ -355,15 +352,15 @@ class _Spreading:
         window_reader = self._window_reader
         try:
             with window_reader.meter.busy(DECODE):
-                made = decoded(
-                    rows.picked(column.name),
+                made = decode_deferred(
+                    rows.cells(column.name),
                     column,
                     window_reader.buffer_pool,
                     window_reader.max_cell_bytes,
                     window_reader.meter,
                 )
         except CellError as error:
-            raise rows.told(error, window_reader) from error
+            raise rows.located(error, window_reader) from error
         window_reader.outputs[column.name] = tuple(made)
         return made
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock._engine.decode.concat import with_roomy_indices
-from penstock._engine.runtime.buffers import BufferPool
+from penstock._engine.runtime.memory import BufferPool
 from penstock._engine.write.cast import fitted
 from penstock._engine.write.validate import Check, Misfit, castable, holds, told
 from penstock._engine.write.validate_nested import made, related
@@ -39,7 +39,7 @@ class CellBuffer:
     """A piece of memory that arrays are copied into, one after the other; it is free again when none of them is left.
 
     Example:
-        >>> CellBuffer(BufferPool(most=1 << 20), 1000).copy(np.arange(3))
+        >>> CellBuffer(BufferPool(limit=1 << 20), 1000).copy(np.arange(3))
         array([0, 1, 2])
     """
 

@@ -211,13 +211,13 @@ def test_a_resumed_run_goes_on_with_the_next_batch() -> None:
 def test_one_task_makes_several_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no more than fit its bytes, or these tests would say nothing."""
     counts: list[int] = []
-    real = batches._finish_all
+    real = batches._finish
 
-    def counting(tasks: list[Any], adapter: Any) -> Any:
-        counts.append(len(tasks))
-        return real(tasks, adapter)
+    def counting(task: Any, adapter: Any) -> Any:
+        counts.append(len(task.steps))
+        return real(task, adapter)
 
-    monkeypatch.setattr(batches, "_finish_all", counting)
+    monkeypatch.setattr(batches, "_finish", counting)
     steps = sum(1 for _ in table([f"text {number}" for number in range(ROWS)]).shuffle(seed=1).batch(2))
 
     assert sum(counts) == steps == ROWS // 2

@@ -112,15 +112,15 @@ def test_the_first_batch_comes_before_a_second_window_is_read(table: Path) -> No
     batches = iter(ds)
     release = threading.Event()
     window_reader: Any = batches._window_reader
-    read, seen = window_reader._read_for, []
+    read, seen = window_reader._read_unit, []
 
-    def watched(index: int, **window: int) -> Any:
+    def watched(index: int) -> Any:
         seen.append(index)
         if len(seen) > 4:
             release.wait()
-        return read(index, **window)
+        return read(index)
 
-    window_reader._read_for = watched
+    window_reader._read_unit = watched
     first = next(batches)
     release.set()
 
@@ -412,16 +412,16 @@ def test_an_epoch_that_follows_is_begun_while_the_last_rows_of_one_are_handed_ou
 ) -> None:
     """Where a dataset repeats, nobody waits for a window at the beginning of every epoch; and none is read too much."""
     read: list[int] = []
-    twice, plain = threading.Event(), WindowReader._read_for
+    twice, plain = threading.Event(), WindowReader._read_unit
 
-    def noted(self: WindowReader, index: int, window_rows: int) -> Any:
-        found = plain(self, index, window_rows)
+    def noted(self: WindowReader, index: int) -> Any:
+        found = plain(self, index)
         read.append(index)
         if len(read) == 2 * len(batches.planned.plan.counts):
             twice.set()
         return found
 
-    monkeypatch.setattr(WindowReader, "_read_for", noted)
+    monkeypatch.setattr(WindowReader, "_read_unit", noted)
     ds = ps.open(table).shuffle(seed=1).batch(10)
     batches: Any = iter(ds.repeat(2))
     first = ids(next(batches))

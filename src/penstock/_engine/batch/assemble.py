@@ -120,7 +120,7 @@ def thinned(rows: WindowRows, first: int, every: int) -> WindowRows:
         if len(numbers):
             pieces.append((buffer.chosen(numbers), 0, len(numbers)))
         first = (first - (stop - start)) % every
-    return replace(rows, pieces=tuple(pieces), places=(0,) * len(pieces), ready={})
+    return replace(rows, pieces=tuple(pieces), places=(0,) * len(pieces))
 
 
 def assemble(query: Query, window_reader: WindowReader, rows: WindowRows, size: int) -> tuple[Batch, IntArray]:
@@ -199,13 +199,13 @@ def _writable(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchTask:
-    """The task of making a batch, or some single rows: assemble, map, drop bad rows.
+    """The task of making a batch, several whole batches, or some single rows: assemble, map, drop bad rows.
 
     Attributes:
         query: The query.
         window_reader: What decodes the rows.
         rank_epoch: The rank's epoch.
-        batch: The rows of the batch; None for single rows.
+        batch: The rows of the batch; None for single rows and for several batches.
         rows: The rows in their windows.
         steps: The steps of the rank's epoch; where they skip some, those are of other workers.
     """
@@ -226,6 +226,14 @@ class BatchTask:
     def ids(self) -> IntArray:
         """Where each row is stored."""
         return _codes(self.own_rows())[:, 0]
+
+    def one_by_one(self) -> list[BatchTask]:
+        """Return a task for each of several batches."""
+        size = len(self.rows) // len(self.steps)
+        return [
+            replace(self, rows=self.rows.cut(at * size, at * size + size), steps=range(step, step + 1))
+            for at, step in enumerate(self.steps)
+        ]
 
     def run(self) -> AssembledRows:
         """Return the rows, with the maps applied where batches are mapped."""
@@ -351,4 +359,4 @@ def _take(rows: WindowRows, selected: IntArray) -> WindowRows:
         before += stop - start
         if len(inside):
             pieces.append((buffer.chosen(inside + start), 0, len(inside)))
-    return replace(rows, pieces=tuple(pieces), places=(0,) * len(pieces), ready={})
+    return replace(rows, pieces=tuple(pieces), places=(0,) * len(pieces))

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock import dtypes
 from penstock._blobs import Blobs
-from penstock._engine.decode.arrow import TEXTS, CellError, decode, told_dtype
+from penstock._engine.decode.arrow import CellError, decode, told_dtype
 from penstock._engine.decode.bad_cells import AT, UnreadableCellError
 from penstock._engine.decode.codecs import as_tensors, decode_cells, is_stored_flat
 from penstock._engine.decode.concat import one_array
@@ -26,7 +26,7 @@ from penstock._engine.runtime.memory import BufferPool
 from penstock._engine.runtime.timers import READ, Meter
 from penstock.dtypes import Values
 from penstock.errors import DataError
-from penstock.policies import DEFAULT_NULLS, Resize
+from penstock.policies import DEFAULT_NULLS, AsObjects, Resize
 from penstock.schema import CellProblem
 
 __all__ = ["PASSED", "ROW_IDS", "ColumnDecoder", "DeferredCells", "decode_deferred", "deferred_cells", "in_order"]
@@ -63,7 +63,7 @@ class ColumnDecoder:
         name: Its name.
         is_deferred: Whether it is decoded with its batch.
         is_blob: Whether its cells are bytes of a codec.
-        is_text: Whether it is text or bytes without a codec.
+        decodes_by_row: Whether a cell becomes the same whatever the other rows of its batch are.
         is_plain_bytes: Whether its cells are bytes that are handed out as they are.
         cell_bytes: The bytes of a decoded cell, where a codec makes all cells of one size; else 0.
         min_bytes: The least that a decoded cell takes.
@@ -83,7 +83,7 @@ class ColumnDecoder:
             copied = small and codec.copied and field is not None and field.dtype.kind in NUMBERS
             self.is_deferred = codecs_deferred or not copied
         self.is_blob = codec is not None
-        self.is_text = codec is None and kind in TEXTS
+        self.decodes_by_row = dense if codec is not None else isinstance(column.ragged, AsObjects) or not dtypes.is_ragged(kind)
         plain_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
         self.is_plain_bytes = plain_bytes and codec is None and column.nulls == DEFAULT_NULLS
         self._viewable = column.nulls == DEFAULT_NULLS and kind.id in VIEWABLE and codec is None

@@ -19,7 +19,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Protocol, TypeAlias
 
-from penstock._engine.batch.assemble import AssembledRows, BatchTask
+from penstock._engine.batch.assemble import NO_PLACES, AssembledRows, BatchTask
 from penstock._engine.decode.bad_cells import AT
 from penstock._engine.deliver.lazy_filter import LazyFilter
 from penstock._engine.deliver.skipped import SkippedBatches
@@ -86,8 +86,8 @@ class Steps:
         """Return only the steps of one of several workers; to be called before the first step."""
         self._worker, self._workers = worker, workers
 
-    def next(self, *, wait: bool) -> BatchTask | None:
-        """Return the task of the next batch; None at the end.
+    def next(self, *, wait: bool, together: int = 1) -> BatchTask | None:
+        """Return the task of the next batch, or of the next `together` whole batches; None at the end.
 
         Without `wait`, which says that batches before it are pending, it is None too where its rows are not in memory. An
         error is then raised after these batches.
@@ -98,36 +98,38 @@ class Steps:
             error, self._error = self._error, None
             raise error
         try:
-            return self._next(wait=wait)
+            return self._next(together, wait=wait)
         except Exception as error:
             if wait:
                 raise
             self._error = error
             return None
 
-    def _next(self, *, wait: bool) -> BatchTask | None:
+    def _next(self, together: int, *, wait: bool) -> BatchTask | None:
         while self._has_step():
             assert self.rank_epoch is not None  # noqa: S101 - there is a step
             assert self.prefetcher is not None  # noqa: S101 - the same
-            schedule, start = self.rank_epoch.schedule, self._step
+            schedule, prefetcher, start = self.rank_epoch.schedule, self.prefetcher, self._step
             single = self.query.size is None
-            stop = min(start + ROWS_AT_ONCE * self._workers, self._steps) if single else start + 1
-            batch = None if single else schedule.batch(start)
+            steps = ROWS_AT_ONCE * self._workers if single else max(1, min(together, self._whole - start))
+            stop = min(start + steps, self._steps)
+            while stop > start + 1 and not single and not prefetcher.ready(schedule.consumed(start), schedule.consumed(stop)):
+                stop = start + (stop - start) // 2
+            batch = schedule.batch(start) if stop == start + 1 and not single else None
             first, last = (schedule.consumed(start), schedule.consumed(stop)) if batch is None else (batch.start, batch.stop)
-            if not wait and not self.prefetcher.ready(first, last):
+            if not wait and not prefetcher.ready(first, last):
                 return None
-            rows = self.prefetcher.rows(first, last, batch.fill if batch else ())
+            rows = prefetcher.rows(first, last, batch.fill if batch else ())
             self._step = stop
             own = self._own_rows(stop - start) if single else 0 if self._is_own() else None
             if own is not None:
-                steps = range(start + own, stop, self._workers if single else 1)
                 return BatchTask(
                     query=self.query,
                     window_reader=self.window_reader,
                     rank_epoch=self.rank_epoch,
                     batch=batch,
                     rows=rows,
-                    steps=steps,
+                    steps=range(start + own, stop, self._workers if single else 1),
                 )
         return None
 
@@ -195,18 +197,22 @@ class InlineBatches:
         if task is None:
             raise StopIteration
         self._steps.read_ahead()
-        return finish(task, self._adapter)
+        return _adapted(task.run(), task, self._adapter)
 
 
 class ThreadBatches:
-    """Makes batches on threads, ahead of the consumer; several small ones in one task."""
+    """Makes batches on threads, ahead of the consumer; one task makes several small ones."""
 
     def __init__(self, steps: Steps, pool: ThreadPool, adapter: BatchAdapter | None) -> None:
         """Store which batches come; nothing is read."""
-        self._steps, self._query, self._window_reader, self._adapter = steps, steps.query, steps.window_reader, adapter
-        self._pool, self._tasks = pool, OrderedMap[list[AssembledRows | BaseException]](pool)
+        query, reader = steps.query, steps.window_reader
+        self._steps, self._window_reader, self._adapter, self._threads = steps, reader, adapter, pool.threads
+        self._tasks = OrderedMap[list[AssembledRows | BaseException]](pool)
         self._made: deque[AssembledRows | BaseException] = deque()
-        self._largest = 0
+        self._rows, self._memory_bytes, self._largest = query.batch_rows or ROWS_AT_ONCE, query.memory_bytes, 0
+        # The user's functions, and policies that depend on the other rows of a batch, get one batch at a time.
+        alone = query.maps or query.batch_rows is None or query.skip is not None or query.lazy or query.ending == "pad"
+        self._max_together = 1 if alone or not reader.decodes_by_row else MAX_TOGETHER
 
     def next(self) -> AssembledRows:
         """Return the next batch, or some single rows."""
@@ -219,55 +225,34 @@ class ThreadBatches:
 
     def _wait(self) -> None:
         """Wait for the next task, with more tasks submitted as their rows come into memory."""
-        while self._tasks.pending < self._max_pending and self._submit(wait=not self._tasks.pending):
-            pass
+        # The bytes of a batch are known from what was read so far; all tasks together may take a quarter of the memory.
+        reader = self._window_reader
+        batch_bytes = max(1, self._largest, int(self._rows * max(reader.row_bytes, reader.dense_bytes)))
+        together = max(1, min(self._max_together, TASK_BYTES // batch_bytes))
+        max_pending = max(1, min(self._threads + 1, self._memory_bytes // 4 // (batch_bytes * together)))
+        self._submit(together, max_pending)
         first = self._tasks.first
-        while first is not None and self._tasks.pending < self._max_pending - 1 and not first.done():
+        while first is not None and not first.done() and self._tasks.pending < max_pending:
             coming = self._steps.coming()
             if not coming:
                 break
-            with self._window_reader.meter.blocked:
+            with reader.meter.blocked:
                 wait_for_one([first, *coming])
-            while self._tasks.pending < self._max_pending - 1 and self._submit(wait=False):
-                pass
-        with self._window_reader.meter.blocked:
+            self._submit(together, max_pending)
+        with reader.meter.blocked:
             self._made.extend(self._tasks.next())
-        for made in islice(self._made, 1):
-            if isinstance(made, AssembledRows):
-                self._largest = max(self._largest, sum([getattr(one, "nbytes", 0) for one in made.columns.values()]))
+        made = self._made[0]
+        if isinstance(made, AssembledRows):
+            self._largest = max(self._largest, sum([getattr(one, "nbytes", 0) for one in made.columns.values()]))
 
-    def _submit(self, *, wait: bool) -> bool:
-        """Submit a task for the next batches; return False where there are none, or not in memory."""
-        tasks: list[BatchTask] = []
-        while len(tasks) < self._together:
-            task = self._steps.next(wait=wait and not tasks)
+    def _submit(self, together: int, max_pending: int) -> None:
+        """Submit tasks for the next batches, as far as their rows are in memory; wait only where no task is pending."""
+        while self._tasks.pending < max_pending:
+            task = self._steps.next(wait=not self._tasks.pending, together=together)
             if task is None:
                 break
-            tasks.append(task)
-        if not tasks:
-            return False
-        self._tasks.submit(Priority.FINISH, partial(_finish_all, tasks, self._adapter))
-        self._steps.read_ahead()
-        return True
-
-    @property
-    def _batch_bytes(self) -> int:
-        """The bytes of a batch, by what was read so far."""
-        reader, rows = self._window_reader, self._query.batch_rows or ROWS_AT_ONCE
-        return max(1, self._largest, int(rows * max(reader.row_bytes, reader.dense_bytes)))
-
-    @property
-    def _together(self) -> int:
-        """The number of batches that one task makes; one where the user's functions decide how long a batch takes."""
-        if self._query.maps or self._query.batch_rows is None:
-            return 1
-        return max(1, min(MAX_TOGETHER, TASK_BYTES // self._batch_bytes))
-
-    @property
-    def _max_pending(self) -> int:
-        """The number of tasks ahead: all threads have one, and their batches take at most a quarter of the memory."""
-        affordable = self._query.memory_bytes // 4 // (self._batch_bytes * self._together)
-        return max(1, min(self._pool.threads + 1, affordable))
+            self._tasks.submit(Priority.FINISH, partial(_finish, task, self._adapter))
+            self._steps.read_ahead()
 
 
 class RemoteBatches:
@@ -294,23 +279,39 @@ class RemoteBatches:
         return made
 
 
-def finish(task: BatchTask, adapter: BatchAdapter | None) -> AssembledRows:
-    """Return a batch as the consumer gets it; single rows and rows under a lazy filter are turned later."""
-    made = task.run()
+def _finish(task: BatchTask, adapter: BatchAdapter | None) -> list[AssembledRows | BaseException]:
+    """Return the batches of a task as the consumer gets them; the error of a batch is raised in its turn."""
+    many = task.batch is None and task.query.size is not None
+    try:
+        made = task.run()
+        return list(_cut(made, task, adapter)) if many else [_adapted(made, task, adapter)]
+    except BaseException as error:  # noqa: BLE001 - raised in its turn
+        if not many or len(task.steps) == 1:
+            return [error]
+    return [made for one in task.one_by_one() for made in _finish(one, adapter)]
+
+
+def _cut(made: AssembledRows, task: BatchTask, adapter: BatchAdapter | None) -> Iterator[AssembledRows]:
+    """Yield several batches that were made together."""
+    size = made.count // len(task.steps)
+    if adapter is None:
+        cuts: Iterator[dict[str, Any]] = (
+            {name: values[at : at + size] for name, values in made.columns.items()} for at in range(0, made.count, size)
+        )
+    else:
+        with task.window_reader.meter.busy(HAND_OVER):
+            cuts = iter(list(adapter.cuts(made.columns, size)))
+    for step, columns in zip(task.steps, cuts, strict=True):
+        yield AssembledRows(
+            rank_epoch=made.rank_epoch, start=step, stop=step + 1, columns=columns, count=size, places=NO_PLACES
+        )
+
+
+def _adapted(made: AssembledRows, task: BatchTask, adapter: BatchAdapter | None) -> AssembledRows:
+    """Return a batch in the types of the framework; single rows, and rows under a lazy filter, are converted later."""
     if not (adapter is None or task.query.lazy or task.query.size is None):
         with task.window_reader.meter.busy(HAND_OVER):
             made.columns = adapter.batch(made.columns)
-    return made
-
-
-def _finish_all(tasks: list[BatchTask], adapter: BatchAdapter | None) -> list[AssembledRows | BaseException]:
-    """Return batches, or the error of each that fails, which is raised in its turn."""
-    made: list[AssembledRows | BaseException] = []
-    for task in tasks:
-        try:
-            made.append(finish(task, adapter))
-        except BaseException as error:  # noqa: BLE001 - raised in its turn
-            made.append(error)
     return made
 
 

@@ -187,6 +187,7 @@ class MixtureReader:
         deferred: The columns of all sources that are decoded per batch.
         max_cell_bytes: The most that a decoded cell may take.
         bad_rows: Always empty: a mixture does not drop bad rows.
+        decodes_by_row: False: the rows of several batches are interleaved batch by batch.
     """
 
     def __init__(self, readings: tuple[SourceReading, ...], meter: Meter) -> None:
@@ -196,6 +197,7 @@ class MixtureReader:
         self.columns = readings[0].window_reader.columns
         self.max_cell_bytes = max(reading.window_reader.max_cell_bytes for reading in readings)
         self.bad_rows: dict[int, BadRow] = {}
+        self.decodes_by_row = False
 
     @property
     def units_read(self) -> int:

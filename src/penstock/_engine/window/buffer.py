@@ -222,6 +222,8 @@ class WindowBuilder:
         self.window = window
         rows = [read.rows for read in window.reads]
         self.ends: IntArray = np.cumsum([at.stop - at.start if isinstance(at, slice) else len(at) for at in rows])
+        self.num_rows = int(self.ends[-1])
+        self._put = [False] * len(rows)
         self._stacks, self._buffer_pool = stacks, buffer_pool
         self._copies = writable if window.take is None else len(rows) > 1
         self._chunks: list[Batch] = [{} for _ in rows]
@@ -233,7 +235,7 @@ class WindowBuilder:
 
     def put(self, at: int, fixed: Batch, lasting: frozenset[str] = frozenset()) -> None:
         """Put in the rows of the window's read number `at`; columns that are `lasting` may wait where they are."""
-        rows = self.window.reads[at].rows
+        rows, self._put[at] = self.window.reads[at].rows, True
         chunk = {name: values[rows] for name, values in fixed.items()}
         lasting = lasting if isinstance(rows, slice) and self.window.take is not None else frozenset()
         with self._making:
@@ -250,11 +252,11 @@ class WindowBuilder:
 
     def _waits(self, make: _Maker, chunk: Batch, lasting: frozenset[str]) -> bool:
         """Return whether a column is copied when it is permuted: one that lasts, and that a core keeps near as a whole."""
-        return make.name in lasting and len(self) * chunk[make.name][:1].nbytes <= STEP
+        return make.name in lasting and self.num_rows * chunk[make.name][:1].nbytes <= STEP
 
-    def __len__(self) -> int:
-        """Return the rows of the window."""
-        return int(self.ends[-1])
+    def has(self, at: int) -> bool:
+        """Return whether the columns of read number `at` were put in."""
+        return self._put[at]
 
     def steps(self) -> int:
         """Return in how many steps the columns are brought in the order they are handed out; everything has been put in."""
@@ -262,7 +264,7 @@ class WindowBuilder:
         for make in self._makers:
             if self._copies and make.name not in self._rooms:
                 self._columns[make.name] = column = _Column(None, waiting=[chunk[make.name] for chunk in self._chunks], left=1)
-                self._steps.append((column, slice(0, len(self))))
+                self._steps.append((column, slice(0, self.num_rows)))
                 continue
             whole = self._filled(make) if self._copies else self._joined(make)
             column = self._columns[make.name] = _Column(whole)
@@ -315,7 +317,7 @@ class WindowBuilder:
         if whole is not None and (column.left > 1 or whole.nbytes > NEAR):
             return whole
         parts = column.waiting if whole is None else [whole]
-        near = self._buffer_pool.empty((len(self), *parts[0].shape[1:]), parts[0].dtype)
+        near = self._buffer_pool.empty((self.num_rows, *parts[0].shape[1:]), parts[0].dtype)
         np.concatenate(parts, out=near, casting="unsafe")
         return near
 
@@ -326,7 +328,7 @@ class WindowBuilder:
 
     def _room(self, make: _Maker, chunk: Batch) -> npt.NDArray[Any]:
         shape, dtype = make.kind(chunk)
-        return self._buffer_pool.empty((int(self.ends[-1]), *shape), dtype)
+        return self._buffer_pool.empty((self.num_rows, *shape), dtype)
 
     def _joined(self, make: _Maker) -> npt.NDArray[Any]:
         """Return chunks that were kept as one array."""

@@ -7,11 +7,11 @@ stay as stored, and are picked by index when a batch needs them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +47,16 @@ MAX_REORDERED = 1 << 30
 """Bytes of text that are put in order at once: Arrow's offsets have 32 bits."""
 
 
+GROUP_BYTES = 1 << 22
+"""Bytes of the units that one task reads, at most: a task for each of many small row groups takes longer than to read them."""
+
+UnitFuture: TypeAlias = tuple[int, "Future[list[UnitColumns]]"]
+"""The number of a unit, and the future of a list that holds it alone."""
+
+GroupFuture: TypeAlias = tuple[tuple[int, ...], "Future[list[UnitColumns]]"]
+"""Numbers of the reads of a window, and the future of their units."""
+
+
 class PendingWindow:
     """A window that is being read.
 
@@ -60,11 +70,11 @@ class PendingWindow:
         """Begin with nothing read."""
         self.buffer: Future[WindowBuffer] = InterruptibleFuture()
         self.begun: Future[None] = InterruptibleFuture()
-        self.tail: tuple[int, Future[UnitColumns]] | None = None
+        self.tail: UnitFuture | None = None
         self._left = 0
         self._lock = threading.Lock()
 
-    def take_tail(self) -> tuple[int, Future[UnitColumns]] | None:
+    def take_tail(self) -> UnitFuture | None:
         """Return the unit that the next window continues, and drop it: its future refers back to this window."""
         tail, self.tail = self.tail, None
         return tail
@@ -108,12 +118,10 @@ class WindowRows:
     Attributes:
         pieces: Windows, with the first row and the row after the last of each.
         places: The place of each piece's first row in the epoch's sequence.
-        ready: Deferred columns that were decoded together with those of other rows.
     """
 
     pieces: tuple[tuple[WindowBuffer, int, int], ...]
     places: tuple[int, ...]
-    ready: Mapping[str, Batch] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -129,6 +137,17 @@ class WindowRows:
         parts = [np.arange(at, at + stop - start) for at, (_, start, stop) in zip(self.places, self.pieces, strict=True)]
         return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
+    def cut(self, start: int, stop: int) -> WindowRows:
+        """Return rows `start..stop`."""
+        pieces, places, before = [], [], 0
+        for (buffer, first, last), place in zip(self.pieces, self.places, strict=True):
+            low, high = max(0, start - before), min(last - first, stop - before)
+            if low < high:
+                pieces.append((buffer, first + low, first + high))
+                places.append(place + low)
+            before += last - first
+        return replace(self, pieces=tuple(pieces), places=tuple(places))
+
     def assemble(self, window_reader: WindowReader) -> Batch:
         """Return the rows as columns; deferred columns are decoded now.
 
@@ -137,9 +156,6 @@ class WindowRows:
         """
         batch = self.fixed_columns()
         for column in window_reader.deferred:
-            if column.name in self.ready:
-                batch.update(self.ready[column.name])
-                continue
             with window_reader.meter.busy(DECODE):
                 batch.update(self.decoded(column, window_reader))
         return batch
@@ -198,7 +214,7 @@ class WindowReader:
         bad_rows: The bad rows found so far, by where they are stored; see `code_of`.
         columns: The names of the table's columns that are read, in the order of the query.
         deferred: The columns that are decoded per batch.
-        texts: The deferred columns of text or bytes without a codec.
+        decodes_by_row: Whether a cell becomes the same whatever the other rows of its batch are.
         dense_bytes: The bytes that the deferred cells of a row take decoded, where they are all of one shape.
         max_cell_bytes: The most that a decoded cell may take.
     """
@@ -214,7 +230,7 @@ class WindowReader:
         self.outputs: dict[str, tuple[str, ...]] = {}
         self.bad_rows: dict[int, BadRow] = {}
         self._reader, self._plan, self._read_spec, self._pool = reader, plan, read_spec, pool
-        self._counting = threading.Lock()
+        self._counting, self._num_rows = threading.Lock(), plan.num_rows
         types = plan.snapshot.schema
         decoders = [
             ColumnDecoder(column, types.field(column.name).type, codecs_deferred=read_spec.skip) for column in read_spec.columns
@@ -223,7 +239,7 @@ class WindowReader:
         self._deferred = [one for one in decoders if one.is_deferred]
         self.columns = tuple(column.name for column in read_spec.columns)
         self.deferred = tuple(one.column for one in self._deferred)
-        self.texts = tuple(one.column for one in self._deferred if one.is_text)
+        self.decodes_by_row = all(one.decodes_by_row for one in self._deferred)
         self.dense_bytes = sum(one.cell_bytes for one in self._deferred)
         self._min_row_bytes = sum(one.min_bytes for one in self._fixed)
         self._blobs = tuple(one.name for one in self._deferred if one.is_blob)
@@ -253,9 +269,10 @@ class WindowReader:
         def begin() -> None:
             builder = WindowBuilder(window(), self._read_spec.stacks, self.buffer_pool, writable=self._read_spec.writable)
             tail = earlier.pop().take_tail() if earlier else None  # popped: it refers back to here
-            reads, late = self._submit_reads(builder, pending, tail)
+            reads = self._submit_reads(builder, pending, tail)
             pending.begun.set_result(None)
-            pending.when_done(reads, lambda: self._run(pending, partial(self._permute, pending, builder, reads, late)))
+            futures = [future for _, future in reads]
+            pending.when_done(futures, lambda: self._run(pending, partial(self._permute, pending, builder, reads)))
 
         def start() -> None:
             self._run(pending, begin).add_done_callback(lambda _: earlier.clear())  # also if it is cancelled
@@ -264,35 +281,57 @@ class WindowReader:
         pending.when_done(() if before is None else (before.begun,), start)
         return pending
 
-    def _submit_reads(
-        self, builder: WindowBuilder, pending: PendingWindow, tail: tuple[int, Future[UnitColumns]] | None
-    ) -> tuple[list[Future[UnitColumns]], list[int]]:
-        """Submit the reads of a window's units; return them, and which of them the window before has begun."""
+    def _submit_reads(self, builder: WindowBuilder, pending: PendingWindow, tail: UnitFuture | None) -> list[GroupFuture]:
+        """Submit the reads of a window, and return their futures with the numbers of the window's reads that each is for.
+
+        The unit of `tail` was begun by the window before. The last unit is read alone, where the next window continues it.
+        """
         reads = builder.window.reads
-        continued = [at for at, read in enumerate(reads) if tail is not None and tail[0] == read.unit]
-        last = len(reads) - 1
+        last, futures = len(reads) - 1, list[GroupFuture]()
+        alone = set[int]()
+        for at, read in enumerate(reads):
+            if tail is not None and tail[0] == read.unit:
+                futures.append(((at,), tail[1]))
+                alone.add(at)
         has_tail = last >= 0 and self._is_part(reads[last])
-        tasks = [
-            partial(self._put, builder, at, keep=has_tail and at == last) for at in range(len(reads)) if at not in continued
-        ]
-        submitted = iter(self._pool.submit_all(Priority.READ, tasks))
-        futures = [tail[1] if tail is not None and at in continued else next(submitted) for at in range(len(reads))]
         if has_tail:
-            pending.tail = (reads[last].unit, futures[last])
-        return futures, continued
+            if last not in alone:
+                task = partial(self._put, builder, (last,), keep=True)
+                futures.append(((last,), self._pool.submit(Priority.READ, task)))
+            pending.tail = (reads[last].unit, futures[-1][1])
+            alone.add(last)
+        groups = self._groups(reads, [at for at in range(len(reads)) if at not in alone])
+        tasks = [partial(self._put, builder, group, keep=False) for group in groups]
+        return [*futures, *zip(groups, self._pool.submit_all(Priority.READ, tasks), strict=True)]
+
+    def _groups(self, reads: Sequence[Read], numbers: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return the reads of a window in groups, each for one task: small units of a file are read by one thread."""
+        rows = int(sum(self._plan.units.rows[reads[at].unit] for at in numbers))
+        limit = max(1, min(GROUP_BYTES // max(1, self._min_row_bytes), rows // (2 * self._pool.threads)))
+        groups: list[tuple[int, ...]] = []
+        open_groups: dict[int, tuple[list[int], int]] = {}
+        for at in numbers:
+            unit = reads[at].unit
+            file, size = int(self._plan.units.file[unit]), int(self._plan.units.rows[unit])
+            group, before = open_groups.get(file, ([], 0))
+            if group and before + size > limit:
+                groups.append(tuple(group))
+                group, before = [], 0
+            open_groups[file] = ([*group, at], before + size)
+        return groups + [tuple(group) for group, _ in open_groups.values()]
 
     def _is_part(self, read: Read) -> bool:
         """Return whether a window reads only the first rows of a unit."""
         return isinstance(read.rows, slice) and read.rows.stop < self._plan.counts[read.unit]
 
-    def _permute(
-        self, pending: PendingWindow, builder: WindowBuilder, reads: list[Future[UnitColumns]], continued: list[int]
-    ) -> None:
+    def _permute(self, pending: PendingWindow, builder: WindowBuilder, reads: list[GroupFuture]) -> None:
         """Put the columns of a window in order, on several threads; all units are read."""
-        units = [read.result() for read in reads]
+        by_number = {at: columns for group, future in reads for at, columns in zip(group, future.result(), strict=True)}
         reads.clear()  # they refer back to here, and a window must not wait for garbage collection
-        for at in continued:
-            builder.put(at, units[at].fixed)
+        units = [by_number[at] for at in range(len(by_number))]
+        for at, unit in enumerate(units):
+            if not builder.has(at):  # begun by the window before
+                builder.put(at, unit.fixed)
         helpers = min(builder.steps(), self._pool.threads) - 1
         helping = [self._submit(builder.order) for _ in range(helpers)]
         builder.order()
@@ -355,27 +394,32 @@ class WindowReader:
 
     def _read(self, index: int) -> UnitColumns:
         """Return a unit, read and decoded."""
-        return self._read_for(index, window_rows=0)
+        return self._read_all((index,), window_rows=0)[0]
 
-    def _read_for(self, index: int, window_rows: int) -> UnitColumns:
-        """Return a unit, read and decoded for a window of some rows."""
+    def _read_all(self, indices: Sequence[int], window_rows: int) -> list[UnitColumns]:
+        """Return units, read and decoded for a window of some rows."""
+        with self.meter.busy(READ):
+            read = [self._read_unit(index) for index in indices]
+        with self.meter.busy(DECODE):
+            columns = [self._decode(unit, rows) for unit, rows in read]
+        del read  # what is decoded is not kept as Arrow too
+        for one in columns:
+            nbytes = sum([values.nbytes for values in one.fixed.values()])
+            nbytes += sum([values.nbytes for values in one.deferred.values()])
+            self.budget.add_unit(rows=one.rows.count, nbytes=nbytes, window_rows=window_rows)
+        return columns
+
+    def _read_unit(self, index: int) -> tuple[Unit, UnitTable]:
+        """Return a unit as stored."""
         unit = Unit.of(self._plan.units, index)
         if unit.rows * self._min_row_bytes > self.budget.limit:
             self.budget.check_unit(partial(self._reader.where, unit), unit.rows, self._min_row_bytes)
-        with self.meter.busy(READ):
-            rows, bytes_read = self._reader.read_cached(unit, self.columns, self._blobs, int(self._plan.counts.sum()))
-            if bytes_read is not None:
-                self.meter.read(bytes_read)
-                with self._counting:
-                    self.units_read += 1
-        with self.meter.busy(DECODE):
-            columns = self._decode(unit, rows)
-        nbytes = sum(values.nbytes for values in columns.fixed.values())
-        nbytes += sum(values.nbytes for values in columns.deferred.values())
-        count = rows.count
-        del rows  # before memory is released
-        self.budget.add_unit(rows=count, nbytes=nbytes, window_rows=window_rows)
-        return columns
+        rows, bytes_read = self._reader.read_cached(unit, self.columns, self._blobs, self._num_rows)
+        if bytes_read is not None:
+            self.meter.read(bytes_read)
+            with self._counting:
+                self.units_read += 1
+        return unit, rows
 
     def _decode(self, unit: Unit, rows: UnitTable) -> UnitColumns:
         """Return the rows of a unit, columns of a fixed size decoded."""
@@ -437,12 +481,13 @@ class WindowReader:
         numbers = rows.row_numbers()
         return dict(zip(ROW_IDS, (path, self._reader.row_groups(unit, numbers), numbers), strict=True))
 
-    def _put(self, builder: WindowBuilder, at: int, *, keep: bool) -> UnitColumns:
-        """Read a unit and copy its columns to the window; `keep` them for the next window too."""
-        columns = self._read_for(builder.window.reads[at].unit, window_rows=len(builder))
+    def _put(self, builder: WindowBuilder, numbers: Sequence[int], *, keep: bool) -> list[UnitColumns]:
+        """Read units and copy their columns to the window; `keep` them for the next window too."""
+        units = self._read_all([builder.window.reads[at].unit for at in numbers], window_rows=builder.num_rows)
         with self.meter.busy(GATHER):
-            builder.put(at, columns.fixed, columns.lasting)
-        return columns if keep else replace(columns, fixed={})
+            for at, columns in zip(numbers, units, strict=True):
+                builder.put(at, columns.fixed, columns.lasting)
+        return units if keep else [replace(columns, fixed={}) for columns in units]
 
     def _buffer(self, builder: WindowBuilder, units: Sequence[UnitColumns]) -> WindowBuffer:
         """Return the complete window."""

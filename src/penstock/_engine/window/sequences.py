@@ -137,7 +137,7 @@ class SequenceWindowReader(WindowReader):
         self._named = {column.name: column for column in read_spec.columns}
         self._is_fixed = frozenset(one.name for one in self._fixed)
         # Every batch is assembled by a task, whatever its columns are.
-        self.deferred, self._read_columns = ANY, self.columns
+        self.deferred, self.decodes_by_row, self._read_columns = ANY, False, self.columns
         named = read_spec.sequence.columns
         if named is not None:
             ids = ROW_IDS if read_spec.row_ids else ()
@@ -167,7 +167,11 @@ class SequenceWindowReader(WindowReader):
         buffer = self.fetch(InOrder().arrange(self._plan.counts, seed=0, epoch=0).scattered(numbers))
         return SequenceRows(pieces=((buffer, 0, len(numbers)),), places=(0,)).assemble(self)
 
-    def _read_for(self, index: int, window_rows: int) -> UnitSequenceColumns:
+    def _read_all(self, indices: Sequence[int], window_rows: int) -> list[UnitColumns]:
+        """Return units, read and decoded, with their sequences."""
+        return [self._read_sequences(index, window_rows) for index in indices]
+
+    def _read_sequences(self, index: int, window_rows: int) -> UnitSequenceColumns:
         """Return a unit, read and decoded, with its sequences."""
         unit = Unit.of(self._plan.units, index)
         self.budget.check_unit(partial(self._reader.where, unit), unit.rows, self._min_row_bytes)

@@ -166,7 +166,7 @@ def costs(place: Path, rounds: int) -> dict[str, float]:
             pass
 
     def unit() -> None:
-        meter.read(handle.stored_bytes(0, COLUMNS))
+        meter.read(1, handle.stored_bytes(0, COLUMNS))
 
     def look() -> None:
         thread_time_ns()

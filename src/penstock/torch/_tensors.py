@@ -83,14 +83,22 @@ class Tensors:
         _check_times(columns)
         names, together = tuple(columns), size * max(1, AT_ONCE // len(columns))
         # A tensor of an array's part costs less than a part of a tensor, and to autograd it is a stranger to others.
-        whole = [column if column.dtype == OBJECTS else _tensor(column).numpy() for column in columns.values()]
+        whole = [column if column.dtype.kind in "OUS" else _tensor(column).numpy() for column in columns.values()]
         for start in range(0, len(whole[0]), together):
             parts = [column[start : start + together] for column in whole]
-            if together == size:
-                yield dict(zip(names, map(_batch, parts), strict=True))
-                continue
-            for batch in zip(*(_cut(part, size) for part in parts), strict=True):
+            for batch in zip(*(self._cut(name, part, size) for name, part in zip(names, parts, strict=True)), strict=True):
                 yield dict(zip(names, batch, strict=True))
+
+    def _cut(self, name: str, column: npt.NDArray[Any], size: int) -> Sequence[Any]:
+        """Return a column as batches of `size` rows have it; the last may be shorter."""
+        if column.dtype.kind in "OUS":
+            starts = range(0, len(column), size)
+            return [_value(name, column[start : start + size], flat=False, mapped=self.mapped) for start in starts]
+        if len(column) == size:
+            return [torch.from_numpy(column)]
+        count, rest = divmod(len(column), size)
+        # Not `split`: to autograd its outputs are one memory, and writing to one batch would spoil what another has saved.
+        return torch.unsafe_split_with_sizes(torch.from_numpy(column), [size] * count + [rest] * bool(rest))
 
 
 def owned(batch: dict[str, Any]) -> dict[str, Any]:
@@ -100,20 +108,6 @@ def owned(batch: dict[str, Any]) -> dict[str, Any]:
 
 def _is_view(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not value.is_nested and value.untyped_storage().nbytes() > value.nbytes
-
-
-def _batch(column: npt.NDArray[Any]) -> Any:
-    """Return a column's values as a batch has them."""
-    return column.tolist() if column.dtype == OBJECTS else torch.from_numpy(column)
-
-
-def _cut(column: npt.NDArray[Any], size: int) -> Sequence[Any]:
-    """Return a column as batches of `size` rows have it, of which the last may be shorter."""
-    if column.dtype == OBJECTS:
-        return [column[start : start + size].tolist() for start in range(0, len(column), size)]
-    count, rest = divmod(len(column), size)
-    # Not `split`: to autograd its outputs are one memory, and writing to one batch would spoil what another has saved.
-    return torch.unsafe_split_with_sizes(torch.from_numpy(column), [size] * count + [rest] * bool(rest))
 
 
 def _value(name: str, value: Any, *, flat: bool, mapped: bool) -> Any:

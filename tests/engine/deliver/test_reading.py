@@ -112,15 +112,15 @@ def test_the_first_batch_comes_before_a_second_window_is_read(table: Path) -> No
     batches = iter(ds)
     release = threading.Event()
     window_reader: Any = batches._window_reader
-    read, seen = window_reader._read_unit, []
+    read, seen = window_reader._read_all, []
 
-    def watched(index: int) -> Any:
-        seen.append(index)
+    def watched(indices: list[int], **window: int) -> Any:
+        seen.extend(indices)
         if len(seen) > 4:
             release.wait()
-        return read(index)
+        return read(indices, **window)
 
-    window_reader._read_unit = watched
+    window_reader._read_all = watched
     first = next(batches)
     release.set()
 
@@ -412,16 +412,16 @@ def test_an_epoch_that_follows_is_begun_while_the_last_rows_of_one_are_handed_ou
 ) -> None:
     """Where a dataset repeats, nobody waits for a window at the beginning of every epoch; and none is read too much."""
     read: list[int] = []
-    twice, plain = threading.Event(), WindowReader._read_unit
+    twice, plain = threading.Event(), WindowReader._read_all
 
-    def noted(self: WindowReader, index: int) -> Any:
-        found = plain(self, index)
-        read.append(index)
+    def noted(self: WindowReader, indices: list[int], window_rows: int) -> Any:
+        found = plain(self, indices, window_rows)
+        read.extend(indices)
         if len(read) == 2 * len(batches.planned.plan.counts):
             twice.set()
         return found
 
-    monkeypatch.setattr(WindowReader, "_read_unit", noted)
+    monkeypatch.setattr(WindowReader, "_read_all", noted)
     ds = ps.open(table).shuffle(seed=1).batch(10)
     batches: Any = iter(ds.repeat(2))
     first = ids(next(batches))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -200,12 +199,6 @@ def test_an_epoch_needs_no_file_once_the_table_is_in_memory(tmp_path: Path) -> N
     assert sum(int(batch["x"].sum()) for batch in kept) == 499_500
 
 
-def owner(name: int, rooms: object) -> int:
-    """Return a unit that needs no room."""
-    del rooms
-    return name
-
-
 @given(
     limit=st.integers(0, 400),
     offers=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 30)), max_size=60),
@@ -228,7 +221,8 @@ def test_units_are_kept_by_their_second_time_while_all_have_room(
     for name, size in offers:
         sizes.setdefault(name, size)
         times[name] = times.get(name, 0) + 1
-        kept.offer(name, size=partial(sizes.__getitem__, name), total=lambda: whole, copy=partial(owner, name))
+        if kept.accepts(name, sizes[name], whole):
+            kept.keep(name, name)
 
         fits = sum(sizes.values()) <= limit // 4
         least = 1 if again and whole <= limit // 4 else 2
@@ -243,5 +237,6 @@ def test_more_room_is_another_chance() -> None:
     for limit, expected in ((40, None), (40, None), (80, 7), (100, 7), (80, 7), (40, None), (20, None)):
         kept.set_memory_limit(limit)
         for _ in range(2):
-            kept.offer("unit", size=lambda: 15, total=lambda: 15, copy=lambda _: 7)
+            if kept.accepts("unit", 15, 15):
+                kept.keep("unit", 7)
         assert kept.units.get("unit") == expected

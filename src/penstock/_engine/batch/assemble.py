@@ -295,12 +295,14 @@ class BatchTask:
     def _make(self, selected: IntArray | None) -> AssembledRows:
         """Return all rows, or some of them."""
         query, window_reader, batch = self.query, self.window_reader, self.batch
-        rows = self.own_rows()
+        rows = some = self.own_rows()
+        count, dropped = len(rows), 0
         # Maps get a copy: a map that fails may have changed it, and runs again.
-        selected = None if selected is not None and len(selected) == len(rows) and not query.maps else selected
-        some = rows if selected is None else _take(rows, selected)
-        dropped = len(rows) - len(some)
-        count = batch.size if batch else len(rows)
+        if selected is not None and (len(selected) < count or query.maps):
+            some, dropped = _take(rows, selected), count - len(selected)
+        else:
+            selected = None
+        count = batch.size if batch else count
         count = count if batch and query.ending == "pad" else count - dropped
         columns, places = assemble(query, window_reader, some, count)
         if query.maps and (self.steps.step > 1 or selected is not None):

@@ -179,7 +179,9 @@ def decode_deferred(cells: DeferredCells, column: Column, buffer_pool: BufferPoo
         return {column.name: _python_bytes(cells)}
     if isinstance(cells, Blobs):
         return decode_cells(replace(cells, max_cell_bytes=max_cell_bytes), column, buffer_pool)
-    return as_tensors(cells, column) if is_stored_flat(column, cells.type) else decode(cells, column, buffer_pool)
+    if column.field is not None and is_stored_flat(column, cells.type):
+        return as_tensors(cells, column)
+    return decode(cells, column, buffer_pool)
 
 
 def in_order(batch: Batch, columns: Sequence[str], outputs: Mapping[str, Sequence[str]], stacks: Sequence[Stack]) -> Batch:

@@ -112,13 +112,15 @@ class Steps:
             schedule, prefetcher, start = self.rank_epoch.schedule, self.prefetcher, self._step
             single = self.query.size is None
             steps = ROWS_AT_ONCE * self._workers if single else max(1, min(together, self._whole - start))
-            stop = min(start + steps, self._steps)
-            while stop > start + 1 and not single and not prefetcher.ready(schedule.consumed(start), schedule.consumed(stop)):
-                stop = start + (stop - start) // 2
-            batch = schedule.batch(start) if stop == start + 1 and not single else None
-            first, last = (schedule.consumed(start), schedule.consumed(stop)) if batch is None else (batch.start, batch.stop)
-            if not wait and not prefetcher.ready(first, last):
+            stop, first = min(start + steps, self._steps), schedule.consumed(start)
+            last = schedule.consumed(stop)
+            ready = prefetcher.rows_ready(first, last)
+            if ready < last - first and stop > start + 1 and not single:
+                stop = start + max(1, ready // self.query.step_rows)
+                last = schedule.consumed(stop)
+            if not wait and ready < last - first:
                 return None
+            batch = schedule.batch(start) if stop == start + 1 and not single else None
             rows = prefetcher.rows(first, last, batch.fill if batch else ())
             self._step = stop
             own = self._own_rows(stop - start) if single else 0 if self._is_own() else None

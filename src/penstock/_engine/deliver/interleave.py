@@ -266,7 +266,7 @@ class MixturePrefetcher(Prefetcher):
         row_bytes = max(1.0, *(reading.window_reader.row_bytes for reading in self._readings))
         most = min(ROWS_AT_ONCE // count, int(BYTES_AT_ONCE / row_bytes / count))
         whole = min(max(1, most), (self._rank_epoch.shard.num_rows - self._at) // count)
-        while whole and not self.ready(self._at, self._at + whole * count):
+        while whole and self.rows_ready(self._at, self._at + whole * count) < whole * count:
             whole //= 2
         return whole
 
@@ -287,9 +287,10 @@ class MixturePrefetcher(Prefetcher):
         """Return nothing: the windows of a mixture are waited for when their rows are needed."""
         return []
 
-    def ready(self, start: int, stop: int) -> bool:
-        """Return whether `rows` would not have to wait."""
-        return all(self._mixture[number].ready(count) for number, count in self._rank_epoch.turns(start, stop))
+    def rows_ready(self, start: int, stop: int) -> int:
+        """Return how many of the slots `start..stop` are in memory: all or none."""
+        turns = self._rank_epoch.turns(start, stop)
+        return stop - start if all(self._mixture[number].ready(count) for number, count in turns) else 0
 
 
 class _MixtureLane:
@@ -332,7 +333,7 @@ class _MixtureLane:
         """Return whether the next `count` slots are in memory."""
         slots = np.sum([self._slots(run) for run in self._coming(count)], axis=0).tolist()
         needed = (number * tape.part.width for number, tape in zip(slots, self._mixing.tapes, strict=True))
-        return all(lane.ready(rows) for lane, rows in zip(self._lanes, needed, strict=True))
+        return all(lane.rows_ready(rows) == rows for lane, rows in zip(self._lanes, needed, strict=True))
 
     def _coming(self, count: int) -> list[tuple[int, int, int]]:
         """Return the next `count` slots as lane, start and stop."""

@@ -112,7 +112,7 @@ class RowTaker(WindowReader):
         if sparse:
             found = self._lookup.pick([(one.unit, self._lookup.stored(one.unit, one.rows)) for one in some], self._wish)
             if found is not None:
-                return [self._decode(*found)]
+                return [self._decode_unit(*found)]
         return [_subset(self._read(one.number), one.rows) for one in some]
 
     def located(self, error: CellError, unit: Unit, row: int | None) -> DataError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy.typing as npt
@@ -34,7 +35,7 @@ class SkipBadRows:
     report: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Query:
     """The clauses of a dataset.
 
@@ -92,32 +93,32 @@ class Query:
     sequence: sequences.Sequence | None = None
     skip: SkipBadRows | None = None
 
-    @property
+    @cached_property
     def batch_rows(self) -> int | None:
         """The rows of a batch, where all batches have as many; None for single rows and for row groups."""
         return self.size if isinstance(self.size, int) else None
 
-    @property
+    @cached_property
     def step_rows(self) -> int:
         """The rows that one step counts: those of a batch, or 1."""
         return self.size if isinstance(self.size, int) else 1
 
-    @property
+    @cached_property
     def memory_bytes(self) -> int:
         """Bytes that may be read ahead."""
         return self.memory_limit or MEMORY_LIMIT
 
-    @property
+    @cached_property
     def shuffled(self) -> bool:
         """Whether rows come in another order than stored."""
         return not isinstance(self.shuffle, InOrder)
 
-    @property
+    @cached_property
     def permuted(self) -> bool:
         """Whether the rows of a window are put in another order."""
         return not isinstance(self.shuffle, InOrder | RowGroupShuffle)
 
-    @property
+    @cached_property
     def ending(self) -> Last:
         """How an epoch ends: as asked, or `drop` where training needs equal steps, or `uneven` where no row may be lost."""
         if self.last is not None:

@@ -237,8 +237,8 @@ class UnitTable:
         columns = COLUMN_BYTES * (len(self.table.column_names) + len(self.cells))
         return int(self.table.get_total_buffer_size()) + sum(cells) + columns
 
-    def pinned(self, memory: PinnedMemory) -> UnitTable:
-        """Return a copy in memory that stays.
+    def pinned_cells(self, memory: PinnedMemory) -> dict[str, Blobs]:
+        """Return a copy of the cells in memory that stays.
 
         Raises:
             CellProblem: If a cell that is still in its file cannot be read.
@@ -251,7 +251,7 @@ class UnitTable:
                 cells[name] = replace(column, buffers=tuple(map(memory.copy, column.buffers)))
             for buffer in cells[name].buffers:
                 buffer.flags.writeable = False  # a codec may hand out views of it
-        return replace(self, table=memory.copy_table(self.table), cells=cells, is_cached=True, views={})
+        return cells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -344,24 +344,35 @@ class Reader:
         return UnitTable(table=table, first=unit.first, count=count, selected=selected, passed=passed, cells=cells)
 
     def read_cached(
-        self, unit: Unit, columns: tuple[str, ...], blobs: tuple[str, ...], num_rows: int
-    ) -> tuple[UnitTable, int | None]:
-        """Return the selected rows of a unit and the bytes read from storage; None for the bytes if it was in memory.
+        self, units: Sequence[Unit], columns: tuple[str, ...], blobs: tuple[str, ...], num_rows: int
+    ) -> tuple[list[UnitTable], int]:
+        """Return the selected rows of units, and how many of the units were in memory.
 
-        Units stay in memory if the table, of `num_rows` selected rows, is small and read again.
+        Units stay in memory if the table, of `num_rows` selected rows, is small and read again. The bytes read from storage
+        are added to `handles.bytes_read`.
         """
-        condition = repr(self.condition.describe()) if unit.residual and self.condition is not None else None
-        name: Hashable = (unit, columns, blobs, condition, self.lazy and condition is not None, self.checksums)
-        cached = self.table_cache.units.get(name)
-        if cached is not None:
-            return cached, None
-        rows = self.read(unit, columns, blobs)
-        bytes_read, self.handles.bytes_read = self.handles.bytes_read, 0
-        with contextlib.suppress(CellProblem):  # raised when the cell is needed
-            self.table_cache.offer(
-                name, size=lambda: rows.nbytes, total=lambda: rows.nbytes * num_rows // max(1, rows.count), copy=rows.pinned
-            )
-        return self.table_cache.units.get(name, rows), bytes_read
+        cache, tables, new = self.table_cache, list[UnitTable](), dict[Hashable, UnitTable]()
+        for unit in units:
+            condition = repr(self.condition.describe()) if unit.residual and self.condition is not None else None
+            name: Hashable = (unit, columns, blobs, condition, self.lazy and condition is not None, self.checksums)
+            cached = cache.units.get(name)
+            if cached is None:
+                cached = new[name] = self.read(unit, columns, blobs)
+            tables.append(cached)
+        if new and not cache.is_full:
+            sizes = {name: table.nbytes for name, table in new.items()}
+            kept = {
+                name: new[name]
+                for name, nbytes in sizes.items()
+                if cache.accepts(name, nbytes, nbytes * num_rows // max(1, new[name].count))
+            }
+            arrow = [cache.memory.copy_table(table.table) for table in kept.values()]
+            for (name, table), copied in zip(kept.items(), arrow, strict=True):
+                with contextlib.suppress(CellProblem):  # raised when the cell is needed
+                    cells = table.pinned_cells(cache.memory) if table.cells else {}
+                    cache.keep(name, replace(table, table=copied, cells=cells, is_cached=True, views={}))
+            tables = [cache.units.get(name, table) for name, table in new.items()] if len(new) == len(units) else tables
+        return tables, len(units) - len(new)
 
     def count(self, unit: Unit) -> int:
         """Return the number of selected rows of a unit, reading only the filter's columns."""

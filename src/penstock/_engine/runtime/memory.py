@@ -246,18 +246,20 @@ class TableCache(Generic[Part]):
 
     Attributes:
         units: The kept units by name.
+        memory: Where units are copied that are kept.
+        is_full: Whether the table is too large to be kept.
 
     Example:
         >>> cache: TableCache[str] = TableCache()
         >>> cache.set_memory_limit(400)
         >>> for _ in range(2):
-        ...     cache.offer("unit 0", size=lambda: 20, total=lambda: 40, copy=lambda _: "its rows")
-        ...     print(cache.units.get("unit 0"))
-        None
-        its rows
-        >>> cache.offer("unit 1", size=lambda: 90, total=lambda: 180, copy=lambda _: "more rows")
-        >>> cache.units, cache.nbytes
-        ({}, 0)
+        ...     if cache.accepts("unit 0", nbytes=20, total=40):
+        ...         cache.keep("unit 0", "its rows")
+        ...     print(cache.units)
+        {}
+        {'unit 0': 'its rows'}
+        >>> cache.accepts("unit 1", nbytes=90, total=180), cache.units, cache.nbytes
+        (False, {}, 0)
     """
 
     def __init__(self) -> None:
@@ -265,8 +267,8 @@ class TableCache(Generic[Part]):
         self.units: dict[Hashable, Part] = {}
         self._sizes: dict[Hashable, int] = {}
         self._limit = self._seen = self._nbytes = 0
-        self._is_full = self._read_again = False
-        self._memory, self._lock = PinnedMemory(), threading.Lock()
+        self.is_full = self._read_again = False
+        self.memory, self._lock = PinnedMemory(), threading.Lock()
 
     def __reduce__(self) -> tuple[type[TableCache[Part]], tuple[()]]:
         """Begin empty in a copy, and in another process."""
@@ -281,8 +283,8 @@ class TableCache(Generic[Part]):
         """Set the memory limit of an iteration; the cache takes a share of it."""
         with self._lock:
             limit = int(CACHE_SHARE * memory_limit)
-            if self._is_full and limit > self._limit:
-                self._is_full = False  # another chance
+            if self.is_full and limit > self._limit:
+                self.is_full = False  # another chance
             elif self._seen > limit:
                 self._clear()
             self._limit = limit
@@ -291,42 +293,36 @@ class TableCache(Generic[Part]):
         """Keep units when they are read for the first time, because they will be read again."""
         self._read_again = True
 
-    def offer(
-        self,
-        name: Hashable,
-        size: Callable[[], int],
-        total: Callable[[], int],
-        copy: Callable[[PinnedMemory], Part],
-    ) -> None:
-        """Keep a unit that was just read, if it was read before or will be read again, and all units fit.
+    def accepts(self, name: Hashable, nbytes: int, total: int) -> bool:
+        """Return whether to keep a unit that was just read: it was read before or will be read again, and all units fit.
 
         Args:
             name: Its name.
-            size: Returns the bytes that it takes in memory.
-            total: Returns an estimate of what all units take.
-            copy: Returns a copy of it in pinned memory.
+            nbytes: The memory that it takes.
+            total: An estimate of the memory that all units take.
         """
-        if self._is_full:
-            return
+        if self.is_full:
+            return False
         with self._lock:
             seen_before = name in self._sizes
             if not seen_before:
-                self._sizes[name] = size()
-                self._seen += self._sizes[name]
+                self._sizes[name] = nbytes
+                self._seen += nbytes
                 if self._seen > self._limit:
                     self._clear()
-                    self._is_full = True
-                    return
-            if name in self.units or not (seen_before or (self._read_again and total() <= self._limit)):
-                return
-        part = copy(self._memory)  # without the lock
+                    self.is_full = True
+                    return False
+            return name not in self.units and (seen_before or (self._read_again and total <= self._limit))
+
+    def keep(self, name: Hashable, unit: Part) -> None:
+        """Keep a unit, which was copied to `memory`."""
         with self._lock:
             if name in self._sizes and name not in self.units:
-                self.units[name] = part
+                self.units[name] = unit
                 self._nbytes += self._sizes[name]
 
     def _clear(self) -> None:
-        self._sizes, self.units, self._seen, self._nbytes, self._memory = {}, {}, 0, 0, PinnedMemory()
+        self._sizes, self.units, self._seen, self._nbytes, self.memory = {}, {}, 0, 0, PinnedMemory()
 
 
 READING = 1.5

@@ -173,7 +173,7 @@ class Meter:
         >>> with meter, meter.blocked:
         ...     pass
         >>> with meter.busy(READ):
-        ...     meter.read(1000)
+        ...     meter.read(1, 1000)
         >>> stats = meter.stats(handed=1, size=64)
         >>> stats.rows, stats.bytes_read, stats.threads
         (64, 1000, 2)
@@ -205,10 +205,10 @@ class Meter:
 
         return run
 
-    def read(self, stored: int) -> None:
-        """Count a unit that was read, and what it takes on storage; called by a thread that has been busy."""
+    def read(self, units: int, stored: int) -> None:
+        """Count units that were read, and their bytes on storage; called by a thread that has been busy."""
         span = self._spans[get_ident()]
-        span.units += 1
+        span.units += units
         span.bytes += stored
 
     def taken(self) -> list[list[int]]:

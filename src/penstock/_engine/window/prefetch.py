@@ -73,8 +73,11 @@ class Prefetcher:
         """
         pieces: list[tuple[WindowBuffer, int, int]] = []
         places: list[int] = []
-        for lane, count in self._rank_epoch.turns(start, stop):
-            self._lanes[lane].take(count, pieces, places)
+        if len(self._lanes) == 1:
+            self._lanes[0].take(stop - start, pieces, places)
+        else:
+            for lane, count in self._rank_epoch.turns(start, stop):
+                self._lanes[lane].take(count, pieces, places)
         for piece in self._rank_epoch.epoch.pieces(fill) if fill else ():
             window = self._rank_epoch.epoch.window(piece.lane, piece.window)
             pieces.append((self._window_reader.fetch(window), piece.start, piece.stop))
@@ -108,9 +111,12 @@ class Prefetcher:
         """Return the windows that are being read."""
         return [window for lane in self._lanes for window in lane.coming()]
 
-    def ready(self, start: int, stop: int) -> bool:
-        """Return whether `rows` would return without waiting."""
-        return all(self._lanes[lane].ready(count) for lane, count in self._rank_epoch.turns(start, stop))
+    def rows_ready(self, start: int, stop: int) -> int:
+        """Return how many of the rows `start..stop` are in memory, from the first on; of several lanes all or none."""
+        if len(self._lanes) == 1:
+            return self._lanes[0].rows_ready(stop - start)
+        turns = self._rank_epoch.turns(start, stop)
+        return stop - start if all(self._lanes[lane].rows_ready(count) == count for lane, count in turns) else 0
 
 
 class LanePrefetcher:
@@ -185,15 +191,14 @@ class LanePrefetcher:
         """Return the windows that are being read."""
         return [pending.buffer for _, pending in self._queue if not pending.buffer.done()]
 
-    def ready(self, count: int) -> bool:
-        """Return whether the next `count` rows are in memory."""
-        if self._window is not None:
-            count -= self._stop - self._at
+    def rows_ready(self, limit: int) -> int:
+        """Return how many of the next `limit` rows are in memory."""
+        ready = 0 if self._window is None else self._stop - self._at
         for piece, pending in self._queue:
-            if count <= 0 or not succeeded(pending.buffer):
+            if ready >= limit or not succeeded(pending.buffer):
                 break
-            count -= piece.stop - piece.start
-        return count <= 0
+            ready += piece.stop - piece.start
+        return min(ready, limit)
 
     def _next_window(self) -> None:
         """Wait for the next window and make it the current one."""

@@ -47,6 +47,8 @@ MAX_REORDERED = 1 << 30
 """Bytes of text that are put in order at once: Arrow's offsets have 32 bits."""
 
 
+NO_COLUMNS = pa.table({})
+
 GROUP_BYTES = 1 << 22
 """Bytes of the units that one task reads, at most: a task for each of many small row groups takes longer than to read them."""
 
@@ -362,7 +364,7 @@ class WindowReader:
         else:
             empty = Unit(file=0, row_group=0, start=0, first=0, rows=0, count=0, residual=False)
             fields = [self._plan.snapshot.schema.field(name) for name in self.columns]
-            units = [self._decode(empty, UnitTable(table=pa.schema(fields).empty_table(), first=0, count=0))]
+            units = [self._decode_unit(empty, UnitTable(table=pa.schema(fields).empty_table(), first=0, count=0))]
             window = Window(reads=(Read(unit=0, rows=slice(0, 0)),))
         builder = WindowBuilder(window, self._read_spec.stacks, self.buffer_pool, writable=self._read_spec.writable)
         for at, unit in enumerate(units):
@@ -399,63 +401,75 @@ class WindowReader:
     def _read_all(self, indices: Sequence[int], window_rows: int) -> list[UnitColumns]:
         """Return units, read and decoded for a window of some rows."""
         with self.meter.busy(READ):
-            read = [self._read_unit(index) for index in indices]
+            units = [Unit.of(self._plan.units, index) for index in indices]
+            for unit in units:
+                if unit.rows * self._min_row_bytes > self.budget.limit:
+                    self.budget.check_unit(partial(self._reader.where, unit), unit.rows, self._min_row_bytes)
+            tables, in_memory = self._reader.read_cached(units, self.columns, self._blobs, self._num_rows)
+            self._count_read(len(units) - in_memory)
         with self.meter.busy(DECODE):
-            columns = [self._decode(unit, rows) for unit, rows in read]
-        del read  # what is decoded is not kept as Arrow too
+            columns = self._decode(units, tables)
+        del tables  # what is decoded is not kept as Arrow too
         for one in columns:
             nbytes = sum([values.nbytes for values in one.fixed.values()])
             nbytes += sum([values.nbytes for values in one.deferred.values()])
             self.budget.add_unit(rows=one.rows.count, nbytes=nbytes, window_rows=window_rows)
         return columns
 
-    def _read_unit(self, index: int) -> tuple[Unit, UnitTable]:
-        """Return a unit as stored."""
-        unit = Unit.of(self._plan.units, index)
-        if unit.rows * self._min_row_bytes > self.budget.limit:
-            self.budget.check_unit(partial(self._reader.where, unit), unit.rows, self._min_row_bytes)
-        rows, bytes_read = self._reader.read_cached(unit, self.columns, self._blobs, self._num_rows)
-        if bytes_read is not None:
-            self.meter.read(bytes_read)
-            with self._counting:
-                self.units_read += 1
-        return unit, rows
+    def _count_read(self, units: int) -> None:
+        """Count units that this thread has just read from storage."""
+        handles = self._reader.handles
+        self.meter.read(units, handles.bytes_read)
+        handles.bytes_read = 0
+        with self._counting:
+            self.units_read += units
 
-    def _decode(self, unit: Unit, rows: UnitTable) -> UnitColumns:
+    def _decode_unit(self, unit: Unit, rows: UnitTable) -> UnitColumns:
         """Return the rows of a unit, columns of a fixed size decoded."""
-        fixed: Batch = {}
-        bad: dict[int, BadRow] = {}
-        spec = self._read_spec
-        for one in self._fixed:
-            stored = rows.table.column(one.name)
+        return self._decode((unit,), (rows,))[0]
+
+    def _decode(self, units: Sequence[Unit], tables: Sequence[UnitTable]) -> list[UnitColumns]:
+        """Return the rows of units, columns of a fixed size decoded."""
+        spec, decoded = self._read_spec, []
+        for unit, rows in zip(units, tables, strict=True):
+            fixed: Batch = {}
+            bad: dict[int, BadRow] = {}
+            for one in self._fixed:
+                stored = rows.table.column(one.name)
+                try:
+                    arrays = one.decode(
+                        stored, rows.views, self.buffer_pool, self.max_cell_bytes, self.meter, permuted=spec.permuted
+                    )
+                except CellError as error:
+                    if not spec.skip:
+                        raise self._located_in(error, unit, rows) from error
+                    arrays, more = decode_good(stored, one.column)
+                    bad = {**more, **bad}
+                self.outputs[one.name] = tuple(arrays)
+                fixed.update(arrays)
+            deferred: dict[str, pa.Array | Cells] = dict(rows.cells)
             try:
-                arrays = one.decode(
-                    stored, rows.views, self.buffer_pool, self.max_cell_bytes, self.meter, permuted=spec.permuted
-                )
+                for one in self._deferred:
+                    if one.name not in deferred:
+                        deferred[one.name] = one.keep(rows.table.column(one.name))
             except CellError as error:
-                if not spec.skip:
-                    raise self._located_in(error, unit, rows) from error
-                arrays, more = decode_good(stored, one.column)
-                bad = {**more, **bad}
-            self.outputs[one.name] = tuple(arrays)
-            fixed.update(arrays)
-        if spec.skip:
-            fixed[AT] = self._codes(unit, rows, bad)
-        deferred: dict[str, pa.Array | Cells] = dict(rows.cells)
-        try:
-            for one in self._deferred:
-                if one.name not in deferred:
-                    deferred[one.name] = one.keep(rows.table.column(one.name))
-        except CellError as error:
-            raise self.located(error, unit, None) from error
-        if spec.row_ids:
-            fixed.update(self._row_ids(unit, rows))
+                raise self.located(error, unit, None) from error
+            if spec.skip or spec.row_ids or self._reader.lazy:
+                fixed.update(self._added_columns(unit, rows, bad))
+            # What is decoded is not kept as Arrow too.
+            numbers = UnitTable(table=NO_COLUMNS, first=rows.first, count=rows.count, selected=rows.selected)
+            lasting = frozenset(rows.views) if rows.is_cached else frozenset()
+            decoded.append(UnitColumns(unit=unit, rows=numbers, fixed=fixed, deferred=deferred, lasting=lasting))
+        return decoded
+
+    def _added_columns(self, unit: Unit, rows: UnitTable, bad: dict[int, BadRow]) -> Batch:
+        """Return the columns that the table does not have: row ids, which rows are bad, which pass a lazy filter."""
+        added = self._row_ids(unit, rows)
+        if self._read_spec.skip:
+            added[AT] = self._codes(unit, rows, bad)
         if self._reader.lazy:
-            fixed[PASSED] = np.ones(rows.count, dtype=np.bool_) if rows.passed is None else rows.passed
-        # What is decoded is not kept as Arrow too.
-        numbers = UnitTable(table=pa.table({}), first=rows.first, count=rows.count, selected=rows.selected)
-        lasting = frozenset(rows.views) if rows.is_cached else frozenset()
-        return UnitColumns(unit=unit, rows=numbers, fixed=fixed, deferred=deferred, lasting=lasting)
+            added[PASSED] = np.ones(rows.count, dtype=np.bool_) if rows.passed is None else rows.passed
+        return added
 
     def _codes(self, unit: Unit, rows: UnitTable, bad: dict[int, BadRow]) -> IntArray:
         """Return where each row is stored as a number; the numbers of bad rows are inverted, so below 0."""

@@ -177,26 +177,19 @@ class SequenceWindowReader(WindowReader):
         self.budget.check_unit(partial(self._reader.where, unit), unit.rows, self._min_row_bytes)
         with self.meter.busy(READ):
             part = self._timeline.read(unit, self._read_columns, self._blobs)
-            self._count_bytes()
+            self._count_read(1)
         with self.meter.busy(GATHER):
             found = self._timeline.found(index, unit, part)
             line, units, rows = self._needed(found.line, found.places, part.count, found.units, found.rows)
         with self.meter.busy(DECODE):
             own = self._unit(unit, part)
         more = tuple(self._border(number, rows[units == number]) for number in np.unique(units).tolist())
-        with self._counting:
-            self.units_read += 1 + len(more)
         fixed, deferred = (
             sum(values.nbytes for one in (own, *more) for values in getattr(one, name).values())
             for name in ("flat", "deferred")
         )
         self.budget.add_unit(rows=len(found.places), nbytes=fixed + deferred, window_rows=window_rows)
         return replace(own, more=more, line=line, begins=found.places)
-
-    def _count_bytes(self) -> None:
-        handles = self._reader.handles
-        self.meter.read(handles.bytes_read)
-        handles.bytes_read = 0
 
     def _needed(
         self, line: IntArray, begins: IntArray, own: int, units: IntArray, rows: IntArray
@@ -214,14 +207,14 @@ class SequenceWindowReader(WindowReader):
 
     def _unit(self, unit: Unit, part: UnitTable) -> UnitSequenceColumns:
         """Return rows, those of a fixed size decoded."""
-        return _flat(self._decode(unit, part))
+        return _flat(self._decode_unit(unit, part))
 
     def _border(self, index: int, rows: IntArray) -> UnitSequenceColumns:
         """Return some rows of a unit that sequences of another go on with."""
         unit = replace(Unit.of(self._plan.units, index), count=UNCOUNTED)
         with self.meter.busy(READ):
             part = self._reader.read(unit, self._read_columns, self._blobs)
-            self._count_bytes()
+            self._count_read(1)
         stored = np.arange(part.count) if part.selected is None else part.selected
         at = np.searchsorted(stored, rows)
         if len(at) and (at[-1] >= part.count or (stored[at] != rows).any()):

@@ -129,9 +129,12 @@ def assemble(query: Query, window_reader: WindowReader, rows: WindowRows, size: 
     Raises:
         MemoryLimitError: If so many rows do not fit in memory.
     """
-    if size > len(rows):
+    count = len(rows)
+    batch = rows.assemble(window_reader)
+    places = rows.sequence if query.maps else NO_PLACES
+    if size > count:
         window_reader.check_batch(size)
-    batch, places = fill_up(rows.assemble(window_reader), rows.sequence if query.maps else NO_PLACES, len(rows), size)
+        batch, places = fill_up(batch, places, count, size)
     return (in_query_order(query, window_reader, batch) if window_reader.deferred else batch), places
 
 
@@ -145,7 +148,7 @@ def fill_up(batch: Batch, places: IntArray, rows: int, size: int) -> tuple[Batch
 
 def in_query_order(query: Query, window_reader: WindowReader, batch: Batch) -> Batch:
     """Return columns in the order of the query, with those stacked that were deferred."""
-    return window_reader.arranged(stacked(query, batch))
+    return window_reader.arranged(stacked(query, batch) if query.stacks else batch)
 
 
 def stacked(query: Query, batch: Batch) -> Batch:

@@ -77,7 +77,7 @@ class ColumnDecoder:
         self.cell_bytes = field.dtype.itemsize * prod(size or 0 for size in field.shape) if dense and field is not None else 0
         self.min_bytes = self.cell_bytes or dtypes.least_bytes(kind)
         if codec is None:
-            self.is_deferred = not dtypes.is_fixed(kind) or is_stored_flat(column, kind)
+            self.is_deferred = not dtypes.is_fixed(kind) or (field is not None and is_stored_flat(column, kind))
         else:
             small = 0 < self.cell_bytes <= SMALL_CELL and not isinstance(column.ragged, Resize)
             copied = small and codec.copied and field is not None and field.dtype.kind in NUMBERS

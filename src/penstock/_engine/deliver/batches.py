@@ -208,7 +208,7 @@ class ThreadBatches:
     def __init__(self, steps: Steps, pool: ThreadPool, adapter: BatchAdapter | None) -> None:
         """Store which batches come; nothing is read."""
         query, reader = steps.query, steps.window_reader
-        self._steps, self._window_reader, self._adapter, self._threads = steps, reader, adapter, pool.threads
+        self._steps, self._window_reader, self._adapter, self._pool = steps, reader, adapter, pool
         self._tasks = OrderedMap[list[AssembledRows | BaseException]](pool)
         self._made: deque[AssembledRows | BaseException] = deque()
         self._rows, self._memory_bytes, self._largest = query.batch_rows or ROWS_AT_ONCE, query.memory_bytes, 0
@@ -231,7 +231,7 @@ class ThreadBatches:
         reader = self._window_reader
         batch_bytes = max(1, self._largest, int(self._rows * max(reader.row_bytes, reader.dense_bytes)))
         together = max(1, min(self._max_together, TASK_BYTES // batch_bytes))
-        max_pending = max(1, min(self._threads + 1, self._memory_bytes // 4 // (batch_bytes * together)))
+        max_pending = max(1, min(self._pool.threads + 1, self._memory_bytes // 4 // (batch_bytes * together)))
         self._submit(together, max_pending)
         first = self._tasks.first
         while first is not None and not first.done() and self._tasks.pending < max_pending:
@@ -249,12 +249,14 @@ class ThreadBatches:
 
     def _submit(self, together: int, max_pending: int) -> None:
         """Submit tasks for the next batches, as far as their rows are in memory; wait only where no task is pending."""
-        while self._tasks.pending < max_pending:
-            task = self._steps.next(wait=not self._tasks.pending, together=together)
+        pending = self._tasks.pending
+        while pending < max_pending:
+            task = self._steps.next(wait=not pending, together=together)
             if task is None:
                 break
-            self._tasks.submit(Priority.FINISH, partial(_finish, task, self._adapter))
-            self._steps.read_ahead()
+            self._tasks.add(self._pool.submit(Priority.FINISH, partial(_finish, task, self._adapter)))
+            pending += 1
+        self._steps.read_ahead()
 
 
 class RemoteBatches:

@@ -26,7 +26,7 @@ from penstock._engine.runtime.threads import PATIENCE, ThreadPool, default_threa
 from penstock._engine.runtime.timers import Meter
 from penstock._engine.window.prefetch import Prefetcher, windows_ahead
 from penstock._engine.window.reader import WindowReader
-from penstock._engine.window.sequences import make_window_reader
+from penstock._engine.window.sequences import SequenceWindowReader
 from penstock.errors import ArgumentError
 from penstock.model import Position
 
@@ -311,7 +311,8 @@ class Batches:
             return open_mixture(table, planned, query, pool, self.meter, rank_epochs, adapter)
         assert isinstance(planned, Planned)  # noqa: S101 - a table's own
         spec = ReadSpec.of(table.snapshot, query, framework=adapter is not None)
-        reader = make_window_reader(planned.reader, planned.plan, spec, pool, self.meter)
+        make = WindowReader if query.sequence is None else SequenceWindowReader
+        reader = make(planned.reader, planned.plan, spec, pool, self.meter)
         make_prefetcher = partial(
             Prefetcher, reader, ahead=windows_ahead(query, pool), memory_limit=query.memory_bytes, adapter=adapter
         )

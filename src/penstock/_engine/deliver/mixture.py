@@ -30,7 +30,7 @@ from penstock._engine.runtime.threads import ThreadPool
 from penstock._engine.runtime.timers import Meter
 from penstock._engine.window.prefetch import windows_ahead
 from penstock._engine.window.reader import WindowReader
-from penstock._engine.window.sequences import make_window_reader
+from penstock._engine.window.sequences import SequenceWindowReader
 from penstock.errors import EmptyDatasetError
 from penstock.model import DataFiles, Plan, Snapshot, Units
 from penstock.policies import Offsets
@@ -278,7 +278,9 @@ def open_mixture(
         reading = SourceReading(
             name=f"source {number} ({source.table.snapshot.table})",
             query=source.query,
-            window_reader=make_window_reader(plan.reader, plan.plan, spec, pool, meter),
+            window_reader=(WindowReader if spec.sequence is None else SequenceWindowReader)(
+                plan.reader, plan.plan, spec, pool, meter
+            ),
             num_rows=part.num_rows,
             ahead=ceil(windows_ahead(source.query, pool) * mixture.shares[number] / sum(mixture.shares)),
             memory_limit=limit,

@@ -178,11 +178,10 @@ def shards(num_rows: int, assignments: tuple[Assignment, ...]) -> list[Shard]:
         lanes = cut(rest, assignment.lanes)
         share = assignment.lanes // assignment.ranks
         by_rank = [Shard(tuple(lanes[at : at + share]), assignment.stride) for at in range(0, assignment.lanes, share)]
-        largest = max(shard.num_rows for shard in by_rank)
         for rank, shard in enumerate(by_rank) if assignment.rows else ():
             # One number for all ranks may be that of a rank with one row more than others.
-            limit = shard.num_rows if isinstance(assignment.rows, tuple) else largest
-            if assignment.consumed(rank) > limit:
+            most = shard.num_rows if isinstance(assignment.rows, tuple) else max(one.num_rows for one in by_rank)
+            if assignment.consumed(rank) > most:
                 msg = (
                     f"Assignment {number} of the state says that rank {rank} has consumed {assignment.consumed(rank)} rows, "
                     f"but its shard has {shard.num_rows}. The state was damaged or belongs to another table. Start without it."
@@ -350,7 +349,8 @@ def schedule(by_rank: Sequence[Shard], assignment: Assignment, rank: int, *, siz
         >>> [len(schedule(by_rank, assignment, 0, size=2, last=last)) for last in ("drop", "pad", "level", "uneven")]
         [2, 3, 3, 2]
     """
-    left = [max(0, shard.num_rows - assignment.consumed(number)) for number, shard in enumerate(by_rank)]
+    consumed = [assignment.consumed(number) for number in range(len(by_rank))]
+    left = [max(0, shard.num_rows - rows) for shard, rows in zip(by_rank, consumed, strict=True)]
     if last == "drop":
         steps = min(left) // size
     elif last == "uneven":
@@ -359,7 +359,7 @@ def schedule(by_rank: Sequence[Shard], assignment: Assignment, rank: int, *, siz
         steps = -(-max(left) // size)
     return Schedule(
         shard=by_rank[rank],
-        start=assignment.consumed(rank),
+        start=consumed[rank],
         steps=steps,
         size=size,
         last=last,

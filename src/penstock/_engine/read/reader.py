@@ -13,7 +13,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -280,7 +280,7 @@ class ReadColumns:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Reader:
     """Reads the units of one snapshot, on any thread.
 
@@ -293,7 +293,6 @@ class Reader:
         table_cache: Units that stay in memory, shared by all queries of the table.
         buffer_pool: Memory of windows, reused from one epoch to the next.
         handles: The open files.
-        cell_places: Where large cells are in local files.
         read_columns: What is the same for all units, by columns.
         checked_files: Files whose missing columns were looked up, with the columns that were asked for.
         warned: Files that the user was warned of.
@@ -307,10 +306,14 @@ class Reader:
     table_cache: TableCache[UnitTable] = field(default_factory=TableCache, repr=False)
     buffer_pool: BufferPool = field(default_factory=lambda: BufferPool(IDLE_BYTES), repr=False)
     handles: FileHandles = field(default_factory=lambda: FileHandles(OrderedDict()), repr=False)
-    cell_places: CellPlacesCache = field(default_factory=CellPlacesCache, repr=False)
     read_columns: dict[tuple[str, ...], ReadColumns] = field(default_factory=dict, repr=False)
     checked_files: set[tuple[int, tuple[str, ...]]] = field(default_factory=set, repr=False)
     warned: list[int] = field(default_factory=list, repr=False)
+
+    @cached_property
+    def cell_places(self) -> CellPlacesCache:
+        """Where large cells are in local files."""
+        return CellPlacesCache()
 
     def read(self, unit: Unit, columns: Sequence[str], blobs: Sequence[str] = ()) -> UnitTable:
         """Return the selected rows of a unit; columns among `blobs` are read without decoding pages where possible.

@@ -406,23 +406,18 @@ class WindowReader:
                 if unit.rows * self._min_row_bytes > self.budget.limit:
                     self.budget.check_unit(partial(self._reader.where, unit), unit.rows, self._min_row_bytes)
             tables, in_memory = self._reader.read_cached(units, self.columns, self._blobs, self._num_rows)
-            self._count_read(len(units) - in_memory)
+            self.meter.read(len(units) - in_memory, self._reader.handles.bytes_read)
+            self._reader.handles.bytes_read = 0
+        with self._counting:
+            self.units_read += len(units) - in_memory
         with self.meter.busy(DECODE):
             columns = self._decode(units, tables)
-        del tables  # what is decoded is not kept as Arrow too
-        for one in columns:
-            nbytes = sum([values.nbytes for values in one.fixed.values()])
-            nbytes += sum([values.nbytes for values in one.deferred.values()])
-            self.budget.add_unit(rows=one.rows.count, nbytes=nbytes, window_rows=window_rows)
+            del tables  # what is decoded is not kept as Arrow too
+            for one in columns:
+                nbytes = sum([values.nbytes for values in one.fixed.values()])
+                nbytes += sum([values.nbytes for values in one.deferred.values()])
+                self.budget.add_unit(rows=one.rows.count, nbytes=nbytes, window_rows=window_rows)
         return columns
-
-    def _count_read(self, units: int) -> None:
-        """Count units that this thread has just read from storage."""
-        handles = self._reader.handles
-        self.meter.read(units, handles.bytes_read)
-        handles.bytes_read = 0
-        with self._counting:
-            self.units_read += units
 
     def _decode_unit(self, unit: Unit, rows: UnitTable) -> UnitColumns:
         """Return the rows of a unit, columns of a fixed size decoded."""

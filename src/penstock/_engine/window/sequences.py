@@ -33,19 +33,11 @@ from penstock.policies import Offsets
 from penstock.sequences import Sequence as Asked
 from penstock.shuffles import InOrder
 
-__all__ = ["SequenceWindowReader", "make_window_reader"]
+__all__ = ["SequenceWindowReader"]
 
 NONE: IntArray = np.zeros(0, dtype=np.int64)
 ANY = (Column(name=""),)
 """What stands for columns that are put together per batch: all of them are."""
-
-
-def make_window_reader(
-    reader: Reader, plan: Plan, read_spec: ReadSpec, pool: ThreadPool, meter: Meter | None = None
-) -> WindowReader:
-    """Return what reads the windows of a plan: of rows, or of sequences of them."""
-    made = WindowReader if read_spec.sequence is None else SequenceWindowReader
-    return made(reader, plan, read_spec, pool, meter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -177,13 +169,16 @@ class SequenceWindowReader(WindowReader):
         self.budget.check_unit(partial(self._reader.where, unit), unit.rows, self._min_row_bytes)
         with self.meter.busy(READ):
             part = self._timeline.read(unit, self._read_columns, self._blobs)
-            self._count_read(1)
+            self.meter.read(1, self._reader.handles.bytes_read)
+            self._reader.handles.bytes_read = 0
         with self.meter.busy(GATHER):
             found = self._timeline.found(index, unit, part)
             line, units, rows = self._needed(found.line, found.places, part.count, found.units, found.rows)
         with self.meter.busy(DECODE):
             own = self._unit(unit, part)
         more = tuple(self._border(number, rows[units == number]) for number in np.unique(units).tolist())
+        with self._counting:
+            self.units_read += 1 + len(more)
         fixed, deferred = (
             sum(values.nbytes for one in (own, *more) for values in getattr(one, name).values())
             for name in ("flat", "deferred")
@@ -214,7 +209,8 @@ class SequenceWindowReader(WindowReader):
         unit = replace(Unit.of(self._plan.units, index), count=UNCOUNTED)
         with self.meter.busy(READ):
             part = self._reader.read(unit, self._read_columns, self._blobs)
-            self._count_read(1)
+            self.meter.read(1, self._reader.handles.bytes_read)
+            self._reader.handles.bytes_read = 0
         stored = np.arange(part.count) if part.selected is None else part.selected
         at = np.searchsorted(stored, rows)
         if len(at) and (at[-1] >= part.count or (stored[at] != rows).any()):

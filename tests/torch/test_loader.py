@@ -828,7 +828,7 @@ def test_epochs_of_a_trainer_that_were_damaged_are_told(saved: Any, monkeypatch:
     state = {**first.state_dict(), "trainer": saved}
 
     first.load_state_dict(state)
-    monkeypatch.setattr("penstock.torch._lightning.is_lightning", lambda: True)
+    monkeypatch.setattr("penstock.torch._frameworks.is_lightning", lambda: True)
     with pytest.raises(StateError, match="Two epochs were expected"):
         first.load_state_dict(state)
 

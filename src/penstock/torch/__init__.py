@@ -12,8 +12,7 @@ except ModuleNotFoundError as error:
     _msg = f"{__name__} needs torch, which is not installed. Install it: pip install 'penstock[torch]'."
     raise MissingExtraError(_msg) from error
 
-from penstock.torch._datasets import IterableDataset, MapDataset
-from penstock.torch._loader import Loader, loader
+from penstock.torch._loader import IterableDataset, Loader, MapDataset, loader
 
 __all__ = ["IterableDataset", "Loader", "MapDataset", "loader"]
 

@@ -2,5 +2,5 @@
 
 In: rows per unit, shuffle, seed, epoch, ranks. Out: windows, schedules of batches, `state_dict`s.
 Pure functions; nothing is read.
-Imports of the engine: `query`, `runtime`.
+Imports of the engine: `query`.
 """

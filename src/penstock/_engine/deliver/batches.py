@@ -111,6 +111,7 @@ class Steps:
             assert self.prefetcher is not None  # noqa: S101 - the same
             schedule, prefetcher, start = self.rank_epoch.schedule, self.prefetcher, self._step
             single = self.query.size is None
+            together = together if self._workers == 1 else 1  # the next batch is another worker's
             steps = ROWS_AT_ONCE * self._workers if single else max(1, min(together, self._whole - start))
             stop, first = min(start + steps, self._steps), schedule.consumed(start)
             last = schedule.consumed(stop)

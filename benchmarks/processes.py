@@ -75,7 +75,7 @@ class Crossing:
         under_way.popleft().result(60)
 
     def begin(self) -> Future[Batch]:
-        """Send the batch and return a future of the result."""
+        """Send the batch, and return the promise of what the other process makes of it."""
         parcel, promised = Parcel(), Future[Batch]()
         told: dict[str, Any] = {"do": "map", "cells": {}, "arrow": None, "outputs": None, "epoch": 0}
         told |= {"columns": pack_columns(self.batch, parcel, Query()), "places": pack_numbers(np.arange(ROWS), parcel)}

@@ -1,1 +1,1 @@
-"""How fast Penstock reads, in numbers that can be measured again; run by hand, one script each."""
+"""Benchmarks of reading and writing. Run each script by hand; `docs/benchmarks.md` has the results."""

@@ -1,7 +1,7 @@
-"""How fast cells that are arrays come, against a `numpy.load` for each of them and a stack of what it gives.
+"""Decoding of array cells, compared with `numpy.load` for each cell and a stack of the results.
 
-Batches of cells are picked at random from several Arrow chunks and decoded into one array that is used again, as the
-engine does it. Contenders take turns, so that a slow moment of the machine hits them alike; both must give the same values.
+Batches of cells are taken at random from several Arrow chunks and decoded into one reused array, as in the engine.
+Contenders run in turn, so that slow moments of the machine affect all of them. All must give the same values.
 
     python -m benchmarks.cells [--rounds 15]
 """
@@ -28,7 +28,7 @@ MAX_CELL_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contest:
-    """One kind of cells, one size of batches, and how many times as fast ours is asked to be."""
+    """One kind of cells, one batch size, and the target for the speed-up."""
 
     codec: CellCodec
     dtype: str
@@ -40,7 +40,7 @@ class Contest:
 
     @property
     def title(self) -> str:
-        """What is read, in a line."""
+        """A one-line description of the cells."""
         order = "shuffled" if self.shuffled else "in order"
         cell = f"{type(self.codec).__name__} {self.dtype} {self.shape}"
         return f"{cell}, {self.batch:,} {order} of {self.chunks} chunks"
@@ -61,7 +61,7 @@ CONTESTS = (
 
 
 def stored(contest: Contest, field: Field) -> Blobs:
-    """Return cells of several chunks, as they lie in Arrow's memory."""
+    """Return cells in several chunks of Arrow memory."""
     random = np.random.default_rng(0)
     size = int(np.prod(contest.shape)) * np.dtype(contest.dtype).itemsize
     each = max(contest.batch, min(4_000, MAX_CELL_BYTES // size)) // contest.chunks
@@ -73,7 +73,7 @@ def stored(contest: Contest, field: Field) -> Blobs:
 
 
 def loaded(contest: Contest, cells: list[bytes]) -> npt.NDArray[Any]:
-    """Return what NumPy makes of the cells: what everyone writes first."""
+    """Return the cells decoded by NumPy, one by one."""
     if isinstance(contest.codec, Npy):
         return np.stack([np.load(io.BytesIO(cell)) for cell in cells])
     if isinstance(contest.codec, Npz):
@@ -82,7 +82,7 @@ def loaded(contest: Contest, cells: list[bytes]) -> npt.NDArray[Any]:
 
 
 def seconds(contest: Contest, rounds: int) -> tuple[list[float], list[float]]:
-    """Return what a batch took NumPy, and us, in each round."""
+    """Return the seconds per batch of NumPy and of Penstock, for each round."""
     field = Field("x", contest.dtype, contest.shape, contest.codec)
     cells = stored(contest, field)
     out = np.zeros((contest.batch, *contest.shape), contest.dtype)

@@ -1,4 +1,4 @@
-"""Another interpreter that does some work when it is asked to: a peer in an environment of its own, or Penstock beside it."""
+"""A process with another interpreter that runs benchmark work on request: another project, or Penstock beside it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ROOT = Path(__file__).parent.parent
 
 
 def contender(python: str, *options: str, serve: str, workers: int) -> Callable[[str, str], Any]:
-    """Return a function that sends a process what kind of work to do and how, and returns its answer.
+    """Return a function that sends a request (kind of work, "examine" or "time") to a process and returns its answer.
 
     Args:
         python: The interpreter.
-        options: What it is started with: a script, or a module.
-        serve: What the script is told to work on.
-        workers: How many workers it may have.
+        options: Its arguments: a script or a module.
+        serve: The data that the script works on, as text.
+        workers: The number of workers.
     """
     command: Sequence[str] = [python, "-W", "ignore", *options, "--serve", serve, "--workers", str(workers)]
     path = os.pathsep.join([str(ROOT), str(ROOT / "src")])

@@ -1,8 +1,8 @@
-"""What a Delta table of 100,000 files costs before its first batch: seconds, and which files are opened.
+"""The cost of a Delta table of 100,000 files before its first batch: seconds, and opened files.
 
-The files are hard links to a few real ones, in a hundred partitions; the log is one commit, and then a checkpoint too. Files
-that are opened are counted by the filesystem. Pruned to one partition no file of another may be opened, and the first batch
-of the whole table may open no more than the windows that are read then.
+The files are hard links to a few real ones, in a hundred partitions. The log is one commit, and then also a checkpoint. A
+filesystem counts the opened files. A query of one partition must not open files of another, and the first batch of the whole
+table must open no more files than the windows that are read by then.
 
     python -m benchmarks.delta_many_files [--files 100000] [--work FOLDER]
 """
@@ -27,16 +27,16 @@ import penstock as ps
 PARTITIONS = 100
 ROWS = 20
 LINKS = 30_000
-"""Names that one file gets; disks allow no more than some ten thousands."""
+"""Hard links per file; filesystems allow some ten thousand."""
 
 Found = TypeVar("Found")
 
 
 class Watched(pafs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
-    """The local filesystem, which notes the data files that are opened."""
+    """The local filesystem; it records opened data files."""
 
     def __init__(self) -> None:
-        """Begin at nothing."""
+        """Start with no opened files."""
         self.local, self.opened = pafs.LocalFileSystem(), set[str]()
 
     def get_type_name(self) -> str:
@@ -44,25 +44,25 @@ class Watched(pafs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no ty
         return "watched"
 
     def normalize_path(self, path: str) -> str:
-        """Return a path as it is."""
+        """Return the path unchanged."""
         return path
 
     def get_file_info(self, paths: Sequence[str]) -> Any:
-        """Return what is known of files."""
+        """Return information about files."""
         return self.local.get_file_info(paths)
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> Any:
-        """Return what lies in a directory."""
+        """Return the listing of a directory."""
         return self.local.get_file_info(selector)
 
     def open_input_file(self, path: str) -> Any:
-        """Open a file, and note it."""
+        """Record and open a file."""
         if "_delta_log" not in path:
             self.opened.add(path)
         return self.local.open_input_file(path)
 
     def open_input_stream(self, path: str) -> Any:
-        """Open a file, and note it."""
+        """Record and open a file."""
         return self.open_input_file(path)
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
@@ -73,7 +73,7 @@ class Watched(pafs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no ty
 
 
 def written(place: Path, files: int) -> Path:
-    """Write a table of so many files, and return where."""
+    """Write a table of `files` files and return its path."""
     log = place / "_delta_log"
     log.mkdir(parents=True)
     for number in range(PARTITIONS):
@@ -103,7 +103,7 @@ def _metadata() -> dict[str, Any]:
 
 
 def timed(what: str, do: Callable[[], Found], watched: Watched) -> Found:
-    """Print how long something takes, and how many files it opens."""
+    """Print the seconds of a step and the number of files that it opens."""
     before, begun = len(watched.opened), time.perf_counter()
     found = do()
     print(f"{what:<44} {time.perf_counter() - begun:7.2f} s {len(watched.opened) - before:7d} files opened", flush=True)
@@ -111,14 +111,14 @@ def timed(what: str, do: Callable[[], Found], watched: Watched) -> Found:
 
 
 def first(batches: Any) -> Any:
-    """Return the first batch, and end the reading."""
+    """Return the first batch and stop reading."""
     found = next(batches)
     batches.close()
     return found
 
 
 def measured(table: Path, files: int) -> None:
-    """Print what one way to keep the log costs."""
+    """Print the cost with one kind of log."""
     watched = Watched()
     filesystem = pafs.PyFileSystem(watched)
     ds = timed("open", lambda: ps.open(str(table), filesystem=filesystem), watched)
@@ -138,7 +138,7 @@ def measured(table: Path, files: int) -> None:
 
 
 def main() -> None:
-    """Print what a table costs without a checkpoint, and with one."""
+    """Print the cost of a table without and with a checkpoint."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=100_000)
     parser.add_argument("--work")

@@ -1,10 +1,10 @@
-"""How fast hello-world rows are read and written, as shares of the pure work of their PNGs in the same run.
+"""Reading and writing of hello-world rows, compared with the decoding and encoding of their PNGs alone.
 
-A row is Petastorm's example: an int32, a random RGB image of 128 x 256 pixels as PNG, and a random array of 4 x 128 x 30 x 3
-bytes as npy. Reading is compared with decoding the PNGs alone on two threads, from memory, into fresh arrays; writing with
-encoding the images and the arrays alone on two threads, the bytes thrown away. Pure work is done by OpenCV on PNGs of its
-own, as Petastorm does it, and by our codecs on PNGs of theirs. Tables of both kinds of PNG are read. The least that can be
-done to keep rows is to encode them so and to append the bytes to a file, one after the other, without any table.
+A row is the example of Petastorm: an int32, a random RGB image of 128 x 256 pixels as PNG, and a random array of 4 x 128 x 30
+x 3 bytes as npy. Reading is compared with decoding the PNGs alone on two threads, from memory, into new arrays. Writing is
+compared with encoding images and arrays alone on two threads without storing the bytes. This work is done by OpenCV on its own
+PNGs, as in Petastorm, and by our codecs on their own. Tables with both kinds of PNG are read. A last contender encodes rows
+and appends the bytes to a file, without a table.
 
     python -m benchmarks.hello [--rows 1000] [--rounds 7]
 """
@@ -50,7 +50,7 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 class PngOfOpenCV(Png):
-    """PNGs as OpenCV writes and reads them, with nothing of ours but the name."""
+    """A PNG codec that uses OpenCV only."""
 
     def encode(self, field: ps.Field, cell: Any) -> bytes:
         """Return an image as bytes."""
@@ -87,7 +87,7 @@ def encode_only(given: list[dict[str, Any]], codec: Png) -> int:
 
 
 def encode_to_file(place: Path, given: list[dict[str, Any]], codec: Png) -> int:
-    """Return the number of rows encoded by two threads and appended to a file that is on disk when this returns."""
+    """Return the number of rows encoded by two threads and appended to a file that is on disk at the end."""
 
     def encode(part: list[dict[str, Any]]) -> list[bytes]:
         cells = [(codec.encode(IMAGE, row["image1"]), Npy().encode(ARRAY, row["array_4d"])) for row in part]
@@ -104,7 +104,7 @@ def encode_to_file(place: Path, given: list[dict[str, Any]], codec: Png) -> int:
 
 
 def read(ds: ps.Dataset) -> int:
-    """Return the number of images read in some epochs, which follow one another as those of the pure work do."""
+    """Return the number of images read in several consecutive epochs."""
     return sum(len(batch["image1"]) for batch in ds.repeat(EPOCHS))
 
 
@@ -118,7 +118,7 @@ def write(place: Path, given: list[dict[str, Any]], codec: Png) -> int:
 
 
 def runs_of(folder: Path, given: list[dict[str, Any]]) -> dict[str, dict[str, Callable[[], int]]]:
-    """Return what is timed, the pure work of each kind first."""
+    """Return the contenders; decoding and encoding alone come first."""
     opencv, ours = PngOfOpenCV(), Png()
     cells, tables = {}, {}
     for name, codec in {"opencv": opencv, "ours": ours}.items():
@@ -147,7 +147,7 @@ def runs_of(folder: Path, given: list[dict[str, Any]]) -> dict[str, dict[str, Ca
 
 
 def timed(runs: dict[str, Callable[[], int]], expected: int, rounds: int, written: Path) -> dict[str, list[float]]:
-    """Return how long each took in each round, having checked how many rows it delivered; what was written is deleted."""
+    """Return the seconds of each contender and round; check the numbers of rows and delete what was written."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():

@@ -1,10 +1,10 @@
-"""How fast pictures come, as shares of two threads that read and decode the same JPEGs in the same run.
+"""Reading of JPEGs, compared with two threads that read and decode the same files, and with other projects.
 
-Every contender hands out all pictures, decoded, shuffled and in batches of 64, three epochs a turn. Contenders take turns,
-so that a slow moment of the machine hits them alike. Before the first turn each runs an epoch in which every picture is
-compared with what it must be; in the timed ones labels and some pixels are summed. From then on our table is in memory; with
-a lower limit of memory it is read from its files in every epoch. Peers run in interpreters of their own,
-which `benchmarks/peers/install.sh` makes; without them only our own contenders are timed.
+Every contender yields all images, decoded, shuffled and in batches of 64, three epochs per turn. Contenders run in turn, so
+that slow moments of the machine affect all of them. Before the first turn each runs an epoch in which every image is compared
+with the original; timed epochs sum labels and some pixels. After that the table is in memory; with a lower memory limit its
+files are read in every epoch. Other projects run in their own interpreters, created by `benchmarks/peers/install.sh`; without
+them only Penstock is timed.
 
     python -m benchmarks.images [--peers FOLDER] [--rounds 5] [--work FOLDER]
 """
@@ -42,14 +42,14 @@ GROUP = 125
 THREADS = 2
 READ, DECODE = "read and decode", "decode only"
 TOO_LITTLE = 256 << 20
-"""A limit of memory of which the table takes more than a quarter, so that it does not stay."""
+"""A memory limit of which the table takes more than a quarter, so that it is not cached."""
 QUIET = {"LITDATA_DISABLE_VERSION_CHECK": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
-"""What keeps peers from the network and from warning about each other."""
+"""Environment that disables network access and warnings of other projects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """What is timed: `examine` gives labels and means of one epoch, `turn` the seconds and sums of a few."""
+    """A timed contender: `examine` returns labels and means of one epoch, `turn` seconds and sums of a few."""
 
     name: str
     examine: Callable[[], tuple[list[int], list[float]]]
@@ -59,9 +59,9 @@ class Contender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One way to use a peer: the interpreter it runs in, its file here, and which of that file's variants.
+    """One way to use another project: its interpreter, its file in `benchmarks/peers`, and the variant in that file.
 
-    Those that are `best` are timed always, others with `--all-settings`.
+    The `best` settings are always timed, the others with `--all-settings`.
     """
 
     name: str
@@ -93,13 +93,13 @@ SETTINGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """The process of a peer, which answers a line with a line."""
+    """The process of another project; it answers each line with a line."""
 
     process: subprocess.Popen[str]
     log: IO[str]
 
     def ask(self, query: str) -> dict[str, Any]:
-        """Return the answer to a question; an empty one asks for the line that a process begins with."""
+        """Return the answer to a line; an empty line returns the first output of the process."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         if query:
@@ -133,7 +133,7 @@ class Peer:
 
 
 def start(setting: Setting, interpreters: Path, pictures: Path, work: Path) -> Peer:
-    """Return the process of a peer, begun, after its data is written."""
+    """Write the data of a project, start its process and return it."""
     own = work / f"{setting.module}-{pictures.name}"
     python = interpreters.absolute() / setting.interpreter / "bin" / "python"
     command = [str(python), "-m", f"benchmarks.peers.{setting.module}"]
@@ -158,7 +158,7 @@ def start(setting: Setting, interpreters: Path, pictures: Path, work: Path) -> P
 
 
 def table(work: Path, pictures: photos.Photos) -> Path:
-    """Return a Penstock table of the pictures, which holds the bytes of their JPEGs as they are."""
+    """Return a Penstock table with the unchanged bytes of the JPEGs."""
     place = work / f"penstock-{pictures.place.name}"
     schema = Schema("Photos", [Field("image", np.uint8, (photos.SIDE, photos.SIDE, 3), Jpeg(90)), Field("label", np.int64)])
     cells, labels = zip(*pictures.rows, strict=True)
@@ -168,7 +168,7 @@ def table(work: Path, pictures: photos.Photos) -> Path:
 
 
 def read_and_decode(place: Path) -> Iterator[tuple[list[Any], Any]]:
-    """Yield the pictures of one row group after another, each of them an array of its own."""
+    """Yield the images of each row group as separate arrays."""
     import simplejpeg
 
     footers = {path: pq.read_metadata(path) for path in sorted(place.glob("*.parquet"))}
@@ -184,7 +184,7 @@ def read_and_decode(place: Path) -> Iterator[tuple[list[Any], Any]]:
 
 
 def decode_only(rows: Sequence[tuple[bytes, int]]) -> Seen:
-    """Decode JPEGs that are in memory, and keep nothing of them but some pixels summed."""
+    """Decode JPEGs from memory and return sums of some pixels."""
     import simplejpeg
 
     def decode(begin: int) -> tuple[int, int]:
@@ -207,7 +207,7 @@ def decode_only(rows: Sequence[tuple[bytes, int]]) -> Seen:
 
 
 def means_of(rows: Sequence[tuple[bytes, int]]) -> list[float]:
-    """Return the mean of all values of each picture."""
+    """Return the mean of all values of each image."""
     import simplejpeg
 
     with ThreadPoolExecutor(THREADS) as pool:
@@ -215,7 +215,7 @@ def means_of(rows: Sequence[tuple[bytes, int]]) -> list[float]:
 
 
 def own_contenders(work: Path, pictures: photos.Photos) -> list[Contender]:
-    """Return what runs in this process; the first is what all are compared with."""
+    """Return the contenders of this process; the first is the baseline."""
     place = table(work, pictures)
     kept, read = (ps.open(place).shuffle(seed=1).batch(BATCH, last="uneven").using(threads=THREADS) for _ in range(2))
 
@@ -246,19 +246,19 @@ def own_contenders(work: Path, pictures: photos.Photos) -> list[Contender]:
 
 
 def check_rows(contender: Contender, expected: Sequence[float]) -> None:
-    """Run an epoch and see that every picture comes once, with its own label, and in another order than it is stored."""
+    """Run an epoch and check that every image comes once, with its label, in a shuffled order."""
     labels, means = contender.examine()
     assert sorted(labels) == list(range(len(expected))), f"{contender.name} did not deliver every row once"
     assert labels != sorted(labels) or contender.name in (READ, DECODE), f"{contender.name} did not shuffle"
     for label, mean in zip(labels, means, strict=True):
-        # Decoders may differ by a rounding; in a dark picture a hundredth would be less than that.
+        # Decoders may differ by rounding; in a dark image a hundredth is less than that.
         assert abs(mean - expected[label]) <= max(expected[label], 25) / 100, (
             f"{contender.name} delivered a picture of mean {mean:.2f} with label {label}, whose mean is {expected[label]:.2f}"
         )
 
 
 def check_sums(contender: Contender, seen: Seen, expected: Sequence[float]) -> None:
-    """See that an epoch that was timed brought all rows."""
+    """Check that a timed epoch delivered all rows."""
     rows = len(expected)
     assert seen.rows == rows, f"{contender.name} delivered {seen.rows} of {rows} rows"
     assert seen.labels == rows * (rows - 1) // 2, f"{contender.name} delivered other labels"
@@ -279,7 +279,7 @@ def report(seconds: dict[str, list[float]]) -> None:
 
 
 def main() -> None:
-    """Make the data, let all take turns, print a table of ratios."""
+    """Write the data, run all contenders in turn, and print a table of ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=Path, help="the folder that benchmarks/peers/install.sh has made")
     parser.add_argument("--all-settings", action="store_true", help="time peers in all settings, not in their best ones")

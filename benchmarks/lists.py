@@ -1,9 +1,8 @@
-"""How fast lists of tokens come, shuffled, as shares of a bare scan in the same run.
+"""Reading of lists of tokens, shuffled, compared with a bare scan in the same run.
 
-200,000 rows of 50 to 500 `int32` tokens, to batches of 64. The bare scan is two Python threads, each reading whole row groups
-with pyarrow. Contenders take turns, so that a slow moment of the machine hits them alike, and every one must deliver the same
-rows and tokens. Each is timed twice: with a limit of memory that is too low for the table to stay, so that its files are read
-in every round, and with the table in memory.
+200,000 rows of 50 to 500 `int32` tokens, in batches of 64. The bare scan is two Python threads that read whole row groups with
+pyarrow. Contenders run in turn, so that slow moments of the machine affect all of them, and must deliver the same rows and
+tokens. Each is timed twice: from files, with a memory limit that is too low for the table, and with the table in memory.
 
     python -m benchmarks.lists [--rows 200000] [--rounds 7]
 """
@@ -29,11 +28,11 @@ import penstock as ps
 SHORTEST, LONGEST = 50, 500
 GROUP, WINDOW, BATCH = 5_000, 40_000, 64
 TOO_LITTLE = 700 << 20
-"""A limit of memory of which the table takes more than a quarter, so that it does not stay."""
+"""A memory limit of which the table takes more than a quarter, so that it is not cached."""
 
 
 def write(place: Path, rows: int, files: int = 4) -> tuple[int, int]:
-    """Write a table of numbered lists of tokens, and return how many rows and tokens there are."""
+    """Write a table of lists of tokens, and return the numbers of rows and tokens."""
     random, each, tokens = np.random.default_rng(0), rows // files, 0
     for file in range(files):
         ends = np.cumsum(random.integers(SHORTEST, LONGEST + 1, each))
@@ -47,7 +46,7 @@ def write(place: Path, rows: int, files: int = 4) -> tuple[int, int]:
 
 
 def bare(place: Path) -> tuple[int, int]:
-    """Return the rows and tokens of a scan by two threads that read whole row groups."""
+    """Return the rows and tokens of a scan with two threads that read whole row groups."""
     tasks = [(path, at) for path in sorted(place.glob("*.parquet")) for at in range(pq.read_metadata(path).num_row_groups)]
 
     def read(task: tuple[Path, int]) -> tuple[int, int]:
@@ -68,7 +67,7 @@ def counted(loader: Any, tokens: Callable[[Mapping[str, Any]], int]) -> tuple[in
 
 
 def contenders(place: Path, memory_limit: int | None) -> dict[str, Callable[[], tuple[int, int]]]:
-    """Return what is timed, by name."""
+    """Return the contenders by name."""
     ds = ps.open(place).shuffle(ps.WindowShuffle(rows=WINDOW), seed=1).batch(BATCH, last="uneven").using(threads=2)
     ds = ds if memory_limit is None else ds.using(memory_limit=memory_limit)
     ways: dict[str, tuple[ps.Dataset, Callable[[Mapping[str, Any]], int]]] = {
@@ -95,7 +94,7 @@ def main() -> None:
             for name, run in runs.items():
                 start = time.perf_counter()
                 assert run() == expected, f"{name} delivered other rows"
-                if turn:  # before the first nothing is in memory
+                if turn:  # before the first turn the table is not in memory
                     seconds[name].append(time.perf_counter() - start)
     print(f"{'contender':<40} {'best s':>8} {'median s':>9} {'of bare, best':>14} {'of bare, median':>16}")
     base = seconds["bare scan"]

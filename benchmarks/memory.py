@@ -1,8 +1,8 @@
-"""How much memory reading takes, as a share of `memory_limit`: growth of anonymous memory after planning, at its highest.
+"""Memory of reading, as a share of `memory_limit`: the peak growth of anonymous memory after planning.
 
-Each case runs in a process of its own over a table that is larger, decoded, than the limit. The consumer is fast, or slow, so
-that as much is read ahead as ever will be, or keeps every third batch, up to a quarter of the limit. Anonymous memory is
-what the operating system says (RssAnon), looked at every few milliseconds.
+Each case runs in its own process over a table that is larger than the limit when decoded. The consumer is fast, or slow, so
+that the loader reads ahead as far as it can, or keeps every third batch, up to a quarter of the limit. The operating system
+reports anonymous memory (RssAnon), which is sampled every few milliseconds.
 
     python -m benchmarks.memory [--limits 256 512 1024 2048] [--work FOLDER] [--cases numbers strings ...]
 """
@@ -35,7 +35,7 @@ SIDE = 224
 
 
 def write_numbers(place: Path, size: int) -> None:
-    """Write 24 columns of whole numbers, few of which differ, so that they take little room until they are read."""
+    """Write 24 integer columns with few distinct values, so that they take little space on disk."""
     random = np.random.default_rng(0)
     rows, group = size // (24 * 8), 100_000
     base = {f"c{at:02}": pa.array(random.integers(0, 100, group)) for at in range(24)}
@@ -43,7 +43,7 @@ def write_numbers(place: Path, size: int) -> None:
 
 
 def write_strings(place: Path, size: int) -> None:
-    """Write text of two hundred letters, of which there are a thousand."""
+    """Write strings of 200 characters, a thousand distinct ones."""
     random = np.random.default_rng(0)
     words = np.array([f"{at:04}" * 50 for at in range(1_000)], dtype=object)
     group = 50_000
@@ -52,7 +52,7 @@ def write_strings(place: Path, size: int) -> None:
 
 
 def write_lists(place: Path, size: int) -> None:
-    """Write lists of none to four hundred numbers."""
+    """Write lists of 0 to 400 numbers."""
     random = np.random.default_rng(0)
     group = 20_000
     ends = np.cumsum(random.integers(0, 400, group))
@@ -62,7 +62,7 @@ def write_lists(place: Path, size: int) -> None:
 
 
 def write_images(place: Path, size: int) -> None:
-    """Write JPEGs, of which a hundred differ."""
+    """Write JPEGs, a hundred distinct ones."""
     import penstock as ps
 
     random = np.random.default_rng(0)
@@ -75,7 +75,7 @@ def write_images(place: Path, size: int) -> None:
 
 
 def write_one_group(place: Path, size: int) -> None:
-    """Write the numbers as one row group, which takes more than the limit."""
+    """Write the numbers as one row group that is larger than the limit."""
     random = np.random.default_rng(0)
     rows = size // (24 * 8)
     base = random.integers(0, 100, rows)
@@ -99,7 +99,7 @@ CASES: dict[str, Callable[[Path, int], None]] = {
 
 
 def anonymous() -> int:
-    """Return the bytes of anonymous memory that this process has now."""
+    """Return the bytes of anonymous memory of this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
@@ -107,7 +107,7 @@ def anonymous() -> int:
 
 
 def consume(case: str, consumer: str, limit: int, place: str) -> None:
-    """Be one case: read an epoch, and print how much memory grew."""
+    """Run one case: read an epoch and print the growth of memory."""
     import penstock as ps
 
     size = IMAGE_BATCH if case == "images" else BATCH
@@ -115,7 +115,7 @@ def consume(case: str, consumer: str, limit: int, place: str) -> None:
     if case == "lists":
         ds = ds.ragged(ps.Pad(), "x")
     rows = ds.num_rows
-    with suppress(ps.errors.MemoryLimitError):  # what is loaded once, with the first rows, does not count
+    with suppress(ps.errors.MemoryLimitError):  # one-time loading with the first rows does not count
         next(iter(ps.open(place).batch(1).limit(1).using(threads=1)))
     first, most, ended = anonymous(), [0], threading.Event()
 

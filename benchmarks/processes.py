@@ -1,13 +1,12 @@
-"""How fast batches cross to another process and back, against a plain copy of as many bytes; and what processes are good for.
+"""Transport of batches to worker processes, compared with plain copies; and epochs with threads and processes.
 
-A batch of 12 MB is sent to a process whose map looks at little of it; one is made there and comes back; and one is sent, and
-comes back as it is. Each way is one copy. The time until the parent has what the map returns, messages and all, is compared
-with as many plain copies of 12 MB in memory that is warm. All take turns, so that a slow moment of the machine hits them alike.
-One batch is also a few messages, for which processes must be woken; where others use the processors that takes as long as it
-takes. So batches are timed one by one, and twenty of them with two under way, as a dataset has them.
+A batch of 12 MB is sent to a process whose map reads little of it; a batch is made there and returned; and a batch is sent and
+returned unchanged. Each direction is one copy. The time until the parent has the result, messages included, is compared with
+the same number of plain copies of 12 MB in warm memory. Contenders run in turn, so that slow moments of the machine affect all
+of them. A single batch includes the time to wake processes; twenty batches with two in flight are what a dataset does.
 
-Then a table is read with a map that is written in Python, on threads and in processes, by a consumer that does nothing and
-by one that computes in Python for as long as the map does; all must give the same rows.
+Then a table is read with a map in pure Python, on threads and in processes, by an idle consumer and by one that computes in
+Python for as long as the map. All must give the same rows.
 
     python -m benchmarks.processes [--rounds 101]
 """
@@ -40,16 +39,16 @@ ROWS, CELL = 1_024, 12 << 10
 ASKED = 0.5
 
 FLOW = 20
-"""Batches that follow each other, two of them under way at a time."""
+"""The number of consecutive batches, two of them in flight at a time."""
 
 BATCHES, SIZE = 160, 64
 SPIN = 2_000
-"""How long the map, and the consumer, compute for each row."""
+"""Duration of the map, and of the consumer, per row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """One process with its map, a batch that is sent there, and how often 12 MB are copied until what it makes is back."""
+    """One process with its map, a batch to send, and the number of copies of 12 MB until the result is back."""
 
     title: str
     crew: ProcessPool
@@ -64,11 +63,11 @@ class Crossing:
         return cls(title=title, crew=ProcessPool(recipe, pool, processes=1, timeout=60.0), batch=batch, copies=copies)
 
     def cross(self) -> Batch:
-        """Return what the other process makes of the batch."""
+        """Return the result of the worker process for the batch."""
         return self.begin().result(60)
 
     def flow(self, count: int) -> None:
-        """Send batches one after the other, two of them under way at a time, as a dataset does."""
+        """Send consecutive batches, two in flight at a time, as a dataset does."""
         under_way = deque([self.begin()])
         for _ in range(count - 1):
             under_way.append(self.begin())
@@ -94,7 +93,7 @@ class Crossing:
 
 
 def crossings(pool: ThreadPool, values: Any) -> list[Crossing]:
-    """Return all ways to cross: there, back, and there and back."""
+    """Return all directions: to the worker, from it, and both."""
     kept: list[Any] = []
 
     def made(batch: dict[str, Any]) -> dict[str, Any]:
@@ -111,13 +110,13 @@ def crossings(pool: ThreadPool, values: Any) -> list[Crossing]:
 
 
 def crossing(rounds: int) -> None:
-    """Print how fast a batch crosses, as a share of the speed of a plain copy."""
+    """Print the speed of the transport as a share of the speed of a plain copy."""
     pool = ThreadPool(1)
     values = np.random.default_rng(0).integers(0, 255, (ROWS, CELL)).astype(np.uint8)
     room = np.empty_like(values)
     ways = crossings(pool, values)
     assert (ways[0].cross()["n"] == values[:, 0]).all()
-    assert (ways[1].cross()["x"] == 7).all()  # noqa: PLR2004 - as it was made
+    assert (ways[1].cross()["x"] == 7).all()  # noqa: PLR2004 - the value that the map writes
     assert (ways[2].cross()["x"] == values).all()
 
     def copy(count: int) -> None:
@@ -145,12 +144,12 @@ def crossing(rounds: int) -> None:
 
 
 def spun(batch: dict[str, Any]) -> dict[str, Any]:
-    """Compute in Python, and hold the interpreter meanwhile."""
+    """Compute in Python while holding the GIL."""
     return {**batch, "y": np.array([sum(number * step for step in range(SPIN)) for number in batch["id"].tolist()])}
 
 
 def epoch(ds: ps.Dataset, *, busy: bool) -> tuple[float, int]:
-    """Return the seconds that an epoch takes from its first batch on, and the sum of what came."""
+    """Return the seconds of an epoch from its first batch on, and the sum of its values."""
     batches = iter(ds)
     total = int(next(batches)["y"].sum())
     begun = time.perf_counter()
@@ -160,7 +159,7 @@ def epoch(ds: ps.Dataset, *, busy: bool) -> tuple[float, int]:
 
 
 def python_bound() -> None:
-    """Print how long an epoch takes with threads and with processes."""
+    """Print the duration of an epoch with threads and with processes."""
     count = BATCHES * SIZE
     table = MemoryFormat.of({"id": list(range(count))}, row_group_rows=count // 8).open()
     ds = table.shuffle(seed=1).batch(SIZE).map(spun)

@@ -1,10 +1,10 @@
-"""How fast rows come by their numbers, compared with Lance and with reading their row groups, in the same run.
+"""Rows by number, compared with Lance and with reading their row groups, in the same run.
 
-Rows have an id, a label and a blob of 20,000 random bytes, in row groups of 1,000 rows. There are three tables of them: one as
-Penstock writes it, uncompressed with four blobs in a page, and two as pyarrow writes them with zstd and a page index, with one
-blob in a page and with four. Contenders take turns, and are asked for the same rows, other ones each time. After the clock has
-stopped, all that they delivered is compared. Lance runs in an interpreter of its own, made by `benchmarks/peers/install.sh`;
-without it only ratios to row groups are printed.
+Rows have an id, a label and 20,000 random bytes, in row groups of 1,000 rows. There are three tables: one as Penstock writes
+it, uncompressed with four cells per page, and two written by pyarrow with zstd and a page index, with one and four cells per
+page. Contenders run in turn and read the same rows, different ones each time; the results are compared after the clock has
+stopped. Lance runs in its own interpreter, created by `benchmarks/peers/install.sh`; without it only ratios to row groups are
+printed.
 
     python -m benchmarks.random_access [--peers FOLDER] [--rounds 20] [--rows 8000] [--work FOLDER]
 """
@@ -34,7 +34,7 @@ from penstock.codecs import Npy
 
 SIZE, GROUP = 20_000, 1_000
 COUNTS = {1: 16, 64: 4, 256: 2}
-"""How many rows are asked for at once, and how often in a turn."""
+"""Rows per call, and calls per turn."""
 
 LANCE, GROUP_READ = "Lance", "pyarrow, the row group"
 SCHEMA = ps.Schema("Blobs", [ps.Field("id", np.int64), ps.Field("label", np.int64), ps.Field("blob", np.uint8, (SIZE,), Npy())])
@@ -42,18 +42,18 @@ SCHEMA = ps.Schema("Blobs", [ps.Field("id", np.int64), ps.Field("label", np.int6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """What is timed: `take` gives the seconds that some rows took, and the digest of what came."""
+    """A timed contender: `take` returns the seconds for some rows and a digest of the result."""
 
     name: str
     take: Callable[[Sequence[int]], tuple[float, str]]
 
 
 ZSTD = {"zstd, a blob a page": 1 << 14, "zstd, four blobs a page": 1 << 16}
-"""What other tables are called, and the bytes at which pyarrow ends a page."""
+"""Names of other tables, and the page size of pyarrow for each."""
 
 
 def make(work: Path, count: int) -> dict[str, Path]:
-    """Return the tables by what they are called, the one that Penstock wrote first."""
+    """Return the tables by name; the one written by Penstock comes first."""
     own, others = work / f"own-{count}", {name: work / f"zstd-{size}-{count}" for name, size in ZSTD.items()}
     if not all(place.exists() for place in (own, *others.values())):
         random = np.random.default_rng(0)
@@ -84,7 +84,7 @@ def penstock(name: str, place: Path) -> Contender:
 
 
 def row_group(place: Path) -> Contender:
-    """Return one row by reading its row group with pyarrow, from an open file; it is picked when the clock has stopped."""
+    """Return one row by reading its row group with pyarrow from an open file; taking the row is not timed."""
     file = pq.ParquetFile(next(place.glob("*.parquet")))
 
     def take(rows: Sequence[int]) -> tuple[float, str]:
@@ -99,10 +99,10 @@ def row_group(place: Path) -> Contender:
 
 
 class Lance:
-    """The process of Lance, which answers a line with a line."""
+    """The process of Lance; it answers each line with a line."""
 
     def __init__(self, interpreters: Path, source: Path, own: Path) -> None:
-        """Write its data, where that is not there, and start it."""
+        """Write the data if it does not exist, and start the process."""
         command = [str(interpreters.absolute() / "modern" / "bin" / "python"), "-m", "benchmarks.peers.lance"]
         where = Path(__file__).parent.parent
         if not own.exists():
@@ -122,7 +122,7 @@ class Lance:
         return answer
 
     def take(self, rows: Sequence[int]) -> tuple[float, str]:
-        """Return the seconds that some rows took, and the digest of what came."""
+        """Return the seconds for some rows, and a digest of the result."""
         answer = self._ask(json.dumps(rows))
         return answer["seconds"], answer["digest"]
 
@@ -134,7 +134,7 @@ class Lance:
 
 
 def turns(contenders: Sequence[Contender], rounds: int, rows: int) -> dict[tuple[str, int], list[float]]:
-    """Return the seconds of all contenders; every one is asked for the same rows in turn."""
+    """Return the seconds of all contenders, which read the same rows in turn."""
     random = np.random.default_rng(1)
     seconds: dict[tuple[str, int], list[float]] = {}
     for _ in range(rounds):
@@ -160,7 +160,7 @@ def lines(seconds: dict[tuple[str, int], list[float]]) -> Iterator[str]:
             if rows != count:
                 continue
             shares = []
-            for base in (GROUP_READ, LANCE):  # a row group is read for one row only
+            for base in (GROUP_READ, LANCE):  # reading a row group is compared for single rows only
                 others = seconds.get((base, count))
                 pair = [measure(taken) / measure(others) for measure in (min, statistics.median)] if others else []
                 shares += [f"{share:.2f}" for share in pair] or ["", ""]
@@ -169,7 +169,7 @@ def lines(seconds: dict[tuple[str, int], list[float]]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Make the data, let all take turns, print a table of ratios."""
+    """Write the data, run all contenders in turn, and print a table of ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=Path, help="the folder that benchmarks/peers/install.sh has made")
     parser.add_argument("--rounds", type=int, default=20)

@@ -1,13 +1,13 @@
-"""What it costs to count where the time goes: the same epochs with the counters and without, in turn.
+"""The cost of the counters: the same epochs with and without them, in turn.
 
-Batches of 1,024 rows of two columns of the table of `benchmarks.tabular`, the case in which least is done for a batch: as
-stored, shuffled, through a map that does nothing, and as tensors where torch is installed. Without counters the meter is one
-that does nothing when it is called. Both take turns, and begin in turn, so that a slow moment of the machine hits them alike.
-Of each round the ratio of seconds and of processor seconds is taken; what is printed are their medians, and the ratios of the
-best turns. Noise is the same ratio between two halves of the rounds without counters: what is no larger than that is nothing.
+Batches of 1,024 rows of two columns of the table of `benchmarks.tabular`, the case with the least work per batch: in order,
+shuffled, through an identity map, and as tensors if torch is installed. Without counters, a meter that does nothing is called.
+Both run in turn and alternate the first turn, so that slow moments of the machine affect both. The output has the medians of
+the ratios of wall-clock and processor seconds of each round, and the ratios of the best turns. Noise is the same ratio between
+two halves of the rounds without counters; smaller differences mean nothing.
 
-The second table multiplies what one look takes by how often it is taken, which noise does not touch: spans are clocks of a
-step that run on a thread, waits those of the consumer, units are counted with their bytes.
+The second table multiplies the cost of one reading of a clock by the number of readings, which noise does not affect: spans
+are clocks of a step on a thread, waits those of the consumer, and units are counted with their bytes.
 
     python -m benchmarks.stats [--rows 2000000] [--rounds 40]
 """
@@ -36,7 +36,7 @@ from penstock._engine.runtime.stats import Stats
 from penstock._engine.runtime.timers import BETWEEN, BETWEEN_PROBES, MAP, Meter
 
 COLUMNS = ("i0", "f3")
-ENGINE: Any = engine  # the module whose meter is exchanged
+ENGINE: Any = engine  # the module whose meter is replaced
 
 
 class Silent:
@@ -49,12 +49,12 @@ class Silent:
         """Store nothing."""
 
     def busy(self, _: int) -> Silent:
-        """Return a clock that never runs."""
+        """Return a clock that is always zero."""
         return self
 
     @property
     def blocked(self) -> Silent:
-        """A clock that never runs."""
+        """A clock that is always zero."""
         return self
 
     def timed(self, _: int, task: Callable[[], Any]) -> Callable[[], Any]:
@@ -84,9 +84,9 @@ class Silent:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Have nothing counted."""
+    """Disable the counters."""
     stored_bytes = FileHandle.stored_bytes
-    FileHandle.stored_bytes = lambda *_: 0  # type: ignore[method-assign] # to see what it costs
+    FileHandle.stored_bytes = lambda *_: 0  # type: ignore[method-assign] # to measure its cost
     ENGINE.Meter = Silent
     try:
         yield
@@ -96,14 +96,14 @@ def silence() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What an epoch took: seconds, and seconds of processors, which suffer less from what else the machine does."""
+    """Duration of an epoch: wall-clock seconds, and processor seconds, which depend less on the load of the machine."""
 
     seconds: float
     processor: float
 
 
 def contests(place: Path) -> dict[str, Any]:
-    """Return what is read, by name."""
+    """Return the loaders by name."""
     ds = ps.open(place).using(threads=2).select(*COLUMNS)
     shuffled = ds.shuffle(ps.WindowShuffle(rows=tabular.WINDOW), seed=1).batch(tabular.BATCH, last="uneven")
     found = {
@@ -115,7 +115,7 @@ def contests(place: Path) -> dict[str, Any]:
 
 
 def epoch(batches: Any, rows: int | None = None) -> Turn:
-    """Return what an epoch took, which must have all rows where they are told."""
+    """Return the duration of an epoch, and check its number of rows if it is known."""
     start, processor = time.perf_counter(), time.process_time()
     found = sum(len(batch["i0"]) for batch in batches)
     taken = Turn(seconds=time.perf_counter() - start, processor=time.process_time() - processor)
@@ -135,13 +135,13 @@ def report(name: str, counted: list[Turn], silent: list[Turn], batches: int) -> 
 
 
 def looks(place: Path, rounds: int) -> None:
-    """Print what all looks of an epoch take: each measured alone, times how many there are."""
+    """Print the cost of all clock readings of an epoch: the cost of one times their number."""
     took = costs(place, rounds)
     print("nanoseconds of one: " + ", ".join(f"{name} {nanoseconds:,.0f}" for name, nanoseconds in took.items()))
     print(f"{'':<20} {'spans':>8} {'waits':>8} {'units':>8} {'ms, all':>9} {'ms of processors':>17} {'share':>8}")
     for name, batches in contests(place).items():
         found = counted_looks(batches, rounds)
-        # As many looks at the other clocks as there can be: of each kind on each thread, and of each thread.
+        # The largest possible number of readings of the other clocks: per kind and thread, and per thread.
         turns = found["seconds"] * 1e9
         rare = {"look": min(found["spans"], 2 * 5 * turns / BETWEEN), "probe": 2 * turns / BETWEEN_PROBES}
         every = {"span": found["spans"], "wait": found["waits"], "unit": found["units"], **rare}
@@ -152,7 +152,7 @@ def looks(place: Path, rounds: int) -> None:
 
 
 def costs(place: Path, rounds: int) -> dict[str, float]:
-    """Return the nanoseconds of a processor that each kind of look takes, at best."""
+    """Return the least processor nanoseconds of each kind of clock reading."""
     meter = Meter()
     path = min(place.glob("*.parquet"))
     handle = FileHandle(file=pq.ParquetFile(path), source=None, names=frozenset(COLUMNS))
@@ -177,7 +177,7 @@ def costs(place: Path, rounds: int) -> dict[str, float]:
     for name, call in calls.items():
         many = 20 if name == "probe" else 500
         best = []
-        for _ in range(20 * rounds):  # short ones, so that some are not interrupted
+        for _ in range(20 * rounds):  # short runs, so that some are not interrupted
             start = thread_time_ns()
             for _ in range(many):
                 call()
@@ -187,18 +187,18 @@ def costs(place: Path, rounds: int) -> dict[str, float]:
 
 
 def counted_looks(batches: Any, rounds: int) -> dict[str, float]:
-    """Return how often the clocks of an epoch are entered, and what it takes without, at best."""
+    """Return the number of clock readings of an epoch, and its least duration without them."""
     seen = {"spans": 0, "waits": 0, "units": 0}
 
     class Counting(Silent):
         def busy(self, _: int) -> Counting:
             seen["spans"] += 1
-            seen["waits"] -= 1  # it is entered as the meter is
+            seen["waits"] -= 1  # the meter enters it, too
             return self
 
         @property
         def blocked(self) -> Counting:
-            seen["waits"] -= 1  # it is counted with the meter
+            seen["waits"] -= 1  # the meter counts it
             return self
 
         def timed(self, _: int, task: Callable[[], Any]) -> Callable[[], Any]:

@@ -1,8 +1,8 @@
-"""How fast tables of numbers come, as shares of a bare scan in the same run.
+"""Reading of tables of numbers, compared with a bare scan in the same run.
 
-The bare scan is two Python threads, each reading whole row groups with pyarrow. Contenders take turns, so that a slow
-moment of the machine hits them alike; every contender must deliver the same rows. The limit of memory is low enough that the
-table does not stay in it: all read files in every round.
+The bare scan is two Python threads that read whole row groups with pyarrow. Contenders run in turn, so that slow moments of
+the machine affect all of them, and must deliver the same rows. The memory limit is too low to keep the table in memory, so all
+read files in every round.
 
     python -m benchmarks.tabular [--rows 2000000] [--rounds 7]
 """
@@ -30,7 +30,7 @@ BATCH = 1_024
 
 
 def write(place: Path, rows: int, files: int = 8) -> None:
-    """Write a table of sixteen float32, five int64 and one int32 column."""
+    """Write a table of 16 float32, five int64 and one int32 column."""
     each = rows // files
     for file in range(files):
         random = np.random.default_rng(file)
@@ -42,7 +42,7 @@ def write(place: Path, rows: int, files: int = 8) -> None:
 
 
 def bare(place: Path, columns: list[str] | None = None) -> int:
-    """Return the sum of ids of a scan by two threads that read whole row groups."""
+    """Return the sum of ids of a scan with two threads that read whole row groups."""
     tasks = [(path, at) for path in sorted(place.glob("*.parquet")) for at in range(pq.read_metadata(path).num_row_groups)]
     handles = {path: pq.ParquetFile(path) for path, _ in tasks}
 
@@ -57,7 +57,7 @@ def bare(place: Path, columns: list[str] | None = None) -> int:
 
 
 def summed(ds: ps.Dataset, columns: int = 22) -> int:
-    """Return the sum of ids of all batches, each of which must have all columns."""
+    """Return the sum of ids of all batches, and check that each has all columns."""
     total = 0
     for batch in ds:
         assert len(batch) == columns
@@ -66,7 +66,7 @@ def summed(ds: ps.Dataset, columns: int = 22) -> int:
 
 
 def contenders(place: Path) -> dict[str, Callable[[], int]]:
-    """Return what is timed, by name; the first is what all are compared with."""
+    """Return the contenders by name; the first is the baseline."""
     ds = ps.open(place).using(threads=2, memory_limit=800 << 20)
     narrow = ["i0", "f3"]
     columns = ds.select(*narrow).using(memory_limit=64 << 20)

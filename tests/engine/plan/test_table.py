@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._engine.plan.table import PLANS_KEPT, Laid, Planned, Table
+from penstock._engine.plan.table import MAX_PLANS, Planned, Table, UncountedPlan
 from penstock._engine.query.query import Query
 from penstock.testing import MemoryFormat
 
-MANY = PLANS_KEPT + 3
+MANY = MAX_PLANS + 3
 
 
 def dataset() -> ps.Dataset:
@@ -27,13 +27,13 @@ def dataset() -> ps.Dataset:
 def laid(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the seeds of the plans that are made."""
     found: list[int] = []
-    real = Table.laid
+    real = Table.uncounted
 
-    def noted(table: Table, query: Query) -> Laid:
+    def noted(table: Table, query: Query) -> UncountedPlan:
         found.append(query.seed)
         return real(table, query)
 
-    monkeypatch.setattr(Table, "laid", noted)
+    monkeypatch.setattr(Table, "uncounted", noted)
     return found
 
 
@@ -69,7 +69,7 @@ def test_a_plan_that_another_thread_throws_out_meanwhile_is_still_found() -> Non
 def test_questions_that_nobody_asks_any_more_keep_no_memory() -> None:
     """One table that is read by one order after the other takes no more memory than by one, but for batches that are kept."""
     ds, kept = dataset(), []
-    for asked in _asked(ds)[:PLANS_KEPT]:
+    for asked in _asked(ds)[:MAX_PLANS]:
         batches = list(asked)
         kept.append(batches[20])
         assert len(batches) == 40
@@ -77,7 +77,7 @@ def test_questions_that_nobody_asks_any_more_keep_no_memory() -> None:
 
     idle = [sum(map(len, plan.reader.buffer_pool._idle.values())) for plan in ds._table._plans.values()]
 
-    assert len(idle) == PLANS_KEPT
+    assert len(idle) == MAX_PLANS
     assert idle[-1]
     assert not any(idle[:-1])
     assert all(len(batch["id"]) == 100 for batch in kept)

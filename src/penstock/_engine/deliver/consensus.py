@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock._engine.lookup.access import columns_of
 from penstock._engine.plan.group import Group
-from penstock._engine.plan.table import Table, asked
+from penstock._engine.plan.table import Table, order_of
 from penstock._engine.query.query import Query
 from penstock._engine.query.values import Column
 from penstock.errors import ArgumentError
@@ -27,11 +27,11 @@ def agreed(table: Table, query: Query, group: Group) -> Table:
         DataError: If rank 0 cannot read what it needs, or a rank cannot count its share.
     """
     check_told(group, lambda: _told(table, query))
-    snapshot, laid = group.share(lambda: (table.snapshot, table.laid(query)))
+    snapshot, laid = group.share(lambda: (table.snapshot, table.uncounted(query)))
     # Nothing that this rank has made of files that it saw itself, for those of rank 0 may be others by the same numbers.
     found = Table(snapshot=snapshot, filesystem=table.filesystem)
     check_told(group, lambda: _kind(found, query))  # of the columns that rank 0 sees, where all were asked for
-    found.settle(query, laid, group)
+    found.count(query, laid, group)
     return found
 
 
@@ -55,7 +55,7 @@ def check_told(group: Group, told: Callable[[], Mapping[str, Any]]) -> None:
 
 def _told(table: Table, query: Query) -> Mapping[str, Any]:
     """Return what must be the same on all ranks."""
-    question_told = {name: json.dumps(value) for name, value in asked(query).items()}
+    question_told = {name: json.dumps(value) for name, value in order_of(query).items()}
     return {
         "the table": table.snapshot.table,
         **{f"the {name}": value for name, value in question_told.items()},

@@ -1,4 +1,4 @@
-"""An opened table: one snapshot, where its bytes lie, and the plans made of it so far."""
+"""An opened table: one snapshot, its filesystem, and the plans that were made for queries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pyarrow import fs as pafs
 
 from penstock._engine.parquet.footer import RowGroups, of_each, read_footers, row_bytes
-from penstock._engine.plan import prune as planning
+from penstock._engine.plan import prune
 from penstock._engine.plan.count import Counts, counted, counted_together, linked
 from penstock._engine.plan.group import Group
 from penstock._engine.plan.sequence_times import Timeline
@@ -31,9 +31,10 @@ from penstock.policies import Offsets, Pad
 from penstock.protocols import Shuffle
 from penstock.shuffles import RowGroupShuffle
 
-__all__ = ["Laid", "Planned", "Pruned", "Table", "asked", "check_row_maps", "check_rows"]
+__all__ = ["Planned", "Pruned", "Table", "UncountedPlan", "check_row_maps", "check_rows", "order_of"]
 
-PLANS_KEPT = 8
+MAX_PLANS = 8
+"""Plans of a table that are kept, and lists of row groups."""
 
 MIN_PADDED_ROW_BYTES = 8
 """The least that a row of padding takes: the number of the row that it repeats."""
@@ -41,13 +42,13 @@ MIN_PADDED_ROW_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """What a plan leaves out before anything is read.
+    """How much of a table a plan reads.
 
     Attributes:
         files: Files of the table.
-        files_kept: Files that may hold rows that pass.
+        files_kept: Files that may have rows that pass the filter.
         groups: Row groups of those files, where their footers were read.
-        groups_kept: Row groups that may hold rows that pass.
+        groups_kept: Row groups that may have rows that pass the filter.
         rows: Rows stored in the files kept.
     """
 
@@ -60,7 +61,7 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, eq=False)
 class Planned:
-    """A plan, the shuffle with its numbers fixed, the reader that carries the plan out, and what was left out of it."""
+    """A plan, its shuffle with all numbers fixed, the reader that carries it out, and how much it reads."""
 
     plan: Plan
     shuffle: Shuffle
@@ -69,13 +70,13 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Laid:
-    """What a question may read, with the rows that pass its filter not counted yet, and how many bytes it is."""
+class UncountedPlan:
+    """The units of a plan before their selected rows are counted, and their bytes."""
 
     units: Units
     shuffle: Shuffle
     pruned: Pruned
-    size: int
+    nbytes: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -84,75 +85,78 @@ class Table:
 
     Attributes:
         snapshot: Its facts.
-        filesystem: Where its files lie.
+        filesystem: Where its files are.
     """
 
     snapshot: Snapshot
     filesystem: pafs.FileSystem
     _plans: OrderedDict[str, Planned] = field(default_factory=OrderedDict, repr=False)
-    _groups: OrderedDict[bytes, RowGroups] = field(default_factory=OrderedDict, repr=False)
+    _row_groups: OrderedDict[bytes, RowGroups] = field(default_factory=OrderedDict, repr=False)
     _table_cache: TableCache[UnitTable] = field(default_factory=TableCache, repr=False)
-    _used: WeakValueDictionary[str, Planned] = field(default_factory=WeakValueDictionary, repr=False)
+    _alive: WeakValueDictionary[str, Planned] = field(default_factory=WeakValueDictionary, repr=False)
 
     def expect_again(self) -> None:
-        """Take down that the table will be read more than once, so that what stays in memory stays at once."""
+        """Keep the units of a small table in memory from the first read on, because they will be read again."""
         self._table_cache.expect_again()
 
     def plan(self, query: Query) -> Planned:
-        """Return what a question reads; footers are read and rows counted the first time it is asked.
+        """Return the plan of a query; footers are read and rows counted the first time.
 
         Raises:
             DataError: If a file that is needed cannot be read.
         """
-        found = self._plans.get(name := _name(query))
-        if found is not None:
+        name = _plan_name(query)
+        planned = self._plans.get(name)
+        if planned is not None:
             with suppress(KeyError):  # another thread has just made too many others
                 self._plans.move_to_end(name)
-            return found
-        # However many there are, those that are being read need not be made again.
-        return self._used.get(name) or self.settle(query, self.laid(query))
+            return planned
+        # A plan that is in use is found also if too many others were made after it.
+        return self._alive.get(name) or self.count(query, self.uncounted(query))
 
-    def laid(self, query: Query) -> Laid:
-        """Return what a question may read, before its rows are counted; footers are read.
+    def uncounted(self, query: Query) -> UncountedPlan:
+        """Return the units that a query may read, before their rows are counted; footers are read.
 
         Raises:
             DataError: If a file that is needed cannot be read.
         """
         snapshot, condition = self.snapshot, query.condition
-        kept = planning.prune_files(snapshot, condition)
-        groups = self._footers(planning.unstated(snapshot.files, kept), query)
-        rows, size = self._size(kept, groups)
-        shuffle = query.shuffle.settle(rows, size)
-        # Sequences are looked for in row groups, so these are neither cut nor taken together.
-        laying = shuffle if query.sequence is None else RowGroupShuffle()
-        more = self._footers(planning.with_footers(snapshot.files, kept, laying), query)
-        every = _together(groups, more)
-        units = planning.lay_units(snapshot, kept, every, condition, laying)
+        files = prune.prune_files(snapshot, condition)
+        row_groups = self._footers(prune.unstated(snapshot.files, files), query)
+        rows, nbytes = self._size(files, row_groups)
+        shuffle = query.shuffle.settle(rows, nbytes)
+        # Sequences are found within row groups, so these are neither cut nor joined.
+        layout = shuffle if query.sequence is None else RowGroupShuffle()
+        more = prune.with_footers(snapshot.files, files, layout)
+        if len(more):
+            row_groups = _joined_row_groups(row_groups, self._footers(more, query))
+        units = prune.lay_units(snapshot, files, row_groups, condition, layout)
         pruned = Pruned(
             files=len(snapshot.files),
-            files_kept=len(kept),
-            groups=len(every.rows),
-            groups_kept=len(np.unique(_key(units.file, units.row_group)[units.row_group != WHOLE_FILE])),
+            files_kept=len(files),
+            groups=len(row_groups.rows),
+            groups_kept=len(np.unique(_group_keys(units.file, units.row_group)[units.row_group != WHOLE_FILE])),
             rows=rows,
         )
-        return Laid(units=units, shuffle=shuffle, pruned=pruned, size=size)
+        return UncountedPlan(units=units, shuffle=shuffle, pruned=pruned, nbytes=nbytes)
 
-    def _size(self, kept: IntArray, groups: RowGroups) -> tuple[int, int]:
-        """Return the rows of the files that are kept, and their bytes: on storage, or in memory if that is known to be more.
+    def _size(self, files: IntArray, row_groups: RowGroups) -> tuple[int, int]:
+        """Return the rows of some files, and their bytes: on storage, or in memory where that is known to be more.
 
-        Memory counts twice, for while one window is handed out, another is filled. What text and lists take footers tell,
-        of many files that of the middle one.
+        Memory counts twice: one window is handed out while another is filled. The size of text and lists is in footers; of
+        many files that of the middle one counts.
         """
-        snapshot, rows = self.snapshot, _rows(self.snapshot, kept, groups)
+        snapshot, stated = self.snapshot, self.snapshot.files.rows[files]
+        rows = int(stated[stated >= 0].sum() + row_groups.rows.sum())
         widths = [least_bytes(column.type) for column in snapshot.schema]
         each = float(sum(widths))
-        if 0 in widths and len(groups.file):
-            middle = [int(groups.file[len(groups.file) // 2])]
-            each = max(each, groups.row_bytes or of_each(snapshot, middle, self.filesystem, row_bytes, threads=1)[0])
-        return rows, max(int(2 * rows * each), int(snapshot.files.size[kept].sum()))
+        if 0 in widths and len(row_groups.file):
+            middle = [int(row_groups.file[len(row_groups.file) // 2])]
+            each = max(each, row_groups.row_bytes or of_each(snapshot, middle, self.filesystem, row_bytes, threads=1)[0])
+        return rows, max(int(2 * rows * each), int(snapshot.files.size[files].sum()))
 
     def reader(self, query: Query) -> Reader:
-        """Return what reads the rows of a question."""
+        """Return the reader of a query."""
         return Reader(
             snapshot=self.snapshot,
             filesystem=self.filesystem,
@@ -162,86 +166,83 @@ class Table:
             table_cache=self._table_cache,
         )
 
-    def settle(self, query: Query, laid: Laid, group: Group | None = None) -> Planned:
-        """Return the plan of a question whose rows are counted now, and keep it for when it is asked again.
+    def count(self, query: Query, uncounted: UncountedPlan, group: Group | None = None) -> Planned:
+        """Count the selected rows of each unit, and keep the plan.
 
-        Of a group of ranks, which all call this, each counts its share.
+        All ranks of a group call this, and each counts its share.
         """
-        snapshot, condition, units, reader = self.snapshot, query.condition, laid.units, self.reader(query)
-        shuffle, chain = laid.shuffle, None
+        snapshot, condition, units, reader = self.snapshot, query.condition, uncounted.units, self.reader(query)
+        shuffle, links = uncounted.shuffle, None
         if query.sequence is not None:
-            units, chain = self._sequences(query, units, reader, group)
-            # A window holds so many sequences, and what one takes is known only now.
-            shuffle = query.shuffle.settle(int(units.counts.sum()), laid.size)
+            units, links = self._sequences(query, units, reader, group)
+            # A window has a number of sequences, and their size is known only now.
+            shuffle = query.shuffle.settle(int(units.counts.sum()), uncounted.nbytes)
         elif condition is not None and not query.lazy:
-            name = planning.fingerprint(snapshot, units, {"filter": condition.describe()}, {})
+            name = prune.fingerprint(snapshot, units, {"filter": condition.describe()}, {})
             units = _counted(units, reader, name, group)
         plan = Plan(
             snapshot=snapshot,
             units=units,
-            counts=planning.limited(units.counts, query.limit),
-            fingerprint=planning.fingerprint(snapshot, units, asked(query), dict(shuffle.describe())),
-            chain=chain,
+            counts=prune.limited(units.counts, query.limit),
+            fingerprint=prune.fingerprint(snapshot, units, order_of(query), dict(shuffle.describe())),
+            chain=links,
         )
-        found = Planned(plan=plan, shuffle=shuffle, reader=reader, pruned=laid.pruned)
-        self._keep(_name(query), found)
-        return found
-
-    def _keep(self, name: str, made: Planned) -> None:
-        """Keep a plan, and of older ones no more than a few, without the memory that lies idle: nobody may come back to it."""
-        for other in list(self._plans.values()):
+        planned = Planned(plan=plan, shuffle=shuffle, reader=reader, pruned=uncounted.pruned)
+        for other in list(self._plans.values()):  # older plans keep no idle memory
             other.reader.buffer_pool.free_idle()
-        self._plans[name] = self._used[name] = made
-        while len(self._plans) > PLANS_KEPT:
+        name = _plan_name(query)
+        self._plans[name] = self._alive[name] = planned
+        while len(self._plans) > MAX_PLANS:
             self._plans.popitem(last=False)
+        return planned
 
     def _sequences(self, query: Query, units: Units, reader: Reader, group: Group | None) -> tuple[Units, SequenceLinks | None]:
-        """Return units with the sequences that begin in each, and what lies at their borders where that matters."""
+        """Return units with the number of sequences that begin in each, and how sequences continue across units."""
         sequence, condition = query.sequence, query.condition
         assert sequence is not None  # noqa: S101 - asked before
-        told = {"filter": None if condition is None else condition.describe(), "sequence": dict(sequence.describe())}
-        name = planning.fingerprint(self.snapshot, units, told, {})
+        described = {"filter": None if condition is None else condition.describe(), "sequence": dict(sequence.describe())}
+        name = prune.fingerprint(self.snapshot, units, described, {})
         timeline = Timeline.of(reader, sequence)
         if sequence.scope == "table":
-            chain = linked(units, timeline, name, group)
-            return replace(units, counts=chain.counts), chain
+            links = linked(units, timeline, name, group)
+            return replace(units, counts=links.counts), links
         every = replace(units, residual=np.ones(len(units), dtype=np.bool_))
         return replace(units, counts=_counted(every, timeline, name, group).counts), None
 
     def _footers(self, files: IntArray, query: Query) -> RowGroups:
-        """Return the row groups of some files, with the statistics the question's filter asks about; read once."""
+        """Return the row groups of some files, with statistics of the filter's columns; each footer is read once."""
         paths = query.condition.paths if query.condition is not None else frozenset()
         columns = paths.difference(self.snapshot.files.partitions.column_names)
         name = files.tobytes()
-        known = self._groups.get(name)
+        known = self._row_groups.get(name)
         if known is None or not columns <= known.ranges.keys():
             every = sorted(columns.union(known.ranges if known is not None else ()))
             known = self._read_footers(files, every)
-            self._groups[name] = known
-            while len(self._groups) > PLANS_KEPT:
-                self._groups.popitem(last=False)
+            self._row_groups[name] = known
+            while len(self._row_groups) > MAX_PLANS:
+                self._row_groups.popitem(last=False)
         return replace(known, ranges={column: known.ranges[column] for column in sorted(columns)})
 
     def _read_footers(self, files: IntArray, columns: Sequence[str]) -> RowGroups:
-        """Return row groups and statistics; none of these where columns go by ids, which each file may name otherwise."""
+        """Return row groups and statistics; no statistics where columns have field ids, which each file may name otherwise."""
         snapshot = self.snapshot
         by_id = snapshot.stored is not None and any(id_of(column) is not None for column in snapshot.stored)
-        found = read_footers(snapshot, files.tolist(), [] if by_id else columns, self.filesystem)
+        row_groups = read_footers(snapshot, files.tolist(), [] if by_id else columns, self.filesystem)
         stated = snapshot.files.ranges
-        unknown = {name: planning.unknown_range(len(found.rows), stated.get(name)) for name in columns}
-        return replace(found, ranges=unknown) if by_id else found
+        unknown = {name: prune.unknown_range(len(row_groups.rows), stated.get(name)) for name in columns}
+        return replace(row_groups, ranges=unknown) if by_id else row_groups
 
     def __reduce__(self) -> tuple[Callable[[], Table], tuple[()]]:
-        """Begin anew in another process, and in a copy: plans are made again there."""
+        """Begin without plans in a copy, and in another process."""
         return partial(Table, snapshot=self.snapshot, filesystem=self.filesystem), ()
 
 
-def _name(query: Query) -> str:
-    return repr((asked(query), query.shuffle, query.checksums))
+def _plan_name(query: Query) -> str:
+    return repr((order_of(query), query.shuffle, query.checksums))
 
 
-def asked(query: Query) -> dict[str, Any]:
-    """Return the part of a question that decides which rows come in which order."""
+def order_of(query: Query) -> dict[str, Any]:
+    """Return the part of a query that decides which rows come in which order."""
     sequence = {} if query.sequence is None else {"sequence": dict(query.sequence.describe())}
     return {
         "order": ORDER,
@@ -255,26 +256,20 @@ def asked(query: Query) -> dict[str, Any]:
 
 
 def _counted(units: Units, reader: Counts, name: str, group: Group | None) -> Units:
-    """Return units with exact counts, by this process alone or by all ranks together."""
+    """Return units with exact counts, counted by this process alone or by all ranks of a group."""
     return counted(units, reader, name) if group is None else counted_together(units, reader, name, group)
 
 
-def _key(file: npt.NDArray[np.int32], row_group: npt.NDArray[np.int32]) -> IntArray:
+def _group_keys(file: npt.NDArray[np.int32], row_group: npt.NDArray[np.int32]) -> IntArray:
     """Return one number for each row group of each file."""
     return file.astype(np.int64) << 32 | row_group
 
 
-def _rows(snapshot: Snapshot, kept: IntArray, groups: RowGroups) -> int:
-    """Return the rows of the files that are kept."""
-    stated = snapshot.files.rows[kept]
-    return int(stated[stated >= 0].sum() + groups.rows.sum())
-
-
-def _together(first: RowGroups, second: RowGroups) -> RowGroups:
-    """Return the row groups of two sets of files as one, in the order of files."""
+def _joined_row_groups(first: RowGroups, second: RowGroups) -> RowGroups:
+    """Return the row groups of two sets of files, in the order of files."""
     file = np.concatenate([first.file, second.file])
     order = np.argsort(file, kind="stable")
-    ranges = {name: planning.joined_range(found, second.ranges[name], order) for name, found in first.ranges.items()}
+    ranges = {name: prune.joined_range(found, second.ranges[name], order) for name, found in first.ranges.items()}
     number, rows = np.concatenate([first.number, second.number]), np.concatenate([first.rows, second.rows])
     size = np.concatenate([first.size, second.size])
     return replace(first, file=file[order], number=number[order], rows=rows[order], size=size[order], ranges=ranges)

@@ -103,7 +103,9 @@ def selected(dataset: StoredDataset, snapshot: Snapshot, schema: Unischema, aske
     _check_filters(asked.filters)
     if asked.filters:
         condition = from_tuples(_fitted(asked.filters, snapshot.schema)).bind(snapshot.schema, table=snapshot.table)
-    laid = Table(snapshot=snapshot, filesystem=dataset.fs).laid(Query(condition=condition, shuffle=RowGroupShuffle())).units
+    laid = (
+        Table(snapshot=snapshot, filesystem=dataset.fs).uncounted(Query(condition=condition, shuffle=RowGroupShuffle())).units
+    )
     numbered = asked.numbered or asked.selector is not None or asked.shard is not None
     counts = _row_group_counts(dataset, every, count_all=numbered)
     lots = RowGroupTasks(units=laid, ordinal=_begins(counts)[files[laid.file]] + laid.row_group)

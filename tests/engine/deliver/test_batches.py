@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock._engine.deliver import batches
-from penstock._engine.window.buffer import LONG
+from penstock._engine.window.buffer import LONG_CELL
 from penstock.errors import DataError
 from penstock.testing import MemoryFormat
 
@@ -159,7 +159,7 @@ def long_in(windows: list[bool], *, nulls: bool) -> list[bytes | None]:
     found: list[bytes | None] = []
     for number in range(NUMBERS):
         window = number // 80
-        cell = bytes([number % 251]) * ((LONG * 2 if windows[window] else 3) + number % 7) + b"\0"
+        cell = bytes([number % 251]) * ((LONG_CELL * 2 if windows[window] else 3) + number % 7) + b"\0"
         found.append(None if nulls and window % 2 and number % 9 == 0 else cell)
     return found
 
@@ -189,7 +189,7 @@ def test_bytes_are_theirs_wherever_they_lie(
 
 def test_long_bytes_are_bytes_of_their_own() -> None:
     """They are no views of memory that is used again."""
-    cells: list[bytes | None] = [bytes([number % 251]) * 2 * LONG for number in range(NUMBERS)]
+    cells: list[bytes | None] = [bytes([number % 251]) * 2 * LONG_CELL for number in range(NUMBERS)]
 
     for batch in numbers(cells).batch(50):
         assert {type(cell) for cell in batch["data"]} == {bytes}

@@ -134,7 +134,7 @@ def test_columns_brought_in_order_step_by_step_are_whole(table: Path, monkeypatc
     ds = ps.open(table).shuffle(ps.WindowShuffle(rows=100), seed=3).batch(30, last="uneven")
     expected = [{name: values.tolist() for name, values in batch.items()} for batch in ds.using(threads=1)]
 
-    monkeypatch.setattr("penstock._engine.window.buffer.STEP", 64)  # eight numbers, so that a column takes a dozen
+    monkeypatch.setattr("penstock._engine.window.buffer.STEP_BYTES", 64)  # eight numbers, so that a column takes a dozen
 
     found = [{name: values.tolist() for name, values in batch.items()} for batch in ds.using(threads=threads)]
     assert found == expected

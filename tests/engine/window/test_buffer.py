@@ -49,8 +49,8 @@ def test_a_window_is_its_units_in_the_order_of_its_permutation(
     take = np.random.default_rng(total).permutation(total) if permuted else None
     stacks = [Stack(name="both", columns=("id", "y"))] if stacked else []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(buffer, "NEAR", near)
-        patch.setattr(buffer, "STEP", 1 << 9)
+        patch.setattr(buffer, "CACHED_COLUMN", near)
+        patch.setattr(buffer, "STEP_BYTES", 1 << 9)
         filling = WindowBuilder(Window(reads=asked, take=take), stacks, BufferPool(1 << 20))
         for at, (number, _, _) in enumerate(reads):
             filling.put(at, unit(number), frozenset(lasting[at]))

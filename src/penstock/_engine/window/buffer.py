@@ -1,4 +1,4 @@
-"""Windows in memory: how units that were read are put together to one, and how rows are picked from it."""
+"""Window buffers: how units are put together to one window in memory, and how rows are picked from it."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ __all__ = [
 
 Cells: TypeAlias = Blobs | FileBlobs
 
-STEP = 1 << 22
-"""Bytes of a column that are brought in order in one step."""
+STEP_BYTES = 1 << 22
+"""Bytes of a column that one step permutes."""
 
-LONG = 256
-"""Bytes that a cell of bytes has, on average, if it is picked from where it lies."""
+LONG_CELL = 256
+"""Average bytes of a cell from which on bytes are picked from where they are, not put in order."""
 
-NEAR = 1 << 21
-"""Bytes of a column that a core keeps near as a whole."""
+CACHED_COLUMN = 1 << 21
+"""Bytes of a column that fit in a processor's cache."""
 
-BLOCK = 1 << 18
-"""Bytes that a core keeps near while columns are written side by side."""
+CACHED_BLOCK = 1 << 18
+"""Bytes that stay in a processor's cache while columns are written side by side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UnitColumns:
-    """A unit that has been read: columns of a fixed size as arrays, cells of a codec where they lie, others as Arrow.
+    """The selected rows of a unit: columns of a fixed size as arrays, all others as stored.
 
     Attributes:
         unit: The unit.
         rows: Which of its rows these are, without columns.
         fixed: Columns of a fixed size.
         deferred: All others.
-        lasting: Those of a fixed size that are views of memory which stays as it is, whether they are let go or not.
+        lasting: Columns of `fixed` that are views of memory which stays, such as that of a cached unit.
     """
 
     unit: Unit
@@ -67,7 +67,7 @@ class UnitColumns:
     lasting: frozenset[str] = frozenset()
 
     def without(self, names: Container[str]) -> UnitColumns:
-        """Return it with some of the columns less that were left as stored."""
+        """Return the unit without some of the deferred columns."""
         return replace(self, deferred={name: values for name, values in self.deferred.items() if name not in names})
 
 
@@ -79,14 +79,16 @@ Parts: TypeAlias = tuple[tuple[UnitColumns, "slice | IntArray"], ...]
 class WindowBuffer:
     """A window in memory.
 
+    "In order" is the order in which rows are handed out; the others are in the order in which they were read.
+
     Attributes:
-        fixed: Columns in the order they are handed out.
-        parts: What its units gave, and which rows of it, where columns are still to be picked.
-        ends: Where the rows of each part end, counted in the order they were read.
-        take: For each row handed out, its number in that order; None where it is the same.
-        cells: Columns of blobs of all parts together, in that order.
-        ordered: Columns that Arrow holds, in the order they are handed out.
-        places: Where rows that were cut out of a window stood in that order.
+        fixed: Columns of a fixed size, in order.
+        parts: The units, and which of their rows, where deferred columns are still to be picked.
+        ends: The number of the row after the last of each part.
+        take: For each row in order, its number; None where both orders are the same.
+        cells: Deferred columns of blobs of all parts together.
+        ordered: Deferred columns of Arrow, in order.
+        numbers_cut: The numbers of the rows of a part of a window.
     """
 
     fixed: dict[str, npt.NDArray[Any]]
@@ -95,65 +97,65 @@ class WindowBuffer:
     take: IntArray | None = None
     cells: dict[str, pa.Array | Cells] = field(default_factory=dict)
     ordered: dict[str, pa.Array] = field(default_factory=dict)
-    places: IntArray | None = None
+    numbers_cut: IntArray | None = None
 
     def cut(self, start: int, stop: int) -> WindowBuffer:
-        """Return rows `start..stop` of what is handed out in memory of their own, so that the window can be let go."""
+        """Return a copy of rows `start..stop`, so that the window can be freed."""
         fixed = {name: values[start:stop].copy() for name, values in self.fixed.items()}
         names = {**self.cells, **(self.parts[0][0].deferred if self.parts else {})}
         cells = {name: self.pick(name, start, stop) for name in names}
         cells.update({name: values.take(pa.array(np.arange(start, stop))) for name, values in self.ordered.items()})
-        places = self.numbers(start, stop) if self.places is None else self.places[start:stop]
-        parts = tuple((replace(read, deferred={}), rows) for read, rows in self.parts)
-        return WindowBuffer(fixed=fixed, parts=parts, ends=self.ends, cells=cells, places=places)
+        numbers = self.numbers(start, stop) if self.numbers_cut is None else self.numbers_cut[start:stop]
+        parts = tuple((replace(unit, deferred={}), rows) for unit, rows in self.parts)
+        return WindowBuffer(fixed=fixed, parts=parts, ends=self.ends, cells=cells, numbers_cut=numbers)
 
     def chosen(self, rows: IntArray) -> WindowBuffer:
-        """Return some of the rows that are handed out, in another order or several times."""
+        """Return some of the rows, in any order."""
         fixed = {name: values[rows] for name, values in self.fixed.items()}
         ordered = {name: wide.take(values, rows) for name, values in self.ordered.items()}
         take = rows if self.take is None else self.take[rows]
-        places = None if self.places is None else self.places[rows]
-        return replace(self, fixed=fixed, ordered=ordered, take=take, places=places)
+        numbers = None if self.numbers_cut is None else self.numbers_cut[rows]
+        return replace(self, fixed=fixed, ordered=ordered, take=take, numbers_cut=numbers)
 
     def numbers(self, start: int, stop: int) -> IntArray:
-        """Return rows `start..stop` of what is handed out, by their number in the order they were read."""
+        """Return the numbers of rows `start..stop`."""
         return np.arange(start, stop) if self.take is None else self.take[start:stop]
 
     def pick(self, name: str, start: int, stop: int) -> pa.Array | Cells:
-        """Return a column that was left as stored, of rows `start..stop`."""
+        """Return rows `start..stop` of a deferred column."""
         if name in self.ordered:
             return self.ordered[name].slice(start, stop - start)
         numbers = self.numbers(start, stop)
         if name in self.cells:
-            return _picked(self.cells[name], numbers)
+            return _take(self.cells[name], numbers)
         if not len(numbers):
-            return _picked(self.parts[0][0].deferred[name], np.zeros(0, dtype=np.int64))
+            return _take(self.parts[0][0].deferred[name], np.zeros(0, dtype=np.int64))
         part = np.searchsorted(self.ends, numbers, side="right")
         order = np.argsort(part, kind="stable")
-        found = []
+        picked = []
         for at in np.unique(part).tolist():
-            read, rows = self.parts[at]
+            unit, rows = self.parts[at]
             begin = int(self.ends[at - 1]) if at else 0
             inside = numbers[order[part[order] == at]] - begin
             inside = inside + rows.start if isinstance(rows, slice) else rows[inside]
-            found.append(_picked(read.deferred[name], inside))
-        if len(found) == 1:
-            return found[0]
+            picked.append(_take(unit.deferred[name], inside))
+        if len(picked) == 1:
+            return picked[0]
         back = np.empty(len(order), dtype=np.int64)
         back[order] = np.arange(len(order))
-        return _picked(concat_cells(found), back)
+        return _take(concat_cells(picked), back)
 
     def where(self, row: int) -> tuple[UnitColumns, int]:
-        """Return which unit a row that is handed out comes from, and its number in the file."""
-        number = int((self.numbers(row, row + 1) if self.places is None else self.places[row : row + 1])[0])
+        """Return the unit of a row, and the row's number in the file."""
+        number = int((self.numbers(row, row + 1) if self.numbers_cut is None else self.numbers_cut[row : row + 1])[0])
         at = int(np.searchsorted(self.ends, number, side="right"))
-        read, rows = self.parts[at]
+        unit, rows = self.parts[at]
         inside = number - (int(self.ends[at - 1]) if at else 0)
-        return read, int(read.rows.row_numbers()[rows][inside])
+        return unit, int(unit.rows.row_numbers()[rows][inside])
 
 
 def concat_cells(cells: Sequence[pa.Array | Cells]) -> pa.Array | Cells:
-    """Return the cells of several as one."""
+    """Return cells one after the other."""
     if len(cells) == 1:
         return cells[0]
     if not any(isinstance(some, Blobs | FileBlobs) for some in cells):
@@ -161,133 +163,138 @@ def concat_cells(cells: Sequence[pa.Array | Cells]) -> pa.Array | Cells:
     return concat_blobs([some if isinstance(some, Blobs | FileBlobs) else Blobs.of(some) for some in cells])
 
 
-def _picked(cells: pa.Array | Cells, rows: IntArray) -> pa.Array | Cells:
+def _take(cells: pa.Array | Cells, rows: IntArray) -> pa.Array | Cells:
     return cells.take(rows) if isinstance(cells, Blobs | FileBlobs) else wide.take(cells, rows)
 
 
 def joined_cells(parts: Parts, blobs: Sequence[str], plain: Sequence[str]) -> dict[str, pa.Array | Cells]:
-    """Return columns of cells of all parts of a window, so that batches are picked at once and not from part to part.
+    """Return columns of cells of all parts of a window, so that a batch is picked at once and not from part to part.
 
     Args:
-        parts: What the window is made of.
+        parts: The parts of the window.
         blobs: Columns of blobs.
-        plain: Columns of bytes that Arrow holds. They stay where they are too if they are long, and none is null: to bring
-            them in order would copy all of a window to fresh memory, of which batches are copies again.
+        plain: Columns of bytes in Arrow. Long ones without nulls stay where they are: putting them in order would copy the
+            whole window, and batches are copies again.
     """
-    found: dict[str, pa.Array | Cells] = {}
+    joined: dict[str, pa.Array | Cells] = {}
     for name in (*blobs, *plain) if parts else ():
-        columns: list[Any] = [read.deferred[name] for read, _ in parts]
+        columns: list[Any] = [unit.deferred[name] for unit, _ in parts]
         if name in plain:
-            if sum(one.nbytes for one in columns) < LONG * sum(map(len, columns)) or any(one.null_count for one in columns):
+            if sum(one.nbytes for one in columns) < LONG_CELL * sum(map(len, columns)) or any(
+                one.null_count for one in columns
+            ):
                 continue
             columns = [Blobs.of(one) for one in columns]
-        found[name] = concat_blobs([one.take(rows) for one, (_, rows) in zip(columns, parts, strict=True)])
-    return found
+        joined[name] = concat_blobs([one.take(rows) for one, (_, rows) in zip(columns, parts, strict=True)])
+    return joined
 
 
 def reordered_columns(
-    parts: Parts, names: Sequence[str], take: IntArray | None, most: int
+    parts: Parts, names: Sequence[str], take: IntArray | None, limit: int
 ) -> tuple[Parts, dict[str, pa.Array]]:
-    """Return columns that Arrow holds in the order they are handed out, and what is left of the parts.
+    """Return the parts without columns of Arrow, and these columns in order, so that batches are cut and not picked.
 
-    Batches are then cut, and not picked from part to part. What takes more than `most` bytes is left where it is, since
-    meanwhile it lies in memory twice.
+    Columns of more than `limit` bytes stay as they are, because they are in memory twice meanwhile.
     """
-    if not names or sum(read.deferred[name].nbytes for read, _ in parts for name in names) >= most:
+    if not names or sum(unit.deferred[name].nbytes for unit, _ in parts for name in names) >= limit:
         return parts, {}
-    ordered = {name: _ordered(name, parts, take) for name in names} if parts else {}
-    return tuple((read.without(ordered), rows) for read, rows in parts), ordered
+    ordered = {name: _in_order(name, parts, take) for name in names} if parts else {}
+    return tuple((unit.without(ordered), rows) for unit, rows in parts), ordered
 
 
-def _ordered(name: str, parts: Parts, take: IntArray | None) -> pa.Array:
-    found = []
-    for read, rows in parts:
-        values: pa.Array = read.deferred[name]
-        found.append(values[rows] if isinstance(rows, slice) else wide.take(values, rows))
-    whole = wide.concat(found)
+def _in_order(name: str, parts: Parts, take: IntArray | None) -> pa.Array:
+    arrays = []
+    for unit, rows in parts:
+        values: pa.Array = unit.deferred[name]
+        arrays.append(values[rows] if isinstance(rows, slice) else wide.take(values, rows))
+    whole = wide.concat(arrays)
     return whole if take is None else wide.take(whole, take)
 
 
 class WindowBuilder:
-    """A window that is being filled, each unit by the thread that has read it.
+    """A window that is being filled; each unit is put in by the thread that has read it.
 
-    Where rows are to be permuted, a unit's columns are copied to memory that is used over and over, and can be let go at
-    once: the memory they were read to is then still warm for the next unit. Held until the window is complete, it would
-    be fresh memory for every unit, whose page faults cost more than reading. What stays in memory anyway waits where it is,
-    and is copied just before it is permuted, when it is still near.
+    The columns of a unit are copied to reused memory at once, so that the memory they were read to is free, and still in the
+    processor's cache, for the next unit. Memory that each unit kept until the window is complete would be fresh for every
+    unit, and its page faults cost more than reading. Columns of cached units wait where they are until they are permuted.
+
+    Attributes:
+        window: What is read, and the order of its rows.
+        ends: The number of the row after the last of each read.
+        num_rows: The rows of the window.
     """
 
     def __init__(self, window: Window, stacks: Sequence[Stack], buffer_pool: BufferPool, *, writable: bool = False) -> None:
-        """Store what is to come, and whether it may be no view of memory that others share."""
+        """Store what comes; `writable` says that no array may be a view of memory that others share."""
         self.window = window
         rows = [read.rows for read in window.reads]
         self.ends: IntArray = np.cumsum([at.stop - at.start if isinstance(at, slice) else len(at) for at in rows])
         self.num_rows = int(self.ends[-1])
-        self._put = [False] * len(rows)
+        self._has = [False] * len(rows)
         self._stacks, self._buffer_pool = stacks, buffer_pool
         self._copies = writable if window.take is None else len(rows) > 1
-        self._chunks: list[Batch] = [{} for _ in rows]
-        self._rooms: Batch = {}
-        self._makers: list[_Maker] = []
-        self._making = threading.Lock()
+        self._parts: list[Batch] = [{} for _ in rows]
+        self._copied: Batch = {}
+        self._outputs: list[_Output] = []
+        self._lock = threading.Lock()
         self._columns: dict[str, _Column] = {}
         self._steps: deque[tuple[_Column, slice]] = deque()
 
     def put(self, at: int, fixed: Batch, lasting: frozenset[str] = frozenset()) -> None:
-        """Put in the rows of the window's read number `at`; columns that are `lasting` may wait where they are."""
-        rows, self._put[at] = self.window.reads[at].rows, True
-        chunk = {name: values[rows] for name, values in fixed.items()}
+        """Put in the rows of read number `at`; columns that are `lasting` may wait where they are."""
+        rows, self._has[at] = self.window.reads[at].rows, True
+        part = {name: values[rows] for name, values in fixed.items()}
         lasting = lasting if isinstance(rows, slice) and self.window.take is not None else frozenset()
-        with self._making:
-            if not self._makers:
-                self._makers = _makers(chunk, self._stacks)
-            now = [make for make in self._makers if self._copies and not self._waits(make, chunk, lasting)]
-            for make in now:
-                if make.name not in self._rooms:
-                    self._rooms[make.name] = self._room(make, chunk)
+        with self._lock:
+            if not self._outputs:
+                self._outputs = _outputs(part, self._stacks)
+            copied = [one for one in self._outputs if self._copies and not self._waits(one, part, lasting)]
+            for one in copied:
+                if one.name not in self._copied:
+                    self._copied[one.name] = self._empty(one, part)
         start, stop = (int(self.ends[at - 1]) if at else 0), int(self.ends[at])
-        for make in now:
-            make.copy(chunk, self._rooms[make.name][start:stop])
-        self._chunks[at] = {make.name: chunk[make.name] for make in self._makers if make not in now} if self._copies else chunk
+        for one in copied:
+            one.copy(part, self._copied[one.name][start:stop])
+        self._parts[at] = {one.name: part[one.name] for one in self._outputs if one not in copied} if self._copies else part
 
-    def _waits(self, make: _Maker, chunk: Batch, lasting: frozenset[str]) -> bool:
-        """Return whether a column is copied when it is permuted: one that lasts, and that a core keeps near as a whole."""
-        return make.name in lasting and self.num_rows * chunk[make.name][:1].nbytes <= STEP
+    def _waits(self, output: _Output, part: Batch, lasting: frozenset[str]) -> bool:
+        """Return whether a column is copied only when it is permuted: it lasts, and is small as a whole."""
+        return output.name in lasting and self.num_rows * part[output.name][:1].nbytes <= STEP_BYTES
 
     def has(self, at: int) -> bool:
-        """Return whether the columns of read number `at` were put in."""
-        return self._put[at]
+        """Return whether the rows of read number `at` were put in."""
+        return self._has[at]
 
     def steps(self) -> int:
-        """Return in how many steps the columns are brought in the order they are handed out; everything has been put in."""
+        """Return the number of steps that put the columns in order; all reads were put in."""
         take = self.window.take
-        for make in self._makers:
-            if self._copies and make.name not in self._rooms:
-                self._columns[make.name] = column = _Column(None, waiting=[chunk[make.name] for chunk in self._chunks], left=1)
+        for one in self._outputs:
+            if self._copies and one.name not in self._copied:
+                self._columns[one.name] = column = _Column(None, waiting=[part[one.name] for part in self._parts], left=1)
                 self._steps.append((column, slice(0, self.num_rows)))
                 continue
-            whole = self._filled(make) if self._copies else self._joined(make)
-            column = self._columns[make.name] = _Column(whole)
+            whole = self._filled(one) if self._copies else self._joined(one)
+            column = self._columns[one.name] = _Column(whole)
             if take is not None:
-                count = max(1, min(len(whole), whole.nbytes // STEP))
+                count = max(1, min(len(whole), whole.nbytes // STEP_BYTES))
                 ends = [len(whole) * at // count for at in range(count + 1)]
                 self._steps.extend((column, slice(*pair)) for pair in pairwise(ends))
                 column.left = count
-        self._chunks = []
+        self._parts = []
         return len(self._steps)
 
-    def _filled(self, make: _Maker) -> npt.NDArray[Any]:
-        """Return a column that was copied, with those parts of it that have waited while others have not."""
-        room = self._rooms.pop(make.name)
-        for chunk, start, stop in zip(self._chunks, [0, *self.ends.tolist()], self.ends.tolist(), strict=False):
-            if make.name in chunk:
-                room[start:stop] = chunk[make.name]
-        return room
+    def _filled(self, output: _Output) -> npt.NDArray[Any]:
+        """Return a column that was copied, with the parts that waited while others did not."""
+        whole = self._copied.pop(output.name)
+        for part, start, stop in zip(self._parts, [0, *self.ends.tolist()], self.ends.tolist(), strict=False):
+            if output.name in part:
+                whole[start:stop] = part[output.name]
+        return whole
 
     def order(self) -> None:
-        """Go all steps that are left; several threads may do so at once.
+        """Run the steps that are left; several threads may do so at once.
 
-        Columns are begun one after the other, so that no more of them than threads lie in memory twice.
+        Columns are begun one after the other, so that no more of them than there are threads are in memory twice.
         """
         take = self.window.take
         while self._steps:
@@ -296,57 +303,57 @@ class WindowBuilder:
             except IndexError:  # another thread was faster
                 return
             assert take is not None  # noqa: S101 - without it there are no steps
-            whole = self._near(column)
-            with self._making:
+            whole = self._cached(column)
+            with self._lock:
                 if column.ordered is None:
                     column.ordered = self._buffer_pool.empty(whole.shape, whole.dtype)
-            # mode="clip" spares the check of every index; they come from a permutation.
+            # mode="clip" saves the check of every index; they come from a permutation.
             whole.take(take[rows], axis=0, mode="clip", out=column.ordered[rows])
             del whole
-            with self._making:
+            with self._lock:
                 column.left -= 1
                 if not column.left:
                     column.whole, column.waiting = column.ordered, []
 
-    def _near(self, column: _Column) -> npt.NDArray[Any]:
-        """Return a column as it was read; one that a core keeps near as a whole is copied there, in the order of memory.
+    def _cached(self, column: _Column) -> npt.NDArray[Any]:
+        """Return a column as it was read; a small one is copied, which brings it into the processor's cache.
 
-        Rows that lie far are fetched one by one, in the order of the permutation, which takes longer than the copy.
+        Fetching rows one by one from far memory, in the order of the permutation, takes longer than the copy.
         """
         whole = column.whole
-        if whole is not None and (column.left > 1 or whole.nbytes > NEAR):
+        if whole is not None and (column.left > 1 or whole.nbytes > CACHED_COLUMN):
             return whole
         parts = column.waiting if whole is None else [whole]
-        near = self._buffer_pool.empty((self.num_rows, *parts[0].shape[1:]), parts[0].dtype)
-        np.concatenate(parts, out=near, casting="unsafe")
-        return near
+        copied = self._buffer_pool.empty((self.num_rows, *parts[0].shape[1:]), parts[0].dtype)
+        np.concatenate(parts, out=copied, casting="unsafe")
+        return copied
 
     def complete(self) -> Batch:
-        """Return the window's columns in the order they are handed out, after all steps."""
+        """Return the window's columns in order, after all steps."""
         columns, self._columns = self._columns, {}
         return {name: column.whole for name, column in columns.items() if column.whole is not None}
 
-    def _room(self, make: _Maker, chunk: Batch) -> npt.NDArray[Any]:
-        shape, dtype = make.kind(chunk)
+    def _empty(self, output: _Output, part: Batch) -> npt.NDArray[Any]:
+        shape, dtype = output.kind(part)
         return self._buffer_pool.empty((self.num_rows, *shape), dtype)
 
-    def _joined(self, make: _Maker) -> npt.NDArray[Any]:
-        """Return chunks that were kept as one array."""
-        if make.columns is None:
-            return concat_arrays([chunk[make.name] for chunk in self._chunks])
-        whole = self._room(make, self._chunks[0])
+    def _joined(self, output: _Output) -> npt.NDArray[Any]:
+        """Return the parts of a column as one array."""
+        if output.columns is None:
+            return concat_arrays([part[output.name] for part in self._parts])
+        whole = self._empty(output, self._parts[0])
         start = 0
-        for chunk, stop in zip(self._chunks, self.ends.tolist(), strict=True):
-            make.copy(chunk, whole[start:stop])
+        for part, stop in zip(self._parts, self.ends.tolist(), strict=True):
+            output.copy(part, whole[start:stop])
             start = stop
         return whole
 
 
 @dataclass(slots=True)
 class _Column:
-    """A column of a window that is brought in order: as it was read, then in order, and how many steps that takes yet.
+    """A column that is being put in order: as it was read, in order, and how many steps are left.
 
-    What has waited where it is has only one step, which copies it first.
+    A column that waits where it is has one step, which copies it first.
     """
 
     whole: npt.NDArray[Any] | None
@@ -356,39 +363,39 @@ class _Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Maker:
-    """Something that is handed out, and what it is made of: a column as it is, or several side by side."""
+class _Output:
+    """A column of the window: a column as it is, or several stacked."""
 
     name: str
     columns: tuple[str, ...] | None = None
 
-    def kind(self, chunk: Batch) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Return the shape of a row, and the type."""
+    def kind(self, part: Batch) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Return the shape and dtype of a row."""
         if self.columns is None:
-            return chunk[self.name].shape[1:], chunk[self.name].dtype
-        first = chunk[self.columns[0]]
-        return (len(self.columns), *first.shape[1:]), np.result_type(*(chunk[name].dtype for name in self.columns))
+            return part[self.name].shape[1:], part[self.name].dtype
+        first = part[self.columns[0]]
+        return (len(self.columns), *first.shape[1:]), np.result_type(*(part[name].dtype for name in self.columns))
 
-    def copy(self, chunk: Batch, room: npt.NDArray[Any]) -> None:
-        """Copy it to where it belongs."""
+    def copy(self, part: Batch, out: npt.NDArray[Any]) -> None:
+        """Copy the rows of a part."""
         if self.columns is None:
-            room[...] = chunk[self.name]
+            out[...] = part[self.name]
             return
-        # In blocks that stay near: each line of memory is written once for every column.
-        step = max(1, BLOCK // max(1, room[:1].nbytes))
-        for start in range(0, len(room), step):
+        # In blocks that stay in the cache: each cache line is written once for every column.
+        step = max(1, CACHED_BLOCK // max(1, out[:1].nbytes))
+        for start in range(0, len(out), step):
             for at, name in enumerate(self.columns):
-                room[start : start + step, at] = chunk[name][start : start + step]
+                out[start : start + step, at] = part[name][start : start + step]
 
 
-def _makers(fixed: Batch, stacks: Sequence[Stack]) -> list[_Maker]:
-    """Return everything that can be handed out of columns of a fixed size."""
+def _outputs(fixed: Batch, stacks: Sequence[Stack]) -> list[_Output]:
+    """Return the columns that a window has, given the columns of a fixed size."""
     possible = [stack for stack in stacks if all(name in fixed for name in stack.columns)]
     used = {name for stack in possible for name in stack.columns}
-    made = [_Maker(name=stack.name, columns=stack.columns) for stack in possible]
-    return made + [_Maker(name=name) for name in fixed if name not in used]
+    outputs = [_Output(name=stack.name, columns=stack.columns) for stack in possible]
+    return outputs + [_Output(name=name) for name in fixed if name not in used]
 
 
 def concat_arrays(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Return arrays as one, a single one as it is."""
+    """Return arrays one after the other; a single one as it is."""
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

@@ -186,7 +186,7 @@ def test_a_consumer_at_work_is_told_while_it_works() -> None:
 
 def test_a_consumer_that_computes_is_known_by_its_time_on_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread's own clock tells a consumer that computes from one that waits for a device."""
-    monkeypatch.setattr(metering, "BETWEEN", 0)
+    monkeypatch.setattr(metering, "SAMPLE_INTERVAL", 0)
     loader = ps.loader(table().open().batch(10).map(lambda batch: batch).using(threads=2))
     batches = iter(loader)
     next(batches)
@@ -400,22 +400,22 @@ def test_a_thread_that_asks_is_a_consumer() -> None:
 @pytest.mark.parametrize("told", [True, False])
 def test_threads_see_how_long_the_gil_takes(*, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Now and then a thread lets go of the GIL, on systems that tell how long it was queued and on others."""
-    monkeypatch.setattr(metering, "BETWEEN_PROBES", 0)
+    monkeypatch.setattr(metering, "PROBE_INTERVAL", 0)
     if not told:
-        monkeypatch.setattr(metering, "QUEUE", "/nowhere/schedstat")
+        monkeypatch.setattr(metering, "SCHEDSTAT", "/nowhere/schedstat")
     meter = Meter()
     for _ in range(2):
         with meter.busy(MAP):
             pass
     (span,) = meter._spans.values()
 
-    assert (span.probes, span.held_up > 0) == (2, True)
+    assert (span.probes, span.probed > 0) == (2, True)
     assert span.queued == 0 or told
 
 
 def test_a_consumer_may_move_from_thread_to_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread's clock is never compared with that of another."""
-    monkeypatch.setattr(metering, "BETWEEN", 0)
+    monkeypatch.setattr(metering, "SAMPLE_INTERVAL", 0)
     meter = Meter()
     for _ in range(2):
         thread = threading.Thread(target=meter.waited_for(lambda: None))

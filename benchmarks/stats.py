@@ -33,7 +33,7 @@ from benchmarks import tabular
 from penstock._engine.deliver import loader as engine
 from penstock._engine.read.reader import FileHandle
 from penstock._engine.runtime.stats import Stats
-from penstock._engine.runtime.timers import BETWEEN, BETWEEN_PROBES, MAP, Meter
+from penstock._engine.runtime.timers import SAMPLE_INTERVAL, PROBE_INTERVAL, MAP, Meter
 
 COLUMNS = ("i0", "f3")
 ENGINE: Any = engine  # the module whose meter is replaced
@@ -143,7 +143,7 @@ def looks(place: Path, rounds: int) -> None:
         found = counted_looks(batches, rounds)
         # The largest possible number of readings of the other clocks: per kind and thread, and per thread.
         turns = found["seconds"] * 1e9
-        rare = {"look": min(found["spans"], 2 * 5 * turns / BETWEEN), "probe": 2 * turns / BETWEEN_PROBES}
+        rare = {"look": min(found["spans"], 2 * 5 * turns / SAMPLE_INTERVAL), "probe": 2 * turns / PROBE_INTERVAL}
         every = {"span": found["spans"], "wait": found["waits"], "unit": found["units"], **rare}
         total = sum(count * took[kind] for kind, count in every.items()) / 1e6
         share = total / (1e3 * found["processor"])

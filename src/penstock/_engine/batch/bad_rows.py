@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from penstock._engine.batch.assemble import AssembledRows, assemble, filled_up, mapped, thinned
-from penstock._engine.decode.bad_cells import AT, BadRow, bad_row_of, find_bad_rows
+from penstock._engine.decode.bad_cells import ROW_CODE, BadRow, bad_row_of, find_bad_rows
 from penstock._engine.order.rank_epoch import RankEpoch
 from penstock._engine.order.schedule import Draw
 from penstock._engine.query.query import Query
@@ -116,7 +116,7 @@ class BatchTask:
             every=steps.step,
         )
         if query.skip is not None:
-            made.pop(AT, None)
+            made.pop(ROW_CODE, None)
             chunk.ids = _codes(some)[:, 0] if query.lazy or query.size is None else None
             chunk.kept = kept if lost else None
         if not (query.lazy or query.size is None or (not query.maps and query.ending != "pad")):
@@ -159,9 +159,9 @@ def _codes(rows: WindowRows) -> IntArray:
     parts = []
     for buffer, start, stop in rows.pieces:
         if isinstance(buffer, SequenceWindowBuffer):
-            parts.append(buffer.flat[AT][buffer.members(start, stop)])
+            parts.append(buffer.flat[ROW_CODE][buffer.members(start, stop)])
         else:
-            parts.append(buffer.fixed[AT][start:stop, None])
+            parts.append(buffer.fixed[ROW_CODE][start:stop, None])
     return concat_arrays(parts) if parts else np.zeros((0, 1), dtype=np.int64)
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock._engine.decode.arrow import CellError
-from penstock._engine.decode.codecs import check_nulls, put_cells_together
-from penstock._engine.decode.lists import dense
+from penstock._engine.decode.codecs import check_nulls, combine_cells
+from penstock._engine.decode.lists import pad_lists
 from penstock._engine.query.values import Batch, Column
 from penstock._engine.runtime.buffers import BufferPool
 from penstock.dtypes import Values
@@ -91,7 +91,7 @@ def _applied(cells: list[Values | None], column: Column, buffer_pool: BufferPool
     if ndim > 1:  # arrays of one dtype, and no lists in lists
         known = field.shape if field is not None and len(field.shape) == ndim else (None,) * ndim
         arrays = [cell if cell is not None and cell.ndim == ndim else None for cell in cells]
-        return put_cells_together(arrays, column, Field(column.name, dtype, known))
+        return combine_cells(arrays, column, Field(column.name, dtype, known))
     lists = [np.zeros(0, dtype) if cell is None or not cell.size else cell for cell in cells]
     if isinstance(column.ragged, Offsets):
         offsets = np.cumsum([0, *(len(one) for one in lists)])
@@ -158,7 +158,7 @@ def _one_array(
     items = _joined(lists, dtype)
     if depth > 1 or any(isinstance(item, np.ndarray) for item in items[:1]):
         items = _inside(items, column, depth - 1, length)
-    return dense(items, length, width, _filler(items, column), buffer_pool), length
+    return pad_lists(items, length, width, _filler(items, column), buffer_pool), length
 
 
 def _inside(items: Values, column: Column, depth: int, length: Values) -> Values:

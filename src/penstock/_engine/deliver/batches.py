@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock._engine.batch.assemble import AssembledRows
 from penstock._engine.batch.bad_rows import BatchTask, map_good_rows
-from penstock._engine.decode.bad_cells import AT
+from penstock._engine.decode.bad_cells import ROW_CODE
 from penstock._engine.deliver.skipped import SkippedBatches
 from penstock._engine.deliver.small_batches import SMALL, Made, Pace, Run, Tempo, can_run, finished
 from penstock._engine.order.rank_epoch import RankEpoch
@@ -113,7 +113,7 @@ class BatchStream:
             self._step += 1
             if self._is_mine():
                 self.handed = (rank_epoch, self._step)
-                views.pop(AT, None)
+                views.pop(ROW_CODE, None)
                 return views
         chunk = self._next_chunk()
         while self.left_out.is_batch(chunk):

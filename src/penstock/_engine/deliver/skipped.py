@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from penstock._engine.batch.assemble import AssembledRows
-from penstock._engine.decode.bad_cells import BadRow, bad_row_of, place_of
+from penstock._engine.decode.bad_cells import BadRow, bad_row_of, file_and_row
 from penstock._engine.query.query import Query
 from penstock.errors import ArgumentError, DataError
 from penstock.model import WHOLE_FILE, Plan
@@ -105,7 +105,7 @@ class SkippedRows:
                 del self._seen[min(self._seen)]
             found = []
             for code, trouble in bad:
-                place = place_of(code)
+                place = file_and_row(code)
                 key = place[0] << 40 | place[1]
                 if key not in seen:
                     seen.add(key)

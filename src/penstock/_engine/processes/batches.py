@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock._engine.batch.assemble import NOWHERE, AssembledRows, assemble, filled_up, in_query_order, thinned
 from penstock._engine.batch.bad_rows import BatchTask, map_good_rows
 from penstock._engine.decode.arrow import CellError
-from penstock._engine.decode.bad_cells import AT, bad_row_of
+from penstock._engine.decode.bad_cells import ROW_CODE, bad_row_of
 from penstock._engine.order.rank_epoch import RankEpoch
 from penstock._engine.order.schedule import Draw
 from penstock._engine.parquet.file_blobs import LocalFile
@@ -304,7 +304,7 @@ class ProcessBatches:
 
 def _shown(columns: Batch) -> Batch:
     """Return columns without what is never handed out."""
-    return {name: values for name, values in columns.items() if name != AT}
+    return {name: values for name, values in columns.items() if name != ROW_CODE}
 
 
 def _mapped(chunk: AssembledRows, _: Mapping[str, Told], made: Batch) -> AssembledRows:

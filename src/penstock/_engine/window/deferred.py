@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from penstock import dtypes
 from penstock._blobs import Blobs
-from penstock._engine.decode.arrow import CellError, decode, told_dtype
-from penstock._engine.decode.bad_cells import AT, UnreadableCellError
-from penstock._engine.decode.codecs import as_tensors, decode_cells, is_stored_flat
+from penstock._engine.decode.arrow import CellError, decode, output_dtype
+from penstock._engine.decode.bad_cells import ROW_CODE, UnreadableCellError
+from penstock._engine.decode.codecs import decode_flat_tensors, decode_cells, is_stored_flat
 from penstock._engine.decode.concat import one_array
 from penstock._engine.parquet.file_blobs import FileBlobs
 from penstock._engine.query.values import Batch, Column, Stack
@@ -77,13 +77,13 @@ def decoded(cells: DeferredCells, column: Column, buffer_pool: BufferPool, max_c
         return {column.name: _as_bytes(cells)}
     if isinstance(cells, Blobs):
         return decode_cells(replace(cells, max_cell_bytes=max_cell_bytes), column, buffer_pool)
-    return as_tensors(cells, column) if is_stored_flat(column, cells.type) else decode(cells, column, buffer_pool)
+    return decode_flat_tensors(cells, column) if is_stored_flat(column, cells.type) else decode(cells, column, buffer_pool)
 
 
 def in_order(found: Batch, columns: Sequence[str], outputs: Mapping[str, Sequence[str]], stacks: Sequence[Stack]) -> Batch:
     """Return the table's columns, those that say where rows lie, and stacks; `outputs` says what each column has become."""
     names = [name for column in columns for name in outputs.get(column, (column,))]
-    names += [*ROW_IDS, *(stack.name for stack in stacks), PASSED, AT]
+    names += [*ROW_IDS, *(stack.name for stack in stacks), PASSED, ROW_CODE]
     return {name: found[name] for name in dict.fromkeys(names) if name in found}
 
 
@@ -144,7 +144,7 @@ def plain(part: UnitTable, policy: Column) -> Values | None:
     if column.type.id not in PLAIN or column.num_chunks != 1 or column.null_count:
         return None
     found: Values = column.chunk(0).to_numpy(zero_copy_only=True)
-    if told_dtype(found.dtype, policy.field) != found.dtype:
+    if output_dtype(found.dtype, policy.field) != found.dtype:
         return None
     part.views[policy.name] = found
     return found

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock import dtypes
-from penstock._engine.decode.arrow import TEXTS, CellError, check_values, decode
-from penstock._engine.decode.bad_cells import AT, BadRow, code_of, decode_good
+from penstock._engine.decode.arrow import STRING_TYPES, CellError, check_values, decode
+from penstock._engine.decode.bad_cells import ROW_CODE, BadRow, row_codes, decode_good
 from penstock._engine.query.projection import ReadSpec
 from penstock._engine.query.values import Batch, Column
 from penstock._engine.read.reader import Reader, Unit, UnitTable
@@ -218,7 +218,7 @@ class WindowReader:
         self._columns = tuple(column.name for column in read_spec.columns)
         self._least = sum(cell_bytes(one) or dtypes.least_bytes(schema.field(one.name).type) for one in self._fixed)
         self._blobs = tuple(column.name for column in self._deferred if column.codec is not None)
-        self.texts = tuple(one for one in self._deferred if one.codec is None and schema.field(one.name).type in TEXTS)
+        self.texts = tuple(one for one in self._deferred if one.codec is None and schema.field(one.name).type in STRING_TYPES)
         self._plain = tuple(one.name for one in self._deferred if one.codec is None)
         self._bytes = tuple(one.name for one in self.texts if is_bytes(one, schema.field(one.name).type))
 
@@ -408,7 +408,7 @@ class WindowReader:
             self.outputs[column.name] = tuple(made)
             fixed.update(made)
         if self._read_spec.skip:
-            fixed[AT] = self._marked(unit, part, bad)
+            fixed[ROW_CODE] = self._marked(unit, part, bad)
         deferred: dict[str, pa.Array | Cells] = dict(part.cells)
         try:
             deferred.update(
@@ -437,7 +437,7 @@ class WindowReader:
 
     def _marked(self, unit: Unit, part: UnitTable, bad: dict[int, BadRow]) -> IntArray:
         """Return where each row lies, as numbers that are below 0 for those that are bad."""
-        codes = code_of(unit.file, part.numbers())
+        codes = row_codes(unit.file, part.numbers())
         rows = np.fromiter(bad, np.int64, len(bad))
         self.troubles.update(zip(codes[rows].tolist(), bad.values(), strict=True))
         codes[rows] = ~codes[rows]

@@ -349,7 +349,7 @@ def ragged_level(kind: Any, cells: list[Any]) -> tuple[tuple[int, ...], Any, lis
 
 @given(columns(), st.sampled_from([None, 0, 1, 2, 3, -1, -2, -3]))
 def test_padded_lists_are_one_array(drawn: tuple[Any, list[Any], Any, Oracle], asked: int | None) -> None:
-    """Under `Pad` all ragged levels are filled up, the real lengths are returned, and a list that is too long is cut or refused."""
+    """Under `Pad` all ragged levels are padded, with the real lengths, and a list that is too long is cut or refused."""
     kind, cells, array, oracle = drawn
     padding: Any = {"i": 9, "b": True, "f": -1.5, "O": "pad", "M": np.datetime64(9, "us")}[oracle.dtype.kind]
     length = None if asked is None else abs(asked)

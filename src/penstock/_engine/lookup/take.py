@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from penstock._blobs import Blobs
-from penstock._engine.decode.concat import take_wide
 from penstock._engine.decode.arrow import CellError
+from penstock._engine.decode.concat import take_wide
 from penstock._engine.lookup.byte_ranges import AT_ONCE, LOCAL, REMOTE, side_by_side
 from penstock._engine.lookup.cache import LookupCache, LruCache
 from penstock._engine.lookup.row_lookup import SEVERAL, LookupRequest, RowLookup

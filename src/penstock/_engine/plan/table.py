@@ -16,13 +16,13 @@ from pyarrow import fs as pafs
 
 from penstock._engine.parquet.footer import RowGroups, of_each, read_footers, row_bytes
 from penstock._engine.plan import prune as planning
-from penstock._engine.plan.count import Counts, counted, counted_together, linked
+from penstock._engine.plan.count import UnitCounter, count_units, link_sequences
 from penstock._engine.plan.group import Group
-from penstock._engine.plan.sequence_times import Timeline
+from penstock._engine.plan.sequence_times import SequenceFinder
 from penstock._engine.query.query import Query
 from penstock._engine.query.values import ORDER
 from penstock._engine.read.reader import Reader, UnitTable
-from penstock._engine.read.schema_evolution import id_of
+from penstock._engine.read.schema_evolution import field_id
 from penstock._engine.runtime.table_cache import TableCache
 from penstock.dtypes import least_bytes
 from penstock.model import WHOLE_FILE, IntArray, Plan, SequenceLinks, Snapshot, Units
@@ -115,14 +115,14 @@ class Table:
         """
         snapshot, condition = self.snapshot, query.condition
         kept = planning.prune_files(snapshot, condition)
-        groups = self._footers(planning.unstated(snapshot.files, kept), query)
+        groups = self._footers(planning.without_row_count(snapshot.files, kept), query)
         rows, size = self._size(kept, groups)
         shuffle = query.shuffle.settle(rows, size)
         # Sequences are looked for in row groups, so these are neither cut nor taken together.
         laying = shuffle if query.sequence is None else RowGroupShuffle()
-        more = self._footers(planning.with_footers(snapshot.files, kept, laying), query)
+        more = self._footers(planning.files_to_split(snapshot.files, kept, laying), query)
         every = _together(groups, more)
-        units = planning.lay_units(snapshot, kept, every, condition, laying)
+        units = planning.make_units(snapshot, kept, every, condition, laying)
         pruned = Pruned(
             files=len(snapshot.files),
             files_kept=len(kept),
@@ -163,9 +163,9 @@ class Table:
         Of a group of ranks, which all call this, each counts its share.
         """
         snapshot, condition, units, reader = self.snapshot, query.condition, laid.units, self.reader(query)
-        shuffle, chain = laid.shuffle, None
+        shuffle, links = laid.shuffle, None
         if query.sequence is not None:
-            units, chain = self._sequences(query, units, reader, group)
+            units, links = self._sequences(query, units, reader, group)
             # A window holds so many sequences, and what one takes is known only now.
             shuffle = query.shuffle.settle(int(units.counts.sum()), laid.size)
         elif condition is not None and not query.lazy:
@@ -174,9 +174,9 @@ class Table:
         plan = Plan(
             snapshot=snapshot,
             units=units,
-            counts=planning.limited(units.counts, query.limit),
+            counts=planning.limit_counts(units.counts, query.limit),
             fingerprint=planning.fingerprint(snapshot, units, asked(query), dict(shuffle.describe())),
-            chain=chain,
+            links=links,
         )
         found = Planned(plan=plan, shuffle=shuffle, reader=reader, pruned=laid.pruned)
         self._keep(_name(query), found)
@@ -196,10 +196,10 @@ class Table:
         assert sequence is not None  # noqa: S101 - asked before
         told = {"filter": None if condition is None else condition.describe(), "sequence": dict(sequence.describe())}
         name = planning.fingerprint(self.snapshot, units, told, {})
-        timeline = Timeline.of(reader, sequence)
+        timeline = SequenceFinder.of(reader, sequence)
         if sequence.scope == "table":
-            chain = linked(units, timeline, name, group)
-            return replace(units, counts=chain.counts), chain
+            links = link_sequences(units, timeline, name, group)
+            return replace(units, counts=links.counts), links
         every = replace(units, residual=np.ones(len(units), dtype=np.bool_))
         return replace(units, counts=_counted(every, timeline, name, group).counts), None
 
@@ -220,7 +220,7 @@ class Table:
     def _read_footers(self, files: IntArray, columns: Sequence[str]) -> RowGroups:
         """Return row groups and statistics; none of these where columns go by ids, which each file may name otherwise."""
         snapshot = self.snapshot
-        by_id = snapshot.stored is not None and any(id_of(column) is not None for column in snapshot.stored)
+        by_id = snapshot.stored is not None and any(field_id(column) is not None for column in snapshot.stored)
         found = read_footers(snapshot, files.tolist(), [] if by_id else columns, self.filesystem)
         stated = snapshot.files.ranges
         unknown = {name: planning.unknown_range(len(found.rows), stated.get(name)) for name in columns}
@@ -249,9 +249,9 @@ def asked(query: Query) -> dict[str, Any]:
     }
 
 
-def _counted(units: Units, reader: Counts, name: str, group: Group | None) -> Units:
+def _counted(units: Units, reader: UnitCounter, name: str, group: Group | None) -> Units:
     """Return units with exact counts, by this process alone or by all ranks together."""
-    return counted(units, reader, name) if group is None else counted_together(units, reader, name, group)
+    return count_units(units, reader, name, group)
 
 
 def _key(file: npt.NDArray[np.int32], row_group: npt.NDArray[np.int32]) -> IntArray:
@@ -269,7 +269,7 @@ def _together(first: RowGroups, second: RowGroups) -> RowGroups:
     """Return the row groups of two sets of files as one, in the order of files."""
     file = np.concatenate([first.file, second.file])
     order = np.argsort(file, kind="stable")
-    ranges = {name: planning.joined_range(found, second.ranges[name], order) for name, found in first.ranges.items()}
+    ranges = {name: planning.concat_ranges(found, second.ranges[name], order) for name, found in first.ranges.items()}
     number, rows = np.concatenate([first.number, second.number]), np.concatenate([first.rows, second.rows])
     size = np.concatenate([first.size, second.size])
     return replace(first, file=file[order], number=number[order], rows=rows[order], size=size[order], ranges=ranges)

@@ -21,20 +21,27 @@ from pyarrow import fs as pafs
 from penstock._blobs import Blobs
 from penstock._engine.parquet.blob_chunks import LARGE_CELL, BlobChunk, CellPlacesCache, concat_blobs, find_chunks, read_chunk
 from penstock._engine.parquet.file_blobs import FileBlobs
-from penstock._engine.read.missing_columns import check_absent
+from penstock._engine.read.missing_columns import check_missing_columns
 from penstock._engine.read.schema_evolution import (
     ReadColumns,
-    beyond_nanoseconds,
     columns_by_id,
-    fitted,
+    evolve_column,
+    exceeds_nanoseconds,
+    field_id,
     has_timestamps,
-    id_of,
     int96_unit,
-    spelt,
+    match_name,
 )
 from penstock._engine.runtime.buffers import BufferPool
 from penstock._engine.runtime.table_cache import PinnedMemory, TableCache
-from penstock._engine.storage.file_errors import check_same, miscounted, missing_file, out_of_reach, read_columns, unreadable
+from penstock._engine.storage.file_errors import (
+    check_unchanged,
+    missing_file_error,
+    read_columns,
+    read_error,
+    row_count_error,
+    timestamp_range_error,
+)
 from penstock.errors import DataChangedError, DataError
 from penstock.filters import Expr
 from penstock.model import WHOLE_FILE, BoolArray, IntArray, Snapshot, Units
@@ -88,7 +95,7 @@ class FileHandle:
         file = pq.ParquetFile(self.source, metadata=self.file.metadata, coerce_int96_timestamp_unit="s")
         groups = range(self.file.metadata.num_row_groups) if row_group == WHOLE_FILE else (row_group,)
         found = file.read_row_groups(list(groups), columns=asked, use_threads=False)
-        return next((name for name in asked if beyond_nanoseconds(found.column(name))), None)
+        return next((name for name in asked if exceeds_nanoseconds(found.column(name))), None)
 
 
 class FileHandles(threading.local):
@@ -366,7 +373,7 @@ class Reader:
             return
         there = self._schema_in(unit)
         self._called(unit, columns)  # which refuses a file whose columns cannot be told apart
-        doubt = check_absent(self.snapshot, unit.file, columns, there)
+        doubt = check_missing_columns(self.snapshot, unit.file, columns, there)
         if doubt and DOUBTED not in self.checked:
             self.checked.add(DOUBTED)
             logger.warning(doubt)
@@ -386,9 +393,9 @@ class Reader:
             self.handles.fetched += handle.stored_bytes(unit.row_group, present)
             far = handle.out_of_reach(unit.row_group, present)
         if far is not None:
-            raise out_of_reach(self.where(unit), far)
+            raise timestamp_range_error(self.where(unit), far)
         if table.num_rows != rows:
-            raise miscounted(self.where(unit), rows, table.num_rows)
+            raise row_count_error(self.where(unit), rows, table.num_rows)
         return table
 
     @contextlib.contextmanager
@@ -400,8 +407,8 @@ class Reader:
             with contextlib.suppress(OSError):
                 self._check(unit)()
             if isinstance(error, FileNotFoundError):
-                raise missing_file(self.snapshot, unit.file, self.where(unit)) from error
-            raise unreadable(self.where(unit), unit.rows, error) from error
+                raise missing_file_error(self.snapshot, unit.file, self.where(unit)) from error
+            raise read_error(self.where(unit), unit.rows, error) from error
 
     def _handle(self, unit: Unit) -> FileHandle:
         path = self.snapshot.files.path[unit.file].as_py()
@@ -415,13 +422,13 @@ class Reader:
         """
         names, stored = self.snapshot.names, self.snapshot.stored
         place = self.snapshot.schema.get_field_index
-        ids = {} if stored is None else {name: id_of(stored.field(place(name))) for name in columns}
+        ids = {} if stored is None else {name: field_id(stored.field(place(name))) for name in columns}
         if stored is None:
             return {name: names.get(name, name) for name in columns}
         if not any(number is not None for number in ids.values()):
             there = self._names_in(unit) if there is None else there
             try:
-                return {name: spelt(names.get(name, name), there) for name in columns}
+                return {name: match_name(names.get(name, name), there) for name in columns}
             except pa.ArrowInvalid as error:
                 msg = f"{self.where(unit)}: the table's column {error}. One such column was expected. Rename the others."
                 raise DataError(msg) from error
@@ -475,7 +482,7 @@ class Reader:
         """Return what refuses a file that is not the one the table was opened with."""
 
         def check() -> None:
-            check_same(self.snapshot, unit.file, self.filesystem, self.where(unit))
+            check_unchanged(self.snapshot, unit.file, self.filesystem, self.where(unit))
 
         return check
 
@@ -497,7 +504,7 @@ class Reader:
         if column is None:
             return pa.chunked_array([pa.nulls(unit.rows, kind)], type=kind)
         try:
-            return fitted(column, name, kind, self.snapshot)
+            return evolve_column(column, name, kind, self.snapshot)
         except pa.ArrowException as error:
             msg = (
                 f"{self.where(unit)}, column {name!r}: stored as {column.type}, which does not fit the table's {kind}: "

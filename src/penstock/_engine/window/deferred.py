@@ -14,7 +14,7 @@ from penstock import dtypes
 from penstock._blobs import Blobs
 from penstock._engine.decode.arrow import CellError, decode, output_dtype
 from penstock._engine.decode.bad_cells import ROW_CODE, UnreadableCellError
-from penstock._engine.decode.codecs import decode_flat_tensors, decode_cells, is_stored_flat
+from penstock._engine.decode.codecs import decode_cells, decode_flat_tensors, is_stored_flat
 from penstock._engine.decode.concat import one_array
 from penstock._engine.parquet.file_blobs import FileBlobs
 from penstock._engine.query.values import Batch, Column, Stack

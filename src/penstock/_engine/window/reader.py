@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from penstock import dtypes
 from penstock._engine.decode.arrow import STRING_TYPES, CellError, check_values, decode
-from penstock._engine.decode.bad_cells import ROW_CODE, BadRow, row_codes, decode_good
+from penstock._engine.decode.bad_cells import ROW_CODE, BadRow, decode_good, row_codes
 from penstock._engine.query.projection import ReadSpec
 from penstock._engine.query.values import Batch, Column
 from penstock._engine.read.reader import Reader, Unit, UnitTable

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from penstock._engine.decode.arrow import CellError
 from penstock._engine.parquet.blob_chunks import concat_blobs
-from penstock._engine.plan.sequence_times import Timeline
+from penstock._engine.plan.sequence_times import SequenceFinder
 from penstock._engine.query.projection import ReadSpec
 from penstock._engine.query.values import Batch, Column
 from penstock._engine.read.reader import UNCOUNTED, Reader, Unit, UnitTable
@@ -133,7 +133,7 @@ class SequenceWindowReader(WindowReader):
         super().__init__(reader, plan, read_spec, pool, meter)
         assert read_spec.sequence is not None  # noqa: S101 - asked before
         self._sequence: Asked = read_spec.sequence
-        self._timeline = Timeline.of(reader, read_spec.sequence, plan.chain)
+        self._timeline = SequenceFinder.of(reader, read_spec.sequence, plan.links)
         self._named = {column.name: column for column in read_spec.columns}
         self._is_fixed = frozenset(column.name for column in self._fixed)
 
@@ -183,7 +183,7 @@ class SequenceWindowReader(WindowReader):
             part = self._timeline.read(unit, self._columns, self._blobs)
             self.meter.read(self._reader.fetched())
         with self.meter.busy(GATHER):
-            found = self._timeline.found(index, unit, part)
+            found = self._timeline.find(index, unit, part)
             line, units, rows = self._needed(found.line, found.places, part.count, found.units, found.rows)
         with self.meter.busy(DECODE):
             own = self._unit(unit, part)

@@ -345,18 +345,18 @@ def test_randomness_in_a_map_depends_on_the_place_alone(ds: ps.Dataset) -> None:
         (
             lambda _: {"id": np.zeros(3)},
             {},
-            "was given 4 rows and returned columns of other lengths (id: 3). It must return as many rows as it gets. "
+            "got 4 rows and returned columns of other lengths (id: 3). It must return as many rows as it gets. "
             'To change the number of rows use .batch("row_group").',
         ),
         (
             lambda _: 3,
             {},
-            "returned int. A mapping of column names to values was expected. Return the batch, changed or not.",
+            "returned int; expected a mapping of column names to values. Return the batch, changed or not.",
         ),
         (
             lambda _: {"id": 3},
             {},
-            "returned a single value for column 'id'. An array with one entry per row was expected. "
+            "returned a single value for column 'id'; expected an array with one entry per row. "
             "Return an array, or use per_row=True.",
         ),
         (

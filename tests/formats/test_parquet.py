@@ -577,11 +577,11 @@ def test_a_map_cannot_end_a_dataset_in_silence(tmp_path: Path) -> None:
             raise StopIteration
         return batch
 
-    with pytest.raises(ps.errors.MapError, match="raised StopIteration, which would end the dataset in silence"):
+    with pytest.raises(ps.errors.MapError, match="raised StopIteration, which would end the dataset silently"):
         list(ps.open(tmp_path).batch(2).map(stopping))
     with pytest.raises(ZeroDivisionError) as caught:
         list(ps.open(tmp_path).map(lambda row: {"id": 1 // (int(row["id"]) - 3)}))
-    assert "on what begins at place 3 of epoch 0." in caught.value.__notes__[0]
+    assert "on the rows from position 3 of epoch 0." in caught.value.__notes__[0]
 
 
 def test_categories_in_some_files_are_values_like_others(tmp_path: Path) -> None:

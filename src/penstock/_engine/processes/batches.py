@@ -250,7 +250,7 @@ class ProcessBatches:
 
         told, parcel = self._packed(crossing, chunk, number)
         place = int(chunk.places[0]) if len(chunk.places) else rows.places[0] if rows is not None and rows.places else 0
-        where = f"what begins at place {place} of epoch {chunk.rank_epoch.position.epoch}"
+        where = f"the rows from position {place} of epoch {chunk.rank_epoch.position.epoch}"
         self._crew.give(Task(told=told, parcel=parcel, files=files, where=where, receive=receive, fail=partial(_fail, future)))
 
     def _packed(

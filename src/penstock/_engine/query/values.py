@@ -110,7 +110,7 @@ def raised_by_map(error: BaseException) -> str | None:
     """Return the name of the map whose function raised an error; None where none did."""
     for note in getattr(error, "__notes__", ()):
         if isinstance(note, str) and note.startswith(NOTE):
-            return note.removeprefix(NOTE).rpartition(", on what begins at place ")[0]
+            return note.removeprefix(NOTE).rpartition(", on the rows from position ")[0]
     return None
 
 

@@ -567,7 +567,7 @@ def test_a_state_of_another_question_is_refused() -> None:
 @pytest.mark.parametrize("epoch", [-1, "1", True, 1.0])
 def test_an_epoch_is_a_number_from_0(epoch: Any) -> None:
     """Anything else is refused by its value."""
-    with pytest.raises(ArgumentError, match=f"set_epoch got {epoch!r}"):
+    with pytest.raises(ArgumentError, match=rf"set_epoch\(\) got {epoch!r}"):
         ps.torch.loader(example().batch(2)).set_epoch(epoch)
 
 

@@ -325,7 +325,7 @@ def test_ranks_that_do_not_advance_alike_resume_from_all_their_states(ranks: Ran
 
     assert len(done) == 3 * 6 * 4
     assert sorted(done + rest) == list(range(ROWS))
-    assert refused[0].startswith("StateError: The state of one rank was given to resume 3 ranks on 2")
+    assert refused[0].startswith("StateError: The state of one rank cannot resume 3 ranks on 2")
 
 
 def units_left(rows_left: int, windows: int, window: int) -> int:

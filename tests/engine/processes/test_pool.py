@@ -571,7 +571,8 @@ def test_whatever_a_map_raises_on_a_thread_is_noted(kind: type[BaseException]) -
         list(example().batch(2).map(failing))
 
     found = ' A dataset with .on_bad_row("skip") finds the rows that it fails on, and lists them in loader.skipped.'
-    note = "Raised by map test_whatever_a_map_raises_on_a_thread_is_noted.<locals>.failing, on the rows from position 0 of epoch 0."
+    name = "test_whatever_a_map_raises_on_a_thread_is_noted.<locals>.failing"
+    note = f"Raised by map {name}, on the rows from position 0 of epoch 0."
     assert caught.value.__notes__ == [note + (found if kind is ZeroDivisionError else "")]
 
 

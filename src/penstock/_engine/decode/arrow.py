@@ -213,7 +213,7 @@ class _Decoded:
 
 
 class _PositionError(Exception):
-    """An error at positions of the current array: a function of the positions that returns the message, the bad one first."""
+    """An error at positions of the current array, the bad one first; `describe` returns the message for positions."""
 
     def __init__(self, describe: Callable[..., str], *positions: int) -> None:
         super().__init__()

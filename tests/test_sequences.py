@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from strategies import shuffles
 
 import penstock as ps
-from penstock._engine.deliver.consensus import agreed
+from penstock._engine.deliver.consensus import shared_table
 from penstock._engine.deliver.loader import Batches
 from penstock.errors import (
     ArgumentError,
@@ -644,7 +644,7 @@ def test_ranks_that_work_together_agree_on_sequences(cache: Path, scope: Any) ->
     barrier = threading.Barrier(3)
 
     def counts(rank: int) -> list[int]:
-        table = agreed(of.open()._table, ds._query, Threads(rank, 3, told, barrier))
+        table = shared_table(of.open()._table, ds._query, Threads(rank, 3, told, barrier))
         found: list[int] = table.plan(ds._query).plan.counts.tolist()
         return found
 

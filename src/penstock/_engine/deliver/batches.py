@@ -116,7 +116,7 @@ class BatchStream:
                 views.pop(ROW_CODE, None)
                 return views
         chunk = self._next_chunk()
-        while self.left_out.is_batch(chunk):
+        while self.left_out.skips_batch(chunk):
             chunk = self._next_chunk()
         self._meter.surplus += chunk.count - self._size
         self.handed = (chunk.rank_epoch, chunk.stop)
@@ -144,7 +144,7 @@ class BatchStream:
             try:
                 return self._handed_over(chunk.row(self._query, at))
             except Exception as error:  # of the user's
-                if not self.left_out.is_row(chunk, at, error):
+                if not self.left_out.skips_row(chunk, at, error):
                     raise
                 return None
 
@@ -160,7 +160,7 @@ class BatchStream:
         """Return the next rows that were put together; the clock of what the consumer waits runs meanwhile."""
         with self._meter:
             chunk = self._awaited_chunk()
-            self.left_out.note(chunk)
+            self.left_out.record(chunk)
             return chunk
 
     def _awaited_chunk(self) -> AssembledRows:
@@ -324,7 +324,7 @@ class BatchStream:
                     self.handed = position if at == chunk.count - 1 else _after(chunk, at)
                     if row is not None:
                         yield row
-            elif self.left_out.is_batch(chunk, note=True):
+            elif self.left_out.skips_batch(chunk, record=True):
                 self.handed = position
             else:
                 self._meter.surplus += chunk.count - self._size

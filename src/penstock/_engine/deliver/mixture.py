@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock._engine.deliver.batches import MEMORY_LIMIT, BatchStream
-from penstock._engine.deliver.consensus import agreed, check_told, told_maps, told_policies
+from penstock._engine.deliver.consensus import check_same_on_ranks, describe_maps, describe_policies, shared_table
 from penstock._engine.deliver.interleave import MixturePrefetcher, SourceReading
 from penstock._engine.lookup.access import read_spec
 from penstock._engine.order.mixture import MixtureOrder, MixturePart, Pattern, Stop, shares
@@ -322,9 +322,9 @@ def agreed_mixture(mixture: MixtureTable, query: Query, group: Group) -> Mixture
         ".repeat()": query.epochs,
         "ranks": query.world_size,
         ".with_source()": mixture.numbered,
-        "the policies": told_policies(query.policies),
-        **told_maps(query),
+        "the policies": describe_policies(query.policies),
+        **describe_maps(query),
     }
-    check_told(group, lambda: told)
-    sources = (replace(one, table=agreed(one.table, one.query, group)) for one in mixture.sources)
+    check_same_on_ranks(group, lambda: told)
+    sources = (replace(one, table=shared_table(one.table, one.query, group)) for one in mixture.sources)
     return replace(mixture, sources=tuple(sources))

@@ -216,7 +216,7 @@ class MixturePrefetcher(Prefetcher):
         self._cuts: Iterator[dict[str, Any]] = iter(())
         lanes = rank_epoch.shard.ahead(rank_epoch.schedule.start)
         self._mixture = [_MixtureLane(self._readings, mixing, lane, share=len(lanes)) for lane in lanes]
-        self._width = max(tape.part.width for tape in mixing.tapes)
+        self._width = max(tape.part.width for tape in mixing.orders)
 
     def rows(self, start: int, stop: int, fill: Ranges = ()) -> WindowRows:
         """Return slots `start..stop` of the rank's hand, which must go on where the last ones ended.
@@ -233,7 +233,7 @@ class MixturePrefetcher(Prefetcher):
             runs += self._mixture[number].take(count, taken)
         for run in self._mixing.runs(fill):
             for source, one in enumerate(taken):
-                one.fetch(self._readings[source], self._mixing.tapes[source], tuple(self._mixing.strand(source, [run])))
+                one.fetch(self._readings[source], self._mixing.orders[source], tuple(self._mixing.source_places(source, [run])))
             runs.append(run)
         return MixtureRows(
             pieces=(),
@@ -301,8 +301,10 @@ class _MixtureLane:
         self._run, self._passed = 0, 0
         self._counts: IntArray | None = None
         self._lanes = [
-            LanePrefetcher(one.window_reader, tape, mixing.strand(source, self._runs), one.ahead, one.memory_limit // share)
-            for source, (one, tape) in enumerate(zip(readings, mixing.tapes, strict=True))
+            LanePrefetcher(
+                one.window_reader, tape, mixing.source_places(source, self._runs), one.ahead, one.memory_limit // share
+            )
+            for source, (one, tape) in enumerate(zip(readings, mixing.orders, strict=True))
         ]
 
     def take(self, count: int, taken: Sequence[_Taken]) -> list[tuple[int, int, int]]:
@@ -331,7 +333,7 @@ class _MixtureLane:
     def ready(self, count: int) -> bool:
         """Return whether the next `count` slots are in memory."""
         slots = np.sum([self._slots(run) for run in self._coming(count)], axis=0).tolist()
-        needed = (number * tape.part.width for number, tape in zip(slots, self._mixing.tapes, strict=True))
+        needed = (number * tape.part.width for number, tape in zip(slots, self._mixing.orders, strict=True))
         return all(lane.ready(rows) for lane, rows in zip(self._lanes, needed, strict=True))
 
     def _coming(self, count: int) -> list[tuple[int, int, int]]:
@@ -357,7 +359,7 @@ class _MixtureLane:
             self._counts = self._mixing.pattern.counts(run[1])
         return [
             list(tape.places(run[0], low, low + number))
-            for tape, low, number in zip(self._mixing.tapes, self._counts.tolist(), slots.tolist(), strict=True)
+            for tape, low, number in zip(self._mixing.orders, self._counts.tolist(), slots.tolist(), strict=True)
         ]
 
     def _pass(self, run: tuple[int, int, int], slots: IntArray) -> None:
@@ -369,7 +371,7 @@ class _MixtureLane:
 
     def _wrap(self, source: int, start: int, rows: int, taken: _Taken) -> None:
         """Fill a source's last batch up with rows of the beginning of its epoch, where that was asked for."""
-        query, tape = self._readings[source].query, self._mixing.tapes[source]
+        query, tape = self._readings[source].query, self._mixing.orders[source]
         if query.ending != "wrap" or not isinstance(query.size, int) or rows == query.size:
             return
         total = tape.part.num_rows

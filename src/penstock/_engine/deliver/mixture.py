@@ -255,7 +255,7 @@ class MixtureStream(BatchStream):
 
     def _feed_of(self, rank_epoch: RankEpoch) -> Prefetcher:
         """Return what reads the slots of a leg."""
-        mixing = self._blend.mixing(rank_epoch.position.epoch, rank_epoch.position.assignments[0].lanes)
+        mixing = self._blend.epoch(rank_epoch.position.epoch, rank_epoch.position.assignments[0].lanes)
         return MixturePrefetcher(
             self._sources,
             mixing,

@@ -171,8 +171,8 @@ def report_path(query: Query) -> Path | None:
     """Return the file to which a rank writes skipped rows; each of several ranks has its own.
 
     Example:
-        >>> from penstock._engine.query.query import Skip
-        >>> report_path(Query(skip=Skip(report="bad.jsonl"), rank=3, world_size=8))
+        >>> from penstock._engine.query.query import SkipBadRows
+        >>> report_path(Query(skip=SkipBadRows(report="bad.jsonl"), rank=3, world_size=8))
         PosixPath('bad-rank3.jsonl')
     """
     skip = query.skip

@@ -629,7 +629,7 @@ BROKEN = variable_tensor().wrap_array(pa.array([{"data": [1, 2], "shape": [3, 1]
      "its text is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte. "
      "Write it again as UTF-8 or as binary. To read the bytes as they are, open Parquet files with a schema that has "
      "pyarrow.binary() there: format=ParquetFormat(columns=schema)."),
-    (BROKEN, None, None, 0, "the tensor has 2 values, and its shape is [3, 1]. Both must agree. Write the table anew."),
+    (BROKEN, None, None, 0, "the tensor has 2 values, and its shape is [3, 1]. Both must agree. Write the table again."),
 ])  # fmt: skip
 def test_a_refusal_says_what_where_and_what_to_do(
     array: Any, nulls: Nulls | None, ragged: Ragged | None, row: int | None, problem: str

@@ -99,11 +99,7 @@ def _combine(cells: list[Values | None], column: Column, buffer_pool: BufferPool
 
 
 def _common_kind(cells: Iterable[Values | None], column: Column) -> tuple[np.dtype[Any], int]:
-    """Return the dtype and the number of dimensions of all cells that have values.
-
-    Raises:
-        CellError: If they differ.
-    """
+    """Return the dtype and the number of dimensions of all cells that have values, which must not differ."""
     full = [(row, cell) for row, cell in enumerate(cells) if cell is not None and cell.size]
     if not full:
         field = column.field
@@ -142,13 +138,7 @@ def _pad_nested(
 ) -> tuple[Values, Values]:
     """Return lists as one array with one more dimension, and the length of each; nested lists become dimensions too.
 
-    Args:
-        lists: The lists.
-        dtype: The dtype of their values.
-        column: The column and its policy.
-        depth: The least depth of nesting, for lists without values.
-        present: The indices of the lists that are not null.
-        buffer_pool: Where the memory comes from.
+    `depth` is the least depth of nesting, for lists without values. `present` are the indices of the lists that are not null.
     """
     length = np.array([len(values) for values in lists], dtype=np.int64)
     width = _width(length, column, present)
@@ -187,11 +177,7 @@ def _padding(items: Values, column: Column) -> Any:
 
 
 def _width(length: Values, column: Column, present: list[int]) -> int:
-    """Return the common width of all lists.
-
-    Raises:
-        CellError: If a list is too long, or lists differ in length without a policy for that.
-    """
+    """Return the common width of all lists; raise an error if one is too long, or if they differ without a policy."""
     ragged = column.ragged
     if isinstance(ragged, Pad):
         width, too_long = pad_width(length, ragged)

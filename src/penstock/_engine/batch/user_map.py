@@ -168,13 +168,9 @@ def _column(step: Map, name: str, values: Any) -> npt.NDArray[Any]:
 
 
 def _array(step: Map, name: str, values: Any) -> npt.NDArray[Any]:
-    """Return the values of a returned column as an array.
-
-    Raises:
-        MapError: If NumPy cannot convert them: lists that differ in length, or tensors without a NumPy counterpart.
-    """
+    """Return the values of a returned column as an array."""
     try:
-        return np.asarray(values)
+        return np.asarray(values)  # raises for lists that differ in length, and tensors without a NumPy counterpart
     except (TypeError, ValueError, RuntimeError) as error:
         msg = (
             f"map {step.name} returned {type(values).__name__} for column {name!r}, which NumPy cannot convert: {error} "

@@ -463,7 +463,7 @@ def _decode_variable_tensors(array: pa.Array, rules: _CellRules) -> tuple[Values
             continue
         if prod(shape) != len(lists[row]):
             problem = (
-                f"the tensor has {len(lists[row])} values, and its shape is {shape}. Both must agree. Write the table anew."
+                f"the tensor has {len(lists[row])} values, and its shape is {shape}. Both must agree. Write the table again."
             )
             raise _PositionError(lambda _, problem=problem: problem, row)
         cell = lists[row].reshape(shape)

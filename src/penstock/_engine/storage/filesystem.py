@@ -40,16 +40,10 @@ SCHEMES_WITH_HOST = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", 
 """Schemes whose URLs begin with a bucket, a container or a host."""
 
 EXTRAS = {
-    "s3": "s3",
-    "s3a": "s3",
-    "az": "azure",
-    "abfs": "azure",
-    "abfss": "azure",
-    "adl": "azure",
-    "gs": "gcs",
-    "gcs": "gcs",
-    "hdfs": "hdfs",
-    "viewfs": "hdfs",
+    **dict.fromkeys(("s3", "s3a"), "s3"),
+    **dict.fromkeys(("az", "abfs", "abfss", "adl"), "azure"),
+    **dict.fromkeys(("gs", "gcs"), "gcs"),
+    **dict.fromkeys(("hdfs", "viewfs"), "hdfs"),
 }
 """The extra of Penstock that a scheme needs."""
 
@@ -294,11 +288,7 @@ def _missing_extra(name: str, scheme: str, error: ImportError) -> MissingExtraEr
 
 
 def _absolute(name: str) -> str:
-    """Return the absolute form of a local path.
-
-    Raises:
-        ArgumentError: If the working directory does not exist any more, or the user's home is not known.
-    """
+    """Return the absolute form of a local path."""
     try:
         return str(Path(name).expanduser().absolute())
     except (FileNotFoundError, RuntimeError) as error:

@@ -1312,8 +1312,8 @@ def test_a_table_is_written_to_any_filesystem(tmp_path: Path) -> None:
         ({"compression": "zip"}, "write got compression='zip'. One of none, snappy, gzip, brotli, zstd, lz4 was expected."),
         ({"threads": 0}, "write got threads=0. A whole number from 1 on was expected."),
         ({"schema": {"id": int}}, "expected a penstock.Schema or a pyarrow.Schema. Give one, or write data by its name"),
-        ({"source": ["a", "b"]}, "write() got ['a', 'b'] as the target; expected the path or URL of one directory"),
-        ({"source": ""}, "write() got '' as the target"),
+        ({"source": ["a", "b"]}, "The target is ['a', 'b']; expected the path or URL of one directory"),
+        ({"source": ""}, "The target is ''; expected"),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -121,7 +121,7 @@ def destination(source: Any, *, filesystem: Any = None, options: Mapping[str, An
         '/data/hello'
     """
     if not isinstance(source, (str, os.PathLike)) or not os.fspath(source) or isinstance(os.fspath(source), bytes):
-        msg = f"write() got {source!r} as the target; expected the path or URL of one directory, for example '/data/table'."
+        msg = f"The target is {source!r}; expected the path or URL of one directory, for example '/data/table'."
         raise ArgumentError(msg)
     name = os.fspath(source)
     resolved, path = _filesystem(name, filesystem, options)

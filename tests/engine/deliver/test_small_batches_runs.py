@@ -119,7 +119,7 @@ def test_a_batch_of_a_run_fails_when_its_turn_comes() -> None:
         seen.extend(number for batch in ds for number in batch["id"].tolist())
 
     assert seen == list(range(200))
-    assert any("Raised by map" in note and "place 200 of epoch 0" in note for note in caught.value.__notes__)
+    assert any("Raised by map" in note and "position 200 of epoch 0" in note for note in caught.value.__notes__)
 
 
 def test_a_resumed_run_goes_on_with_the_next_batch() -> None:

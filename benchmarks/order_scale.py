@@ -48,7 +48,7 @@ def table(groups: int) -> tuple[Snapshot, RowGroups]:
 def run(snapshot: Snapshot, footers: RowGroups) -> None:
     """Plan, order, shard, resume in mid-epoch, and compute two windows of one rank."""
     shuffle = WindowShuffle(rows=WINDOW)
-    units = planning.lay_units(snapshot, np.arange(len(snapshot.files)), footers, None, shuffle)
+    units = planning.make_units(snapshot, np.arange(len(snapshot.files)), footers, None, shuffle)
     name = planning.fingerprint(snapshot, units, {}, dict(shuffle.describe()))
     plan = Plan(snapshot=snapshot, units=units, counts=units.counts, fingerprint=name)
     before = RankEpoch(plan, shuffle, Query(size=BATCH, last="drop", world_size=RANKS, shuffle=shuffle), Position())

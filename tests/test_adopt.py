@@ -217,7 +217,7 @@ def test_other_arguments_that_cannot_be_meant_are_refused(tmp_path: Path) -> Non
     """A schema, one directory and data files in it are needed."""
     with pytest.raises(ArgumentError, match=r"adopt got schema=None. A penstock.Schema with at least one field was expected."):
         adopt(tmp_path, None)  # type: ignore[arg-type] # that is what is tested
-    with pytest.raises(ArgumentError, match="The path or URL of one directory was expected"):
+    with pytest.raises(ArgumentError, match="expected the path or URL of one directory"):
         adopt([tmp_path], Schema("Adopted", [FIELD]))  # type: ignore[arg-type] # that is what is tested
     with pytest.raises(ArgumentError, match="adopt: No Parquet file lies at"):
         adopt(tmp_path, Schema("Adopted", [FIELD]))

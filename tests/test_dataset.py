@@ -345,18 +345,18 @@ def test_randomness_in_a_map_depends_on_the_place_alone(ds: ps.Dataset) -> None:
         (
             lambda _: {"id": np.zeros(3)},
             {},
-            "was given 4 rows and returned columns of other lengths (id: 3). It must return as many rows as it gets. "
+            "got 4 rows and returned columns of other lengths (id: 3). It must return as many rows as it gets. "
             'To change the number of rows use .batch("row_group").',
         ),
         (
             lambda _: 3,
             {},
-            "returned int. A mapping of column names to values was expected. Return the batch, changed or not.",
+            "returned int; expected a mapping of column names to values. Return the batch, changed or not.",
         ),
         (
             lambda _: {"id": 3},
             {},
-            "returned a single value for column 'id'. An array with one entry per row was expected. "
+            "returned a single value for column 'id'; expected an array with one entry per row. "
             "Return an array, or use per_row=True.",
         ),
         (
@@ -511,7 +511,7 @@ def test_a_filter_on_a_made_column_is_refused(ds: ps.Dataset) -> None:
         ),
         (
             lambda ds: ps.loader(ds).set_epoch(-1),
-            "set_epoch got -1. Epochs count from 0 to 2**62 - 1. Give the number of the epoch to begin.",
+            "set_epoch() got -1; expected the number of the epoch to start, from 0 to 2**62 - 1, for example set_epoch(3).",
         ),
         (
             lambda ds: ps.loader(ds.batch(4)).state_at(4),
@@ -665,7 +665,7 @@ def test_columns_maps_and_batches_may_change_on_a_resume(ds: ps.Dataset) -> None
         ),
         (
             {"order": 2},
-            "The state was saved in order number 2; this version knows order number 1. "
+            "The state was saved in order number 2; this version has order number 1. "
             "Resume it with the version of Penstock that saved it, or start without it.",
         ),
         (
@@ -675,16 +675,16 @@ def test_columns_maps_and_batches_may_change_on_a_resume(ds: ps.Dataset) -> None
         ),
         (
             {"deals": [[2, 2, 3, 0]]},
-            f"The state's position cannot be: rank 0, epoch 0, deals [[2, 2, 3, 0]]. {DAMAGED}",
+            f"The state's position is not valid: rank 0, epoch 0, deals [[2, 2, 3, 0]]. {DAMAGED}",
         ),
-        ({"deals": 3}, f"The state's position cannot be: rank 0, epoch 0, deals 3. {DAMAGED}"),
-        ({"deals": {}}, f"The state's position cannot be: rank 0, epoch 0, deals {{}}. {DAMAGED}"),
-        ({"deals": ""}, f"The state's position cannot be: rank 0, epoch 0, deals ''. {DAMAGED}"),
-        ({"epoch": -1}, f"The state's position cannot be: rank 0, epoch -1, deals [[1, 2, 1, 2]]. {DAMAGED}"),
-        ({"epoch": True}, f"The state's position cannot be: rank 0, epoch True, deals [[1, 2, 1, 2]]. {DAMAGED}"),
-        ({"epoch": 2**62}, f"The state's position cannot be: rank 0, epoch {2**62}, deals [[1, 2, 1, 2]]. {DAMAGED}"),
-        ({"rank": -1}, f"The state's position cannot be: rank -1, epoch 0, deals [[1, 2, 1, 2]]. {DAMAGED}"),
-        ({"rank": "0"}, f"The state's position cannot be: rank '0', epoch 0, deals [[1, 2, 1, 2]]. {DAMAGED}"),
+        ({"deals": 3}, f"The state's position is not valid: rank 0, epoch 0, deals 3. {DAMAGED}"),
+        ({"deals": {}}, f"The state's position is not valid: rank 0, epoch 0, deals {{}}. {DAMAGED}"),
+        ({"deals": ""}, f"The state's position is not valid: rank 0, epoch 0, deals ''. {DAMAGED}"),
+        ({"epoch": -1}, f"The state's position is not valid: rank 0, epoch -1, deals [[1, 2, 1, 2]]. {DAMAGED}"),
+        ({"epoch": True}, f"The state's position is not valid: rank 0, epoch True, deals [[1, 2, 1, 2]]. {DAMAGED}"),
+        ({"epoch": 2**62}, f"The state's position is not valid: rank 0, epoch {2**62}, deals [[1, 2, 1, 2]]. {DAMAGED}"),
+        ({"rank": -1}, f"The state's position is not valid: rank -1, epoch 0, deals [[1, 2, 1, 2]]. {DAMAGED}"),
+        ({"rank": "0"}, f"The state's position is not valid: rank '0', epoch 0, deals [[1, 2, 1, 2]]. {DAMAGED}"),
     ],
 )
 def test_a_state_that_belongs_elsewhere_is_refused(ds: ps.Dataset, change: dict[str, Any], expected: str) -> None:
@@ -717,9 +717,9 @@ def test_a_state_without_its_parts_is_refused(ds: ps.Dataset) -> None:
     with pytest.raises(StateError) as caught:
         ps.loader(asked).load_state_dict(state)
     assert str(caught.value) == (
-        "The state has no seed, deals. A state as `state_dict()` returns it was expected. Start without it."
+        "The state has no seed, deals; expected a state as `state_dict()` returns it. Start without it."
     )
-    with pytest.raises(StateError, match="An empty list of states was given"):
+    with pytest.raises(StateError, match="The list of states is empty"):
         ps.loader(asked).load_state_dict([])
 
 
@@ -730,7 +730,7 @@ def test_uneven_ranks_resume_elsewhere_only_with_all_states(ds: ps.Dataset) -> N
     with pytest.raises(StateError) as caught:
         ps.loader(asked.shard(0, 2)).load_state_dict(saved(asked.shard(0, 3)))
     assert str(caught.value) == (
-        "The state of one rank was given to resume 3 ranks on 2, but their ranks do not advance alike (uneven batches, a lazy "
+        "The state of one rank cannot resume 3 ranks on 2, because their ranks do not advance alike (uneven batches, a lazy "
         "filter or a map that changes the number of rows). Pass the states of all ranks."
     )
     reader = ps.loader(asked)
@@ -949,7 +949,7 @@ def test_setting_the_epoch_that_was_loaded_keeps_the_position(ds: ps.Dataset) ->
 
     assert (reader.state_dict()["epoch"], reader.state_dict()["deals"][-1][-1]) == (5, 4)
     for epoch in (1.5, "a", None, -1, 1 << 70, True):
-        with pytest.raises(ArgumentError, match=r"Epochs count from 0 to 2\*\*62 - 1"):
+        with pytest.raises(ArgumentError, match=r"epoch to start, from 0 to 2\*\*62 - 1"):
             reader.set_epoch(epoch)
 
 
@@ -960,18 +960,18 @@ def test_states_of_several_ranks_must_go_together(ds: ps.Dataset) -> None:
     reader = ps.loader(asked)
     reader.load_state_dict(states[::-1])
     assert [batch["id"].tolist() for batch in reader] == [[2, 5], [8, 9]]
-    with pytest.raises(StateError, match=r"States of ranks \[0, 2\] were given"):
+    with pytest.raises(StateError, match=r"The states are of ranks \[0, 2\]"):
         reader.load_state_dict(states[::2])
     alike = ds.shuffle().batch(1)
     with pytest.raises(StateError, match="were saved after different steps, though their ranks advance alike"):
         ps.loader(alike).load_state_dict([saved(alike.shard(0, 2), 1), saved(alike.shard(1, 2), 4)])
-    with pytest.raises(StateError, match="The state of rank 0 was given to rank 1"):
+    with pytest.raises(StateError, match="The state of rank 0 cannot resume rank 1"):
         ps.loader(asked.shard(1, 3)).load_state_dict(states[0])
     own = ps.loader(asked.shard(1, 3))
     own.load_state_dict(states[1])
     assert [batch["id"].tolist() for batch in own] == [batch["id"].tolist() for batch in asked.shard(1, 3)][1:]
     for wrong in (None, "text", [states[0], None]):
-        with pytest.raises(StateError, match="was given as a state"):
+        with pytest.raises(StateError, match="The state is of type"):
             reader.load_state_dict(wrong)  # type: ignore[arg-type]
     before = reader.state_dict()
     with pytest.raises(StateError, match="has consumed 999 rows"):

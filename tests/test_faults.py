@@ -326,8 +326,8 @@ def test_a_bit_that_was_flipped_is_found_in_every_kind_of_page(tmp_path: Path, v
 
         assert count == group
         assert text == (
-            f"{path}, row group {group}, column {name!r}: a page does not have the checksum that it was written with: its "
-            "bytes were changed on storage. The table says it has 15 rows. Restore the file, or write it anew."
+            f"{path}, row group {group}, column {name!r}: a page does not match its checksum: its bytes changed in "
+            "storage. The table says it has 15 rows. Restore the file, or write it again."
         )
     assert kinds == ({0, 2} if version == "1.0" else {2, 3})
     assert len(list(ps.open(path).batch(15).using(checksums=True))) == 2
@@ -370,7 +370,7 @@ def test_a_flipped_bit_in_cells_that_are_read_as_they_lie_is_found(blobs: Path, 
     finally:
         flipped(path, at, bit)
 
-    assert all(f"row group {group}, column {name!r}: a page does not have the checksum" in text for text in texts), texts
+    assert all(f"row group {group}, column {name!r}: a page does not match its checksum" in text for text in texts), texts
     assert len(list(ds.batch(4))) == 3
 
 

@@ -315,17 +315,17 @@ def test_what_differs_in_a_state_is_named() -> None:
         return str(caught.value)
 
     assert refused(ps.mix([(one, 2), (other, 1)], seed=1)) == (
-        "The state was saved of a mixture with shares [1, 1], and this one has shares [2, 1]. The rows of its slots would be "
-        f"others. {end}"
+        "The state was saved for a mixture with shares [1, 1], and this one has shares [2, 1]. Its slots would have "
+        f"other rows. {end}"
     )
     assert refused(ps.mix([(one, 1)], seed=1)).startswith(
-        "The state was saved of a mixture with sources 2, and this one has sources 1."
+        "The state was saved for a mixture with sources 2, and this one has sources 1."
     )
     assert refused(ps.mix([(one, 1), (other, 1)], seed=1, stop="all")).startswith(
-        "The state was saved of a mixture with stop 'first', and this one has stop 'all'."
+        "The state was saved for a mixture with stop 'first', and this one has stop 'all'."
     )
     assert refused(ps.mix([(one.batch(2), 1), (other.batch(2), 1)], seed=1)).startswith(
-        "The state was saved of a mixture with batches None, and this one has batches [[2, False], [2, True]]."
+        "The state was saved for a mixture with batches None, and this one has batches [[2, False], [2, True]]."
     )
     assert refused(ps.mix([(one, 1), (renewed, 1)], seed=1)) == (
         "The state was saved with version '', but source 1 of this mixture has version '2'. Resume over the same version, or "
@@ -349,13 +349,13 @@ def test_what_differs_in_a_state_is_named() -> None:
         "The state was saved with seed 1, but this dataset has seed 2. Resume over the same seed, or start without the state."
     )
     assert refused(one) == (
-        "The state was saved of a mixture, and this is one table. Resume what it was saved of, or start without it."
+        "The state was saved for a mixture, and this is one table. Resume it with a mixture, or start without it."
     )
     assert refused(mixture, ps.loader(one).state_dict()) == (
-        "The state was saved of one table, and this is a mixture. Resume what it was saved of, or start without it."
+        "The state was saved for one table, and this is a mixture. Resume it with one table, or start without it."
     )
     assert refused(mixture, {**state, "mixture": {"sources": 3}}) == (
-        "The state's mixture cannot be: {'sources': 3}. The state was damaged; start without it."
+        "The state's mixture is not valid: {'sources': 3}. The state was damaged; start without it."
     )
 
 

@@ -154,7 +154,7 @@ def test_cells_of_two_dtypes_are_refused() -> None:
     """Padding into the dtype of the first cell would change the values of others."""
     ds = table([[1, 2], [3]], pa.int64()).map(lambda row: {"y": row["x"] * (1 if len(row["x"]) > 1 else 0.5)})
 
-    with pytest.raises(DataError, match="the cell holds float64 in 1 dimensions, and another of its batch int64 in 1"):
+    with pytest.raises(DataError, match="the cell has float64 in 1 dimensions, and another of its batch has int64 in 1"):
         next(iter(ps.mix([(ds, 1)]).batch(2).ragged(ps.Pad(), "y")))
 
 

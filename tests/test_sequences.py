@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from strategies import shuffles
 
 import penstock as ps
-from penstock._engine.deliver.consensus import agreed
+from penstock._engine.deliver.consensus import shared_table
 from penstock._engine.deliver.loader import Batches
 from penstock.errors import (
     ArgumentError,
@@ -644,7 +644,7 @@ def test_ranks_that_work_together_agree_on_sequences(cache: Path, scope: Any) ->
     barrier = threading.Barrier(3)
 
     def counts(rank: int) -> list[int]:
-        table = agreed(of.open()._table, ds._query, Threads(rank, 3, told, barrier))
+        table = shared_table(of.open()._table, ds._query, Threads(rank, 3, told, barrier))
         found: list[int] = table.plan(ds._query).plan.counts.tolist()
         return found
 
@@ -682,9 +682,7 @@ def test_counts_that_were_kept_are_not_trusted(cache: Path) -> None:
     assert counting().open().sequence(inside).num_rows == 6
     (kept,) = cache.iterdir()
     np.save(kept, np.array([2, 1, 2]))
-    with pytest.raises(
-        DataChangedError, match=r"row group 1: 2 sequences were found where the plan has 1. The file was changed"
-    ):
+    with pytest.raises(DataChangedError, match=r"row group 1: it has 2 sequences, and the plan has 1. The file was changed"):
         list(counting().open().sequence(inside))
     kept.unlink()
     across = ps.Sequence(length=3, by="time", scope="table")
@@ -753,11 +751,11 @@ def test_rows_that_do_not_say_when_they_were_are_refused() -> None:
     with pytest.raises(DataError) as error:
         ds.sequence(sequence).num_rows  # noqa: B018 - asking is what fails
     assert str(error.value) == (
-        "part-0.parquet, row group 1, row 4, column 'time': the value is null, and a sequence needs to know when each row was. "
-        "Keep the rows that say: .where(penstock.col('time').is_not_null())."
+        "part-0.parquet, row group 1, row 4, column 'time': the value is null, and a sequence needs the time of each row. "
+        "Keep the rows that have a time: .where(penstock.col('time').is_not_null())."
     )
     assert runs(ds.sequence(sequence).where(ps.col("time").is_not_null())) == [(0, 1), (1, 2), (3, 5)]
-    with pytest.raises(DataError, match="row group 1, row 3, column 'time': the value is nan, and a sequence needs to know"):
+    with pytest.raises(DataError, match="row group 1, row 3, column 'time': the value is nan, and a sequence needs the time"):
         MemoryFormat.of(floats, row_group_rows=3).open().sequence(sequence).num_rows  # noqa: B018 - the same
 
 
@@ -765,9 +763,7 @@ def test_times_that_cannot_be_counted_are_refused() -> None:
     """Decimals may be larger than sequences can go by."""
     rows = table(range(2)).set_column(1, "time", pa.array([Decimal(1), Decimal(10) ** 30], pa.decimal128(38, 2)))
 
-    with pytest.raises(
-        DataError, match=r"part-0.parquet, row group 0, column 'time': it holds values that 64 bits cannot count: "
-    ):
+    with pytest.raises(DataError, match=r"part-0.parquet, row group 0, column 'time': it has values that do not fit 64 bits: "):
         MemoryFormat.of(rows, row_group_rows=2).open().sequence(SEQUENCE).num_rows  # noqa: B018 - asking is what fails
 
 
@@ -780,7 +776,7 @@ def test_rows_out_of_order_are_sorted_or_refused() -> None:
         ds.sequence(ps.Sequence(length=4, by="time", unordered="raise")).num_rows  # noqa: B018 - asking is what fails
     assert str(error.value) == (
         "part-0.parquet, row group 0, row 1, column 'time': it is earlier than the row before it, and "
-        'unordered="raise" was asked for. Write the table in the order of time, or use unordered="sort".'
+        'unordered="raise" is set. Write the table in the order of time, or use unordered="sort".'
     )
     assert ds.sequence(ps.Sequence(length=5, by="time", unordered="raise")).num_rows == 0
 
@@ -795,8 +791,8 @@ def test_row_groups_out_of_order_are_refused_where_they_are_crossed() -> None:
         ds.sequence(ps.Sequence(length=2, by="time", scope="table", group="user")).num_rows  # noqa: B018 - asking fails
     assert str(error.value) == (
         "part-1.parquet, row group 0, row 0, column 'time': it is earlier than a row of the same 'user' in part-0.parquet, row "
-        'group 0, which lies before it. scope="table" needs row groups that follow one another in time. Write the table in the '
-        'order of time, or use scope="row_group".'
+        'group 0, which comes before it. scope="table" needs row groups in the order of time. Write the table in the order of '
+        'time, or use scope="row_group".'
     )
     by_user = table(range(6), [0, 1, 5, 3, 4, 7], ["a", "a", "a", "b", "b", "b"])
     sorted_by_user = MemoryFormat.of(by_user, row_group_rows=2).open()
@@ -862,14 +858,14 @@ BY_OFFSET = ps.Sequence(offsets={0: ["id"]}, by="time")
         (
             lambda ds: ds.sequence(ps.Sequence(length=2, by="name")),
             ArgumentError,
-            "Sequence got by='name', which is a column of string. Numbers, decimals, dates or times were expected. "
-            "Give the column that says when a row was.",
+            "Sequence got by='name', which is a column of string; expected a column of numbers, decimals, dates or "
+            "times. Give the column with the time of each row.",
         ),
         (
             lambda ds: ds.sequence(ps.Sequence(length=2, by="time", group="triple")),
             ArgumentError,
-            "Sequence got group='triple', which is a column of double. Whole numbers, text, bytes, dates or times were "
-            "expected, which are equal or not. Give such a column.",
+            "Sequence got group='triple', which is a column of double; expected a column of whole numbers, text, "
+            "bytes, dates or times. Give a column of such values.",
         ),
         (
             lambda ds: ds.sequence(ps.Sequence(length=2, by="time", gap=dt.timedelta(1))),
@@ -926,7 +922,8 @@ def test_a_number_is_no_length_of_time() -> None:
     with pytest.raises(ArgumentError) as error:
         MemoryFormat.of(rows, row_group_rows=3).open().sequence(ps.Sequence(length=2, by="time", gap=5))
     assert str(error.value) == (
-        "Sequence got gap=5, which is no length of time, and column 'time' is of timestamp[us]. Give datetime.timedelta(...)."
+        "Sequence got gap=5, which is not a length of time, and column 'time' is of timestamp[us]. "
+        "Give datetime.timedelta(...)."
     )
 
 

@@ -373,7 +373,7 @@ def test_no_table_is_written_inside_of_another(tmp_path: Path, kind: Any, below:
     """Its rows would be those of the other too, and go with it; the other stays as it is."""
     write(tmp_path / "t", data={"id": [1, 2, 3]}, format=kind)
 
-    with pytest.raises(ArgumentError, match=r"lies inside of the table at .*/t, of which it would be a part"):
+    with pytest.raises(ArgumentError, match=r"lies inside the table at .*/t, which would read it as its own files"):
         write(tmp_path / "t" / below, data={"id": [4]})
 
     assert ps.open(tmp_path / "t").num_rows == 3
@@ -1312,8 +1312,8 @@ def test_a_table_is_written_to_any_filesystem(tmp_path: Path) -> None:
         ({"compression": "zip"}, "write got compression='zip'. One of none, snappy, gzip, brotli, zstd, lz4 was expected."),
         ({"threads": 0}, "write got threads=0. A whole number from 1 on was expected."),
         ({"schema": {"id": int}}, "expected a penstock.Schema or a pyarrow.Schema. Give one, or write data by its name"),
-        ({"source": ["a", "b"]}, "write got ['a', 'b'] to write to. The path or URL of one directory was expected."),
-        ({"source": ""}, "write got '' to write to."),
+        ({"source": ["a", "b"]}, "The target is ['a', 'b']; expected the path or URL of one directory"),
+        ({"source": ""}, "The target is ''; expected"),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:

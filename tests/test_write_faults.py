@@ -330,7 +330,7 @@ except KeyboardInterrupt:
 def test_names_that_no_storage_has_are_told(tmp_path: Path, name: str) -> None:
     """To write to and to open."""
     for attempt in (lambda: ps.write(f"{tmp_path}/{name}", data={"id": [1]}), lambda: ps.open(f"{tmp_path}/{name}")):
-        with pytest.raises(ps.errors.ArgumentError, match="names nothing: no storage has such letters in its names"):
+        with pytest.raises(ps.errors.ArgumentError, match="is not a valid path: it has characters that no storage"):
             attempt()
 
 
@@ -374,11 +374,11 @@ def test_a_working_directory_that_is_gone_is_no_matter_to_paths_from_the_top(tmp
     done = subprocess.run([sys.executable, "-c", UPROOTED, tmp_path], capture_output=True, text=True, check=False)
 
     assert done.stderr == ""
-    told = (
-        "'t' leads nowhere: the directory that this process works in is gone. A path that can be followed was expected. "
-        "Give one that begins with /."
+    message = (
+        "'t' cannot be resolved: the working directory of this process does not exist any more. "
+        "Give an absolute path, which begins with /."
     )
-    assert done.stdout.splitlines() == ["2", "4", "2", told, told]
+    assert done.stdout.splitlines() == ["2", "4", "2", message, message]
 
 
 def test_a_link_to_itself_is_no_place_to_write_to(tmp_path: Path) -> None:

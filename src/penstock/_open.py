@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock._engine.plan.table import Table
-from penstock._engine.storage.file_errors import system_words
+from penstock._engine.storage.file_errors import os_message
 from penstock._engine.storage.filesystem import Source, locate
 from penstock.codecs import Codec, classes, resolved
 from penstock.dataset import Dataset
@@ -115,7 +115,7 @@ def recognised(place: Place) -> TableFormat:
             if known.recognises(place):
                 return Unclaimed() if known is PARQUET else known
     except OSError as error:
-        msg = f"{place.url!r} cannot be looked into: {system_words(error)}. Check the path, and what you may read there."
+        msg = f"{place.url!r} cannot be looked into: {os_message(error)}. Check the path, and what you may read there."
         raise TableNotFoundError(msg) from error
     told = ", ".join(known.name for known in formats) or "none"
     msg = f"No table lies at {place.url!r}. Formats that were tried: {told}. Check the path, or name the format with format=."

@@ -17,7 +17,7 @@ from penstock import codecs
 from penstock._engine.commit.change import begin, visible
 from penstock._engine.commit.log import fresh_listing
 from penstock._engine.parquet.footer import read_schema
-from penstock._engine.storage.file_errors import system_words
+from penstock._engine.storage.file_errors import os_message
 from penstock._engine.storage.filesystem import destination
 from penstock._engine.write.cast import fitted, sampled
 from penstock._engine.write.errors import refusals_told
@@ -79,7 +79,7 @@ def adopt(
     try:
         found = place.filesystem.get_file_info(place.path).type
     except OSError as error:
-        msg = f"{place.url!r} cannot be looked at: {system_words(error)}. Check the path, and what you may read there."
+        msg = f"{place.url!r} cannot be looked at: {os_message(error)}. Check the path, and what you may read there."
         raise TableNotFoundError(msg) from error
     if found != pafs.FileType.Directory:
         msg = (

@@ -297,7 +297,7 @@ class Plan:
         counts: Rows handed out of each unit: those of `units`, less what a limit cuts off.
         fingerprint: Names the files, rows, filter, shuffle, window and seed; never columns, maps or batches.
         mixture: Of a mixture, whose rows are slots, what it is made of, as JSON can hold it; None of a table.
-        chain: Of sequences that go on from one unit to the next, what lies at their borders; None for all else.
+        links: The links of sequences that continue in the next unit; None if no sequence does.
     """
 
     snapshot: Snapshot
@@ -305,7 +305,7 @@ class Plan:
     counts: IntArray
     fingerprint: str
     mixture: Mapping[str, Any] | None = None
-    chain: SequenceLinks | None = None
+    links: SequenceLinks | None = None
 
     @property
     def num_rows(self) -> int:

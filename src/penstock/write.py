@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock._engine.commit.change import Change, Mode, begin
 from penstock._engine.commit.target import check_mode
 from penstock._engine.runtime.threads import default_threads
-from penstock._engine.storage.filesystem import place_of_table
+from penstock._engine.storage.filesystem import table_destination
 from penstock._engine.write.append import ExistingTable, existing
 from penstock._engine.write.encode import TableEncoder
 from penstock._engine.write.errors import refusals_told
@@ -356,7 +356,7 @@ def write(  # noqa: PLR0913 - each says one thing about the table, and all but t
         2
     """
     layout = Layout(row_group_mb, row_group_rows, file_mb, compression=compression, partition_by=_checked_names(partition_by))
-    place = place_of_table(source, filesystem=filesystem, options=storage_options)
+    place = table_destination(source, filesystem=filesystem, options=storage_options)
     start = _Start(
         mode=mode,
         layout=layout,

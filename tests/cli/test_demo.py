@@ -377,7 +377,7 @@ def test_the_demo_is_where_its_table_is_written(tmp_path: Path, monkeypatch: pyt
     assert (tmp_path / "demo" / "_checkpoint").is_dir()
 
 
-@pytest.mark.parametrize(("directory", "told"), [("", "write got ''"), ("memory://demo", "is not on this machine")])
+@pytest.mark.parametrize(("directory", "told"), [("", "The target is ''"), ("memory://demo", "is not on this machine")])
 def test_no_directory_of_this_machine_is_a_usage_error(capsys: pytest.CaptureFixture[str], directory: str, told: str) -> None:
     """It is told before anything is made."""
     assert main(["demo", "--directory", directory]) == 2

@@ -327,15 +327,15 @@ def test_every_cell_can_be_told(cell: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["/no/such/table"], "Nothing lies at '/no/such/table'. A file or a directory was expected. Check the path."),
+        (["/no/such/table"], "No file or directory exists at '/no/such/table'. Check the path."),
         (
             ["/no/such/*.parquet"],
-            "Nothing matches '/no/such/*.parquet'. Files or directories were expected. Check the pattern.",
+            "No file or directory matches '/no/such/*.parquet'. Check the pattern.",
         ),
         (
             ["nope://table"],
             "No filesystem opens 'nope://table': Protocol not known: nope. Plain paths and the schemes of pyarrow and fsspec "
-            "are known. Check the URL, and the keys or endpoints in storage_options.",
+            "are supported. Check the URL, and the keys or endpoints in storage_options.",
         ),
     ],
 )
@@ -355,7 +355,7 @@ def test_debug_shows_where_an_error_came_from(arguments: list[str], capsys: Said
 
     assert code == 1
     assert message.startswith("Traceback (most recent call last):\n")
-    assert message.endswith("\npenstock: Nothing lies at '/no/such'. A file or a directory was expected. Check the path.\n")
+    assert message.endswith("\npenstock: No file or directory exists at '/no/such'. Check the path.\n")
 
 
 @pytest.mark.parametrize(

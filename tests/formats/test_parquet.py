@@ -373,11 +373,11 @@ def test_a_foreign_summary_file_is_no_data(two: Path) -> None:
     assert ps.open(two).schema.names == ("id",)
 
 
-def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_table_raises(tmp_path: Path) -> None:
     """Nothing, nothing but hidden files, a pattern without match, no filesystem, an empty list, a version."""
     for source, expected in (
-        (tmp_path / "nowhere", f"Nothing lies at '{tmp_path}/nowhere'. A file or a directory was expected. Check the path."),
-        (f"{tmp_path}/*.pq", f"Nothing matches '{tmp_path}/*.pq'. Files or directories were expected. Check the pattern."),
+        (tmp_path / "nowhere", f"No file or directory exists at '{tmp_path}/nowhere'. Check the path."),
+        (f"{tmp_path}/*.pq", f"No file or directory matches '{tmp_path}/*.pq'. Check the pattern."),
         (
             tmp_path,
             f"No Parquet file lies at '{tmp_path}': of 0 files there none is data (names that begin with _ or . are left out). "
@@ -389,7 +389,7 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
         assert str(caught.value) == expected
     with pytest.raises(TableNotFoundError, match="No filesystem opens 'nosuch://x'"):
         ps.open("nosuch://x")
-    with pytest.raises(ArgumentError, match=r"An empty list names no table\. Give at least one path\."):
+    with pytest.raises(ArgumentError, match=r"open\(\) got an empty list; expected at least one path\."):
         ps.open([])
     put(tmp_path / "a.parquet", id=[1])
     with pytest.raises(ArgumentError, match=r"plain Parquet files have no versions\. Leave it out\."):
@@ -401,25 +401,24 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "options", "expected"),
     [
-        ({"a": 1}, {}, "open got {'a': 1}. A path, a URL or a list of them was expected. Give one."),
-        ({"a"}, {}, "open got {'a'}. A path, a URL or a list of them was expected. Give one."),
-        ("s3://", {}, "'s3://' names no bucket or host. A URL that goes on was expected. Give all of it: s3://bucket/table."),
-        ("gs:///", {}, "'gs:///' names no bucket or host. A URL that goes on was expected. Give all of it: gs://bucket/table."),
+        ({"a": 1}, {}, "open() got {'a': 1}; expected a path, a URL or a list of them, for example open('/data/table')."),
+        ({"a"}, {}, "open() got {'a'}; expected a path, a URL or a list of them, for example open('/data/table')."),
+        ("s3://", {}, "'s3://' has no bucket or host. Give the whole URL: s3://bucket/table."),
+        ("gs:///", {}, "'gs:///' has no bucket or host. Give the whole URL: gs://bucket/table."),
         (
             "t",
             {"filesystem": "x"},
-            "filesystem='x' is no filesystem. An object of pyarrow.fs or fsspec was expected. Give one, like "
-            "fsspec.filesystem('s3'), or leave it out and give a URL: s3://bucket/table.",
+            "filesystem='x' is not a filesystem; expected an object of pyarrow.fs or fsspec, for example "
+            "fsspec.filesystem('s3'). Or leave it out and give a URL: s3://bucket/table.",
         ),
         (
             "t",
             {"storage_options": 3},
-            "storage_options=3 is no mapping. Names and values that fsspec takes were expected. Give them, like "
-            "storage_options={'anon': True}, or leave them out.",
+            "storage_options=3 is not a mapping; expected options of fsspec, for example {'anon': True}.",
         ),
     ],
 )
-def test_what_names_no_place_is_refused(source: Any, options: dict[str, Any], expected: str) -> None:
+def test_an_invalid_source_raises(source: Any, options: dict[str, Any], expected: str) -> None:
     """At once, before anything is looked for."""
     with pytest.raises(ArgumentError) as caught:
         ps.open(source, **options)
@@ -427,13 +426,13 @@ def test_what_names_no_place_is_refused(source: Any, options: dict[str, Any], ex
     assert str(caught.value) == expected
 
 
-def test_the_top_of_a_disk_is_no_table() -> None:
+def test_the_root_of_a_filesystem_is_no_table() -> None:
     """It is not even listed."""
     for top in ("/", "//", "file:///"):
         with pytest.raises(TableNotFoundError) as caught:
             ps.open(top)
         assert str(caught.value) == (
-            f"{top!r} is the top of its filesystem, and no table. A file or a directory below was expected. Give its path."
+            f"{top!r} is the root of the filesystem; expected a file or a directory below it. Give its path."
         )
 
 
@@ -548,7 +547,7 @@ def test_whole_numbers_go_into_decimals_that_hold_them(tmp_path: Path) -> None:
 def test_what_names_nothing_is_refused() -> None:
     """An unset variable does not open the working directory."""
     for source in (None, 3, b"lake", ""):
-        with pytest.raises(ArgumentError, match=r"A path, a URL or a list of them was expected\. Give one\."):
+        with pytest.raises(ArgumentError, match=r"expected a path, a URL or a list of them, for example"):
             ps.open(source)  # type: ignore[arg-type]
 
 
@@ -578,11 +577,11 @@ def test_a_map_cannot_end_a_dataset_in_silence(tmp_path: Path) -> None:
             raise StopIteration
         return batch
 
-    with pytest.raises(ps.errors.MapError, match="raised StopIteration, which would end the dataset in silence"):
+    with pytest.raises(ps.errors.MapError, match="raised StopIteration, which would end the dataset silently"):
         list(ps.open(tmp_path).batch(2).map(stopping))
     with pytest.raises(ZeroDivisionError) as caught:
         list(ps.open(tmp_path).map(lambda row: {"id": 1 // (int(row["id"]) - 3)}))
-    assert "on what begins at place 3 of epoch 0." in caught.value.__notes__[0]
+    assert "on the rows from position 3 of epoch 0." in caught.value.__notes__[0]
 
 
 def test_categories_in_some_files_are_values_like_others(tmp_path: Path) -> None:
@@ -772,7 +771,7 @@ def test_a_link_that_leads_back_is_refused(tmp_path: Path) -> None:
     (table / "t").symlink_to(table)
 
     for ask in (lambda: ps.open(table), lambda: ps.write(table, data={"id": [3]}, mode="append")):
-        with pytest.raises(TableNotFoundError, match=rf"'{table}/t' leads back to '{table}', which it .* Remove the link\."):
+        with pytest.raises(TableNotFoundError, match=rf"'{table}/t' is a link to '{table}', which .* Remove the link\."):
             ask()
 
 
@@ -787,7 +786,7 @@ def test_a_link_that_leads_back_by_another_directory_is_refused(tmp_path: Path) 
     assert ps.open(one).num_rows == 2
     (other / "y").symlink_to(one)
 
-    with pytest.raises(TableNotFoundError, match=rf"'{one}/x/y' leads back to '{one}', which it lies in"):
+    with pytest.raises(TableNotFoundError, match=rf"'{one}/x/y' is a link to '{one}', which contains it"):
         ps.open(one)
     assert ps.open(tmp_path / "deep").num_rows == 1
 
@@ -800,7 +799,9 @@ def test_a_name_that_is_no_unicode_is_told(tmp_path: Path) -> None:
     except OSError:
         pytest.skip("The filesystem has no such names.")
 
-    with pytest.raises(TableNotFoundError, match=r"xff\.parquet' is no UTF-8\. Names of Unicode .* Rename it, or remove it\."):
+    with pytest.raises(
+        TableNotFoundError, match=r"the file name .*xff\.parquet' is not UTF-8\. Rename the file, or remove it\."
+    ):
         ps.open(tmp_path)
 
 

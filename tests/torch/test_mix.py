@@ -152,7 +152,7 @@ def test_ranks_that_mix_otherwise_are_all_told(ranks: Ranks, tmp_path: Path) -> 
     said = ranks.failed("mixture", 2, tables=written(tmp_path, 30, 30), weights=[[2, 1], [1, 1]], size=4)
 
     for one in said:
-        assert "Rank 1 asks for the shares [1, 1], and rank 0 for [2, 1]. All ranks must ask the same." in one
+        assert "Rank 1 asks for the shares [1, 1], and rank 0 for [2, 1]. All ranks need the same query." in one
 
 
 def test_ranks_that_repeat_otherwise_are_all_told(ranks: Ranks, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_ranks_that_repeat_otherwise_are_all_told(ranks: Ranks, tmp_path: Path) 
     said = ranks.failed("mixture", 2, tables=written(tmp_path, 30, 30), weights=[2, 1], size=4, repeats={"1": 2})
 
     for one in said:
-        assert "Rank 1 asks for .repeat() 2, and rank 0 for 1. All ranks must ask the same." in one
+        assert "Rank 1 asks for .repeat() 2, and rank 0 for 1. All ranks need the same query." in one
 
 
 def test_ranks_whose_mixtures_have_other_columns_are_all_told(ranks: Ranks, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_ranks_whose_mixtures_have_other_columns_are_all_told(ranks: Ranks, tmp_
     said = ranks.failed("mixture", 2, tables=written(tmp_path, 30, 30), weights=[2, 1], size=4, sourceless=1)
 
     for one in said:
-        assert "Rank 1 asks for .with_source() False, and rank 0 for True. All ranks must ask the same." in one
+        assert "Rank 1 asks for .with_source() False, and rank 0 for True. All ranks need the same query." in one
 
 
 def test_what_is_no_dataset_is_refused() -> None:

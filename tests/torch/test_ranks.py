@@ -125,7 +125,7 @@ def test_ranks_that_ask_different_questions_are_all_told(
     each = [{}, other, {}]
     found = ranks.failed("unlike", 3, table=str(table), window=30, seed=7, size=4, each=each)
 
-    assert found == [f"{complaint} All ranks must ask the same. Build the dataset alike on all of them."] * 3
+    assert found == [f"{complaint} All ranks need the same query. Build the dataset alike on all of them."] * 3
 
 
 def test_a_clause_that_only_rank_0_has_is_told_too(ranks: Ranks, table: Path) -> None:
@@ -325,7 +325,7 @@ def test_ranks_that_do_not_advance_alike_resume_from_all_their_states(ranks: Ran
 
     assert len(done) == 3 * 6 * 4
     assert sorted(done + rest) == list(range(ROWS))
-    assert refused[0].startswith("StateError: The state of one rank was given to resume 3 ranks on 2")
+    assert refused[0].startswith("StateError: The state of one rank cannot resume 3 ranks on 2")
 
 
 def units_left(rows_left: int, windows: int, window: int) -> int:

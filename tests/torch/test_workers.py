@@ -325,7 +325,7 @@ def test_an_epoch_of_a_stream_is_a_number_from_0(epoch: Any) -> None:
     """As for a loader."""
     with pytest.raises(ArgumentError) as caught:
         ps.torch.IterableDataset(example()).set_epoch(epoch)
-    assert str(caught.value).startswith(f"set_epoch got {epoch!r}. Epochs count from 0")
+    assert str(caught.value).startswith(f"set_epoch() got {epoch!r}; expected the number of the epoch")
 
 
 @pytest.mark.parametrize(

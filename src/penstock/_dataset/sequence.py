@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock import sequences
 from penstock._dataset.names import before_maps, matching
-from penstock._engine.plan.sequence_times import rule_of
+from penstock._engine.plan.sequence_times import sequence_rule
 from penstock._engine.query.query import Query
 from penstock.errors import ArgumentError, ColumnNotFoundError
 from penstock.model import Snapshot
@@ -39,7 +39,7 @@ def sequence(given: object, query: Query, snapshot: Snapshot) -> dict[str, Any]:
         if columns is not None:
             raise ArgumentError(_selected_twice(given))
         columns = tuple(dict.fromkeys(name for every in found.values() for name in every))
-    rule_of(given, snapshot.schema)  # which refuses columns that cannot tell times or groups
+    sequence_rule(given, snapshot.schema)  # which refuses columns that cannot tell times or groups
     return {"sequence": given, "columns": columns}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock._engine.plan.sequence_find import Line, Rule, first_unordered, starts
+from penstock._engine.plan.sequence_find import SequenceRule, SortedRows, first_unordered, sequence_starts
 from penstock.model import IntArray
 from penstock.petastorm.unischema import Unischema, UnischemaField, match_unischema_fields, row_type
 
@@ -147,8 +147,8 @@ class NGram:
         counted, gap = line
         if len(times) >= self.length and first_unordered(counted, None, self.length) is not None:
             raise NotImplementedError(self._unsorted())
-        rule = Rule(length=self.length, gap=gap, overlap=self.timestamp_overlap)
-        found: IntArray = starts(Line.of(counted), rule)
+        rule = SequenceRule(length=self.length, gap=gap, overlap=self.timestamp_overlap)
+        found: IntArray = sequence_starts(SortedRows.of(counted), rule)
         return [int(start) for start in found]
 
     def _starts_one_by_one(self, times: Sequence[Any]) -> list[int]:

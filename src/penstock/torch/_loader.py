@@ -12,7 +12,7 @@ from typing import Any, Never
 import torch
 from torch.utils import data
 
-from penstock._engine.deliver.consensus import agreed, check_told
+from penstock._engine.deliver.consensus import check_same_on_ranks, shared_table
 from penstock._engine.deliver.loader import Loader as Engine
 from penstock._engine.deliver.mixture import MixtureTable, agreed_mixture
 from penstock._engine.deliver.skipped import SkippedRow
@@ -321,7 +321,7 @@ def loader(
         return {"jagged=": sorted(made[0][2].jagged)}
 
     # Whoever was given something wrong tells the others, which would wait for it.
-    check() if group is None else check_told(group, check)
+    check() if group is None else check_same_on_ranks(group, check)
     mine, found, tensors, place = made[0]
     mine = mine if found.group is None else _agreed(mine, found.group)
     loader_ = Loader(mine, pin_memory=pin_memory, device=place, jagged=tensors.jagged)
@@ -347,7 +347,7 @@ def _agreed(ds: Dataset | Mixture, group: ProcessGroup) -> Dataset | Mixture:
     """Return a dataset that all ranks see alike."""
     if isinstance(ds, Mixture):
         return Mixture(agreed_mixture(ds._table, ds._query, group), ds._query)  # noqa: SLF001 - the same
-    return Dataset(agreed(ds._table, ds._query, group), ds._query)  # noqa: SLF001 - the same
+    return Dataset(shared_table(ds._table, ds._query, group), ds._query)  # noqa: SLF001 - the same
 
 
 def _checked_shard(ds: Dataset | Mixture, query: Query, found: Ranks) -> Dataset | Mixture:

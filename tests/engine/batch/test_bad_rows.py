@@ -351,7 +351,7 @@ def test_a_batch_of_which_nothing_is_left_is_left_out(table: Path) -> None:
 
     assert len(ds.on_bad_row("skip")) == ROWS
     assert ids(batches) == [[number] for number in range(ROWS) if number not in NULL]
-    with pytest.raises(DataError, match=r"All 1 rows of a batch are bad, .*Each of the 2 ranks has to have as many batches as"):
+    with pytest.raises(DataError, match=r"All 1 rows of a batch are bad, .*Each of the 2 ranks must have the same number of"):
         list(ds.shard(0, 2).on_bad_row("skip", most=1.0))
     uneven = ds.batch(1, last="uneven").on_bad_row("skip", most=1.0)
     assert sum(len(ids(uneven.shard(rank, 2))) for rank in range(2)) == ROWS - len(NULL)

@@ -349,7 +349,7 @@ def ragged_level(kind: Any, cells: list[Any]) -> tuple[tuple[int, ...], Any, lis
 
 @given(columns(), st.sampled_from([None, 0, 1, 2, 3, -1, -2, -3]))
 def test_padded_lists_are_one_array(drawn: tuple[Any, list[Any], Any, Oracle], asked: int | None) -> None:
-    """Under `Pad` all ragged levels are filled up, real lengths are told, and a list that is too long is cut or refused."""
+    """Under `Pad` all ragged levels are padded, with the real lengths, and a list that is too long is cut or refused."""
     kind, cells, array, oracle = drawn
     padding: Any = {"i": 9, "b": True, "f": -1.5, "O": "pad", "M": np.datetime64(9, "us")}[oracle.dtype.kind]
     length = None if asked is None else abs(asked)
@@ -532,7 +532,7 @@ def test_what_lies_behind_a_null_is_not_handed_out() -> None:
 
 
 def test_long_lists_are_cut_at_their_end() -> None:
-    """The first values stay, and the real lengths are told."""
+    """The first values stay, and the the real lengths are returned."""
     array = pa.array([[1, 2, 3], [4], [], [5, 6], [7, 8, 9, 10]])
 
     found = decode(array, Column(name="x", nulls=Mask(), ragged=Pad(-1, 2, truncate=True)))
@@ -609,10 +609,10 @@ BROKEN = variable_tensor().wrap_array(pa.array([{"data": [1, 2], "shape": [3, 1]
      f"the value is null, and fixed_size_list<item: float>[1] has no value for a null. {WHERE}"),
     (pa.array([[[True]], [None]], pa.list_(pa.list_(pa.bool_(), 1))), None, None, 1,
      f"an item is null, and fixed_size_list<item: bool>[1] has no value for a null. {NULL}."),
-    (pa.array([[1], None]), None, Offsets(), 1, f"the value is null, and Offsets() has no place for a null list. {WHERE}"),
+    (pa.array([[1], None]), None, Offsets(), 1, f"the value is null, and Offsets() cannot hold a null list. {WHERE}"),
     (pa.array([[[[1]], [[2], [None]]]] * 2), None, None, 0, f"an item is null, and int64 has no value for a null. {NULL}."),
     (pa.array([[1], [1, 2, 3]]), None, Pad(length=2), 1,
-     "the list has 3 values, and Pad(value=0, length=2, truncate=False) has room for 2. "
+     "the list has 3 values, and Pad(value=0, length=2, truncate=False) allows 2. "
      "Give a larger length, or truncate=True to cut."),
     (pa.array([[[1]], [[1, 2, 3], []]], pa.list_(pa.list_(pa.int8()))), None, RaiseIfRagged(), 1,
      "the list has 2 values, and that of row 0 has 1. RaiseIfRagged() needs one length. Use Pad(), Offsets() or AsObjects()."),
@@ -629,7 +629,7 @@ BROKEN = variable_tensor().wrap_array(pa.array([{"data": [1, 2], "shape": [3, 1]
      "its text is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte. "
      "Write it again as UTF-8 or as binary. To read the bytes as they are, open Parquet files with a schema that has "
      "pyarrow.binary() there: format=ParquetFormat(columns=schema)."),
-    (BROKEN, None, None, 0, "the tensor has 2 values, and its shape is [3, 1]. Both must agree. Write the table anew."),
+    (BROKEN, None, None, 0, "the tensor has 2 values, and its shape is [3, 1]. Both must agree. Write the table again."),
 ])  # fmt: skip
 def test_a_refusal_says_what_where_and_what_to_do(
     array: Any, nulls: Nulls | None, ragged: Ragged | None, row: int | None, problem: str
@@ -654,7 +654,7 @@ def test_more_than_arrow_can_count_is_refused() -> None:
     with pytest.raises(CellError) as refused:
         decode(pa.chunked_array([many, many]), Column(name="x", ragged=Offsets()))
 
-    assert refused.value.problem == "its 2 parts do not fit one Arrow array, which counts to 2**31. Read fewer rows at a time."
+    assert refused.value.problem == "its 2 parts exceed the 2**31 items of one Arrow array. Read fewer rows at a time."
     assert isinstance(refused.value.__cause__, pa.ArrowInvalid)
 
 
@@ -725,8 +725,8 @@ def test_real_files_hold_what_pyarrow_tells(corpus: Callable[[str], Path]) -> No
             stored = table.column(number)
             found = decode(stored, Column(name="x", nulls=Mask()))
             cells = masked(found["x"], found["x_valid"])
-            told = stored.cast(untimed(field.type)).to_pylist()
-            if [bare(cell, field.type) for cell in cells] != [bare(cell, untimed(field.type)) for cell in told]:
+            cells_of_file = stored.cast(untimed(field.type)).to_pylist()
+            if [bare(cell, field.type) for cell in cells] != [bare(cell, untimed(field.type)) for cell in cells_of_file]:
                 differing.append(f"{name}: {field}")
             seen += 1
 

@@ -113,22 +113,22 @@ def test_flat_cells_tell_where_each_begins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "values", "policy", "told"),
+    ("field", "values", "policy", "message"),
     [
-        (FIELD, [np.ones((2, 2)), None], {}, "Column 'x', row 1: the value is null, and an array of int32 has no place"),
+        (FIELD, [np.ones((2, 2)), None], {}, "Column 'x', row 1: the value is null, and an array of int32 cannot hold a null"),
         (LOOSE, [None], {"nulls": ps.RaiseOnNull()}, "RaiseOnNull() refuses nulls"),
         (LOOSE, [np.ones((1, 2)), np.ones((2, 2))], {"ragged": ps.RaiseIfRagged()}, "row 1: the cell has the shape (2, 2)"),
         (LOOSE, [np.ones((3, 2))], {"ragged": ps.Pad(length=2)}, "the cell has 3 values, and Pad(value=0, length=2"),
         (FIELD, [np.ones((2, 3))], {}, "row 0: it holds int32 (2, 3), and the schema says int32 (2, 2)"),
     ],
 )
-def test_what_has_no_place_is_told(field: Field, values: list[Any], policy: dict[str, Any], told: str) -> None:
+def test_nulls_and_shapes_without_a_policy_raise(field: Field, values: list[Any], policy: dict[str, Any], message: str) -> None:
     """Nulls and shapes that no policy covers name the row."""
     whole = [None if value is None else value.astype("i4") for value in values]
     with pytest.raises(DataError) as caught:
         decoded(field, whole, **policy)
 
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_cut_pad_keeps_the_beginning() -> None:
@@ -170,7 +170,7 @@ def test_single_rows_and_rows_by_number_are_decoded(table: Path) -> None:
     assert ds.select("id").schema.names == ("id",)
 
 
-def test_a_codec_nobody_knows_is_told_when_its_column_is_asked_for(table: Path) -> None:
+def test_an_unknown_codec_raises_when_its_column_is_read(table: Path) -> None:
     """Other columns come, and the message says how to make it known."""
     ds = ps.open(table)
 
@@ -192,7 +192,7 @@ def test_a_broken_cell_names_file_row_group_row_and_column(tmp_path: Path) -> No
 
 
 def test_tensors_that_others_wrote_as_lists_are_tensors(tmp_path: Path) -> None:
-    """Lists of the right length take the shape that the schema says, and others are told."""
+    """Lists of the right length take the shape that the schema says, and others raise."""
     field = Field("x", np.float32, (2, 3), Tensor())
     lists = pa.array([[float(n)] * 6 for n in range(4)], pa.list_(pa.float32()))
     write(tmp_path, Schema("T", [field]), {"x": lists})
@@ -205,7 +205,7 @@ def test_tensors_that_others_wrote_as_lists_are_tensors(tmp_path: Path) -> None:
         list(ps.open(tmp_path).batch(4))
 
 
-def test_two_files_that_disagree_are_told(tmp_path: Path) -> None:
+def test_two_files_that_disagree_raise(tmp_path: Path) -> None:
     """One column with two schemas is refused, naming both files; `_common_metadata` decides where there is one."""
     for name, shape in (("a", (2, 2)), ("b", (None, 2))):
         field = Field("x", np.int32, shape, Npy())
@@ -237,11 +237,13 @@ def test_blobs_pick_without_copying() -> None:
     array = pa.array([b"a", None, b"ccc", b"", b"ee"])
     parts = [Blobs.of(array.slice(1)), Blobs.of(array.dictionary_encode()), Blobs.of(array.cast(pa.large_binary()).slice(0, 3))]
     joined = Blobs.joined([*parts, Blobs.of(pa.array([b"xy", None], pa.binary(2)))])
-    told = [None if joined.valid is not None and not joined.valid[row] else bytes(joined[row]) for row in range(len(joined))]
+    expected = [
+        None if joined.valid is not None and not joined.valid[row] else bytes(joined[row]) for row in range(len(joined))
+    ]
     back = joined.take(np.arange(len(joined))[::-1])
 
-    assert told == [None, b"ccc", b"", b"ee", b"a", None, b"ccc", b"", b"ee", b"a", None, b"ccc", b"xy", None]
-    assert [bytes(cell) for _, cell in back.present()] == [cell for cell in told[::-1] if cell is not None]
+    assert expected == [None, b"ccc", b"", b"ee", b"a", None, b"ccc", b"", b"ee", b"a", None, b"ccc", b"xy", None]
+    assert [bytes(cell) for _, cell in back.present()] == [cell for cell in expected[::-1] if cell is not None]
     with pytest.raises(DataError, match="the column is int64, and its codec stores bytes"):
         Blobs.of(pa.array([1]))
 
@@ -322,8 +324,8 @@ def test_complex_numbers_are_filled_up(value: Any) -> None:
 @pytest.mark.parametrize("codec", [Npy(), Npz(), Raw(), Png()], ids=repr)
 def test_no_memory_is_taken_for_what_a_schema_claims(tmp_path: Path, codec: Any) -> None:
     """It came with the file, as the cells did; whoever trusts it can say so."""
-    told = _schema_json.dump(Schema("S", [Field("x", np.uint8, (2**18, 2**18), codec)]))
-    table = pa.table({"x": [b"abc"] * 100}).replace_schema_metadata({_schema_json.KEY: told.encode()})
+    described = _schema_json.dump(Schema("S", [Field("x", np.uint8, (2**18, 2**18), codec)]))
+    table = pa.table({"x": [b"abc"] * 100}).replace_schema_metadata({_schema_json.KEY: described.encode()})
     pq.write_table(table, tmp_path / "t.parquet")
     ds = ps.open(tmp_path / "t.parquet").batch(100)
 

@@ -14,14 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._engine.decode import concat as wide
+from penstock._engine.decode import concat
 from penstock._engine.decode.arrow import CellError
 from penstock._engine.decode.columns import deferred_cells
+from penstock._engine.decode.concat import concat_wide, take_wide
 from penstock._engine.query.values import Column
 from penstock.errors import DataError
 
 FEW = pa.dictionary(pa.int8(), pa.string())
-"""Whose indices have room for 128 values."""
+"""Its indices reach 128 values."""
 
 AROUND: dict[str, Callable[[pa.Array], pa.Array]] = {
     "flat": lambda words: words,
@@ -37,12 +38,12 @@ def words(part: int) -> pa.Array:
 
 
 def tables(around: Callable[[pa.Array], pa.Array]) -> list[pa.Table]:
-    """Return parts of a table whose dictionaries have room for one part each."""
+    """Return parts of a table; the dictionary type can hold the values of one part."""
     return [pa.table({"i": np.arange(100 * part, 100 * part + 100), "x": around(words(part))}) for part in range(3)]
 
 
-def told(rows: Any) -> list[str]:
-    """Return what the rows of a table hold, whatever holds it."""
+def texts(rows: Any) -> list[str]:
+    """Return the cells of column x as texts, in the order of column i."""
     cells = [
         row["x"].tolist() if isinstance(row["x"], np.ndarray) else row["x"] for row in sorted(rows, key=lambda row: row["i"])
     ]
@@ -77,18 +78,18 @@ def test_dictionaries_that_are_too_large_together_are_read(tmp_path: Path, aroun
         with pq.ParquetWriter(table / "0.parquet", parts[0].schema) as writer:
             for part in parts:
                 writer.write_table(part)
-    expected = told(pa.concat_tables(parts).to_pylist())
+    expected = texts(pa.concat_tables(parts).to_pylist())
     ds = ps.open(table)
 
-    assert told(ds) == expected
-    assert [told(ds.shuffle(seed=1)) for _ in range(2)] == [expected, expected]
-    assert told(ds.shuffle(ps.ExactShuffle(), seed=1)) == expected
+    assert texts(ds) == expected
+    assert [texts(ds.shuffle(seed=1)) for _ in range(2)] == [expected, expected]
+    assert texts(ds.shuffle(ps.ExactShuffle(), seed=1)) == expected
     assert sum(len(batch["x"]) for batch in ds.shuffle(seed=1).batch(75)) == 300
-    assert told({"i": i, "x": x} for i, x in zip(*ds.take(list(range(300))[::-1]).values(), strict=True)) == expected
+    assert texts({"i": i, "x": x} for i, x in zip(*ds.take(list(range(300))[::-1]).values(), strict=True)) == expected
     assert ds.take([299, 150, 0])["i"].tolist() == [299, 150, 0]
     for name, data in {"copy": ds, "shuffled": ds.shuffle(seed=1)}.items():
         ps.write(tmp_path / name, data=data)
-        assert told(ps.open(tmp_path / name)) == expected
+        assert texts(ps.open(tmp_path / name)) == expected
 
 
 @pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
@@ -103,8 +104,8 @@ def test_dictionaries_that_are_too_large_together_are_written(tmp_path: Path, ar
     ps.write(tmp_path / "more", data=iter(parts[1:]), mode="append")
 
     for name in ("parts", "whole", "stated", "more"):
-        assert told(ps.open(tmp_path / name)) == told(whole.to_pylist())
-        assert told(pq.read_table(tmp_path / name).to_pylist()) == told(whole.to_pylist())
+        assert texts(ps.open(tmp_path / name)) == texts(whole.to_pylist())
+        assert texts(pq.read_table(tmp_path / name).to_pylist()) == texts(whole.to_pylist())
 
 
 def test_rows_are_appended_to_files_whose_indices_have_no_room(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_rows_are_appended_to_files_whose_indices_have_no_room(tmp_path: Path) -
 
     ps.write(tmp_path, data=iter(others), mode="append")
 
-    assert told(ps.open(tmp_path)) == [str(number) for number in range(300)]
+    assert texts(ps.open(tmp_path)) == [str(number) for number in range(300)]
 
 
 def test_more_categories_may_come_later(tmp_path: Path) -> None:
@@ -140,14 +141,14 @@ def test_more_categories_may_come_later(tmp_path: Path) -> None:
 )
 def test_arrays_join_in_a_wider_type(arrays: list[pa.Array], kind: pa.DataType | None) -> None:
     """A part may have become one already."""
-    found = wide.concat(arrays)
+    found = concat_wide(arrays)
 
     assert found.to_pylist() == [cell for array in arrays for cell in array.to_pylist()]
     assert found.type == (kind or arrays[1].type)
 
 
-def test_arrays_that_no_type_has_room_for_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what to do."""
+def test_arrays_too_large_for_any_type_raise_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what to do."""
     column = pa.chunked_array([pa.array([{"a": 1}]), pa.array([{"a": 2}])])
 
     def full(_: object) -> pa.Array:
@@ -156,9 +157,9 @@ def test_arrays_that_no_type_has_room_for_are_told(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(pa, "concat_arrays", full)
 
-    expected = "do not fit one Arrow array: offset overflow. Fewer were expected. Read fewer rows at a time."
+    expected = "do not fit one Arrow array: offset overflow. Read fewer rows at a time."
     with pytest.raises(DataError, match=expected):
-        wide.concat(column.chunks)
+        concat_wide(column.chunks)
     with pytest.raises(CellError, match=f"Column 'x': .*{expected}"):
         deferred_cells(column, Column(name="x"))
 
@@ -183,11 +184,11 @@ def test_more_bytes_than_an_array_holds_are_read(tmp_path: Path, kind: pa.DataTy
     assert whole.to_pylist() == cells
 
 
-def test_cells_that_are_picked_many_times_need_a_wider_type() -> None:
-    """Each time counts."""
+def test_taking_cells_many_times_can_need_a_wider_type() -> None:
+    """Each copy counts."""
 
     class Full:
-        """An array of bytes that has no room for what is taken."""
+        """An array of bytes whose type overflows."""
 
         type = pa.binary()
 
@@ -198,7 +199,7 @@ def test_cells_that_are_picked_many_times_need_a_wider_type() -> None:
         def cast(self, kind: pa.DataType) -> pa.Array:
             return pa.array([b"a", b"b"], kind)
 
-    found = wide.take(Full(), np.array([1, 1, 0]))
+    found = take_wide(Full(), np.array([1, 1, 0]))
 
     assert (found.type, found.to_pylist()) == (pa.large_binary(), [b"b", b"b", b"a"])
 
@@ -216,7 +217,7 @@ ITEMS: dict[str, tuple[pa.DataType, Any]] = {
 
 @pytest.mark.parametrize("name", ITEMS)
 @given(data=st.data())
-def test_lists_are_picked_as_arrow_picks_them(name: str, data: st.DataObject) -> None:
+def test_take_of_lists_equals_the_one_of_arrow(name: str, data: st.DataObject) -> None:
     """Also with nulls among them, or in them, and of a part of an array."""
     kind, items = ITEMS[name]
     nullable = data.draw(st.booleans())
@@ -227,19 +228,19 @@ def test_lists_are_picked_as_arrow_picks_them(name: str, data: st.DataObject) ->
     array = array.slice(data.draw(st.integers(0, len(array))))
     rows = np.array(data.draw(st.lists(st.integers(0, len(array) - 1), max_size=20)) if len(array) else [], np.int64)
 
-    found = wide.take(array, rows)
+    found = take_wide(array, rows)
 
     found.validate(full=True)
     assert found.equals(array.take(pa.array(rows)))
     assert found.null_count == array.take(pa.array(rows)).null_count
 
 
-def test_lists_of_more_items_than_32_bits_count_become_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_with_more_items_than_32_bits_count_become_large_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     """They hold the same, in a type that counts in 64 bits."""
-    monkeypatch.setattr(wide, "MOST_OFFSET", 4)
+    monkeypatch.setattr(concat, "MAX_OFFSET", 4)
     array = pa.array([[1, 2], [3]], pa.list_(pa.int16()))
 
-    found = wide.take(array, np.array([1, 0, 0, 1]))
+    found = take_wide(array, np.array([1, 0, 0, 1]))
 
     assert found.type == pa.large_list(pa.int16())
     assert found.to_pylist() == [[3], [1, 2], [1, 2], [3]]
@@ -247,7 +248,7 @@ def test_lists_of_more_items_than_32_bits_count_become_large_ones(monkeypatch: p
 
 @pytest.mark.parametrize("cells", [[[], [], []], [None, None, None], [None, [], None]], ids=["empty", "null", "both"])
 @pytest.mark.parametrize("kind", [pa.list_(pa.int32()), pa.large_list(pa.float64())], ids=["list", "large"])
-def test_lists_without_any_item_are_picked_from_no_memory(tmp_path: Path, kind: pa.DataType, cells: list[Any]) -> None:
+def test_lists_without_items_need_no_buffer(tmp_path: Path, kind: pa.DataType, cells: list[Any]) -> None:
     """A stream of Arrow gives them a buffer that lies nowhere, and small row groups cross one."""
     sink = pa.BufferOutputStream()
     table = pa.table({"x": pa.array(cells, kind)})
@@ -257,7 +258,7 @@ def test_lists_without_any_item_are_picked_from_no_memory(tmp_path: Path, kind: 
     pq.write_table(table, tmp_path / "x.parquet")
     loader = ps.loader(ps.open(tmp_path / "x.parquet").shuffle(seed=1).batch(2, last="uneven"))
 
-    found = wide.take(crossed, np.array([2, 0, 1]))
+    found = take_wide(crossed, np.array([2, 0, 1]))
 
     found.validate(full=True)
     assert found.to_pylist() == [cells[2], cells[0], cells[1]]

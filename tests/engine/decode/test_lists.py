@@ -1,4 +1,4 @@
-"""Lists of numbers take a short way, which leads to the same place as the long one."""
+"""Lists of numbers have a fast path, which gives the same arrays as the general decoder."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def arrays(draw: st.DrawFn, kind: pa.DataType) -> pa.Array:
 
 @pytest.mark.parametrize("kind", NUMBERS, ids=str)
 @given(data=st.data())
-def test_the_short_way_leads_where_the_long_one_does(kind: pa.DataType, data: st.DataObject) -> None:
-    """Values, their types, lengths and offsets are those of the walk, whatever the policy, for any part of an array."""
+def test_the_fast_path_equals_the_general_decoder(kind: pa.DataType, data: st.DataObject) -> None:
+    """Values, their types, lengths and offsets are equal for every policy, for any part of an array."""
     array = data.draw(arrays(kind))
     column = Column(
         name="x",
@@ -49,15 +49,15 @@ def test_the_short_way_leads_where_the_long_one_does(kind: pa.DataType, data: st
     )
 
     short = decode(array, column, BufferPool(1 << 20))
-    # What is in two chunks is walked.
+    # Two chunks take the general path.
     long = decode(pa.chunked_array([array, array.slice(0, 0)]), column)
 
     assert plain(short) == plain(long)
 
 
 @pytest.mark.parametrize("ragged", [AsObjects(), Offsets()], ids=str)
-def test_what_is_arrows_memory_is_not_written_to(ragged: Ragged) -> None:
-    """Lists that stay in memory are handed out again, so nobody may change them, also where Arrow's buffer can be."""
+def test_views_of_arrow_memory_are_read_only(ragged: Ragged) -> None:
+    """Cached lists are returned again, so they must not change, even if the buffer of Arrow is mutable."""
     numbers = np.arange(6, dtype=np.int32)
     array = pa.ListArray.from_arrays([0, 2, 6], pa.array(numbers).take(pa.array(np.arange(6))))
 
@@ -67,20 +67,20 @@ def test_what_is_arrows_memory_is_not_written_to(ragged: Ragged) -> None:
 
 
 @pytest.mark.parametrize("kind", OTHERS, ids=str)
-def test_all_else_is_walked(kind: pa.DataType) -> None:
-    """Lists of what is no number, lists that are null and null items have no short way."""
+def test_other_lists_take_the_general_path(kind: pa.DataType) -> None:
+    """The fast path refuses items that are not numbers, null lists and null items."""
     some = {pa.bool_(): [True], pa.string(): ["a"], pa.date32(): [1]}.get(kind, [[1]])
 
-    assert lists.plain_lists(pa.array([some], pa.list_(kind)), Offsets(), None, None) is None
-    assert lists.plain_lists(pa.array([[1], None]), Offsets(), None, None) is None
-    assert lists.plain_lists(pa.array([[1, None]]), Offsets(), None, None) is None
-    assert lists.plain_lists(pa.array([[1], [2]]), RaiseIfRagged(), None, None) is None
-    assert lists.plain_lists(pa.array([1, 2]), Offsets(), None, None) is None
+    assert lists.decode_number_lists(pa.array([some], pa.list_(kind)), Offsets(), None, None) is None
+    assert lists.decode_number_lists(pa.array([[1], None]), Offsets(), None, None) is None
+    assert lists.decode_number_lists(pa.array([[1, None]]), Offsets(), None, None) is None
+    assert lists.decode_number_lists(pa.array([[1], [2]]), RaiseIfRagged(), None, None) is None
+    assert lists.decode_number_lists(pa.array([1, 2]), Offsets(), None, None) is None
 
 
 @pytest.mark.parametrize("nulls", [Mask(), Fill("no number")], ids=str)
-def test_policies_of_nulls_count_where_no_null_is(nulls: Nulls) -> None:
-    """A mask is there without any null, and a value that does not fit is refused before there is one."""
+def test_null_policies_apply_without_nulls(nulls: Nulls) -> None:
+    """`Mask` adds its column, and `Fill` checks its value, before there is a null."""
     array, column = pa.array([[1, 2], [3]]), Column(name="x", nulls=nulls, ragged=Pad())
 
     if isinstance(nulls, Fill):
@@ -91,15 +91,15 @@ def test_policies_of_nulls_count_where_no_null_is(nulls: Nulls) -> None:
 
 
 def test_a_list_that_is_too_long_is_refused_with_its_row() -> None:
-    """The short way leaves it to the walk to tell."""
-    with pytest.raises(CellError, match=r"row 1: the list has 3 values.*has room for 2"):
+    """The fast path leaves the error to the general decoder."""
+    with pytest.raises(CellError, match=r"row 1: the list has 3 values.*allows 2"):
         decode(pa.array([[1], [1, 2, 3]]), Column(name="x", ragged=Pad(length=2)))
 
 
 @pytest.mark.parametrize("width", [900, 2000])
-def test_long_lists_are_filled_up_and_cut_one_by_one(width: int) -> None:
-    """They are what short ones are, in whichever way they are copied."""
-    lengths = [lists.LONG, 3 * lists.LONG, 1, 4 * lists.LONG]
+def test_long_lists_are_padded_and_cut_one_by_one(width: int) -> None:
+    """The result does not depend on how lists are copied."""
+    lengths = [lists.LONG_LIST, 3 * lists.LONG_LIST, 1, 4 * lists.LONG_LIST]
     cells = [np.arange(length, dtype=np.int16) + length for length in lengths]
     array = pa.array(cells, pa.list_(pa.int16()))
 

@@ -1,4 +1,4 @@
-"""The arithmetic of mixtures: shares, slots, lengths and tapes, each against counting by hand."""
+"""The arithmetic of mixtures: shares, slots, lengths and orders of sources, each against counting by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from penstock._engine.order.mixture import MOST_SLOTS, MixtureOrder, MixturePart, Pattern, Stop, shares
+from penstock._engine.order.mixture import MAX_SLOTS, MixtureOrder, MixturePart, Pattern, Stop, shares
 from penstock._ranges import even_edges
 from penstock.errors import ArgumentError
 from penstock.protocols import Shuffle
@@ -76,11 +76,11 @@ def test_weights_may_be_floats(weights: list[float], expected: tuple[int, ...]) 
 def test_weights_that_do_not_come_out_even_are_rounded_by_less_than_a_slot(weights: list[int]) -> None:
     """Shares of the longest stratum are off by less than one slot."""
     exact = [Fraction(weight, sum(weights)) for weight in weights]
-    assume(min(exact) * MOST_SLOTS >= 1)
+    assume(min(exact) * MAX_SLOTS >= 1)
 
     found = shares([Fraction(weight) for weight in weights])
 
-    assert sum(found) <= MOST_SLOTS
+    assert sum(found) <= MAX_SLOTS
     assert all(abs(share - part * sum(found)) < 1 for share, part in zip(found, exact, strict=True))
 
 
@@ -173,13 +173,13 @@ def test_rows_of_slots_are_counted_over_epochs(part: MixturePart, slots: int) ->
 
 def walked(blend: MixtureOrder, epoch: int, lanes: int) -> dict[int, list[tuple[int, int]]]:
     """Return the unit and row of each row that every source gives, lane after lane, by walking its windows."""
-    mixing = blend.mixing(epoch, lanes)
+    mixing = blend.epoch(epoch, lanes)
     edges = even_edges(0, blend.num_slots, lanes).tolist()
     found: dict[int, list[tuple[int, int]]] = {source: [] for source in range(len(blend.parts))}
-    for source, tape in enumerate(mixing.tapes):
+    for source, order in enumerate(mixing.orders):
         runs = mixing.runs(pairwise(edges))
-        for piece in tape.pieces(mixing.strand(source, runs)):
-            window = tape.window(piece.lane, piece.window)
+        for piece in order.pieces(mixing.source_places(source, runs)):
+            window = order.window(piece.lane, piece.window)
             rows = [(read.unit, row) for read in window.reads for row in np.arange(1 << 10)[read.rows].tolist()]
             taken = np.arange(len(rows)) if window.take is None else window.take
             assert len(taken) >= piece.stop
@@ -221,16 +221,16 @@ def test_one_lane_reads_a_source_in_its_own_order(blend: MixtureOrder, epoch: in
 
 
 @given(blends(), st.integers(1, 7), st.data())
-def test_a_part_of_the_slots_is_a_part_of_the_tapes(blend: MixtureOrder, lanes: int, data: st.DataObject) -> None:
+def test_a_part_of_the_slots_is_a_part_of_the_source_orders(blend: MixtureOrder, lanes: int, data: st.DataObject) -> None:
     """What a stretch takes of a source lies between what the stretches before and after it take."""
-    mixing = blend.mixing(0, lanes)
+    mixing = blend.epoch(0, lanes)
     start = data.draw(st.integers(0, blend.num_slots))
     stop = data.draw(st.integers(start, blend.num_slots))
     cut = sorted({0, start, stop, blend.num_slots})
 
     for source in range(len(blend.parts)):
         places = [
-            [place for low, high in mixing.strand(source, mixing.runs([span])) for place in range(low, high)]
+            [place for low, high in mixing.source_places(source, mixing.runs([span])) for place in range(low, high)]
             for span in (*pairwise(cut), (0, blend.num_slots))
         ]
         assert sum(places[:-1], []) == places[-1]
@@ -241,8 +241,8 @@ def test_what_is_left_unread_is_shared_out_to_lanes() -> None:
     rare = MixturePart(counts=np.array([1000]), shuffle=InOrder(), seed=0)
     small = MixturePart(counts=np.array([100]), shuffle=InOrder(), seed=0)
     blend = MixtureOrder(parts=(rare, small), pattern=Pattern(shares=(1, 1), seed=0), stop="first")
-    mixing = blend.mixing(0, 4)
+    mixing = blend.epoch(0, 4)
 
-    begins = [next(mixing.strand(0, mixing.runs([(start, blend.num_slots)])))[0] for start in (0, 50, 100, 150)]
+    begins = [next(mixing.source_places(0, mixing.runs([(start, blend.num_slots)])))[0] for start in (0, 50, 100, 150)]
 
     assert begins == [0, 249, 499, 749]

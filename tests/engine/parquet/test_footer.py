@@ -25,7 +25,7 @@ from pyarrow import fs as pafs
 import penstock as ps
 from penstock._engine.parquet.footer import RowGroups, column_bytes, read_footers, read_schema
 from penstock._engine.parquet.thrift import parse
-from penstock._engine.storage.file_errors import broken_footer
+from penstock._engine.storage.file_errors import footer_error
 from penstock.errors import DataError
 from penstock.filters.literals import plain
 from penstock.model import DataFiles, Snapshot
@@ -753,7 +753,7 @@ def test_a_footer_that_contradicts_itself_is_damaged(
     assert type(raised.value) is DataError
 
 
-SHORT = "its footer says 50 rows, and its pages hold 0. The file is damaged. Restore it, or write it again."
+SHORT = "its footer says 50 rows, and its pages have 0. The file is damaged. Restore it, or write it again."
 
 
 @pytest.mark.parametrize(("ask", "told"), [
@@ -782,4 +782,4 @@ def test_a_type_that_arrow_does_not_have_is_told_as_that() -> None:
     unknown = pa.lib.ArrowNotImplementedError("Integers with more than 64 bits not implemented")
 
     told = "a.parquet: it has a column of a type that Arrow does not read: Integers with more than 64 bits not implemented. "
-    assert str(broken_footer("a.parquet", unknown)).startswith(told)
+    assert str(footer_error("a.parquet", unknown)).startswith(told)

@@ -102,11 +102,11 @@ def test_wrong_counts_are_found_out_when_rows_are_read(cache: Path) -> None:
         )
 
 
-def test_a_cache_that_cannot_be_written_is_told_and_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_cache_is_only_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counting goes on; the warning says what can be done."""
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "file"))
-    with pytest.warns(RuntimeWarning, match="Set PENSTOCK_CACHE_DIR to a directory that can be written"):
+    with pytest.warns(RuntimeWarning, match="Set PENSTOCK_CACHE_DIR to a writable directory"):
         assert rows(table()) == 4
 
 

@@ -84,9 +84,9 @@ def test_footers_are_read_of_files_that_need_them() -> None:
     """Files without a stated number of rows, and those too large to be taken whole."""
     facts, kept = files([3, -1, 50, 4]), np.array([0, 1, 2])
 
-    assert planning.unstated(facts, kept).tolist() == [1]
-    assert planning.with_footers(facts, kept, ps.WindowShuffle(rows=64)).tolist() == [2]
-    assert planning.with_footers(facts, kept, ps.RowGroupShuffle()).tolist() == [0, 2]
+    assert planning.without_row_count(facts, kept).tolist() == [1]
+    assert planning.files_to_split(facts, kept, ps.WindowShuffle(rows=64)).tolist() == [2]
+    assert planning.files_to_split(facts, kept, ps.RowGroupShuffle()).tolist() == [0, 2]
 
 
 def test_units_are_row_groups_and_whole_small_files_in_stored_order() -> None:
@@ -94,14 +94,14 @@ def test_units_are_row_groups_and_whole_small_files_in_stored_order() -> None:
     table = snapshot(files([3, 50, 4]))
     footers = groups([1, 1, 1], [0, 1, 2], [20, 0, 30])
 
-    found = planning.lay_units(table, np.array([0, 1, 2]), footers, None, ps.InOrder())
+    found = planning.make_units(table, np.array([0, 1, 2]), footers, None, ps.InOrder())
     assert spelt(found) == [(0, -1, 0, 0, 3, 3), (1, 0, 0, 0, 20, 20), (1, 2, 0, 20, 30, 30), (2, -1, 0, 0, 4, 4)]
 
 
 def test_large_row_groups_are_cut_into_ranges_on_request() -> None:
     """Ranges are of equal length and know where they begin."""
     table = snapshot(files([-1]))
-    found = planning.lay_units(table, np.array([0]), groups([0, 0], [0, 1], [5, 7]), None, ps.WindowShuffle(8, unit_rows=4))
+    found = planning.make_units(table, np.array([0]), groups([0, 0], [0, 1], [5, 7]), None, ps.WindowShuffle(8, unit_rows=4))
 
     assert spelt(found) == [(0, 0, 0, 0, 2, 2), (0, 0, 2, 2, 3, 3), (0, 1, 0, 5, 3, 3), (0, 1, 3, 8, 4, 4)]
 
@@ -109,7 +109,7 @@ def test_large_row_groups_are_cut_into_ranges_on_request() -> None:
 def test_deleted_rows_are_not_counted() -> None:
     """Deletes are numbers of rows in a file, wherever its units lie."""
     table = snapshot(files([-1, 4], deletes={0: np.array([0, 4, 5]), 1: np.array([3])}))
-    found = planning.lay_units(table, np.array([0, 1]), groups([0, 0], [0, 1], [5, 7]), None, ps.InOrder(file_rows=9))
+    found = planning.make_units(table, np.array([0, 1]), groups([0, 0], [0, 1], [5, 7]), None, ps.InOrder(file_rows=9))
 
     assert found.counts.tolist() == [3, 6, 3]
 
@@ -119,10 +119,10 @@ def test_row_groups_are_pruned_by_statistics_and_partition() -> None:
     table = snapshot(files([-1, -1], days=["mon", "tue"]))
     footers = groups([0, 0, 1], [0, 1, 0], [5, 5, 5], id=span([0, 5, 0], [4, 9, 9], [0, 0, 0]))
 
-    found = planning.lay_units(table, np.array([0, 1]), footers, bound(ps.col("id") >= 5), ps.InOrder())
+    found = planning.make_units(table, np.array([0, 1]), footers, bound(ps.col("id") >= 5), ps.InOrder())
     assert (found.file.tolist(), found.row_group.tolist()) == ([0, 1], [1, 0])
     assert found.residual.tolist() == [False, True]
-    tuesday = planning.lay_units(table, np.array([0, 1]), footers, bound(ps.col("day") == "tue"), ps.InOrder())
+    tuesday = planning.make_units(table, np.array([0, 1]), footers, bound(ps.col("day") == "tue"), ps.InOrder())
     assert (tuesday.file.tolist(), tuesday.residual.tolist()) == ([1], [False])
 
 
@@ -132,16 +132,16 @@ def test_whole_files_are_judged_by_the_statistics_of_the_log() -> None:
     footers = groups([1], [0], [9], id=span([0], [8], [0]))
     condition = bound(ps.col("id") < 3)
 
-    found = planning.lay_units(snapshot(known), np.array([0, 1]), footers, condition, ps.InOrder())
+    found = planning.make_units(snapshot(known), np.array([0, 1]), footers, condition, ps.InOrder())
     assert found.residual.tolist() == [False, True]
-    unknown = planning.lay_units(snapshot(files([3, -1])), np.array([0, 1]), footers, condition, ps.InOrder())
+    unknown = planning.make_units(snapshot(files([3, -1])), np.array([0, 1]), footers, condition, ps.InOrder())
     assert unknown.residual.tolist() == [True, True]
 
 
 def test_statistics_of_another_type_are_no_bounds() -> None:
     """Bounds that cannot be compared with the column's type are left out."""
     text = ColumnRange(low=pa.array(["a"]), high=pa.array(["b"]), nulls=np.array([0]))
-    found = planning.joined_range(span([1], [2], [0]), text, np.array([1, 0]))
+    found = planning.concat_ranges(span([1], [2], [0]), text, np.array([1, 0]))
 
     assert (found.low.to_pylist(), found.high.to_pylist(), found.nulls.tolist()) == ([None, 1], [None, 2], [0, 0])
 
@@ -149,12 +149,12 @@ def test_statistics_of_another_type_are_no_bounds() -> None:
 @pytest.mark.parametrize(("limit", "expected"), [(None, [3, 0, 4]), (0, [0, 0, 0]), (5, [3, 0, 2]), (99, [3, 0, 4])])
 def test_a_limit_keeps_the_first_rows(limit: int | None, expected: list[int]) -> None:
     """Rows count in stored order, over all units."""
-    assert planning.limited(np.array([3, 0, 4]), limit).tolist() == expected
+    assert planning.limit_counts(np.array([3, 0, 4]), limit).tolist() == expected
 
 
 def named(of: DataFiles, **query: Any) -> str:
     """Return the fingerprint of a plan over these files."""
-    units = planning.lay_units(snapshot(of), np.arange(len(of)), NO_GROUPS, None, ps.InOrder(file_rows=99))
+    units = planning.make_units(snapshot(of), np.arange(len(of)), NO_GROUPS, None, ps.InOrder(file_rows=99))
     return planning.fingerprint(snapshot(of), units, query, {"name": "in_order"})
 
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._engine.plan.sequence_find import Line, Rule, Times, first_unordered, starts
-from penstock._engine.plan.sequence_links import Linking, NotInOrderError, extended
+from penstock._engine.plan.sequence_find import SequenceRule, SortedRows, Times, first_unordered, sequence_starts
+from penstock._engine.plan.sequence_links import NotInOrderError, SequenceLinker, extend_rows
 from penstock.model import IntArray, SequenceLinks
 
 Row = tuple[Hashable, float, int]
 """A row for plain Python: its group, its time and its number."""
 
 
-def plain(rows: Sequence[Row], rule: Rule) -> list[tuple[int, ...]]:
+def plain(rows: Sequence[Row], rule: SequenceRule) -> list[tuple[int, ...]]:
     """Return all sequences of rows, which lie in stored order, as numbers of rows: one window after the other is tried."""
     found = []
     for group in {row[0] for row in rows}:
@@ -39,16 +39,16 @@ def counted(times: Sequence[int]) -> Times:
     return np.array(times, dtype=np.uint64)
 
 
-rules = st.builds(Rule, length=st.integers(1, 4), gap=st.none() | st.integers(0, 3), overlap=st.booleans())
+rules = st.builds(SequenceRule, length=st.integers(1, 4), gap=st.none() | st.integers(0, 3), overlap=st.booleans())
 rows_of = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), max_size=20)
 
 
 @given(rows_of, rules)
-def test_the_sequences_of_a_unit_are_those_that_plain_python_finds(rows: list[tuple[int, int]], rule: Rule) -> None:
+def test_the_sequences_of_a_unit_are_those_that_plain_python_finds(rows: list[tuple[int, int]], rule: SequenceRule) -> None:
     """Whatever the order, the groups, the gaps and the times that come twice."""
-    line = Line.of(counted([time for _, time in rows]), np.array([group for group, _ in rows], dtype=np.int64))
+    line = SortedRows.of(counted([time for _, time in rows]), np.array([group for group, _ in rows], dtype=np.int64))
 
-    found = starts(line, rule)
+    found = sequence_starts(line, rule)
 
     assert sorted(tuple(line.rows[at : at + rule.length].tolist()) for at in found) == plain(
         [(group, time, number) for number, (group, time) in enumerate(rows)], rule
@@ -57,52 +57,52 @@ def test_the_sequences_of_a_unit_are_those_that_plain_python_finds(rows: list[tu
 
 
 @given(st.lists(st.integers(0, 9), max_size=15), rules)
-def test_without_groups_all_rows_are_of_one(times: list[int], rule: Rule) -> None:
+def test_without_groups_all_rows_are_of_one(times: list[int], rule: SequenceRule) -> None:
     """No column of groups is one group, whether rows lie in order or not."""
-    line, same = Line.of(counted(times)), Line.of(counted(times), np.zeros(len(times), dtype=np.int64))
+    line, same = SortedRows.of(counted(times)), SortedRows.of(counted(times), np.zeros(len(times), dtype=np.int64))
 
     assert line.rows.tolist() == same.rows.tolist()
-    assert starts(line, rule).tolist() == starts(same, rule).tolist()
+    assert sequence_starts(line, rule).tolist() == sequence_starts(same, rule).tolist()
 
 
 @given(st.lists(st.floats(0, 4, width=16), max_size=12), st.floats(0, 2, width=16), st.integers(1, 3))
 def test_times_may_be_fractions(times: list[float], gap: float, length: int) -> None:
     """Neighbours exactly as far apart as the gap are close enough."""
-    rule = Rule(length=length, gap=gap)
-    line = Line.of(np.array(times, dtype=np.float64))
+    rule = SequenceRule(length=length, gap=gap)
+    line = SortedRows.of(np.array(times, dtype=np.float64))
 
-    assert sorted(tuple(line.rows[at : at + length].tolist()) for at in starts(line, rule)) == plain(
+    assert sorted(tuple(line.rows[at : at + length].tolist()) for at in sequence_starts(line, rule)) == plain(
         [(0, time, number) for number, time in enumerate(times)], rule
     )
 
 
 def test_times_at_the_ends_of_their_range_are_as_far_apart_as_they_are() -> None:
     """Differences do not overflow."""
-    line = Line.of(np.array([0, 1, 2**64 - 2, 2**64 - 1], dtype=np.uint64))
+    line = SortedRows.of(np.array([0, 1, 2**64 - 2, 2**64 - 1], dtype=np.uint64))
 
-    assert starts(line, Rule(length=2, gap=1)).tolist() == [0, 2]
-    assert starts(line, Rule(length=2, gap=2**64 - 3)).tolist() == [0, 1, 2]
-    assert starts(line, Rule(length=2, gap=2**64 - 4)).tolist() == [0, 2]
+    assert sequence_starts(line, SequenceRule(length=2, gap=1)).tolist() == [0, 2]
+    assert sequence_starts(line, SequenceRule(length=2, gap=2**64 - 3)).tolist() == [0, 1, 2]
+    assert sequence_starts(line, SequenceRule(length=2, gap=2**64 - 4)).tolist() == [0, 2]
 
 
 @pytest.mark.parametrize(
     ("times", "rule", "expected"),
     [
-        ([0, 3, 8, 10, 11, 20, 23], Rule(length=2, gap=4), [(0, 3), (8, 10), (10, 11), (20, 23)]),
-        (range(10), Rule(length=3, overlap=False), [(0, 1, 2), (3, 4, 5), (6, 7, 8)]),
-        ([0, 1, 1, 1, 2, 3], Rule(length=2, overlap=False), [(0, 1), (2, 3)]),
-        ([0, 1, 5, 6, 7], Rule(length=3, gap=1), [(5, 6, 7)]),
-        ([5, 5, 5], Rule(length=1, overlap=False), [(5,)]),
-        ([1, 2], Rule(length=3), []),
-        ([], Rule(length=1), []),
-        ([], Rule(length=1, overlap=False), []),
+        ([0, 3, 8, 10, 11, 20, 23], SequenceRule(length=2, gap=4), [(0, 3), (8, 10), (10, 11), (20, 23)]),
+        (range(10), SequenceRule(length=3, overlap=False), [(0, 1, 2), (3, 4, 5), (6, 7, 8)]),
+        ([0, 1, 1, 1, 2, 3], SequenceRule(length=2, overlap=False), [(0, 1), (2, 3)]),
+        ([0, 1, 5, 6, 7], SequenceRule(length=3, gap=1), [(5, 6, 7)]),
+        ([5, 5, 5], SequenceRule(length=1, overlap=False), [(5,)]),
+        ([1, 2], SequenceRule(length=3), []),
+        ([], SequenceRule(length=1), []),
+        ([], SequenceRule(length=1, overlap=False), []),
     ],
 )
-def test_what_the_rules_mean(times: Sequence[int], rule: Rule, expected: list[tuple[int, ...]]) -> None:
-    """A gap breaks a sequence when it is larger than allowed; without overlap the next begins later than the last ended."""
-    line = Line.of(counted(list(times)))
+def test_what_the_rules_mean(times: Sequence[int], rule: SequenceRule, expected: list[tuple[int, ...]]) -> None:
+    """A gap breaks a sequence when it is larger than allowed; without overlap the next run_starts later than the last ended."""
+    line = SortedRows.of(counted(list(times)))
 
-    assert [tuple(line.times[at : at + rule.length].tolist()) for at in starts(line, rule)] == expected
+    assert [tuple(line.times[at : at + rule.length].tolist()) for at in sequence_starts(line, rule)] == expected
 
 
 @pytest.mark.parametrize(
@@ -148,12 +148,12 @@ class Units:
         """Return the groups of a unit, in the order they come."""
         return list(dict.fromkeys(group for group, _ in self.rows[unit]))
 
-    def linked(self, rule: Rule) -> SequenceLinks:
+    def linked(self, rule: SequenceRule) -> SequenceLinks:
         """Return the units linked."""
-        linking = Linking(rule, len(self.rows))
+        linker = SequenceLinker(rule, len(self.rows))
         for unit, stored in enumerate(self.stored):
-            linking.add(unit, np.array(stored, dtype=np.int64), self.times(unit), self.groups(unit), self.names(unit))
-        return linking.chain()
+            linker.add(unit, np.array(stored, dtype=np.int64), self.times(unit), self.groups(unit), self.names(unit))
+        return linker.links()
 
 
 @st.composite
@@ -172,7 +172,7 @@ def units(draw: st.DrawFn) -> Units:
 
 
 @given(units(), rules)
-def test_sequences_go_on_from_unit_to_unit_as_if_there_was_one(drawn: Units, rule: Rule) -> None:
+def test_sequences_go_on_from_unit_to_unit_as_if_there_was_one(drawn: Units, rule: SequenceRule) -> None:
     """No sequence is lost at a border, none comes twice, and each unit finds its own again by what was noted alone."""
     every = [
         (group, time, (unit, row))
@@ -180,22 +180,22 @@ def test_sequences_go_on_from_unit_to_unit_as_if_there_was_one(drawn: Units, rul
         for row, (group, time) in zip(drawn.stored[unit], rows, strict=True)
     ]
     numbered = {place: number for number, (_, _, place) in enumerate(every)}
-    chain = drawn.linked(rule)
+    links = drawn.linked(rule)
 
     found = []
     for unit, stored in enumerate(drawn.stored):
         own = np.array(stored, dtype=np.int64)
-        more = extended(chain, unit, own, drawn.times(unit), drawn.groups(unit), rule.length)
-        places = starts(more.line, rule, more.free)
-        assert len(places) == chain.counts[unit]
+        more = extend_rows(links, unit, own, drawn.times(unit), drawn.groups(unit), rule.length)
+        places = sequence_starts(more.line, rule, more.free)
+        assert len(places) == links.counts[unit]
         for at in places.tolist():
             rows = more.line.rows[at : at + rule.length].tolist()
             found.append(
                 tuple(
                     numbered[
                         (unit, stored[row])
-                        if row < more.own
-                        else (int(more.units[row - more.own]), int(more.rows[row - more.own]))
+                        if row < len(own)
+                        else (int(more.units[row - len(own)]), int(more.rows[row - len(own)]))
                     ]
                     for row in rows
                 )
@@ -205,43 +205,43 @@ def test_sequences_go_on_from_unit_to_unit_as_if_there_was_one(drawn: Units, rul
 
 def test_a_group_that_goes_on_earlier_than_it_ended_is_refused() -> None:
     """Where, and where it was before, is told by unit and row."""
-    linking = Linking(Rule(length=2), 3)
-    linking.add(0, np.array([0, 1]), counted([5, 9]), np.array([0, 1]), ["a", "b"])
-    linking.add(1, np.array([4, 7]), counted([8, 6]), np.array([0, 0]), ["a"])
+    linker = SequenceLinker(SequenceRule(length=2), 3)
+    linker.add(0, np.array([0, 1]), counted([5, 9]), np.array([0, 1]), ["a", "b"])
+    linker.add(1, np.array([4, 7]), counted([8, 6]), np.array([0, 0]), ["a"])
 
     with pytest.raises(NotInOrderError) as error:
-        linking.add(2, np.array([3, 6]), counted([9, 7]), np.array([1, 0]), ["a", "b"])
+        linker.add(2, np.array([3, 6]), counted([9, 7]), np.array([1, 0]), ["a", "b"])
 
     assert (error.value.unit, error.value.row, error.value.before) == (2, 6, 1)
 
 
 def test_nothing_is_noted_of_groups_that_one_unit_has_alone() -> None:
     """Only what goes on needs to be found again."""
-    linking = Linking(Rule(length=3), 2)
-    linking.add(0, np.arange(4), counted([1, 2, 3, 4]), np.array([0, 0, 1, 1]), ["a", "b"])
-    linking.add(1, np.arange(3), counted([5, 6, 7]), np.array([0, 0, 0]), ["b"])
-    chain = linking.chain()
+    linker = SequenceLinker(SequenceRule(length=3), 2)
+    linker.add(0, np.arange(4), counted([1, 2, 3, 4]), np.array([0, 0, 1, 1]), ["a", "b"])
+    linker.add(1, np.arange(3), counted([5, 6, 7]), np.array([0, 0, 0]), ["b"])
+    links = linker.links()
 
-    assert chain.counts.tolist() == [2, 1]
-    assert list(zip(chain.unit.tolist(), chain.row.tolist(), chain.time.tolist(), strict=True)) == [
+    assert links.counts.tolist() == [2, 1]
+    assert list(zip(links.unit.tolist(), links.row.tolist(), links.time.tolist(), strict=True)) == [
         (0, 2, 3),
         (0, 3, 4),
         (1, 0, 5),
         (1, 1, 6),
     ]
-    assert chain.entries_of(1).tolist() == [2, 3]
+    assert links.entries_of(1).tolist() == [2, 3]
 
 
 def test_what_a_unit_no_longer_has_is_no_part_of_it() -> None:
     """A unit that has changed since it was linked is told by its number of sequences, and nothing breaks before."""
-    linking = Linking(Rule(length=3, overlap=False), 2)
-    linking.add(0, np.arange(2), counted([1, 2]), None, ())
-    linking.add(1, np.arange(3), counted([3, 4, 5]), None, ())
-    chain = linking.chain()
+    linker = SequenceLinker(SequenceRule(length=3, overlap=False), 2)
+    linker.add(0, np.arange(2), counted([1, 2]), None, ())
+    linker.add(1, np.arange(3), counted([3, 4, 5]), None, ())
+    links = linker.links()
 
-    changed = extended(chain, 1, np.array([5, 6]), counted([8, 9]), None, 3)
-    empty = extended(chain, 1, np.zeros(0, dtype=np.int64), counted([]), None, 3)
+    changed = extend_rows(links, 1, np.array([5, 6]), counted([8, 9]), None, 3)
+    empty = extend_rows(links, 1, np.zeros(0, dtype=np.int64), counted([]), None, 3)
 
-    assert chain.counts.tolist() == [1, 0]
+    assert links.counts.tolist() == [1, 0]
     assert changed.line.times.tolist() == [8, 9]
     assert len(empty.line.rows) == 0

@@ -430,7 +430,7 @@ def test_an_error_arrives_with_its_type(kind: type[Exception]) -> None:
     with pytest.raises(kind):
         next(batches)
     first, second = caught.value.__notes__
-    assert first.startswith("Raised by map test_an_error_arrives_with_its_type.<locals>.failing, on what begins at place 6")
+    assert first.startswith("Raised by map test_an_error_arrives_with_its_type.<locals>.failing, on the rows from position 6")
     assert second.startswith("In process ")
     assert "in failing" in second
     assert "test_pool.py" in second
@@ -522,15 +522,15 @@ END = "A function must return or raise an error that tells what is wrong."
 @pytest.mark.parametrize(
     ("function", "parts"),
     [
-        (killed, ("was ended by SIGKILL during map killed, on what begins at place ", "where memory runs out: use fewer")),
-        (crashed, ("was ended by SIGSEGV during map crashed, on what begins at place ", "Native code may have crashed: ")),
-        (exited, ("ended with exit code 3 during map exited, on what begins at place ", "A function must return or raise")),
+        (killed, ("was ended by SIGKILL during map killed, on the rows from position ", "where memory runs out: use fewer")),
+        (crashed, ("was ended by SIGSEGV during map crashed, on the rows from position ", "Native code may have crashed: ")),
+        (exited, ("ended with exit code 3 during map exited, on the rows from position ", "A function must return or raise")),
         (
             left,
-            ("was asked to end during map left, on what begins at place 0 of epoch 0: SystemExit('enough') was raised", END),
+            ("was asked to end during map left, on the rows from position 0 of epoch 0: SystemExit('enough') was raised", END),
         ),
-        (interrupted, ("during map interrupted, on what begins at place 0 of epoch 0: KeyboardInterrupt() was raised", END)),
-        (closed, ("during map closed, on what begins at place 0 of epoch 0: GeneratorExit() was raised there. ", END)),
+        (interrupted, ("during map interrupted, on the rows from position 0 of epoch 0: KeyboardInterrupt() was raised", END)),
+        (closed, ("during map closed, on the rows from position 0 of epoch 0: GeneratorExit() was raised there. ", END)),
     ],
 )
 def test_a_process_that_ends_is_told(function: Callable[..., Any], parts: tuple[str, ...]) -> None:
@@ -553,11 +553,11 @@ def test_of_several_maps_the_one_that_ends_its_process_is_told() -> None:
             list(mapped.using(processes=1))
 
         assert re.fullmatch(
-            rf"Process \d+ was asked to end during map {re.escape(name)}, on what begins at place \d+ of epoch 0: "
+            rf"Process \d+ was asked to end during map {re.escape(name)}, on the rows from position \d+ of epoch 0: "
             rf"SystemExit\(4\) was raised there\. {re.escape(END)}",
             str(caught.value),
         )
-        assert f"Raised by map {name}, on what begins at place {place} of epoch 0." in caught.value.__notes__[-1]
+        assert f"Raised by map {name}, on the rows from position {place} of epoch 0." in caught.value.__notes__[-1]
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, ZeroDivisionError, MemoryError])
@@ -571,9 +571,8 @@ def test_whatever_a_map_raises_on_a_thread_is_noted(kind: type[BaseException]) -
         list(example().batch(2).map(failing))
 
     found = ' A dataset with .on_bad_row("skip") finds the rows that it fails on, and lists them in loader.skipped.'
-    note = (
-        "Raised by map test_whatever_a_map_raises_on_a_thread_is_noted.<locals>.failing, on what begins at place 0 of epoch 0."
-    )
+    name = "test_whatever_a_map_raises_on_a_thread_is_noted.<locals>.failing"
+    note = f"Raised by map {name}, on the rows from position 0 of epoch 0."
     assert caught.value.__notes__ == [note + (found if kind is ZeroDivisionError else "")]
 
 

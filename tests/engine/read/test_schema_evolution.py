@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._engine.read.schema_evolution import columns_by_id, fitted, id_of, int96_unit
+from penstock._engine.read.schema_evolution import columns_by_id, evolve_column, field_id, int96_unit
 from penstock.errors import DataError
 from penstock.model import DataFiles, Snapshot
 
@@ -93,7 +93,7 @@ def test_nested_values_keep_their_places_under_other_names(data: st.DataObject) 
     array = pa.array([one for one, _ in pairs], nest.stored)
     column = pa.chunked_array([array.slice(start), array.slice(0, start), array], nest.stored)
 
-    found = fitted(column, "x", nest.kind, snapshot(nest.kind, nest.shape))
+    found = evolve_column(column, "x", nest.kind, snapshot(nest.kind, nest.shape))
     expected = [two for _, two in pairs]
     assert found.type == nest.kind
     assert found.to_pylist() == expected[start:] + expected[:start] + expected
@@ -104,10 +104,10 @@ def test_ids_are_those_of_the_file() -> None:
     """A file without any cannot be read by them, unless it has no columns at all."""
     field = pa.field("a", pa.int64(), metadata={"PARQUET:field_id": "7"})
 
-    assert (id_of(field), id_of(pa.field("a", pa.int64()))) == (7, None)
+    assert (field_id(field), field_id(pa.field("a", pa.int64()))) == (7, None)
     assert columns_by_id(pa.schema([field, pa.field("b", pa.int64())]), "f") == {7: "a"}
     assert columns_by_id(pa.schema([]), "f") == {}
-    with pytest.raises(DataError, match="f: the columns have no ids, by which the table knows them"):
+    with pytest.raises(DataError, match="f: the columns have no ids, but the table identifies columns by id"):
         columns_by_id(pa.schema([pa.field("b", pa.int64())]), "f")
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._engine.runtime.stats import SENTENCES, Busy, Counters, Stats, advice, format_bytes
+from penstock._engine.runtime.stats import SENTENCES, Busy, Stats, advice, format_bytes
 from penstock.errors import ArgumentError
 
 SECONDS = st.floats(0, 1e6)
@@ -84,9 +84,7 @@ def test_since_takes_away_what_plus_adds(one: Stats, two: Stats) -> None:
 
 def test_since_needs_an_earlier_look() -> None:
     """Nothing, or a look of something else, is no beginning."""
-    with pytest.raises(
-        ArgumentError, match=r"^since got None\. What stats\(\) returned earlier was expected, a Stats\. Keep it"
-    ):
+    with pytest.raises(ArgumentError, match=r"^since\(\) got None; expected a Stats that stats\(\) returned earlier\. Keep it"):
         Stats().since(None)  # type: ignore[arg-type]
 
 
@@ -118,8 +116,8 @@ def test_what_the_consumer_does_itself_while_it_waits_is_its_own_kind() -> None:
 
 def test_reads_that_are_slow_as_everything_is_slow_do_not_wait_for_storage() -> None:
     """Where threads have a processor half of the time, a read that has one half of the time waits for no bytes."""
-    alike = Counters(busy=Busy(read=8, gather=2, decode=2), processor=Busy(read=4, gather=1, decode=1))
-    worse = Counters(busy=Busy(read=12, gather=2, decode=2), processor=Busy(read=4, gather=1, decode=1))
+    alike = Stats(busy=Busy(read=8, gather=2, decode=2), processor=Busy(read=4, gather=1, decode=1))
+    worse = Stats(busy=Busy(read=12, gather=2, decode=2), processor=Busy(read=4, gather=1, decode=1))
 
     assert (alike.storage_seconds, worse.storage_seconds) == (0, 4)
 
@@ -160,7 +158,7 @@ SAID = {
     "keeps up": "The loader keeps up: the consumer waits 5% of the time, and nothing here would make it faster.",
     "storage": (
         "The consumer waits for storage 75% of the time; read more at a time with .using(threads=4) or larger row groups, "
-        "or from a copy that is nearer."
+        "or from a copy that is closer."
     ),
     "decode": "The consumer waits for decoding 80% of the time; use more threads: .using(threads=4).",
     "decode, full": (
@@ -171,7 +169,7 @@ SAID = {
         "The consumer waits for rows to be put in order 80% of the time; select fewer columns, or stack them with .stack(...)."
     ),
     "hand_over": (
-        "The consumer waits for batches to be handed over 80% of the time; use larger batches, or fewer columns by .stack(...)."
+        "The consumer waits for batches to be converted 80% of the time; use larger batches, or fewer columns by .stack(...)."
     ),
     "starting_processes": (
         "The consumer waits for processes to start 50% of the time, which they do once in each iteration; make several epochs "
@@ -283,7 +281,7 @@ def test_it_prints_as_a_small_table() -> None:
 def test_it_prints_before_anything_was_counted() -> None:
     """A loader may be asked before it is read."""
     assert "nothing yet" in str(Stats())
-    assert str(Stats()).endswith("remedy      Nothing has been handed out yet; look again after some batches.")
+    assert str(Stats()).endswith("remedy      No batch was returned yet; check again after some batches.")
 
 
 @pytest.mark.parametrize(("count", "said"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2.5e12, "2.5 TB")])

@@ -168,7 +168,7 @@ def test_a_file_without_ids_is_refused_where_columns_go_by_them(tmp_path: Path) 
     told = metadata([column("a", "long", number=1, called="a")], delta__columnMapping__mode="id")
     lake.commit(0, protocol("columnMapping"), told, add)
 
-    with pytest.raises(DataError, match=r"0\.parquet: the columns have no ids, by which the table knows them"):
+    with pytest.raises(DataError, match=r"0\.parquet: the columns have no ids, but the table identifies columns by id"):
         ps.open(lake.path).to_arrow()
 
 
@@ -257,7 +257,7 @@ def test_a_mapping_that_is_not_in_force_never_gives_nulls(tmp_path: Path, told: 
         lake.add("1.parquet", pa.table({"a": [1]}), partition={"col-2": "7"}),
     )
 
-    match = r"0\.parquet: .*no column 'a'.* version 0.*'col-1', .*not have column mapping.* The file holds: col-1\. Nulls would"
+    match = r"0\.parquet: .*no column 'a'.* version 0.*'col-1', .*not have column mapping.* The file has: col-1\. Nulls would"
     with pytest.raises(DataError, match=match):
         ps.open(lake.path, version=0).to_arrow()
     with pytest.raises(DataError, match=r"partition column 'p' .* has no value under 'p' .*'col-2'"):
@@ -286,7 +286,7 @@ def test_a_file_that_names_columns_as_users_do_is_refused_under_a_mapping(tmp_pa
 
     assert ds.select("id").to_arrow()["id"].to_pylist() == [1, 2]
     with pytest.raises(
-        DataError, match=r"0\.parquet: .*no column 'col-2', .* column 'label' of .* The file holds: id, label\. Nulls"
+        DataError, match=r"0\.parquet: .*no column 'col-2', .* column 'label' of .* The file has: id, label\. Nulls"
     ):
         ways[ask]()
 
@@ -322,10 +322,10 @@ def test_all_columns_may_have_been_replaced_since_a_file_was_written(tmp_path: P
     lake.commit(1, metadata(fields, delta__columnMapping__mode="name", delta__columnMapping__maxColumnId="1"))
 
     assert ps.open(lake.path, version=0).to_arrow()["b"].to_pylist() == [None, None]
-    with pytest.raises(DataError, match=r"0\.parquet: .*it holds none of the table's columns.*The file holds: a\. Nulls"):
+    with pytest.raises(DataError, match=r"0\.parquet: .*it has none of the table's columns.*The file has: a\. Nulls"):
         ps.open(lake.path).to_arrow()
     lake.commit(2, protocol(), metadata([column("b", "long")]))
-    with pytest.raises(DataError, match=r"it holds none of the table's columns"):
+    with pytest.raises(DataError, match=r"it has none of the table's columns"):
         ps.open(lake.path).to_arrow()
 
 
@@ -361,7 +361,7 @@ def test_a_column_of_which_the_log_states_values_is_never_null(tmp_path: Path, m
     lake.commit(1, remove(adds[0]), adds[1])
 
     with pytest.raises(
-        DataError, match=rf"0\.parquet: .*column 'x' of .* version 0, but .*{why}.* The file holds: id, s\. {MISSING}"
+        DataError, match=rf"0\.parquet: .*column 'x' of .* version 0, but .*{why}.* The file has: id, s\. {MISSING}"
     ):
         ps.open(lake.path, version=0).to_arrow()
     with pytest.raises(DataError, match=rf"1\.parquet: .*column 's\.x' of .* version 1, but .*{why}.* {MISSING}"):
@@ -451,7 +451,7 @@ def test_statistics_of_a_column_that_is_nowhere_in_a_file_are_doubted_aloud(
     assert found == [None] * 6
     (record,) = caplog.records
     assert record.name == "penstock"
-    assert "0.parquet: the file has no column 'x', so that column 'x' of" in record.message
+    assert "0.parquet: the file has no column 'x', so column 'x' of" in record.message
     assert "is null in it, but the log says that 0 of its 2 values are null" in record.message
 
 
@@ -502,7 +502,7 @@ def test_a_field_that_a_file_names_as_users_do_is_refused_under_a_mapping(tmp_pa
     )
     lake.commit(0, protocol("columnMapping"), metadata(fields, delta__columnMapping__mode="name"), lake.add("0.parquet", data))
 
-    with pytest.raises(DataError, match=rf"no column 'col-2\.col-3', .* column 's\.x' of .* The file holds: .*x.*{MISSING}"):
+    with pytest.raises(DataError, match=rf"no column 'col-2\.col-3', .* column 's\.x' of .* The file has: .*x.*{MISSING}"):
         ps.open(lake.path).select("s").to_arrow()
     with pytest.raises(DataError, match=rf"column 'l\.element\.x' of .*{MISSING}"):
         ps.open(lake.path).select("l").to_arrow()

@@ -20,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyarrow import fs as pafs
 
 import penstock as ps
-from penstock._engine.deliver.consensus import agreed
+from penstock._engine.deliver.consensus import shared_table
 from penstock.errors import DataChangedError, StateError
 from penstock.formats.delta import FORMAT, DeltaFormat
 from penstock.protocols import TableFormat, TimeTravel
@@ -263,10 +263,10 @@ def test_a_commit_between_the_starts_of_two_ranks_changes_nothing(tmp_path: Path
     lake.commit(0, protocol("deletionVectors"), told, add)
     ds = ps.open(lake.path).where(ps.col("p") == 1, ps.col("id") >= 0).shuffle(seed=1)
     said: list[bytes] = []
-    first = agreed(ds._table, ds._query, Rank(0, said))
+    first = shared_table(ds._table, ds._query, Rank(0, said))
     lake.commit(1, {"remove": {"path": "0.parquet", "deletionVector": add["add"]["deletionVector"]}})
     late = ps.open(lake.path).where(ps.col("p") == 1, ps.col("id") >= 0).shuffle(seed=1)
-    second = agreed(late._table, late._query, Rank(1, said))
+    second = shared_table(late._table, late._query, Rank(1, said))
 
     assert late._table.snapshot.version == "1"
     assert [table.snapshot.version for table in (first, second)] == ["0", "0"]

@@ -476,7 +476,7 @@ def test_a_file_that_was_replaced_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": range(5_000, 5_100), "more": ["x" * at for at in range(100)]}), file)
 
     for read in (lambda: ds[0], lambda: list(ds.batch(10)), lambda: list(ps.open(place))):
-        with pytest.raises(ps.errors.DataChangedError, match=r"bytes, and the log of .* says \d+\. A file as it was committed"):
+        with pytest.raises(ps.errors.DataChangedError, match=r"bytes, and the log of .* says \d+\. The file was replaced"):
             read()
 
 

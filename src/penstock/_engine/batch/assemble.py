@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock._engine.batch.user_map import apply_map, apply_stack, apply_to_row
-from penstock._engine.decode.bad_cells import AT, BadRow, bad_row_of, find_bad_rows
+from penstock._engine.decode.bad_cells import ROW_CODE, BadRow, bad_row_of, find_bad_rows
 from penstock._engine.decode.columns import PASSED
 from penstock._engine.order.shard import BatchRows, RankEpoch
 from penstock._engine.query.query import Query
@@ -314,7 +314,7 @@ class BatchTask:
         made = self.empty()
         made.columns, made.count, made.places = columns, count, places
         if query.skip is not None:
-            columns.pop(AT, None)
+            columns.pop(ROW_CODE, None)
             made.ids = _codes(some)[:, 0] if query.lazy or query.size is None else None
             made.selected = selected if dropped else None
         if not query.lazy and query.size is not None and (query.maps or query.ending == "pad"):
@@ -344,9 +344,9 @@ def _codes(rows: WindowRows) -> IntArray:
     parts = []
     for buffer, start, stop in rows.pieces:
         if isinstance(buffer, SequenceWindowBuffer):
-            parts.append(buffer.flat[AT][buffer.members(start, stop)])
+            parts.append(buffer.flat[ROW_CODE][buffer.members(start, stop)])
         else:
-            parts.append(buffer.fixed[AT][start:stop, None])
+            parts.append(buffer.fixed[ROW_CODE][start:stop, None])
     return concat_arrays(parts) if parts else np.zeros((0, 1), dtype=np.int64)
 
 

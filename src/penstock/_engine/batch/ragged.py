@@ -1,7 +1,7 @@
-"""Ragged policies on cells that are decoded already, for batches whose rows come from several sources.
+"""Apply ragged policies to decoded cells, for batches whose rows come from several sources.
 
-A dataset applies its policies while it decodes Arrow, in `decode` and `decode_cells`. The rows of a mixture are decoded
-source by source, so the batch they end up in is known only afterwards. What comes out is the same.
+A dataset applies its policies while it decodes Arrow, in `decode` and `decode_cells`. A mixture decodes its rows source by
+source, before the batch of a row is known. The result is the same.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock._engine.decode.arrow import CellError
-from penstock._engine.decode.codecs import check_nulls, put_cells_together
-from penstock._engine.decode.lists import dense
+from penstock._engine.decode.codecs import check_nulls, combine_cells
+from penstock._engine.decode.lists import pad_lists, pad_width, too_long_problem
 from penstock._engine.query.values import Batch, Column
 from penstock._engine.runtime.memory import BufferPool
 from penstock.dtypes import Values
@@ -28,11 +28,11 @@ OBJECTS = np.dtype(object)
 
 
 def depends_on_batch(column: Column, shape: tuple[int | None, ...]) -> bool:
-    """Return whether what a column's cells become depends on the other rows of their batch.
+    """Return whether the arrays of a column depend on the other rows of their batch.
 
     Args:
         column: The column and its policy.
-        shape: The shape of its cells, with None where cells differ.
+        shape: The shape of its cells, with None for sizes that differ.
 
     Example:
         >>> depends_on_batch(Column(name="x", ragged=Pad()), (None,))
@@ -46,15 +46,12 @@ def depends_on_batch(column: Column, shape: tuple[int | None, ...]) -> bool:
 
 
 def apply_ragged(batch: Batch, column: Column, buffer_pool: BufferPool | None = None) -> Batch:
-    """Return a batch in which the lists or arrays of one column are padded, flattened or checked, as its policy says.
+    """Return a batch with the lists or arrays of one column padded, flattened or checked, as its policy says.
 
-    Args:
-        batch: The rows.
-        column: The column and its policy.
-        buffer_pool: Where the memory of padded lists comes from.
+    The memory of padded lists comes from `buffer_pool`.
 
     Raises:
-        CellError: If a cell is null, or has a shape that the policy has no place for.
+        CellError: If the policies do not allow a null cell or the shape of a cell.
         ArgumentError: If the value of a policy does not fit the column.
 
     Example:
@@ -66,47 +63,43 @@ def apply_ragged(batch: Batch, column: Column, buffer_pool: BufferPool | None = 
     name, values, marks = column.name, batch[column.name], batch.get(f"{column.name}_valid")
     if isinstance(column.ragged, RaiseIfRagged) and (values.ndim > 1 or values.dtype != OBJECTS):
         return batch  # one array already
-    # Where another column marks nulls, they have no values and are none to refuse.
+    # A column of marks already says which cells are null, so they are no error.
     masked = column if marks is None else replace(column, nulls=Mask())
-    found = {**batch, **_applied(_arrays(values), masked, buffer_pool)}
+    combined = {**batch, **_combine(_arrays(values), masked, buffer_pool)}
     if marks is not None and marks.dtype == OBJECTS:  # a mark for each value of a list
         ragged = replace(column.ragged, value=0) if isinstance(column.ragged, Pad) else column.ragged
         field = Field(f"{name}_valid", np.bool_, (None,) * max(1, 0 if column.field is None else len(column.field.shape)))
-        alike = Column(name=field.name, nulls=Mask(), ragged=ragged, field=field)
-        found[alike.name] = _applied(_arrays(marks), alike, None)[alike.name]
-    return found
+        mark_column = Column(name=field.name, nulls=Mask(), ragged=ragged, field=field)
+        combined[field.name] = _combine(_arrays(marks), mark_column, None)[field.name]
+    return combined
 
 
 def _arrays(cells: Iterable[Any]) -> list[Values | None]:
     return [None if cell is None else np.asarray(cell) for cell in cells]
 
 
-def _applied(cells: list[Values | None], column: Column, buffer_pool: BufferPool | None) -> Batch:
-    """Return the columns that cells become; None is a null."""
+def _combine(cells: list[Values | None], column: Column, buffer_pool: BufferPool | None) -> Batch:
+    """Return the arrays of a column; a cell that is None is null."""
     field = column.field
     missing = np.array([cell is None for cell in cells], dtype=np.bool_)
     if missing.any():
         check_nulls(column, field or Field(column.name, object, (None,)), missing)
-    dtype, ndim = _kind(cells, column)
-    if ndim > 1:  # arrays of one dtype, and no lists in lists
-        known = field.shape if field is not None and len(field.shape) == ndim else (None,) * ndim
+    dtype, ndim = _common_kind(cells, column)
+    if ndim > 1:  # arrays of one dtype, not nested lists
+        shape = field.shape if field is not None and len(field.shape) == ndim else (None,) * ndim
         arrays = [cell if cell is not None and cell.ndim == ndim else None for cell in cells]
-        return put_cells_together(arrays, column, Field(column.name, dtype, known))
+        return combine_cells(arrays, column, Field(column.name, dtype, shape))
     lists = [np.zeros(0, dtype) if cell is None or not cell.size else cell for cell in cells]
     if isinstance(column.ragged, Offsets):
-        offsets = np.cumsum([0, *(len(one) for one in lists)])
-        return {column.name: _joined(lists, dtype), f"{column.name}_offsets": offsets}
+        offsets = np.cumsum([0, *map(len, lists)])
+        return {column.name: _concat(lists, dtype), f"{column.name}_offsets": offsets}
     depth = 1 if field is None else max(1, len(field.shape))
-    values, length = _one_array(lists, dtype, column, depth, np.flatnonzero(~missing).tolist(), buffer_pool)
+    values, length = _pad_nested(lists, dtype, column, depth, np.flatnonzero(~missing).tolist(), buffer_pool)
     return {column.name: values, f"{column.name}_length": length} if isinstance(column.ragged, Pad) else {column.name: values}
 
 
-def _kind(cells: Iterable[Values | None], column: Column) -> tuple[np.dtype[Any], int]:
-    """Return the dtype and the number of dimensions that all cells share; those without values may have any.
-
-    Raises:
-        CellError: If they share none.
-    """
+def _common_kind(cells: Iterable[Values | None], column: Column) -> tuple[np.dtype[Any], int]:
+    """Return the dtype and the number of dimensions of all cells that have values, which must not differ."""
     full = [(row, cell) for row, cell in enumerate(cells) if cell is not None and cell.size]
     if not full:
         field = column.field
@@ -119,7 +112,7 @@ def _kind(cells: Iterable[Values | None], column: Column) -> tuple[np.dtype[Any]
         alike = cell.dtype == first.dtype or cell.dtype.kind == first.dtype.kind in "US"
         if not alike or cell.ndim != first.ndim:
             problem = (
-                f"the cell holds {cell.dtype} in {cell.ndim} dimensions, and another of its batch {first.dtype} in "
+                f"the cell has {cell.dtype} in {cell.ndim} dimensions, and another of its batch has {first.dtype} in "
                 f"{first.ndim}. All cells of a column must be alike. Return the same dtype from the maps of all sources."
             )
             raise CellError(column.name, problem, other)
@@ -130,39 +123,33 @@ def _kind(cells: Iterable[Values | None], column: Column) -> tuple[np.dtype[Any]
     return dtype, first.ndim
 
 
-def _joined(lists: list[Values], dtype: np.dtype[Any]) -> Values:
+def _concat(lists: list[Values], dtype: np.dtype[Any]) -> Values:
     """Return the values of all lists, one after the other."""
-    return np.concatenate([np.zeros(0, dtype), *(one for one in lists if len(one))])
+    return np.concatenate([np.zeros(0, dtype), *(values for values in lists if len(values))])
 
 
-def _one_array(
+def _pad_nested(
     lists: list[Values],
     dtype: np.dtype[Any],
     column: Column,
     depth: int,
-    there: list[int],
+    present: list[int],
     buffer_pool: BufferPool | None = None,
 ) -> tuple[Values, Values]:
-    """Return lists as one array with a dimension more, and the length of each; lists in them become dimensions too.
+    """Return lists as one array with one more dimension, and the length of each; nested lists become dimensions too.
 
-    Args:
-        lists: The lists.
-        dtype: What they hold.
-        column: The column and its policy.
-        depth: How many lists are in one another at least; some may have no values to tell.
-        there: Which of the lists are no nulls.
-        buffer_pool: Where memory comes from.
+    `depth` is the least depth of nesting, for lists without values. `present` are the indices of the lists that are not null.
     """
-    length = np.array([len(one) for one in lists], dtype=np.int64)
-    width = _width(length, column, there)
-    items = _joined(lists, dtype)
+    length = np.array([len(values) for values in lists], dtype=np.int64)
+    width = _width(length, column, present)
+    items = _concat(lists, dtype)
     if depth > 1 or any(isinstance(item, np.ndarray) for item in items[:1]):
-        items = _inside(items, column, depth - 1, length)
-    return dense(items, length, width, _filler(items, column), buffer_pool), length
+        items = _pad_inner(items, column, depth - 1, length)
+    return pad_lists(items, length, width, _padding(items, column), buffer_pool), length
 
 
-def _inside(items: Values, column: Column, depth: int, length: Values) -> Values:
-    """Return the lists that are in lists as one array."""
+def _pad_inner(items: Values, column: Column, depth: int, length: Values) -> Values:
+    """Return the lists inside of lists as one array."""
     ragged = Pad(column.ragged.value) if isinstance(column.ragged, Pad) else column.ragged
     field = column.field
     inner = None if field is None or len(field.shape) < 2 else Field(field.name, field.dtype, field.shape[1:])  # noqa: PLR2004 - a list in a list
@@ -172,40 +159,33 @@ def _inside(items: Values, column: Column, depth: int, length: Values) -> Values
         missing = np.array([cell is None for cell in cells], dtype=np.bool_)
         if missing.any():
             check_nulls(nested, inner or Field(column.name, object, (None,)), missing)
-        dtype, _ = _kind(cells, nested)
+        dtype, _ = _common_kind(cells, nested)
         lists = [np.zeros(0, dtype) if cell is None or not cell.size else cell for cell in cells]
-        return _one_array(lists, dtype, nested, depth, np.flatnonzero(~missing).tolist())[0]
+        return _pad_nested(lists, dtype, nested, depth, np.flatnonzero(~missing).tolist())[0]
     except CellError as error:
         row = int(np.searchsorted(np.cumsum(length), error.row or 0, "right"))
         raise CellError(column.name, error.problem, row) from None
 
 
-def _filler(items: Values, column: Column) -> Any:
-    """Return what lists are filled up with."""
+def _padding(items: Values, column: Column) -> Any:
+    """Return the value that fills lists."""
     policy = column.ragged if isinstance(column.ragged, Pad) else Pad()
     if items.dtype != OBJECTS:
         return fitted_to(policy, items.dtype, column.name)
-    known = next((item for item in items.flat if item is not None), None)
-    return fitted(policy, pa.null() if known is None else pa.scalar(known).type, column.name)
+    example = next((item for item in items.flat if item is not None), None)
+    return fitted(policy, pa.null() if example is None else pa.scalar(example).type, column.name)
 
 
-def _width(length: Values, column: Column, there: list[int]) -> int:
-    """Return how long all lists are made, or must be.
-
-    Raises:
-        CellError: If one is too long, or they differ where they may not.
-    """
+def _width(length: Values, column: Column, present: list[int]) -> int:
+    """Return the common width of all lists; raise an error if one is too long, or if they differ without a policy."""
     ragged = column.ragged
     if isinstance(ragged, Pad):
-        longest = int(length.max(initial=0))
-        width = longest if ragged.length is None else int(ragged.length)
-        if longest > width and not ragged.truncate:
-            row = int((length > width).argmax())
-            problem = f"the list has {length[row]} values, and {ragged} has room for {width}. "
-            raise CellError(column.name, problem + "Give a larger length, or truncate=True to cut.", row)
+        width, too_long = pad_width(length, ragged)
+        if too_long is not None:
+            raise CellError(column.name, f"the list has {too_long_problem(length[too_long], ragged)}", too_long)
         return width
-    width = int(length[there[0]]) if there else 0
-    for row in there:
+    width = int(length[present[0]]) if present else 0
+    for row in present:
         if length[row] != width:
             problem = f"the list has {length[row]} values, and another of its batch has {width}. {ragged} needs one length. "
             raise CellError(column.name, problem + "Use Pad(), Offsets() or AsObjects().", row)

@@ -1,4 +1,4 @@
-"""User functions on batches or rows, held to what they promise."""
+"""Call the user's functions on batches or rows, and check what they return."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from penstock.schema import Field
 __all__ = ["apply_map", "apply_stack", "apply_to_row", "by_row"]
 
 
-FINDING = ' A dataset with .on_bad_row("skip") finds the rows that it fails on, and lists them in loader.skipped.'
-"""How it ends where the rows may be to blame."""
+ADVICE = ' A dataset with .on_bad_row("skip") finds the rows that it fails on, and lists them in loader.skipped.'
+"""The end of the note for errors that a bad row can cause."""
 
 
 def apply_stack(stack: Stack, batch: Batch) -> Batch:
-    """Return a batch with some of its columns stacked into one, at the end."""
+    """Return a batch with some of its columns stacked into one, which comes last."""
     whole = np.stack([batch[name] for name in stack.columns], axis=1)
     return {**{name: values for name, values in batch.items() if name not in stack.columns}, stack.name: whole}
 
@@ -36,79 +36,78 @@ def apply_map(
     resize: bool,
     free: frozenset[str] = frozenset(),
 ) -> Batch:
-    """Return what a user's function makes of a batch.
+    """Return the batch that a user's function returns.
 
     Args:
-        step: The function and its promises.
+        step: The function and its declaration.
         batch: The rows.
-        places: Where each row stands in the epoch's sequence; randomness depends on nothing else.
-        key: Seed, epoch, and which of several maps this is.
+        places: The position of each row in the epoch; the function's generator depends on nothing else of the batch.
+        key: The seed, the epoch, and the number of the map.
         resize: Whether the function may change the number of rows.
         free: Columns that do not have one entry per row.
 
     Raises:
-        MapError: If it returns something other than promised.
+        MapError: If the result is not as declared, or not a batch.
     """
     if step.per_row:
-        return _by_rows(step, batch, places, key)
-    made = _called(step, batch, int(places[0]) if len(places) else 0, key)
-    found = {name: _column(step, name, values) for name, values in made.items()}
-    sizes = {len(values) for name, values in found.items() if name not in free}
+        return _apply_by_rows(step, batch, places, key)
+    returned = _call(step, batch, int(places[0]) if len(places) else 0, key)
+    columns = {name: _column(step, name, values) for name, values in returned.items()}
+    sizes = {len(values) for name, values in columns.items() if name not in free}
     if len(sizes) > 1 or (sizes and not resize and sizes != {len(places)}):
-        told = ", ".join(f"{name}: {len(values)}" for name, values in found.items())
         msg = (
-            f"map {step.name} was given {len(places)} rows and returned columns of other lengths ({told}). It must return as "
-            f"many rows as it gets. {step.advice}"
+            f"map {step.name} got {len(places)} rows and returned columns of other lengths ({_lengths(columns)}). It must "
+            f"return as many rows as it gets. {step.advice}"
         )
         raise MapError(msg)
-    return _promised(step, found)
+    return _check_fields(step, columns)
 
 
 def by_row(step: Map) -> Map:
-    """Return the function as it is run on single rows."""
+    """Return a map that calls the function with one row at a time."""
     return replace(step, per_row=True)
 
 
 def apply_to_row(step: Map, row: Mapping[str, Any], place: int, key: tuple[int, int, int]) -> dict[str, Any]:
-    """Return what a user's function makes of one row."""
-    return dict(_promised(step, dict(_called(step, row, place, key))))
+    """Return the row that a user's function returns."""
+    return dict(_check_fields(step, dict(_call(step, row, place, key))))
 
 
-def _called(step: Map, data: Mapping[str, Any], place: int, key: tuple[int, int, int]) -> Mapping[str, Any]:
-    """Return what the function returns, which must be a mapping."""
+def _call(step: Map, data: Mapping[str, Any], place: int, key: tuple[int, int, int]) -> Mapping[str, Any]:
+    """Call the function, with a generator if it takes one, and return its mapping."""
     try:
-        made = _made(step, data, place, key)
+        if not step.wants_rng:
+            returned = step.function(data)
+        else:
+            rng = np.random.Generator(np.random.Philox(key=randomness.key("map", *key, place)))
+            returned = step.function(data, rng=rng) if step.rng_by_name else step.function(data, rng)
     except StopIteration as error:
-        msg = f"map {step.name} raised StopIteration, which would end the dataset in silence. Catch it, or raise another error."
+        msg = f"map {step.name} raised StopIteration, which would end the dataset silently. Catch it, or raise another error."
         raise MapError(msg) from error
-    except BaseException as error:  # one that ends processes too, which nobody else would know the map of
-        finding: str = getattr(step.function, "finding", FINDING)
-        hint = finding if isinstance(error, Exception) and not isinstance(error, MemoryError) else ""
-        error.add_note(f"{NOTE}{step.name}, on what begins at place {place} of epoch {key[1]}.{hint}")
+    except BaseException as error:  # also those that end the process: only this note names the map
+        hint: str = getattr(step.function, "finding", ADVICE)
+        if not isinstance(error, Exception) or isinstance(error, MemoryError):
+            hint = ""
+        error.add_note(f"{NOTE}{step.name}, on the rows from position {place} of epoch {key[1]}.{hint}")
         raise
-    if not isinstance(made, Mapping):
+    if not isinstance(returned, Mapping):
         msg = (
-            f"map {step.name} returned {type(made).__name__}. A mapping of column names to values was expected. "
+            f"map {step.name} returned {type(returned).__name__}; expected a mapping of column names to values. "
             "Return the batch, changed or not."
         )
         raise MapError(msg)
-    return made
+    return returned
 
 
-def _made(step: Map, data: Mapping[str, Any], place: int, key: tuple[int, int, int]) -> Mapping[str, Any]:
-    """Return what the function returns, given a generator where it takes one."""
-    if not step.wants_rng:
-        return step.function(data)
-    rng = np.random.Generator(np.random.Philox(key=randomness.key("map", *key, place)))
-    return step.function(data, rng=rng) if step.rng_by_name else step.function(data, rng)
+def _lengths(columns: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}: {len(values)}" for name, values in columns.items())
 
 
-def _by_rows(step: Map, batch: Batch, places: Places, key: tuple[int, int, int]) -> Batch:
+def _apply_by_rows(step: Map, batch: Batch, places: Places, key: tuple[int, int, int]) -> Batch:
     if any(len(values) != len(places) for values in batch.values()):
-        told = ", ".join(f"{name}: {len(values)}" for name, values in batch.items())
         msg = (
             f"map {step.name} is called with one row at a time, and its {len(places)} rows have columns of other lengths "
-            f"({told}). One entry per row was expected. Leave out what is flat in a map before it, or use a map of batches."
+            f"({_lengths(batch)}); expected one entry per row. Remove flat columns in a map before it, or use a map of batches."
         )
         raise MapError(msg)
     rows = [
@@ -125,27 +124,28 @@ def _by_rows(step: Map, batch: Batch, places: Places, key: tuple[int, int, int])
                 "Every row must have the same columns."
             )
             raise MapError(msg)
-    loose = {name: values.shape[1:] for name, values in batch.items() if values.dtype.kind == "O"}
+    objects = {name: values.shape[1:] for name, values in batch.items() if values.dtype.kind == "O"}
     try:
-        return {name: _joined([row[name] for row in rows], loose.get(name)) for name in names}
+        return {name: _stack_cells([row[name] for row in rows], objects.get(name)) for name in names}
     except (TypeError, ValueError, RuntimeError):
-        for name in names:  # which of them it is, is found out where it matters
+        for name in names:  # find the cell at fault, for its error
             for row in rows:
                 _array(step, name, row[name])
         raise
 
 
-def _joined(cells: list[Any], loose: tuple[int, ...] | None) -> npt.NDArray[Any]:
-    """Return cells as one column: stacked where their shapes agree, else objects.
+def _stack_cells(cells: list[Any], objects: tuple[int, ...] | None) -> npt.NDArray[Any]:
+    """Return cells as one column: stacked if their shapes agree, else as objects.
 
-    What was objects before stays so: one for each row, or as many as before, `loose`, as columns of sequences have them.
+    A column of objects stays one. `objects` is the shape of its cells, which is not empty in columns of sequences; None for
+    other columns.
     """
-    if loose:
-        found = [np.fromiter(cell, object, len(cell)) if isinstance(cell, list | tuple) else cell for cell in cells]
-        if all(isinstance(cell, np.ndarray) and cell.shape == loose and cell.dtype.kind in "OUS" for cell in found):
-            return np.stack(found).astype(object, copy=False)
+    if objects:
+        arrays = [np.fromiter(cell, object, len(cell)) if isinstance(cell, list | tuple) else cell for cell in cells]
+        if all(isinstance(cell, np.ndarray) and cell.shape == objects and cell.dtype.kind in "OUS" for cell in arrays):
+            return np.stack(arrays).astype(object, copy=False)
     shapes = {np.shape(cell) for cell in cells}
-    if loose is None and len(shapes) == 1 and not isinstance(cells[0], (str, bytes)):
+    if objects is None and len(shapes) == 1 and not isinstance(cells[0], (str, bytes)):
         stacked = np.stack([np.asarray(cell) for cell in cells])
         if stacked.dtype.kind not in "US":
             return stacked
@@ -156,11 +156,11 @@ def _joined(cells: list[Any], loose: tuple[int, ...] | None) -> npt.NDArray[Any]
 
 
 def _column(step: Map, name: str, values: Any) -> npt.NDArray[Any]:
-    """Return a returned column as an array, strings as objects."""
+    """Return a returned column as an array, with text as objects."""
     array = _array(step, name, values)
     if array.ndim == 0:
         msg = (
-            f"map {step.name} returned a single value for column {name!r}. An array with one entry per row was expected. "
+            f"map {step.name} returned a single value for column {name!r}; expected an array with one entry per row. "
             "Return an array, or use per_row=True."
         )
         raise MapError(msg)
@@ -168,45 +168,41 @@ def _column(step: Map, name: str, values: Any) -> npt.NDArray[Any]:
 
 
 def _array(step: Map, name: str, values: Any) -> npt.NDArray[Any]:
-    """Return what NumPy makes of what was returned for a column.
-
-    Raises:
-        MapError: If that is nothing: of lists that differ in length, or of tensors that have no counterpart in NumPy.
-    """
+    """Return the values of a returned column as an array."""
     try:
-        return np.asarray(values)
+        return np.asarray(values)  # raises for lists that differ in length, and tensors without a NumPy counterpart
     except (TypeError, ValueError, RuntimeError) as error:
         msg = (
-            f"map {step.name} returned {type(values).__name__} for column {name!r}, of which NumPy makes no array: {error} "
+            f"map {step.name} returned {type(values).__name__} for column {name!r}, which NumPy cannot convert: {error} "
             "Return an array of numbers, or one of objects where rows differ in shape."
         )
         raise MapError(msg) from error
 
 
-def _promised(step: Map, made: dict[str, Any]) -> dict[str, Any]:
-    """Return what was made, after comparing its columns with what the user declared."""
+def _check_fields(step: Map, columns: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns, after a check against the declared fields."""
     if step.fields is not None:
-        declared = {column.name for column in step.fields}
-        if declared != made.keys() - {"_valid"}:
+        declared = {field.name for field in step.fields}
+        if declared != columns.keys() - {"_valid"}:
             msg = (
-                f"map {step.name} returned columns {', '.join(sorted(made))}, but its fields say "
+                f"map {step.name} returned columns {', '.join(sorted(columns))}, but its fields say "
                 f"{', '.join(sorted(declared))}. Declare what it returns, or leave `fields` out."
             )
             raise MapError(msg)
-        for column in step.fields:
-            _check_promise(step, column, made[column.name])
-    return made
+        for field in step.fields:
+            _check_field(step, field, columns[field.name])
+    return columns
 
 
-def _check_promise(step: Map, column: Field, made: Any) -> None:
-    """Refuse an array of another type or shape than was declared; rows, and what has no type, are taken as they are."""
-    if not isinstance(made, np.ndarray) or made.ndim < len(column.shape):
+def _check_field(step: Map, field: Field, values: Any) -> None:
+    """Raise an error for an array of another dtype or shape than declared; single rows and other types are not checked."""
+    if not isinstance(values, np.ndarray) or values.ndim < len(field.shape):
         return
-    cell = made.shape[made.ndim - len(column.shape) :]
-    shaped = all(want in (None, have) for want, have in zip(column.shape, cell, strict=True))
-    if made.dtype != column.dtype or not shaped:
+    cell = values.shape[values.ndim - len(field.shape) :]
+    same_shape = all(want in (None, have) for want, have in zip(field.shape, cell, strict=True))
+    if values.dtype != field.dtype or not same_shape:
         msg = (
-            f"map {step.name} returned {made.dtype} of shape {made.shape} for column {column.name!r}, but its fields say "
-            f"{column.dtype} with cells of shape {column.shape}. Declare what it returns, or leave `fields` out."
+            f"map {step.name} returned {values.dtype} of shape {values.shape} for column {field.name!r}, but its fields say "
+            f"{field.dtype} with cells of shape {field.shape}. Declare what it returns, or leave `fields` out."
         )
         raise MapError(msg)

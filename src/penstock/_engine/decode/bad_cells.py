@@ -1,7 +1,7 @@
-"""Which rows are bad: those that cannot be decoded, or that a user's function raises on, found by halving what fails.
+"""Find the bad rows: those that cannot be decoded, or on which a user's function raises.
 
-Nothing here knows what a row is. Something is attempted with all rows; if that fails, with halves of them, down to the single
-rows that fail by themselves; and then with all others together.
+The search bisects: it attempts all rows, then halves of the rows that failed, down to single rows, and then all other rows
+together. It does not depend on what an attempt does.
 """
 
 from __future__ import annotations
@@ -17,56 +17,60 @@ from penstock._engine.decode.arrow import CellError, decode
 from penstock._engine.query.values import Batch, Column, raised_by_map
 from penstock.model import IntArray
 
-__all__ = ["AT", "BadRow", "UnreadableCellError", "bad_row_of", "code_of", "decode_good", "find_bad_rows", "place_of"]
+__all__ = [
+    "ROW_CODE",
+    "BadRow",
+    "UnreadableCellError",
+    "bad_row_of",
+    "decode_good_rows",
+    "file_and_row",
+    "find_bad_rows",
+    "row_codes",
+]
 
 Result = TypeVar("Result")
 
-AT = "_at"
-"""The column, never handed out, that says where a row lies as one number; below 0 for a row that is known to be bad."""
+ROW_CODE = "_at"
+"""The internal column of row codes: file and row in one number, which is negative for a known bad row."""
 
 ROW_BITS = 40
-"""Bits of the number that count the rows of a file; the others count files."""
+"""Bits of a row code that hold the row; the higher bits hold the file."""
 
 
 class UnreadableCellError(CellError):
-    """A cell whose bytes cannot be had: its file is to blame, and not its row."""
+    """A cell whose bytes cannot be read: the fault is in the file, not in the row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadRow:
-    """What is wrong with a row.
-
-    Attributes:
-        column: The column whose cell cannot be decoded; None where a function raised.
-        problem: What is wrong.
-    """
+    """The problem of a row, and the column whose cell cannot be decoded; None if a map raised."""
 
     column: str | None
     problem: str
 
 
-def code_of(file: int, rows: IntArray) -> IntArray:
-    """Return rows of a file as numbers.
+def row_codes(file: int, rows: IntArray) -> IntArray:
+    """Return the codes of rows of a file.
 
     Example:
-        >>> place_of(int(code_of(3, np.array([7]))[0])), place_of(~int(code_of(3, np.array([7]))[0]))
+        >>> file_and_row(int(row_codes(3, np.array([7]))[0])), file_and_row(~int(row_codes(3, np.array([7]))[0]))
         ((3, 7), (3, 7))
     """
     return (file << ROW_BITS) | rows
 
 
-def place_of(code: int) -> tuple[int, int]:
-    """Return the file and the row that a number means, good or bad."""
+def file_and_row(code: int) -> tuple[int, int]:
+    """Return the file and the row of a code, negative or not."""
     code = ~code if code < 0 else code
     return code >> ROW_BITS, code & ((1 << ROW_BITS) - 1)
 
 
 def bad_row_of(error: BaseException) -> BadRow | None:
-    """Return what an error says of a row; None where something else is to blame."""
+    """Return the bad row that an error describes; None if the error has another cause."""
     cause = error if isinstance(error, CellError) else error.__cause__
     if isinstance(cause, CellError):
-        lost = cause.row is None or isinstance(cause, UnreadableCellError)
-        return None if lost else BadRow(column=cause.column, problem=cause.problem)
+        no_row = cause.row is None or isinstance(cause, UnreadableCellError)
+        return None if no_row else BadRow(column=cause.column, problem=cause.problem)
     name = raised_by_map(error) if isinstance(error, Exception) else None
     if name is None or isinstance(error, MemoryError):
         return None
@@ -74,19 +78,19 @@ def bad_row_of(error: BaseException) -> BadRow | None:
 
 
 def find_bad_rows(
-    rows: IntArray, attempt: Callable[[IntArray], Result], told: Callable[[BaseException], BadRow | None] = bad_row_of
+    rows: IntArray, attempt: Callable[[IntArray], Result], classify: Callable[[BaseException], BadRow | None] = bad_row_of
 ) -> tuple[Result | None, dict[int, BadRow]]:
-    """Return what an attempt with rows gives, and which of them were left out of it; None where all were.
+    """Return the result of an attempt without the bad rows, None if all are bad, and the bad rows.
 
-    Rows that fail by themselves are left out, and then those that are told not to go together with the ones before them.
+    Bad rows are those that fail alone, and then those that fail together with the rows before them.
 
     Args:
         rows: Numbers of rows.
-        attempt: What is done with some of them. It is called more than once.
-        told: What an error says of the rows that it was called with; None for an error that is none of theirs.
+        attempt: A function of some of these rows. It is called more than once.
+        classify: Returns the bad row that an error of the attempt describes; None if the error has another cause.
 
     Raises:
-        Exception: What is nobody's fault alone.
+        Exception: An error that has another cause, or that no row causes alone.
 
     Example:
         >>> def attempt(rows):
@@ -94,76 +98,79 @@ def find_bad_rows(
         ...         raise CellError("x", "it is five", 0)
         ...     return rows.tolist()
         >>> find_bad_rows(np.arange(3, 8), attempt)
-        ([3, 4, 6, 7], {5: Trouble(column='x', problem='it is five')})
+        ([3, 4, 6, 7], {5: BadRow(column='x', problem='it is five')})
     """
-    found: dict[int, BadRow] = {}
-    looked = False
+    bad: dict[int, BadRow] = {}
+    bisected = False
     while len(rows):
         try:
-            return attempt(rows), found
+            return attempt(rows), bad
         except Exception as error:
-            problem = told(error)
+            problem = classify(error)
             if problem is None:
                 raise
-            before = len(found)
-            if not looked:
-                _look(rows, attempt, told, found)
-                looked = True
-            elif (row := _blamed(error)) is not None:
-                found[int(rows[row])] = problem
-            if len(found) == before and _blamed(error) is None:
+            before = len(bad)
+            if not bisected:
+                _bisect(rows, attempt, classify, bad)
+                bisected = True
+            elif (row := _row_in_error(error)) is not None:
+                bad[int(rows[row])] = problem
+            if len(bad) == before and _row_in_error(error) is None:
                 raise
-            rows = rows[~np.isin(rows, list(found))]
-    return None, found
+            rows = rows[~np.isin(rows, list(bad))]
+    return None, bad
 
 
-def _look(
+def _bisect(
     rows: IntArray,
     attempt: Callable[[IntArray], object],
-    told: Callable[[BaseException], BadRow | None],
-    found: dict[int, BadRow],
+    classify: Callable[[BaseException], BadRow | None],
+    bad: dict[int, BadRow],
 ) -> None:
-    """Find the rows that fail by themselves, of some that fail together."""
+    """Add to `bad` the rows that fail alone, from rows that fail together."""
     half = len(rows) // 2
     for part in (rows[:half], rows[half:]):
         try:
             if len(part):
                 attempt(part)
         except Exception as error:
-            problem = told(error)
+            problem = classify(error)
             if problem is None:
                 raise
             if len(part) > 1:
-                _look(part, attempt, told, found)
+                _bisect(part, attempt, classify, bad)
             else:
-                found[int(part[0])] = problem
+                bad[int(part[0])] = problem
 
 
-def _blamed(error: BaseException) -> int | None:
-    """Return which of the rows that were attempted an error of a cell is about."""
+def _row_in_error(error: BaseException) -> int | None:
+    """Return the position of the row that a cell error names."""
     cause = error if isinstance(error, CellError) else error.__cause__
     return cause.row if isinstance(cause, CellError) else None
 
 
-def decode_good(array: pa.ChunkedArray, column: Column) -> tuple[Batch, dict[int, BadRow]]:
-    """Return a column of cells of a fixed size as arrays, and which rows of it cannot be decoded; those have any value.
+def decode_good_rows(array: pa.ChunkedArray, column: Column) -> tuple[Batch, dict[int, BadRow]]:
+    """Return a column with cells of a fixed size as arrays, and its bad rows, whose values are arbitrary.
 
     Raises:
-        CellError: If it is not rows that are to blame.
+        CellError: If the fault is not in a row.
     """
+
+    def decode_rows(rows: IntArray) -> Batch:
+        return decode(array.take(pa.array(rows)), column)
+
     bad: dict[int, BadRow] = {}
     rows = np.arange(len(array))
     nulls = np.flatnonzero(np.asarray(array.is_null())) if array.null_count else rows[:0]
-    if len(nulls):  # all of which are treated alike
-        _, first = find_bad_rows(nulls[:1], lambda some: decode(array.take(pa.array(some)), column))
+    if len(nulls):  # one null stands for all
+        _, first = find_bad_rows(nulls[:1], decode_rows)
         bad = dict.fromkeys(nulls.tolist(), first[int(nulls[0])]) if first else {}
         rows = np.setdiff1d(rows, nulls) if first else rows
-    made, more = find_bad_rows(rows, lambda some: decode(array.take(pa.array(some)), column))
-    bad.update(more)
-    good = np.setdiff1d(rows, list(more))
-    made = decode(array.slice(0, 0), column) if made is None else made
-    found: Batch = {}
-    for name, values in made.items():
-        found[name] = np.zeros((len(array), *values.shape[1:]), values.dtype)
-        found[name][good] = values
-    return found, bad
+    decoded, failed = find_bad_rows(rows, decode_rows)
+    good = np.setdiff1d(rows, list(failed))
+    decoded = decode(array.slice(0, 0), column) if decoded is None else decoded
+    whole: Batch = {}
+    for name, values in decoded.items():
+        whole[name] = np.zeros((len(array), *values.shape[1:]), values.dtype)
+        whole[name][good] = values
+    return whole, {**bad, **failed}

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from penstock import dtypes
 from penstock._blobs import Blobs
-from penstock._engine.decode.arrow import CellError, decode, told_dtype
-from penstock._engine.decode.bad_cells import AT, UnreadableCellError
-from penstock._engine.decode.codecs import as_tensors, decode_cells, is_stored_flat
+from penstock._engine.decode.arrow import CellError, decode, output_dtype
+from penstock._engine.decode.bad_cells import ROW_CODE, UnreadableCellError
+from penstock._engine.decode.codecs import decode_cells, decode_flat_tensors, is_stored_flat
 from penstock._engine.decode.concat import one_array
 from penstock._engine.parquet.file_blobs import FileBlobs
 from penstock._engine.query.values import Batch, Column, Stack
@@ -89,7 +89,7 @@ class ColumnDecoder:
         self._viewable = column.nulls == DEFAULT_NULLS and kind.id in VIEWABLE and codec is None
         if self._viewable and field is not None:
             dtype = np.dtype(kind.to_pandas_dtype())
-            self._viewable = told_dtype(dtype, field) == dtype
+            self._viewable = output_dtype(dtype, field) == dtype
 
     def decode(
         self,
@@ -180,7 +180,7 @@ def decode_deferred(cells: DeferredCells, column: Column, buffer_pool: BufferPoo
     if isinstance(cells, Blobs):
         return decode_cells(replace(cells, max_cell_bytes=max_cell_bytes), column, buffer_pool)
     if column.field is not None and is_stored_flat(column, cells.type):
-        return as_tensors(cells, column)
+        return decode_flat_tensors(cells, column)
     return decode(cells, column, buffer_pool)
 
 
@@ -190,7 +190,7 @@ def in_order(batch: Batch, columns: Sequence[str], outputs: Mapping[str, Sequenc
     `outputs` has the names of what each column became, where it is more than one array.
     """
     names = [name for column in columns for name in outputs.get(column, (column,))]
-    names += [*ROW_IDS, *(stack.name for stack in stacks), PASSED, AT]
+    names += [*ROW_IDS, *(stack.name for stack in stacks), PASSED, ROW_CODE]
     return {name: batch[name] for name in dict.fromkeys(names) if name in batch}
 
 

@@ -1,7 +1,7 @@
-"""Lists of any length become arrays: side by side with offsets, as views, or as rows of one width.
+"""Convert lists of any length to arrays: flat with offsets, as views, or as rows of one width.
 
-Most lists are of numbers, and neither they nor their items are null. Those take a short way here: a batch of a few dozen
-lists is made in some microseconds, and to walk down their type would take many times as long.
+Most columns of lists have numbers and no nulls. `decode_number_lists` converts a small batch of them in microseconds; the
+general decoder would take many times as long.
 """
 
 from __future__ import annotations
@@ -16,63 +16,60 @@ from penstock._engine.runtime.memory import BufferPool
 from penstock.dtypes import Marks, Values
 from penstock.policies import AsObjects, Offsets, Pad, Ragged
 
-__all__ = ["cut", "dense", "plain_lists"]
+__all__ = ["decode_number_lists", "list_views", "pad_lists", "pad_width", "too_long_problem"]
 
 NUMBERS: dict[int, np.dtype[Any]] = {
-    kind.id: np.dtype(name)
-    for kind, name in (
-        (pa.int8(), "int8"),
-        (pa.int16(), "int16"),
-        (pa.int32(), "int32"),
-        (pa.int64(), "int64"),
-        (pa.uint8(), "uint8"),
-        (pa.uint16(), "uint16"),
-        (pa.uint32(), "uint32"),
-        (pa.uint64(), "uint64"),
-        (pa.float16(), "float16"),
-        (pa.float32(), "float32"),
-        (pa.float64(), "float64"),
-    )
+    pa.from_numpy_dtype(np.dtype(name)).id: np.dtype(name)
+    for name in (*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16", "float32", "float64")
 }
-"""Types of numbers that lie in memory as NumPy has them, by the number that Arrow gives them."""
+"""The dtypes of Arrow's numbers that NumPy stores in the same way, by type id."""
 
-EDGES: dict[int, np.dtype[Any]] = {pa.list_(pa.int8()).id: np.dtype(np.int32), pa.large_list(pa.int8()).id: np.dtype(np.int64)}
-"""What offsets of lists are, by the number of their type."""
+OFFSETS: dict[int, np.dtype[Any]] = {
+    pa.list_(pa.int8()).id: np.dtype(np.int32),
+    pa.large_list(pa.int8()).id: np.dtype(np.int64),
+}
+"""The dtype of list offsets, by type id."""
 
-LONG = 512
-"""Items of a list, on average, from which on lists are copied one by one: what tells all their places takes longer."""
+LONG_LIST = 512
+"""Items of a list, on average, from which `pad_lists` copies list by list: a mask of all places takes longer."""
 
 
-def plain_lists(array: pa.Array, ragged: Ragged, padding: Any, buffer_pool: BufferPool | None) -> dict[str, Values] | None:
-    """Return lists of numbers, none of them and none in them null, by the suffix of what they are called; None for all else.
+def decode_number_lists(
+    array: pa.Array, ragged: Ragged, padding: Any, buffer_pool: BufferPool | None
+) -> dict[str, Values] | None:
+    """Return lists of numbers without nulls as arrays by the suffix of their name; None for other lists.
 
     Args:
         array: The lists.
-        ragged: What becomes of them.
-        padding: What they are filled up with under `Pad`.
-        buffer_pool: Where memory comes from.
+        ragged: The policy of the column.
+        padding: The value that fills lists under `Pad`.
+        buffer_pool: Where padded arrays take their memory from.
 
     Example:
-        >>> plain_lists(pa.array([[1, 2], [3]]), Offsets(), None, None)
+        >>> decode_number_lists(pa.array([[1, 2], [3]]), Offsets(), None, None)
         {'': array([1, 2, 3]), '_offsets': array([0, 2, 3])}
     """
-    found = _numbers(array)
-    if found is None:
+    numbers = _numbers(array)
+    if numbers is None:
         return None
-    flat, offsets = found
+    flat, offsets = numbers
     if isinstance(ragged, Offsets):
         return {"": flat, "_offsets": offsets}
     if isinstance(ragged, AsObjects):
-        return {"": cut(flat, offsets, None)}
+        return {"": list_views(flat, offsets, None)}
+    if not isinstance(ragged, Pad):
+        return None
     length = offsets[1:] - offsets[:-1]
-    width = _width(length, ragged)
-    return None if width is None else {"": dense(flat, length, width, padding, buffer_pool), "_length": length}
+    width, too_long = pad_width(length, ragged)
+    if too_long is not None:  # the general decoder raises the error
+        return None
+    return {"": pad_lists(flat, length, width, padding, buffer_pool), "_length": length}
 
 
 def _numbers(array: pa.Array) -> tuple[Values, Values] | None:
-    """Return the numbers of all lists and where each list begins and the last one ends, both views; None for other lists."""
+    """Return the numbers of all lists and the offsets of the lists, both as views; None for other lists."""
     kind = array.type
-    edge = EDGES.get(kind.id)
+    edge = OFFSETS.get(kind.id)
     if edge is None or not len(array) or array.null_count:
         return None
     dtype, items = NUMBERS.get(kind.value_type.id), array.values
@@ -80,46 +77,49 @@ def _numbers(array: pa.Array) -> tuple[Values, Values] | None:
         return None
     edges = np.frombuffer(array.buffers()[1], edge, len(array) + 1, array.offset * edge.itemsize)
     first, last = int(edges[0]), int(edges[-1])
-    if first == last:  # there may be no memory
+    if first == last:  # the buffer of items may be None
         return None
     flat = np.frombuffer(items.buffers()[1], dtype, last - first, (items.offset + first) * dtype.itemsize)
-    flat.flags.writeable = False  # it is Arrow's, and may stay in memory for others
+    flat.flags.writeable = False  # other readers may share Arrow's memory
     return flat, edges.astype(np.int64) - first
 
 
-def _width(length: Values, ragged: Ragged) -> int | None:
-    """Return how long lists are made; None where they are not, or where one is too long, which is told by who refuses it."""
-    if not isinstance(ragged, Pad):
-        return None
-    longest = int(length.max())
+def pad_width(length: Values, ragged: Pad) -> tuple[int, int | None]:
+    """Return the width of padded lists, and the first list that is too long for it; None if all fit or are cut."""
+    longest = int(length.max(initial=0))
     width = longest if ragged.length is None else int(ragged.length)
-    return width if longest <= width or ragged.truncate else None
+    return width, None if longest <= width or ragged.truncate else int((length > width).argmax())
 
 
-def cut(items: Values, offsets: Values, missing: Marks) -> Values:
-    """Return items as an object array of views of them, None where a list is missing."""
+def too_long_problem(count: int, ragged: Pad) -> str:
+    """Return the end of the message for a list, or cell, that is too long: what it has, what is allowed, what to do."""
+    return f"{count} values, and {ragged} allows {ragged.length}. Give a larger length, or truncate=True to cut."
+
+
+def list_views(items: Values, offsets: Values, missing: Marks) -> Values:
+    """Return an object array of one view per list, None for a missing list."""
     edges = offsets.tolist()
-    found = np.fromiter((items[start:stop] for start, stop in pairwise(edges)), object, len(edges) - 1)
+    views = np.fromiter((items[start:stop] for start, stop in pairwise(edges)), object, len(edges) - 1)
     if missing is not None:
-        found[missing] = None
-    return found
+        views[missing] = None
+    return views
 
 
-def dense(items: Values, length: Values, width: int, padding: Any, buffer_pool: BufferPool | None) -> Values:
-    """Return lists as rows of one width, cut or filled up at their end."""
+def pad_lists(items: Values, length: Values, width: int, padding: Any, buffer_pool: BufferPool | None) -> Values:
+    """Return lists as rows of one width, cut or padded at their end."""
     shape = (len(length), width, *items.shape[1:])
     if (length == width).all():
         return items.reshape(shape)
     if length.max() > width:
         place = np.arange(len(items)) - np.repeat(np.cumsum(length) - length, length)
         items = items[place < width]
-    found = np.empty(shape, items.dtype) if buffer_pool is None else buffer_pool.empty(shape, items.dtype)
-    found[...] = padding
-    if len(items) < LONG * len(length):
-        found[np.arange(width) < length[:, None]] = items
-        return found
+    rows = np.empty(shape, items.dtype) if buffer_pool is None else buffer_pool.empty(shape, items.dtype)
+    rows[...] = padding
+    if len(items) < LONG_LIST * len(length):
+        rows[np.arange(width) < length[:, None]] = items
+        return rows
     start = 0
-    for row, count in zip(found, np.minimum(length, width).tolist(), strict=True):
+    for row, count in zip(rows, np.minimum(length, width).tolist(), strict=True):
         row[:count] = items[start : start + count]
         start += count
-    return found
+    return rows

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any, Protocol, TypeAlias
 
 from penstock._engine.batch.assemble import NO_PLACES, AssembledRows, BatchTask
-from penstock._engine.decode.bad_cells import AT
+from penstock._engine.decode.bad_cells import ROW_CODE
 from penstock._engine.deliver.lazy_filter import LazyFilter
 from penstock._engine.deliver.skipped import SkippedBatches
 from penstock._engine.order.shard import RankEpoch
@@ -145,7 +145,7 @@ class Steps:
                 return None
             self._step += 1
             if self._is_own():
-                batch.pop(AT, None)
+                batch.pop(ROW_CODE, None)
                 return batch
         return None
 
@@ -397,7 +397,7 @@ class BatchStream:
         with self._meter:
             rows = self._source.next()
             if self.skipping is not None:
-                self.skipping.note(rows)
+                self.skipping.record(rows)
             return rows
 
     def _next_batch(self) -> dict[str, Any]:
@@ -407,7 +407,7 @@ class BatchStream:
                 self.delivered = self._steps.delivered
                 return batch
         rows = self.next_rows()
-        while self.skipping is not None and self.skipping.is_batch(rows):
+        while self.skipping is not None and self.skipping.skips_batch(rows):
             rows = self.next_rows()
         self._meter.surplus += rows.count - self._query.step_rows
         self.delivered = (rows.rank_epoch, rows.stop)
@@ -438,7 +438,7 @@ class BatchStream:
             try:
                 return self._adapted(rows.row(self._query, at))
             except Exception as error:  # of the user's map
-                if self.skipping is None or not self.skipping.is_row(rows, at, error):
+                if self.skipping is None or not self.skipping.skips_row(rows, at, error):
                     raise
                 return None
 

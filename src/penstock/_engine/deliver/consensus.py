@@ -1,4 +1,4 @@
-"""One table for all ranks: rank 0 opens and plans, each counts its share of the rows, and all read what rank 0 saw."""
+"""Share one table and plan among ranks: rank 0 opens and plans, and each rank counts its share of the rows."""
 
 from __future__ import annotations
 
@@ -14,51 +14,50 @@ from penstock._engine.query.values import Column
 from penstock.errors import ArgumentError
 from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED
 
-__all__ = ["agreed", "check_told", "told_maps", "told_policies"]
+__all__ = ["check_same_on_ranks", "describe_maps", "describe_policies", "shared_table"]
 
 
-def agreed(table: Table, query: Query, group: Group) -> Table:
-    """Return the table as rank 0 sees it, with its plan made.
+def shared_table(table: Table, query: Query, group: Group) -> Table:
+    """Return the table as rank 0 sees it, with its plan.
 
-    Whatever is written to the table between the starts of two ranks, all read the same rows.
+    All ranks read the same rows, even if the table changes between the starts of two ranks.
 
     Raises:
-        ArgumentError: If ranks ask different questions.
+        ArgumentError: If ranks have different queries.
         DataError: If rank 0 cannot read what it needs, or a rank cannot count its share.
     """
-    check_told(group, lambda: _told(table, query))
+    check_same_on_ranks(group, lambda: _describe_query(table, query))
     snapshot, laid = group.share(lambda: (table.snapshot, table.uncounted(query)))
-    # Nothing that this rank has made of files that it saw itself, for those of rank 0 may be others by the same numbers.
-    found = Table(snapshot=snapshot, filesystem=table.filesystem)
-    check_told(group, lambda: _kind(found, query))  # of the columns that rank 0 sees, where all were asked for
-    found.count(query, laid, group)
-    return found
+    # A new table without this rank's caches: rank 0 may have other files under the same numbers.
+    shared = Table(snapshot=snapshot, filesystem=table.filesystem)
+    check_same_on_ranks(group, lambda: _describe_columns(shared, query))  # the columns of rank 0, if all are selected
+    shared.count(query, laid, group)
+    return shared
 
 
-def check_told(group: Group, told: Callable[[], Mapping[str, Any]]) -> None:
-    """Refuse ranks that say different things of what they ask.
+def check_same_on_ranks(group: Group, describe: Callable[[], Mapping[str, Any]]) -> None:
+    """Compare the descriptions of all ranks.
 
     Raises:
-        ArgumentError: If they do, on all ranks.
+        ArgumentError: On all ranks, if they differ.
     """
-    queries = group.gather(told)
-    for rank, found in enumerate(queries):
-        for key in {**queries[0], **found}:
-            value, first = found.get(key), queries[0].get(key)
+    descriptions = group.gather(describe)
+    for rank, description in enumerate(descriptions):
+        for key in {**descriptions[0], **description}:
+            value, first = description.get(key), descriptions[0].get(key)
             if value != first:
                 msg = (
-                    f"Rank {rank} asks for {key} {value}, and rank 0 for {first}. All ranks must ask the same. "
+                    f"Rank {rank} asks for {key} {value}, and rank 0 for {first}. All ranks need the same query. "
                     "Build the dataset alike on all of them."
                 )
                 raise ArgumentError(msg)
 
 
-def _told(table: Table, query: Query) -> Mapping[str, Any]:
+def _describe_query(table: Table, query: Query) -> Mapping[str, Any]:
     """Return what must be the same on all ranks."""
-    question_told = {name: json.dumps(value) for name, value in order_of(query).items()}
     return {
         "the table": table.snapshot.table,
-        **{f"the {name}": value for name, value in question_told.items()},
+        **{f"the {name}": json.dumps(value) for name, value in order_of(query).items()},
         "batches of": query.size,
         "last=": query.ending,
         "lanes": query.lanes,
@@ -67,30 +66,32 @@ def _told(table: Table, query: Query) -> Mapping[str, Any]:
     }
 
 
-def _kind(table: Table, query: Query) -> Mapping[str, Any]:
-    """Return what decides which columns a batch has and of which kind they are; ranks that compute together need the same."""
+def _describe_columns(table: Table, query: Query) -> Mapping[str, Any]:
+    """Return what decides the columns of batches and their types, which must be the same for ranks that compute together."""
     columns = columns_of(table, query)
     return {
         "the columns": ", ".join(sorted(columns)),
-        "the policies": told_policies(column for column in query.policies if column.name in columns),
+        "the policies": describe_policies(column for column in query.policies if column.name in columns),
         ".stack()": [[stack.name, *stack.columns] for stack in query.stacks],
         ".with_row_ids()": query.row_ids,
-        **told_maps(query),
+        **describe_maps(query),
     }
 
 
-def told_policies(policies: Iterable[Column]) -> str | None:
-    """Return what was said of nulls and lists, in an order that does not depend on who said it first."""
-    return ", ".join(sorted(filter(None, map(_policy, policies)))) or None
+def describe_policies(policies: Iterable[Column]) -> str | None:
+    """Return the policies other than the defaults, sorted; None if there are none."""
+    return ", ".join(sorted(filter(None, map(_describe_policy, policies)))) or None
 
 
-def _policy(column: Column) -> str:
-    """Return what was said of a column; nothing, where that is the default."""
-    said = [repr(column.nulls)] * (column.nulls != DEFAULT_NULLS) + [repr(column.ragged)] * (column.ragged != DEFAULT_RAGGED)
-    return f"{' and '.join(said)} of {column.name!r}" if said else ""
+def _describe_policy(column: Column) -> str:
+    policies = ((column.nulls, DEFAULT_NULLS), (column.ragged, DEFAULT_RAGGED))
+    changed = [repr(policy) for policy, default in policies if policy != default]
+    return f"{' and '.join(changed)} of {column.name!r}" if changed else ""
 
 
-def told_maps(query: Query) -> Mapping[str, Any]:
-    """Return the columns that maps say they return, which must be the same on all ranks; of others nothing is known."""
-    said = [step.fields for step in query.maps if step.fields is not None]
-    return {"a map that returns": sorted(f"{field.name}: {field.dtype} {field.shape}" for field in said[-1])} if said else {}
+def describe_maps(query: Query) -> Mapping[str, Any]:
+    """Return the fields that the last map with declared fields returns; undeclared maps cannot be compared."""
+    declared = [step.fields for step in query.maps if step.fields is not None]
+    if not declared:
+        return {}
+    return {"a map that returns": sorted(f"{field.name}: {field.dtype} {field.shape}" for field in declared[-1])}

@@ -183,10 +183,12 @@ class _Taken:
     pieces: list[tuple[WindowBuffer, int, int]] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
 
-    def fetch(self, reading: SourceReading, tape: SourceOrder, places: Sequence[tuple[int, int]]) -> None:
+    def fetch(self, reading: SourceReading, source_order: SourceOrder, places: Sequence[tuple[int, int]]) -> None:
         """Add rows that are read out of turn."""
-        for piece in tape.pieces(places):
-            self.pieces.append((reading.window_reader.fetch(tape.window(piece.lane, piece.window)), piece.start, piece.stop))
+        for piece in source_order.pieces(places):
+            self.pieces.append(
+                (reading.window_reader.fetch(source_order.window(piece.lane, piece.window)), piece.start, piece.stop)
+            )
             self.places.append(piece.place)
 
     def rows(self, reading: SourceReading) -> WindowRows:
@@ -216,7 +218,7 @@ class MixturePrefetcher(Prefetcher):
         self._cuts: Iterator[dict[str, Any]] = iter(())
         lanes = rank_epoch.lanes_ahead()
         self._mixture = [_MixtureLane(self._readings, mixing, lane, share=len(lanes)) for lane in lanes]
-        self._width = max(tape.part.width for tape in mixing.tapes)
+        self._width = max(source_order.part.width for source_order in mixing.orders)
 
     def rows(self, start: int, stop: int, fill: Ranges = ()) -> WindowRows:
         """Return slots `start..stop` of the rank's hand, which must go on where the last ones ended.
@@ -233,7 +235,7 @@ class MixturePrefetcher(Prefetcher):
             runs += self._mixture[number].take(count, taken)
         for run in self._mixing.runs(fill):
             for source, one in enumerate(taken):
-                one.fetch(self._readings[source], self._mixing.tapes[source], tuple(self._mixing.strand(source, [run])))
+                one.fetch(self._readings[source], self._mixing.orders[source], tuple(self._mixing.source_places(source, [run])))
             runs.append(run)
         return MixtureRows(
             pieces=(),
@@ -302,8 +304,10 @@ class _MixtureLane:
         self._run, self._passed = 0, 0
         self._counts: IntArray | None = None
         self._lanes = [
-            LanePrefetcher(one.window_reader, tape, mixing.strand(source, self._runs), one.ahead, one.memory_limit // share)
-            for source, (one, tape) in enumerate(zip(readings, mixing.tapes, strict=True))
+            LanePrefetcher(
+                one.window_reader, source_order, mixing.source_places(source, self._runs), one.ahead, one.memory_limit // share
+            )
+            for source, (one, source_order) in enumerate(zip(readings, mixing.orders, strict=True))
         ]
 
     def take(self, count: int, taken: Sequence[_Taken]) -> list[tuple[int, int, int]]:
@@ -332,7 +336,7 @@ class _MixtureLane:
     def ready(self, count: int) -> bool:
         """Return whether the next `count` slots are in memory."""
         slots = np.sum([self._slots(run) for run in self._coming(count)], axis=0).tolist()
-        needed = (number * tape.part.width for number, tape in zip(slots, self._mixing.tapes, strict=True))
+        needed = (number * source_order.part.width for number, source_order in zip(slots, self._mixing.orders, strict=True))
         return all(lane.rows_ready(rows) == rows for lane, rows in zip(self._lanes, needed, strict=True))
 
     def _coming(self, count: int) -> list[tuple[int, int, int]]:
@@ -357,8 +361,8 @@ class _MixtureLane:
         if self._counts is None:
             self._counts = self._mixing.pattern.counts(run[1])
         return [
-            list(tape.places(run[0], low, low + number))
-            for tape, low, number in zip(self._mixing.tapes, self._counts.tolist(), slots.tolist(), strict=True)
+            list(source_order.places(run[0], low, low + number))
+            for source_order, low, number in zip(self._mixing.orders, self._counts.tolist(), slots.tolist(), strict=True)
         ]
 
     def _pass(self, run: tuple[int, int, int], slots: IntArray) -> None:
@@ -370,14 +374,14 @@ class _MixtureLane:
 
     def _wrap(self, source: int, start: int, rows: int, taken: _Taken) -> None:
         """Fill a source's last batch up with rows of the beginning of its epoch, where that was asked for."""
-        query, tape = self._readings[source].query, self._mixing.tapes[source]
+        query, source_order = self._readings[source].query, self._mixing.orders[source]
         size = query.batch_rows
         if query.ending != "wrap" or size is None or rows == size:
             return
-        total = tape.part.num_rows
+        total = source_order.part.num_rows
         begin = start // total * total
         again, rest = divmod(size - rows, total)
-        taken.fetch(self._readings[source], tape, [(begin, begin + total)] * again + [(begin, begin + rest)])
+        taken.fetch(self._readings[source], source_order, [(begin, begin + total)] * again + [(begin, begin + rest)])
 
 
 def interleaved(parts: Sequence[tuple[str, IntArray, Batch]], buffer_pool: BufferPool) -> Batch:

@@ -60,7 +60,7 @@ class LazyFilter:
                 for at in range(rows.count):
                     row = self._mapped_row(rows, at)
                     yield row, position if at == rows.count - 1 else _position_after(rows, at)
-            elif skipping is not None and skipping.is_batch(rows, note=True):
+            elif skipping is not None and skipping.skips_batch(rows, record=True):
                 yield None, position
             else:
                 self._meter.surplus += rows.count - self._query.step_rows

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock._engine.decode.bad_cells import BadRow
 from penstock._engine.deliver.batches import BatchStream, Steps, is_view_of_window
-from penstock._engine.deliver.consensus import agreed, check_told, told_maps, told_policies
+from penstock._engine.deliver.consensus import check_same_on_ranks, describe_maps, describe_policies, shared_table
 from penstock._engine.deliver.interleave import MixturePrefetcher, SourceReading
 from penstock._engine.order.mixture import MixtureOrder, MixturePart, Pattern, Stop, shares
 from penstock._engine.order.shard import RankEpoch
@@ -296,7 +296,7 @@ def open_mixture(
         query = replace(query, size=1, policies=flat)
 
     def make_prefetcher(rank_epoch: RankEpoch) -> MixturePrefetcher:
-        mixing = planned.blend.mixing(rank_epoch.position.epoch, rank_epoch.position.assignments[0].lanes)
+        mixing = planned.blend.epoch(rank_epoch.position.epoch, rank_epoch.position.assignments[0].lanes)
         return MixturePrefetcher(
             readings,
             mixing,
@@ -337,9 +337,9 @@ def agreed_mixture(mixture: MixtureTable, query: Query, group: Group) -> Mixture
         ".repeat()": query.epochs,
         "ranks": query.world_size,
         ".with_source()": mixture.numbered,
-        "the policies": told_policies(query.policies),
-        **told_maps(query),
+        "the policies": describe_policies(query.policies),
+        **describe_maps(query),
     }
-    check_told(group, lambda: told)
-    sources = (replace(one, table=agreed(one.table, one.query, group)) for one in mixture.sources)
+    check_same_on_ranks(group, lambda: told)
+    sources = (replace(one, table=shared_table(one.table, one.query, group)) for one in mixture.sources)
     return replace(mixture, sources=tuple(sources))

@@ -1,4 +1,4 @@
-"""Rows that were skipped: counted, listed, written to a file, and limited."""
+"""Count, list, report and limit skipped rows."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from penstock._engine.batch.assemble import AssembledRows
-from penstock._engine.decode.bad_cells import BadRow, bad_row_of, place_of
+from penstock._engine.decode.bad_cells import BadRow, bad_row_of, file_and_row
 from penstock._engine.query.query import Query
 from penstock.errors import ArgumentError, DataError
 from penstock.model import WHOLE_FILE, Plan
 
-__all__ = ["SkippedBatches", "SkippedRow", "SkippedRows", "report_of"]
+__all__ = ["SkippedBatches", "SkippedRow", "SkippedRows", "report_path"]
 
-LISTED = 100_000
-"""Rows that are listed in memory; of more, only the number is kept, and what is written to a file."""
+MAX_LISTED = 100_000
+"""Skipped rows that are listed in memory; further ones are only counted, and written to the report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRow:
-    """A row that was left out of its batch.
+    """A row that was skipped because it is bad.
 
     Attributes:
-        epoch: When it would have come.
-        file: The file that it lies in.
-        row_group: The number of its row group there.
+        epoch: The epoch.
+        file: The file of the row.
+        row_group: The number of its row group in the file.
         row: Its number in the file, which `Dataset.with_row_ids` calls `_row`.
-        column: The column whose cell cannot be decoded; None where a map raised.
-        problem: What is wrong with it.
+        column: The column whose cell cannot be decoded; None if a map raised.
+        problem: What is wrong.
     """
 
     epoch: int
@@ -48,7 +48,7 @@ class SkippedRow:
     problem: str
 
     def __str__(self) -> str:
-        """Return where it lies, and what is wrong."""
+        """Return the place of the row and its problem."""
         column = "" if self.column is None else f", column {self.column!r}"
         return f"{self.file}, row group {self.row_group}, row {self.row}{column}: {self.problem}"
 
@@ -57,72 +57,71 @@ class SkippedRows:
     """The rows that a loader has skipped so far, on one rank.
 
     Attributes:
-        count: How many.
-        plan: What is read, set when that is known.
+        count: The number of rows.
+        plan: The plan, set once it is known.
     """
 
     def __init__(self, query: Query) -> None:
-        """Begin without any; no file is opened yet."""
+        """Start without skipped rows; the report is not opened yet."""
         self._query = query
-        self.plan: Plan | None = None
         self._filesystem: pafs.FileSystem = None
-        self._path = report_of(query)
+        self._path = report_path(query)
         self._lock = threading.Lock()
         self._seen: dict[int, set[int]] = {}
         self._listed: list[SkippedRow] = []
-        self._begun = False
+        self._writable = False
         self.count = 0
 
     @property
     def rows(self) -> tuple[SkippedRow, ...]:
-        """The rows, in the order in which they would have come; the first hundred thousand of them."""
+        """The rows, in the order of the epochs; at most the first hundred thousand."""
         return tuple(self._listed)
 
     def begin(self) -> None:
-        """Make the file that rows are written to, so that it is known to be writable before any row is skipped.
+        """Create the report, so that an unwritable path raises before any row is skipped.
 
         Raises:
             ArgumentError: If it cannot be written.
         """
-        if not self._begun and self._path is not None:
+        if not self._writable and self._path is not None:
             self._append(b"")
-        self._begun = True
+        self._writable = True
 
     def of(self, plan: Plan, filesystem: pafs.FileSystem) -> SkippedRows:
-        """Return these, of rows of a plan, whose files lie in a filesystem."""
+        """Set the plan and the filesystem of its files, and return self."""
         self.plan, self._filesystem = plan, filesystem
         return self
 
     def add(self, epoch: int, bad: Iterable[tuple[int, BadRow]]) -> None:
-        """Note rows that were skipped in an epoch, by where they lie; of a row that is met again, nothing.
+        """Add rows that were skipped in an epoch, by their row codes; a row counts once per epoch.
 
         Raises:
-            DataError: If they are more than the question allows.
+            DataError: If they are more than the query allows.
         """
         with self._lock:
             seen = self._seen.setdefault(epoch, set())
-            while len(self._seen) > 2:  # noqa: PLR2004 - this epoch and the one before it, which another thread may end
+            while len(self._seen) > 2:  # noqa: PLR2004 - this epoch and the one before, which another thread may finish
                 del self._seen[min(self._seen)]
-            found = []
-            for code, trouble in bad:
-                place = place_of(code)
+            rows = []
+            for code, problem in bad:
+                place = file_and_row(code)
                 key = place[0] << 40 | place[1]
                 if key not in seen:
                     seen.add(key)
-                    found.append(self._told(epoch, place, trouble))
-            self.count += len(found)
-            self._listed += found[: max(0, LISTED - len(self._listed))]
-            if found and self._path is not None:
-                self._append(b"".join(self._line(row) for row in found))
-            if found:
-                self._check(epoch, len(seen), found[-1])
+                    rows.append(self._skipped_row(epoch, place, problem))
+            self.count += len(rows)
+            self._listed += rows[: max(0, MAX_LISTED - len(self._listed))]
+            if rows and self._path is not None:
+                self._append(b"".join(self._line(row) for row in rows))
+            if rows:
+                self._check_limit(epoch, len(seen), rows[-1])
 
     def _line(self, row: SkippedRow) -> bytes:
         return json.dumps({"rank": self._query.rank, **asdict(row)}).encode() + b"\n"
 
     def _append(self, lines: bytes) -> None:
-        """Add lines to the file in one go, so that those of several processes do not mix."""
-        assert self._path is not None  # noqa: S101 - asked before
+        """Append lines to the report in one write, so that lines of several processes do not mix."""
+        assert self._path is not None  # noqa: S101 - the callers checked
         try:
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             try:
@@ -130,14 +129,14 @@ class SkippedRows:
             finally:
                 os.close(file)
         except OSError as error:
-            msg = f"on_bad_row got report={str(self._path)!r}, which cannot be written: {error.strerror}. Give a path in a "
-            raise ArgumentError(f"{msg}directory that is there and may be written to.") from error
+            msg = f"on_bad_row() got report={str(self._path)!r}, which cannot be written: {error.strerror}. Give a path in an "
+            raise ArgumentError(f"{msg}existing, writable directory.") from error
 
-    def _check(self, epoch: int, count: int, last: SkippedRow) -> None:
-        """Refuse to skip more rows than are allowed."""
+    def _check_limit(self, epoch: int, count: int, last: SkippedRow) -> None:
+        """Raise an error if more rows were skipped than the query allows."""
         skip, ranks = self._query.skip, self._query.world_size
-        assert skip is not None  # noqa: S101 - or nothing would be skipped
-        assert self.plan is not None  # noqa: S101 - whose rows these are
+        assert skip is not None  # noqa: S101 - otherwise no row is skipped
+        assert self.plan is not None  # noqa: S101 - set before rows are read
         rows = -(-self.plan.num_rows // ranks)
         allowed = ceil(skip.most * rows) if isinstance(skip.most, float) else skip.most
         if count > allowed:
@@ -148,33 +147,32 @@ class SkippedRows:
             )
             raise DataError(msg)
 
-    def _told(self, epoch: int, place: tuple[int, int], trouble: BadRow) -> SkippedRow:
-        """Return a row with the names of where it lies."""
-        assert self.plan is not None  # noqa: S101 - whose row it is
+    def _skipped_row(self, epoch: int, place: tuple[int, int], bad: BadRow) -> SkippedRow:
+        assert self.plan is not None  # noqa: S101 - set before rows are read
         file, row = place
         path = self.plan.snapshot.files.path[file].as_py()
         group = self._row_group(file, row, path)
-        return SkippedRow(epoch=epoch, file=path, row_group=group, row=row, column=trouble.column, problem=trouble.problem)
+        return SkippedRow(epoch=epoch, file=path, row_group=group, row=row, column=bad.column, problem=bad.problem)
 
     def _row_group(self, file: int, row: int, path: str) -> int:
-        """Return the row group of a row: that of the unit that has it, or what the footer says of a file that is read whole."""
-        assert self.plan is not None  # noqa: S101 - asked before
+        """Return the row group of a row: that of its unit, or from the footer if the unit is a whole file."""
+        assert self.plan is not None  # noqa: S101 - the caller checked
         units = self.plan.units
-        there = np.flatnonzero((units.file == file) & (units.first <= row) & (row < units.first + units.rows))
-        if len(there) and units.row_group[there[0]] != WHOLE_FILE:
-            return int(units.row_group[there[0]])
+        containing = np.flatnonzero((units.file == file) & (units.first <= row) & (row < units.first + units.rows))
+        if len(containing) and units.row_group[containing[0]] != WHOLE_FILE:
+            return int(units.row_group[containing[0]])
         with self._filesystem.open_input_file(path) as source:
             footer = pq.read_metadata(source)
         ends = np.cumsum([footer.row_group(at).num_rows for at in range(footer.num_row_groups)])
         return int(np.searchsorted(ends, row, side="right"))
 
 
-def report_of(query: Query) -> Path | None:
-    """Return the file that a rank writes skipped rows to: its own, where there are several ranks.
+def report_path(query: Query) -> Path | None:
+    """Return the file to which a rank writes skipped rows; each of several ranks has its own.
 
     Example:
-        >>> from penstock._engine.query.query import Skip
-        >>> report_of(Query(skip=Skip(report="bad.jsonl"), rank=3, world_size=8))
+        >>> from penstock._engine.query.query import SkipBadRows
+        >>> report_path(Query(skip=SkipBadRows(report="bad.jsonl"), rank=3, world_size=8))
         PosixPath('bad-rank3.jsonl')
     """
     skip = query.skip
@@ -185,110 +183,106 @@ def report_of(query: Query) -> Path | None:
 
 
 class SkippedBatches:
-    """Notes what is left out of one iteration, and counts the steps that are.
+    """Records the skipped rows of one iteration, and counts the skipped steps.
 
     Attributes:
-        skips: Where rows are noted; None where none are skipped.
-        steps: Steps left out since the last that was handed out: whole batches, or single rows.
+        steps: Steps skipped since the last one that was returned: whole batches, or single rows.
     """
 
-    def __init__(self, query: Query, skips: SkippedRows | None = None) -> None:
-        """Store what is asked, and where rows are noted."""
-        self._query, self.skips = query, skips
-        self.steps = self._epoch = self._since = 0
-        self._coming: deque[tuple[int, tuple[int, BadRow]]] = deque()
+    def __init__(self, query: Query, rows: SkippedRows | None = None) -> None:
+        """Store the query, and where rows are recorded; None if bad rows raise errors."""
+        self._query, self._rows = query, rows
+        self.steps = self._epoch = self._first_epoch = 0
+        self._pending: deque[tuple[int, tuple[int, BadRow]]] = deque()
 
-    def note(self, chunk: AssembledRows) -> None:
-        """Note the rows that a chunk was put together without.
+    def record(self, chunk: AssembledRows) -> None:
+        """Record the rows that are missing from a chunk.
 
         Raises:
-            DataError: If they are more than the question allows.
+            DataError: If they are more than the query allows.
         """
-        if self.skips is not None:
-            self.skips.begin()
-            # Single rows have their turn each.
+        if self._rows is not None:
+            self._rows.begin()
+            # Single rows are recorded one by one when they are returned.
             if chunk.bad and (self._query.size is not None or self._query.lazy):
-                self._add(chunk.rank_epoch.position.epoch, chunk.bad)
+                self._rows.add(chunk.rank_epoch.position.epoch, chunk.bad)
 
-    def is_batch(self, chunk: AssembledRows, *, note: bool = False) -> bool:
-        """Return whether a batch is left out, of which all rows are bad; `note` to note what maps have left out of it now.
+    def skips_batch(self, chunk: AssembledRows, *, record: bool = False) -> bool:
+        """Return whether a batch is skipped because all its rows are bad; `record` records the rows that maps have dropped.
 
         Raises:
-            DataError: If ranks have to have equal numbers of batches.
+            DataError: If ranks must have equal numbers of batches.
         """
-        if note:
-            self.note(chunk)
+        if record:
+            self.record(chunk)
         if chunk.count or not chunk.bad:
             return False
-        query = self._query
+        query, last = self._query, chunk.bad[-1][1]
         if query.world_size > 1 and query.ending != "uneven":
-            trouble = chunk.bad[-1][1]
             msg = (
-                f"All {len(chunk.bad)} rows of a batch are bad, the last because {trouble.problem} Each of the "
-                f"{query.world_size} ranks has to have as many batches as the others, so this one cannot be left out. Use "
+                f"All {len(chunk.bad)} rows of a batch are bad, the last because {last.problem} Each of the "
+                f"{query.world_size} ranks must have the same number of batches, so this one cannot be skipped. Use "
                 'larger batches, or last="uneven".'
             )
             raise DataError(msg)
-        self._leave(chunk.rank_epoch.position.epoch, 1, chunk.bad[-1][1])
+        self._skip_steps(chunk.rank_epoch.position.epoch, 1, last)
         return True
 
     def begin_rows(self, chunk: AssembledRows) -> None:
-        """Begin to hand out the rows of a chunk one by one; those that it was put together without are noted in their turn."""
+        """Start to return the rows of a chunk one by one; its missing rows are recorded in their places."""
         if chunk.bad:
-            assert chunk.selected is not None  # noqa: S101 - told with what was left out
+            assert chunk.selected is not None  # noqa: S101 - set whenever rows are bad
             steps = np.arange(len(range(chunk.start, chunk.stop, chunk.every)))
             missing = np.setdiff1d(steps, chunk.selected).tolist()
-            self._epoch, self._coming = chunk.rank_epoch.position.epoch, deque(zip(missing, chunk.bad, strict=True))
+            self._epoch, self._pending = chunk.rank_epoch.position.epoch, deque(zip(missing, chunk.bad, strict=True))
 
     def step(self, chunk: AssembledRows, at: int) -> int:
-        """Return which of a chunk's steps a row is, having noted those before it that were left out.
+        """Return the step of a chunk's row, after recording the missing rows before it.
 
         Raises:
-            DataError: If there are more of them than the question allows.
+            DataError: If they are more than the query allows.
         """
-        found = at if chunk.selected is None else int(chunk.selected[at])
-        self._pass_over(found)
-        return found
+        step = at if chunk.selected is None else int(chunk.selected[at])
+        self._record_pending(step)
+        return step
 
-    def is_row(self, chunk: AssembledRows, at: int, error: BaseException) -> bool:
-        """Return whether a single row is left out because of what a map has raised on it.
+    def skips_row(self, chunk: AssembledRows, at: int, error: BaseException) -> bool:
+        """Return whether a single row is skipped because of the error that a map raised on it.
 
         Raises:
-            DataError: If there are more of them than the question allows.
+            DataError: If more rows are skipped than the query allows.
         """
-        trouble = None if self.skips is None else bad_row_of(error)
-        if trouble is None or chunk.ids is None:
+        bad = None if self._rows is None else bad_row_of(error)
+        if self._rows is None or bad is None or chunk.ids is None:
             return False
-        self._pass_over(at if chunk.selected is None else int(chunk.selected[at]))
-        self._leave(chunk.rank_epoch.position.epoch, 1, trouble)
-        self._add(chunk.rank_epoch.position.epoch, [(int(chunk.ids[at]), trouble)])
+        epoch = chunk.rank_epoch.position.epoch
+        self.step(chunk, at)
+        self._skip_steps(epoch, 1, bad)
+        self._rows.add(epoch, [(int(chunk.ids[at]), bad)])
         return True
 
     def end_rows(self) -> None:
-        """Note the rows that were left out at the end of a chunk."""
-        self._pass_over(None)
+        """Record the missing rows at the end of a chunk."""
+        self._record_pending(None)
 
-    def _pass_over(self, step: int | None) -> None:
-        """Note the rows that were left out before a step of the chunk that is handed out, or all that are left of it."""
-        found = []
-        while self._coming and (step is None or self._coming[0][0] < step):
-            found.append(self._coming.popleft()[1])
-        if found:
-            self._leave(self._epoch, len(found), found[-1][1])
-            self._add(self._epoch, found)
+    def _record_pending(self, step: int | None) -> None:
+        """Record the missing rows before a step, or all that remain."""
+        rows = []
+        while self._pending and (step is None or self._pending[0][0] < step):
+            rows.append(self._pending.popleft()[1])
+        if rows:
+            assert self._rows is not None  # noqa: S101 - otherwise bad rows raise errors
+            self._skip_steps(self._epoch, len(rows), rows[-1][1])
+            self._rows.add(self._epoch, rows)
 
-    def _add(self, epoch: int, bad: Iterable[tuple[int, BadRow]]) -> None:
-        assert self.skips is not None  # noqa: S101 - asked before
-        self.skips.add(epoch, bad)
-
-    def _leave(self, epoch: int, steps: int, trouble: BadRow) -> None:
-        """Count steps that are left out, and refuse to go on for ever over epochs of which all are."""
+    def _skip_steps(self, epoch: int, steps: int, last: BadRow) -> None:
+        """Count skipped steps; raise an error if whole epochs are skipped without end."""
         if not self.steps:
-            self._since = epoch
-        elif self._query.epochs is None and epoch > self._since + 1:
+            self._first_epoch = epoch
+        elif self._query.epochs is None and epoch > self._first_epoch + 1:
             msg = (
-                f"All rows of a whole epoch are bad, the last because {trouble.problem} Repeating it without end would never "
-                "hand out anything. Mend them, or say how often to repeat: .repeat(times)."
+                f"All rows of a whole epoch are bad, the last because {last.problem} Endless repetition would never return a "
+                "row. Repair the rows, or limit the number of epochs: .repeat(times)."
             )
             raise DataError(msg)
         self.steps += steps

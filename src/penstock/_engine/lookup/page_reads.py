@@ -16,7 +16,7 @@ from penstock._engine.parquet.page_file import PageFile, PageRange, put_together
 from penstock._engine.parquet.page_index import ColumnChunk, PageTable, page_header
 from penstock._engine.parquet.plain_pages import PlainCells, are_plain, as_arrow
 from penstock._engine.parquet.thrift import ThriftError
-from penstock._engine.read.schema_evolution import takeable
+from penstock._engine.read.schema_evolution import without_views
 from penstock._engine.runtime.memory import BufferPool
 from penstock.model import IntArray
 
@@ -378,7 +378,7 @@ def _plain_cells(excerpt: PageFile, layout: Sequence[tuple[ColumnChunk, PageTabl
 def picked(array: pa.ChunkedArray, places: IntArray, *, own: bool = False) -> pa.ChunkedArray:
     """Return some rows of a column, in a type that rows can be picked from; a single number may be a view, unless `own`."""
     if not pa.types.is_primitive(array.type):
-        kind = takeable(pa.field("", array.type)).type
+        kind = without_views(pa.field("", array.type)).type
         array = array if kind == array.type else array.cast(kind)
     elif len(places) == 1 and not own:
         return array.slice(int(places[0]), 1)

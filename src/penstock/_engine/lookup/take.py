@@ -14,9 +14,9 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from penstock._blobs import Blobs
-from penstock._engine.decode import concat as wide
 from penstock._engine.decode.arrow import CellError
 from penstock._engine.decode.columns import decode_deferred
+from penstock._engine.decode.concat import take_wide
 from penstock._engine.lookup.byte_ranges import AT_ONCE, LOCAL, REMOTE, side_by_side
 from penstock._engine.lookup.cache import LookupCache, LruCache
 from penstock._engine.lookup.row_lookup import SEVERAL, LookupRequest, RowLookup
@@ -141,7 +141,7 @@ def _subset(read: UnitColumns, rows: IntArray) -> UnitColumns:
 
 
 def _taken(cells: pa.Array | Cells, rows: IntArray) -> pa.Array | Cells:
-    return cells.take(rows) if isinstance(cells, Blobs | FileBlobs) else wide.take(cells, rows)
+    return cells.take(rows) if isinstance(cells, Blobs | FileBlobs) else take_wide(cells, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

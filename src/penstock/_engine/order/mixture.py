@@ -1,8 +1,8 @@
-"""Mixtures by arithmetic: which source hands out each slot of an epoch, and which of its rows.
+"""Compute mixtures: which source fills each slot of an epoch, and with which of its rows.
 
-A slot is what is handed out of one source at a time: a row, or a batch where the sources have batches. Slots come in
-strata of one length, and in each stratum every source has its exact share of them. The source of a slot depends on the
-seed and the slot's number alone, so how far each source has come at any slot is counted, never replayed.
+A slot is what a mixture takes of a source at a time: a row, or a batch if the sources have batches. Slots come in strata of one
+length, and each source has its exact share of every stratum. The source of a slot depends only on the seed and the number of
+the slot, so the progress of each source at any slot is computed without replay.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from penstock.model import IntArray, Window
 from penstock.protocols import Shuffle
 from penstock.randomness import generator
 
-__all__ = ["MOST_SLOTS", "MixtureEpoch", "MixtureOrder", "MixturePart", "Pattern", "SourceOrder", "Stop", "shares"]
+__all__ = ["MAX_SLOTS", "MixtureEpoch", "MixtureOrder", "MixturePart", "Pattern", "SourceOrder", "Stop", "shares"]
 
 Stop: TypeAlias = Literal["first", "all"]
 
-MOST_SLOTS = 1 << 16
-"""Slots of the longest stratum; weights that come out even in none so short are rounded."""
+MAX_SLOTS = 1 << 16
+"""The longest stratum; weights that need a longer one are rounded."""
 
-DRAWN_AT_ONCE = 1 << 10
-"""Slots that are drawn together, at least; short strata would cost more to draw one by one than to fill."""
+MIN_BLOCK_SLOTS = 1 << 10
+"""Slots that are drawn together, at least: drawing short strata one by one costs more than reading the rows."""
 
-EPOCHS_KEPT = 8
+CACHED_EPOCHS = 8
 
 
 def shares(weights: Sequence[Fraction]) -> tuple[int, ...]:
-    """Return how many slots of a stratum each source has.
+    """Return the number of slots of each source in a stratum.
 
-    The stratum is the shortest one in which the weights come out even. Where that would be longer than `MOST_SLOTS`, it
-    is as long as that, and shares are rounded by largest remainder.
+    The stratum is the shortest one that represents the weights exactly. If that is longer than `MAX_SLOTS`, the stratum has
+    `MAX_SLOTS` slots, and the shares are rounded by largest remainder.
 
     Raises:
         ArgumentError: If a weight is less than one slot of the longest stratum.
@@ -52,28 +52,28 @@ def shares(weights: Sequence[Fraction]) -> tuple[int, ...]:
     total = sum(weights)
     exact = [weight / total for weight in weights]
     least = min(exact)
-    if least * MOST_SLOTS < 1:
+    if least * MAX_SLOTS < 1:
         msg = (
-            f"Source {exact.index(least)} has {float(least):.2g} of all weights, which is less than one slot in {MOST_SLOTS}. "
+            f"Source {exact.index(least)} has {float(least):.2g} of all weights, which is less than one slot in {MAX_SLOTS}. "
             "Shares are exact in strata of that many slots at most. Give it a larger weight, or leave it out."
         )
         raise ArgumentError(msg)
-    near = [share.limit_denominator(MOST_SLOTS) for share in exact]
+    near = [share.limit_denominator(MAX_SLOTS) for share in exact]
     stratum = lcm(*(share.denominator for share in near))
-    if stratum <= MOST_SLOTS and sum(near) == 1:
+    if stratum <= MAX_SLOTS and sum(near) == 1:
         return tuple(int(share * stratum) for share in near)
-    whole = [int(share * MOST_SLOTS) for share in exact]
-    order = sorted(range(len(exact)), key=lambda source: whole[source] - exact[source] * MOST_SLOTS)
-    more = set(order[: MOST_SLOTS - sum(whole)])
+    whole = [int(share * MAX_SLOTS) for share in exact]
+    order = sorted(range(len(exact)), key=lambda source: whole[source] - exact[source] * MAX_SLOTS)
+    more = set(order[: MAX_SLOTS - sum(whole)])
     return tuple(slots + (source in more) for source, slots in enumerate(whole))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """Which source each slot belongs to, without end.
+    """The source of each slot, without end.
 
     The slots of a source are spread evenly: its share of n slots cuts the stratum into n parts, and one slot is drawn in
-    each. So any number of slots from the first on has a source's share to within as many as there are other sources.
+    each. So in the first slots, each source is off its share by at most the number of other sources.
 
     Example:
         >>> pattern = Pattern(shares=(2, 1), seed=0)
@@ -91,47 +91,47 @@ class Pattern:
 
     @property
     def _strata(self) -> int:
-        return max(1, DRAWN_AT_ONCE // self.stratum)
+        return max(1, MIN_BLOCK_SLOTS // self.stratum)
 
     def sources(self, start: int, stop: int) -> IntArray:
         """Return the source of each of the slots `start..stop`."""
-        size, found = self._strata * self.stratum, [np.zeros(0, dtype=np.int64)]
+        size, parts = self._strata * self.stratum, [np.zeros(0, dtype=np.int64)]
         while start < stop:
             block, at = divmod(start, size)
             end = min(at + stop - start, size)
-            found.append(self._block(block)[at:end])
+            parts.append(self._block(block)[at:end])
             start += end - at
-        return found[-1] if len(found) == 2 else np.concatenate(found)  # noqa: PLR2004 - mostly one block
+        return parts[-1] if len(parts) == 2 else np.concatenate(parts)  # noqa: PLR2004 - mostly one block
 
     def counts(self, slot: int) -> IntArray:
-        """Return how many of the slots before one belong to each source."""
+        """Return the number of slots of each source before a slot."""
         block, at = divmod(slot, self._strata * self.stratum)
         whole = np.array(self.shares, dtype=np.int64) * (block * self._strata)
         return whole + np.bincount(self._block(block)[:at], minlength=len(self.shares)) if at else whole
 
     def slot(self, source: int, number: int) -> int:
-        """Return the slot that is number `number` of a source's slots, counted from 0."""
+        """Return the slot with a number among a source's slots, counted from 0."""
         block, at = divmod(number, self._strata * self.shares[source])
         return block * self._strata * self.stratum + int(np.flatnonzero(self._block(block) == source)[at])
 
     def _block(self, number: int) -> IntArray:
-        return _drawn(self.shares, self.seed, number, self._strata)
+        return _draw_sources(self.shares, self.seed, number, self._strata)
 
 
 @lru_cache(maxsize=32)
-def _drawn(slots: tuple[int, ...], seed: int, block: int, strata: int) -> IntArray:
-    """Return the sources of some strata, drawn together."""
+def _draw_sources(slots: tuple[int, ...], seed: int, block: int, strata: int) -> IntArray:
+    """Return the sources of a block of strata."""
     owner = np.repeat(np.arange(len(slots)), slots)
     number = np.concatenate([np.arange(count) for count in slots])
-    drawn = generator("mixture", seed, block).random_sample((strata, len(owner)))
-    found: IntArray = owner[np.argsort((number + drawn) / np.array(slots)[owner], axis=1, kind="stable")].reshape(-1)
-    found.flags.writeable = False
-    return found
+    offsets = generator("mixture", seed, block).random_sample((strata, len(owner)))
+    sources: IntArray = owner[np.argsort((number + offsets) / np.array(slots)[owner], axis=1, kind="stable")].reshape(-1)
+    sources.flags.writeable = False
+    return sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MixturePart:
-    """What a mixture takes of one source.
+    """One source of a mixture.
 
     Attributes:
         counts: Rows of each unit.
@@ -155,23 +155,23 @@ class MixturePart:
     @property
     def slots(self) -> int:
         """The slots of an epoch of the source."""
-        whole, odd = divmod(self.num_rows, self.width)
-        return whole + (self.partial and odd > 0)
+        whole, rest = divmod(self.num_rows, self.width)
+        return whole + (self.partial and rest > 0)
 
     def rows(self, slots: int) -> int:
-        """Return how many rows the first so many slots have, over as many epochs as it takes."""
+        """Return the rows of the first slots, over as many epochs as necessary."""
         epochs, rest = divmod(slots, self.slots)
         return epochs * min(self.slots * self.width, self.num_rows) + min(rest * self.width, self.num_rows)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MixtureOrder:
-    """An epoch of a mixture: as long as its sources say, the same length in every epoch.
+    """The order of a mixture, whose epochs all have the same length.
 
     Attributes:
-        parts: The sources; each has a slot at least.
-        pattern: Which of them each slot belongs to.
-        stop: Whether an epoch ends where the first source would run out, or when all have been handed out whole.
+        parts: The sources; each has at least one slot.
+        pattern: The source of each slot.
+        stop: Whether an epoch ends when the first source runs out, or when all have been read completely.
     """
 
     parts: tuple[MixturePart, ...]
@@ -181,10 +181,10 @@ class MixtureOrder:
     @cached_property
     def num_slots(self) -> int:
         """The slots of an epoch."""
-        ends = enumerate(part.slots for part in self.parts)
+        slots = enumerate(part.slots for part in self.parts)
         if self.stop == "first":
-            return min(self.pattern.slot(source, slots) for source, slots in ends)
-        return max(self.pattern.slot(source, slots - 1) + 1 for source, slots in ends)
+            return min(self.pattern.slot(source, count) for source, count in slots)
+        return max(self.pattern.slot(source, count - 1) + 1 for source, count in slots)
 
     @cached_property
     def used(self) -> tuple[int, ...]:
@@ -197,10 +197,10 @@ class MixtureOrder:
         return sum(part.rows(slots) for part, slots in zip(self.parts, self.used, strict=True))
 
     def epochs(self, source: int) -> int:
-        """Return how many epochs of a source one epoch of the mixture begins; each begins with one of them."""
+        """Return how many epochs of a source one epoch of the mixture uses; each starts with a new one."""
         return max(1, -(-self.used[source] // self.parts[source].slots))
 
-    def mixing(self, epoch: int, lanes: int) -> MixtureEpoch:
+    def epoch(self, epoch: int, lanes: int) -> MixtureEpoch:
         """Return one epoch, cut into lanes."""
         return MixtureEpoch(self, epoch, lanes)
 
@@ -209,22 +209,22 @@ class MixtureEpoch:
     """One epoch of a mixture, whose slots are cut into lanes of equal length.
 
     Attributes:
-        pattern: Which source each slot belongs to.
-        tapes: The rows of each source, in the order the mixture takes them.
+        pattern: The source of each slot.
+        orders: The rows of each source, in the order in which the mixture takes them.
     """
 
-    def __init__(self, blend: MixtureOrder, epoch: int, lanes: int) -> None:
-        """Cut each source where the mixture's lanes are cut."""
-        self.pattern = blend.pattern
-        self._edges = even_edges(0, blend.num_slots, lanes)
-        cuts = _cuts(blend.pattern, blend.num_slots, lanes)
-        self.tapes = tuple(
-            SourceOrder(part, cuts[:, source], epochs=blend.epochs(source), first=epoch * blend.epochs(source))
-            for source, part in enumerate(blend.parts)
+    def __init__(self, mixture: MixtureOrder, epoch: int, lanes: int) -> None:
+        """Cut each source at the edges of the mixture's lanes."""
+        self.pattern = mixture.pattern
+        self._edges = even_edges(0, mixture.num_slots, lanes)
+        cuts = _cuts(mixture.pattern, mixture.num_slots, lanes)
+        self.orders = tuple(
+            SourceOrder(part, cuts[:, source], epochs=mixture.epochs(source), first=epoch * mixture.epochs(source))
+            for source, part in enumerate(mixture.parts)
         )
 
     def runs(self, ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-        """Yield a part of the slots as lane, start and stop, cut where a lane ends."""
+        """Yield ranges of slots as lane, start and stop, cut at the edges of lanes."""
         for start, stop in ranges:
             at = start
             while at < stop:
@@ -233,48 +233,48 @@ class MixtureEpoch:
                 yield lane, at, end
                 at = end
 
-    def strand(self, source: int, runs: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield what a part of the slots takes of one source, as places on its tape."""
+    def source_places(self, source: int, runs: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
+        """Yield the rows of one source in some runs of slots, as ranges of places in its order."""
         for lane, start, stop in runs:
             low, high = (int(self.pattern.counts(slot)[source]) for slot in (start, stop))
-            yield from self.tapes[source].places(lane, low, high)
+            yield from self.orders[source].places(lane, low, high)
 
 
 @lru_cache(maxsize=8)
 def _cuts(pattern: Pattern, num_slots: int, lanes: int) -> IntArray:
-    """Return how far each source has come at the edges of lanes, a row for each edge."""
+    """Return the slots of each source before each edge of the lanes, a row per edge."""
     return np.stack([pattern.counts(slot) for slot in even_edges(0, num_slots, lanes).tolist()])
 
 
 class SourceOrder:
-    """The epochs of one source one after the other, as one epoch of a mixture takes them.
+    """The rows of one source in an epoch of a mixture: some of the source's own epochs, one after the other.
 
-    Place `e * num_rows + p` is place p of the source's epoch e. Windows are cut inside the stretches of the mixture's lanes,
-    so that ranks read windows of their own. With one lane they are the source's own windows, in its own order. What the
-    mixture leaves unread of its last epoch is left at the end of each lane's stretch, and so is other rows each time.
+    Place `e * num_rows + p` is place p of the source's epoch e. Windows are cut inside the ranges of the mixture's lanes, so
+    each rank reads its own windows. With one lane they are the source's own windows, in its own order. The rows that the
+    mixture does not read of the last epoch lie at the end of each lane's range, so they differ from epoch to epoch.
     """
 
     def __init__(self, part: MixturePart, cuts: IntArray, *, epochs: int, first: int) -> None:
-        """Store what is cut where.
+        """Compute where the lanes are cut.
 
         Args:
             part: The source.
-            cuts: How many of its slots lie before the edges of the mixture's lanes.
-            epochs: How many of its epochs the mixture begins.
+            cuts: The number of its slots before each edge of the mixture's lanes.
+            epochs: The number of its epochs that the mixture uses.
             first: The number of the first of them.
         """
         self.part, self._first, self._epochs, self._lanes = part, first, epochs, len(cuts) - 1
         begin = (epochs - 1) * part.slots
         late = np.cumsum(cuts[1:-1] > begin)
         unused = epochs * part.slots - int(cuts[-1])
-        # The first lane in the last epoch begins where that does; others leave to those before them their share of the rest.
+        # The first lane in the last epoch begins with it. The other lanes leave their shares of the unused slots before them.
         self._shifts = np.concatenate([[0], late * unused // (int(late[-1]) + 1 if len(late) else 1)])
         shifted = cuts[1:-1] + self._shifts[1:]
-        # A bound method would keep itself alive.
-        self._epoch = lru_cache(maxsize=EPOCHS_KEPT)(partial(_arranged, part, shifted, epochs, first))
+        # `partial` of a function: a bound method would keep the object alive through its own cache.
+        self._epoch = lru_cache(maxsize=CACHED_EPOCHS)(partial(_source_epoch, part, shifted, epochs, first))
 
     def places(self, lane: int, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """Yield the places of the slots `low..high` of the source, which lie in one lane of the mixture."""
+        """Yield the places of the source's slots `low..high`, which lie in one lane of the mixture."""
         rows, slots, width = self.part.num_rows, self.part.slots, self.part.width
         while low < high:
             epoch, at = divmod(low, slots)
@@ -285,7 +285,7 @@ class SourceOrder:
             low += stop - at
 
     def pieces(self, places: Iterable[tuple[int, int]]) -> Iterator[WindowSlice]:
-        """Yield the pieces of windows that make up a part of the tape, none of whose stretches ends in another epoch."""
+        """Yield the slices of windows for some ranges of places, none of which continues in another epoch."""
         rows = self.part.num_rows
         for start, stop in places:
             epoch = start // rows
@@ -294,13 +294,13 @@ class SourceOrder:
                 yield replace(piece, lane=epoch * self._lanes + piece.lane, place=begin + piece.place)
 
     def window(self, lane: int, index: int) -> Window:
-        """Return the window of a piece."""
+        """Return the window of a slice."""
         epoch, inside = divmod(lane, self._lanes)
         return self._epoch(epoch).window(inside, index)
 
 
-def _arranged(part: MixturePart, cuts: IntArray, epochs: int, first: int, epoch: int) -> Epoch:
-    """Return an epoch of a source, with lanes that end where those of the mixture do."""
+def _source_epoch(part: MixturePart, cuts: IntArray, epochs: int, first: int, epoch: int) -> Epoch:
+    """Return an epoch of a source, with lanes that end at the edges of the mixture's lanes."""
     begin, last = (epoch - first) * part.slots, epoch == first + epochs - 1
     inside = cuts[(cuts > begin) & (last | (cuts < begin + part.slots))] - begin
     edges = np.concatenate([[0], np.minimum(inside * part.width, part.num_rows), [part.num_rows]])

@@ -24,7 +24,13 @@ from pyarrow import fs as pafs
 from penstock._engine.parquet import thrift
 from penstock._engine.parquet.thrift import Leaf, Only, ThriftError, Wanted, leaves, parse, parse_start
 from penstock._engine.runtime.threads import run_over
-from penstock._engine.storage.file_errors import altered, broken_footer, check_same, known_size, missing_file
+from penstock._engine.storage.file_errors import (
+    changed_file_error,
+    check_unchanged,
+    footer_error,
+    missing_file_error,
+    opened_size,
+)
 from penstock.errors import DataError
 from penstock.filters.literals import array_of, kind, plain
 from penstock.model import ColumnRange, IntArray, Snapshot
@@ -234,7 +240,7 @@ def read_schema(path: str, filesystem: pafs.FileSystem | bytes) -> pa.Schema:
         if sparks and any(leaf.element[thrift.TYPE] == INT96 for leaf in every):  # whose moments are in microseconds
             found = pq.ParquetFile(pa.BufferReader(whole), coerce_int96_timestamp_unit="us")
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise broken_footer(path, error) from error
+        raise footer_error(path, error) from error
     return found.schema_arrow
 
 
@@ -246,14 +252,14 @@ def of_each(
     def told_of(file: int) -> T:
         path = snapshot.files.path[file].as_py()
         try:
-            return tell(footer_of(path, filesystem, size=known_size(snapshot, file)))
+            return tell(footer_of(path, filesystem, size=opened_size(snapshot, file)))
         except (DataError, ThriftError) as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                raise missing_file(snapshot, file, path) from error
+                raise missing_file_error(snapshot, file, path) from error
             with contextlib.suppress(OSError):  # what cannot be looked at cannot be compared
-                check_same(snapshot, file, filesystem, path)
+                check_unchanged(snapshot, file, filesystem, path)
             if isinstance(error, ThriftError):
-                raise broken_footer(path, error) from error
+                raise footer_error(path, error) from error
             raise
 
     def told(part: Sequence[int]) -> list[T]:
@@ -270,7 +276,7 @@ def footer_of(path: str, place: pafs.FileSystem | bytes, *, size: int | None = N
         with pa.BufferReader(place) if isinstance(place, bytes) else place.open_input_file(path) as source:
             expected, size = size, source.size()
             if expected not in (None, size):
-                raise altered(path)
+                raise changed_file_error(path)
             start = max(0, size - TAIL)
             tail: bytes = source.read_at(size - start, start)
             length = int.from_bytes(tail[-ENDING:-4], "little")
@@ -278,7 +284,7 @@ def footer_of(path: str, place: pafs.FileSystem | bytes, *, size: int | None = N
                 begin = size - ENDING - length
                 tail = source.read_at(start - begin, begin) + tail
     except (OSError, pa.ArrowException) as error:
-        raise broken_footer(path, error) from error
+        raise footer_error(path, error) from error
     if tail[-4:] == b"PARE":
         raise DataError(f"{path}: the file is encrypted. Encryption is not supported. Write the file again without it.")
     if tail[-4:] != b"PAR1" or size < ENDING + 4:
@@ -287,7 +293,7 @@ def footer_of(path: str, place: pafs.FileSystem | bytes, *, size: int | None = N
             "expected. Write the file again, or keep files of other kinds out of the table."
         )
     if length + ENDING > len(tail):
-        raise broken_footer(path, f"it should have {length} bytes, and the file has {size}")
+        raise footer_error(path, f"it should have {length} bytes, and the file has {size}")
     return tail[-ENDING - length : -ENDING]
 
 

@@ -1,4 +1,4 @@
-"""Counting before ordering: rows kept per unit under a row filter, or sequences, counted once and kept on disk."""
+"""Count the rows of units that pass a filter, or their sequences; later plans read the counts from the disk cache."""
 
 from __future__ import annotations
 
@@ -18,109 +18,100 @@ from zipfile import BadZipFile
 import numpy as np
 
 from penstock._engine.plan.group import Group
-from penstock._engine.plan.sequence_links import Linking, NotInOrderError
-from penstock._engine.plan.sequence_times import Moments, Timeline
+from penstock._engine.plan.sequence_links import NotInOrderError, SequenceLinker
+from penstock._engine.plan.sequence_times import RowTimes, SequenceFinder
 from penstock._engine.read.reader import Unit
 from penstock._engine.runtime.threads import Priority, ThreadPool, default_threads
 from penstock._engine.storage.filesystem import cache_directory
 from penstock.model import IntArray, SequenceLinks, Units
 
-__all__ = ["Counts", "counted", "counted_together", "linked"]
+__all__ = ["UnitCounter", "count_units", "counts_of", "link_sequences"]
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-class Counts(Protocol):
-    """What can count a unit."""
+class UnitCounter(Protocol):
+    """An object that counts the rows or sequences of a unit."""
 
     def count(self, unit: Unit) -> int:
-        """Return how many rows, or sequences, are handed out of a unit."""
+        """Return the number of rows, or sequences, that a unit yields."""
         ...
 
 
-def counted(units: Units, reader: Counts, name: str) -> Units:
-    """Return units with exact counts, from disk where they were counted before under the same name.
+def count_units(units: Units, counter: UnitCounter, name: str, group: Group | None = None) -> Units:
+    """Return units with exact counts, from the disk cache if an earlier run stored them under the same name.
 
-    `name` must change whenever a count could: it is made of the files and the filter.
+    In a group, each rank counts a share of the units, and rank 0 reads and writes the cache. `name` must change whenever a
+    count could change: it is derived from the files and the filter.
     """
-    open_units = np.flatnonzero(units.residual)
-    if not len(open_units):
+    uncounted = np.flatnonzero(units.residual)
+    if not len(uncounted):
         return units
     path = cache_directory() / "counts" / f"{name}.npy"
-    found = _kept(path, len(open_units))
-    if found is None:
-        found = counts_of(units, open_units, reader)
-        _keep(path, partial(np.save, arr=found, allow_pickle=False))
+    load = partial(_load_counts, path, len(uncounted))
+    count_units = load() if group is None else group.share(load)
+    if count_units is None:
+        if group is None:
+            count_units = counts_of(units, uncounted, counter)
+        else:
+            shares = group.gather(lambda: counts_of(units, uncounted[group.rank :: group.size], counter))
+            count_units = np.zeros(len(uncounted), dtype=np.int64)
+            for rank, share in enumerate(shares):
+                count_units[rank :: group.size] = share
+        if group is None or group.rank == 0:
+            _save(path, partial(np.save, arr=count_units, allow_pickle=False))
     counts = units.counts.copy()
-    counts[open_units] = found
+    counts[uncounted] = count_units
     return replace(units, counts=counts)
 
 
-def counted_together(units: Units, reader: Counts, name: str, group: Group) -> Units:
-    """Return units with exact counts, each rank having counted its share; counts kept on disk are those of rank 0."""
-    open_units = np.flatnonzero(units.residual)
-    if not len(open_units):
-        return units
-    path = cache_directory() / "counts" / f"{name}.npy"
-    found = group.share(lambda: _kept(path, len(open_units)))
-    if found is None:
-        shares = group.gather(lambda: counts_of(units, open_units[group.rank :: group.size], reader))
-        found = np.zeros(len(open_units), dtype=np.int64)
-        for rank, share in enumerate(shares):
-            found[rank :: group.size] = share
-        if group.rank == 0:
-            _keep(path, partial(np.save, arr=found, allow_pickle=False))
-    counts = units.counts.copy()
-    counts[open_units] = found
-    return replace(units, counts=counts)
+def link_sequences(units: Units, finder: SequenceFinder, name: str, group: Group | None = None) -> SequenceLinks:
+    """Return the number of sequences that begin in each unit, and the links of those that continue in the next unit.
 
-
-def linked(units: Units, timeline: Timeline, name: str, group: Group | None = None) -> SequenceLinks:
-    """Return the sequences that begin in each unit, where they may go on in the next, and what lies at the borders.
-
-    Units are looked at in stored order, so of several ranks one does it for all.
+    Units are read in stored order, so in a group rank 0 does it for all.
     """
 
-    def found() -> SequenceLinks:
+    def load_or_link() -> SequenceLinks:
         path = cache_directory() / "counts" / f"{name}.npz"
-        chain = _kept_chain(path, len(units))
-        if chain is None:
-            chain = _linked(units, timeline)
-            _keep(path, partial(np.savez, **{column.name: getattr(chain, column.name) for column in fields(SequenceLinks)}))
-        return chain
+        links = _load_links(path, len(units))
+        if links is None:
+            links = _link(units, finder)
+            _save(path, partial(np.savez, **{column.name: getattr(links, column.name) for column in fields(SequenceLinks)}))
+        return links
 
-    return found() if group is None else group.share(found)
+    return load_or_link() if group is None else group.share(load_or_link)
 
 
-def _linked(units: Units, timeline: Timeline) -> SequenceLinks:
-    linking = Linking(timeline.rule, len(units))
+def _link(units: Units, finder: SequenceFinder) -> SequenceLinks:
+    linker = SequenceLinker(finder.rule, len(units))
 
-    def look(index: int) -> tuple[IntArray, Moments]:
-        part = timeline.read(Unit.of(units, index), ())
+    def read(index: int) -> tuple[IntArray, RowTimes]:
+        part = finder.read(Unit.of(units, index), ())
         stored = np.arange(part.count) if part.selected is None else part.selected
-        return stored, timeline.moments(Unit.of(units, index), part)
+        return stored, finder.row_times(Unit.of(units, index), part)
 
-    several = range(len(units) if timeline.rule.length <= int(units.rows.sum()) else 0)  # or there is no sequence to look for
-    for index, (stored, found) in enumerate(_in_turn(look, several)):
+    # A table with fewer rows than a sequence has none, and need not be read.
+    indexes = range(len(units) if finder.rule.length <= int(units.rows.sum()) else 0)
+    for index, (stored, rows) in enumerate(_map_ordered(read, indexes)):
         try:
-            linking.add(index, stored, found.times, found.groups, found.names)
+            linker.add(index, stored, rows.times, rows.groups, rows.names)
         except NotInOrderError as error:
-            raise timeline.not_in_order(error, units) from error
-    return linking.chain()
+            raise finder.order_error(error, units) from error
+    return linker.links()
 
 
-def counts_of(units: Units, which: IntArray, reader: Counts) -> IntArray:
+def counts_of(units: Units, indexes: IntArray, counter: UnitCounter) -> IntArray:
     """Return the counts of some units, counted on threads."""
-    found = _in_turn(lambda index: reader.count(Unit.of(units, index)), which.tolist())
-    return np.fromiter(found, dtype=np.int64, count=len(which))
+    counts = _map_ordered(lambda index: counter.count(Unit.of(units, index)), indexes.tolist())
+    return np.fromiter(counts, dtype=np.int64, count=len(indexes))
 
 
-def _in_turn(task: Callable[[int], Answer], which: Iterable[int]) -> Iterator[Answer]:
-    """Yield what a task returns for each unit, in their order; it is run on threads, a few units ahead."""
+def _map_ordered(task: Callable[[int], Result], indexes: Iterable[int]) -> Iterator[Result]:
+    """Yield the results of a task for each index in order; threads run a few tasks ahead."""
     pool = ThreadPool(default_threads())
     try:
-        tasks = deque[Future[Answer]]()
-        for index in which:
+        tasks = deque[Future[Result]]()
+        for index in indexes:
             tasks.append(pool.submit(Priority.READ, partial(task, index)))
             if len(tasks) > 2 * pool.threads:
                 yield tasks.popleft().result()
@@ -130,31 +121,31 @@ def _in_turn(task: Callable[[int], Answer], which: Iterable[int]) -> Iterator[An
         pool.close()
 
 
-def _kept(path: Path, expected: int) -> IntArray | None:
-    """Return counts kept on disk, or None where there are none that fit."""
+def _load_counts(path: Path, expected: int) -> IntArray | None:
+    """Return cached counts; None if there are none, or not as many as expected."""
     try:
-        found = np.load(path, allow_pickle=False)
+        counts = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         return None
-    fits = isinstance(found, np.ndarray) and found.shape == (expected,) and found.dtype == np.int64
-    return found if fits and (found >= 0).all() else None
+    valid = isinstance(counts, np.ndarray) and counts.shape == (expected,) and counts.dtype == np.int64
+    return counts if valid and (counts >= 0).all() else None
 
 
-def _kept_chain(path: Path, expected: int) -> SequenceLinks | None:
-    """Return what was kept on disk of the borders of units, or None where it does not fit."""
+def _load_links(path: Path, expected: int) -> SequenceLinks | None:
+    """Return cached links; None if there are none, or they do not fit."""
     try:
-        with np.load(path, allow_pickle=False) as kept:
-            found = {column.name: kept[column.name] for column in fields(SequenceLinks)}
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {column.name: file[column.name] for column in fields(SequenceLinks)}
     except (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError, BadZipFile):
         return None
-    whole = all(values.ndim == 1 and (name == "time" or values.dtype == np.int64) for name, values in found.items())
-    entries = {len(found[name]) for name in ("group", "unit", "row", "time")}
-    fits = whole and len(entries) == 1 and len(found["held_unit"]) == len(found["held_row"])
-    return SequenceLinks(**found) if fits and len(found["counts"]) == expected and (found["counts"] >= 0).all() else None
+    valid = all(values.ndim == 1 and (name == "time" or values.dtype == np.int64) for name, values in arrays.items())
+    lengths = {len(arrays[name]) for name in ("group", "unit", "row", "time")}
+    valid = valid and len(lengths) == 1 and len(arrays["held_unit"]) == len(arrays["held_row"])
+    return SequenceLinks(**arrays) if valid and len(arrays["counts"]) == expected and (arrays["counts"] >= 0).all() else None
 
 
-def _keep(path: Path, write: Callable[[IO[bytes]], None]) -> None:
-    """Keep counts on disk; readers see all of them or none."""
+def _save(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+    """Write a file of the cache; a reader sees the whole file or none."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
@@ -168,8 +159,8 @@ def _keep(path: Path, write: Callable[[IO[bytes]], None]) -> None:
             raise
     except OSError as error:
         warnings.warn(
-            f"The counts of a row filter cannot be kept in {path.parent}: {error}. They will be counted again next time. "
-            "Set PENSTOCK_CACHE_DIR to a directory that can be written.",
+            f"The counts of a row filter cannot be cached in {path.parent}: {error}. The next run will count again. "
+            "Set PENSTOCK_CACHE_DIR to a writable directory.",
             RuntimeWarning,
             stacklevel=2,
         )

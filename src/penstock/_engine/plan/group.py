@@ -1,4 +1,4 @@
-"""Ranks that can talk to each other agree: on one snapshot, one plan and one question."""
+"""The protocol by which ranks share one snapshot, plan and query."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Protocol, TypeVar
 
 __all__ = ["Group"]
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 
 class Group(Protocol):
-    """Ranks that work together. Every rank makes the same calls in the same order.
+    """A group of ranks, which all make the same calls in the same order.
 
-    What goes wrong on one rank is raised on all, so that none is left waiting.
+    An error on one rank is raised on all, so no rank waits forever.
     """
 
     @property
     def rank(self) -> int:
-        """Which of the ranks this is."""
+        """The number of this rank."""
         ...
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
         ...
 
-    def share(self, told: Callable[[], Told]) -> Told:
-        """Return, on every rank, what the function returns on rank 0; elsewhere it is not called."""
+    def share(self, compute: Callable[[], Result], /) -> Result:
+        """Return on every rank the result of the function on rank 0; other ranks do not call it."""
         ...
 
-    def gather(self, told: Callable[[], Told]) -> list[Told]:
-        """Return, on every rank, what the function returns on each."""
+    def gather(self, compute: Callable[[], Result], /) -> list[Result]:
+        """Return on every rank the results of the function on each rank."""
         ...

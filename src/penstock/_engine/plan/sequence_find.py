@@ -1,7 +1,7 @@
-"""Sequences found: times and groups of rows become the rows that begin one, and those that follow them.
+"""Find sequences: which rows begin one, and which follow, from the times and groups of rows.
 
-Rows stand in a *line*, group after group and by time inside each, so that a sequence is a number of neighbours. It is known
-by the place of its first row there. Pure: what the times are and where they come from is others' to know.
+Rows are sorted by group and then by time, so a sequence is a run of neighbours. The place of its first row identifies it. Pure:
+the caller reads the times.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import numpy.typing as npt
 
 from penstock.model import BoolArray, IntArray
 
-__all__ = ["Line", "Rule", "Times", "begins", "first_unordered", "starts"]
+__all__ = ["SequenceRule", "SortedRows", "Times", "first_unordered", "run_starts", "sequence_starts"]
 
 Times: TypeAlias = npt.NDArray[Any]
-"""When rows were: `uint64`, so that differences cannot overflow, or `float64`; never one that is not a number."""
+"""The times of rows: `uint64`, so that differences cannot overflow, or finite `float64`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """What makes neighbours a sequence.
+class SequenceRule:
+    """The condition for neighbours to be a sequence.
 
     Attributes:
-        length: How many there are.
-        gap: The most that one may be later than the one before it; None for anything.
-        overlap: Whether two sequences may have rows in common. Where not, each begins later than the one before it ended.
+        length: The number of rows.
+        gap: The largest difference between the times of two neighbours; None for no limit.
+        overlap: Whether sequences may share rows. If not, each begins later than the one before it ended.
     """
 
     length: int
@@ -36,13 +36,13 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Line:
-    """Rows group after group, and by time in each; those of one time as they are stored.
+class SortedRows:
+    """Rows sorted by group, then by time, then in stored order.
 
     Attributes:
         rows: The number of the row at each place.
-        times: When it was.
-        groups: The number of its group, which never falls from one place to the next.
+        times: The time at each place.
+        groups: The group at each place, ascending.
     """
 
     rows: IntArray
@@ -51,10 +51,10 @@ class Line:
 
     @classmethod
     def of(cls, times: Times, groups: IntArray | None = None) -> Self:
-        """Return rows in line; without groups, all are of one.
+        """Return rows sorted; without `groups`, all are in one group.
 
         Example:
-            >>> Line.of(np.array([3, 1, 2], dtype=np.uint64), np.array([0, 1, 0])).rows.tolist()
+            >>> SortedRows.of(np.array([3, 1, 2], dtype=np.uint64), np.array([0, 1, 0])).rows.tolist()
             [2, 0, 1]
         """
         if groups is None:
@@ -65,27 +65,27 @@ class Line:
         return cls(rows=rows, times=times[rows], groups=groups[rows])
 
     @property
-    def firsts(self) -> IntArray:
-        """The place of the first row of each group, in the order of groups."""
-        return begins(self.groups)
+    def group_starts(self) -> IntArray:
+        """The place of each group's first row."""
+        return run_starts(self.groups)
 
 
-def begins(numbers: npt.NDArray[Any]) -> IntArray:
-    """Return where in an array another number begins than the one before.
+def run_starts(numbers: npt.NDArray[Any]) -> IntArray:
+    """Return the indices at which an array differs from the entry before.
 
     Example:
-        >>> begins(np.array([4, 4, 7])).tolist()
+        >>> run_starts(np.array([4, 4, 7])).tolist()
         [0, 2]
     """
-    return (
-        np.flatnonzero(np.concatenate(([True], numbers[1:] != numbers[:-1]))) if len(numbers) else np.zeros(0, dtype=np.int64)
-    )
+    if not len(numbers):
+        return np.zeros(0, dtype=np.int64)
+    return np.flatnonzero(np.concatenate(([True], numbers[1:] != numbers[:-1])))
 
 
 def first_unordered(times: Times, groups: IntArray | None, length: int) -> int | None:
-    """Return the first row that is earlier than the one before it in its group; None where there is none.
+    """Return the first row that is earlier than the row before it in its group; None if there is none.
 
-    Groups with fewer rows than a sequence do not matter, nor do any rows where a sequence is a single one.
+    Groups with fewer rows than a sequence are ignored, and all groups if a sequence is a single row.
 
     Example:
         >>> first_unordered(np.array([5, 1, 4, 2], dtype=np.uint64), np.array([0, 1, 0, 1]), 2)
@@ -101,16 +101,16 @@ def first_unordered(times: Times, groups: IntArray | None, length: int) -> int |
     return int(later[wrong].min()) if wrong.any() else None
 
 
-def starts(line: Line, rule: Rule, free: BoolArray | None = None) -> IntArray:
-    """Return the places of a line at which sequences begin, in ascending order.
+def sequence_starts(line: SortedRows, rule: SequenceRule, free: BoolArray | None = None) -> IntArray:
+    """Return the places at which sequences begin, ascending.
 
-    `free` says at which places one may begin, where that is not anywhere.
+    `free` says at which places a sequence may begin; by default at all.
 
     Example:
-        >>> line = Line.of(np.array([0, 3, 8, 10, 11, 20, 23], dtype=np.uint64))
-        >>> starts(line, Rule(length=2, gap=4)).tolist()
+        >>> line = SortedRows.of(np.array([0, 3, 8, 10, 11, 20, 23], dtype=np.uint64))
+        >>> sequence_starts(line, SequenceRule(length=2, gap=4)).tolist()
         [0, 2, 3, 5]
-        >>> starts(line, Rule(length=2, gap=4, overlap=False)).tolist()
+        >>> sequence_starts(line, SequenceRule(length=2, gap=4, overlap=False)).tolist()
         [0, 2, 5]
     """
     times, groups, length = line.times, line.groups, rule.length
@@ -119,25 +119,25 @@ def starts(line: Line, rule: Rule, free: BoolArray | None = None) -> IntArray:
     broken = groups[1:] != groups[:-1]
     if rule.gap is not None:
         broken |= times[1:] - times[:-1] > rule.gap
-    passed = np.concatenate(([0], np.cumsum(broken)))
-    found = np.flatnonzero(passed[length - 1 :] == passed[: len(passed) - length + 1])
+    breaks = np.concatenate(([0], np.cumsum(broken)))
+    starts = np.flatnonzero(breaks[length - 1 :] == breaks[: len(breaks) - length + 1])
     if free is not None:
-        found = found[free[found]]
-    return found if rule.overlap else found[_apart(found, line, length)]
+        starts = starts[free[starts]]
+    return starts if rule.overlap else starts[_without_overlap(starts, line, length)]
 
 
-def _apart(found: IntArray, line: Line, length: int) -> IntArray:
-    """Return which sequences are left when each must begin later than the one before it ended.
+def _without_overlap(starts: IntArray, line: SortedRows, length: int) -> IntArray:
+    """Return the sequences that remain if each must begin later than the one before it ended.
 
-    That is the first of all, and then always the first that can be, which in the next group is its first.
+    These are the first sequence, and then always the next possible one. Each group begins anew.
     """
-    other = (line.times[1:] != line.times[:-1]) | (line.groups[1:] != line.groups[:-1])
-    moments = np.append(np.flatnonzero(other) + 1, len(line.times))
-    later = moments[np.searchsorted(moments, found + length - 1, side="right")]  # the first place after its end
-    follows = np.searchsorted(found, later).tolist()
-    # A walk in Python is over sooner than arrays could find out how far it goes: it takes a step for each that is left.
-    kept, at = [], 0
-    while at < len(follows):
-        kept.append(at)
-        at = follows[at]
-    return np.array(kept, dtype=np.int64)
+    changes = (line.times[1:] != line.times[:-1]) | (line.groups[1:] != line.groups[:-1])
+    edges = np.append(np.flatnonzero(changes) + 1, len(line.times))
+    later = edges[np.searchsorted(edges, starts + length - 1, side="right")]  # the first place after the end
+    following = np.searchsorted(starts, later).tolist()
+    # A Python loop is faster than arrays here: it takes one step per remaining sequence.
+    remaining, at = [], 0
+    while at < len(following):
+        remaining.append(at)
+        at = following[at]
+    return np.array(remaining, dtype=np.int64)

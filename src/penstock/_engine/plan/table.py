@@ -16,13 +16,13 @@ from pyarrow import fs as pafs
 
 from penstock._engine.parquet.footer import RowGroups, of_each, read_footers, row_bytes
 from penstock._engine.plan import prune
-from penstock._engine.plan.count import Counts, counted, counted_together, linked
+from penstock._engine.plan.count import count_units, link_sequences
 from penstock._engine.plan.group import Group
-from penstock._engine.plan.sequence_times import Timeline
+from penstock._engine.plan.sequence_times import SequenceFinder
 from penstock._engine.query.query import Query
 from penstock._engine.query.values import ORDER, Column, Map
 from penstock._engine.read.reader import Reader, UnitTable
-from penstock._engine.read.schema_evolution import id_of
+from penstock._engine.read.schema_evolution import field_id
 from penstock._engine.runtime.memory import TableCache, format_bytes
 from penstock.dtypes import least_bytes
 from penstock.errors import ArgumentError, EmptyDatasetError, MemoryLimitError
@@ -122,15 +122,15 @@ class Table:
         """
         snapshot, condition = self.snapshot, query.condition
         files = prune.prune_files(snapshot, condition)
-        row_groups = self._footers(prune.unstated(snapshot.files, files), query)
+        row_groups = self._footers(prune.without_row_count(snapshot.files, files), query)
         rows, nbytes = self._size(files, row_groups)
         shuffle = query.shuffle.settle(rows, nbytes)
         # Sequences are found within row groups, so these are neither cut nor joined.
         layout = shuffle if query.sequence is None else RowGroupShuffle()
-        more = prune.with_footers(snapshot.files, files, layout)
+        more = prune.files_to_split(snapshot.files, files, layout)
         if len(more):
             row_groups = _joined_row_groups(row_groups, self._footers(more, query))
-        units = prune.lay_units(snapshot, files, row_groups, condition, layout)
+        units = prune.make_units(snapshot, files, row_groups, condition, layout)
         pruned = Pruned(
             files=len(snapshot.files),
             files_kept=len(files),
@@ -179,13 +179,13 @@ class Table:
             shuffle = query.shuffle.settle(int(units.counts.sum()), uncounted.nbytes)
         elif condition is not None and not query.lazy:
             name = prune.fingerprint(snapshot, units, {"filter": condition.describe()}, {})
-            units = _counted(units, reader, name, group)
+            units = count_units(units, reader, name, group)
         plan = Plan(
             snapshot=snapshot,
             units=units,
-            counts=prune.limited(units.counts, query.limit),
+            counts=prune.limit_counts(units.counts, query.limit),
             fingerprint=prune.fingerprint(snapshot, units, order_of(query), dict(shuffle.describe())),
-            chain=links,
+            links=links,
         )
         planned = Planned(plan=plan, shuffle=shuffle, reader=reader, pruned=uncounted.pruned)
         for other in list(self._plans.values()):  # older plans keep no idle memory
@@ -202,12 +202,12 @@ class Table:
         assert sequence is not None  # noqa: S101 - asked before
         described = {"filter": None if condition is None else condition.describe(), "sequence": dict(sequence.describe())}
         name = prune.fingerprint(self.snapshot, units, described, {})
-        timeline = Timeline.of(reader, sequence)
+        finder = SequenceFinder.of(reader, sequence)
         if sequence.scope == "table":
-            links = linked(units, timeline, name, group)
+            links = link_sequences(units, finder, name, group)
             return replace(units, counts=links.counts), links
         every = replace(units, residual=np.ones(len(units), dtype=np.bool_))
-        return replace(units, counts=_counted(every, timeline, name, group).counts), None
+        return replace(units, counts=count_units(every, finder, name, group).counts), None
 
     def _footers(self, files: IntArray, query: Query) -> RowGroups:
         """Return the row groups of some files, with statistics of the filter's columns; each footer is read once."""
@@ -226,7 +226,7 @@ class Table:
     def _read_footers(self, files: IntArray, columns: Sequence[str]) -> RowGroups:
         """Return row groups and statistics; no statistics where columns have field ids, which each file may name otherwise."""
         snapshot = self.snapshot
-        by_id = snapshot.stored is not None and any(id_of(column) is not None for column in snapshot.stored)
+        by_id = snapshot.stored is not None and any(field_id(column) is not None for column in snapshot.stored)
         row_groups = read_footers(snapshot, files.tolist(), [] if by_id else columns, self.filesystem)
         stated = snapshot.files.ranges
         unknown = {name: prune.unknown_range(len(row_groups.rows), stated.get(name)) for name in columns}
@@ -255,11 +255,6 @@ def order_of(query: Query) -> dict[str, Any]:
     }
 
 
-def _counted(units: Units, reader: Counts, name: str, group: Group | None) -> Units:
-    """Return units with exact counts, counted by this process alone or by all ranks of a group."""
-    return counted(units, reader, name) if group is None else counted_together(units, reader, name, group)
-
-
 def _group_keys(file: npt.NDArray[np.int32], row_group: npt.NDArray[np.int32]) -> IntArray:
     """Return one number for each row group of each file."""
     return file.astype(np.int64) << 32 | row_group
@@ -269,7 +264,7 @@ def _joined_row_groups(first: RowGroups, second: RowGroups) -> RowGroups:
     """Return the row groups of two sets of files, in the order of files."""
     file = np.concatenate([first.file, second.file])
     order = np.argsort(file, kind="stable")
-    ranges = {name: prune.joined_range(found, second.ranges[name], order) for name, found in first.ranges.items()}
+    ranges = {name: prune.concat_ranges(found, second.ranges[name], order) for name, found in first.ranges.items()}
     number, rows = np.concatenate([first.number, second.number]), np.concatenate([first.rows, second.rows])
     size = np.concatenate([first.size, second.size])
     return replace(first, file=file[order], number=number[order], rows=rows[order], size=size[order], ranges=ranges)

@@ -24,7 +24,7 @@ from penstock._engine.batch.assemble import (
     map_good_rows,
 )
 from penstock._engine.decode.arrow import CellError
-from penstock._engine.decode.bad_cells import AT, bad_row_of
+from penstock._engine.decode.bad_cells import ROW_CODE, bad_row_of
 from penstock._engine.decode.columns import DeferredCells, decode_deferred
 from penstock._engine.parquet.file_blobs import LocalFile
 from penstock._engine.processes.pool import ProcessPool, Reply, Task
@@ -288,7 +288,7 @@ class ProcessBatches:
 
 def _shown(columns: Batch) -> Batch:
     """Return columns without what is never handed out."""
-    return {name: values for name, values in columns.items() if name != AT}
+    return {name: values for name, values in columns.items() if name != ROW_CODE}
 
 
 def _mapped(chunk: AssembledRows, _: Mapping[str, Told], made: Batch) -> AssembledRows:

@@ -1,4 +1,4 @@
-"""Values that a query is made of and that every later step uses: columns, stacks, maps, batches and defaults."""
+"""The values of a query that all later steps use: columns, stacks, maps, batches and defaults."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["MEMORY_LIMIT", "NOTE", "ORDER", "Batch", "Column", "Last", "Map", "P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """How one column is decoded.
+    """The decoding of one column.
 
     Attributes:
         name: Its name.
-        nulls: What becomes of its nulls.
-        ragged: What becomes of lists and arrays that differ in size.
-        field: What the table's schema says of it, where it has one.
-        as_numbers: Whether times become whole numbers in the end, which have no value for a null.
+        nulls: The policy for nulls.
+        ragged: The policy for lists and arrays that differ in size.
+        field: The column's field in the table's schema, if there is one.
+        as_numbers: Whether times are converted to whole numbers later, which have no value for a null.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Column:
 
     @property
     def codec(self) -> CellCodec | None:
-        """What decodes the column's cells, where they are stored as bytes."""
+        """The codec of the column's cells, if they are stored as bytes."""
         codec = None if self.field is None else self.field.codec
         return codec if isinstance(codec, CellCodec) else None
 
@@ -45,28 +45,28 @@ Batch: TypeAlias = dict[str, npt.NDArray[Any]]
 
 
 Places: TypeAlias = IntArray | range
-"""Where rows stand in the epoch's sequence."""
+"""The positions of rows in the epoch."""
 
 
 NOTE = "Raised by map "
-"""How the note begins that an error of a user's function gets."""
+"""The beginning of the note on an error of a user's function."""
 
 
 RESIZE_ADVICE = 'To change the number of rows use .batch("row_group").'
-"""What to do where a function of a dataset changes the number of rows."""
+"""The remedy if a function of a dataset changes the number of rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Map:
-    """A user's function and what it promises.
+    """A user's function and its declaration.
 
     Attributes:
-        function: Called with a batch, or a row; with a generator as well where it takes a second argument.
+        function: Called with a batch or a row, and with a generator if it takes a second argument.
         per_row: Whether it is called with one row at a time.
-        fields: The columns it returns, where the user says; None where they are not known.
-        advice: What to do where it returns another number of rows than it got.
-        wants_rng: Whether it takes a generator besides its data.
-        rng_by_name: Whether it takes it by the name `rng`.
+        fields: The declared columns of its result; None if they are not declared.
+        advice: The remedy if it returns another number of rows than it got.
+        wants_rng: Whether it takes a generator.
+        rng_by_name: Whether it takes the generator as the keyword `rng`.
     """
 
     function: Callable[..., Mapping[str, Any]]
@@ -77,40 +77,37 @@ class Map:
     rng_by_name: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        """See what the function takes, once: to look takes longer than many a function."""
-        found = self._parameters()
-        named = found.get("rng")
+        """Inspect the function's parameters once, because that can take longer than the function."""
+        try:
+            parameters: Mapping[str, inspect.Parameter] = inspect.signature(self.function).parameters
+        except (TypeError, ValueError):
+            parameters = {}
+        named = parameters.get("rng")
         by_name = named is not None and named.kind is not inspect.Parameter.POSITIONAL_ONLY
         plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        required = [p for p in found.values() if p.kind in plain and p.default is inspect.Parameter.empty]
+        required = [p for p in parameters.values() if p.kind in plain and p.default is inspect.Parameter.empty]
         object.__setattr__(self, "rng_by_name", by_name)
         object.__setattr__(self, "wants_rng", by_name or len(required) > 1)
 
     @property
     def name(self) -> str:
-        """What the function is called in messages."""
+        """The name of the function in messages."""
         return getattr(self.function, "__qualname__", None) or repr(self.function)
-
-    def _parameters(self) -> Mapping[str, inspect.Parameter]:
-        try:
-            return inspect.signature(self.function).parameters
-        except (TypeError, ValueError):
-            return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """Columns of numbers that become one column of vectors."""
+    """Columns of numbers that are stacked to one column of vectors."""
 
     name: str
     columns: tuple[str, ...]
 
 
 def raised_by_map(error: BaseException) -> str | None:
-    """Return the name of the map whose function raised an error; None where none did."""
+    """Return the name of the map that raised an error; None if no map did."""
     for note in getattr(error, "__notes__", ()):
         if isinstance(note, str) and note.startswith(NOTE):
-            return note.removeprefix(NOTE).rpartition(", on what begins at place ")[0]
+            return note.removeprefix(NOTE).rpartition(", on the rows from position ")[0]
     return None
 
 
@@ -118,8 +115,8 @@ Last: TypeAlias = Literal["drop", "pad", "wrap", "level", "uneven"]
 
 
 MEMORY_LIMIT = 1 << 30
-"""What an iteration may take where nobody says."""
+"""The default memory limit of an iteration, in bytes."""
 
 
 ORDER = 1
-"""The number of the algorithm; a changed one gets a new number and this one stays readable."""
+"""The number of the order algorithm; another algorithm gets another number, and states name theirs."""

@@ -1,7 +1,7 @@
-"""Columns that a data file does not have: null, if it is older than they are, and an error where something says otherwise.
+"""Check columns that a data file does not have: null if the file is older than the column, else an error.
 
-A table's schema grows, and rows of older files have nothing in newer columns. A file whose columns go by other names than
-the table expects looks the same; what the log, the schema and the file itself say tells the two apart.
+A file whose columns have other names than the table expects looks like an older file. The log, the schema and the file's
+other columns tell the two cases apart.
 """
 
 from __future__ import annotations
@@ -11,200 +11,200 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from penstock._engine.read.schema_evolution import FIELD_ID, place_of
+from penstock._engine.read.schema_evolution import FIELD_ID, field_id, field_index
 from penstock.errors import DataError, listed
 from penstock.model import ALIAS, COLUMN_ID, DROPPED, UNMAPPED, Snapshot
 
-__all__ = ["check_absent"]
+__all__ = ["check_missing_columns"]
 
 
-def check_absent(snapshot: Snapshot, file: int, columns: Sequence[str], there: pa.Schema) -> str:
-    """Refuse a file that lacks a column, or a field inside of one, which cannot be null in it.
+def check_missing_columns(snapshot: Snapshot, file: int, columns: Sequence[str], file_schema: pa.Schema) -> str:
+    """Raise an error if a file lacks a column, or a nested field, that cannot be null in it.
 
-    Statistics of the log alone do not refuse a file without mapped columns that has nothing but columns of the table: its
-    values can be nowhere in it, and the log is what errs.
+    Statistics alone are not enough for an error if the table has no column mapping and the file has only columns of the
+    table: then the values cannot be anywhere in the file, so the log is wrong.
 
     Args:
-        snapshot: The table's facts.
+        snapshot: The table.
         file: The index of the file.
-        columns: The columns that are asked for, none of them a partition column.
-        there: What the file has.
+        columns: The columns to read, without partition columns.
+        file_schema: The schema of the file.
 
     Returns:
-        A warning for the user where only statistics say that there should be values, or where the file has a column that may
-        be an older one of the same name; else nothing.
+        A warning if only statistics say that the column has values, or if the file has a column that may be an older one of
+        the same name; else an empty text.
 
     Raises:
-        DataError: If it is one; it names the column, its name in files, the reason, and what the file has.
+        DataError: With the column, its name in files, the reason, and the columns of the file.
     """
     partitions = snapshot.files.partitions.column_names
     stored = snapshot.schema if snapshot.stored is None else snapshot.stored
-    every = [(logical, stored.field(at)) for at, logical in enumerate(snapshot.schema) if logical.name not in partitions]
-    level = _Level(there=tuple(there), every=tuple(every), dropped=DROPPED in (stored.metadata or {}))
-    doubt = ""
-    for lacks in level.lacking(frozenset(columns)):
-        said = _stated(snapshot, file, lacks.name)
-        why = lacks.why or (said if lacks.findable else "")
-        place = f"column {lacks.name!r} of {snapshot.table} at version {snapshot.version}"
-        if why:
+    pairs = tuple((logical, stored.field(at)) for at, logical in enumerate(snapshot.schema) if logical.name not in partitions)
+    level = _FieldLevel(present=tuple(file_schema), expected=pairs, dropped=DROPPED in (stored.metadata or {}))
+    warning = ""
+    for missing in level.missing(frozenset(columns)):
+        statistics = _values_in_log(snapshot, file, missing.name)
+        reason = missing.reason or (statistics if missing.may_be_renamed else "")
+        problem = f"{snapshot.files.path[file]}: the file has no column {missing.stored_name}"
+        column = f"column {missing.name!r} of {snapshot.table} at version {snapshot.version}"
+        if reason:
             msg = (
-                f"{snapshot.files.path[file]}: the file has no column {lacks.called}, which is what files call {place}, but "
-                f"{why}. The file holds: {listed(lacks.there)}. Nulls would be wrong. Restore the file, or have the software "
-                "that wrote it rewrite it under the table's names; or leave the column out with select()."
+                f"{problem}, which is the stored name of {column}, but {reason}. The file has: {listed(missing.present)}. "
+                "Nulls would be wrong. Restore the file, or have the software that wrote it rewrite it with the table's names; "
+                "or leave the column out with select()."
             )
             raise DataError(msg)
-        if said:
-            doubt = (
-                f"{snapshot.files.path[file]}: the file has no column {lacks.called}, so that {place} is null in it, but "
-                f"{said}. The log's statistics are wrong, or the file is. Have the software that wrote the table repair it."
+        if statistics:
+            warning = (
+                f"{problem}, so {column} is null in it, but {statistics}. Either the log's statistics or the file is wrong. "
+                "Have the software that wrote the table repair it."
             )
-        elif lacks.namesake:
-            doubt = (
-                f"{snapshot.files.path[file]}: the file has no column {lacks.called}, so that {place} is null in it, but it "
-                f"has {lacks.namesake!r} without a field id. That is right if the table dropped that column and added it "
-                "again; if not, have the software that wrote the file rewrite it under the table's names."
+        elif missing.namesake:
+            warning = (
+                f"{problem}, so {column} is null in it, but it has {missing.namesake!r} without a field id. That is right if "
+                "the table dropped that column and added it again; if not, have the software that wrote the file rewrite it "
+                "with the table's names."
             )
-    return doubt
+    return warning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Lacking:
-    """A column or field that a file does not have.
+class _MissingColumn:
+    """A column or nested field that a file does not have.
 
     Attributes:
         name: Its dotted name.
-        called: What files call it, for messages.
-        why: What says that it must be there; empty where nothing does.
-        there: The columns or fields beside which it would be.
-        findable: Whether it might be there by another name.
-        namesake: A column of the file without a field id that has the name it has in the table; empty where there is none.
+        stored_name: Its name in files, quoted, with its id.
+        reason: Why it cannot be null; empty if it can.
+        present: The columns or fields at its level in the file.
+        may_be_renamed: Whether the file may have it under another name.
+        namesake: A column of the file without a field id and with the table's name of the column; empty if there is none.
     """
 
     name: str
-    called: str
-    why: str
-    there: tuple[str, ...]
-    findable: bool
+    stored_name: str
+    reason: str
+    present: tuple[str, ...]
+    may_be_renamed: bool
     namesake: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Level:
-    """The columns of a file, or the fields of a struct in it, beside those that the table has there.
+class _FieldLevel:
+    """The columns of a file, or the fields of one of its structs, and the table's columns at the same level.
 
     Attributes:
-        there: Those of the file.
-        every: Those of the table, as users and as files know them.
-        dropped: Whether the table once had columns that it has no more.
-        name: The dotted name of the struct, and a dot; empty at the top.
-        called: The same, as files know it.
+        present: The fields of the file.
+        expected: The fields of the table, each with the logical and the stored name.
+        dropped: Whether the table dropped columns in the past.
+        name: The dotted name of the struct with a trailing dot; empty at the top.
+        stored_name: The same with stored names.
+        indexes: The index in the file of each expected field; None if it is missing, -1 if several fields match.
     """
 
-    there: tuple[pa.Field, ...]
-    every: tuple[tuple[pa.Field, pa.Field], ...]
+    present: tuple[pa.Field, ...]
+    expected: tuple[tuple[pa.Field, pa.Field], ...]
     dropped: bool
     name: str = ""
-    called: str = ""
-    places: tuple[int | None, ...] = field(init=False)
+    stored_name: str = ""
+    indexes: tuple[int | None, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Look up the table's columns among those of the file."""
-        object.__setattr__(self, "places", tuple(_found(self.there, stored) for _, stored in self.every))
+        """Look up the table's columns in the file."""
+        object.__setattr__(self, "indexes", tuple(_index(self.present, stored) for _, stored in self.expected))
 
-    def lacking(self, asked: frozenset[str] | None = None) -> Iterator[_Lacking]:
-        """Yield what is not there, of some columns or of all, and of the fields inside of them."""
-        names = tuple(one.name for one in self.there)
-        for (logical, stored), place in zip(self.every, self.places, strict=True):
-            if asked is not None and logical.name not in asked:
+    def missing(self, names: frozenset[str] | None = None) -> Iterator[_MissingColumn]:
+        """Yield the missing fields, of some columns or of all, and those nested in them."""
+        for (logical, stored), index in zip(self.expected, self.indexes, strict=True):
+            if names is not None and logical.name not in names:
                 continue
-            if place is None:
-                number = _number(stored, FIELD_ID)
-                called = repr(self.called + stored.name) + ("" if number is None else f" with the id {number}")
-                yield _Lacking(
+            if index is None:
+                number = field_id(stored)
+                yield _MissingColumn(
                     name=self.name + logical.name,
-                    called=called,
-                    why=self._why(logical, stored),
-                    there=names,
-                    findable=bool(stored.metadata or self._strangers),
+                    stored_name=repr(self.stored_name + stored.name) + ("" if number is None else f" with the id {number}"),
+                    reason=self._reason(logical, stored),
+                    present=tuple(other.name for other in self.present),
+                    may_be_renamed=bool(stored.metadata or self._unknown),
                     namesake=self._namesake(logical),
                 )
-            elif place >= 0:
-                yield from self._inside(self.there[place].type, logical, stored, self.name + logical.name, self.called)
+            elif index >= 0:
+                yield from self._nested(self.present[index].type, logical, stored, self.name + logical.name, self.stored_name)
 
     @property
-    def _strangers(self) -> list[pa.Field]:
-        """What the file has beside the columns of the table."""
-        return [one for at, one in enumerate(self.there) if at not in self.places]
+    def _unknown(self) -> list[pa.Field]:
+        """The fields of the file that are not columns of the table."""
+        return [other for at, other in enumerate(self.present) if at not in self.indexes]
 
     def _namesake(self, logical: pa.Field) -> str:
-        """Return the name of a column beside those of the table that is called as users call this one, and has no id."""
-        names = (one.name for one in self._strangers if _number(one, FIELD_ID) is None)
+        """Return the name of an unknown field without an id that has the table's name of a column."""
+        names = (other.name for other in self._unknown if field_id(other) is None)
         return next((name for name in names if name.lower() == logical.name.lower()), "")
 
-    def _inside(self, kind: pa.DataType, logical: pa.Field, stored: pa.Field, name: str, called: str) -> Iterator[_Lacking]:
-        """Yield what is not there of the fields inside of a column of some type in the file."""
-        wanted, shape, called, of = logical.type, stored.type, called + stored.name, pa.types
+    def _nested(
+        self, kind: pa.DataType, logical: pa.Field, stored: pa.Field, name: str, prefix: str
+    ) -> Iterator[_MissingColumn]:
+        """Yield the missing fields inside a column, which has the type `kind` in the file."""
+        table_type, file_type, prefix, of = logical.type, stored.type, prefix + stored.name, pa.types
         kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-        if of.is_struct(wanted) and of.is_struct(kind):
+        if of.is_struct(table_type) and of.is_struct(kind):
             fields = tuple(kind.field(at) for at in range(kind.num_fields))
-            pairs = tuple((wanted.field(at), shape.field(at)) for at in range(wanted.num_fields))
-            if "typed_value" in {one.name for one in fields}:  # a shredded variant, which is refused elsewhere
+            pairs = tuple((table_type.field(at), file_type.field(at)) for at in range(table_type.num_fields))
+            if "typed_value" in {other.name for other in fields}:  # a shredded variant, for which reading raises an error
                 return
-            inner = _Level(there=fields, every=pairs, dropped=self.dropped, name=f"{name}.", called=f"{called}.")
-            yield from inner.lacking()
-        elif of.is_map(wanted) and of.is_map(kind):
-            for part in ("key", "item"):
-                inside, told, other = (getattr(one, f"{part}_field") for one in (kind, wanted, shape))
-                word = "key" if part == "key" else "value"
-                yield from self._inside(inside.type, told, other.with_name(word), f"{name}.{word}", f"{called}.")
-        elif of.is_list(wanted) and kind.num_fields == 1:
-            yield from self._inside(kind.field(0).type, wanted.value_field, shape.value_field, f"{name}.element", f"{called}.")
+            inner = _FieldLevel(present=fields, expected=pairs, dropped=self.dropped, name=f"{name}.", stored_name=f"{prefix}.")
+            yield from inner.missing()
+        elif of.is_map(table_type) and of.is_map(kind):
+            for part, word in (("key_field", "key"), ("item_field", "value")):
+                inside, inner_logical, inner_stored = (getattr(each, part) for each in (kind, table_type, file_type))
+                yield from self._nested(
+                    inside.type, inner_logical, inner_stored.with_name(word), f"{name}.{word}", f"{prefix}."
+                )
+        elif of.is_list(table_type) and kind.num_fields == 1:
+            item, item_stored = table_type.value_field, file_type.value_field
+            yield from self._nested(kind.field(0).type, item, item_stored, f"{name}.element", f"{prefix}.")
 
-    def _why(self, logical: pa.Field, stored: pa.Field) -> str:
-        """Return what in the schema or in the file says that a column must be there; nothing where it may be null."""
+    def _reason(self, logical: pa.Field, stored: pa.Field) -> str:
+        """Return why the schema or the file says that a missing column has values; empty if it may be null."""
         if not logical.nullable and not pa.types.is_null(logical.type):
             return "the schema says that it may not be null"
-        nothing = bool(self.there) and all(place is None for place in self.places)
-        notes = stored.metadata or {}
-        alias, unmapped = notes.get(ALIAS, b"").decode(), UNMAPPED in notes
-        number = next((found for key in (FIELD_ID, COLUMN_ID) if (found := _number(stored, key)) is not None), None)
-        for one in self._strangers:
-            own, same = _number(one, FIELD_ID), one.name.lower() in {stored.name.lower(), alias.lower()}
-            if not same or (own is not None and number is not None and own != number):
-                continue  # with another id it is a column of that name which the table had before
+        no_match = bool(self.present) and all(index is None for index in self.indexes)
+        metadata = stored.metadata or {}
+        alias, unmapped = metadata.get(ALIAS, b"").decode(), UNMAPPED in metadata
+        ids = (field_id(stored, key) for key in (FIELD_ID, COLUMN_ID))
+        expected_id = next((number for number in ids if number is not None), None)
+        for other in self._unknown:
+            own_id, same_name = field_id(other), other.name.lower() in {stored.name.lower(), alias.lower()}
+            if not same_name or (own_id is not None and expected_id is not None and own_id != expected_id):
+                continue  # with another id it is a former column of the same name
             if unmapped:
                 return (
-                    f"the file has {one.name!r}, which the schema calls its physical name, and the table's protocol does not "
+                    f"the file has {other.name!r}, which the schema calls its physical name, and the table's protocol does not "
                     "have column mapping"
                 )
-            if own is not None and own == number:
-                return f"the file has {one.name!r} with its id {own}"
-            if nothing or not self.dropped or one.name == stored.name:
-                return f"the file has {one.name!r}, and the table maps its columns to other names"
-        return "" if self.dropped or not nothing else "it holds none of the table's columns"
+            if own_id is not None and own_id == expected_id:
+                return f"the file has {other.name!r} with its id {own_id}"
+            if no_match or not self.dropped or other.name == stored.name:
+                return f"the file has {other.name!r}, and the table maps its columns to other names"
+        return "" if self.dropped or not no_match else "it has none of the table's columns"
 
 
-def _found(there: Sequence[pa.Field], stored: pa.Field) -> int | None:
-    """Return the place of a column in a file; -1 where several columns match, which raises when they are read."""
+def _index(present: Sequence[pa.Field], stored: pa.Field) -> int | None:
+    """Return the index of a column in a file; -1 if several match, for which reading raises an error."""
     try:
-        return place_of(there, stored)
+        return field_index(present, stored)
     except pa.ArrowInvalid:
         return -1
 
 
-def _number(one: pa.Field, key: bytes) -> int | None:
-    text = (one.metadata or {}).get(key)
-    return None if text is None else int(text)
-
-
-def _stated(snapshot: Snapshot, file: int, name: str) -> str:
-    """Return what the log says of the values of a column in a file; nothing where they may all be null."""
+def _values_in_log(snapshot: Snapshot, file: int, name: str) -> str:
+    """Return what the log's statistics say about values of a column in a file; empty if all may be null."""
     ranges, rows = snapshot.files.ranges, int(snapshot.files.rows[file])
-    for leaf in [name] if name in ranges else [one for one in ranges if one.startswith(f"{name}.")]:
-        found = ranges[leaf]
-        for which, bound in (("least", found.low), ("greatest", found.high)):
+    for leaf in [name] if name in ranges else [path for path in ranges if path.startswith(f"{name}.")]:
+        statistics = ranges[leaf]
+        for which, bound in (("least", statistics.low), ("greatest", statistics.high)):
             if bound[file].is_valid:
                 return f"the log says that its {which} value is {bound[file]}"
-        if 0 <= (nulls := int(found.nulls[file])) < rows:
+        if 0 <= (nulls := int(statistics.nulls[file])) < rows:
             return f"the log says that {nulls} of its {rows} values are null"
     return ""

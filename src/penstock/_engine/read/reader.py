@@ -25,25 +25,25 @@ from pyarrow import fs as pafs
 from penstock._blobs import Blobs
 from penstock._engine.parquet.blob_chunks import LARGE_CELL, BlobChunk, CellPlacesCache, concat_blobs, find_chunks, read_chunk
 from penstock._engine.parquet.file_blobs import FileBlobs
-from penstock._engine.read.missing_columns import check_absent
+from penstock._engine.read.missing_columns import check_missing_columns
 from penstock._engine.read.schema_evolution import (
-    beyond_nanoseconds,
     columns_by_id,
-    fitted,
+    evolve_column,
+    exceeds_nanoseconds,
+    field_id,
     has_timestamps,
-    id_of,
     int96_unit,
-    spelt,
-    takeable,
+    match_name,
+    without_views,
 )
 from penstock._engine.runtime.memory import BufferPool, PinnedMemory, TableCache
 from penstock._engine.storage.file_errors import (
-    check_same,
-    miscounted,
-    missing_file,
-    out_of_reach,
+    check_unchanged,
+    missing_file_error,
     read_columns,
-    unreadable,
+    read_error,
+    row_count_error,
+    timestamp_range_error,
 )
 from penstock.errors import DataChangedError, DataError
 from penstock.filters import Expr
@@ -136,7 +136,7 @@ class FileHandle:
         file = pq.ParquetFile(self.source, metadata=self.file.metadata, coerce_int96_timestamp_unit="s")
         groups = range(self.file.metadata.num_row_groups) if row_group == WHOLE_FILE else (row_group,)
         table = file.read_row_groups(list(groups), columns=columns, use_threads=False)
-        return next((name for name in columns if beyond_nanoseconds(table.column(name))), None)
+        return next((name for name in columns if exceeds_nanoseconds(table.column(name))), None)
 
 
 class FileHandles(threading.local):
@@ -274,7 +274,7 @@ class ReadColumns:
         partitions = frozenset(columns).intersection(snapshot.files.partitions.column_names)
         fields = [snapshot.schema.field(name) for name in columns]
         return cls(
-            schema=pa.schema([one if one.type.id in PLAIN_IDS else takeable(one) for one in fields]),
+            schema=pa.schema([one if one.type.id in PLAIN_IDS else without_views(one) for one in fields]),
             in_files=tuple(name for name in columns if name not in partitions),
             partitions=partitions,
         )
@@ -433,7 +433,7 @@ class Reader:
             return
         schema = self._schema_in(unit)
         self._called(unit, columns)  # refuses ambiguous names
-        doubt = check_absent(self.snapshot, unit.file, columns, schema)
+        doubt = check_missing_columns(self.snapshot, unit.file, columns, schema)
         if doubt and WARNED not in self.checked_files:
             self.checked_files.add(WARNED)
             logger.warning(doubt)
@@ -458,9 +458,9 @@ class Reader:
             self.handles.bytes_read += handle.stored_bytes(unit.row_group, present)
             beyond = handle.column_beyond_nanoseconds(unit.row_group, present)
         if beyond is not None:
-            raise out_of_reach(self.where(unit), beyond)
+            raise timestamp_range_error(self.where(unit), beyond)
         if table.num_rows != rows:
-            raise miscounted(self.where(unit), rows, table.num_rows)
+            raise row_count_error(self.where(unit), rows, table.num_rows)
         return table
 
     @contextlib.contextmanager
@@ -472,12 +472,12 @@ class Reader:
             with contextlib.suppress(OSError):
                 self._check_unchanged(unit)
             if isinstance(error, FileNotFoundError):
-                raise missing_file(self.snapshot, unit.file, self.where(unit)) from error
-            raise unreadable(self.where(unit), unit.rows, error) from error
+                raise missing_file_error(self.snapshot, unit.file, self.where(unit)) from error
+            raise read_error(self.where(unit), unit.rows, error) from error
 
     def _check_unchanged(self, unit: Unit) -> None:
         """Refuse a file that is not the one the table was opened with."""
-        check_same(self.snapshot, unit.file, self.filesystem, self.where(unit))
+        check_unchanged(self.snapshot, unit.file, self.filesystem, self.where(unit))
 
     def _handle(self, unit: Unit) -> FileHandle:
         path = self.snapshot.files.path[unit.file].as_py()
@@ -501,11 +501,11 @@ class Reader:
         if stored is None:
             return {name: names.get(name, name) for name in columns}
         place = self.snapshot.schema.get_field_index
-        ids = {name: id_of(stored.field(place(name))) for name in columns}
+        ids = {name: field_id(stored.field(place(name))) for name in columns}
         if not any(number is not None for number in ids.values()):
             present = self._names_in(unit) if present is None else present
             try:
-                return {name: spelt(names.get(name, name), present) for name in columns}
+                return {name: match_name(names.get(name, name), present) for name in columns}
             except pa.ArrowInvalid as error:
                 msg = f"{self.where(unit)}: the table's column {error}. One such column was expected. Rename the others."
                 raise DataError(msg) from error
@@ -575,7 +575,7 @@ class Reader:
         if column.type == kind and kind.id in PLAIN_IDS:
             return column
         try:
-            return fitted(column, name, kind, self.snapshot)
+            return evolve_column(column, name, kind, self.snapshot)
         except pa.ArrowException as error:
             msg = (
                 f"{self.where(unit)}, column {name!r}: stored as {column.type}, which does not fit the table's {kind}: "

@@ -1,4 +1,4 @@
-"""Where bytes lie: a URL becomes a filesystem and paths in it. The only room that knows of storage systems."""
+"""Resolve URLs to filesystems and paths. No other module knows storage systems."""
 
 from __future__ import annotations
 
@@ -25,64 +25,58 @@ __all__ = [
     "is_hidden",
     "list_files",
     "locate",
-    "place_of_table",
     "stamp",
+    "table_destination",
 ]
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""What a user may say a table is: a path or URL, one with wildcards, or several files."""
+"""A table's path or URL, also with wildcards, or several files."""
 
 ENDINGS = (".parquet", ".parq", ".pq", ".parquet.gz", ".par")
-"""How the names of Parquet files end."""
+"""The file name suffixes of Parquet files."""
 
 NATIVE_SCHEMES = frozenset({"file", "s3", "gs", "gcs", "hdfs", "viewfs"})
-WITH_HOSTS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "http", "https"})
-"""Schemes whose URLs say first in which bucket or container, or on which host, something lies."""
+SCHEMES_WITH_HOST = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "http", "https"})
+"""Schemes whose URLs begin with a bucket, a container or a host."""
 
 EXTRAS = {
-    "s3": "s3",
-    "s3a": "s3",
-    "az": "azure",
-    "abfs": "azure",
-    "abfss": "azure",
-    "adl": "azure",
-    "gs": "gcs",
-    "gcs": "gcs",
-    "hdfs": "hdfs",
-    "viewfs": "hdfs",
+    **dict.fromkeys(("s3", "s3a"), "s3"),
+    **dict.fromkeys(("az", "abfs", "abfss", "adl"), "azure"),
+    **dict.fromkeys(("gs", "gcs"), "gcs"),
+    **dict.fromkeys(("hdfs", "viewfs"), "hdfs"),
 }
-"""Which extra of Penstock brings what opens a scheme."""
+"""The extra of Penstock that a scheme needs."""
 
 RETRY_SECONDS = 60
-"""How long requests to Google's store are tried again."""
+"""The retry limit of requests to Google's store."""
 
-LONGEST = 300
-"""Characters of a system's own words in a message."""
+MAX_ERROR_CHARS = 300
+"""Characters of a foreign error text in a message."""
 
-MARKS = ("_common_metadata", "_metadata", "_delta_log")
-"""What lies in the directory of a table, and in no other."""
+TABLE_ENTRIES = ("_common_metadata", "_metadata", "_delta_log")
+"""Entries that only the directory of a table has."""
 
-MOST_ABOVE = 8
-"""Directories above a place that are looked at."""
+MAX_PARENTS = 8
+"""Parent directories that are checked for a table."""
 
-MOST_LINKS = 32
-"""Directories one inside of another, from which on links are looked for that lead back; Linux follows 40, others 32."""
+MAX_DEPTH = 32
+"""Depth of nested directories from which cyclic links are looked for. Linux follows 40 links, other systems 32."""
 
 WILDCARD = re.compile(r"[*?[]")
 
 
 def locate(source: Any, *, filesystem: Any = None, options: Mapping[str, Any] | None = None) -> Place:
-    """Return the filesystem and the paths that a source names.
+    """Return the filesystem and the paths of a source.
 
     Args:
         source: A path, a URL, either with wildcards, or a list of them, as `Source` says.
-        filesystem: A filesystem of pyarrow or fsspec, where the source is a path in it.
-        options: What fsspec is told to open the URL with: keys, endpoints.
+        filesystem: A filesystem of pyarrow or fsspec, if the source is a path in it.
+        options: Options of fsspec for the URL: keys, endpoints.
 
     Raises:
-        ArgumentError: If the source names nothing.
-        TableNotFoundError: If no filesystem is known for the URL, or nothing lies there.
-        MissingExtraError: If the package that opens such URLs is not installed.
+        ArgumentError: If the source is not a path or URL.
+        TableNotFoundError: If no filesystem is known for the URL, or nothing exists there.
+        MissingExtraError: If the package that opens this kind of URL is not installed.
 
     Example:
         >>> locate("/usr/").path
@@ -91,35 +85,35 @@ def locate(source: Any, *, filesystem: Any = None, options: Mapping[str, Any] | 
     if hasattr(source, "__arrow_c_stream__"):
         msg = f"open() got {type(source).__name__}, which is data; expected a path, a URL or a list of them. Write it first: "
         raise ArgumentError(msg + "penstock.write(url, data=...), then penstock.open(url).")
-    strange = isinstance(source, (bytes, Mapping, set, frozenset))  # sets have no order, and mappings more than names
-    if strange or not isinstance(source, (str, os.PathLike, Iterable)) or source == "":
-        msg = f"open got {source!r}. A path, a URL or a list of them was expected. Give one."
+    no_sequence = isinstance(source, (bytes, Mapping, set, frozenset))  # sets have no order, and mappings have values too
+    if no_sequence or not isinstance(source, (str, os.PathLike, Iterable)) or source == "":
+        msg = f"open() got {source!r}; expected a path, a URL or a list of them, for example open('/data/table')."
         raise ArgumentError(msg)
     if not isinstance(source, (str, os.PathLike)):
-        return _several(list(source), filesystem, options)
+        return _locate_all(list(source), filesystem, options)
     name = os.fspath(source)
-    found, path = _filesystem(name, filesystem, options)
+    resolved, path = _filesystem(name, filesystem, options)
     try:
-        info = found.get_file_info(path)
+        info = resolved.get_file_info(path)
     except (OSError, pa.ArrowException, ValueError) as error:
-        msg = f"{name!r} cannot be looked at: {error}. Check the path, and what you may read there."
+        msg = f"{name!r} cannot be accessed: {error}. Check the path and its permissions."
         raise TableNotFoundError(msg) from error
-    if isinstance(found, pafs.LocalFileSystem) and not path.rstrip("/"):
-        msg = f"{name!r} is the top of its filesystem, and no table. A file or a directory below was expected. Give its path."
+    if isinstance(resolved, pafs.LocalFileSystem) and not path.rstrip("/"):
+        msg = f"{name!r} is the root of the filesystem; expected a file or a directory below it. Give its path."
         raise TableNotFoundError(msg)
     if info.type == pafs.FileType.NotFound:
         if WILDCARD.search(path):
-            return _matching(name, found, path)
-        msg = f"Nothing lies at {name!r}. A file or a directory was expected. Check the path."
+            return _locate_matching(name, resolved, path)
+        msg = f"No file or directory exists at {name!r}. Check the path."
         raise TableNotFoundError(msg)
-    return Place(url=name, filesystem=found, path=path.rstrip("/") or "/")
+    return Place(url=name, filesystem=resolved, path=path.rstrip("/") or "/")
 
 
 def destination(source: Any, *, filesystem: Any = None, options: Mapping[str, Any] | None = None) -> Place:
-    """Return the place that a path or URL names, where nothing need lie yet.
+    """Return the place of a path or URL, which need not exist.
 
     Raises:
-        ArgumentError: If it names none, or several.
+        ArgumentError: If the source is not one path or URL.
         TableNotFoundError: If no filesystem is known for the URL.
 
     Example:
@@ -127,59 +121,57 @@ def destination(source: Any, *, filesystem: Any = None, options: Mapping[str, An
         '/data/hello'
     """
     if not isinstance(source, (str, os.PathLike)) or not os.fspath(source) or isinstance(os.fspath(source), bytes):
-        msg = f"write got {source!r} to write to. The path or URL of one directory was expected. Give one."
+        msg = f"The target is {source!r}; expected the path or URL of one directory, for example '/data/table'."
         raise ArgumentError(msg)
     name = os.fspath(source)
-    found, path = _filesystem(name, filesystem, options)
-    return Place(url=name, filesystem=found, path=path.rstrip("/") or "/")
+    resolved, path = _filesystem(name, filesystem, options)
+    return Place(url=name, filesystem=resolved, path=path.rstrip("/") or "/")
 
 
-def place_of_table(source: Any, *, filesystem: Any = None, options: Mapping[str, Any] | None = None) -> Place:
-    """Return the place that a path or URL names, where a table is to be written.
+def table_destination(source: Any, *, filesystem: Any = None, options: Mapping[str, Any] | None = None) -> Place:
+    """Return the place of a new table, which need not exist.
 
-    It is none inside of another table, which would read what is written there as its own, and delete it when it is replaced.
+    It must not lie inside another table: that table would read the files as its own, and delete them when it is replaced.
 
     Raises:
-        ArgumentError: If it is one, or names none, or several.
+        ArgumentError: If it lies inside another table, or is not one path or URL.
         TableNotFoundError: If no filesystem is known for the URL.
 
     Example:
-        >>> place_of_table("/data/hello/").path
+        >>> table_destination("/data/hello/").path
         '/data/hello'
     """
     place = destination(source, filesystem=filesystem, options=options)
-    above = [str(each) for each in PurePosixPath(place.path).parents][:MOST_ABOVE]
-    marks = [f"{each.rstrip('/')}/{mark}" for each in above if each not in (".", "/") for mark in MARKS]
+    parents = [str(parent) for parent in PurePosixPath(place.path).parents][:MAX_PARENTS]
+    entries = [f"{parent.rstrip('/')}/{name}" for parent in parents if parent not in (".", "/") for name in TABLE_ENTRIES]
     try:
-        found = [mark.path for mark in place.filesystem.get_file_info(marks) if mark.type != pafs.FileType.NotFound]
-    except (OSError, NotImplementedError):  # who may not look there is not helped by a refusal
-        found = []
-    if found:
-        table = found[0].rpartition("/")[0]
+        infos = place.filesystem.get_file_info(entries)
+    except (OSError, NotImplementedError):  # without permission to look there, writing may still be possible
+        infos = []
+    existing = [info.path for info in infos if info.type != pafs.FileType.NotFound]
+    if existing:
+        table = existing[0].rpartition("/")[0]
         msg = (
-            f"{place.url} lies inside of the table at {table}, of which it would be a part. A table has a directory of its "
-            "own. Write to one beside it; to add rows to the table, write to that with mode='append'."
+            f"{place.url} lies inside the table at {table}, which would read it as its own files. Expected a directory outside "
+            "of any table. Write to another directory, or add rows to the table: write to it with mode='append'."
         )
         raise ArgumentError(msg)
     return place
 
 
-def _several(sources: list[str | os.PathLike[str]], filesystem: Any, options: Mapping[str, Any] | None) -> Place:
-    """Return the place of several files or directories, all of one filesystem."""
+def _locate_all(sources: list[str | os.PathLike[str]], filesystem: Any, options: Mapping[str, Any] | None) -> Place:
+    """Return the place of several files or directories of one filesystem."""
     if not sources:
-        msg = "An empty list names no table. Give at least one path."
+        msg = "open() got an empty list; expected at least one path."
         raise ArgumentError(msg)
     places = [locate(source, filesystem=filesystem, options=options) for source in sources]
     paths = tuple(path for place in places for path in place.paths or (place.path,))
-    base = os.path.commonpath([path if place.paths else str(Path(path).parent) for place, path in _paired(places)])
-    return Place(url=", ".join(place.url for place in places), filesystem=places[0].filesystem, path=base, paths=paths)
+    bases = [base for place in places for base in (place.paths or (str(Path(place.path).parent),))]
+    url = ", ".join(place.url for place in places)
+    return Place(url=url, filesystem=places[0].filesystem, path=os.path.commonpath(bases), paths=paths)
 
 
-def _paired(places: Iterable[Place]) -> list[tuple[Place, str]]:
-    return [(place, path) for place in places for path in place.paths or (place.path,)]
-
-
-def _matching(name: str, filesystem: pafs.FileSystem, pattern: str) -> Place:
+def _locate_matching(name: str, filesystem: pafs.FileSystem, pattern: str) -> Place:
     """Return the place of all files that match a pattern."""
     from fsspec.utils import glob_translate
 
@@ -187,26 +179,26 @@ def _matching(name: str, filesystem: pafs.FileSystem, pattern: str) -> Place:
     selector = pafs.FileSelector(base or "/", recursive=True, allow_not_found=True)
     matches = re.compile(glob_translate(pattern)).fullmatch
     listed = {info.path for info in filesystem.get_file_info(selector)}
-    folders = {path.rpartition("/")[0] for path in listed}  # which not all stores list
-    named = [part for part in pattern[len(base) :].split("/") if part.startswith((".", "_"))]
-    every = listed.union(folders, *(_above(folder, base) for folder in folders))
-    found = {path for path in every if matches(path) and _is_meant(path[len(base) :], named)}
-    # What lies in a directory that matches is read with it, and once.
-    paths = tuple(sorted(path for path in found if found.isdisjoint(_above(path, base))))
+    directories = {path.rpartition("/")[0] for path in listed}  # some stores do not list directories
+    hidden_parts = [part for part in pattern[len(base) :].split("/") if part.startswith((".", "_"))]
+    candidates = listed.union(directories, *(_parents(directory, base) for directory in directories))
+    matching = {path for path in candidates if matches(path) and _is_visible(path[len(base) :], hidden_parts)}
+    # A matching directory includes its files, which are not listed twice.
+    paths = tuple(sorted(path for path in matching if matching.isdisjoint(_parents(path, base))))
     if not paths:
-        msg = f"Nothing matches {name!r}. Files or directories were expected. Check the pattern."
+        msg = f"No file or directory matches {name!r}. Check the pattern."
         raise TableNotFoundError(msg)
     return Place(url=name, filesystem=filesystem, path=base or "/", paths=paths)
 
 
-def _is_meant(path: str, named: Sequence[str]) -> bool:
-    """Return whether no part of a path is hidden, but for those that a pattern names as such."""
+def _is_visible(path: str, hidden_parts: Sequence[str]) -> bool:
+    """Return whether each hidden part of a path matches one of the hidden parts of a pattern."""
     hidden = [part for part in path.strip("/").split("/") if is_hidden(part)]
-    return all(any(fnmatchcase(part, one) for one in named) for part in hidden)
+    return all(any(fnmatchcase(part, pattern) for pattern in hidden_parts) for part in hidden)
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether readers of tables pass over a file or directory, as Spark does; a partition they do not.
+    """Return whether readers of tables skip a file or directory, as Spark does. A partition directory is not hidden.
 
     Example:
         >>> [is_hidden(name) for name in (".crc", "_SUCCESS", "_year=2025", "a.parquet")]
@@ -215,28 +207,28 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
-def _above(path: str, base: str) -> Iterator[str]:
-    """Yield the directories that a path lies in, up to one."""
+def _parents(path: str, base: str) -> Iterator[str]:
+    """Yield the directories that contain a path, up to `base`."""
     while len(path) > len(base):
         path = path.rpartition("/")[0]
         yield path
 
 
-def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tuple[pafs.FileSystem, str]:
-    """Return the filesystem of a name, and the name's path in it."""
+def _filesystem(name: str, filesystem: Any, options: Mapping[str, Any] | None) -> tuple[pafs.FileSystem, str]:
+    """Return the filesystem of a path or URL, and its path in that filesystem."""
     if options is not None and not isinstance(options, Mapping):
-        msg = f"storage_options={options!r} is no mapping. Names and values that fsspec takes were expected. Give them, like "
-        raise ArgumentError(msg + "storage_options={'anon': True}, or leave them out.")
-    if "\0" in name or not is_unicode(name):
-        msg = f"{name!r} names nothing: no storage has such letters in its names. A path or a URL was expected. Give one."
+        msg = f"storage_options={options!r} is not a mapping; expected options of fsspec, for example {{'anon': True}}."
         raise ArgumentError(msg)
-    if given is not None:
-        return _given(given, name)
+    if "\0" in name or not is_unicode(name):
+        msg = f"{name!r} is not a valid path: it has characters that no storage allows in names. Give a path or a URL."
+        raise ArgumentError(msg)
+    if filesystem is not None:
+        return _adapt(filesystem, name)
     scheme = urlsplit(name).scheme
     if not scheme[1:]:  # a plain path; one letter is a Windows drive
-        return pafs.LocalFileSystem(), _without_steps_up(_absolute(name))
-    if scheme in WITH_HOSTS and not name.partition(":")[2].strip("/"):
-        msg = f"{name!r} names no bucket or host. A URL that goes on was expected. Give all of it: {scheme}://bucket/table."
+        return pafs.LocalFileSystem(), _resolve_parents(_absolute(name))
+    if scheme in SCHEMES_WITH_HOST and not name.partition(":")[2].strip("/"):
+        msg = f"{name!r} has no bucket or host. Give the whole URL: {scheme}://bucket/table."
         raise ArgumentError(msg)
     host = urlsplit(name).netloc if scheme == "file" else ""
     if host not in ("", "localhost"):
@@ -244,37 +236,41 @@ def _filesystem(name: str, given: Any, options: Mapping[str, Any] | None) -> tup
         raise ArgumentError(msg + f"Write file://{_absolute(name.partition('://')[2])}, or a plain path.")
     try:
         if scheme in NATIVE_SCHEMES and not options:
-            found, path = pafs.FileSystem.from_uri(_quoted(name) if scheme == "file" else _bounded(name, scheme))
-            return found, _without_steps_up(path) if isinstance(found, pafs.LocalFileSystem) else path
-        return _through_fsspec(name, options or {})
+            url = _percent_encoded(name) if scheme == "file" else _with_retry_limit(name, scheme)
+            native, path = pafs.FileSystem.from_uri(url)
+            return native, _resolve_parents(path) if isinstance(native, pafs.LocalFileSystem) else path
+        import fsspec.core
+
+        foreign, path = fsspec.core.url_to_fs(name, **options or {})
+        return pafs.PyFileSystem(_FsspecHandler(foreign)), path
     except ImportError as error:
-        raise _missing(name, scheme, error) from error
+        raise _missing_extra(name, scheme, error) from error
     except (ValueError, OSError, pa.ArrowException) as error:
-        raise _unopened(name, scheme, error) from error
+        raise _open_error(name, scheme, error) from error
 
 
-def _unopened(name: str, scheme: str, error: Exception) -> MissingExtraError | TableNotFoundError:
-    """Return the error for a URL that its filesystem refuses, or that none opens."""
-    if scheme in EXTRAS and f"Protocol not known: {scheme}" in str(error):  # fsspec learns some schemes from their packages
-        return _missing(name, scheme, ImportError(str(error)))
+def _open_error(name: str, scheme: str, error: Exception) -> MissingExtraError | TableNotFoundError:
+    """Return the error for a URL that its filesystem refuses, or that no filesystem supports."""
+    if scheme in EXTRAS and f"Protocol not known: {scheme}" in str(error):  # packages register some schemes with fsspec
+        return _missing_extra(name, scheme, ImportError(str(error)))
     if re.search("libjvm|libhdfs", str(error)):
         msg = (
-            f"{name!r} needs Java and Hadoop's libhdfs, which pip does not install: {_shortened(str(error))}. Install both, "
-            "and set JAVA_HOME, HADOOP_HOME and CLASSPATH, by which pyarrow finds them."
+            f"{name!r} needs Java and Hadoop's libhdfs, which pip does not install: {_shorten(str(error))}. Install both, "
+            "and set JAVA_HOME, HADOOP_HOME and CLASSPATH, so that pyarrow finds them."
         )
         return MissingExtraError(msg)
     msg = (
-        f"No filesystem opens {name!r}: {_shortened(str(error))}. Plain paths and the schemes of pyarrow and fsspec are "
-        "known. Check the URL, and the keys or endpoints in storage_options."
+        f"No filesystem opens {name!r}: {_shorten(str(error))}. Plain paths and the schemes of pyarrow and fsspec are "
+        "supported. Check the URL, and the keys or endpoints in storage_options."
     )
     return TableNotFoundError(msg)
 
 
-def _bounded(url: str, scheme: str) -> str:
-    """Return a URL of Google's store with a limit on retries, where it has none: by default they go on for 15 minutes.
+def _with_retry_limit(url: str, scheme: str) -> str:
+    """Return a URL of Google's store with a retry limit; the default is 15 minutes.
 
     Example:
-        >>> _bounded("gs://lake/clicks", "gs")
+        >>> _with_retry_limit("gs://lake/clicks", "gs")
         'gs://lake/clicks?retry_limit_seconds=60'
     """
     if scheme not in ("gs", "gcs") or "retry_limit_seconds=" in url:
@@ -282,7 +278,7 @@ def _bounded(url: str, scheme: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}retry_limit_seconds={RETRY_SECONDS}"
 
 
-def _missing(name: str, scheme: str, error: ImportError) -> MissingExtraError:
+def _missing_extra(name: str, scheme: str, error: ImportError) -> MissingExtraError:
     """Return the error for a URL whose package is not installed."""
     extra = EXTRAS.get(scheme)
     if extra is not None:
@@ -292,169 +288,152 @@ def _missing(name: str, scheme: str, error: ImportError) -> MissingExtraError:
 
 
 def _absolute(name: str) -> str:
-    """Return a local path from the top of the filesystem on.
-
-    Raises:
-        ArgumentError: If it leads on from a working directory that is not there any more, or from a home that nobody knows.
-    """
+    """Return the absolute form of a local path."""
     try:
         return str(Path(name).expanduser().absolute())
     except (FileNotFoundError, RuntimeError) as error:
-        why = (
-            "the directory that this process works in is gone"
-            if isinstance(error, FileNotFoundError)
-            else str(error).rstrip(".")
-        )
-        msg = f"{name!r} leads nowhere: {why}. A path that can be followed was expected. Give one that begins with /."
+        gone = isinstance(error, FileNotFoundError)
+        why = "the working directory of this process does not exist any more" if gone else str(error).rstrip(".")
+        msg = f"{name!r} cannot be resolved: {why}. Give an absolute path, which begins with /."
         raise ArgumentError(msg) from error
 
 
-def _quoted(url: str) -> str:
-    """Return the URL of a local file with all that stands for itself in one, as a space or a wildcard does, percent-encoded.
+def _percent_encoded(url: str) -> str:
+    """Return the URL of a local file with all special characters of names, such as spaces and wildcards, percent-encoded.
 
     Example:
-        >>> _quoted("file://localhost/lake/a b%20c/part-?.parquet")
+        >>> _percent_encoded("file://localhost/lake/a b%20c/part-?.parquet")
         'file:///lake/a%20b%20c/part-%3F.parquet'
     """
     local = re.sub(r"^file://localhost/", "file:///", url)
     return quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", local), safe="%/:")
 
 
-def _without_steps_up(path: str) -> str:
-    """Return a local path without `..`, which leads up from where a link leads to, and from what is not there by its name.
+def _resolve_parents(path: str) -> str:
+    """Return a local path without `..`, which after a link means the parent of the link's target.
 
     Example:
-        >>> _without_steps_up("/usr/nowhere/../lib")
+        >>> _resolve_parents("/usr/nowhere/../lib")
         '/usr/lib'
     """
     parts = PurePosixPath(path).parts
     if ".." not in parts:
         return path
     last = len(parts) - parts[::-1].index("..")
-    return str(Path(os.path.realpath(Path(*parts[:last])), *parts[last:]))  # which takes links in a circle too
+    return str(Path(os.path.realpath(Path(*parts[:last])), *parts[last:]))  # realpath accepts cyclic links
 
 
-def _given(given: Any, name: str) -> tuple[pafs.FileSystem, str]:
-    """Return a filesystem that was given as one of pyarrow, and a name as it calls it in listings."""
-    if isinstance(given, pafs.LocalFileSystem):
-        return given, _without_steps_up(name)
-    if isinstance(given, pafs.FileSystem):
-        return given, name
+def _adapt(filesystem: Any, name: str) -> tuple[pafs.FileSystem, str]:
+    """Return the user's filesystem as one of pyarrow, and a path as its listings have it."""
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        return filesystem, _resolve_parents(name)
+    if isinstance(filesystem, pafs.FileSystem):
+        return filesystem, name
     from fsspec import AbstractFileSystem
     from fsspec.implementations.local import LocalFileSystem
 
-    if isinstance(given, AbstractFileSystem):
-        path = given._strip_protocol(name)  # noqa: SLF001 - all of its methods do so, and there is no other name for it
-        path = os.path.normpath(_without_steps_up(path)) if isinstance(given, LocalFileSystem) else path
-        return pafs.PyFileSystem(_Store(given)), path
-    msg = f"filesystem={given!r} is no filesystem. An object of pyarrow.fs or fsspec was expected. Give one, like "
-    raise ArgumentError(msg + "fsspec.filesystem('s3'), or leave it out and give a URL: s3://bucket/table.")
+    if isinstance(filesystem, AbstractFileSystem):
+        path = filesystem._strip_protocol(name)  # noqa: SLF001 - fsspec's own methods call it, and it has no public name
+        path = os.path.normpath(_resolve_parents(path)) if isinstance(filesystem, LocalFileSystem) else path
+        return pafs.PyFileSystem(_FsspecHandler(filesystem)), path
+    msg = f"filesystem={filesystem!r} is not a filesystem; expected an object of pyarrow.fs or fsspec, for example "
+    raise ArgumentError(msg + "fsspec.filesystem('s3'). Or leave it out and give a URL: s3://bucket/table.")
 
 
-class _Store(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
-    """A filesystem of fsspec, for pyarrow: below a file lies nothing, which some of them take for a fault."""
+class _FsspecHandler(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
+    """A filesystem of fsspec for pyarrow. A path below a file does not exist; some filesystems raise an error for it."""
 
     def get_file_info(self, paths: Sequence[str]) -> list[pafs.FileInfo]:
-        """Return what lies at paths."""
-        found = []
+        """Return information about paths."""
+        infos = []
         for path in paths:
             try:
-                found += super().get_file_info([path])
+                infos += super().get_file_info([path])
             except NotADirectoryError:
-                found.append(pafs.FileInfo(path, pafs.FileType.NotFound))
+                infos.append(pafs.FileInfo(path, pafs.FileType.NotFound))
             except (OSError, ValueError, NotImplementedError):
                 raise
-            except Exception as error:  # clients of stores have errors of their own, which nobody here knows by name
+            except Exception as error:  # clients of stores raise types of their own
                 msg = f"{type(error).__name__}: {error}"
                 raise OSError(msg) from error
-        return found
-
-
-def _through_fsspec(url: str, options: Mapping[str, Any]) -> tuple[pafs.FileSystem, str]:
-    """Return a filesystem that pyarrow does not know itself, or not with such options."""
-    import fsspec.core
-
-    filesystem, path = fsspec.core.url_to_fs(url, **options)
-    return pafs.PyFileSystem(_Store(filesystem)), path
+        return infos
 
 
 def stamp(info: pafs.FileInfo) -> str:
-    """Return what changes when a file is replaced: its size and the time it was last written.
+    """Return the size and modification time of a file, which change when the file is replaced.
 
-    It begins with @, so that a reader knows it for one that can be compared with the file.
+    The leading @ marks a stamp that can be compared with the file, unlike one from a table's log.
     """
     return f"@{info.size}:{info.mtime_ns or ''}"
 
 
 def list_files(place: Place) -> list[pafs.FileInfo]:
-    """Return the files at a place, below its directories too, in the order given and by path below a directory.
+    """Return the files at a place, with those in subdirectories, in the order of `paths` and by path below a directory.
 
-    A directory that is exchanged for another while it is listed, which is how a table on a local disk changes, is listed
-    again: else files of the old one and of the new would be mixed.
+    If a directory is replaced during the listing, the listing is repeated: it must not mix files of two versions. Tables on a
+    local disk change in this way.
 
     Raises:
-        TableNotFoundError: If a directory may not be looked into, leads back to itself, or holds a name that is no Unicode.
+        TableNotFoundError: If a directory cannot be read or contains itself, or a name is not UTF-8.
     """
     while True:
-        before = _identities(place)
+        before = _inodes(place)
         try:
-            found = _listed(place)
+            files = _list_once(place)
         except PermissionError as error:
-            msg = f"{place.url!r} cannot be listed: {_shortened(str(error))}. A table all of which may be read was expected. "
-            raise TableNotFoundError(msg + "Check the path, and what you may read there.") from error
-        except UnicodeDecodeError as error:
-            told = _shortened(str(bytes(error.object)))
-            msg = (
-                f"{place.url!r} cannot be listed: {told} is no UTF-8. Names of Unicode were expected. Rename it, or remove it."
-            )
+            msg = f"{place.url!r} cannot be listed: {_shorten(str(error))}. Check the path and its permissions."
             raise TableNotFoundError(msg) from error
-        if _identities(place) == before:
-            return found
+        except UnicodeDecodeError as error:
+            name = _shorten(str(bytes(error.object)))
+            msg = f"{place.url!r} cannot be listed: the file name {name} is not UTF-8. Rename the file, or remove it."
+            raise TableNotFoundError(msg) from error
+        if _inodes(place) == before:
+            return files
 
 
-def _shortened(text: str) -> str:
-    """Return a text without its middle, where it is very long."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}…{text[-LONGEST // 2 :]}"
+def _shorten(text: str) -> str:
+    """Return a text without its middle, if it is very long."""
+    return text if len(text) <= MAX_ERROR_CHARS else f"{text[: MAX_ERROR_CHARS // 2]}…{text[-MAX_ERROR_CHARS // 2 :]}"
 
 
-def _identities(place: Place) -> list[int]:
-    """Return what tells local directories apart from those that come to stand under the same names."""
+def _inodes(place: Place) -> list[int]:
+    """Return the inodes of local directories, which differ after a directory was replaced under its name."""
     if not isinstance(place.filesystem, pafs.LocalFileSystem):
         return []
     return [os.stat(path).st_ino if os.path.isdir(path) else 0 for path in place.paths or (place.path,)]  # noqa: PTH112, PTH116
 
 
-def _listed(place: Place) -> list[pafs.FileInfo]:
-    found: list[pafs.FileInfo] = []
+def _list_once(place: Place) -> list[pafs.FileInfo]:
+    files: list[pafs.FileInfo] = []
     for info in place.filesystem.get_file_info(list(place.paths or (place.path,))):
         if info.type == pafs.FileType.Directory:
             inside = place.filesystem.get_file_info(pafs.FileSelector(info.path, recursive=True))
             if isinstance(place.filesystem, pafs.LocalFileSystem):
-                _refuse_circle(info.path, (one.path for one in inside))
-            found += sorted((one for one in inside if one.type == pafs.FileType.File), key=lambda one: one.path)
+                _check_link_cycle(info.path, (entry.path for entry in inside))
+            files += sorted((entry for entry in inside if entry.type == pafs.FileType.File), key=lambda entry: entry.path)
         elif info.type == pafs.FileType.File:
-            found.append(info)
-    return found
+            files.append(info)
+    return files
 
 
-def _refuse_circle(top: str, paths: Iterable[str]) -> None:
-    """Refuse a link to a directory that it lies in, below which the same files are listed until the system has enough."""
-    deep = (path for path in paths if path.count("/", len(top)) >= MOST_LINKS)
+def _check_link_cycle(top: str, paths: Iterable[str]) -> None:
+    """Raise an error for a link to one of its own parent directories, through which files are listed again and again."""
+    deep = (path for path in paths if path.count("/", len(top)) >= MAX_DEPTH)
     path = next((path for path in deep if not any(map(is_hidden, path[len(top) :].strip("/").split("/")))), None)
     if path is None:
         return
-    passed: dict[tuple[int, int], str] = {}
-    for step in (*reversed([each for each in _above(path, top) if len(each) >= len(top)]), path):
+    visited: dict[tuple[int, int], str] = {}
+    for step in (*reversed([parent for parent in _parents(path, top) if len(parent) >= len(top)]), path):
         status = Path(step).stat()
-        first = passed.setdefault((status.st_dev, status.st_ino), step)
+        first = visited.setdefault((status.st_dev, status.st_ino), step)
         if first != step:
-            msg = f"{step!r} leads back to {first!r}, which it lies in, so that the same files would come again and again. "
-            raise TableNotFoundError(msg + "A directory of files that each lie there once was expected. Remove the link.")
+            msg = f"{step!r} is a link to {first!r}, which contains it, so the same files would be listed again and again. "
+            raise TableNotFoundError(msg + "Remove the link.")
 
 
 def cache_directory() -> Path:
-    """Return where Penstock keeps what it need not compute twice: `PENSTOCK_CACHE_DIR`, or the user's cache."""
-    given = os.environ.get("PENSTOCK_CACHE_DIR")
-    if given:
-        return Path(given)
+    """Return the directory of Penstock's cached results: `PENSTOCK_CACHE_DIR`, or one in the user's cache."""
+    configured = os.environ.get("PENSTOCK_CACHE_DIR")
+    if configured:
+        return Path(configured)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"

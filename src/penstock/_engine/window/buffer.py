@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock._blobs import Blobs
-from penstock._engine.decode import concat as wide
+from penstock._engine.decode.concat import concat_wide, take_wide
 from penstock._engine.parquet.blob_chunks import concat_blobs
 from penstock._engine.parquet.file_blobs import FileBlobs
 from penstock._engine.query.values import Batch, Stack
@@ -112,7 +112,7 @@ class WindowBuffer:
     def chosen(self, rows: IntArray) -> WindowBuffer:
         """Return some of the rows, in any order."""
         fixed = {name: values[rows] for name, values in self.fixed.items()}
-        ordered = {name: wide.take(values, rows) for name, values in self.ordered.items()}
+        ordered = {name: take_wide(values, rows) for name, values in self.ordered.items()}
         take = rows if self.take is None else self.take[rows]
         numbers = None if self.numbers_cut is None else self.numbers_cut[rows]
         return replace(self, fixed=fixed, ordered=ordered, take=take, numbers_cut=numbers)
@@ -159,12 +159,12 @@ def concat_cells(cells: Sequence[pa.Array | Cells]) -> pa.Array | Cells:
     if len(cells) == 1:
         return cells[0]
     if not any(isinstance(some, Blobs | FileBlobs) for some in cells):
-        return wide.concat(cells)
+        return concat_wide(cells)
     return concat_blobs([some if isinstance(some, Blobs | FileBlobs) else Blobs.of(some) for some in cells])
 
 
 def _take(cells: pa.Array | Cells, rows: IntArray) -> pa.Array | Cells:
-    return cells.take(rows) if isinstance(cells, Blobs | FileBlobs) else wide.take(cells, rows)
+    return cells.take(rows) if isinstance(cells, Blobs | FileBlobs) else take_wide(cells, rows)
 
 
 def joined_cells(parts: Parts, blobs: Sequence[str], plain: Sequence[str]) -> dict[str, pa.Array | Cells]:
@@ -206,9 +206,9 @@ def _in_order(name: str, parts: Parts, take: IntArray | None) -> pa.Array:
     arrays = []
     for unit, rows in parts:
         values: pa.Array = unit.deferred[name]
-        arrays.append(values[rows] if isinstance(rows, slice) else wide.take(values, rows))
-    whole = wide.concat(arrays)
-    return whole if take is None else wide.take(whole, take)
+        arrays.append(values[rows] if isinstance(rows, slice) else take_wide(values, rows))
+    whole = concat_wide(arrays)
+    return whole if take is None else take_wide(whole, take)
 
 
 class WindowBuilder:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock._engine.decode.arrow import CellError, check_values
-from penstock._engine.decode.bad_cells import AT, BadRow, code_of, decode_good
+from penstock._engine.decode.bad_cells import ROW_CODE, BadRow, decode_good_rows, row_codes
 from penstock._engine.decode.columns import PASSED, ROW_IDS, ColumnDecoder, decode_deferred, in_order
 from penstock._engine.query.query import ReadSpec
 from penstock._engine.query.values import Batch, Column
@@ -213,7 +213,7 @@ class WindowReader:
         budget: What counts the memory.
         units_read: The number of units read from storage.
         outputs: The names of the arrays that each column became.
-        bad_rows: The bad rows found so far, by where they are stored; see `code_of`.
+        bad_rows: The bad rows found so far, by where they are stored; see `row_codes`.
         columns: The names of the table's columns that are read, in the order of the query.
         deferred: The columns that are decoded per batch.
         decodes_by_row: Whether a cell becomes the same whatever the other rows of its batch are.
@@ -438,7 +438,7 @@ class WindowReader:
                 except CellError as error:
                     if not spec.skip:
                         raise self._located_in(error, unit, rows) from error
-                    arrays, more = decode_good(stored, one.column)
+                    arrays, more = decode_good_rows(stored, one.column)
                     bad = {**more, **bad}
                 self.outputs[one.name] = tuple(arrays)
                 fixed.update(arrays)
@@ -461,14 +461,14 @@ class WindowReader:
         """Return the columns that the table does not have: row ids, which rows are bad, which pass a lazy filter."""
         added = self._row_ids(unit, rows)
         if self._read_spec.skip:
-            added[AT] = self._codes(unit, rows, bad)
+            added[ROW_CODE] = self._codes(unit, rows, bad)
         if self._reader.lazy:
             added[PASSED] = np.ones(rows.count, dtype=np.bool_) if rows.passed is None else rows.passed
         return added
 
     def _codes(self, unit: Unit, rows: UnitTable, bad: dict[int, BadRow]) -> IntArray:
         """Return where each row is stored as a number; the numbers of bad rows are inverted, so below 0."""
-        codes = code_of(unit.file, rows.row_numbers())
+        codes = row_codes(unit.file, rows.row_numbers())
         at = np.fromiter(bad, np.int64, len(bad))
         self.bad_rows.update(zip(codes[at].tolist(), bad.values(), strict=True))
         codes[at] = ~codes[at]

@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock._engine.decode.arrow import CellError
 from penstock._engine.decode.columns import ROW_IDS, decode_deferred, in_order
 from penstock._engine.parquet.blob_chunks import concat_blobs
-from penstock._engine.plan.sequence_times import Timeline
+from penstock._engine.plan.sequence_times import SequenceFinder
 from penstock._engine.query.query import ReadSpec
 from penstock._engine.query.values import Batch, Column
 from penstock._engine.read.reader import UNCOUNTED, Reader, Unit, UnitTable
@@ -125,7 +125,7 @@ class SequenceWindowReader(WindowReader):
         super().__init__(reader, plan, read_spec, pool, meter)
         assert read_spec.sequence is not None  # noqa: S101 - asked before
         self._sequence: Asked = read_spec.sequence
-        self._timeline = Timeline.of(reader, read_spec.sequence, plan.chain)
+        self._finder = SequenceFinder.of(reader, read_spec.sequence, plan.links)
         self._named = {column.name: column for column in read_spec.columns}
         self._is_fixed = frozenset(one.name for one in self._fixed)
         # Every batch is assembled by a task, whatever its columns are.
@@ -168,11 +168,11 @@ class SequenceWindowReader(WindowReader):
         unit = Unit.of(self._plan.units, index)
         self.budget.check_unit(partial(self._reader.where, unit), unit.rows, self._min_row_bytes)
         with self.meter.busy(READ):
-            part = self._timeline.read(unit, self._read_columns, self._blobs)
+            part = self._finder.read(unit, self._read_columns, self._blobs)
             self.meter.read(1, self._reader.handles.bytes_read)
             self._reader.handles.bytes_read = 0
         with self.meter.busy(GATHER):
-            found = self._timeline.found(index, unit, part)
+            found = self._finder.find(index, unit, part)
             line, units, rows = self._needed(found.line, found.places, part.count, found.units, found.rows)
         with self.meter.busy(DECODE):
             own = self._unit(unit, part)

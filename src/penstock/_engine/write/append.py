@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock._engine.commit.change import small_file, visible
 from penstock._engine.commit.log import fresh_listing
-from penstock._engine.decode.concat import with_roomy_indices
+from penstock._engine.decode.concat import with_wide_indices
 from penstock._engine.parquet.footer import read_schema
 from penstock._engine.write.encode import ColumnEncoder, TableEncoder
 from penstock._engine.write.schema import of_arrow
@@ -177,10 +177,10 @@ def _told(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def _difference(column: ColumnEncoder, field: pa.Field, stored: dict[str, Any] | None) -> str:
     """Return how a column differs from that of the table, or nothing."""
     if stored is None or not column.stated:
-        kinds = [with_roomy_indices(column.arrow).type]
+        kinds = [with_wide_indices(column.arrow).type]
         if isinstance(column.codec, Tensor):  # which tells the same in fewer words: names of axes are left out
             kinds.append(column.codec.storage(column.field))
-        if with_roomy_indices(field).type in kinds and (stored is not None or not column.is_blob):
+        if with_wide_indices(field).type in kinds and (stored is not None or not column.is_blob):
             return ""
         codec = f" by {column.codec!r}" if column.is_blob else ""
         return f"would be stored as {column.arrow.type}{codec} and is {field.type} there"

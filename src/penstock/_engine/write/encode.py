@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock._engine.decode.concat import with_roomy_indices
+from penstock._engine.decode.concat import with_wide_indices
 from penstock._engine.runtime.memory import BufferPool
 from penstock._engine.write.cast import fitted
 from penstock._engine.write.validate import Check, Misfit, castable, holds, told
@@ -342,7 +342,7 @@ class TableEncoder:
 
     def roomy(self) -> TableEncoder:
         """Return the columns for rows that come from many places, whose categories may be more than those of the first."""
-        columns = tuple(replace(one, arrow=with_roomy_indices(one.arrow)) for one in self.columns)
+        columns = tuple(replace(one, arrow=with_wide_indices(one.arrow)) for one in self.columns)
         return replace(self, columns=columns)
 
     @cached_property

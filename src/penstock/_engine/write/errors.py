@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from penstock._engine.storage.file_errors import system_words
+from penstock._engine.storage.file_errors import os_message
 from penstock.errors import DataError, PenstockError, WriteError
 
 __all__ = ["misfits_told", "refusals_told"]
@@ -49,7 +49,7 @@ def refusals_told(what: str, url: str) -> Iterator[None]:
         raise
     except OSError as error:
         advice = ADVICE.get(error.errno or 0, "Check the storage, then write again.")
-        told = f"{what} of {url} cannot be written: {system_words(error)}. Nothing of this write appears; what was there "
+        told = f"{what} of {url} cannot be written: {os_message(error)}. Nothing of this write appears; what was there "
         raise WriteError.of(f"{told}before stays. {advice}", error) from error
     except NotImplementedError as error:  # as filesystems say that are there to be read
         told = f"{what} of {url} cannot be written: its filesystem only reads. Nothing of this write appears. Write elsewhere."

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from penstock._engine.commit.change import Change
-from penstock._engine.decode.concat import readable
+from penstock._engine.decode.concat import split_for_dictionaries
 from penstock._engine.write.encode import TableEncoder
 from penstock._engine.write.errors import misfits_told, refusals_told
 from penstock._engine.write.hive import Partition, directory, directory_of_nothing
@@ -77,7 +77,7 @@ class _Gathered:
 
     def _join(self) -> None:
         if len(self.small) > 1:
-            self.parts += [part.combine_chunks() for part in readable(pa.concat_tables(self.small))]
+            self.parts += [part.combine_chunks() for part in split_for_dictionaries(pa.concat_tables(self.small))]
         else:
             self.parts += self.small
         self.small = []
@@ -196,7 +196,7 @@ class OutputFiles:
 
     def _write(self, where: str, rows: pa.Table) -> None:
         """Write a row group, or what must be several, to the file that a directory has open, or to a new one."""
-        for part in readable(rows):
+        for part in split_for_dictionaries(rows):
             self._write_group(where, in_pages(part, self._blobs))
 
     def _write_group(self, where: str, table: pa.Table) -> None:

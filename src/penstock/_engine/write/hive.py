@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock._engine.decode.concat import storable
+from penstock._engine.decode.concat import writable_type
 from penstock._engine.write.encode import ColumnEncoder, TableEncoder
 from penstock._engine.write.schema import of_arrow
 from penstock.dtypes import is_encoded
@@ -52,7 +52,7 @@ def partitioned(columns: TableEncoder, names: Sequence[str]) -> TableEncoder:
 def _plain(column: ColumnEncoder) -> ColumnEncoder:
     """Return a column without categories or views, which no name of a directory tells."""
     kind = column.arrow.type
-    plain = storable(kind.value_type if is_encoded(kind) else kind)
+    plain = writable_type(kind.value_type if is_encoded(kind) else kind)
     plain = pa.string() if pa.types.is_string_view(plain) else plain
     return column if plain == kind else of_arrow(pa.schema([column.arrow.with_type(plain)])).columns[0]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock import codecs
-from penstock._engine.decode.concat import storable
+from penstock._engine.decode.concat import writable_type
 from penstock._engine.write.encode import ColumnEncoder, TableEncoder
 from penstock._engine.write.validate import check_of
 from penstock._engine.write.validate_nested import arrow_check, in_c_order
@@ -108,7 +108,7 @@ def _kept(arrow: pa.Field, before: Schema) -> ColumnEncoder | None:
 def _plain(arrow: pa.Field) -> ColumnEncoder:
     """Return a column that is stored as Arrow says."""
     arrow = arrow.with_metadata(None) if arrow.metadata and b"PARQUET:field_id" in arrow.metadata else arrow
-    arrow = arrow.with_type(storable(arrow.type))
+    arrow = arrow.with_type(writable_type(arrow.type))
     kind, nullable = arrow.type, arrow.nullable
     if extension_name(kind) == TENSOR and in_c_order(kind):
         dtype, shape = numpy_type(kind)

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from penstock._engine.parquet.footer import read_schema
-from penstock._engine.storage.filesystem import locate, place_of_table
+from penstock._engine.storage.filesystem import locate, table_destination
 from penstock._open import recognised
 from penstock.codecs import CellCodec, Codec, Tensor, resolved
 from penstock.codecs.scalar import NUMPY
@@ -441,7 +441,7 @@ def target_of(dataset_url: Any) -> Place:
     """
     url = normalized(dataset_url)
     _check_urls([url])
-    return place_of_table(_source(url))
+    return table_destination(_source(url))
 
 
 def _source(url: str, storage_options: Any = None, filesystem: Any = None) -> str:

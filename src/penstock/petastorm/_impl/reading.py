@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from penstock._engine.plan.count import counts_of
-from penstock._engine.plan.prune import alive
+from penstock._engine.plan.prune import undeleted_rows
 from penstock._engine.query.values import Column
 from penstock._engine.read.reader import Reader as UnitReader
 from penstock._engine.row_groups.order import Turns
@@ -218,7 +218,7 @@ class Reading:
         """Return how many rows are read of each row group, reading the columns of filters where there are any."""
         lots, condition = self.selection.lots, self.selection.condition
         lots = lots.picked(np.argsort(lots.units.file, kind="stable"))  # the order of a shard may be another
-        counts = alive(self.selection.snapshot.files, lots.units).copy()
+        counts = undeleted_rows(self.selection.snapshot.files, lots.units).copy()
         unsure = np.flatnonzero(lots.units.residual)
         if condition is not None and len(unsure):
             reader = UnitReader(snapshot=self.selection.snapshot, filesystem=self.dataset.fs, condition=condition)

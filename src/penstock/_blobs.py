@@ -93,6 +93,15 @@ class Blobs:
         valid = None if self.valid is None else self.valid[rows]
         return replace(self, source=self.source[rows], start=self.start[rows], stop=self.stop[rows], valid=valid)
 
+    def compact(self) -> Blobs:
+        """Return the same cells in one buffer that holds no other bytes."""
+        sizes = self.stop - self.start
+        if self.valid is not None:
+            sizes[~self.valid] = 0
+        whole = np.frombuffer(b"".join([cell for _, cell in self.present()]), dtype=np.uint8)
+        stop = np.cumsum(sizes)
+        return replace(self, buffers=(whole,), source=np.zeros(len(self), dtype=np.int64), start=stop - sizes, stop=stop)
+
     def __len__(self) -> int:
         """Return the number of cells."""
         return len(self.start)

@@ -126,6 +126,27 @@ class FileBlobs:
         valid = None if self.valid is None else self.valid[rows]
         return replace(self, source=self.source[rows], start=self.start[rows], stop=self.stop[rows], valid=valid)
 
+    def compact(self) -> FileBlobs:
+        """Return the same cells, those in memory in one buffer that holds no other bytes."""
+        is_file = np.array([isinstance(one, LocalFile) for one in self.sources], dtype=np.bool_)
+        if is_file.all():
+            return self
+        rows = np.flatnonzero(~is_file[self.source])
+        in_memory = self._in_memory(rows).compact()
+        files = tuple(one for one in self.sources if isinstance(one, LocalFile))
+        source, start, stop = (np.cumsum(is_file) - 1)[self.source], self.start.copy(), self.stop.copy()
+        source[rows], start[rows], stop[rows] = len(files), in_memory.start, in_memory.stop
+        return replace(self, sources=(*files, *in_memory.buffers), source=source, start=start, stop=stop)
+
+    def _in_memory(self, rows: IntArray) -> Blobs:
+        """Return cells that are all in memory."""
+        buffers = tuple(one for one in self.sources if not isinstance(one, LocalFile))
+        numbers = np.cumsum([not isinstance(one, LocalFile) for one in self.sources]) - 1
+        valid = None if self.valid is None else self.valid[rows]
+        return Blobs(
+            buffers=buffers, source=numbers[self.source[rows]], start=self.start[rows], stop=self.stop[rows], valid=valid
+        )
+
     def __len__(self) -> int:
         """Return the number of cells."""
         return len(self.start)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock._engine.parquet.chunk_layout import FileLayout
 from penstock._engine.parquet.file_blobs import LocalFile
 from penstock._engine.parquet.footer import ENDING, TAIL, footer_of
-from penstock._engine.parquet.page_index import runs
+from penstock._engine.parquet.page_index import coalesce
 from penstock._engine.parquet.thrift import ThriftError
 from penstock._engine.runtime.buffers import BufferPool
 from penstock.model import IntArray
@@ -95,7 +95,7 @@ class OpenFile:
         Raises:
             OSError: If the file ends before they do.
         """
-        wanted = runs(spans, cost.request, cost.most)
+        wanted = coalesce(spans, cost.request, cost.most)
         size = sum(stop - start for start, stop, _ in wanted)
         room: memoryview = buffer_pool.empty((size,), np.dtype(np.uint8)).data
         found, parts, at = [room] * len(spans), [], 0

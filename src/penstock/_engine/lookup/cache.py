@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock._engine.lookup.byte_ranges import Cost, OpenFile
 from penstock._engine.lookup.page_reads import StoredColumn
-from penstock._engine.parquet.page_index import ColumnChunk, PageTable, indexed, walked
+from penstock._engine.parquet.page_index import ColumnChunk, PageTable, parse_page_index, walk_pages
 from penstock._engine.runtime.buffers import BufferPool
 
 __all__ = ["LookupCache", "LruCache"]
@@ -152,8 +152,8 @@ def _pages(
     data = iter(file.fetch(spans, cost, buffer_pool) if spans else ())
     found = {}
     for chunk, flat in chunks:
-        pages = None if chunk.index is None else indexed(bytes(next(data)), chunk)
+        pages = None if chunk.index is None else parse_page_index(bytes(next(data)), chunk)
         if pages is None and cost.near:
-            pages = walked(file.read, chunk, flat=flat)
+            pages = walk_pages(file.read, chunk, flat=flat)
         found[chunk.start] = pages
     return found

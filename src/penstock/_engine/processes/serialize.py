@@ -85,10 +85,11 @@ def _reduce_cells(cells: Blobs | FileBlobs) -> Any:
 
 def _array(data: Any, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Return an array in the memory of a buffer, which may be written to whether or not the original may."""
-    values: npt.NDArray[Any] = np.frombuffer(data, np.uint8)
+    values: Any = np.frombuffer(data, np.uint8)
     if not values.flags.writeable:
         values = data.obj if isinstance(data, memoryview) else values.copy()
-    return values.view(dtype).reshape(shape)
+    array: npt.NDArray[Any] = values.view(dtype).reshape(shape)
+    return array
 
 
 def _reduce_arrow(array: pa.Array) -> Any:

@@ -48,7 +48,7 @@ SMALL = 1 << 18
 """Bytes up to which a copy costs less than to keep account of a block."""
 
 LARGE = 4 << 20
-"""Bytes from which on NumPy copies, which releases the interpreter's lock. To acquire it again takes longer than to copy less."""
+"""Bytes from which NumPy copies, which releases the interpreter's lock. To acquire it again takes longer than a small copy."""
 
 
 def anonymous_file() -> int:

@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from penstock._blobs import Blobs
-from penstock._engine.parquet.blob_chunks import LARGE_CELL, BlobChunk, CellPlacesCache, concat_blobs, find_chunks, read_chunk
+from penstock._engine.parquet.blob_chunks import LARGE_CELL, CellPlacesCache, concat_blobs, find_chunks, read_chunk
 from penstock._engine.parquet.file_blobs import FileBlobs
+from penstock._engine.parquet.page_index import ColumnChunk
 from penstock._engine.read.missing_columns import check_absent
 from penstock._engine.read.schema_evolution import (
     ReadColumns,
@@ -57,7 +58,7 @@ class FileHandle:
     source: Any
     names: frozenset[str]
     in_nanoseconds: bool = False
-    chunks: dict[str, list[BlobChunk]] | None = None
+    chunks: dict[str, list[ColumnChunk]] | None = None
     ids: dict[int, str] | None = None
 
     def rows(self, row_group: int) -> int:
@@ -465,7 +466,7 @@ class Reader:
                     self.handles.fetched += sum(chunk.size for chunk in mine)
         return found
 
-    def _located(self, unit: Unit, chunk: BlobChunk) -> FileBlobs | None:
+    def _located(self, unit: Unit, chunk: ColumnChunk) -> FileBlobs | None:
         """Return the cells of a chunk where they lie in a file of this machine, if they are large enough to be left there."""
         if chunk.size < LARGE_CELL * max(1, chunk.values) or not isinstance(self.filesystem, pafs.LocalFileSystem):
             return None

@@ -241,7 +241,7 @@ def _levels(levels: memoryview | bytes, count: int) -> BoolArray:
         if not len(parts[-1]):
             raise ValueError
         done += len(parts[-1])
-    return np.concatenate([np.zeros(0, dtype=np.bool_), *parts])[:count]
+    return parts[0][:count] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype=np.bool_), *parts])[:count]
 
 
 def cell_edges(data: Data, at: int, stop: int, count: int, width: int = 0) -> tuple[list[int], list[int]]:

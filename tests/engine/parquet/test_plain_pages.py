@@ -40,9 +40,9 @@ class Case:
         schema = pa.schema([pa.field("x", kind, nullable=nullable)])
         pq.write_table(pa.table([pa.array(cells, kind)], schema), place, use_dictionary=False, write_batch_size=3, **layout)
         self.file = OpenFile.at(str(place), LocalFile(str(place)))
-        self.excerpt = self.file.anatomy.column("x")
-        assert self.excerpt is not None
-        self.leaf, self.chunk = self.excerpt.leaves[0], (self.file.anatomy.chunks(0, "x") or [])[0]
+        self.page_file = self.file.layout.column("x")
+        assert self.page_file is not None
+        self.leaf, self.chunk = self.page_file.leaves[0], (self.file.layout.chunks(0, "x") or [])[0]
         pages = walk_pages(self.file.read, self.chunk, flat=True)
         assert pages is not None
         self.pages: PageTable = pages

@@ -1,56 +1,45 @@
-"""Rows by number become columns: those that lie far apart are looked up, those of which a unit has many come with it."""
+"""Rows by number as decoded columns. Few rows of a unit are looked up; of a unit with many, all rows are read."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import fs as pafs
 
 from penstock._blobs import Blobs
 from penstock._engine.decode import concat as wide
 from penstock._engine.decode.arrow import CellError
-from penstock._engine.lookup.byte_ranges import AT_ONCE, LOCAL, REMOTE, side_by_side
-from penstock._engine.lookup.cache import LookupCache, LruCache
+from penstock._engine.lookup.byte_ranges import MAX_REQUESTS, side_by_side
 from penstock._engine.lookup.row_lookup import SEVERAL, LookupRequest, RowLookup
 from penstock._engine.parquet.file_blobs import FileBlobs
-from penstock._engine.plan.table import Table
 from penstock._engine.query.projection import ReadSpec
-from penstock._engine.query.query import Query
 from penstock._engine.query.values import Batch
-from penstock._engine.read.reader import Reader, Unit, UnitTable
-from penstock._engine.runtime.threads import ThreadPool, default_threads
+from penstock._engine.read.reader import Unit, UnitTable
+from penstock._engine.runtime.threads import ThreadPool
 from penstock._engine.window.buffer import Cells, UnitColumns, concat_arrays, concat_cells
 from penstock._engine.window.deferred import decoded
 from penstock._engine.window.reader import WindowReader, WindowRows
-from penstock._engine.window.sequences import SequenceWindowReader
 from penstock.errors import DataError
 from penstock.model import IntArray, Plan, Window
 from penstock.shuffles import InOrder
 
-__all__ = ["Ready", "RowTaker", "ready"]
+__all__ = ["RowTaker"]
 
 SPARSE = 4
-"""Of a unit of which more than one row in so many is asked for, all is read."""
+"""A unit is read whole if more than one in so many of its rows is requested."""
 
-FEW = 256
-"""Rows of files on this machine that are not worth to start a thread for."""
+FEW_ROWS = 256
+"""Rows of local files up to which no thread is started."""
 
 ONE: IntArray = np.zeros(1, dtype=np.int64)
 """The order of a single row."""
 
-READY_MOST = 8
-"""Questions that are kept ready of a table."""
 
-
-class _Some(NamedTuple):
-    """Some rows of a unit, which has a number: which ones, counted among the rows kept of it."""
+class _UnitRows(NamedTuple):
+    """A unit, its number, and the requested rows by their numbers among its selected rows."""
 
     unit: Unit
     number: int
@@ -58,26 +47,27 @@ class _Some(NamedTuple):
 
     @property
     def sparse(self) -> bool:
-        """Whether they are few of the unit's."""
+        """Whether few of the unit's rows are requested."""
         return SPARSE * len(self.rows) <= self.unit.count
 
 
 class RowTaker(WindowReader):
-    """Reads the rows that are asked for, and of their units no more than is cheap.
+    """Reads rows by number.
 
     Attributes:
-        num_rows: How many rows there are.
+        num_rows: The number of selected rows.
     """
 
     def __init__(self, reader: RowLookup, plan: Plan, read_spec: ReadSpec, threads: int) -> None:
-        """Store what is read, and by how many threads."""
+        """Store the reader and the plan."""
         super().__init__(reader, plan, read_spec, ThreadPool(1))
-        self._lookup, self._wish = reader, LookupRequest(columns=self._columns, blobs=self._blobs, threads=threads)
+        self._lookup = reader
+        self._request = LookupRequest(columns=self._columns, blobs=self._blobs, threads=threads)
         self._stream = InOrder().arrange(plan.counts, seed=0, epoch=0)
         self.num_rows = plan.num_rows
 
     def rows(self, numbers: IntArray) -> Batch:
-        """Return rows by their numbers in stored order, in the order asked for.
+        """Return rows by their numbers in stored order, in the order of the numbers.
 
         Raises:
             DataError: If a file cannot be read, or a cell cannot be decoded.
@@ -85,45 +75,48 @@ class RowTaker(WindowReader):
         if not len(numbers):
             return WindowRows(pieces=((self.fetch(Window(reads=())), 0, 0),), places=(0,)).assemble(self)
         order = ONE if len(numbers) == 1 else np.argsort(numbers, kind="stable")
-        parts = self._parts(*self._stream.locate(numbers[order]))
+        parts = self._read_parts(*self._stream.locate(numbers[order]))
         back = order if len(numbers) == 1 else np.argsort(order, kind="stable")
-        found = {name: concat_arrays([part.fixed[name] for part in parts])[back] for name in parts[0].fixed}
+        batch = {name: concat_arrays([part.fixed[name] for part in parts])[back] for name in parts[0].fixed}
         for column in self.deferred:
             cells = concat_cells([part.deferred[column.name] for part in parts])
             try:
-                cells = cells if len(numbers) == 1 else _taken(cells, back)
-                made = decoded(cells, column, self.buffer_pool, self.max_cell_bytes, self.meter)
+                cells = cells if len(numbers) == 1 else _take(cells, back)
+                arrays = decoded(cells, column, self.buffer_pool, self.max_cell_bytes, self.meter)
             except CellError as error:
-                raise self._blamed(error, parts, back) from error
-            self.outputs[column.name] = tuple(made)
-            found.update(made)
-        return found
+                raise self._cell_error(error, parts, back) from error
+            self.outputs[column.name] = tuple(arrays)
+            batch.update(arrays)
+        return batch
 
-    def _parts(self, units: IntArray, rows: IntArray) -> list[UnitColumns]:
-        """Return rows, given the unit of each and its number among the rows kept of that, in ascending order."""
+    def _read_parts(self, units: IntArray, rows: IntArray) -> list[UnitColumns]:
+        """Return rows, given the unit of each and its number among the selected rows of the unit, in ascending order."""
         edges = [0, *(np.flatnonzero(units[1:] != units[:-1]) + 1).tolist(), len(units)]
-        spelt = [_Some(Unit.of(self._plan.units, int(units[at])), int(units[at]), rows[at:end]) for at, end in pairwise(edges)]
-        every = [(sparse, list(some)) for (_, sparse), some in groupby(spelt, lambda one: (one.unit.file, one.sparse))]
-        threads = AT_ONCE if not self._lookup.cost.near else self._wish.threads if len(rows) > FEW else 1
-        return [part for parts in side_by_side(self._of_file, every, threads) for part in parts]
+        parts = [
+            _UnitRows(Unit.of(self._plan.units, int(units[at])), int(units[at]), rows[at:end]) for at, end in pairwise(edges)
+        ]
+        tasks = [(sparse, list(group)) for (_, sparse), group in groupby(parts, lambda part: (part.unit.file, part.sparse))]
+        threads = MAX_REQUESTS if not self._lookup.cost.near else self._request.threads if len(rows) > FEW_ROWS else 1
+        return [part for parts in side_by_side(self._read_file, tasks, threads) for part in parts]
 
-    def _of_file(self, task: tuple[bool, list[_Some]]) -> list[UnitColumns]:
-        """Return rows of one file, looked up where they are sparse."""
-        sparse, some = task
+    def _read_file(self, task: tuple[bool, list[_UnitRows]]) -> list[UnitColumns]:
+        """Return rows of one file. Sparse rows are looked up."""
+        sparse, parts = task
         if sparse:
-            found = self._lookup.pick([(one.unit, self._lookup.stored(one.unit, one.rows)) for one in some], self._wish)
-            if found is not None:
-                return [self._decoded(*found)]
-        return [_subset(self._read(one.number), one.rows) for one in some]
+            units = [(part.unit, self._lookup.stored(part.unit, part.rows)) for part in parts]
+            rows = self._lookup.take(units, self._request)
+            if rows is not None:
+                return [self._decoded(*rows)]
+        return [_take_of_unit(self._read(part.number), part.rows) for part in parts]
 
     def told(self, error: CellError, unit: Unit, row: int | None) -> DataError:
-        """Return an error of a cell as one that says which file, row group, row and column it is in."""
+        """Return the error of a cell with its file, row group, row and column."""
         if unit.row_group == SEVERAL and row is not None:
             unit = replace(unit, row_group=int(self._lookup.row_groups(unit, np.array([row]))[0]))
         return super().told(error, unit, row)
 
-    def _blamed(self, error: CellError, parts: list[UnitColumns], back: IntArray) -> DataError:
-        """Return an error of a cell as one that says where the cell lies."""
+    def _cell_error(self, error: CellError, parts: list[UnitColumns], back: IntArray) -> DataError:
+        """Return the error of a cell of a batch with the place of the cell."""
         at = int(back[error.row or 0])
         for part in parts:
             if at < part.part.count:
@@ -132,68 +125,13 @@ class RowTaker(WindowReader):
         return DataError(str(error))
 
 
-def _subset(read: UnitColumns, rows: IntArray) -> UnitColumns:
+def _take_of_unit(read: UnitColumns, rows: IntArray) -> UnitColumns:
     """Return some rows of a unit that was read whole."""
     part = UnitTable(table=read.part.table, first=0, count=len(rows), kept=read.part.numbers()[rows])
     fixed = {name: values[rows] for name, values in read.fixed.items()}
-    return UnitColumns(
-        unit=read.unit, part=part, fixed=fixed, deferred={name: _taken(one, rows) for name, one in read.deferred.items()}
-    )
+    deferred = {name: _take(cells, rows) for name, cells in read.deferred.items()}
+    return UnitColumns(unit=read.unit, part=part, fixed=fixed, deferred=deferred)
 
 
-def _taken(cells: pa.Array | Cells, rows: IntArray) -> pa.Array | Cells:
+def _take(cells: pa.Array | Cells, rows: IntArray) -> pa.Array | Cells:
     return cells.take(rows) if isinstance(cells, Blobs | FileBlobs) else wide.take(cells, rows)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ready:
-    """What answers a question by numbers of rows.
-
-    Attributes:
-        asked: The question. It is known again by its identity, and kept here so that no other gets its place in memory.
-        query: What is answered: whoever asks for a row by its number wants that row, or an error.
-        picks: What reads the rows.
-    """
-
-    asked: Query
-    query: Query
-    picks: RowTaker | SequenceWindowReader
-
-
-class _Known:
-    """What is kept of a table from one call to the next: its files, and what answers questions about it."""
-
-    def __init__(self) -> None:
-        self.shelf = LookupCache()
-        self.ready: LruCache[int, Ready] = LruCache(READY_MOST)
-
-
-_KNOWN: WeakKeyDictionary[Table, _Known] = WeakKeyDictionary()
-"""By table, not in it: sent to another process, or made anew after a fork, it is another one, of which nothing is known."""
-
-_KNOWING = threading.Lock()
-
-
-def ready(table: Table, query: Query, read_spec: Callable[[Table, Query], ReadSpec]) -> Ready:
-    """Return what answers a question by numbers of rows, made when it is first asked."""
-    with _KNOWING:
-        known = _KNOWN.get(table)
-        if known is None:
-            known = _KNOWN[table] = _Known()
-    found = known.ready.get(id(query))
-    if found is None:
-        found = _made(table, query, read_spec, known.shelf)
-        known.ready.put(id(query), found, 1)
-    return found
-
-
-def _made(table: Table, asked: Query, read_spec: Callable[[Table, Query], ReadSpec], shelf: LookupCache) -> Ready:
-    query = replace(asked, skip=None)
-    planned = table.plan(query)
-    cost = LOCAL if isinstance(table.filesystem, pafs.LocalFileSystem) else REMOTE
-    told = {column.name: getattr(planned.reader, column.name) for column in fields(Reader)}
-    reader, what = RowLookup(**told, cost=cost, shelf=shelf), read_spec(table, query)
-    if what.sequence is not None:
-        return Ready(asked=asked, query=query, picks=SequenceWindowReader(reader, planned.plan, what, ThreadPool(1)))
-    picks = RowTaker(reader, planned.plan, what, query.threads or default_threads())
-    return Ready(asked=asked, query=query, picks=picks)

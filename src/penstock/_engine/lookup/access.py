@@ -19,8 +19,7 @@ from penstock._engine.batch.user_map import apply_map, by_row
 from penstock._engine.lookup.byte_ranges import LOCAL, REMOTE
 from penstock._engine.lookup.cache import LookupCache, LruCache
 from penstock._engine.lookup.data_frames import frame_of
-from penstock._engine.lookup.row_lookup import RowLookup
-from penstock._engine.lookup.take import RowTaker
+from penstock._engine.lookup.row_lookup import RowLookup, RowTaker
 from penstock._engine.plan.table import Table
 from penstock._engine.query.projection import ReadSpec
 from penstock._engine.query.query import Query

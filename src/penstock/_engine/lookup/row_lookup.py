@@ -1,13 +1,14 @@
-"""A reader of selected rows: of each row group it reads the pages that hold them, or all of it if that costs less.
+"""Rows by number: `RowTaker` returns them as decoded columns, and `RowLookup` reads the pages that hold them.
 
-Names, types and partition values of columns are decided by `Reader`, as for rows that are read in order.
+A row group is read whole if that costs less, or if many of its rows are requested. Names, types and partition values of
+columns are decided by `Reader`, as for rows that are read in order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,7 +16,9 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from penstock._blobs import Blobs
-from penstock._engine.lookup.byte_ranges import Cost, OpenFile, side_by_side
+from penstock._engine.decode import concat as wide
+from penstock._engine.decode.arrow import CellError
+from penstock._engine.lookup.byte_ranges import MAX_REQUESTS, Cost, OpenFile, side_by_side
 from penstock._engine.lookup.cache import LookupCache, LruCache, PageKey
 from penstock._engine.lookup.page_reads import ColumnRead, PageRead, StoredRows, take_rows
 from penstock._engine.parquet.blob_chunks import concat_blobs
@@ -23,18 +26,31 @@ from penstock._engine.parquet.chunk_layout import FileLayout
 from penstock._engine.parquet.file_blobs import FileBlobs, LocalFile
 from penstock._engine.parquet.plain_pages import as_arrow
 from penstock._engine.parquet.thrift import ThriftError
+from penstock._engine.query.projection import ReadSpec
+from penstock._engine.query.values import Batch
 from penstock._engine.read.reader import Reader, Unit, UnitTable
-from penstock.errors import DataChangedError
-from penstock.model import WHOLE_FILE, BoolArray, IntArray
+from penstock._engine.runtime.threads import ThreadPool
+from penstock._engine.window.buffer import Cells, UnitColumns, concat_arrays, concat_cells
+from penstock._engine.window.deferred import decoded
+from penstock._engine.window.reader import WindowReader, WindowRows
+from penstock.errors import DataChangedError, DataError
+from penstock.model import WHOLE_FILE, BoolArray, IntArray, Plan, Window
 from penstock.schema import CellProblem
+from penstock.shuffles import InOrder
 
-__all__ = ["LookupRequest", "RowLookup"]
+__all__ = ["RowLookup", "RowTaker"]
 
 SELECTED_BYTES = 16 << 20
 """Bytes of cached numbers of selected rows."""
 
 THREAD_BYTES = 1 << 22
 """Bytes that a thread reads and decompresses at least; fewer are not worth a thread."""
+
+SPARSE = 4
+"""A unit is read whole if more than one in so many of its rows is requested."""
+
+FEW_ROWS = 256
+"""Rows of local files up to which no thread is started."""
 
 SEVERAL = -2
 """The row group of rows from several row groups."""
@@ -44,7 +60,7 @@ Groups: TypeAlias = Sequence[tuple[int, IntArray]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LookupRequest:
+class _Request:
     """What is read of each row.
 
     Attributes:
@@ -106,7 +122,7 @@ class RowLookup(Reader):
             self.selected.put(key, selected, selected.nbytes + 100)
         return selected[rows]
 
-    def take(self, units: Sequence[tuple[Unit, IntArray]], request: LookupRequest) -> tuple[Unit, UnitTable] | None:
+    def take(self, units: Sequence[tuple[Unit, IntArray]], request: _Request) -> tuple[Unit, UnitTable] | None:
         """Return rows of units of one file as one unit, by their ascending stored numbers in each unit.
 
         It is None if the units must be read whole.
@@ -171,7 +187,7 @@ class RowLookup(Reader):
         groups = np.searchsorted(ends, rows, side="right")
         return [(group, rows[groups == group] - int(ends[group] - sizes[group])) for group in np.unique(groups).tolist()]
 
-    def _read_groups(self, unit: Unit, file: OpenFile, groups: Groups, request: LookupRequest) -> dict[str, StoredRows]:
+    def _read_groups(self, unit: Unit, file: OpenFile, groups: Groups, request: _Request) -> dict[str, StoredRows]:
         """Return rows of some row groups, by the names that columns have in the file."""
         partitions = self.snapshot.files.partitions.column_names
         present = file.layout.names
@@ -286,3 +302,106 @@ def _concat(parts: Sequence[StoredRows]) -> StoredRows:
 
 def _as_blobs(part: StoredRows) -> Blobs | FileBlobs:
     return part if isinstance(part, Blobs | FileBlobs) else Blobs.joined([Blobs.of(chunk) for chunk in part.chunks])
+
+
+_ONE: IntArray = np.zeros(1, dtype=np.int64)
+"""The order of a single row."""
+
+
+class _UnitRows(NamedTuple):
+    """A unit, its number, and the requested rows by their numbers among its selected rows."""
+
+    unit: Unit
+    number: int
+    rows: IntArray
+
+    @property
+    def sparse(self) -> bool:
+        """Whether few of the unit's rows are requested."""
+        return SPARSE * len(self.rows) <= self.unit.count
+
+
+class RowTaker(WindowReader):
+    """Reads rows by number.
+
+    Attributes:
+        num_rows: The number of selected rows.
+    """
+
+    def __init__(self, reader: RowLookup, plan: Plan, read_spec: ReadSpec, threads: int) -> None:
+        """Store the reader and the plan."""
+        super().__init__(reader, plan, read_spec, ThreadPool(1))
+        self._lookup = reader
+        self._request = _Request(columns=self._columns, blobs=self._blobs, threads=threads)
+        self._stream = InOrder().arrange(plan.counts, seed=0, epoch=0)
+        self.num_rows = plan.num_rows
+
+    def rows(self, numbers: IntArray) -> Batch:
+        """Return rows by their numbers in stored order, in the order of the numbers.
+
+        Raises:
+            DataError: If a file cannot be read, or a cell cannot be decoded.
+        """
+        if not len(numbers):
+            return WindowRows(pieces=((self.fetch(Window(reads=())), 0, 0),), places=(0,)).assemble(self)
+        order = _ONE if len(numbers) == 1 else np.argsort(numbers, kind="stable")
+        parts = self._read_parts(*self._stream.locate(numbers[order]))
+        back = order if len(numbers) == 1 else np.argsort(order, kind="stable")
+        batch = {name: concat_arrays([part.fixed[name] for part in parts])[back] for name in parts[0].fixed}
+        for column in self.deferred:
+            cells = concat_cells([part.deferred[column.name] for part in parts])
+            try:
+                cells = cells if len(numbers) == 1 else _take(cells, back)
+                arrays = decoded(cells, column, self.buffer_pool, self.max_cell_bytes, self.meter)
+            except CellError as error:
+                raise self._cell_error(error, parts, back) from error
+            self.outputs[column.name] = tuple(arrays)
+            batch.update(arrays)
+        return batch
+
+    def _read_parts(self, units: IntArray, rows: IntArray) -> list[UnitColumns]:
+        """Return rows, given the unit of each and its number among the selected rows of the unit, in ascending order."""
+        edges = [0, *(np.flatnonzero(units[1:] != units[:-1]) + 1).tolist(), len(units)]
+        parts = [
+            _UnitRows(Unit.of(self._plan.units, int(units[at])), int(units[at]), rows[at:end]) for at, end in pairwise(edges)
+        ]
+        tasks = [(sparse, list(group)) for (_, sparse), group in groupby(parts, lambda part: (part.unit.file, part.sparse))]
+        threads = MAX_REQUESTS if not self._lookup.cost.near else self._request.threads if len(rows) > FEW_ROWS else 1
+        return [part for parts in side_by_side(self._read_file, tasks, threads) for part in parts]
+
+    def _read_file(self, task: tuple[bool, list[_UnitRows]]) -> list[UnitColumns]:
+        """Return rows of one file. Sparse rows are looked up."""
+        sparse, parts = task
+        if sparse:
+            units = [(part.unit, self._lookup.stored(part.unit, part.rows)) for part in parts]
+            rows = self._lookup.take(units, self._request)
+            if rows is not None:
+                return [self._decoded(*rows)]
+        return [_take_of_unit(self._read(part.number), part.rows) for part in parts]
+
+    def told(self, error: CellError, unit: Unit, row: int | None) -> DataError:
+        """Return the error of a cell with its file, row group, row and column."""
+        if unit.row_group == SEVERAL and row is not None:
+            unit = replace(unit, row_group=int(self._lookup.row_groups(unit, np.array([row]))[0]))
+        return super().told(error, unit, row)
+
+    def _cell_error(self, error: CellError, parts: list[UnitColumns], back: IntArray) -> DataError:
+        """Return the error of a cell of a batch with the place of the cell."""
+        at = int(back[error.row or 0])
+        for part in parts:
+            if at < part.part.count:
+                return self.told(error, part.unit, int(part.part.numbers()[at]) if error.row is not None else None)
+            at -= part.part.count
+        return DataError(str(error))
+
+
+def _take_of_unit(read: UnitColumns, rows: IntArray) -> UnitColumns:
+    """Return some rows of a unit that was read whole."""
+    part = UnitTable(table=read.part.table, first=0, count=len(rows), kept=read.part.numbers()[rows])
+    fixed = {name: values[rows] for name, values in read.fixed.items()}
+    deferred = {name: _take(cells, rows) for name, cells in read.deferred.items()}
+    return UnitColumns(unit=read.unit, part=part, fixed=fixed, deferred=deferred)
+
+
+def _take(cells: pa.Array | Cells, rows: IntArray) -> pa.Array | Cells:
+    return cells.take(rows) if isinstance(cells, Blobs | FileBlobs) else wide.take(cells, rows)

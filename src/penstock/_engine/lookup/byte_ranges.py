@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from penstock._engine.parquet.chunk_layout import FileLayout
 from penstock._engine.parquet.file_blobs import LocalFile
-from penstock._engine.parquet.footer import ENDING, TAIL, footer_of
+from penstock._engine.parquet.footer import footer_of, read_tail
 from penstock._engine.parquet.page_index import coalesce
 from penstock._engine.parquet.thrift import ThriftError
 from penstock._engine.runtime.buffers import BufferPool
@@ -69,11 +70,7 @@ class OpenFile:
             ThriftError: If its footer is damaged.
         """
         size = source.size if isinstance(source, LocalFile) else source.size()
-        start = max(0, size - TAIL)
-        tail = _read(source, start, size - start)
-        begin = size - ENDING - int.from_bytes(tail[-ENDING:-4], "little")
-        if 0 <= begin < start:
-            tail = _read(source, begin, start - begin) + tail
+        tail = read_tail(size, partial(_read, source))
         try:
             return cls(path=path, source=source, layout=FileLayout(footer_of(path, tail), size))
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:

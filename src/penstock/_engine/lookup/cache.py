@@ -84,31 +84,28 @@ SMALL = 1 << 20
 
 
 class LookupCache:
-    """What is remembered of the files of a table."""
+    """What is remembered of the files of a table.
+
+    Attributes:
+        files: Open files by path.
+        pages: Decoded pages.
+    """
 
     def __init__(self) -> None:
         """Begin empty."""
-        self._files: LruCache[str, OpenFile] = LruCache(FILES_BYTES)
+        self.files: LruCache[str, OpenFile] = LruCache(FILES_BYTES)
+        self.pages: LruCache[PageKey, pa.ChunkedArray] = LruCache(PAGES_BYTES)
         self._columns: LruCache[tuple[str, int, tuple[str, ...]], list[StoredColumn]] = LruCache(COLUMNS_BYTES)
-        self._pages: LruCache[PageKey, pa.ChunkedArray] = LruCache(PAGES_BYTES)
         self._refused: set[tuple[str, str]] = set()
-
-    def file(self, path: str) -> OpenFile | None:
-        """Return an open file; None if it is not open."""
-        return self._files.get(path)
 
     def put_file(self, file: OpenFile) -> None:
         """Cache an open file."""
-        self._files.put(file.path, file, max(MIN_FILE_BYTES, file.layout.nbytes))
-
-    def page(self, key: PageKey) -> pa.ChunkedArray | None:
-        """Return a decoded page; None if it is not cached."""
-        return self._pages.get(key)
+        self.files.put(file.path, file, max(MIN_FILE_BYTES, file.layout.nbytes))
 
     def put_page(self, key: PageKey, page: pa.ChunkedArray) -> None:
         """Cache a decoded page if it is small."""
         if page.nbytes <= SMALL:
-            self._pages.put(key, page, page.nbytes + 200)
+            self.pages.put(key, page, page.nbytes + 200)
 
     def refuse(self, file: OpenFile, name: str) -> None:
         """Leave a column to pyarrow from now on."""

@@ -164,7 +164,7 @@ class RowLookup(Reader):
             ThriftError: If its footer is damaged.
         """
         path = self.snapshot.files.path[unit.file].as_py()
-        file = self.cache.file(path)
+        file = self.cache.files.get(path)
         if file is None:
             with self._told(unit):
                 self._check(unit)()
@@ -216,7 +216,7 @@ class RowLookup(Reader):
             read = column.read_of(file, rows, self.cost)
             if read is not None:
                 key = None if read.page is None else (file.path, group, column.name, read.page)
-                yield _PlannedRead(at, column.name, read, key, None if key is None else self.cache.page(key))
+                yield _PlannedRead(at, column.name, read, key, None if key is None else self.cache.pages.get(key))
 
     def _split(self, reads: Sequence[_PlannedRead], threads: int) -> list[Sequence[_PlannedRead]]:
         """Return what each thread reads: one reads all if it is little, or if requests are made in parallel anyway."""

@@ -30,7 +30,7 @@ GAP = 4096
 
 
 class Allocator(Protocol):
-    """Allocates memory, as a buffer pool does."""
+    """Allocates memory: a buffer pool, or memory of its own."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return an uninitialized array."""

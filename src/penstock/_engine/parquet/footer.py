@@ -37,6 +37,7 @@ __all__ = [
     "of_each",
     "read_footers",
     "read_schema",
+    "read_tail",
     "row_bytes",
     "stored_size",
 ]
@@ -268,12 +269,7 @@ def footer_of(path: str, place: pafs.FileSystem | bytes, *, size: int | None = N
             expected, size = size, source.size()
             if expected not in (None, size):
                 raise altered(path)
-            start = max(0, size - TAIL)
-            tail: bytes = source.read_at(size - start, start)
-            length = int.from_bytes(tail[-ENDING:-4], "little")
-            if tail[-4:] == b"PAR1" and len(tail) < length + ENDING <= size:
-                begin = size - ENDING - length
-                tail = source.read_at(start - begin, begin) + tail
+            tail = read_tail(size, lambda start, count: source.read_at(count, start))
     except (OSError, pa.ArrowException) as error:
         raise broken_footer(path, error) from error
     if tail[-4:] == b"PARE":
@@ -283,9 +279,18 @@ def footer_of(path: str, place: pafs.FileSystem | bytes, *, size: int | None = N
             f"{path}: not a Parquet file: it has {size} bytes and ends in {tail[-4:]!r}. At least 12 that end in b'PAR1' were "
             "expected. Write the file again, or keep files of other kinds out of the table."
         )
+    length = int.from_bytes(tail[-ENDING:-4], "little")
     if length + ENDING > len(tail):
         raise broken_footer(path, f"it should have {length} bytes, and the file has {size}")
     return tail[-ENDING - length : -ENDING]
+
+
+def read_tail(size: int, read: Callable[[int, int], bytes]) -> bytes:
+    """Return the end of a file with all of its footer, given the bytes of the file."""
+    start = max(0, size - TAIL)
+    tail = read(start, size - start)
+    begin = size - ENDING - int.from_bytes(tail[-ENDING:-4], "little")
+    return read(begin, start - begin) + tail if 0 <= begin < start and tail[-4:] == b"PAR1" else tail
 
 
 def by_schema(derive: Callable[[list[Leaf], set[bytes]], T]) -> Callable[[bytes], T]:

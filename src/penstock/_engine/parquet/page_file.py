@@ -30,7 +30,6 @@ class PageRange:
     """Pages of one leaf.
 
     Attributes:
-        chunk: Their chunk.
         values: The number of their values.
         dictionary: The bytes of their dictionary page; empty if there is none.
         pages: The bytes of the pages.
@@ -53,7 +52,6 @@ class PageFile:
 
     Attributes:
         field: The column, as pyarrow reads it from the original file.
-        leaves: Its leaves.
         splits: Whether leaves that were decoded one by one can be put together.
         before: The bytes of the footer before the row groups.
         after: The bytes of the footer after them.

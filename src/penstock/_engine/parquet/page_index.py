@@ -65,13 +65,8 @@ class ColumnChunk:
 
     Attributes:
         start: Its first byte; that of the dictionary if there is one.
-        size: Its bytes.
         values: Its values, including nulls and items of lists.
         rows: The rows of its row group.
-        physical: The physical type.
-        codec: The compression.
-        encodings: The encodings.
-        optional: Whether values may be null.
         index: The first byte and the size of its page index; None without one.
         coded: The number of data pages that use the dictionary; -1 if the footer does not say.
         plain: The number of plain data pages, which writers put after those; -1 if the footer does not say.
@@ -198,12 +193,10 @@ class PageHeader(NamedTuple):
 
     Attributes:
         length: The bytes of the header.
-        kind: The type of the page.
         unpacked: The bytes of the page in memory.
         packed: The bytes of the page in the file.
         values: Its values, including nulls and items of lists.
         rows: Its rows; -1 if the header does not say.
-        encoding: The encoding of the values.
         levels: The bytes of the levels in a page of version 2, which are never compressed; -1 for others.
         flat: Whether no row has several values; only version 2 says so.
         compressed: Whether the values are compressed if the column is.

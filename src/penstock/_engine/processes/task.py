@@ -51,13 +51,10 @@ class WorkerInput:
     """The rows of one batch.
 
     Attributes:
-        columns: Decoded columns.
         deferred: Columns as they are stored.
         places: The place of each row in the epoch's sequence.
-        rows: The number of rows.
         size: The number of rows after padding with the last row.
         valid: How many of these are no padding.
-        epoch: The epoch.
         run_maps: Whether maps are run. Otherwise deferred columns are decoded and nothing else.
         outputs: The columns that each stored column becomes; None if the columns are in the query's order already.
     """
@@ -78,7 +75,6 @@ class WorkerOutput:
     """What a worker returns for one batch.
 
     Attributes:
-        columns: The columns of the batch.
         outputs: The columns that each decoded column became.
         rows: Single rows instead of columns, where the query has no batches.
         error: The error of the row after the last of these. It is sent beside the pickle.

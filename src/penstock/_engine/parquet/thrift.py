@@ -128,7 +128,7 @@ def leaves(footer: dict[int, Any]) -> tuple[list[Leaf], set[bytes]]:
         >>> leaves({SCHEMA: [{NAME: b"root", CHILDREN: 1}, {NAME: b"id", TYPE: 1}]})
         ([Leaf(place=0, path=(b'id',), repeated=False, element={4: b'id', 1: 1})], {b'id'})
     """
-    found: list[Leaf] = []
+    columns: list[Leaf] = []
     root, *elements = footer.get(SCHEMA) or [{}]
     groups: list[tuple[tuple[bytes, ...], bool, list[int]]] = [((), False, [root.get(CHILDREN, 0)])]
     roots = set()
@@ -142,30 +142,30 @@ def leaves(footer: dict[int, Any]) -> tuple[list[Leaf], set[bytes]]:
         path, repeated = (*path, element[NAME]), repeated or element.get(REPETITION) == REPEATED
         roots.add(path[0])
         if TYPE in element and not element.get(CHILDREN):
-            found.append(Leaf(len(found), path, repeated, element))
+            columns.append(Leaf(len(columns), path, repeated, element))
         else:
             groups.append((path, repeated, [element.get(CHILDREN, 0)]))
-    return found, roots
+    return columns, roots
 
 
 def _fields(data: bytes, at: int, wanted: Mapping[int, Wanted] | None, depth: int) -> tuple[dict[int, Any], int]:
     """Return the wanted fields of a struct, and where it ends; at depth 0, where the last wanted field ends."""
-    found: dict[int, Any] = {}
+    fields: dict[int, Any] = {}
     number, left = 0, -1 if wanted is None else len(wanted)
     while left:
         head = data[at]
         at += 1
         if not head:
-            return found, at
+            return fields, at
         kind = head & 15
         if head > 15:  # noqa: PLR2004 - the upper half is the difference of the field numbers
             number += head >> 4
         else:
             number, at = _integer(data, at)
         if wanted is None:
-            found[number], at = _value(data, at, kind, None, depth)
+            fields[number], at = _value(data, at, kind, None, depth)
         elif number in wanted:
-            found[number], at = _value(data, at, kind, wanted[number], depth)
+            fields[number], at = _value(data, at, kind, wanted[number], depth)
             left -= 1
         elif I16 <= kind <= I64:  # as `_skip` does, without the cost of a call
             while data[at] > 127:  # noqa: PLR2004 - more bytes of the number follow
@@ -173,7 +173,7 @@ def _fields(data: bytes, at: int, wanted: Mapping[int, Wanted] | None, depth: in
             at += 1
         elif kind not in (TRUE, FALSE):
             at = _skip(data, at, kind, 1, depth)
-    return found, _skip_fields(data, at, depth) if depth else at
+    return fields, _skip_fields(data, at, depth) if depth else at
 
 
 def _value(data: bytes, at: int, kind: int, wanted: Wanted, depth: int) -> tuple[Any, int]:
@@ -222,26 +222,26 @@ def _list(data: bytes, at: int, wanted: Wanted, depth: int) -> tuple[list[Any], 
     """Return the items of a list, and where it ends."""
     kind, count, at = _list_head(data, at)
     if isinstance(wanted, Only):
-        return _some(data, at, kind, count, wanted, depth)
+        return _items_at(data, at, kind, count, wanted, depth)
     if wanted is not None and not isinstance(wanted, list):
         raise _misfit("list", wanted)
     item = None if wanted is None else wanted[0]
-    found = []
+    items = []
     for _ in range(count):
         value, at = _item(data, at, kind, item, depth)
-        found.append(value)
-    return found, at
+        items.append(value)
+    return items, at
 
 
-def _some(data: bytes, at: int, kind: int, count: int, wanted: Only, depth: int) -> tuple[list[Any], int]:
-    """Return a list with the items at some places, and where it ends."""
-    found: list[Any] = [None] * count
+def _items_at(data: bytes, at: int, kind: int, count: int, wanted: Only, depth: int) -> tuple[list[Any], int]:
+    """Return a list with the items at some indices, and where it ends."""
+    items: list[Any] = [None] * count
     next_ = 0
     for place in sorted(place for place in wanted.places if 0 <= place < count):
         at = _skip(data, at, kind, place - next_, depth)
-        found[place], at = _item(data, at, kind, wanted.places[place], depth)
+        items[place], at = _item(data, at, kind, wanted.places[place], depth)
         next_ = place + 1
-    return found, _skip(data, at, kind, count - next_, depth)
+    return items, _skip(data, at, kind, count - next_, depth)
 
 
 def _item(data: bytes, at: int, kind: int, wanted: Wanted, depth: int) -> tuple[Any, int]:

@@ -26,8 +26,7 @@ import numpy as np
 
 import penstock as ps
 from penstock._engine.processes.pool import ProcessPool, Reply, Task
-from penstock._engine.processes.serialize import Parcel, pack_numbers
-from penstock._engine.processes.task import Recipe, columns_in, pack_columns
+from penstock._engine.processes.task import Recipe, WorkerInput, pack_input
 from penstock._engine.query.query import Query
 from penstock._engine.query.values import Batch, Map
 from penstock._engine.runtime.threads import ThreadPool
@@ -76,19 +75,18 @@ class Crossing:
 
     def begin(self) -> Future[Batch]:
         """Send the batch, and return the promise of what the other process makes of it."""
-        parcel, promised = Parcel(), Future[Batch]()
-        told: dict[str, Any] = {"do": "map", "cells": {}, "arrow": None, "outputs": None, "epoch": 0}
-        told |= {"columns": pack_columns(self.batch, parcel, Query()), "places": pack_numbers(np.arange(ROWS), parcel)}
-        told |= {"rows": ROWS, "size": ROWS, "valid": ROWS}
+        promised = Future[Batch]()
+        batch = WorkerInput(columns=self.batch, places=np.arange(ROWS), rows=ROWS, size=ROWS, valid=ROWS, run_maps=True)
 
         def receive(reply: Reply) -> None:
             assert reply.error is None, reply.error
-            promised.set_result(columns_in(reply.told["columns"], reply.memory))
+            promised.set_result(reply.output.columns)
 
         def fail(error: BaseException | None) -> None:
             promised.set_exception(error or RuntimeError("dropped"))
 
-        self.crew.give(Task(told=told, parcel=parcel, files={}, where="a batch", receive=receive, fail=fail))
+        blocks = pack_input(batch, Query(), lambda _: 0)
+        self.crew.submit(Task(blocks=blocks, files={}, where="a batch", receive=receive, fail=fail))
         return promised
 
 

@@ -1,4 +1,4 @@
-"""Cells of bytes where they lie: a batch of blobs is a list of places in Arrow's memory, and no byte is copied to pick it."""
+"""Cells of bytes as places in Arrow's memory, so that rows are taken without a copy of their bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["MAX_CELL_BYTES", "Blobs"]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 MAX_CELL_BYTES = 256 << 20
-"""What one cell may take decoded, unless the user says otherwise: small files can claim to be huge."""
+"""The default limit of one decoded cell, since a small cell can claim to be huge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,11 +28,11 @@ class Blobs:
 
     Attributes:
         buffers: The bytes of each array.
-        source: Which of the buffers each cell lies in.
-        start: Where in it each cell begins.
-        stop: Where each ends.
-        valid: Which cells are no nulls; None where none is.
-        max_cell_bytes: What one cell may take when it is decoded.
+        source: The index of the buffer of each cell.
+        start: The first byte of each cell in its buffer.
+        stop: The byte after its last.
+        valid: Which cells are not null; None if none is null.
+        max_cell_bytes: The limit of one decoded cell.
 
     Example:
         >>> cells = Blobs.of(pa.array([b"one", None, b"three"]))
@@ -52,7 +52,7 @@ class Blobs:
         """Return the cells of an Arrow array of bytes or text.
 
         Raises:
-            DataError: If it is an array of something else.
+            DataError: If it is an array of another type.
         """
         kind, rows = array.type, len(array)
         if dtypes.is_encoded(kind):
@@ -93,18 +93,27 @@ class Blobs:
         valid = None if self.valid is None else self.valid[rows]
         return replace(self, source=self.source[rows], start=self.start[rows], stop=self.stop[rows], valid=valid)
 
+    def compact(self) -> Blobs:
+        """Return the same cells in one buffer that holds no other bytes."""
+        sizes = self.stop - self.start
+        if self.valid is not None:
+            sizes[~self.valid] = 0
+        whole = np.frombuffer(b"".join([cell for _, cell in self.present()]), dtype=np.uint8)
+        stop = np.cumsum(sizes)
+        return replace(self, buffers=(whole,), source=np.zeros(len(self), dtype=np.int64), start=stop - sizes, stop=stop)
+
     def __len__(self) -> int:
         """Return the number of cells."""
         return len(self.start)
 
     def __getitem__(self, row: int) -> memoryview:
-        """Return the bytes of a cell, which may be one that is null."""
+        """Return the bytes of a cell; those of a null cell have no meaning."""
         view: memoryview = self.buffers[self.source[row]].data[self.start[row] : self.stop[row]]
         return view
 
     @property
     def nbytes(self) -> int:
-        """What the arrays that cells lie in take in memory."""
+        """Bytes of all buffers, which may hold more than the cells."""
         return sum(len(buffer) for buffer in self.buffers)
 
     def present(self) -> Iterator[tuple[int, memoryview]]:
@@ -118,7 +127,7 @@ class Blobs:
 
 
 def _edges(array: pa.Array, dtype: type[np.signedinteger[Any]]) -> IntArray:
-    """Return where the cells of an array of varying lengths begin, and where the last ends."""
+    """Return the offsets of an array of cells of different lengths."""
     buffer, rows = array.buffers()[1], len(array)
     if rows == 0 or buffer is None:
         return np.zeros(rows + 1, dtype=np.int64)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import shutil
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import petastorm_tables as tables
@@ -21,6 +24,53 @@ from penstock.petastorm.predicates import in_lambda
 def counted(values: list[Any]) -> Any:
     """Return a function that gives these values, one after the other."""
     return iter(values).__next__
+
+
+def objects(*cells: Any) -> Any:
+    """Return cells as an array of objects."""
+    values = np.empty(len(cells), dtype=object)
+    values[:] = cells
+    return values
+
+
+def test_values_of_each_kind_are_kept(tmp_path: Path) -> None:
+    """Each value comes back with its type, without a pickle."""
+    value = [
+        None,
+        True,
+        1 << 80,
+        -0.0,
+        b"\x00",
+        1j,
+        Decimal("1.50"),
+        UUID(int=5),
+        dt.date(2020, 2, 29),
+        dt.time(1, 2, 3, 4),
+        dt.datetime(2020, 1, 1, 5, tzinfo=dt.UTC),
+        dt.timedelta(-1, 2, 3),
+        np.float16(1.5),
+        np.datetime64("2020-01-01T00:00:00.000000001"),
+        np.array([(1, (2.0, 3.0))], [("a", "<i4"), ("b", "<f8", (2,))]),
+        objects("a", objects(b"b", None)),
+        (1, [2, {"a": (b"b",), 3: "c"}]),
+    ]
+    cache = LocalDiskCache(str(tmp_path), 10**8, 10)
+
+    cache.get("key", lambda: value)
+
+    assert repr(cache.get("key", counted([]))) == repr(value)
+    assert all(b"\x80\x05" not in file.read_bytes() for file in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "odd", [object(), {1}, Path("x"), dt.datetime(2020, 1, 1, tzinfo=type("Zone", (dt.tzinfo,), {})())], ids=repr
+)
+def test_other_objects_are_not_kept(tmp_path: Path, odd: Any) -> None:
+    """An object that is no plain value is computed each time, also inside of a list."""
+    cache = LocalDiskCache(str(tmp_path), 10**8, 10)
+
+    assert cache.get("a", lambda: [odd]) == [odd]
+    assert cache.get("a", lambda: 7) == 7
 
 
 @pytest.mark.parametrize(

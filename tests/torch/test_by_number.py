@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock._engine.lookup.take import RowTaker
+from penstock._engine.lookup.row_lookup import RowTaker
 from penstock._engine.parquet.file_blobs import LocalFile
 from penstock.codecs import Npy
 

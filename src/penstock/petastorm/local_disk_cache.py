@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -14,17 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import pyarrow as pa
 
-from penstock._engine.processes.serialize import Parcel, StaysHereError, objects_in, pack_objects
+from penstock.petastorm._impl.cached_values import UnsupportedValueError, dump_value, load_value
 from penstock.petastorm.cache import CacheBase
 
 __all__ = ["LocalDiskCache"]
 
 ROWS_TO_FIT = 5
-LENGTH = 8
-"""Bytes that say how long what tells of a value is."""
 
 
 class LocalDiskCache(CacheBase):
@@ -152,32 +148,23 @@ class LocalDiskCache(CacheBase):
             if table.exists():
                 with pa.memory_map(str(table)) as source:
                     return pa.ipc.open_file(source).read_all()
-            data = (self._path / f"{name}.values").read_bytes()
-            size = int.from_bytes(data[:LENGTH], "little")
-            told = json.loads(data[LENGTH : LENGTH + size])
-            memory, at = [], LENGTH + size
-            for length in told["blocks"]:
-                memory.append(np.frombuffer(bytearray(data[at : at + length]), np.uint8))
-                at += length
-            return objects_in(told["value"], memory)[0]
+            return load_value((self._path / f"{name}.value").read_bytes())
         except (OSError, ValueError, KeyError, pa.ArrowException):
             return None
 
     def _write(self, name: str, value: Any) -> None:
         """Keep a value; what cannot be kept is not."""
         try:
-            ending, parts = _parts(value)
-        except StaysHereError:
+            ending, data = _stored(value)
+        except UnsupportedValueError:
             return
-        size = sum(len(part) for part in parts)
         with self._lock:
-            if not self._make_room(size):
+            if not self._make_room(len(data)):
                 return
             with contextlib.suppress(OSError):
                 handle, temporary = tempfile.mkstemp(dir=self._path, suffix=".tmp")
                 with os.fdopen(handle, "wb") as target:
-                    for part in parts:
-                        target.write(part)
+                    target.write(data)
                 Path(temporary).replace(self._path / f"{name}{ending}")
 
     def _make_room(self, size: int) -> bool:
@@ -195,24 +182,11 @@ class LocalDiskCache(CacheBase):
         return used + size <= self._limit
 
 
-def _parts(value: Any) -> tuple[str, list[Any]]:
+def _stored(value: Any) -> tuple[str, bytes | memoryview]:
     """Return how a value's file ends, and its bytes."""
-    if isinstance(value, pa.Table):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, value.schema) as writer:
-            writer.write_table(value)
-        return ".arrow", [memoryview(sink.getvalue()).cast("B")]
-    parcel = Parcel()
-    told = pack_objects([value], parcel)
-    blocks = [_block(buffers, size) for buffers, size in parcel.blocks]
-    head = json.dumps({"value": told, "blocks": [len(block) for block in blocks]}).encode()
-    return ".values", [len(head).to_bytes(LENGTH, "little"), head, *blocks]
-
-
-def _block(buffers: list[tuple[int, Any]], size: int) -> bytes:
-    """Return the bytes of a block."""
-    found = bytearray(size)
-    for at, buffer in buffers:
-        data = buffer.tobytes() if isinstance(buffer, np.ndarray) else bytes(buffer)
-        found[at : at + len(data)] = data
-    return bytes(found)
+    if not isinstance(value, pa.Table):
+        return ".value", dump_value(value)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, value.schema) as writer:
+        writer.write_table(value)
+    return ".arrow", memoryview(sink.getvalue()).cast("B")

@@ -22,21 +22,19 @@ from hypothesis import strategies as st
 from pyarrow import fs as pafs
 
 import penstock as ps
-from penstock._engine.lookup import byte_ranges as spans
-from penstock._engine.lookup import page_reads
-from penstock._engine.lookup import take as picks
+from penstock._engine.lookup import access, byte_ranges, page_reads
 from penstock._engine.lookup.byte_ranges import Cost
-from penstock._engine.parquet import plain_pages as plain_cells
+from penstock._engine.parquet import plain_pages
 from penstock._engine.parquet.file_blobs import LocalFile
 from penstock.codecs import Jpeg, Npy, Raw
 from penstock.errors import DataChangedError, DataError
 from penstock.testing import MemoryFormat
 
 COSTS = [
-    Cost(request=0, most=1 << 30, near=True),
-    Cost(request=100, most=3000, near=False),
-    spans.LOCAL,
-    spans.REMOTE,
+    Cost(request=0, max_bytes=1 << 30, near=True),
+    Cost(request=100, max_bytes=3000, near=False),
+    byte_ranges.LOCAL,
+    byte_ranges.REMOTE,
 ]
 RUNS = [100, 10_000, page_reads.RUN]
 ALWAYS = COSTS[0]
@@ -50,8 +48,8 @@ def costing(cost: Cost, *, run: int = page_reads.RUN) -> Iterator[None]:
         if run != page_reads.RUN:
             patch.setattr(page_reads, "RUN", run)
             patch.setattr(page_reads, "LARGE", run)
-        patch.setattr(picks, "LOCAL", cost)
-        patch.setattr(picks, "REMOTE", cost)
+        patch.setattr(access, "LOCAL", cost)
+        patch.setattr(access, "REMOTE", cost)
         yield
 
 
@@ -106,7 +104,7 @@ def test_rows_by_number_are_those_that_come_in_turn(
 
 
 @settings(max_examples=40)
-@given(st.data(), st.sampled_from([ALWAYS, spans.REMOTE]), st.booleans())
+@given(st.data(), st.sampled_from([ALWAYS, byte_ranges.REMOTE]), st.booleans())
 def test_filters_deletes_and_partitions_count(data: st.DataObject, cost: Cost, stated: bool) -> None:  # noqa: FBT001 - drawn
     """Rows are counted among those kept: less the deleted, the filtered and what a limit cuts off, over all files."""
     sizes = data.draw(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=3), min_size=1, max_size=3))
@@ -181,7 +179,7 @@ def test_a_row_is_read_without_its_row_group(blobs: Path) -> None:
     whole = sum(path.stat().st_size for path in blobs.glob("*.parquet"))
     assert first < 100_000 + whole // 20
     assert sum(map(len, read)) < 20_200
-    with counted(plain_cells.PlainCells, "located") as located:
+    with counted(plain_pages.PlainCells, "located") as located:
         check(ds, [1, 60, 119, 2])
     assert len(located) == 3 + 4
     assert None not in located
@@ -195,7 +193,7 @@ def test_compressed_cells_are_found_in_their_pages(tmp_path: Path) -> None:
         layout = {"compression": "zstd", "use_dictionary": False, "write_page_index": True, "data_page_size": 1 << 14}
         place = tmp_path / f"{nulls}.parquet"
         pq.write_table(pa.table({"x": pa.array(cells, pa.binary())}), place, write_batch_size=2, **layout)
-        with counted(plain_cells.PlainCells, "cells") as found:
+        with counted(plain_pages.PlainCells, "cells") as found:
             check(ps.open(place), [5, 1, 299, 140, 141])
 
         assert [one is None for one in found] == [nulls] * (3 if nulls else 6)  # of three pages, each is tried once
@@ -212,14 +210,14 @@ def test_large_cells_after_a_full_dictionary_need_no_dictionary(tmp_path: Path, 
     pq.write_table(pa.table({"x": pa.array(cells)}), place, write_batch_size=2, dictionary_pagesize_limit=1 << 17, **layout)
     ds = ps.open(place)
     coded = min(row for row in range(400) if sum(map(len, cells[: row + 1])) > 1 << 17)
-    with counted(page_reads.Request, "decoded") as decoded:
+    with counted(page_reads.PageRead, "decode") as decoded:
         found = ds.take([399, 200, coded + 10, 200])["x"]
         single = ds[300]["x"]
 
     assert found.tolist() == [cells[399], cells[200], cells[coded + 10], cells[200]]
     assert single == cells[300]
     assert decoded == []
-    with counted(page_reads.Request, "decoded") as decoded:
+    with counted(page_reads.PageRead, "decode") as decoded:
         found = ds.take([399, 0, 250, 5])["x"]
 
     assert found.tolist() == [cells[399], cells[0], cells[250], cells[5]]
@@ -235,7 +233,7 @@ def test_rows_of_many_pages_need_memory_for_a_few(tmp_path: Path, monkeypatch: p
     ds = ps.open(place)
     rows = np.random.default_rng(1).permutation(2048)[:500].tolist()
     monkeypatch.setattr(page_reads, "LARGE", page_reads.RUN)
-    with counted(page_reads.Request, "decoded") as decoded:
+    with counted(page_reads.PageRead, "decode") as decoded:
         found = ds.take(rows)["x"]
 
     assert (found == lists.flatten().to_numpy().reshape(-1, 512)[rows]).all()
@@ -282,7 +280,7 @@ def test_pages_that_did_not_shrink_keep_their_cells(tmp_path: Path, rows: list[i
     layout = {"compression": "snappy", "data_page_version": "2.0", "data_page_size": 1, "write_batch_size": 1}
     pq.write_table(pa.table({"x": cells}), tmp_path / "a.parquet", use_dictionary=False, write_page_index=True, **layout)
 
-    with costing(ALWAYS), counted(plain_cells.PlainCells, "cells") as found:
+    with costing(ALWAYS), counted(plain_pages.PlainCells, "cells") as found:
         check(ps.open(tmp_path / "a.parquet"), rows)
 
     assert len(found) == 1 + len(rows)
@@ -294,7 +292,7 @@ def test_leaves_of_nested_columns_have_pages_of_their_own(tmp_path: Path) -> Non
     rows = [{"a": number, "b": [{"c": f"{number}-{at}", "d": at} for at in range(number % 5)]} for number in range(400)]
     layout = {"write_page_index": True, "data_page_size": 300, "write_batch_size": 8, "compression": "none"}
     pq.write_table(pa.table({"x": pa.array(rows)}), tmp_path / "a.parquet", **layout)
-    with costing(ALWAYS), counted(page_reads.Split, "found") as found:
+    with costing(ALWAYS), counted(page_reads.LeafReads, "rows") as found:
         check(ps.open(tmp_path), [3, 399, 200, 201])
 
     assert len(found) == 5
@@ -342,7 +340,7 @@ def test_a_damaged_index_is_as_good_as_none(tmp_path: Path, near: bool) -> None:
     start, stop = index_of(place)
     data = place.read_bytes()
     place.write_bytes(data[:start] + b"\xff" * (stop - start) + data[stop:])
-    with costing(Cost(request=0, most=1 << 20, near=near)), counted(page_reads.Request, "decoded") as found:
+    with costing(Cost(request=0, max_bytes=1 << 20, near=near)), counted(page_reads.PageRead, "decode") as found:
         check(ps.open(place), [5, 2999, 1700])
 
     assert [len(one) < 3000 for one in found[:1]] == [near]
@@ -369,7 +367,7 @@ def test_a_lying_index_gives_the_right_rows_or_an_error(
     place.write_bytes(bytes(data))
     rows = random.integers(0, 500, 8).tolist()
 
-    with costing(Cost(request=0, most=1 << 20, near=False)):
+    with costing(Cost(request=0, max_bytes=1 << 20, near=False)):
         try:
             found = ps.open(place).take(rows)["x"]
         except DataError as error:

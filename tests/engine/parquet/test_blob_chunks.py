@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from pyarrow import fs as pafs
 
 import penstock as ps
 from penstock._blobs import Blobs
-from penstock._engine.parquet.blob_chunks import BlobChunk, find_chunks, read_chunk
+from penstock._engine.parquet.blob_chunks import find_chunks, read_chunk
+from penstock._engine.parquet.page_index import ColumnChunk
 from penstock._engine.runtime.memory import BufferPool
 from penstock.codecs import Npy
 
@@ -103,13 +105,14 @@ def test_a_damaged_chunk_gives_cells_or_nothing(tmp_path_factory: pytest.TempPat
     broken = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
         broken[chunk.start + data.draw(st.integers(0, chunk.size - 1))] = data.draw(st.integers(0, 255))
-    shorter = BlobChunk(start=chunk.start, size=data.draw(st.integers(0, chunk.size)), values=chunk.values, optional=True)
+    shorter = replace(chunk, size=data.draw(st.integers(0, chunk.size)))
+    wrong: dict[str, Any] = {"values": 1, "rows": 1, "physical": 6, "codec": 0, "encodings": (0,)}
 
     for asked in (
         chunk,
         shorter,
-        BlobChunk(start=-1, size=9, values=1, optional=False),
-        BlobChunk(start=9, size=1 << 40, values=1, optional=False),
+        ColumnChunk(start=-1, size=9, **wrong),
+        ColumnChunk(start=9, size=1 << 40, **wrong),
     ):
         found = read_chunk(pa.BufferReader(bytes(broken)), asked, BufferPool(0))
         if found is not None:

@@ -132,7 +132,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_told(tmp_path: Path) -> None:
 
 def test_no_more_files_than_allowed_are_kept_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells of further files are read at once; rows are the same, and all files are closed at the end."""
-    monkeypatch.setattr(local_cells, "MOST_FILES", 2)
+    monkeypatch.setattr(local_cells, "MAX_FILES", 2)
     for part in range(5):
         table(tmp_path / f"p={part}", 12)
     ds = ps.open(tmp_path).select("id", "x", "p").shuffle(seed=1).batch(5, last="uneven")
@@ -148,7 +148,7 @@ def test_no_more_files_than_allowed_are_kept_open(tmp_path: Path, monkeypatch: p
 
 def test_places_are_forgotten_where_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is remembered is bounded, and rows are the same."""
-    monkeypatch.setattr(local_cells, "MOST_PLACES", 200)
+    monkeypatch.setattr(local_cells, "MAX_PLACES_BYTES", 200)
     loader = ps.loader(table(tmp_path / "t").select("id", "x").shuffle(seed=1).batch(7, last="uneven"))
     for _ in range(2):
         assert sorted(int(x[0]) for batch in loader for x in batch["x"]) == list(range(60))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
+import signal
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -371,6 +374,30 @@ def test_bytes_that_are_no_value_are_no_bound(tmp_path: Path, element: dict[int,
 def test_what_is_said_of_another_column_is_not_believed(tmp_path: Path, changes: dict[str, Any]) -> None:
     """Chunks of another name or type, missing ones and encrypted ones give nothing."""
     assert bounds_of(one_row_group(tmp_path / "a", {1: INT32}, NEW, **changes), pa.int32()) == NONE
+
+
+CRASH = """
+import sys
+import pyarrow.parquet as pq
+pq.ParquetFile(sys.argv[1]).metadata.row_group(0).column(0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the exit code is that of Linux")
+def test_pyarrow_ends_the_process_on_encrypted_column_metadata(tmp_path: Path) -> None:
+    """Decision 0006: footers are parsed here because of this. If it fails, pyarrow has changed and the decision may go."""
+    # The schema of one column "x"; one row group of one row, whose column chunk is encrypted with a key of its own.
+    schema = bytes.fromhex("1502192c4804726f6f741502001502250018017800")
+    chunk = bytes.fromhex("26086c2c1918017800 001809") + b"encrypted" + b"\x00"
+    footer = schema + bytes.fromhex("1602191c191c") + chunk + bytes.fromhex("16a00116020000")
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+
+    process = subprocess.run([sys.executable, "-c", CRASH, str(path)], capture_output=True, timeout=60, check=False)
+
+    assert process.returncode == -signal.SIGABRT
+    assert b"ParquetException" in process.stderr
+    assert bounds_of(path, pa.int32()) == NONE
 
 
 @pytest.mark.parametrize(("nulls", "expected"), [(0, 0), (10, 10), (11, -1), (-1, -1)])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock._engine.parquet.chunk_layout import FileLayout
 from penstock._engine.parquet.page_file import PageRange, leaf_count, put_together
-from penstock._engine.parquet.page_index import indexed, page_header
+from penstock._engine.parquet.page_index import page_header, parse_page_index
 from penstock._engine.runtime.memory import BufferPool
 
 SLABS = BufferPool(1 << 20)
@@ -72,7 +72,7 @@ def test_leaves_are_put_together_again(data: st.DataObject, layout: dict[str, An
     leaves = []
     for at, chunk in enumerate(chunks):
         assert chunk.index is not None
-        pages = indexed(content[chunk.index[0] : sum(chunk.index)], chunk)
+        pages = parse_page_index(content[chunk.index[0] : sum(chunk.index)], chunk)
         assert pages is not None
         numbers, places = pages.holding(wanted)
         some = [memoryview(content)[start:stop] for start, stop in pages.spans(numbers)]

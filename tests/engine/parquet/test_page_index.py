@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock._engine.parquet.chunk_layout import FileLayout
-from penstock._engine.parquet.page_index import ColumnChunk, PageTable, indexed, page_header, runs, walked
+from penstock._engine.parquet.page_index import ColumnChunk, PageTable, coalesce, page_header, parse_page_index, walk_pages
 from penstock._engine.parquet.thrift import ThriftError
 
 CHUNK = ColumnChunk(start=4, size=10_000, values=500, rows=500, physical=1, codec=0, encodings=(0,))
@@ -65,7 +65,7 @@ def places(draw: st.DrawFn) -> list[tuple[int, int, int]]:
 @given(places(), st.booleans())
 def test_an_index_is_what_was_written(pages: list[tuple[int, int, int]], odd: bool) -> None:  # noqa: FBT001 - drawn
     """Few pages or many, in usual words or in others that mean the same."""
-    found = indexed(index(pages, odd=odd), CHUNK)
+    found = parse_page_index(index(pages, odd=odd), CHUNK)
 
     assert found is not None
     assert list(zip(found.start.tolist(), found.size.tolist(), found.first.tolist(), strict=False)) == pages
@@ -93,12 +93,12 @@ def test_an_index_is_what_was_written(pages: list[tuple[int, int, int]], odd: bo
 )
 def test_an_index_that_cannot_be_right_is_none(pages: list[tuple[int, int, int]]) -> None:
     """Pages lie in their chunk, one after the other, and hold its rows in turn."""
-    assert indexed(index(pages), CHUNK) is None
+    assert parse_page_index(index(pages), CHUNK) is None
 
 
 def test_pages_without_rows_are_left_out() -> None:
     """Some writers leave such pages, at the beginning too."""
-    found = indexed(index([(4, 10, 0), (14, 10, 0), (24, 10, 7), (34, 10, 7), (44, 10, 500)]), CHUNK)
+    found = parse_page_index(index([(4, 10, 0), (14, 10, 0), (24, 10, 7), (34, 10, 7), (44, 10, 500)]), CHUNK)
 
     assert found is not None
     assert (found.start.tolist(), found.first.tolist()) == ([14, 34], [0, 7, 500])
@@ -112,7 +112,7 @@ def test_whatever_an_index_holds_its_pages_lie_in_the_chunk(
     data = bytearray(index(pages))
     for at, byte in changes:
         data[at % len(data)] = byte
-    found = indexed(bytes(data[: len(data) - cut]), CHUNK)
+    found = parse_page_index(bytes(data[: len(data) - cut]), CHUNK)
 
     if found is not None:
         assert found.start.min() >= CHUNK.start
@@ -124,7 +124,7 @@ def test_whatever_an_index_holds_its_pages_lie_in_the_chunk(
 @given(places(), st.lists(st.integers(0, CHUNK.rows - 1), min_size=1, max_size=30))
 def test_rows_are_found_in_the_pages_that_hold_them(pages: list[tuple[int, int, int]], rows: list[int]) -> None:
     """Every page that has one of the rows, once, and each row's place among the rows of these pages."""
-    found = indexed(index(pages), CHUNK)
+    found = parse_page_index(index(pages), CHUNK)
     assert found is not None
     numbers, inside = found.holding(np.array(sorted(rows)))
     held = np.concatenate([np.arange(found.first[page], found.first[page + 1]) for page in numbers])
@@ -164,8 +164,8 @@ def test_headers_tell_what_an_index_tells(rows: int, layout: dict[str, Any]) -> 
         for name in table.column_names:
             chunk = (file.chunks(group, name) or [])[0]
             assert chunk.index is not None
-            told = indexed(data[chunk.index[0] : sum(chunk.index)], chunk)
-            found = walked(lambda start, size: data[start : start + size], chunk, flat=name == "flat")
+            told = parse_page_index(data[chunk.index[0] : sum(chunk.index)], chunk)
+            found = walk_pages(lambda start, size: data[start : start + size], chunk, flat=name == "flat")
             assert told is not None
             if name == "list" and layout["data_page_version"] == "1.0":
                 assert found is None
@@ -184,14 +184,14 @@ def test_headers_of_noise_are_errors(data: bytes) -> None:
     with suppress(ThriftError):
         header = page_header(data)
         assert min(header.unpacked, header.packed, header.values, header.length) >= 0
-    assert walked(lambda start, size: data[start : start + size], CHUNK, flat=True) is None
+    assert walk_pages(lambda start, size: data[start : start + size], CHUNK, flat=True) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 60)), min_size=1, max_size=20), st.integers(0, 100))
 def test_neighbours_are_read_with_one_request(given_: list[tuple[int, int]], gap: int) -> None:
     """Every span lies in a request, requests are further apart than the gap, and none begins or ends where no span does."""
     spans = [(start, start + size) for start, size in given_]
-    found = runs(spans, gap, most=1 << 30)
+    found = coalesce(spans, gap, max_bytes=1 << 30)
 
     assert sorted(number for _, _, inside in found for number in inside) == list(range(len(spans)))
     for start, stop, inside in found:
@@ -201,7 +201,7 @@ def test_neighbours_are_read_with_one_request(given_: list[tuple[int, int]], gap
 
 def test_requests_do_not_grow_without_end() -> None:
     """So that others can be made beside them."""
-    assert runs([(0, 50), (50, 90), (90, 140)], gap=10, most=100) == [(0, 90, [0, 1]), (90, 140, [2])]
+    assert coalesce([(0, 50), (50, 90), (90, 140)], gap=10, max_bytes=100) == [(0, 90, [0, 1]), (90, 140, [2])]
 
 
 def test_a_chunk_is_one_page_where_nothing_tells_of_more(tmp_path: Path) -> None:

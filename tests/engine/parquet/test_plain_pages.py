@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock._blobs import Blobs
 from penstock._engine.lookup.byte_ranges import LOCAL, OpenFile
 from penstock._engine.parquet.file_blobs import LocalFile
-from penstock._engine.parquet.page_index import ColumnChunk, PageTable, walked
+from penstock._engine.parquet.page_index import ColumnChunk, PageTable, walk_pages
 from penstock._engine.parquet.plain_pages import PlainCells, are_plain, as_arrow
 from penstock._engine.runtime.memory import BufferPool
 
@@ -40,10 +40,10 @@ class Case:
         schema = pa.schema([pa.field("x", kind, nullable=nullable)])
         pq.write_table(pa.table([pa.array(cells, kind)], schema), place, use_dictionary=False, write_batch_size=3, **layout)
         self.file = OpenFile.at(str(place), LocalFile(str(place)))
-        self.excerpt = self.file.anatomy.column("x")
-        assert self.excerpt is not None
-        self.leaf, self.chunk = self.excerpt.leaves[0], (self.file.anatomy.chunks(0, "x") or [])[0]
-        pages = walked(self.file.read, self.chunk, flat=True)
+        self.page_file = self.file.layout.column("x")
+        assert self.page_file is not None
+        self.leaf, self.chunk = self.page_file.leaves[0], (self.file.layout.chunks(0, "x") or [])[0]
+        pages = walk_pages(self.file.read, self.chunk, flat=True)
         assert pages is not None
         self.pages: PageTable = pages
         self.cells = PlainCells(self.chunk, self.leaf, pages)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copyreg
 import datetime as dt
 import gc
 import importlib.util
@@ -29,6 +28,7 @@ import pytest
 from strategies import aligned, rows
 
 import penstock as ps
+from penstock._engine.processes import serialize
 from penstock.codecs import CellCodec, Npy
 from penstock.errors import ArgumentError, DataError, MapError, WorkerError
 from penstock.sequences import Sequence
@@ -260,36 +260,25 @@ def test_epochs_of_a_loader_follow_each_other(table: Path) -> None:
 # What travels, and what does not.
 
 
-def refused(*_: object) -> Any:
-    """Refuse to be pickled."""
-    msg = "an array was pickled"
-    raise AssertionError(msg)
+def test_large_arrays_are_not_copied_into_the_pickle(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pickle of a batch is small: large arrays are in blocks of their own, and the batch has the right values."""
+    sizes: list[list[int]] = []
 
+    def unpack(blocks: list[npt.NDArray[np.uint8]]) -> Any:
+        sizes.append([len(block) for block in blocks])
+        return serialize.unpack(blocks)
 
-def test_data_is_never_pickled(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches flow where arrays cannot be pickled, neither here nor there."""
-    monkeypatch.setitem(copyreg.dispatch_table, np.ndarray, refused)
+    def enlarge(batch: dict[str, Any]) -> dict[str, Any]:
+        return {**batch, "ragged": ragged(batch["id"]), "large": np.ones((len(batch["id"]), 1 << 16))}
 
-    def forbidding(batch: dict[str, Any]) -> dict[str, Any]:
-        import copyreg
-        import pickle
-
-        def refuse(*_: object) -> Any:
-            msg = "an array was pickled"
-            raise AssertionError(msg)
-
-        copyreg.dispatch_table[np.ndarray] = refuse
-        try:
-            pickle.dumps(batch["id"])
-        except AssertionError:
-            return {**batch, "ragged": ragged(batch["id"]), "large": np.ones((len(batch["id"]), 1 << 16))}
-        return {}
-
-    batches = list(ps.open(table).batch(50).map(forbidding).using(processes=1))
+    monkeypatch.setattr("penstock._engine.processes.pool.unpack", unpack)
+    batches = list(ps.open(table).batch(50).map(enlarge).using(processes=1))
 
     assert all(aligned(batch) for batch in batches)
     assert [batch["large"].shape for batch in batches] == [(50, 1 << 16)] * 4
     assert batches[1]["ragged"][2].tolist() == list(range(52 % 5))
+    assert [large for _, *large in sizes] == [[50 * 8 << 16]] * 4
+    assert max(pickled for pickled, *_ in sizes) < 1 << 14
 
 
 def ragged(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -344,26 +333,55 @@ def test_what_cannot_travel_is_told(table: Path) -> None:
     assert text.startswith(
         "map test_what_cannot_travel_is_told.<locals>.locked cannot be sent to another process: cannot pickle"
     )
-    assert text.endswith("Make what cannot travel inside the function, or leave workers='processes' out.")
+    assert text.endswith("Make what cannot be pickled inside the function, or leave workers='processes' out.")
 
 
-class Secret:
-    """Something that only Python knows."""
+def test_objects_that_can_be_pickled_come_back() -> None:
+    """A map may return any object that both processes can pickle."""
+
+    def paths(batch: dict[str, Any]) -> dict[str, Any]:
+        return {**batch, "path": [Path(str(number)) for number in batch["id"]]}
+
+    (batch, *_) = example().batch(3).map(paths).using(processes=1)
+
+    assert batch["path"].tolist() == [Path("0"), Path("1"), Path("2")]
 
 
-def test_objects_that_cannot_come_back_are_told() -> None:
-    """A map that makes arbitrary objects is told their type, their column and what to do."""
+@pytest.mark.parametrize("per_row", [False, True])
+def test_objects_that_cannot_be_pickled_are_reported(per_row: bool) -> None:  # noqa: FBT001 - a parameter
+    """The error names the column, the map and what to return instead."""
 
-    def secrets(batch: dict[str, Any]) -> dict[str, Any]:
-        return {**batch, "secret": [Secret() for _ in batch["id"]]}
+    def locks(batch: dict[str, Any]) -> dict[str, Any]:
+        return {**batch, "lock": threading.Lock() if per_row else [threading.Lock() for _ in batch["id"]]}
 
+    ds = example().map(locks) if per_row else example().batch(3).map(locks)
     with pytest.raises(MapError) as caught:
-        next(iter(example().batch(3).map(secrets).using(processes=1)))
+        next(iter(ds.using(processes=1)))
 
-    text = str(caught.value)
-    assert text.startswith("Column 'secret': map test_objects_that_cannot_come_back_are_told.<locals>.secrets returned a ")
-    assert "Secret, which cannot go from one process to another. Arrays, numbers, text, bytes, times, and lists" in text
-    assert text.endswith("Return one of them, or leave workers='processes' out.")
+    assert str(caught.value) == (
+        "Column 'lock': map test_objects_that_cannot_be_pickled_are_reported.<locals>.locks returned a value that cannot be "
+        "pickled, and so cannot be sent to another process: cannot pickle '_thread.lock' object. Return arrays, numbers, text, "
+        "bytes, times, or lists, tuples and dicts of them, or leave workers='processes' out."
+    )
+
+
+def test_objects_that_only_the_worker_finds_are_reported(tmp_path: Path) -> None:
+    """An object of a class that this process cannot import is an error that says so."""
+    (tmp_path / "worker_only.py").write_text("class Thing:\n    pass\n")
+
+    def things(batch: dict[str, Any]) -> dict[str, Any]:
+        import sys
+
+        sys.path.append(str(tmp_path))
+        import worker_only  # type: ignore[import-not-found] # its folder is on the worker's path only
+
+        return {**batch, "thing": [worker_only.Thing() for _ in batch["id"]]}
+
+    with pytest.raises(WorkerError) as caught:
+        next(iter(example().batch(3).map(things).using(processes=1)))
+
+    assert "returned values that cannot be unpickled here during map test_objects_that_only_the_worker" in str(caught.value)
+    assert "ModuleNotFoundError: No module named 'worker_only'. Return arrays, numbers, text" in str(caught.value)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
-"""Files that rows are looked up in: what it costs to read them, and spans of bytes read with few requests."""
+"""Open files for random access: the cost of reading them, and byte ranges that are read with few requests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,13 +13,13 @@ import pyarrow as pa
 
 from penstock._engine.parquet.chunk_layout import FileLayout
 from penstock._engine.parquet.file_blobs import LocalFile
-from penstock._engine.parquet.footer import ENDING, TAIL, footer_of
-from penstock._engine.parquet.page_index import runs
+from penstock._engine.parquet.footer import footer_of, read_tail
+from penstock._engine.parquet.page_index import coalesce
 from penstock._engine.parquet.thrift import ThriftError
 from penstock._engine.runtime.memory import BufferPool
 from penstock.model import IntArray
 
-__all__ = ["AT_ONCE", "LOCAL", "REMOTE", "Cost", "OpenFile", "side_by_side"]
+__all__ = ["LOCAL", "MAX_REQUESTS", "REMOTE", "Cost", "OpenFile", "side_by_side"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -26,62 +27,52 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What reading costs where a table lies.
+    """The cost of reading from a kind of storage.
 
     Attributes:
-        request: The bytes that could be read in the time that one more request takes.
-        most: The bytes of a request that no more are added to, so that others can be read beside it.
-        near: Whether a request costs next to nothing: pages may be looked for one by one, and not several at once.
+        request: The bytes that can be read in the time of one more request.
+        max_bytes: The size from which on no span is added to a request, so that others can be read in parallel.
+        near: Whether a request costs almost nothing, so that page headers may be read one by one and requests in order.
     """
 
     request: int
-    most: int
+    max_bytes: int
     near: bool
 
     def of(self, starts: IntArray, sizes: IntArray) -> int:
-        """Return what it costs to read some pieces, in their order, in bytes: neighbours are read with one request."""
+        """Return the cost in bytes of reading some pieces, in ascending order; neighbours need one request."""
         gaps = starts[1:] - starts[:-1] - sizes[:-1]
         return int(sizes.sum() + np.minimum(gaps, self.request).sum()) + self.request
 
 
-AT_ONCE = 16
+MAX_REQUESTS = 16
 """Requests, or files, that wait for storage at the same time."""
 
-LOCAL = Cost(request=32 << 10, most=64 << 20, near=True)
-REMOTE = Cost(request=1 << 20, most=8 << 20, near=False)
+LOCAL = Cost(request=32 << 10, max_bytes=64 << 20, near=True)
+REMOTE = Cost(request=1 << 20, max_bytes=8 << 20, near=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OpenFile:
-    """A file that is open for reading at any place by any thread, and what its footer says.
-
-    Attributes:
-        path: Its path.
-        source: What reads it.
-        anatomy: What its footer says.
-    """
+    """A file that any thread can read at any place, and its parsed footer."""
 
     path: str
     source: LocalFile | Any
-    anatomy: FileLayout
+    layout: FileLayout
 
     @classmethod
     def at(cls, path: str, source: LocalFile | Any) -> OpenFile:
-        """Return a file, having looked through its footer.
+        """Return a file with its footer.
 
         Raises:
             OSError: If it cannot be read.
             DataError: If it has no footer.
-            ThriftError: If nothing can be made of its footer.
+            ThriftError: If its footer is damaged.
         """
         size = source.size if isinstance(source, LocalFile) else source.size()
-        start = max(0, size - TAIL)
-        tail = _read(source, start, size - start)
-        begin = size - ENDING - int.from_bytes(tail[-ENDING:-4], "little")
-        if 0 <= begin < start:
-            tail = _read(source, begin, start - begin) + tail
+        tail = read_tail(size, partial(_read, source))
         try:
-            return cls(path=path, source=source, anatomy=FileLayout(footer_of(path, tail), size))
+            return cls(path=path, source=source, layout=FileLayout(footer_of(path, tail), size))
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             raise ThriftError(str(error)) from error
 
@@ -90,64 +81,61 @@ class OpenFile:
         return _read(self.source, start, size)
 
     def fetch(self, spans: Sequence[tuple[int, int]], cost: Cost, buffer_pool: BufferPool) -> list[memoryview]:
-        """Return the bytes of some spans, neighbours read with one request.
+        """Return the bytes of some spans; neighbours are read with one request.
 
         Raises:
             OSError: If the file ends before they do.
         """
-        wanted = runs(spans, cost.request, cost.most)
-        size = sum(stop - start for start, stop, _ in wanted)
-        room: memoryview = buffer_pool.empty((size,), np.dtype(np.uint8)).data
-        found, parts, at = [room] * len(spans), [], 0
-        for start, stop, inside in wanted:
-            parts.append((room[at : at + stop - start], start))
+        requests = coalesce(spans, cost.request, cost.max_bytes)
+        size = sum(stop - start for start, stop, _ in requests)
+        memory: memoryview = buffer_pool.empty((size,), np.dtype(np.uint8)).data
+        data, parts, at = [memory] * len(spans), [], 0
+        for start, stop, inside in requests:
+            parts.append((memory[at : at + stop - start], start))
             for number in inside:
                 begin, end = spans[number]
-                found[number] = room[at + begin - start : at + end - start]
+                data[number] = memory[at + begin - start : at + end - start]
             at += stop - start
         if cost.near:
             for part in parts:
                 self._fill(part)
         else:
             side_by_side(self._fill, parts)
-        return found
+        return data
 
     def one_by_one(self, spans: Sequence[tuple[int, int]], buffer_pool: BufferPool) -> Callable[[int], memoryview]:
-        """Return what reads one of some spans, by its number, always to the same memory.
+        """Return a function that reads one of some spans, by its index, always to the same memory.
 
-        It raises an OSError if the file ends before that.
+        It raises an OSError if the file ends before the span.
         """
-        room: memoryview = buffer_pool.empty((max(stop - start for start, stop in spans),), np.dtype(np.uint8)).data
+        memory: memoryview = buffer_pool.empty((max(stop - start for start, stop in spans),), np.dtype(np.uint8)).data
 
         def read(number: int) -> memoryview:
             start, stop = spans[number]
-            self._fill((room[: stop - start], start))
-            return room[: stop - start]
+            self._fill((memory[: stop - start], start))
+            return memory[: stop - start]
 
         return read
 
     def _fill(self, part: tuple[memoryview, int]) -> None:
-        room, start = part
+        memory, start = part
         if isinstance(self.source, LocalFile):
-            got = self.source.fill(room, start)
+            count = self.source.fill(memory, start)
         else:
-            data = self.source.read_at(len(room), start)
-            got = len(data)
-            room[:got] = data
-        if got < len(room):
-            msg = f"the file ends after {start + got} bytes, and its footer tells of {start + len(room)}"
-            raise OSError(msg)
+            data = self.source.read_at(len(memory), start)
+            count = len(data)
+            memory[:count] = data
+        if count < len(memory):
+            raise OSError(f"the file ends after {start + count} bytes, and its footer refers to {start + len(memory)}")
 
 
 def _read(source: LocalFile | Any, start: int, size: int) -> bytes:
-    if isinstance(source, LocalFile):
-        return source.peek(start, size)
-    found: bytes = source.read_at(size, start)
-    return found
+    data: bytes = source.peek(start, size) if isinstance(source, LocalFile) else source.read_at(size, start)
+    return data
 
 
-def side_by_side(function: Callable[[Item], Result], items: Sequence[Item], threads: int = AT_ONCE) -> list[Result]:
-    """Return what a function returns for each item, on threads that end with it; the first error that occurs is raised.
+def side_by_side(function: Callable[[Item], Result], items: Sequence[Item], threads: int = MAX_REQUESTS) -> list[Result]:
+    """Return the results of a function for each item, computed on threads. The first error is raised.
 
     Example:
         >>> side_by_side(abs, [-1, 2, -3])
@@ -156,7 +144,7 @@ def side_by_side(function: Callable[[Item], Result], items: Sequence[Item], thre
     if len(items) == 1 or threads == 1:
         return [function(item) for item in items]
     with ThreadPoolExecutor(min(threads, len(items)) - 1, thread_name_prefix="penstock-lookup") as pool:
-        # The last is done here: one thread less to start.
+        # This thread computes the last one, so that one thread less is started.
         rest = [pool.submit(function, item) for item in items[:-1]]
         last = function(items[-1])
         return [*(one.result() for one in rest), last]

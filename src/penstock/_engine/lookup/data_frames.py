@@ -1,4 +1,4 @@
-"""Arrow tables as pandas data frames in which every value and every null stays what it was."""
+"""Arrow tables as pandas data frames with exactly the same values and nulls."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 __all__ = ["frame_of"]
 
 Parent: TypeAlias = Literal["column", "list", "struct"]
-"""What holds some values: a column of the table, the lists of one, or its structs and maps."""
+"""The parent of some values: a column, its lists, or its structs and maps."""
 
-UNHELD = (ValueError, OverflowError, NotImplementedError)
-"""What pyarrow raises where Python has no such value: a date in the year 20,000, a list of UUIDs, a repeated category."""
+UNCONVERTIBLE = (ValueError, OverflowError, NotImplementedError)
+"""Raised by pyarrow if Python has no such value: a date in the year 20,000, a list of UUIDs, a repeated category."""
 
 NOT_A_TIME = -(2**63)
-"""The number that NumPy has for a missing timestamp or duration, and Arrow for one of so many units."""
+"""The number that means a missing time to NumPy, and a valid time to Arrow."""
 
 
 def frame_of(table: pa.Table) -> Any:
@@ -33,27 +33,27 @@ def frame_of(table: pa.Table) -> Any:
     exact = {name: dtype for name in table.column_names if (dtype := _exact(table[name])) is not None}
     plain = [name for name in table.column_names if name not in exact]
     try:
-        found = table.select(plain).to_pandas()
-    except UNHELD:
-        exact |= {name: pd.ArrowDtype(table[name].type) for name in plain if not _held(table[name])}
-        found = table.select([name for name in plain if name not in exact]).to_pandas()
+        frame = table.select(plain).to_pandas()
+    except UNCONVERTIBLE:
+        exact |= {name: pd.ArrowDtype(table[name].type) for name in plain if not _is_convertible(table[name])}
+        frame = table.select([name for name in plain if name not in exact]).to_pandas()
     if not exact:
-        return found
+        return frame
     others = {name: table.select([name]).to_pandas(types_mapper=lambda _, it=dtype: it)[name] for name, dtype in exact.items()}
-    return pd.DataFrame({name: others[name] if name in exact else found[name] for name in table.column_names}, copy=False)
+    return pd.DataFrame({name: others[name] if name in exact else frame[name] for name in table.column_names}, copy=False)
 
 
-def _held(column: pa.ChunkedArray) -> bool:
+def _is_convertible(column: pa.ChunkedArray) -> bool:
     """Return whether pyarrow can convert a column."""
     try:
         column.to_pandas()
-    except UNHELD:
+    except UNCONVERTIBLE:
         return False
     return True
 
 
 def _exact(column: pa.ChunkedArray) -> Any:
-    """Return the dtype that holds a column where pyarrow's choice would change it; None elsewhere."""
+    """Return the dtype for a column whose values the choice of pyarrow would change; None for other columns."""
     import pandas as pd
 
     kind = column.type
@@ -67,14 +67,14 @@ def _exact(column: pa.ChunkedArray) -> Any:
 
 
 def _mixes_nan(column: pa.ChunkedArray) -> bool:
-    """Return whether a column of floats has both nulls and NaN, which pandas does not tell apart."""
+    """Return whether a column of floats has both nulls and NaN, which are the same in pandas."""
     if not pa.types.is_floating(column.type) or not column.null_count:
         return False
     return bool(pc.any(pc.is_nan(column.cast(pa.float64()))).as_py())
 
 
 def _changes(array: pa.Array, parent: Parent) -> bool:
-    """Return whether pyarrow makes other values of an array, or of nulls in it, when it converts it to pandas."""
+    """Return whether pyarrow changes values or nulls of an array when it converts it to pandas."""
     kind = array.type
     if isinstance(array, pa.ExtensionArray):
         return _changes(array.storage, parent)
@@ -91,7 +91,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _children(array: pa.Array) -> list[pa.Array]:
-    """Return the arrays inside of lists, structs, maps or runs; a struct that is null makes nulls of what it holds."""
+    """Return the arrays inside lists, structs, maps or runs; the fields of a null struct are nulls."""
     kind = array.type
     if pa.types.is_struct(kind):
         return list(array.flatten())
@@ -99,23 +99,23 @@ def _children(array: pa.Array) -> list[pa.Array]:
         return [array.keys, array.items]
     if pa.types.is_run_end_encoded(kind):
         return [array.values]  # noqa: PD011 - of Arrow
-    if pa.types.is_fixed_size_list(kind):  # in which a cell that is null has values too
+    if pa.types.is_fixed_size_list(kind):  # null cells have values too
         return [array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size)]  # noqa: PD011 - of Arrow
     return [array.flatten()]
 
 
 def _leaf_changes(array: pa.Array, kind: pa.DataType, parent: Parent) -> bool:
-    """Return the same of an array of single values."""
-    if pa.types.is_integer(kind):  # which become floats
+    """Return the same for an array without nested values."""
+    if pa.types.is_integer(kind):  # they become floats
         return bool(array.null_count)
-    if pa.types.is_floating(kind):  # whose nulls are NaN, as pandas has it in a column
+    if pa.types.is_floating(kind):  # their nulls become NaN, which is the null of a column in pandas
         return parent == "list" and bool(array.null_count)
     if pa.types.is_time64(kind):  # Python's times have no nanoseconds
         return bool(kind.unit == "ns")
     if pa.types.is_date64(kind):  # Python's dates have no time of day
         return not array.equals(array.cast(pa.date32()).cast(pa.date64()))
     if pa.types.is_duration(kind) or pa.types.is_timestamp(kind):
-        # Structs have Python's own, or whole numbers in their place; arrays in lists have no zone.
+        # In structs they become Python objects or integers; arrays in lists have no time zone.
         numbers = parent == "struct" and (pa.types.is_duration(kind) or kind.unit == "ns")
         zoneless = parent == "list" and pa.types.is_timestamp(kind) and kind.tz is not None
         return numbers or zoneless or bool(pc.any(pc.equal(array.view(pa.int64()), NOT_A_TIME)).as_py())

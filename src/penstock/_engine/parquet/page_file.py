@@ -1,8 +1,7 @@
-"""Some pages of a column as a small Parquet file of their own, which pyarrow decodes like any other.
+"""Pages of a column as a small Parquet file, which pyarrow decodes with all its encodings, compressions and nested types.
 
-So whatever pyarrow knows of encodings, compressions and nesting is known here too. The file has the one column, as the
-original's schema tells it, and one row group. Leaves of a nested column, whose pages end at different rows, are decoded one
-by one, and put together again when the rows that are wanted have been picked of each.
+The file has one column, with the schema of the original file, and one row group. The leaves of a nested column have pages of
+different rows. They are decoded one by one, and put together after the requested rows were taken of each.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from penstock._engine.runtime.memory import BufferPool
 __all__ = ["PageFile", "PageRange", "joined", "leaf_count", "put_together", "schema_of"]
 
 MAGIC = b"PAR1"
-ROOT = b"\x48\x06schema\x15\x02\x00"  # the element above all columns: its name, and that it has one
+ROOT = b"\x48\x06schema\x15\x02\x00"  # the element above all columns: its name, and one child
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -31,9 +30,8 @@ class PageRange:
     """Pages of one leaf.
 
     Attributes:
-        chunk: The chunk that they are of.
-        values: How many values they hold.
-        dictionary: The bytes of the page that their values are numbers of; none where they are not.
+        values: The number of their values.
+        dictionary: The bytes of their dictionary page; empty if there is none.
         pages: The bytes of the pages.
     """
 
@@ -44,20 +42,19 @@ class PageRange:
 
     @property
     def size(self) -> int:
-        """The bytes of all."""
+        """The bytes of all pages."""
         return len(self.dictionary) + sum(map(len, self.pages))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PageFile:
-    """What is the same in all small files of one column.
+    """What all small files of one column have in common.
 
     Attributes:
-        field: The column, as pyarrow reads it from the original.
-        leaves: Its leaves.
-        splits: Whether rows of single leaves can be put together again.
-        before: What stands in a footer before the row groups.
-        after: What stands there after them.
+        field: The column, as pyarrow reads it from the original file.
+        splits: Whether leaves that were decoded one by one can be put together.
+        before: The bytes of the footer before the row groups.
+        after: The bytes of the footer after them.
     """
 
     field: pa.Field
@@ -68,7 +65,7 @@ class PageFile:
 
     @classmethod
     def of(cls, field: pa.Field, leaves: Sequence[Leaf], elements: Sequence[bytes], writer: bytes) -> PageFile:
-        """Return that of a column, given what the original's schema says of it, an element after the other."""
+        """Return the page file of a column, given its elements in the original's schema."""
         schema = base64.b64encode(pa.schema([field]).serialize().to_pybytes())
         pair = _struct((1, BINARY, _binary(b"ARROW:schema")), (2, BINARY, _binary(schema)))
         before, after = _around([ROOT, *elements], [pair], writer)
@@ -79,9 +76,9 @@ class PageFile:
         """Return pages as pyarrow reads them.
 
         Args:
-            pieces: Pages of each leaf, all of them with the same rows; or of one, and None for all others.
-            rows: How many rows they should have. There may turn out to be fewer, or more.
-            buffer_pool: Where memory for the file comes from.
+            pieces: Pages of each leaf, all with the same rows; or pages of one leaf, and None for all others.
+            rows: The expected number of rows. The result may have fewer or more.
+            buffer_pool: The memory for the file.
 
         Raises:
             OSError, ArrowException: If pyarrow cannot read them.
@@ -97,25 +94,25 @@ class PageFile:
         footer = self.before + _list(STRUCT, [group]) + self.after
         content += [footer, len(footer).to_bytes(4, "little"), MAGIC]
         reader = pq.ParquetFile(pa.BufferReader(joined(content, buffer_pool))).reader
-        there = [number for number, piece in enumerate(pieces) if piece is not None]
-        return reader.read_all(column_indices=there, use_threads=False).column(0)
+        present = [number for number, piece in enumerate(pieces) if piece is not None]
+        return reader.read_all(column_indices=present, use_threads=False).column(0)
 
 
 def joined(parts: Sequence[bytes | memoryview], buffer_pool: BufferPool) -> pa.Buffer:
-    """Return bytes one after the other, in memory that was used before."""
-    room = buffer_pool.empty((sum(map(len, parts)),), np.dtype(np.uint8))
-    view, at = room.data, 0
+    """Return bytes one after the other, in memory of a buffer pool."""
+    memory = buffer_pool.empty((sum(map(len, parts)),), np.dtype(np.uint8))
+    view, at = memory.data, 0
     for part in parts:
         view[at : at + len(part)] = part
         at += len(part)
-    return pa.py_buffer(room)
+    return pa.py_buffer(memory)
 
 
 def schema_of(elements: Sequence[bytes], metadata: Sequence[bytes], writer: bytes) -> pa.Schema:
-    """Return a file's columns as pyarrow reads them, given what its footer says of them.
+    """Return a file's columns as pyarrow reads them, given the elements of its schema, its metadata and its writer.
 
     Raises:
-        OSError, ArrowException: If it makes no sense.
+        OSError, ArrowException: If they are damaged.
     """
     before, after = _around(elements, metadata, writer)
     footer = before + _list(STRUCT, []) + after
@@ -124,28 +121,28 @@ def schema_of(elements: Sequence[bytes], metadata: Sequence[bytes], writer: byte
 
 
 def _around(elements: Sequence[bytes], metadata: Sequence[bytes], writer: bytes) -> tuple[bytes, bytes]:
-    """Return what stands in a footer before and after the list of row groups.
+    """Return the bytes of a footer before and after the list of row groups.
 
-    Who wrote the original is said too: by that pyarrow knows of mistakes which were made.
+    They include the writer of the original file, since pyarrow corrects the mistakes of some writers.
     """
     before = _struct((1, I32, _number(2)), (2, LIST, _list(STRUCT, elements)), (3, I64, _number(1)))[:-1]
     after = [bytes([1 << 4 | LIST]), _list(STRUCT, metadata), bytes([1 << 4 | BINARY]), _binary(writer), b"\x00"]
     return before + bytes([1 << 4 | LIST]), b"".join(after)
 
 
-def _chunk(leaf: Leaf, piece: PageRange | None, at: int, most: int) -> bytes:
-    """Return what a footer says of a column chunk; of one that is not there, that it has no bytes, and the most values.
+def _chunk(leaf: Leaf, piece: PageRange | None, at: int, max_values: int) -> bytes:
+    """Return a column chunk of a footer; a missing one has no bytes, and `max_values` values.
 
-    For older versions of pyarrow look at the values of the first leaf to know how many rows may be read of another.
+    Older versions of pyarrow read at most as many rows of a leaf as the first leaf has values.
     """
-    told = None if piece is None else piece.chunk
-    size, values = (0, most) if piece is None else (piece.size, piece.values)
-    encodings = [_number(one) for one in told.encodings] if told is not None else []
+    chunk = None if piece is None else piece.chunk
+    size, values = (0, max_values) if piece is None else (piece.size, piece.values)
+    encodings = [_number(one) for one in chunk.encodings] if chunk is not None else []
     fields = [
-        (1, I32, _number(told.physical if told is not None else 0)),
+        (1, I32, _number(chunk.physical if chunk is not None else 0)),
         (2, LIST, _list(I32, encodings)),
         (3, LIST, _list(BINARY, [_binary(name) for name in leaf.path])),
-        (4, I32, _number(told.codec if told is not None else 0)),
+        (4, I32, _number(chunk.codec if chunk is not None else 0)),
         (5, I64, _number(values)),
         (6, I64, _number(size)),
         (7, I64, _number(size)),
@@ -157,12 +154,12 @@ def _chunk(leaf: Leaf, piece: PageRange | None, at: int, most: int) -> bytes:
 
 
 def _struct(*fields: tuple[int, int, bytes]) -> bytes:
-    """Return a struct in Thrift's compact protocol: its fields' numbers, types and values, in the order of numbers."""
-    found, last = [], 0
+    """Return a struct in Thrift's compact protocol, given the number, type and value of each field, by number."""
+    parts, last = [], 0
     for number, kind, value in fields:
-        found += [bytes([number - last << 4 | kind]), value]
+        parts += [bytes([number - last << 4 | kind]), value]
         last = number
-    return b"".join([*found, b"\x00"])
+    return b"".join([*parts, b"\x00"])
 
 
 def _list(kind: int, items: Sequence[bytes]) -> bytes:
@@ -180,16 +177,16 @@ def _number(value: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 127:  # noqa: PLR2004 - what seven bits hold
-        found.append(value & 127 | 128)
+    data = bytearray()
+    while value > 127:  # noqa: PLR2004 - the largest number of seven bits
+        data.append(value & 127 | 128)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    data.append(value)
+    return bytes(data)
 
 
 def leaf_count(kind: pa.DataType) -> int | None:
-    """Return how many leaves a column has; None where rows of its leaves cannot be put together here.
+    """Return the number of leaves of a column; None if `put_together` cannot make it from its leaves.
 
     Example:
         >>> leaf_count(pa.struct({"a": pa.int8(), "b": pa.list_(pa.int8())}))
@@ -198,8 +195,8 @@ def leaf_count(kind: pa.DataType) -> int | None:
     if pa.types.is_struct(kind) or pa.types.is_map(kind) or _is_list(kind):
         inner = [kind.field(at).type for at in range(kind.num_fields)]
         inner = [kind.key_type, kind.item_type] if pa.types.is_map(kind) else inner
-        found = [leaf_count(one) for one in inner]
-        return None if not found or None in found else sum(one for one in found if one is not None)
+        counts = [leaf_count(one) for one in inner]
+        return None if not counts or None in counts else sum(count for count in counts if count is not None)
     return None if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType) else 1
 
 
@@ -208,7 +205,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def put_together(kind: pa.DataType, leaves: Sequence[pa.Array]) -> pa.Array:
-    """Return a nested column, given each of its leaves in a column of its own, with the same rows.
+    """Return a nested column, given a column for each of its leaves, with the same rows.
 
     Example:
         >>> one = pa.array([[{"a": 1}], []], pa.list_(pa.struct({"a": pa.int8()})))
@@ -222,8 +219,8 @@ def put_together(kind: pa.DataType, leaves: Sequence[pa.Array]) -> pa.Array:
     missing = first.is_null() if first.null_count else None
     if pa.types.is_struct(kind):
         fields = [kind.field(at) for at in range(kind.num_fields)]
-        found = _each([field.type for field in fields], [leaf.field(0) for leaf in leaves])
-        return pa.StructArray.from_arrays(found, fields=fields, mask=missing)
+        children = _columns([field.type for field in fields], [leaf.field(0) for leaf in leaves])
+        return pa.StructArray.from_arrays(children, fields=fields, mask=missing)
     if pa.types.is_fixed_size_list(kind):
         size = kind.list_size
         inside = [leaf.values.slice(leaf.offset * size, len(leaf) * size) for leaf in leaves]
@@ -231,24 +228,24 @@ def put_together(kind: pa.DataType, leaves: Sequence[pa.Array]) -> pa.Array:
     inside = [leaf.flatten() for leaf in leaves]
     offsets = _offsets(first, kind)
     if pa.types.is_map(kind):
-        keys, items = _each([kind.key_type, kind.item_type], [leaf.field(0) for leaf in inside])
+        keys, items = _columns([kind.key_type, kind.item_type], [leaf.field(0) for leaf in inside])
         return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=missing)
-    made: Any = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
-    return made.from_arrays(offsets, put_together(kind.value_type, inside), type=kind, mask=missing)
+    array: Any = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    return array.from_arrays(offsets, put_together(kind.value_type, inside), type=kind, mask=missing)
 
 
-def _each(kinds: Sequence[pa.DataType], leaves: Sequence[pa.Array]) -> list[pa.Array]:
-    """Return columns of some types, which have the leaves in turn."""
-    found, at = [], 0
+def _columns(kinds: Sequence[pa.DataType], leaves: Sequence[pa.Array]) -> list[pa.Array]:
+    """Return columns of some types, given the leaves of all."""
+    columns, at = [], 0
     for kind in kinds:
         count = leaf_count(kind) or 1
-        found.append(put_together(kind, leaves[at : at + count]))
+        columns.append(put_together(kind, leaves[at : at + count]))
         at += count
-    return found
+    return columns
 
 
 def _offsets(lists: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return where each list begins among the items of all that are not null."""
+    """Return the offsets of lists into the items of all lists that are not null."""
     import pyarrow.compute as pc
 
     lengths = pc.fill_null(pc.list_value_length(lists), 0)

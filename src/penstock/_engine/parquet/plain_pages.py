@@ -1,6 +1,6 @@
-"""Cells of single pages, found in the page's own bytes: large ones, that nothing but compression stands before.
+"""Large cells of bytes, found in plain data pages without decoding them.
 
-Where they lie is remembered. Of cells that are not compressed and lie on this machine nothing else is then read.
+The places of cells are remembered. Of cells in uncompressed pages of a local file, only the cells themselves are read then.
 """
 
 from __future__ import annotations
@@ -8,28 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, whatever its name
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from penstock._blobs import Blobs
 from penstock._engine.parquet.page_file import joined
-from penstock._engine.parquet.page_index import DATA, HEADER_MOST, PEEK, ColumnChunk, Header, PageTable, page_header
-from penstock._engine.parquet.thrift import LENGTH, REPETITION, Leaf, ThriftError
+from penstock._engine.parquet.page_index import DATA, DATA_V2, ColumnChunk, PageHeader, PageTable, PeekedBytes, header_at
+from penstock._engine.parquet.thrift import LENGTH, Leaf, ThriftError
 from penstock._engine.runtime.memory import BufferPool
-from penstock.model import IntArray
+from penstock.model import BoolArray, IntArray
 
-__all__ = ["PlainCells", "are_plain", "as_arrow"]
+__all__ = ["BYTES", "DAMAGED", "PLAIN", "SIMPLE", "Data", "PlainCells", "are_plain", "as_arrow", "cell_edges", "cells_present"]
 
-Data: TypeAlias = bytes | memoryview
+Data: TypeAlias = memoryview | PeekedBytes
 
 BYTES, FIXED = 6, 7  # physical types
 PLAIN, SIMPLE = 0, {0, 3, 4}  # plain values; levels in either of their encodings
-OPTIONAL = 1
 COMPRESSIONS = {0: "", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 LARGE = 1 << 10
-"""Bytes of a cell, on average, from which on a loop over cells is faster than to have pyarrow open a file."""
+"""Average bytes of a cell from which on a loop over cells is faster than to open a file with pyarrow."""
 
 KINDS = (
     pa.types.is_binary,
@@ -38,13 +37,16 @@ KINDS = (
     pa.types.is_large_string,
     pa.types.is_fixed_size_binary,
 )
+DAMAGED = (ThriftError, StructError, IndexError, ValueError)
+"""What parsing a page raises if it is not what the footer says."""
+
 _SIZE = Struct("<I")
 
 
 def are_plain(chunk: ColumnChunk, leaf: Leaf, kind: pa.DataType) -> bool:
-    """Return whether cells of a column can be found here, unless there are nulls or other surprises among them.
+    """Return whether cells of a column can be found here, except in pages with nulls.
 
-    If it began with a dictionary, these are the cells of pages that were written when the dictionary was full.
+    In a chunk with a dictionary, these are the cells of the pages that were written when the dictionary was full.
     """
     return (
         any(test(kind) for test in KINDS)
@@ -58,7 +60,7 @@ def are_plain(chunk: ColumnChunk, leaf: Leaf, kind: pa.DataType) -> bool:
 
 
 class _Packed(NamedTuple):
-    """The part of a page that is compressed: where it begins and ends, and its bytes in memory; -1 where nothing is."""
+    """The compressed part of a page: its first byte, the byte after its last, and its size in memory; -1 if there is none."""
 
     begin: int
     end: int
@@ -66,20 +68,20 @@ class _Packed(NamedTuple):
 
 
 class PlainCells:
-    """The cells of one chunk, and where they lie, as far as that has been found out.
+    """The cells of one chunk, and their places as far as they are known.
 
-    Places are those in a page, or in what was compressed of it once that is unpacked.
+    A place is one in a page, or in the compressed part of a page after decompression.
 
     Attributes:
-        odd: Pages in which no cell can be found, by number: they hold nulls, or are not what the footer says.
-        nbytes: What all places take in memory.
+        odd: The numbers of pages in which no cell can be found: they have nulls, or are not what the footer says.
+        nbytes: Bytes of all places in memory.
     """
 
     def __init__(self, chunk: ColumnChunk, leaf: Leaf, pages: PageTable) -> None:
-        """Begin without knowing where any cell lies."""
+        """Store the chunk; no place is known yet."""
         self._pages = pages
         self._width = leaf.element.get(LENGTH, 0) if chunk.physical == FIXED else 0
-        self._optional = leaf.element.get(REPETITION, 0) == OPTIONAL
+        self._optional = chunk.optional
         self._codec = pa.Codec(COMPRESSIONS[chunk.codec]) if chunk.codec else None
         self._start = np.full(chunk.rows, -1, dtype=np.int64)
         self._stop = np.full(chunk.rows, -1, dtype=np.int64)
@@ -93,17 +95,16 @@ class PlainCells:
         return self._codec is not None
 
     def located(self, rows: IntArray, read: Callable[[int, int], bytes]) -> tuple[IntArray, IntArray] | None:
-        """Return where in the file the cells of some rows begin and end; None where that cannot be told.
+        """Return where in the file the cells of some rows begin and end, in uncompressed pages; None if that is unknown.
 
-        Pages may not be compressed. Of those that were not looked at before, what stands before cells is read.
+        Of pages that were not parsed before, only what is not a cell is read.
         """
         pages, start = self._pages, self._start[rows]
         numbers, number = np.searchsorted(pages.first, rows, side="right") - 1, -1
         try:
             for number in dict.fromkeys(numbers[start < 0].tolist()):
-                at = int(pages.start[number])
-                self._image(number, _Ahead(read, at, int(pages.size[number])))
-        except (ThriftError, StructError, IndexError, ValueError):
+                self._parse(number, PeekedBytes(read, int(pages.start[number]), int(pages.size[number])))
+        except DAMAGED:
             self.odd.add(number)
             return None
         return self._start[rows] + pages.start[numbers], self._stop[rows] + pages.start[numbers]
@@ -111,126 +112,118 @@ class PlainCells:
     def cells(
         self, numbers: IntArray, page: Callable[[int], memoryview], rows: IntArray, buffer_pool: BufferPool
     ) -> Blobs | None:
-        """Return the cells of some rows; None where they cannot be told.
+        """Return the cells of some rows; None if they cannot be found.
 
         Args:
             numbers: The pages that hold the rows.
-            page: What gives the bytes of one of these pages, by its place among them; they need not outlive the next.
-            rows: The numbers of the rows in the row group, in ascending order.
-            buffer_pool: Where memory comes from.
+            page: Returns the bytes of one of these pages, by its index among them. They are used before the next call.
+            rows: The numbers of the rows in the row group, ascending.
+            buffer_pool: The memory for the cells.
         """
-        fresh: dict[int, bytes] = {}
+        parsed: dict[int, bytes] = {}
         number = -1
         try:
-            for number, at in zip(numbers.tolist(), range(len(numbers)), strict=True):
+            for at, number in enumerate(numbers.tolist()):
                 if number not in self._known:
-                    image = self._image(number, page(at))
-                    if self._known[number].size >= 0:  # else it is the page itself, whose memory the next one takes
-                        fresh[number] = self._picked(number, image, rows)
+                    image = self._parse(number, page(at))
+                    if self._known[number].size >= 0:  # otherwise the image is the page, whose memory the next page takes
+                        parsed[number] = self._copy(number, image, rows)
             if self._codec is not None:
-                return self._copied(numbers, page, fresh, rows, buffer_pool)
+                return self._copied(numbers, page, parsed, rows, buffer_pool)
             buffers = tuple(np.frombuffer(page(at), np.uint8) for at in range(len(numbers)))
-        except (ThriftError, StructError, IndexError, ValueError, OSError, pa.ArrowException):
+        except (*DAMAGED, OSError, pa.ArrowException):
             self.odd.add(number)
             return None
         source = np.searchsorted(self._pages.first[numbers], rows, side="right") - 1
         return Blobs(buffers=buffers, source=source, start=self._start[rows], stop=self._stop[rows])
 
-    def _picked(self, number: int, image: Any, rows: IntArray) -> bytes:
-        """Return the cells of those rows that lie in a page, so that all of it need not stay in memory."""
+    def _copy(self, number: int, image: Data, rows: IntArray) -> bytes:
+        """Return the cells of those rows that lie in a page."""
         low, high = np.searchsorted(rows, self._pages.first[number : number + 2])
-        some = rows[low:high]
+        own = rows[low:high]
         return b"".join(
-            [image[begin:end] for begin, end in zip(self._start[some].tolist(), self._stop[some].tolist(), strict=True)]
+            [image[begin:end] for begin, end in zip(self._start[own].tolist(), self._stop[own].tolist(), strict=True)]
         )
 
     def _copied(
         self,
         numbers: IntArray,
         page: Callable[[int], memoryview],
-        fresh: dict[int, bytes],
+        parsed: dict[int, bytes],
         rows: IntArray,
         buffer_pool: BufferPool,
     ) -> Blobs:
-        """Return cells of compressed pages, copied out of each before the next is unpacked: so all is done in near memory.
+        """Return cells of compressed pages, copied from each page before the next is decompressed.
 
-        Those of pages that were looked at for the first time are copied already.
+        `parsed` has the cells of the pages that were parsed just now.
         """
         start, stop = self._start[rows], self._stop[rows]
         ends = np.cumsum(stop - start)
-        room = buffer_pool.empty((int(ends[-1]),), np.dtype(np.uint8))
-        view, done = room.data, 0
+        memory = buffer_pool.empty((int(ends[-1]),), np.dtype(np.uint8))
+        view, done = memory.data, 0
         for at, number in enumerate(numbers.tolist()):
-            cells = fresh.pop(number, None)
+            cells = parsed.pop(number, None)
             if cells is None:
-                cells = self._picked(number, self._unpacked(page(at), self._known[number]), rows)
+                cells = self._copy(number, self._unpacked(page(at), self._known[number]), rows)
             view[done : done + len(cells)] = cells
             done += len(cells)
-        return Blobs(buffers=(room,), source=np.zeros(len(rows), dtype=np.int64), start=ends - (stop - start), stop=ends)
+        return Blobs(buffers=(memory,), source=np.zeros(len(rows), dtype=np.int64), start=ends - (stop - start), stop=ends)
 
-    def _image(self, number: int, page: Any) -> Any:
-        """Return what places in a page are places of, having noted where its cells lie."""
-        known = self._known.get(number)
-        if known is not None:
-            return self._unpacked(page, known)
+    def _parse(self, number: int, page: Data) -> Data:
+        """Find the cells of a page, and return the bytes that their places refer to.
+
+        Raises:
+            ValueError, ThriftError: If the page has nulls, or is not what the footer says.
+        """
         first, last = int(self._pages.first[number]), int(self._pages.first[number + 1])
-        header = _header(page)
+        header = header_at(page, 0)
         begin, end = header.length, header.length + header.packed
         if header.encoding != PLAIN or header.values != last - first or end > len(page):
             raise ValueError
+        present, at = None, begin
+        if header.kind == DATA_V2:  # its levels are not compressed
+            if header.rows != header.values:
+                raise ValueError
+            at, present = cells_present(page, at, header, optional=self._optional)
+        compressed = self._codec is not None and header.compressed
+        packed = _Packed(at, end, header.unpacked - (at - begin) if compressed else -1)
+        image = self._unpacked(page, packed)
+        at, end = (0, len(image)) if compressed else (at, end)
         if header.kind == DATA:
-            packed = _Packed(begin, end, header.unpacked if self._codec is not None else -1)
-        elif header.flat and header.rows == header.values:
-            levels, begin = page[begin : begin + header.levels], begin + header.levels
-            packed = _Packed(
-                begin, end, header.unpacked - header.levels if self._codec is not None and header.compressed else -1
-            )
-        else:
+            at, present = cells_present(image, at, header, optional=self._optional)
+        if present is not None and not present.all():
             raise ValueError
-        image, at = self._unpacked(page, packed), begin if packed.size < 0 else 0
-        if header.kind == DATA and self._optional:
-            at, levels = at + 4, _SIZE.unpack(image[at : at + 4])[0]
-            at, levels = at + levels, image[at : at + levels]
-        if self._optional and not _all_there(levels, last - first):
-            raise ValueError
-        self._start[first:last], self._stop[first:last] = _edges(image, at, last - first, self._width)
+        self._start[first:last], self._stop[first:last] = cell_edges(image, at, end, last - first, self._width)
         self._known[number] = packed
         return image
 
-    def _unpacked(self, page: Any, packed: _Packed) -> Any:
+    def _unpacked(self, page: Data, packed: _Packed) -> Data:
         if packed.size < 0 or self._codec is None:
             return page
         return memoryview(self._codec.decompress(page[packed.begin : packed.end], packed.size)).cast("B")
 
 
-class _Ahead:
-    """The bytes of a page in a file, of which only small parts are looked at, one after the other."""
+def cells_present(data: Data, at: int, header: PageHeader, *, optional: bool) -> tuple[int, BoolArray | None]:
+    """Return where the values of a page begin, and which cells are not null; None if none can be null.
 
-    def __init__(self, read: Callable[[int, int], bytes], start: int, size: int) -> None:
-        self._read, self._start, self._size = read, start, size
-        self._at, self._bytes = 0, b""
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, part: slice) -> bytes:
-        start, stop = part.start or 0, min(part.stop, self._size)
-        if not self._at <= start <= stop <= self._at + len(self._bytes):
-            self._at, self._bytes = start, self._read(self._start + start, max(PEEK, stop - start))
-        return self._bytes[start - self._at : stop - self._at]
-
-
-def _header(page: Any) -> Header:
-    try:
-        return page_header(page[:PEEK])
-    except ThriftError:
-        return page_header(page[:HEADER_MOST])
+    Raises:
+        ValueError, IndexError, StructError: If it is not a data page of a flat column.
+    """
+    if header.kind == DATA_V2 and header.flat:
+        size = header.levels
+    elif header.kind == DATA:
+        size = _SIZE.unpack(data[at : at + 4])[0] if optional else 0
+        at += 4 if optional else 0
+    else:
+        raise ValueError
+    return at + size, _levels(data[at : at + size], header.values) if optional else None
 
 
-def _all_there(levels: Data, count: int) -> bool:
-    """Return whether levels of one bit, in runs or packed by eight, say that there is no null."""
-    at = have = 0
-    while have < count:
+def _levels(levels: memoryview | bytes, count: int) -> BoolArray:
+    """Return levels of one bit, in runs or packed by eight, as Parquet stores them."""
+    parts: list[BoolArray] = []
+    at = done = 0
+    while done < count:
         head = shift = 0
         while True:
             byte = levels[at]
@@ -238,49 +231,53 @@ def _all_there(levels: Data, count: int) -> bool:
             if byte < 128 or shift > 63:  # noqa: PLR2004 - the last byte of a number of seven bits each
                 break
         size = head >> 1
-        if not size:
-            return False
         if head & 1:
-            ones = (1 << min(8 * size, count - have)) - 1
-            if int.from_bytes(levels[at : at + size], "little") & ones != ones:
-                return False
-            at, have = at + size, have + 8 * size
-        elif levels[at] == 1:
-            at, have = at + 1, have + size
+            packed = np.frombuffer(levels[at : at + size], dtype=np.uint8)
+            parts.append(np.unpackbits(packed, bitorder="little").astype(np.bool_))
+            at += size
         else:
-            return False
-    return True
+            parts.append(np.full(min(size, count - done), levels[at] == 1, dtype=np.bool_))
+            at += 1
+        if not len(parts[-1]):
+            raise ValueError
+        done += len(parts[-1])
+    return parts[0][:count] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype=np.bool_), *parts])[:count]
 
 
-def _edges(image: Any, at: int, count: int, width: int) -> tuple[list[int], list[int]]:
-    """Return where each cell of a page begins and ends."""
-    start, stop = [], []
+def cell_edges(data: Data, at: int, stop: int, count: int, width: int = 0) -> tuple[list[int], list[int]]:
+    """Return where each of `count` values begins and ends; `width` is that of values of a fixed size.
+
+    Raises:
+        ValueError, StructError: If they do not end where they should.
+    """
+    starts, stops = [], []
+    unpack = _SIZE.unpack
     for _ in range(count):
         begin = at if width else at + 4
-        at = begin + (width or _SIZE.unpack(image[at:begin])[0])
-        start.append(begin)
-        stop.append(at)
-    if at > len(image):
+        at = begin + (width or unpack(data[at:begin])[0])
+        starts.append(begin)
+        stops.append(at)
+    if at != stop:
         raise ValueError
-    return start, stop
+    return starts, stops
 
 
 def as_arrow(cells: Blobs, kind: pa.DataType, buffer_pool: BufferPool) -> pa.Array:
-    """Return cells, of which none is null, as an Arrow array of bytes or text.
+    """Return cells without nulls as an Arrow array of bytes or text.
 
     Raises:
         ValueError: If they are too many bytes for its type.
     """
-    together = len(cells.buffers) == 1 and bool((cells.start[1:] == cells.stop[:-1]).all())
-    if together:
+    contiguous = len(cells.buffers) == 1 and bool((cells.start[1:] == cells.stop[:-1]).all())
+    if contiguous:
         data = pa.py_buffer(cells.buffers[0][int(cells.start[0]) : int(cells.stop[-1])])
     else:
         data = joined([cell for _, cell in cells.present()], buffer_pool)
     if pa.types.is_fixed_size_binary(kind):
         return pa.Array.from_buffers(kind, len(cells), [None, data])
-    wide = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
+    large = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
     offsets = np.concatenate([[0], np.cumsum(cells.stop - cells.start)])
-    if not wide and offsets[-1] >= 1 << 31:
+    if not large and offsets[-1] >= 1 << 31:
         raise ValueError
-    offsets = offsets.astype(np.int64 if wide else np.int32)
+    offsets = offsets.astype(np.int64 if large else np.int32)
     return pa.Array.from_buffers(kind, len(cells), [None, pa.py_buffer(offsets), data])

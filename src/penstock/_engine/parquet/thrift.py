@@ -1,8 +1,8 @@
-"""The Thrift compact protocol, read quickly and safely, and the structs of parquet.thrift that are written in it.
+"""A parser of the Thrift compact protocol, and the structs of parquet.thrift.
 
-A struct becomes a dict of field numbers, a list a list. What to read of it is given as a tree, since a footer may
-describe 100,000 column chunks of which three are asked about; the rest is walked over by a regular expression, at a
-third of what a loop costs. Whatever the bytes are, reading ends in time linear to their number, or in a `ThriftError`.
+A struct becomes a dict by field number, a list becomes a list. A tree says which fields to read, since a footer may describe
+100,000 column chunks while a query needs three. A regular expression skips the rest, in a third of the time of a loop.
+Parsing takes time linear in the number of bytes, or raises a `ThriftError`, for any bytes.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any, NamedTuple, TypeAlias
 
 __all__ = ["Leaf", "Only", "ThriftError", "Wanted", "leaves", "parse", "parse_start"]
 
-DEEPEST = 64  # structs, lists and maps may lie so deep in each other
-DEEPEST_SCHEMA = 100  # levels; pyarrow reads no deeper ones
+MAX_DEPTH = 64  # levels of nested structs, lists and maps
+MAX_SCHEMA_DEPTH = 100  # levels; the limit of pyarrow
 
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 _PLAIN = {TRUE: bool, FALSE: bool, BYTE: int, I16: int, I32: int, I64: int, DOUBLE: float, BINARY: bytes}
-_LONG = 15  # in the head of a list: its length follows
+_LONG = 15  # in the head of a list: its length is in the next bytes
 _WIDTHS = {TRUE: 1, FALSE: 1, BYTE: 1, DOUBLE: 8}  # bytes of an item of a list
-_MOST = 127  # what one byte of a varint holds
+_MAX_BYTE = 127  # the largest number in one byte of a varint
 
 
-# Numbers of fields in parquet.thrift: of a footer, a row group, a schema's element, a column chunk and its statistics.
+# Field numbers in parquet.thrift: of a footer, a row group, a schema element, a column chunk and its statistics.
 SCHEMA, TOTAL, GROUPS, ORDERS = 2, 3, 4, 7
 CHUNKS, ROWS, COMPRESSED = 1, 3, 6
 TYPE, LENGTH, REPETITION, NAME, CHILDREN, CONVERTED, SCALE, LOGICAL = 1, 2, 3, 4, 5, 6, 7, 10
@@ -36,7 +36,7 @@ REPEATED = 2
 
 
 class ThriftError(ValueError):
-    """Bytes are not what the compact protocol, or the reader's tree, allows.
+    """The bytes do not follow the compact protocol, or do not fit the tree.
 
     Example:
         >>> parse(b"")
@@ -48,7 +48,7 @@ class ThriftError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Only:
-    """Items of a list that are wanted, by their places; the list read has None at all others.
+    """The items of a list to read, by index; the result has None at all other indices.
 
     Example:
         >>> parse(bytes.fromhex("19350204060000"), {1: Only(places={2: int})})
@@ -60,10 +60,10 @@ class Only:
 
 Plain: TypeAlias = type[bool] | type[int] | type[float] | type[bytes]
 Wanted: TypeAlias = Plain | type[memoryview] | Mapping[int, "Wanted"] | list["Wanted"] | Only | None
-"""What is wanted of a value, which must be of that type.
+"""What to read of a value, which must have that type.
 
-A plain type, some fields of a struct, a struct's bytes as they lie (memoryview), a list with what is wanted of each item,
-some items of a list, or all (None).
+A plain type, some fields of a struct, the bytes of a struct (memoryview), a list with what to read of each item, some items
+of a list, or everything (None).
 """
 
 _UNIT: Wanted = {2: {1: {}, 2: {}, 3: {}}}
@@ -78,15 +78,14 @@ CHUNK: Wanted = {META: {TYPE: int, PATH: [bytes], VALUES: int, STATISTICS: _BOUN
 def parse(data: bytes | memoryview, wanted: Mapping[int, Wanted] | None = None) -> dict[int, Any]:
     """Return the fields of a struct.
 
-    Reading stops where all that is wanted has been found; what comes then is not looked at, and what is skipped only for
-    its end. A map is a list of pairs.
+    Parsing stops after the last wanted field. A map becomes a list of pairs.
 
     Args:
-        data: The bytes of the struct, and any others after it.
+        data: The bytes of the struct; others may follow.
         wanted: The fields to read; None for all.
 
     Raises:
-        ThriftError: If the bytes end too early or make no sense, or a wanted field is of another type.
+        ThriftError: If the bytes end too early or are invalid, or a wanted field has another type.
 
     Example:
         >>> parse(bytes.fromhex("150218026869191502 00"))
@@ -98,7 +97,7 @@ def parse(data: bytes | memoryview, wanted: Mapping[int, Wanted] | None = None) 
 
 
 def parse_start(data: bytes | memoryview, wanted: Mapping[int, Wanted] | None = None) -> tuple[dict[int, Any], int]:
-    """Return the fields of a struct, as `parse` does, and how many bytes were read of it.
+    """Return the fields of a struct, as `parse` does, and the number of bytes that were parsed.
 
     Example:
         >>> parse_start(bytes.fromhex("150218026869191502 00"), {1: int})
@@ -111,7 +110,7 @@ def parse_start(data: bytes | memoryview, wanted: Mapping[int, Wanted] | None = 
 
 
 class Leaf(NamedTuple):
-    """A leaf column of a file: its place among them, its names from the root, if a row may have several values, its type."""
+    """A leaf column of a file: its index, its names from the root, whether a row may have several values, and its element."""
 
     place: int
     path: tuple[bytes, ...]
@@ -123,58 +122,58 @@ def leaves(footer: dict[int, Any]) -> tuple[list[Leaf], set[bytes]]:
     """Return the leaf columns of a file, in the order of the column chunks of its row groups, and the top-level names.
 
     Raises:
-        ThriftError: If the schema makes no sense.
+        ThriftError: If the schema is not a tree.
 
     Example:
         >>> leaves({SCHEMA: [{NAME: b"root", CHILDREN: 1}, {NAME: b"id", TYPE: 1}]})
         ([Leaf(place=0, path=(b'id',), repeated=False, element={4: b'id', 1: 1})], {b'id'})
     """
-    found: list[Leaf] = []
+    columns: list[Leaf] = []
     root, *elements = footer.get(SCHEMA) or [{}]
     groups: list[tuple[tuple[bytes, ...], bool, list[int]]] = [((), False, [root.get(CHILDREN, 0)])]
     roots = set()
     for element in elements:
         while groups and groups[-1][2][0] <= 0:
             groups.pop()
-        if not groups or len(groups) > DEEPEST_SCHEMA or NAME not in element:
-            raise ThriftError(f"its schema is no tree of at most {DEEPEST_SCHEMA} levels, with a name for each column")
+        if not groups or len(groups) > MAX_SCHEMA_DEPTH or NAME not in element:
+            raise ThriftError(f"its schema is no tree of at most {MAX_SCHEMA_DEPTH} levels, with a name for each column")
         path, repeated, left = groups[-1]
         left[0] -= 1
         path, repeated = (*path, element[NAME]), repeated or element.get(REPETITION) == REPEATED
         roots.add(path[0])
         if TYPE in element and not element.get(CHILDREN):
-            found.append(Leaf(len(found), path, repeated, element))
+            columns.append(Leaf(len(columns), path, repeated, element))
         else:
             groups.append((path, repeated, [element.get(CHILDREN, 0)]))
-    return found, roots
+    return columns, roots
 
 
 def _fields(data: bytes, at: int, wanted: Mapping[int, Wanted] | None, depth: int) -> tuple[dict[int, Any], int]:
-    """Return the wanted fields of a struct, and where it ends; at the top, where the last wanted one does."""
-    found: dict[int, Any] = {}
+    """Return the wanted fields of a struct, and where it ends; at depth 0, where the last wanted field ends."""
+    fields: dict[int, Any] = {}
     number, left = 0, -1 if wanted is None else len(wanted)
     while left:
         head = data[at]
         at += 1
         if not head:
-            return found, at
+            return fields, at
         kind = head & 15
-        if head > 15:  # noqa: PLR2004 - the upper half says how many numbers on the field is
+        if head > 15:  # noqa: PLR2004 - the upper half is the difference of the field numbers
             number += head >> 4
         else:
             number, at = _integer(data, at)
         if wanted is None:
-            found[number], at = _value(data, at, kind, None, depth)
+            fields[number], at = _value(data, at, kind, None, depth)
         elif number in wanted:
-            found[number], at = _value(data, at, kind, wanted[number], depth)
+            fields[number], at = _value(data, at, kind, wanted[number], depth)
             left -= 1
-        elif I16 <= kind <= I64:  # as _skip would, without the cost of a call
+        elif I16 <= kind <= I64:  # as `_skip` does, without the cost of a call
             while data[at] > 127:  # noqa: PLR2004 - more bytes of the number follow
                 at += 1
             at += 1
         elif kind not in (TRUE, FALSE):
             at = _skip(data, at, kind, 1, depth)
-    return found, _skip_fields(data, at, depth) if depth else at
+    return fields, _skip_fields(data, at, depth) if depth else at
 
 
 def _value(data: bytes, at: int, kind: int, wanted: Wanted, depth: int) -> tuple[Any, int]:
@@ -223,26 +222,26 @@ def _list(data: bytes, at: int, wanted: Wanted, depth: int) -> tuple[list[Any], 
     """Return the items of a list, and where it ends."""
     kind, count, at = _list_head(data, at)
     if isinstance(wanted, Only):
-        return _some(data, at, kind, count, wanted, depth)
+        return _items_at(data, at, kind, count, wanted, depth)
     if wanted is not None and not isinstance(wanted, list):
         raise _misfit("list", wanted)
     item = None if wanted is None else wanted[0]
-    found = []
+    items = []
     for _ in range(count):
         value, at = _item(data, at, kind, item, depth)
-        found.append(value)
-    return found, at
+        items.append(value)
+    return items, at
 
 
-def _some(data: bytes, at: int, kind: int, count: int, wanted: Only, depth: int) -> tuple[list[Any], int]:
-    """Return a list with the items at some places, and where it ends."""
-    found: list[Any] = [None] * count
+def _items_at(data: bytes, at: int, kind: int, count: int, wanted: Only, depth: int) -> tuple[list[Any], int]:
+    """Return a list with the items at some indices, and where it ends."""
+    items: list[Any] = [None] * count
     next_ = 0
     for place in sorted(place for place in wanted.places if 0 <= place < count):
         at = _skip(data, at, kind, place - next_, depth)
-        found[place], at = _item(data, at, kind, wanted.places[place], depth)
+        items[place], at = _item(data, at, kind, wanted.places[place], depth)
         next_ = place + 1
-    return found, _skip(data, at, kind, count - next_, depth)
+    return items, _skip(data, at, kind, count - next_, depth)
 
 
 def _item(data: bytes, at: int, kind: int, wanted: Wanted, depth: int) -> tuple[Any, int]:
@@ -271,24 +270,24 @@ def _map_head(data: bytes, at: int) -> tuple[int, int, int, int]:
 
 
 def _size(data: bytes, at: int) -> tuple[int, int]:
-    """Return where as many bytes end as a length says, and where they begin; items take a byte each at least."""
-    size, at = (data[at], at + 1) if data[at] <= _MOST else _varint(data, at)
+    """Return where the bytes after a length end, and where they begin; an item takes at least a byte."""
+    size, at = (data[at], at + 1) if data[at] <= _MAX_BYTE else _varint(data, at)
     if size > len(data) - at:
         raise ThriftError(f"{size} bytes or items are announced where {len(data) - at} bytes are left")
     return at + size, at
 
 
 def _integer(data: bytes, at: int) -> tuple[int, int]:
-    """Return a signed number, and where it ends."""
-    value, at = (data[at], at + 1) if data[at] <= _MOST else _varint(data, at)
+    """Return a zigzag number, and where it ends."""
+    value, at = (data[at], at + 1) if data[at] <= _MAX_BYTE else _varint(data, at)
     return (value >> 1) ^ -(value & 1), at
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     """Return a number of at most 64 bits, and where it ends."""
     value = shift = 0
-    while (byte := data[at]) > _MOST:
-        value |= (byte & _MOST) << shift
+    while (byte := data[at]) > _MAX_BYTE:
+        value |= (byte & _MAX_BYTE) << shift
         at, shift = at + 1, shift + 7
         if shift == 70:  # noqa: PLR2004 - ten bytes hold 64 bits
             raise ThriftError("a number has more than 64 bits")
@@ -299,8 +298,8 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _check_depth(depth: int) -> None:
-    if depth > DEEPEST:
-        raise ThriftError(f"it is nested more than {DEEPEST} deep")
+    if depth > MAX_DEPTH:
+        raise ThriftError(f"it is nested more than {MAX_DEPTH} deep")
 
 
 def _misfit(found: str, wanted: Wanted) -> ThriftError:
@@ -361,9 +360,9 @@ def _skip_nested(data: bytes, at: int, kind: int, depth: int) -> int:
 
 @cache
 def _simple_fields() -> Callable[[bytes, int], re.Match[bytes]]:
-    """Return what matches as many fields as are simple: short ones, nested three deep, as of a column chunk.
+    """Return a function that matches all simple fields: short ones, nested at most three deep, as in a column chunk.
 
-    No choice of it can be taken back, so that it takes time linear to the bytes.
+    The expression never backtracks, so it takes time linear in the bytes.
     """
     varint = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
     binary = b"(?:" + b"|".join(re.escape(bytes([size])) + b".{%d}" % size for size in range(64)) + b")"
@@ -378,13 +377,13 @@ def _simple_fields() -> Callable[[bytes, int], re.Match[bytes]]:
 
 
 def _heads(*kinds: int) -> bytes:
-    """Return what matches the first byte of a field of these types, less than 16 numbers after the last."""
+    """Return a pattern of the first byte of a field of these types, if its number is less than 16 after the last."""
     return b"[" + b"".join(re.escape(bytes([step << 4 | kind])) for step in range(1, 16) for kind in kinds) + b"]"
 
 
-def _items(kind: int, item: bytes, most: int) -> bytes:
-    """Return what matches a list of at most so many items, after its field's first byte."""
-    found = re.escape(bytes([most << 4 | kind]))
-    for count in range(most - 1, -1, -1):
-        found = b"(?:" + found + item + b"|" + re.escape(bytes([count << 4 | kind])) + b")"
-    return found
+def _items(kind: int, item: bytes, max_items: int) -> bytes:
+    """Return a pattern of a list of at most so many items, after its field's first byte."""
+    pattern = re.escape(bytes([max_items << 4 | kind]))
+    for count in range(max_items - 1, -1, -1):
+        pattern = b"(?:" + pattern + item + b"|" + re.escape(bytes([count << 4 | kind])) + b")"
+    return pattern

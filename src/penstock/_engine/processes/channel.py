@@ -1,4 +1,4 @@
-"""Messages between two processes: a line of JSON, bytes that are not JSON, and open files. Data goes another way."""
+"""Control messages between two processes: JSON, a pickled error, and open files. Batches are in shared memory."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ __all__ = ["Channel", "Message"]
 
 HEAD = Struct("<QQ")
 
-MOST_FILES = 128
-"""Files of one message; systems allow some more."""
+MAX_FILES = 128
+"""Files of one message; systems allow more."""
 
-AT_ONCE = 1 << 14
-"""Bytes that are asked for at once; most messages are shorter."""
+RECEIVE_BYTES = 1 << 14
+"""Bytes that are received at once; most messages are shorter."""
 
 _NUMBER = Struct("i")
-_ROOM_FOR_FILES = socket.CMSG_SPACE(MOST_FILES * _NUMBER.size) if hasattr(socket, "CMSG_SPACE") else 0
-_AS_TEXT = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
+_ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_FILES * _NUMBER.size) if hasattr(socket, "CMSG_SPACE") else 0
+_as_json = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
 
 
 class Message(NamedTuple):
-    """What the other end has sent.
+    """A message of the other end.
 
     Attributes:
-        told: The JSON.
-        more: The bytes.
-        files: Descriptors of files, which now belong to whoever got them.
+        content: The JSON.
+        more: The bytes that are not JSON.
+        files: Descriptors of files, which the receiver closes.
     """
 
-    told: dict[str, Any]
+    content: dict[str, Any]
     more: bytes
     files: list[int]
 
@@ -46,32 +46,32 @@ class Channel:
     """One end of a pair of sockets.
 
     Example:
-        >>> here, there = (Channel(end) for end in socket.socketpair())
-        >>> here.send({"task": 7}, b"more")
-        >>> there.receive()
-        Message(told={'task': 7}, more=b'more', files=[])
-        >>> here.close()
-        >>> there.receive() is None
+        >>> first, second = (Channel(end) for end in socket.socketpair())
+        >>> first.send({"task": 7}, b"more")
+        >>> second.receive()
+        Message(content={'task': 7}, more=b'more', files=[])
+        >>> first.close()
+        >>> second.receive() is None
         True
-        >>> there.close()
+        >>> second.close()
     """
 
     def __init__(self, end: socket.socket) -> None:
-        """Store the socket, which belongs to the channel from now on."""
+        """Store the socket, which the channel closes."""
         self._socket = end
         self._poll = select.poll()
         self._poll.register(end, select.POLLIN)
         self._sending = threading.RLock()
-        self._read = b""
+        self._received = b""
         self._files: deque[int] = deque()
 
-    def send(self, told: Mapping[str, Any], more: bytes = b"", files: Sequence[int] = ()) -> None:
-        """Send a message. One that comes with files tells of each of them under "files".
+    def send(self, content: Mapping[str, Any], more: bytes = b"", files: Sequence[int] = ()) -> None:
+        """Send a message. If it has files, its JSON has an entry for each of them under "files".
 
         Raises:
-            OSError: If there is nobody to get it.
+            OSError: If the other end has closed.
         """
-        text = _AS_TEXT(told).encode()
+        text = _as_json(content).encode()
         head = HEAD.pack(len(text), len(more))
         with self._sending:
             if files:
@@ -79,45 +79,44 @@ class Channel:
                 head = b""
             self._socket.sendall(b"".join((head, text, more)))
 
-    def waits(self, seconds: float) -> bool:
-        """Return whether something has come, or the other end has gone, within so many seconds."""
-        return bool(self._read) or bool(self._poll.poll(seconds * 1000))
+    def wait(self, seconds: float) -> bool:
+        """Return whether a message has arrived, or the other end has closed, within so many seconds."""
+        return bool(self._received) or bool(self._poll.poll(seconds * 1000))
 
     def receive(self) -> Message | None:
-        """Return the next message, waiting for it; None where the other end has gone."""
-        head = self._bytes(HEAD.size)
+        """Wait for the next message and return it; None if the other end has closed."""
+        head = self._read(HEAD.size)
         if head is None:
             return None
         text, more = HEAD.unpack(head)
-        found = self._bytes(text + more)
-        if found is None:
+        body = self._read(text + more)
+        if body is None:
             return None
-        told = json.loads(found[:text])
-        files = [self._files.popleft() for _ in told.get("files", ())]
-        return Message(told, found[text:], files)
+        content = json.loads(body[:text])
+        return Message(content, body[text:], [self._files.popleft() for _ in content.get("files", ())])
 
     def end(self) -> None:
-        """Tell the other end that nothing more will come; what it sends still arrives."""
-        with contextlib.suppress(OSError):  # it has gone already
+        """Stop sending. What the other end sends still arrives."""
+        with contextlib.suppress(OSError):  # the other end has closed already
             self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         self._socket.close()
 
-    def _bytes(self, count: int) -> bytes | None:
-        """Return the next so many bytes; None where the other end has gone."""
-        while len(self._read) < count:
+    def _read(self, count: int) -> bytes | None:
+        """Return the next so many bytes; None if the other end has closed."""
+        while len(self._received) < count:
             try:
-                got, others, _, _ = self._socket.recvmsg(max(AT_ONCE, count - len(self._read)), _ROOM_FOR_FILES)
+                data, ancillary, _, _ = self._socket.recvmsg(max(RECEIVE_BYTES, count - len(self._received)), _ANCILLARY_BYTES)
             except ConnectionError:
                 return None
-            for _, _, numbers in others:
+            for _, _, numbers in ancillary:
                 for (file,) in _NUMBER.iter_unpack(numbers[: len(numbers) // _NUMBER.size * _NUMBER.size]):
                     os.set_inheritable(file, False)  # noqa: FBT003 - its only form
                     self._files.append(file)
-            if not got:
+            if not data:
                 return None
-            self._read = self._read + got if self._read else got
-        found, self._read = self._read[:count], self._read[count:]
-        return found
+            self._received = self._received + data if self._received else data
+        data, self._received = self._received[:count], self._received[count:]
+        return data

@@ -1,4 +1,4 @@
-"""Processes that work on batches: started with the first, ended with the iteration, and told of whatever becomes of them."""
+"""A pool of worker processes: started with the first tasks, ended with the iteration; every task gets a reply or an error."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock._engine.parquet.file_blobs import LocalFile
 from penstock._engine.processes.channel import Channel, Message
-from penstock._engine.processes.errors import error_in
+from penstock._engine.processes.errors import unpack_error
 from penstock._engine.processes.pickling import dumps_by_value
-from penstock._engine.processes.serialize import Memory, Parcel, Told
-from penstock._engine.processes.shared_memory import SharedMemory, anonymous_file
-from penstock._engine.processes.task import Recipe
+from penstock._engine.processes.serialize import unpack
+from penstock._engine.processes.shared_memory import Bytes, SharedMemory, anonymous_file
+from penstock._engine.processes.task import Recipe, WorkerOutput
 from penstock._engine.runtime.threads import ThreadPool
 from penstock._engine.runtime.timers import Wait
 from penstock.errors import ArgumentError, WorkerError
@@ -30,52 +30,52 @@ from penstock.errors import ArgumentError, WorkerError
 __all__ = ["ProcessPool", "Reply", "Task"]
 
 PATIENCE = 1.0
-"""Seconds that a process which nobody needs any more has to end by itself."""
+"""Seconds that a process has to end by itself."""
 
-LOOK = 0.5
-"""Seconds between two looks at whether a process that says nothing is still there, and not late."""
+POLL_SECONDS = 0.5
+"""Seconds between two checks that a silent process is alive and not late."""
 
-FILES_AT_ONCE = 100
-"""Files that are sent with one message; systems allow some more."""
+FILES_PER_MESSAGE = 100
+"""Files that are sent with one message; systems allow more."""
 
 
-_ending = threading.Event()
-"""Set when Python begins to end. A thread that goes on with epochs meanwhile would have it wait for ever more processes."""
+_exiting = threading.Event()
+"""Set when Python begins to exit. A thread that goes on with epochs must not start processes then."""
 
-weakref.finalize(_ending, bool).detach()  # from the first on, Python ends what is to be ended; this comes before that
-atexit.register(_ending.set)
+weakref.finalize(_exiting, bool).detach()  # The first finalizer registers the exit hook of all; ours must run before it.
+atexit.register(_exiting.set)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a process has made of a task.
+    """What a process returned for a task.
 
     Attributes:
-        told: What tells of it.
-        memory: Its bytes.
-        error: What was raised; with single rows, by the row after those that were made.
+        output: The result; empty if there was an error, except for the rows before the one that failed.
+        nbytes: Its size in shared memory.
+        busy: What the process has counted, for `Meter.add`.
+        error: What was raised.
     """
 
-    told: Told
-    memory: Memory
+    output: WorkerOutput
+    nbytes: int
+    busy: list[list[int]]
     error: BaseException | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One batch that a process is to work on.
+    """One batch for a process.
 
     Attributes:
-        told: What is to be done, and with what.
-        parcel: The bytes of it.
-        files: Files that cells are in, with their numbers.
+        blocks: The batch, as `pack_input` returns it.
+        files: Files that its cells are in, with their numbers.
         where: Which batch it is, for messages.
-        receive: What is called with the reply.
-        fail: What is called where there will be none, with the reason; without one, it was dropped.
+        receive: Called with the reply.
+        fail: Called with the reason if there is no reply; with None if the task was dropped.
     """
 
-    told: Mapping[str, Told]
-    parcel: Parcel
+    blocks: Sequence[memoryview]
     files: Mapping[LocalFile, int]
     where: str
     receive: Callable[[Reply], None]
@@ -83,22 +83,22 @@ class Task:
 
 
 class _Process:
-    """One process, and what it has been given to do."""
+    """One process and its tasks."""
 
-    def __init__(self, recipe: bytes, told: str, timeout: float, starting: Wait) -> None:
-        """Start it; a clock runs until it, or another, has begun."""
-        self._told, self._timeout, self._starting = told, timeout, starting
+    def __init__(self, recipe: bytes, work: str, timeout: float, starting: Wait) -> None:
+        """Start the process; `starting` ends when it has begun to work."""
+        self._work, self._timeout, self._starting = work, timeout, starting
         self._tasks: deque[Task] = deque()
-        self._since, self._coming = 0.0, 0
+        self._since, self._expected = 0.0, 0
         self._begun = self._over = self._ending = False
         self._lock, self._sending = threading.RLock(), threading.RLock()
-        self._known: weakref.WeakSet[LocalFile] = weakref.WeakSet()
-        self._closed: deque[int] = deque()
+        self._sent_files: weakref.WeakSet[LocalFile] = weakref.WeakSet()
+        self._closed_files: deque[int] = deque()
         ours, theirs = socket.socketpair()
         self._file = anonymous_file()
         life, self._life = os.pipe()
         try:
-            self._process = _started(theirs.fileno(), self._file, life)
+            self._process = _start(theirs.fileno(), self._file, life)
         except BaseException:
             ours.close()
             os.close(self._file)
@@ -107,43 +107,43 @@ class _Process:
         finally:
             theirs.close()
             os.close(life)
-        self._mapped, self._channel = SharedMemory(self._file), Channel(ours)
+        self._memory, self._channel = SharedMemory(self._file), Channel(ours)
         self._send_recipe(recipe)
         self._thread = threading.Thread(target=self._listen, name=f"penstock-process-{self._process.pid}", daemon=True)
         self._thread.start()
 
     @property
     def load(self) -> int:
-        """How many tasks it has, and is about to get."""
-        return len(self._tasks) + self._coming
+        """How many tasks it has and is about to get."""
+        return len(self._tasks) + self._expected
 
     def expect(self) -> None:
         """Count a task that it is about to get."""
         with self._lock:
-            self._coming += 1
+            self._expected += 1
 
-    def give(self, task: Task) -> None:
-        """Give it a task that it expects; what becomes of that is told to the task.
+    def submit(self, task: Task) -> None:
+        """Send a task that was announced by `expect`.
 
         Raises:
             WorkerError: If there is no memory for it.
         """
         try:
-            self._take(task)
+            self._send(task)
         finally:
             with self._lock:
-                self._coming -= 1
+                self._expected -= 1
 
-    def _take(self, task: Task) -> None:
+    def _send(self, task: Task) -> None:
         try:
-            blocks = [(*self._mapped.write(buffers, size), size) for buffers, size in task.parcel.blocks]
+            blocks = [self._memory.write(block) for block in task.blocks]
         except OSError as error:
             if self._ending:
                 task.fail(None)
                 return
-            msg = f"There is no memory for {task.where} to be given to a process: {error}. Use fewer, or smaller batches."
+            msg = f"There is no memory to send {task.where} to a process: {error}. Use fewer processes, or smaller batches."
             raise WorkerError(msg) from error
-        with self._sending:  # which may have to wait; those who listen do not
+        with self._sending:  # which may block; the listening thread does not wait for it
             with self._lock:
                 if self._over or self._ending:
                     task.fail(None if self._ending else self._ended(task))
@@ -152,91 +152,107 @@ class _Process:
                 self._tasks.append(task)
             try:
                 self._send_files(task.files)
-                closed = [self._closed.popleft() for _ in range(len(self._closed))]
-                told = {**task.told, "where": task.where, "blocks": blocks}
-                self._channel.send({**told, "back": self._mapped.let_go(), "closed": closed})
-            except OSError:  # it has ended, and whoever listens tells so
+                closed = [self._closed_files.popleft() for _ in range(len(self._closed_files))]
+                released = self._memory.released()
+                self._channel.send({"where": task.where, "blocks": blocks, "released": released, "closed": closed})
+            except OSError:  # it has ended, which the listening thread reports
                 self._process.kill()
 
     def _send_recipe(self, recipe: bytes) -> None:
-        """Send what it works by; bytes that may be many go where batches do, so that nobody waits for it to begin."""
-        place = self._mapped.write([(0, recipe)], len(recipe))
+        """Send the recipe by shared memory, so that a large one does not block this thread."""
+        block = self._memory.write(memoryview(recipe))
         environment = {"PYTHONPATH": os.environ.get("PYTHONPATH")}
-        begin = {"path": _path(), "argv": sys.argv, "environment": environment, "recipe": [*place, len(recipe)]}
-        with contextlib.suppress(OSError):  # whoever listens tells what has become of it
-            self._channel.send(begin)
+        with contextlib.suppress(OSError):  # it has ended, which the listening thread reports
+            self._channel.send({"path": _path(), "argv": sys.argv, "environment": environment, "recipe": block})
 
     def _send_files(self, files: Mapping[LocalFile, int]) -> None:
-        """Send it the files that it does not have yet; it will be told when they can be closed."""
-        new = [(number, file) for file, number in files.items() if file not in self._known]
-        for at in range(0, len(new), FILES_AT_ONCE):
-            some = new[at : at + FILES_AT_ONCE]
-            told = {"files": [number for number, _ in some], "paths": [file.path for _, file in some]}
-            self._channel.send(told, files=[file.fileno() for _, file in some])
+        """Send the files that it does not have yet. A later message says when it can close them."""
+        new = [(number, file) for file, number in files.items() if file not in self._sent_files]
+        for at in range(0, len(new), FILES_PER_MESSAGE):
+            part = new[at : at + FILES_PER_MESSAGE]
+            content = {"files": [number for number, _ in part], "paths": [file.path for _, file in part]}
+            self._channel.send(content, files=[file.fileno() for _, file in part])
         for number, file in new:
-            self._known.add(file)
-            weakref.finalize(file, self._closed.append, number).atexit = False
+            self._sent_files.add(file)
+            weakref.finalize(file, self._closed_files.append, number).atexit = False
 
     def _listen(self) -> None:
-        """Hand on what it answers, until it has ended or has to be."""
+        """Pass on its replies until it has ended or must be ended."""
         late = False
         while not self._ending:
-            if self._channel.waits(LOOK):
+            if self._channel.wait(POLL_SECONDS):
                 message = self._channel.receive()
                 if message is None:
                     break
-                self._answered(message)
-                del message  # while it waits, a thread must not keep alive what it has handed over
+                self._handle(message)
+                del message  # which would keep the memory of its batch alive while this thread waits
             else:
                 late = self._is_late()
                 if late or self._process.poll() is not None:
                     break
-        with self._lock:
-            self._over, tasks, self._tasks = True, self._tasks, deque()
+        tasks = self._stop_tasks()
         if not self._ending:
             self._reap(0.0 if late else PATIENCE)
         for task in tasks:
             task.fail(None if self._ending else self._late(task) if late else self._ended(task))
 
-    def _answered(self, message: Message) -> None:
-        """Tell a task its reply."""
-        told = message.told
-        error = error_in(message.more) if message.more else None
-        if "begun" in told:
+    def _stop_tasks(self) -> deque[Task]:
+        """Accept no more tasks, and return those without a reply."""
+        with self._lock:
+            self._over, tasks, self._tasks = True, self._tasks, deque()
+        return tasks
+
+    def _handle(self, message: Message) -> None:
+        """Call the task of a reply."""
+        content = message.content
+        error = unpack_error(message.more) if message.more else None
+        if "begun" in content:
             self._starting.end()
-            self._begun = told["begun"]
+            self._begun = content["begun"]
             if not self._begun:
                 self._cannot_begin(error)
             return
-        self._mapped.take_back(told["back"])
+        self._memory.take_back(content["released"])
         with self._lock:
             task = self._tasks.popleft()
             self._since = time.monotonic()
         try:
-            memory = [self._mapped.read((first, room), size) for first, room, size in told.get("blocks", ())]
-            task.receive(Reply(told=told, memory=memory, error=error))
-        except BaseException as why:  # noqa: BLE001 - it is raised where the batch is asked for
-            task.fail(why)
+            blocks = content["blocks"]
+            output = self._unpack([self._memory.read(block) for block in blocks], task) if blocks else WorkerOutput()
+            nbytes = sum(size for _, _, size in blocks)
+            task.receive(Reply(output=output, nbytes=nbytes, busy=content["busy"], error=error))
+        except BaseException as problem:  # noqa: BLE001 - it is raised where the batch is requested
+            task.fail(problem)
+
+    def _unpack(self, blocks: list[Bytes], task: Task) -> WorkerOutput:
+        try:
+            output: WorkerOutput = unpack(blocks)
+        except Exception as error:
+            msg = (
+                f"Process {self._process.pid} returned values that cannot be unpickled here during {self._work}, on "
+                f"{task.where}: {type(error).__name__}: {error}. Return arrays, numbers, text, bytes, times, or lists, tuples "
+                "and dicts of them."
+            )
+            raise WorkerError(msg) from error
+        return output
 
     def _is_late(self) -> bool:
         with self._lock:
             return bool(self._tasks) and time.monotonic() - self._since > self._timeout
 
     def _cannot_begin(self, error: BaseException | None) -> None:
-        with self._lock:
-            self._over, tasks, self._tasks = True, self._tasks, deque()
-        for task in tasks:
+        for task in self._stop_tasks():
             msg = (
-                f"A process could not take over {self._told}: {type(error).__name__}: {error}. What a function needs must be "
+                f"A process could not take over {self._work}: {type(error).__name__}: {error}. What a function needs must be "
                 "found by other processes too. Install the module, or put its folder on PYTHONPATH."
             )
-            told = WorkerError(msg)
-            told.__cause__ = error
-            task.fail(told)
+            problem = WorkerError(msg)
+            problem.__cause__ = error
+            task.fail(problem)
 
     def _late(self, task: Task) -> WorkerError:
         return WorkerError(
-            f"Process {self._process.pid} has worked for more than {self._timeout:g} seconds during {self._told}, on "
+            f"Process {self._process.pid} has worked for more than {self._timeout:g} seconds during {self._work}, on "
             f"{task.where}, and was ended. Perhaps the function waits for something that never comes. If it needs so long, "
             "allow it: .using(timeout=...)."
         )
@@ -247,25 +263,25 @@ class _Process:
         if not self._begun:
             remedy = "It ended before it had begun: see what it has written to stderr."
         if code < 0:
-            how = f"was ended by {_signal(-code)}"
+            how = f"was ended by {_signal_name(-code)}"
             remedy = "Native code may have crashed: run it with workers='threads' and Python's faulthandler to see where."
         if -code == signal.SIGKILL:
             remedy = "The system does that where memory runs out: use fewer processes, or smaller batches."
-        return WorkerError(f"Process {self._process.pid} {how} during {self._told}, on {task.where}. {remedy}")
+        return WorkerError(f"Process {self._process.pid} {how} during {self._work}, on {task.where}. {remedy}")
 
     def end(self) -> None:
-        """Tell it to end; nothing is waited for."""
+        """Ask it to end, without waiting."""
         self._ending = True
         self._channel.end()
 
     def close(self, until: float) -> None:
-        """See it ended by a moment of the clock, and let go of everything."""
+        """Wait for its end until a moment of the clock, then kill it, and close everything."""
         try:
             self._reap(max(0.0, until - time.monotonic()))
             if self._thread is not threading.current_thread():
                 self._thread.join(PATIENCE)
-            self._mapped.close()
-        finally:  # also where somebody has lost patience meanwhile
+            self._memory.close()
+        finally:  # also after Ctrl-C
             self._channel.close()
             os.close(self._file)
             os.close(self._life)
@@ -278,21 +294,21 @@ class _Process:
             self._process.wait()
 
 
-class _Gang:
-    """The processes of a crew; it knows nothing of the crew, so that the crew can be collected."""
+class _Processes:
+    """The processes of a pool. They do not refer to the pool, so that it can be garbage collected."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.processes: list[_Process] = []
+        self.running: list[_Process] = []
         self.stopped = False
         self._owner = os.getpid()
 
     def stop(self, patience: float = PATIENCE) -> None:
-        """End all processes within so many seconds; those of the process that this one was forked from are not ours."""
+        """End all processes within so many seconds, but not from a fork of the process that started them."""
         if os.getpid() != self._owner:
             return
         with self.lock:
-            self.stopped, processes, self.processes = True, self.processes, []
+            self.stopped, processes, self.running = True, self.running, []
         until = time.monotonic() + min(patience, PATIENCE)
         with contextlib.ExitStack() as closing:
             for process in processes:
@@ -302,79 +318,103 @@ class _Gang:
 
 
 class ProcessPool:
-    """Some processes that work by one recipe. They end with the threads of a pool, or when nobody refers to the crew.
+    """Processes that work by one recipe. They end with the threads of a pool, or when the process pool is collected.
 
     Attributes:
-        starting: The clock of what passes before the first of them can begin.
+        starting: The time before the first of them begins to work.
     """
 
     def __init__(self, recipe: Recipe, pool: ThreadPool, processes: int, timeout: float) -> None:
-        """Store what they work by, and how many there are; none is started yet."""
-        self._processes, self._recipe, self._timeout, self.starting = processes, recipe, timeout, Wait()
-        self._sent: bytes | None = None
-        self._gang = _Gang()
-        self._end = weakref.finalize(self, self._gang.stop)
-        pool.call_on_stop(self._gang.stop)
+        """Store the recipe and the number of processes; the first task starts one."""
+        self._count, self._recipe, self._timeout, self.starting = processes, recipe, timeout, Wait()
+        self._packed_recipe: bytes | None = None
+        self._processes = _Processes()
+        self._end = weakref.finalize(self, self._processes.stop)
+        pool.call_on_stop(self._processes.stop)
         self._numbers: weakref.WeakKeyDictionary[LocalFile, int] = weakref.WeakKeyDictionary()
         self._next = 0
 
-    def give(self, task: Task) -> None:
-        """Give a task to the process that has least to do; one more is started where all are busy, while there are too few.
+    def submit(self, task: Task) -> None:
+        """Send a task to the process with the fewest. A new process is started while all are busy and the pool is not full.
 
         Raises:
             ArgumentError: If functions cannot be sent to another process.
             WorkerError: If a process cannot be started.
         """
-        with self._gang.lock:
-            process = self._chosen()
+        with self._processes.lock:
+            process = self._choose()
             if process is not None:
-                process.expect()  # or the next would be given to it too, before it has this one
+                process.expect()  # so that the next task does not choose it before it has this one
         if process is None:
             task.fail(None)
         else:
-            process.give(task)
+            process.submit(task)
 
-    def number(self, file: LocalFile) -> int:
-        """Return the number that processes know a file by."""
-        with self._gang.lock:
+    def file_number(self, file: LocalFile) -> int:
+        """Return the number by which processes know a file."""
+        with self._processes.lock:
             if file not in self._numbers:
                 self._numbers[file] = self._next
                 self._next += 1
             return self._numbers[file]
 
-    def _chosen(self) -> _Process | None:
-        """Return the process that gets the next task; None where nobody wants it any more."""
-        if self._gang.stopped:
+    def _choose(self) -> _Process | None:
+        """Return the process that gets the next task; None after the pool has stopped."""
+        if self._processes.stopped:
             return None
-        least = min(self._gang.processes, key=lambda process: process.load, default=None)
-        if least is not None and (least.load == 0 or len(self._gang.processes) >= self._processes):
+        running = self._processes.running
+        least = min(running, key=lambda process: process.load, default=None)
+        if least is not None and (least.load == 0 or len(running) >= self._count):
             return least
-        if _ending.is_set():
-            msg = (
-                f"Python ends, and starts no more processes for {self._recipe.told}. Stop what asks for batches before it does."
-            )
+        if _exiting.is_set():
+            msg = f"Python ends, and starts no more processes for {self._recipe}. Stop what asks for batches before it does."
             raise WorkerError(msg)
-        if self._sent is None:
+        if self._packed_recipe is None:
             self.starting.begin()
-            self._sent = dumps_by_value(self._recipe)
+            self._packed_recipe = _pack_recipe(self._recipe)
         try:
-            started = _Process(self._sent, self._recipe.told, self._timeout, self.starting)
+            process = _Process(self._packed_recipe, str(self._recipe), self._timeout, self.starting)
         except OSError as error:
-            msg = f"A process for {self._recipe.told} could not be started: {error}. Use fewer, or workers='threads'."
+            msg = f"A process for {self._recipe} could not be started: {error}. Use fewer, or workers='threads'."
             raise WorkerError(msg) from error
-        self._gang.processes.append(started)
-        return started
+        running.append(process)
+        return process
 
 
-def _started(control: int, file: int, life: int) -> subprocess.Popen[bytes]:
-    """Start a process that has these files."""
+def _pack_recipe(recipe: Recipe) -> bytes:
+    """Return a recipe for other processes.
+
+    Raises:
+        ArgumentError: If a function refers to something that cannot be pickled.
+    """
+    try:
+        return dumps_by_value(recipe)
+    except Exception as error:
+        name = next((f"map {step.name}" for step in recipe.query.maps if not _can_be_pickled(step.function)), "the dataset")
+        msg = (
+            f"{name} cannot be sent to another process: {error}. Functions are sent by cloudpickle, with what they refer to. "
+            "Make what cannot be pickled inside the function, or leave workers='processes' out."
+        )
+        raise ArgumentError(msg) from error
+
+
+def _can_be_pickled(function: Callable[..., object]) -> bool:
+    try:
+        dumps_by_value(function)
+    except Exception:  # noqa: BLE001 - pickling runs what the function refers to
+        return False
+    return True
+
+
+def _start(control: int, file: int, life: int) -> subprocess.Popen[bytes]:
+    """Start a process that inherits these files."""
     if not sys.executable or not hasattr(socket, "send_fds"):
         msg = "workers='processes' needs a system like Unix, and an interpreter to start. Use workers='threads' here."
         raise ArgumentError(msg)
     warnings = [part for option in sys.warnoptions for part in ("-W", option)]
-    given = [str(number) for number in (control, file, life, os.getpid())]
+    arguments = [str(number) for number in (control, file, life, os.getpid())]
     return subprocess.Popen(  # noqa: S603 - this interpreter, with a module of ours
-        [sys.executable, "-P", *warnings, "-m", "penstock._engine.processes.worker", *given],
+        [sys.executable, "-P", *warnings, "-m", "penstock._engine.processes.worker", *arguments],
         stdin=subprocess.DEVNULL,
         pass_fds=(control, file, life),
         env={**os.environ, "PYTHONPATH": os.pathsep.join(_path())},
@@ -384,10 +424,10 @@ def _started(control: int, file: int, life: int) -> subprocess.Popen[bytes]:
 
 def _path() -> list[str]:
     """Return where modules are found, as another process can use it."""
-    return [os.path.abspath(entry) for entry in sys.path]  # noqa: PTH100 - "" is here
+    return [os.path.abspath(entry) for entry in sys.path]  # noqa: PTH100 - an empty entry is the current directory
 
 
-def _signal(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:

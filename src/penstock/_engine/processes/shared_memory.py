@@ -1,7 +1,7 @@
-"""One file in memory that two processes share: each writes blocks of its own, and reads those of the other where they lie.
+"""A file in memory that two processes share: each writes blocks of its own and maps the blocks of the other.
 
-A block is written to again when the reader has let go of every array that lies in it, and not before: whoever keeps a
-batch keeps its block. The file has no name, so that nothing is left of it when both processes have ended, however they did.
+A block is reused when the reader has released every array in it, and not before. The file has no name, so nothing remains of
+it when both processes have ended, however they end.
 """
 
 from __future__ import annotations
@@ -14,42 +14,45 @@ import tempfile
 import threading
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from errno import EBADF
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["APART", "Bytes", "Place", "SharedMemory", "anonymous_file"]
+__all__ = ["SECOND_END", "SMALL", "Block", "Bytes", "SharedMemory", "anonymous_file"]
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-Place: TypeAlias = tuple[int, int]
-"""Where a block begins in the file, and how many bytes it has room for."""
+Block: TypeAlias = tuple[int, int, int]
+"""Where a block begins in the file, its capacity, and how many bytes of it are used."""
 
-APART = 1 << 40
-"""Where the blocks of the second end begin. The file has holes where nobody has written, which take no memory."""
+SECOND_END = 1 << 40
+"""Where the blocks of the second end begin. The file is sparse: bytes that were never written take no memory."""
 
 STEP = 1 << 16
-"""The smallest block, and the smallest step from one size to the next; a multiple of every machine's page."""
+"""The smallest capacity of a block, and the smallest difference between two; a multiple of every machine's page."""
 
 STEPS = 3
-"""Sizes go up by an eighth (two to the minus this) of the power of two below them, so that what differs a little can share."""
+"""Capacities differ by an eighth (2 ** -3) of the power of two below them, so that blocks of similar sizes can be reused."""
 
 IDLE_BLOCKS, IDLE_BYTES = 16, 256 << 20
-"""Own blocks that may lie idle, and their bytes; of more, the memory is given back."""
+"""Own blocks that stay allocated while unused, and their bytes."""
 
-MOST_LENT = 16
-"""Blocks of the other end that arrays may lie in; of further ones copies are handed out, since each mapping takes a handle."""
+MAX_REFERENCED = 16
+"""Blocks of the other end that arrays may lie in. Further blocks are copied, since each mapping takes a handle."""
 
 CLOSED = -1
 
 SMALL = 1 << 18
 """Bytes up to which a copy costs less than to keep account of a block."""
 
+LARGE = 4 << 20
+"""Bytes from which NumPy copies, which releases the interpreter's lock. To acquire it again takes longer than a small copy."""
+
 
 def anonymous_file() -> int:
-    """Return the descriptor of a new file in memory, or on disk where the system has no such files, that has no name."""
+    """Return the descriptor of a new file without a name: in memory, or on disk where the system has no such files."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("penstock")
     with tempfile.TemporaryFile(prefix="penstock-") as file:
@@ -61,141 +64,137 @@ class SharedMemory:
 
     Example:
         >>> file = anonymous_file()
-        >>> here, there = SharedMemory(file), SharedMemory(file, first=APART)
-        >>> place = here.write([(0, np.arange(4, dtype=np.uint8))], 4)
-        >>> found = there.read(place, 4)
-        >>> found
+        >>> first, second = SharedMemory(file), SharedMemory(file, first=SECOND_END)
+        >>> block = first.write(memoryview(bytes([0, 1, 2, 3])))
+        >>> values = second.read(block)
+        >>> values
         array([0, 1, 2, 3], dtype=uint8)
-        >>> del found
-        >>> here.take_back(there.let_go())
-        >>> here.write([], 4) == place
+        >>> del values
+        >>> first.take_back(second.released())
+        >>> first.write(memoryview(bytes(4))) == block
         True
         >>> os.close(file)
     """
 
     def __init__(self, file: int, *, first: int = 0) -> None:
-        """Store the file, which others close, and where this end's own blocks begin."""
+        """Store the file, which the caller closes, and where the blocks of this end begin."""
         self._file, self._next = file, first
         self._lock = threading.RLock()  # garbage collection may close it at any moment
         self._own: dict[int, Bytes] = {}
-        self._idle: list[Place] = []
+        self._idle: list[tuple[int, int]] = []
         self._mapped: OrderedDict[int, Bytes] = OrderedDict()
-        self._lent: set[int] = set()
-        self._let_go: deque[int] = deque()
+        self._referenced: set[int] = set()
+        self._released: deque[int] = deque()
 
-    def write(self, buffers: Sequence[tuple[int, Any]], size: int) -> Place:
-        """Write buffers, each from a place on, to a block of `size` bytes, which the other end has until it lets go of it.
-
-        Arrays are copied by NumPy, which lets other threads run meanwhile; anything else are bytes, copied at once.
+    def write(self, data: memoryview) -> Block:
+        """Write bytes to a block, which belongs to the other end until it is released.
 
         Raises:
             OSError: If there is no memory for it.
         """
         with self._lock:
-            place = self._free(size)
-        memory = self._own[place[0]]
-        view = memory.data
-        for at, buffer in buffers:
-            if isinstance(buffer, np.ndarray):
-                np.copyto(memory[at : at + buffer.nbytes].view(buffer.dtype).reshape(buffer.shape), buffer)
-            else:
-                view[at : at + len(buffer)] = buffer
-        return place
+            first, capacity = self._allocate(data.nbytes)
+            memory = self._own[first]
+        if data.nbytes < LARGE:
+            memory.data[: data.nbytes] = data
+        else:
+            np.copyto(memory[: data.nbytes], np.frombuffer(data, np.uint8))
+        return first, capacity, data.nbytes
 
     def take_back(self, blocks: Iterable[int]) -> None:
-        """Take back blocks of one's own, which the other end has let go of."""
+        """Take back own blocks that the other end has released."""
         with self._lock:
             for first in blocks:
                 insort(self._idle, (len(self._own[first]), first))
-            idle = sum(room for room, _ in self._idle)
+            idle = sum(capacity for capacity, _ in self._idle)
             while len(self._idle) > IDLE_BLOCKS or idle > IDLE_BYTES:
-                # The largest goes: it frees most, and what needs it is rare.
-                room, first = self._idle.pop()
-                self._hollow(self._own.pop(first))
-                idle -= room
+                # The largest goes: it frees most, and few buffers need it.
+                capacity, first = self._idle.pop()
+                self._free(self._own.pop(first))
+                idle -= capacity
 
-    def read(self, place: Place, size: int) -> Bytes:
-        """Return the bytes of a block of the other end, which it will not change while anything refers to them."""
+    def read(self, block: Block) -> Bytes:
+        """Return the bytes of a block of the other end, which does not change while anything refers to them."""
+        first, capacity, size = block
         with self._lock:
-            first, room = place
             self._collect()
             memory = self._mapped.pop(first, None)
             if memory is None:
-                memory = self._map(first, room)
+                memory = self._map(first, capacity)
             self._mapped[first] = memory
-            while len(self._mapped) > 2 * MOST_LENT:
+            while len(self._mapped) > 2 * MAX_REFERENCED:
                 self._mapped.popitem(last=False)
-            if size > SMALL and len(self._lent) < MOST_LENT:
-                self._lent.add(first)
-                return np.asarray(_Loan(memory, size, first, self._let_go))
-        found = memory[:size].copy()
-        self._let_go.append(first)
-        return found
+            if size > SMALL and len(self._referenced) < MAX_REFERENCED:
+                self._referenced.add(first)
+                return np.asarray(_BlockOwner(memory, size, first, self._released))
+        copied = memory[:size].copy()
+        self._released.append(first)
+        return copied
 
-    def let_go(self) -> list[int]:
-        """Return the blocks of the other end that nothing refers to any more since it was last asked."""
+    def released(self) -> list[int]:
+        """Return the blocks of the other end that were released since the last call."""
         with self._lock:
             return self._collect(drain=True)
 
     def close(self) -> None:
-        """Give back all memory but that of arrays which are still in use; nothing is written or read after that."""
+        """Free all memory except that of arrays in use. Nothing can be written or read afterwards."""
         with self._lock:
-            self._file = CLOSED  # whoever has its number next must not be written to
+            self._file = CLOSED  # the number may soon be that of another file
             self._collect()
             for first, memory in [*self._own.items(), *self._mapped.items()]:
-                if first not in self._lent:
-                    self._hollow(memory)
+                if first not in self._referenced:
+                    self._free(memory)
             self._own, self._idle = {}, []
             self._mapped.clear()
 
     def _collect(self, *, drain: bool = False) -> list[int]:
-        """Note which loans have ended; references may die at any moment, so whoever dies only adds to a queue."""
-        found = [self._let_go.popleft() for _ in range(len(self._let_go))]
-        self._lent.difference_update(found)
+        """Note which blocks are no longer referenced. References may end at any moment, so their end only adds to a queue."""
+        released = [self._released.popleft() for _ in range(len(self._released))]
+        self._referenced.difference_update(released)
         if not drain:
-            self._let_go.extendleft(reversed(found))
-        return found
+            self._released.extendleft(reversed(released))
+        return released
 
-    def _free(self, size: int) -> Place:
-        """Return a block that nobody uses, with room for so many bytes."""
+    def _allocate(self, size: int) -> tuple[int, int]:
+        """Return the start and the capacity of an unused block for so many bytes."""
         at = bisect_left(self._idle, (size, 0))
         if at < len(self._idle) and self._idle[at][0] <= 2 * max(size, STEP):
-            room, first = self._idle.pop(at)
-            return first, room
+            capacity, first = self._idle.pop(at)
+            return first, capacity
         step = max(STEP, 1 << max(0, size.bit_length() - 1 - STEPS))
-        room, first = -(-max(1, size) // step) * step, self._next
+        capacity, first = -(-max(1, size) // step) * step, self._next
         if hasattr(os, "posix_fallocate"):
-            # Memory that is only promised, and not there when it is written to, would end the process.
-            os.posix_fallocate(self._file, first, room)
-        elif os.fstat(self._file).st_size < first + room:
-            os.ftruncate(self._file, first + room)
-        self._own[first] = self._map(first, room)
-        self._next += room
-        return first, room
+            # Without it, a write to memory that the system does not have would end the process.
+            os.posix_fallocate(self._file, first, capacity)
+        elif os.fstat(self._file).st_size < first + capacity:
+            os.ftruncate(self._file, first + capacity)
+        self._own[first] = self._map(first, capacity)
+        self._next += capacity
+        return first, capacity
 
-    def _map(self, first: int, room: int) -> Bytes:
+    def _map(self, first: int, capacity: int) -> Bytes:
         if self._file == CLOSED:
             raise OSError(EBADF, "the file has been closed")
         options: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
         flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-        return np.frombuffer(mmap.mmap(self._file, room, flags=flags, offset=first, **options), dtype=np.uint8)
+        return np.frombuffer(mmap.mmap(self._file, capacity, flags=flags, offset=first, **options), dtype=np.uint8)
 
-    def _hollow(self, memory: Bytes) -> None:
-        """Give back the memory of a block, where the system can."""
+    def _free(self, memory: Bytes) -> None:
+        """Return the memory of a block to the system, where the system can take it."""
         base: Any = memory.base  # which NumPy may have wrapped
         if hasattr(mmap, "MADV_REMOVE"):
             with contextlib.suppress(OSError, ValueError):
                 getattr(base, "obj", base).madvise(mmap.MADV_REMOVE)
 
 
-class _Loan:
-    """What an array in a block keeps alive; the block is let go of when it dies."""
+class _BlockOwner:
+    """The owner of an array in a block of the other end; the block is released when it dies."""
 
-    __slots__ = ("__array_interface__", "_first", "_let_go", "_memory")
+    __slots__ = ("__array_interface__", "_first", "_memory", "_released")
 
-    def __init__(self, memory: Bytes, size: int, first: int, let_go: deque[int]) -> None:
-        self._memory, self._first, self._let_go = memory, first, let_go
+    def __init__(self, memory: Bytes, size: int, first: int, released: deque[int]) -> None:
+        self._memory, self._first, self._released = memory, first, released
         self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": (memory.ctypes.data, False)}
 
     def __del__(self) -> None:
-        self._let_go.append(self._first)
+        self._released.append(self._first)

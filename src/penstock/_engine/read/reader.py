@@ -23,8 +23,9 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from penstock._blobs import Blobs
-from penstock._engine.parquet.blob_chunks import LARGE_CELL, BlobChunk, CellPlacesCache, concat_blobs, find_chunks, read_chunk
+from penstock._engine.parquet.blob_chunks import LARGE_CELL, CellPlacesCache, concat_blobs, find_chunks, read_chunk
 from penstock._engine.parquet.file_blobs import FileBlobs
+from penstock._engine.parquet.page_index import ColumnChunk
 from penstock._engine.read.missing_columns import check_missing_columns
 from penstock._engine.read.schema_evolution import (
     columns_by_id,
@@ -97,7 +98,7 @@ class FileHandle:
     source: Any
     names: frozenset[str]
     in_nanoseconds: bool = False
-    blob_chunks: dict[str, list[BlobChunk]] | None = None
+    blob_chunks: dict[str, list[ColumnChunk]] | None = None
     ids: dict[int, str] | None = None
 
     def num_rows(self, row_group: int) -> int:
@@ -548,7 +549,7 @@ class Reader:
                     self.handles.bytes_read += sum(chunk.size for chunk in own)
         return cells
 
-    def _cells_in_file(self, unit: Unit, chunk: BlobChunk) -> FileBlobs | None:
+    def _cells_in_file(self, unit: Unit, chunk: ColumnChunk) -> FileBlobs | None:
         """Return the cells of a chunk without reading them, if they are large and the file is local."""
         if chunk.size < LARGE_CELL * max(1, chunk.values) or not isinstance(self.filesystem, pafs.LocalFileSystem):
             return None

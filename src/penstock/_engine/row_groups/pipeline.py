@@ -13,8 +13,7 @@ import numpy as np
 
 from penstock._blobs import MAX_CELL_BYTES
 from penstock._engine.processes.pool import ProcessPool, Reply, Task
-from penstock._engine.processes.serialize import Parcel, pack_numbers
-from penstock._engine.processes.task import Recipe, columns_in, pack_columns
+from penstock._engine.processes.task import Recipe, WorkerInput, pack_input
 from penstock._engine.query.query import Query
 from penstock._engine.query.values import MEMORY_LIMIT, Map
 from penstock._engine.row_groups.order import Step
@@ -282,10 +281,9 @@ class InProcesses(Generic[Read, Made]):
         def receive(reply: Reply) -> None:
             if reply.error is not None:
                 raise reply.error
-            crossed = columns_in(reply.told["columns"], reply.memory)["made"][0]
-            self._largest = max(self._largest, sum(len(block) for block in reply.memory))
+            self._largest = max(self._largest, reply.nbytes)
             if future.set_running_or_notify_cancel():
-                future.set_result(self._job.received(crossed))
+                future.set_result(self._job.received(reply.output.columns["made"][0]))
 
         def fail(error: BaseException | None) -> None:
             if error is None:
@@ -293,28 +291,18 @@ class InProcesses(Generic[Read, Made]):
             elif not future.done():
                 future.set_exception(error)
 
-        told, parcel = _asked(step)
         where = f"lot {step.place} of epoch {step.epoch}"
-        self._crew.give(Task(told=told, parcel=parcel, files={}, where=where, receive=receive, fail=fail))
+        self._crew.submit(Task(blocks=_packed(step), files={}, where=where, receive=receive, fail=fail))
         return future
 
 
-def _asked(step: Step) -> tuple[dict[str, Any], Parcel]:
-    """Return what a process is asked: to make one lot."""
-    parcel, asked = Parcel(), np.array([step.epoch, step.place, step.lot])
-    told = {
-        "do": "map",
-        "cells": {},
-        "columns": pack_columns({"step": asked}, parcel, Query()),
-        "arrow": None,
-        "places": pack_numbers(np.array([step.place]), parcel),
-        "outputs": None,
-        "rows": 1,
-        "size": 1,
-        "valid": 1,
-        "epoch": step.epoch,
-    }
-    return told, parcel
+def _packed(step: Step) -> list[memoryview]:
+    """Return what a process gets for one lot."""
+    columns = {"step": np.array([step.epoch, step.place, step.lot])}
+    batch = WorkerInput(
+        columns=columns, places=np.array([step.place]), rows=1, size=1, valid=1, epoch=step.epoch, run_maps=True
+    )
+    return pack_input(batch, Query(), lambda _: 0)
 
 
 class _Sent:

@@ -200,7 +200,7 @@ class ProcessBatches:
 
         blocks = pack_input(replace(batch, epoch=epoch), self._query, file_number)
         place = int(chunk.places[0]) if len(chunk.places) else rows.places[0] if rows is not None and rows.places else 0
-        where = f"what begins at place {place} of epoch {epoch}"
+        where = f"the rows from position {place} of epoch {epoch}"
         self._processes.submit(Task(blocks=blocks, files=files, where=where, receive=receive, fail=partial(_fail, future)))
 
     def _received(self, chunk: AssembledRows, reply: Reply, rows: WindowRows | None, complete: Complete) -> AssembledRows:

@@ -53,8 +53,8 @@ def test_an_append_is_refused_where_another_schema_came_meanwhile(url: str) -> N
         late.close()
 
     assert str(caught.value) == (
-        f"The schema is not that of {url}, which another writer has changed meanwhile: 'i' has dtype 'int64' and not 'str'; 'z' "
-        "is missing; expected the same columns: i, p, z. Change the schema, leave it out, or replace the table with "
+        f"The schema is not that of {url}, which another writer has changed meanwhile: 'i' has dtype 'int64' and not 'str'; "
+        "'z' is missing; expected the same columns: i, p, z. Change the schema, leave it out, or replace the table with "
         'mode="overwrite".'
     )
     assert rows_of(url) == [OTHER_ROW]

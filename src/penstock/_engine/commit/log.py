@@ -101,11 +101,7 @@ def dump(commit: Commit) -> bytes:
 
 
 def load(data: bytes, marker: str) -> Commit:
-    """Return the change that a marker describes; the data may be anything.
-
-    Raises:
-        DataError: If it is not a valid marker.
-    """
+    """Return the change that a marker describes; the data may be anything."""
     try:
         contents = json.loads(data)
         if not isinstance(contents, dict) or contents.get("penstock") != VERSION:
@@ -161,14 +157,6 @@ def visible(filesystem: pafs.FileSystem, path: str, infos: list[pafs.FileInfo]) 
         filesystem: The filesystem of the files.
         path: The listed directory: a table, or several.
         infos: All files below it, also those with hidden names.
-
-    Raises:
-        DataError: If a commit marker cannot be read.
-        DataChangedError: If the table changes faster than it can be listed.
-
-    Example:
-        >>> visible(pafs.LocalFileSystem(), "/t", [pafs.FileInfo("/t/a.parquet")])
-        [<FileInfo for '/t/a.parquet': type=FileType.Unknown>]
     """
     relisted: set[str] = set()
     for _ in range(MAX_LISTINGS):
@@ -261,13 +249,6 @@ def small_file(filesystem: pafs.FileSystem, path: str, name: str, infos: Iterabl
         path: The directory of the table.
         name: The name of the file, such as `_common_metadata`.
         infos: All files below the path, also those with hidden names.
-
-    Raises:
-        DataError: If a commit marker cannot be read.
-
-    Example:
-        >>> small_file(pafs.LocalFileSystem(), "/t", "_common_metadata", []) is None
-        True
     """
     infos = [info for info in infos if "/" not in (inner := relative(info.path, path)) or inner.startswith(f"{FOLDER}/")]
     commits = _read_commits(filesystem, _find_markers(infos))
@@ -310,11 +291,7 @@ def _invalidate_cache(filesystem: pafs.FileSystem) -> None:
 
 
 def recover(place: Place) -> None:
-    """Complete committed changes whose writer stopped early, and delete the files of abandoned ones.
-
-    Raises:
-        DataError: If a commit marker cannot be read.
-    """
+    """Complete committed changes whose writer stopped early, and delete the files of abandoned ones."""
     markers = _find_markers(fresh_listing(replace(place, path=f"{place.path}/{FOLDER}")))
     infos = fresh_listing(place) if markers else []
     committed = {marker.id for marker in markers if marker.state == "committed"}

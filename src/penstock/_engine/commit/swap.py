@@ -58,12 +58,7 @@ class _DirectoryRecord:
 
 
 def begin(place: Place, mode: Mode, change: str) -> DirectorySwap:
-    """Return a new change, whose directory beside the table exists and is locked.
-
-    Raises:
-        ArgumentError: If a parent of the table is a file.
-        OSError: With a number of `NOT_BESIDE`, if the table's directory cannot be exchanged.
-    """
+    """Return a new change, whose directory beside the table exists and is locked."""
     table = Path(os.path.realpath(place.path))  # unlike Path.resolve, it accepts circular links
     if table.is_mount():
         raise OSError(errno.EXDEV, "The directory is of another filesystem than the one above it.", str(table))
@@ -209,11 +204,7 @@ class DirectorySwap:
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Exchange two directories in one step.
-
-    Raises:
-        OSError: If it fails; with ENOSYS, if the system has no such call.
-    """
+    """Exchange two directories in one step."""
     library = ctypes.CDLL(None, use_errno=True)
     first, second = os.fsencode(one), os.fsencode(other)
     try:

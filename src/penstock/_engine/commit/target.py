@@ -35,12 +35,7 @@ def check_mode(mode: str) -> None:
 
 
 def hidden(name: str) -> bool:
-    """Return whether readers of tables skip a relative name, as Spark does.
-
-    Example:
-        >>> hidden("_delta_log/0.json"), hidden("_day=mon/a.parquet")
-        (True, False)
-    """
+    """Return whether readers of tables skip a relative name, as Spark does."""
     return _hidden_part(name) is not None
 
 
@@ -60,12 +55,7 @@ def is_overwritten(name: str) -> bool:
 
 
 def check_target(place: Place, mode: Mode) -> list[pafs.FileInfo]:
-    """Return the files of a table before a change, also hidden ones.
-
-    Raises:
-        ArgumentError: If the change is not allowed there.
-        DataError: If a commit marker cannot be read.
-    """
+    """Return the files of a table before a change, also hidden ones."""
     if place.filesystem.get_file_info(place.path).type == pafs.FileType.File:
         raise ArgumentError(
             f"{place.url} is a file; expected a directory, or a path where nothing exists yet. Give another path."
@@ -101,11 +91,7 @@ def _check_files(names: Iterable[str], mode: Mode, url: str) -> None:
 
 
 def check_name(name: str, change: str) -> None:
-    """Refuse a data file name that leads out of the table, is hidden, or does not contain the id of the change.
-
-    Example:
-        >>> check_name("day=mon/part-00000-0123456789ab.parquet", "0123456789ab")
-    """
+    """Refuse a data file name that leads out of the table, is hidden, or does not contain the id of the change."""
     _check_inside(name)
     if hidden(name) or change not in name.rpartition("/")[2]:
         raise ArgumentError(
@@ -115,11 +101,7 @@ def check_name(name: str, change: str) -> None:
 
 
 def check_small(name: str) -> None:
-    """Refuse a name of a small file that leads out of the table, or would be read as data.
-
-    Example:
-        >>> check_small("_common_metadata")
-    """
+    """Refuse a name of a small file that leads out of the table, or would be read as data."""
     _check_inside(name)
     if not hidden(name) or "/" in name or name == FOLDER:
         msg = f"A small file cannot be called {name!r}; expected a name that begins with _. Use one like _common_metadata."

@@ -47,11 +47,7 @@ class ExistingTable:
 
 
 def read_existing(place: Place) -> ExistingTable | None:
-    """Return the table at a place, or None if there is none.
-
-    Raises:
-        ArgumentError: If no rows can be appended to it.
-    """
+    """Return the table at a place, or None if there is none."""
     listing = fresh_listing(place)
     try:
         paths = [info.path for info in data_files(place, visible(place.filesystem, place.path, listing))]
@@ -92,11 +88,7 @@ def _stored_fields(metadata: Mapping[bytes, bytes]) -> dict[str, pa.Field]:
 
 
 def append_encoder(table: ExistingTable, given: TableEncoder | None, partition_by: tuple[str, ...]) -> TableEncoder:
-    """Return the encoder of appended rows: the table's columns in its order, stored with the codecs of the given ones.
-
-    Raises:
-        ArgumentError: If the given columns or partitions differ from those of the table.
-    """
+    """Return the encoder of appended rows: the table's columns in its order, stored with the codecs of the given ones."""
     if partition_by != table.partition_by:
         raise ArgumentError(
             f"write() got partition_by={partition_by!r}; expected {table.partition_by!r}, the partitions of {table.url}. "
@@ -134,9 +126,6 @@ def check_unchanged(place: Place, before: ExistingTable | None, encoder: TableEn
         before: The table when the write began; None if there was none.
         encoder: The columns of the files.
         partition_by: The partition columns of the files.
-
-    Raises:
-        ArgumentError: If the files do not fit the table as it is now.
     """
     table = read_existing(place)
     if table is None or (

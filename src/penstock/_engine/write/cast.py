@@ -27,9 +27,6 @@ def cast_column(field: Field, codec: Codec | None, arrow: pa.Field, given: pa.Ar
     """Return the cells of an Arrow column: as they are stored, or as NumPy values that the codec encodes later.
 
     Columns of bytes count as cells that a `CellCodec` has encoded; their first cell is decoded as a check.
-
-    Raises:
-        InvalidCellError: If a cell does not fit.
     """
     array = _combine_chunks(given) if isinstance(given, pa.ChunkedArray) else given
     if isinstance(array, pa.ChunkedArray):  # too large for one array
@@ -84,11 +81,7 @@ def _combine_chunks(given: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 
 
 def check_first_cell(field: Field, codec: CellCodec, array: pa.Array) -> None:
-    """Decode the first cell that is not null.
-
-    Raises:
-        InvalidCellError: If it cannot be decoded.
-    """
+    """Decode the first cell that is not null."""
     present = valid(array)
     first = 0 if present is None else int(np.argmax(present))
     if not len(array) or (present is not None and not present[first]):

@@ -34,18 +34,7 @@ YEAR = r"^(?:000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})-"
 
 
 def partition_encoder(encoder: TableEncoder, names: Sequence[str]) -> TableEncoder:
-    """Return an encoder whose partition columns have plain types, without categories or views.
-
-    Raises:
-        ArgumentError: If a column cannot be a partition column, is named twice, or none is left for the files.
-        ColumnNotFoundError: If there is no such column.
-
-    Example:
-        >>> from penstock._engine.write.schema import encoder_from_arrow
-        >>> encoder = encoder_from_arrow(pa.schema({"n": pa.int8(), "day": pa.dictionary(pa.int8(), pa.string())}))
-        >>> partition_encoder(encoder, ["day"]).named("day").arrow.type
-        DataType(string)
-    """
+    """Return an encoder whose partition columns have plain types, without categories or views."""
     columns = tuple(_plain_column(column) if column.field.name in names else column for column in encoder.columns)
     existing = [column.field.name for column in columns]
     encoder = replace(encoder, columns=columns)
@@ -89,12 +78,6 @@ def empty_table_directory(encoder: TableEncoder, names: Sequence[str]) -> str:
     """Return the directory of the one file of a table without rows: a zero of each partition column, or a text.
 
     Readers that infer the types of partition columns from names cannot infer any from nulls.
-
-    Example:
-        >>> from penstock._engine.write.schema import encoder_from_arrow
-        >>> encoder = encoder_from_arrow(pa.schema({"n": pa.int8(), "day": pa.date32(), "city": pa.string()}))
-        >>> empty_table_directory(encoder, ["day", "city"])
-        'day=1970-01-01/city=no-rows'
     """
     return directory((name, _zero_text(encoder.named(name).arrow.type)) for name in names)
 
@@ -137,9 +120,6 @@ def split_partitions(table: pa.Table, names: Sequence[str], first: int = 0) -> l
         table: The rows.
         names: The partition columns.
         first: The number of the first row, for messages.
-
-    Raises:
-        DataError: If readers would read a value as null, as another value, or not at all.
     """
     if not names:
         return [Partition("", table, table.nbytes)]

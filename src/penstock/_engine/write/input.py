@@ -50,10 +50,6 @@ def read_tabular(data: Any, encoder: TableEncoder | None, *, index: bool | None 
         data: Anything.
         encoder: The columns of the table, if they are known.
         index: Whether the named index of a data frame is stored; None if the user did not say.
-
-    Raises:
-        ArgumentError: If it is a single column, or a data frame whose index needs a decision.
-        DataError: If Arrow cannot convert a data frame.
     """
     if _is_data_frame(data):
         return _read_data_frame(data, encoder, index=index)
@@ -78,12 +74,7 @@ def read_tabular(data: Any, encoder: TableEncoder | None, *, index: bool | None 
 
 
 def is_tabular(data: Any) -> bool:
-    """Return whether data consists of columns, or is a single one.
-
-    Example:
-        >>> is_tabular(pa.table({"a": [1]})), is_tabular({"a": [1]})
-        (True, False)
-    """
+    """Return whether data consists of columns, or is a single one."""
     return _is_data_frame(data) or isinstance(data, pa.RecordBatch) or hasattr(data, "__arrow_c_stream__")
 
 
@@ -169,9 +160,6 @@ def _stored_levels(index: Any, wanted: set[str], columns: Sequence[str], *, inde
         wanted: The columns of the table that are not in the data frame.
         columns: The columns of the data frame.
         index_option: What the user asked for; by default the levels that are wanted.
-
-    Raises:
-        ArgumentError: If index=True and a level has no name, or if a level has a name and index is not given.
     """
     named = {_arrow_name(name): at for at, name in enumerate(index.names) if name is not None}
     if index_option is False:
@@ -251,9 +239,6 @@ def is_batch(
         alone: Whether it is all that is written.
         before: Whether the previous mapping was a batch, which decides if nothing else does; None for the first.
         has_schema: Whether the user gave a schema.
-
-    Raises:
-        DataError: If it could be both, or is neither.
     """
     present = [value for value in item.values() if value is not None]
     if item and not (present and all(map(is_column, present))):
@@ -354,10 +339,6 @@ def infer_schema(item: Mapping[str, Any], *, batch: bool, nullable: bool = False
         item: The row or batch.
         batch: Whether it is a batch.
         nullable: Whether all fields may be null, or only those that have a null.
-
-    Example:
-        >>> infer_schema({"id": 1, "x": np.zeros(3, np.float32)}, batch=False).names
-        ('id', 'x')
     """
     return Schema("", [_infer_field(name, cells if batch else [cells], nullable) for name, cells in item.items()])
 

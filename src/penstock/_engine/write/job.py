@@ -89,9 +89,6 @@ class WriteJob:
 
     Attributes:
         encoder: The columns that are written.
-
-    Raises:
-        ArgumentError: If the columns do not fit the table, or cannot be partitioned.
     """
 
     def __init__(self, begun: OpenWrite, encoder: TableEncoder | None) -> None:

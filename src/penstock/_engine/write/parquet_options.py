@@ -93,9 +93,6 @@ class Layout:
         file_mb: The stored size at which a file ends.
         compression: The compression of columns that are not compressed already.
         partition_by: The partition columns.
-
-    Raises:
-        ArgumentError: If an option is invalid.
     """
 
     row_group_mb: float = 64

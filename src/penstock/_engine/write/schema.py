@@ -22,11 +22,7 @@ __all__ = ["encoder_from_arrow", "encoder_from_schema"]
 
 
 def encoder_from_schema(schema: Schema) -> TableEncoder:
-    """Return the encoder of a `Schema`: fields without a codec get their default, nullable ones may be missing in rows.
-
-    Raises:
-        ArgumentError: If the schema is empty, or no codec stores a field.
-    """
+    """Return the encoder of a `Schema`: fields without a codec get their default, nullable ones may be missing in rows."""
     if not len(schema):
         msg = f"Schema {schema.name!r} has no field; expected at least one. Add one: penstock.Field('id', numpy.int32)."
         raise ArgumentError(msg)
@@ -47,9 +43,6 @@ def encoder_from_arrow(schema: pa.Schema) -> TableEncoder:
 
     Metadata of a table that Penstock wrote holds its schema; columns that are still stored so keep their codec. Rows must
     have all columns: Arrow fields are nullable by default, so this says nothing.
-
-    Raises:
-        ArgumentError: If names repeat, there are none, or a type cannot be stored.
     """
     if len(set(schema.names)) != len(schema.names) or not schema.names:
         msg = (
@@ -91,8 +84,10 @@ def _zero_size_list(kind: pa.DataType) -> pa.DataType | None:
 
 def _stored_encoder(arrow: pa.Field, stored: Schema) -> ColumnEncoder | None:
     """Return the encoder of a column in a stored schema; None if its codec no longer reads the column."""
-    field = stored.fields.get(arrow.name)
-    if field is None or field.codec is None:
+    if arrow.name not in stored:
+        return None
+    field = stored[arrow.name]
+    if field.codec is None:
         return None
     if field.codec.storage(field) != arrow.type and (is_encoded(arrow.type) or unsuited(field, arrow.type) is not None):
         return None

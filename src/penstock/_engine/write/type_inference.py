@@ -66,12 +66,7 @@ class FirstRows:
         return bool(self.rows) or any(cell is None or _is_nested(cell) for cell in row.values())
 
     def add(self, row: Mapping[str, Any], number: int) -> None:
-        """Add a copy of a row.
-
-        Raises:
-            ArgumentError: If no type follows from a cell of the first row.
-            DataError: If it has other columns than the first row.
-        """
+        """Add a copy of a row."""
         if self.rows:
             names = self.rows[0][1].keys()
             row = fill_missing(row, number, names, names if self._fill else (), names)
@@ -110,9 +105,6 @@ def infer_encoder(batch: Mapping[str, Any], add_codecs: Callable[[Schema], Schem
         batch: The columns of cells.
         add_codecs: Returns a schema with the codecs of the format.
         nullable: Whether all columns may be null.
-
-    Raises:
-        ArgumentError: If no type follows from a column.
     """
     nested = {name: kind for name, cells in batch.items() if (kind := _nested_type(name, cells)) is not None}
     plain = infer_schema({name: cells for name, cells in batch.items() if name not in nested}, batch=True, nullable=nullable)

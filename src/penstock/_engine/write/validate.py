@@ -71,10 +71,6 @@ def cell_check(field: Field, kind: pa.DataType | None = None) -> Check:
     Args:
         field: The field.
         kind: The Arrow type of the stored column; None if a codec makes bytes of the cells.
-
-    Example:
-        >>> cell_check(Field("x", np.uint8), pa.uint8())(200)
-        200
     """
     make_check = None if field.shape else _SCALAR_CHECKS.get(field.dtype.kind)
     if make_check is None:

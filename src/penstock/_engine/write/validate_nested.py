@@ -41,12 +41,7 @@ def is_compatible(given: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def nested_check(kind: pa.DataType) -> Check:
-    """Return the check of cells that Arrow itself converts to a type: lists, structs, maps.
-
-    Example:
-        >>> nested_check(pa.list_(pa.int8()))([1, 2])
-        [1, 2]
-    """
+    """Return the check of cells that Arrow itself converts to a type: lists, structs, maps."""
     storage = _storage(kind)
     has_extensions, has_required = storage != kind, _has_required_parts(kind)
     expected = f"a value of {kind}"
@@ -102,12 +97,7 @@ def _has_forbidden_null(stored: Any, kind: pa.DataType) -> bool:
 
 
 def make_array(cells: Sequence[Any] | npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """Return checked cells as an array; pyarrow does not convert values to extension types inside others.
-
-    Example:
-        >>> make_array([[b"0123456789abcdef"]], pa.list_(pa.uuid())).type
-        ListType(list<item: extension<arrow.uuid>>)
-    """
+    """Return checked cells as an array; pyarrow does not convert values to extension types inside others."""
     array = pa.array(cells, type=_storage(kind))
     return array if array.type == kind else array.cast(kind)
 
@@ -220,9 +210,6 @@ def _to_numpy(stored: dt.date | dt.timedelta) -> Any:
 
 def nested_parts(array: pa.Array, kind: pa.DataType) -> list[tuple[pa.Array, pa.DataType]]:
     """Return the inner arrays of lists, structs and maps with the types that a cast gives them; none for other values.
-
-    Raises:
-        DataLossError: If a cast would drop fields of a struct, or change the meaning of values.
 
     Example:
         >>> [(part.to_pylist(), str(kind)) for part, kind in nested_parts(pa.array([[1, 2]]), pa.list_(pa.int8()))]

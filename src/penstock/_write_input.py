@@ -70,7 +70,7 @@ def read_dataset(data: Any) -> WriteInput | None:
     encoder = None if snapshot is None else _stored_encoder(query, snapshot)
     stored = _stored_tables(data, encoder) if isinstance(data, Dataset) else None
     if stored is None and encoder is not None:
-        encoder = encoder.with_large_indices()
+        encoder = encoder.with_wide_indices()
     return WriteInput(items=data, batched=batched, encoder=encoder, stored=stored)
 
 

@@ -290,7 +290,7 @@ class Writer:
     def _tabular(self, data: TabularInput, *, alone: bool = True) -> None:
         if self._job is None and data.schema is not None:
             encoder = encoder_from_arrow(data.schema)
-            self._start(encoder if alone else encoder.with_large_indices())
+            self._start(encoder if alone else encoder.with_wide_indices())
         for batch in data.batches:
             self._batch(batch, shared=data.shared)
 

@@ -150,13 +150,8 @@ def relative(path: str, base: str) -> str:
 def visible(filesystem: pafs.FileSystem, path: str, infos: list[pafs.FileInfo]) -> list[pafs.FileInfo]:
     """Return the listed files that belong to the table as committed.
 
-    Files of uncommitted changes are left out, and removed files that are not deleted yet. A listing without markers costs no
-    request.
-
-    Args:
-        filesystem: The filesystem of the files.
-        path: The listed directory: a table, or several.
-        infos: All files below it, also those with hidden names.
+    Files of uncommitted changes are left out, and removed files that are not deleted yet. `infos` must have all files below
+    the path, also hidden ones. A listing without markers costs no request.
     """
     relisted: set[str] = set()
     for _ in range(MAX_LISTINGS):
@@ -242,14 +237,7 @@ def _committed_files(
 
 
 def small_file(filesystem: pafs.FileSystem, path: str, name: str, infos: Iterable[pafs.FileInfo]) -> bytes | None:
-    """Return the contents of a small hidden file of a table as committed, or None if it does not exist.
-
-    Args:
-        filesystem: The filesystem of the table.
-        path: The directory of the table.
-        name: The name of the file, such as `_common_metadata`.
-        infos: All files below the path, also those with hidden names.
-    """
+    """Return the contents of a small hidden file of a table as committed, or None; `infos` must have all files of the table."""
     infos = [info for info in infos if "/" not in (inner := relative(info.path, path)) or inner.startswith(f"{FOLDER}/")]
     commits = _read_commits(filesystem, _find_markers(infos))
     for _, commit in reversed(commits or []):

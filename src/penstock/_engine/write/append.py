@@ -31,19 +31,14 @@ PETASTORM = b"dataset-toolkit."
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExistingTable:
-    """A table that exists.
-
-    Attributes:
-        url: Its name in messages.
-        arrow: Its columns, partition columns last, with the metadata of its first file.
-        partition_by: Its partition columns, outermost first.
-        num_files: The number of its files; the names of appended files continue the numbers.
-    """
+    """A table that exists."""
 
     url: str
     arrow: pa.Schema
+    """Its columns, partition columns last, with the metadata of its first file."""
     partition_by: tuple[str, ...]
     num_files: int
+    """The names of appended files continue the numbers."""
 
 
 def read_existing(place: Place) -> ExistingTable | None:
@@ -119,14 +114,7 @@ def append_encoder(table: ExistingTable, given: TableEncoder | None, partition_b
 
 
 def check_unchanged(place: Place, before: ExistingTable | None, encoder: TableEncoder, partition_by: tuple[str, ...]) -> None:
-    """Refuse to add files to a table that another writer has replaced since the write began.
-
-    Args:
-        place: The place of the table.
-        before: The table when the write began; None if there was none.
-        encoder: The columns of the files.
-        partition_by: The partition columns of the files.
-    """
+    """Refuse to add files to a table that another writer has changed since the write began, when it was `before`."""
     table = read_existing(place)
     if table is None or (
         before is not None

@@ -12,8 +12,14 @@ import pyarrow.compute as pc
 
 from penstock._blobs import Blobs
 from penstock._engine.decode.concat import one_array
-from penstock._engine.write.validate import InvalidCellError, type_name
-from penstock._engine.write.validate_nested import DataLossError, is_compatible, is_in_c_order, nested_parts
+from penstock._engine.write.validate import (
+    DataLossError,
+    InvalidCellError,
+    is_compatible,
+    is_in_c_order,
+    nested_parts,
+    type_name,
+)
 from penstock.codecs.tensor import Tensor
 from penstock.dtypes import is_encoded, is_ragged, items, numpy_type, plain, valid
 from penstock.errors import DataError

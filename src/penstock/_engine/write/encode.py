@@ -16,8 +16,7 @@ import pyarrow as pa
 from penstock._engine.decode.concat import with_roomy_indices
 from penstock._engine.runtime.buffers import BufferPool
 from penstock._engine.write.cast import cast_column
-from penstock._engine.write.validate import Check, InvalidCellError, castable, describe, fits_storage
-from penstock._engine.write.validate_nested import is_compatible, make_array
+from penstock._engine.write.validate import Check, InvalidCellError, castable, describe, fits_storage, is_compatible, make_array
 from penstock.codecs.raw import Raw
 from penstock.codecs.scalar import Scalar
 from penstock.codecs.tensor import Tensor
@@ -109,20 +108,14 @@ Values: TypeAlias = npt.NDArray[Any] | Sequence[Any] | pa.Array
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ColumnEncoder:
-    """One column that is written.
-
-    Attributes:
-        field: The field of its cells.
-        arrow: The column in the files.
-        codec: The codec of its cells; None for lists and structs, which Arrow makes itself.
-        in_schema: Whether the field is in the schema that is stored with the table.
-        check: The check of one cell.
-    """
+    """One column that is written, and how."""
 
     field: Field
     arrow: pa.Field
     codec: Codec | None
+    """None for lists and structs, which Arrow itself makes of cells."""
     in_schema: bool
+    """Whether the field is in the schema that is stored with the table."""
     check: Check
 
     @property
@@ -234,27 +227,16 @@ class ColumnEncoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowChunk:
-    """Checked rows that are encoded together.
-
-    Attributes:
-        first: The number of the first row in the write.
-        num_rows: The number of rows.
-        nbytes: Their approximate size.
-        columns: Their cells by column; empty if `cells` has them.
-        cells: Their cells by row; empty if `columns` has them.
-    """
+    """Checked rows that are encoded together."""
 
     first: int
+    """The number of the first row in the write."""
     num_rows: int
     nbytes: int
-    columns: Sequence[Values] = ()
-    cells: Sequence[Sequence[Any]] = ()
+    columns: Sequence[Values]
 
     def split(self, nbytes: int, *, shared: bool = False) -> Iterator[RowChunk]:
         """Yield parts of about a size, copied where the caller can change the arrays; Arrow arrays only if `shared`."""
-        if not self.columns:  # a chunk of single rows is small already
-            yield self
-            return
         step = max(1, nbytes * self.num_rows // max(1, self.nbytes))
         for start in range(0, self.num_rows, step):
             rows = min(step, self.num_rows - start)
@@ -287,14 +269,10 @@ def copy_if_writeable(cell: Any) -> Any:
     return cell.copy() if isinstance(cell, np.ndarray) and cell.flags.writeable else cell
 
 
-def _column_size(cells: Values) -> int:
-    return int(cells.nbytes) if isinstance(cells, (np.ndarray, pa.Array)) else sum(map(cell_size, cells))
-
-
-def cell_size(cell: Any) -> int:
-    """Return the approximate size of a cell in bytes."""
-    if isinstance(cell, np.ndarray):
-        return cell.nbytes
+def data_size(cell: Any) -> int:
+    """Return the approximate size of a cell or an array in bytes."""
+    if isinstance(cell, (np.ndarray, pa.Array)):
+        return int(cell.nbytes)
     return len(cell) if isinstance(cell, (str, bytes, list)) else 8
 
 
@@ -378,13 +356,13 @@ class TableEncoder:
             except InvalidCellError as error:
                 where = f"Row {first + error.row}" if error.row is not None else f"The batch that begins with row {first}"
                 raise DataError(f"{where}, field {name!r}: {error}") from None
-        return RowChunk(first=first, num_rows=rows, nbytes=sum(map(_column_size, columns)), columns=columns)
+        nbytes = sum(sum(map(data_size, each)) if isinstance(each, list) else data_size(each) for each in columns)
+        return RowChunk(first=first, num_rows=rows, nbytes=nbytes, columns=columns)
 
     def encode(self, chunk: RowChunk) -> pa.Table:
         """Return rows as they are stored, or raise `DataError` if a codec cannot encode a cell."""
-        columns = chunk.columns or list(zip(*chunk.cells, strict=True))
         arrays = []
-        for column, cells in zip(self.columns, columns, strict=True):
+        for column, cells in zip(self.columns, chunk.columns, strict=True):
             try:
                 arrays.append(column.encode(cells))
             except MissingExtraError:
@@ -393,7 +371,7 @@ class TableEncoder:
                 _raise_encode_error(column, cells, chunk.first, error)
         return pa.Table.from_arrays(arrays, schema=self.arrow)
 
-    def with_large_indices(self) -> TableEncoder:
+    def with_wide_indices(self) -> TableEncoder:
         """Return an encoder whose categories may outnumber those of the first rows."""
         return replace(self, columns=tuple(replace(each, arrow=with_roomy_indices(each.arrow)) for each in self.columns))
 
@@ -422,12 +400,7 @@ def fill_missing(
 ) -> dict[str, Any]:
     """Return a row or a batch with None for optional columns that it lacks, or raise `DataError`.
 
-    Args:
-        given: The row or batch.
-        number: The number of its first row, for messages.
-        names: The columns of the table.
-        optional: Columns that may be missing.
-        nullable: Columns that the user could make optional.
+    `number` is that of its first row, and the user can make the `nullable` columns optional.
 
     Example:
         >>> fill_missing({"a": 1}, 0, ["a", "b"], ["b"], ["b"])

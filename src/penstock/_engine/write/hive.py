@@ -100,13 +100,7 @@ def _escape_name(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """Rows of one directory.
-
-    Attributes:
-        directory: Its name relative to the table; empty for the table's own.
-        table: The rows, without the partition columns.
-        nbytes: Their size; computing it is slow.
-    """
+    """Rows of one directory, whose name is relative to the table; computing their size is slow."""
 
     directory: str
     table: pa.Table
@@ -114,13 +108,7 @@ class Partition:
 
 
 def split_partitions(table: pa.Table, names: Sequence[str], first: int = 0) -> list[Partition]:
-    """Return the rows of each directory in their order, without the partition columns.
-
-    Args:
-        table: The rows.
-        names: The partition columns.
-        first: The number of the first row, for messages.
-    """
+    """Return the rows of each directory in their order, without the partition columns; `first` is for messages."""
     if not names:
         return [Partition("", table, table.nbytes)]
     texts = [_encode_texts(table, name, first) for name in names]

@@ -13,7 +13,6 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock._engine.write.encode import ColumnEncoder, TableEncoder
@@ -44,13 +43,7 @@ class TabularInput:
 
 
 def read_tabular(data: Any, encoder: TableEncoder | None, *, index: bool | None = None) -> TabularInput | None:
-    """Return Arrow or pandas data as columns, without an unnamed pandas index; None for other data.
-
-    Args:
-        data: Anything.
-        encoder: The columns of the table, if they are known.
-        index: Whether the named index of a data frame is stored; None if the user did not say.
-    """
+    """Return Arrow or pandas data as columns, without an unnamed pandas index; None for other data."""
     if _is_data_frame(data):
         return _read_data_frame(data, encoder, index=index)
     if isinstance(data, pa.RecordBatch | pa.Table):
@@ -143,24 +136,14 @@ def _with_nested_nan(table: pa.Table, frame: Any) -> pa.Table:
     for at in range(frame.shape[1]):
         field, series = table.schema.field(at), frame.iloc[:, at]
         if pa.types.is_nested(field.type) and series.dtype == object:
-            cells = [None if _is_pandas_null(cell) else cell for cell in series]
+            cells = _nan_to_none(series)
+            cells = [None if type(cell).__name__ in ("NAType", "NaTType") else cell for cell in cells]
             table = table.set_column(at, field, pa.array(cells, field.type, from_pandas=False))
     return table
 
 
-def _is_pandas_null(cell: Any) -> bool:
-    return cell is None or type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and np.isnan(cell))
-
-
 def _stored_levels(index: Any, wanted: set[str], columns: Sequence[str], *, index_option: bool | None) -> dict[str, int]:
-    """Return the positions of the index levels to store by name.
-
-    Args:
-        index: The index of the data frame.
-        wanted: The columns of the table that are not in the data frame.
-        columns: The columns of the data frame.
-        index_option: What the user asked for; by default the levels that are wanted.
-    """
+    """Return the positions of the index levels to store by name; by default those that the table wants."""
     named = {_arrow_name(name): at for at, name in enumerate(index.names) if name is not None}
     if index_option is False:
         return {}
@@ -212,8 +195,8 @@ def _convert_series(series: Any, column: ColumnEncoder | None) -> Any:
     return array
 
 
-def _nan_to_none(cells: npt.NDArray[Any]) -> list[Any]:
-    """Return cells that are not numbers, with None for NaN, which pandas has for missing values."""
+def _nan_to_none(cells: Iterable[Any]) -> list[Any]:
+    """Return cells that are not numbers with None for NaN, which pandas has for missing values."""
     return [None if isinstance(cell, float) and np.isnan(cell) else cell for cell in cells]
 
 
@@ -232,13 +215,8 @@ def is_batch(
     value is a single one, or all are null. Without a schema, lists and arrays are a batch if the mapping is all that is
     written; in an iterable lists are cells, and arrays could be, until the columns are known.
 
-    Args:
-        item: The mapping.
-        encoder: The columns of the table, if they are known.
-        number: The number of its first row, for messages.
-        alone: Whether it is all that is written.
-        before: Whether the previous mapping was a batch, which decides if nothing else does; None for the first.
-        has_schema: Whether the user gave a schema.
+    `alone` says that it is all that is written, `before` whether the previous mapping was a batch, which decides if nothing
+    else does, and `has_schema` that the user gave a schema. Raises `DataError` if it could be both, or is neither.
     """
     present = [value for value in item.values() if value is not None]
     if item and not (present and all(map(is_column, present))):
@@ -333,13 +311,7 @@ def as_columns(batch: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def infer_schema(item: Mapping[str, Any], *, batch: bool, nullable: bool = False) -> Schema:
-    """Return the schema that follows from a row or a batch, or raise `ArgumentError` if none does.
-
-    Args:
-        item: The row or batch.
-        batch: Whether it is a batch.
-        nullable: Whether all fields may be null, or only those that have a null.
-    """
+    """Return the schema of a row or a batch; fields with a null are nullable, or all of them."""
     return Schema("", [_infer_field(name, cells if batch else [cells], nullable) for name, cells in item.items()])
 
 

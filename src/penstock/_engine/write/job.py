@@ -18,7 +18,7 @@ from penstock._engine.commit.change import Change, Mode
 from penstock._engine.runtime.buffers import BufferPool
 from penstock._engine.runtime.ordered_map import Conveyor, Room
 from penstock._engine.write.append import ExistingTable, append_encoder, check_unchanged, read_existing
-from penstock._engine.write.encode import CellBuffer, RowChunk, TableEncoder, cell_size
+from penstock._engine.write.encode import CellBuffer, RowChunk, TableEncoder, data_size
 from penstock._engine.write.errors import storage_errors
 from penstock._engine.write.files import OutputFiles
 from penstock._engine.write.hive import Partition, partition_encoder, split_partitions
@@ -50,20 +50,7 @@ logger = logging.getLogger("penstock")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OpenWrite:
-    """A write that has begun; its columns may not be known yet.
-
-    Attributes:
-        place: The place of the table.
-        mode: What happens to an existing table.
-        change: The change that makes the files visible.
-        layout: The layout of the files.
-        threads: The number of threads that encode.
-        table: The table that is appended to; None for a new one.
-        format: The format whose metadata or log is written; None for plain Parquet.
-        index: Whether the named index of a data frame is stored; None if the user did not say.
-        missing: What happens if rows lack a column: "error" refuses them, unless the schema of the write allows nulls there,
-            and "null" writes nulls.
-    """
+    """A write that has begun, with the options of `penstock.write`; its columns may not be known yet."""
 
     place: Place
     mode: Mode
@@ -71,6 +58,7 @@ class OpenWrite:
     layout: Layout
     threads: int
     table: ExistingTable | None
+    """The table that is appended to; None for a new one."""
     format: WrittenFormat | LoggedFormat | None = None
     index: bool | None = None
     missing: Missing = "error"
@@ -81,18 +69,10 @@ class OpenWrite:
 
 
 class WriteJob:
-    """A write whose columns are known. It does not refer to its writer, so that both are collected with the last user.
-
-    Args:
-        begun: The write.
-        encoder: The columns; None for those of the table that is appended to.
-
-    Attributes:
-        encoder: The columns that are written.
-    """
+    """A write whose columns are known. It does not refer to its writer, so that both are collected with the last user."""
 
     def __init__(self, begun: OpenWrite, encoder: TableEncoder | None) -> None:
-        """Decide the columns; threads start with the first rows."""
+        """Decide the columns, by default those of the table that is appended to; threads start with the first rows."""
         self._begun = begun
         self.encoder = self._final_encoder(encoder)
         layout = begun.layout
@@ -101,7 +81,9 @@ class WriteJob:
         self._output = OutputFiles(begun.place, begun.change, self.encoder, layout, first=first)
         max_chunks = begun.threads + WAITING_CHUNKS
         limits = Room(given=max_chunks * self._chunk_bytes, made=min(ENCODED_BYTES, layout.row_group_bytes))
-        self._conveyor: Conveyor[list[Partition]] = Conveyor(begun.threads, self._output.write, _total_bytes, limits)
+        self._conveyor: Conveyor[list[Partition]] = Conveyor(
+            begun.threads, self._output.write, lambda parts: sum(part.nbytes for part in parts), limits
+        )
         self._buffer_pool = BufferPool(most=4 * max_chunks * self._chunk_bytes)
         self._rows: list[list[Any]] = []
         self._first = self._nbytes = 0
@@ -148,7 +130,7 @@ class WriteJob:
                     cells[at] = self._copy(cell)
                 self._nbytes += cell.nbytes
             else:
-                self._nbytes += cell_size(cell)
+                self._nbytes += data_size(cell)
         self._rows.append(cells)
         if self._nbytes >= self._chunk_bytes or len(self._rows) >= CHUNK_ROWS:
             self.flush()
@@ -163,7 +145,7 @@ class WriteJob:
         rows, nbytes = self._rows, self._nbytes
         self._rows, self._cell_buffer, self._nbytes = [], None, 0
         if rows:
-            self._put(RowChunk(first=self._first, num_rows=len(rows), nbytes=nbytes, cells=rows))
+            self._put(RowChunk(first=self._first, num_rows=len(rows), nbytes=nbytes, columns=list(zip(*rows, strict=True))))
         self._first += len(rows)
 
     def put(self, chunk: RowChunk, *, shared: bool = False) -> None:
@@ -261,10 +243,6 @@ def _append_error(kind: WrittenFormat, url: str) -> ArgumentError:
         f"write() got format={kind!r} to append to {url}; expected a new table, because the format's metadata would lack the "
         'appended files. Leave the format out, or write all rows with mode="overwrite".'
     )
-
-
-def _total_bytes(partitions: list[Partition]) -> int:
-    return sum(partition.nbytes for partition in partitions)
 
 
 def _encode(encoder: TableEncoder, chunk: RowChunk, partition_by: tuple[str, ...]) -> list[Partition]:

@@ -8,8 +8,7 @@ import pyarrow as pa
 from penstock import codecs
 from penstock._engine.decode.concat import storable
 from penstock._engine.write.encode import ColumnEncoder, TableEncoder
-from penstock._engine.write.validate import cell_check
-from penstock._engine.write.validate_nested import is_in_c_order, nested_check
+from penstock._engine.write.validate import cell_check, is_in_c_order, nested_check
 from penstock.codecs.scalar import Scalar, arrow_type
 from penstock.codecs.tensor import Tensor
 from penstock.dtypes import FIXED, TENSOR, extension_name, is_encoded, numpy_type

@@ -42,8 +42,7 @@ FAMILIES = (
 class FirstRows:
     """Rows that are kept until there are enough to infer types: single lists and nulls may not show them.
 
-    Args:
-        fill: Whether later rows may lack columns of the first.
+    With `fill`, later rows may lack columns of the first.
 
     Example:
         >>> first = FirstRows(fill=False)
@@ -85,11 +84,7 @@ class FirstRows:
         return all(cell is None or _is_nested(cell) for _, row in self.rows for name, cell in row.items() if name in item)
 
     def infer_encoder(self, add_codecs: Callable[[Schema], Schema]) -> TableEncoder:
-        """Return the encoder that follows from the rows, or raise `ArgumentError`.
-
-        Args:
-            add_codecs: Returns a schema with the codecs of the format.
-        """
+        """Return the encoder that follows from the rows; `add_codecs` returns a schema with the codecs of the format."""
         first = self.rows[0][1]
         batch = {name: [row[name] for _, row in self.rows] for name in first}
         # Only the first row decides the type of single values, so a null there has no type.
@@ -99,13 +94,7 @@ class FirstRows:
 
 
 def infer_encoder(batch: Mapping[str, Any], add_codecs: Callable[[Schema], Schema], *, nullable: bool) -> TableEncoder:
-    """Return the encoder that follows from a batch; lists, structs and Arrow arrays get Arrow types.
-
-    Args:
-        batch: The columns of cells.
-        add_codecs: Returns a schema with the codecs of the format.
-        nullable: Whether all columns may be null.
-    """
+    """Return the encoder that follows from a batch; lists, structs and Arrow arrays get Arrow types."""
     nested = {name: kind for name, cells in batch.items() if (kind := _nested_type(name, cells)) is not None}
     plain = infer_schema({name: cells for name, cells in batch.items() if name not in nested}, batch=True, nullable=nullable)
     if not nested:

@@ -404,7 +404,7 @@ def test_a_table_that_another_made_first_is_appended_to_if_rows_fit(tmp_path: Pa
             r"is not that of .*t, which another writer has created meanwhile: 'x' is not in the table; expected the sa",
         ),
         ({"id": 1, "x": b"a", "y": 2}, {}, r"meanwhile: 'y' is missing; expected the same columns: id, x, y\."),
-        ({"id": "1", "x": b"a"}, {}, r"meanwhile: 'id' would be stored as int64 and is string there\."),
+        ({"id": "1", "x": b"a"}, {}, r"meanwhile: 'id' would be stored as int64 and is string there;"),
         ({"id": 1, "x": np.zeros((2, 2), np.uint8)}, {}, r"meanwhile: 'x' is Field\(.*\) and not Field\(.*Npy"),
         (
             {"id": 1, "x": b"a"},

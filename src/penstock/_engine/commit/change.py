@@ -27,29 +27,20 @@ __all__ = ["Change", "Mode", "begin"]
 
 
 class Change(Protocol):
-    """A change of a table that was begun: write files to the paths that `path` returns, then call `finish` or `abort`.
-
-    Attributes:
-        id: A unique id of hexadecimal digits. The name of every data file contains it.
-    """
+    """A change of a table that was begun: write files to the paths that `path` returns, then call `finish` or `abort`."""
 
     id: str
+    """Unique hexadecimal digits. The name of every data file contains them."""
 
     def path(self, name: str) -> str:
-        """Return where to write the data file of a relative name; its directory exists.
-
-        Raises:
-            ArgumentError: If the name leads out of the table, is hidden, or does not contain the id.
-        """
+        """Return where to write the data file of a relative name; its directory exists. Raises `ArgumentError` for others."""
         ...
 
     def finish(self, small: Mapping[str, bytes], check: Callable[[], None] | None = None) -> None:
-        """Commit: all files written so far and these small hidden files belong to the table from now on.
-
-        A warning names replaced files that could not be removed.
+        """Commit: all files written so far belong to the table from now on.
 
         Args:
-            small: Contents by name, such as `_common_metadata`. They replace older files of that name.
+            small: Contents of small hidden files such as `_common_metadata`, which replace those of the same name.
             check: Called as late as possible; it raises if the table no longer fits the change. On a local disk no other
                 change of the table is committed between the check and this one.
 
@@ -70,11 +61,7 @@ def begin(filesystem: pafs.FileSystem, path: str, mode: Mode, *, url: str) -> Ch
     Changes of writers that died are cleaned up: committed ones are completed, others are removed. On a local disk a lock
     shows which writers are alive; elsewhere a change counts as abandoned after a day.
 
-    Args:
-        filesystem: The filesystem of the table.
-        path: The directory of the table.
-        mode: What happens to an existing table. Hidden files that do not describe a table, such as `.git`, stay in any mode.
-        url: The name of the table in messages.
+    `url` is the name of the table in messages. Hidden files that do not describe a table, such as `.git`, stay in any mode.
 
     Raises:
         ArgumentError: If the mode is unknown, the path is a file, a table exists and the mode is "error", other files than

@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from penstock._engine.commit import in_place
@@ -47,14 +46,6 @@ PATIENCE_SECONDS, RETRY_SECONDS = 10.0, 0.01
 
 STAGED, LOCK, RECORD = "table", "lock", "replaced.json"
 AT_FDCWD, RENAME_EXCHANGE, RENAME_SWAP = -100, 2, 2  # the constants of Linux and macOS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _DirectoryRecord:
-    """A directory: its inode, and the size and time of each file below it by relative name."""
-
-    inode: int
-    files: Mapping[str, str]
 
 
 def begin(place: Place, mode: Mode, change: str) -> DirectorySwap:
@@ -173,13 +164,13 @@ class DirectorySwap:
     def _exchange(self, small: Mapping[str, bytes]) -> None:
         """Link the files of the table that stay into the new directory, and exchange both directories."""
         started = time.monotonic()
-        old = _DirectoryRecord(inode=self._table.stat().st_ino, files=_list_files(self._table))
+        old_files = _list_files(self._table)
         self._grace_seconds = GRACE_SECONDS + 3 * (time.monotonic() - started)
         for directory in _list_directories(self._table):
             if self._mode != "overwrite" or (self._staged / directory).exists():
                 (self._staged / directory).mkdir(parents=True, exist_ok=True)
                 _copy_attributes(self._table / directory, self._staged / directory)
-        for name in old.files:
+        for name in old_files:
             new = self._staged / name
             if name in small or (self._mode == "overwrite" and is_overwritten(name)):
                 continue
@@ -191,7 +182,7 @@ class DirectorySwap:
                 if os.path.lexists(self._table / name):
                     raise
         _sync_directories(self._staged)
-        _write_record(self._staging / RECORD, old)
+        _write_record(self._staging / RECORD, self._table.stat().st_ino, old_files)
         exchange(self._staged, self._table)
 
     def _commit_in_place(self, small: Mapping[str, bytes], check: Callable[[], None] | None) -> None:
@@ -293,8 +284,8 @@ def _remove_staging(staging: Path, table: Path) -> None:
     for name in _list_directories(staging):  # they have the mode bits of the table's, which may forbid writing
         with suppress(OSError):
             (staging / name).chmod((staging / name).stat().st_mode | 0o700)
-    if record is not None and old.exists() and old.stat().st_ino == record.inode:
-        _remove_replaced(old, record.files, table)
+    if record is not None and old.exists() and old.stat().st_ino == record[0]:
+        _remove_replaced(old, record[1], table)
     shutil.rmtree(staging)
 
 
@@ -321,16 +312,17 @@ def _remove_replaced(old: Path, recorded: Mapping[str, str], table: Path) -> Non
             return
 
 
-def _write_record(path: Path, record: _DirectoryRecord) -> None:
+def _write_record(path: Path, inode: int, files: Mapping[str, str]) -> None:
+    """Write the inode of a directory, and the size and time of each file below it by relative name."""
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"inode": record.inode, "files": record.files}), encoding="utf-8")
+    temporary.write_text(json.dumps({"inode": inode, "files": files}), encoding="utf-8")
     sync(temporary)
     temporary.rename(path)
     sync(path.parent)
 
 
-def _read_record(path: Path) -> _DirectoryRecord | None:
-    """Return the record of a directory that was to be exchanged, or None if there is none."""
+def _read_record(path: Path) -> tuple[int, Mapping[str, str]] | None:
+    """Return the inode and the files of a directory that was to be exchanged, or None if there is no record."""
     try:
         record = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -343,7 +335,7 @@ def _read_record(path: Path) -> _DirectoryRecord | None:
             f"{path} cannot be read; expected the list of files that a table held before a change. Check whether "
             f"{path.parent} holds files that belong to the table, then remove that directory."
         )
-    return _DirectoryRecord(inode=record["inode"], files=files)
+    return record["inode"], files
 
 
 def _list_files(top: Path) -> dict[str, str]:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import sys
 from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -25,8 +21,6 @@ from penstock.model import Place
 
 __all__ = ["OutputFiles"]
 
-SYNC_FILE_RANGE_WRITE = 2  # the constant of Linux
-
 MAX_OPEN, MAX_OPEN_REMOTE = 128, 16
 """Files that are open at once, on a local disk and on other storage, where each holds megabytes that are not sent yet. With
 more partitions, the file that was written longest ago is closed, and its directory goes on in a new file."""
@@ -36,22 +30,6 @@ MAX_BUFFERED_ROW_GROUPS = 4
 
 SMALL_BYTES, MAX_SMALL_TABLES = 64 << 10, 256
 """Tables of fewer bytes are joined when there are this many: each table costs memory of its own."""
-
-
-def _start_writeback(path: str, start: int, stop: int) -> None:
-    """Start flushing a part of a local file to disk without waiting; does nothing on systems without such a call."""
-    sync_file_range = _sync_file_range()
-    if sync_file_range is not None:
-        file = os.open(path, os.O_RDONLY)
-        try:
-            sync_file_range(file, ctypes.c_int64(start), ctypes.c_int64(stop - start), SYNC_FILE_RANGE_WRITE)
-        finally:
-            os.close(file)
-
-
-@cache
-def _sync_file_range() -> Any:
-    return getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform == "linux" else None
 
 
 class _RowGroupBuffer:
@@ -103,8 +81,6 @@ class _OutputFile:
     def __init__(self, filesystem: pafs.FileSystem, path: str, schema: pa.Schema, options: dict[str, Any]) -> None:
         self._footer: list[pq.FileMetaData] = []
         self._writer: Any = None
-        self._local_path = path if isinstance(filesystem, pafs.LocalFileSystem) else None
-        self._size = 0
         self._sink = filesystem.open_output_stream(path, compression=None)
         try:
             self._writer = pq.ParquetWriter(self._sink, schema, metadata_collector=self._footer, **options)
@@ -117,10 +93,7 @@ class _OutputFile:
     def write(self, table: pa.Table) -> int:
         """Write a row group, and return the size of the file."""
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
-        before, self._size = self._size, int(self._sink.tell())
-        if self._local_path is not None:
-            _start_writeback(self._local_path, before, self._size)
-        return self._size
+        return int(self._sink.tell())
 
     def close(self) -> pq.FileMetaData:
         """Complete the file, and return its footer."""
@@ -141,12 +114,7 @@ class _OutputFile:
 
 
 class OutputFiles:
-    """The files of a write. Only one thread at a time may use it.
-
-    Attributes:
-        names: The names of the files, relative to the table.
-        row_groups: The number of row groups of each closed file.
-    """
+    """The files of a write, by names relative to the table. Only one thread at a time may use it."""
 
     def __init__(self, place: Place, change: Change, encoder: TableEncoder, layout: Layout, *, first: int = 0) -> None:
         """Store the options and the number of the first file; no file is opened yet."""

@@ -55,15 +55,12 @@ class WrittenFormat(_CodecFormat, Protocol):
 
 @runtime_checkable
 class LoggedChange(Change, Protocol):
-    """A change of a table whose log lists its files and columns.
-
-    Attributes:
-        arrow: The columns of the table that is appended to; None for a new table.
-        partition_by: The partition columns of that table.
-    """
+    """A change of a table whose log lists its files and columns."""
 
     arrow: pa.Schema | None
+    """The columns of the table that is appended to; None for a new table."""
     partition_by: tuple[str, ...]
+    """The partition columns of that table."""
 
     def state(self, arrow: pa.Schema, partition_by: tuple[str, ...]) -> None:
         """Set the columns before any file is written, or raise `ArgumentError` if the format cannot store them."""

@@ -222,9 +222,9 @@ def _check_partitions(arrays: Mapping[str, pa.Array], columns: Columns, place: P
         if pc.any(misnamed).as_py():
             raise DataError(
                 f"{place.url} version {version}: the partition column {name!r} of the table has no value under {key!r} in the "
-                f"log's entry for {arrays['path'].filter(misnamed)[0]}, and one under {alias!r}. Nulls would be wrong. "
-                "Repair the log with the software that wrote the table: the names of columns and the column mapping of the protocol must "
-                "agree."
+                f"log's entry for {arrays['path'].filter(misnamed)[0]}, and one under {alias!r}. Nulls would be "
+                "wrong. Repair the log with the software that wrote the table: the names of columns and the column mapping of "
+                "the protocol must agree."
             )
 
 

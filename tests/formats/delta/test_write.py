@@ -309,7 +309,7 @@ def test_features_that_are_not_known_are_refused_by_name(tmp_path: Path) -> None
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     log.write_text("\n".join(json.dumps({"protocol": features} if "protocol" in line else line) for line in lines))
 
-    with pytest.raises(ArgumentError, match=r"rules for writers that Penstock does not support: rowTracking\."):
+    with pytest.raises(ArgumentError, match=r"rules for writers that Penstock does not support: rowTracking;"):
         ps.write(tmp_path / "t", data={"id": [2]}, format=DELTA, mode="append")
 
 

@@ -102,7 +102,7 @@ class Writer:
             return
         job = self._job or self._start(self._infer({name: [cell] for name, cell in row.items()}))
         cells = job.encoder.check_row(row, number)
-        try:  # not `_or_abort`, whose calls cost time for each row
+        try:  # not `_or_abort`: this is called for each row
             job.add(cells, number)
         except BaseException:
             self.abort()
@@ -235,7 +235,11 @@ class Writer:
                 "penstock.write(...)."
             )
         if self._job is not None:
-            self._or_abort(self._job.check)
+            try:  # not `_or_abort`: this is called for each row
+                self._job.check()
+            except BaseException:
+                self.abort()
+                raise
 
     def _item(self, item: Any, *, alone: bool = False) -> None:
         """Write a row, a batch or tabular data."""

@@ -28,8 +28,7 @@ class ProgressLine:
 
     def update(self, rows: int) -> None:
         """Show the number of rows so far, a few times a second at most."""
-        now = time.monotonic()
-        if not self._shown or now < self._next:
+        if not self._shown or (now := time.monotonic()) < self._next:
             return
         self._next = now + INTERVAL_SECONDS
         if self._console is None:

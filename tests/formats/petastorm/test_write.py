@@ -183,7 +183,7 @@ def test_other_tables_that_petastorm_cannot_have_are_refused(tmp_path: Path) -> 
     with pytest.raises(ArgumentError, match="Schema 'My data' cannot be one of Petastorm, which names a class after it"):
         ps.write(tmp_path / "t", ps.Schema("My data", list(schema)), format=PetastormFormat())
     with pytest.raises(
-        ArgumentError, match=r"Field 'x' is stored as list<.*int64>, and petastorm has codecs for all its fields"
+        ArgumentError, match=r"Field 'x' is stored as list<.*int64>; expected a codec, which all fields of petastorm have"
     ):
         ps.write(tmp_path / "t", data=pa.table({"x": [[1]]}), format=PetastormFormat())
     with pytest.raises(ArgumentError, match="partition_by='flag', which is a boolean"):

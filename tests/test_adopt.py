@@ -118,21 +118,21 @@ def test_columns_that_suit_are_adopted(tmp_path: Path, field: Field, column: pa.
         (
             Field("x", np.int64, (None,)),
             pa.array([[1]]),
-            "Npy() reads bytes. Leave the field out: lists are arrays as they are.",
+            "Npy() reads bytes. Leave the field out: lists become arrays without it.",
         ),
         (Field("x", np.float32, (2,)), pa.array([[1.0, 2.0]]), "and Tensor() reads lists or tensors of float32 (2,)."),
         (
             Field("x", np.float64, (3,)),
             pa.array([[1.0, 2.0]]),
-            "Column 'x' does not hold in {file} what its field says: row 0 got a list of 2; expected lists of 3 values.",
+            "Column 'x' in {file} does not match its field: row 0 got a list of 2; expected lists of 3 values.",
         ),
         (
             FIELD,
             pa.array([b"junk"]),
-            "Column 'x' does not hold in {file} what its field says: row 0 got bytes that it cannot decode; expected a cell "
+            "Column 'x' in {file} does not match its field: row 0 got bytes that it cannot decode; expected a cell "
             "that Npy() has encoded.",
         ),
-        (FIELD, encoded(ARRAY[:1]), "It says: it holds float32 (1, 3), and the schema says float32 (2, 3)."),
+        (FIELD, encoded(ARRAY[:1]), "The codec says: it holds float32 (1, 3), and the schema says float32 (2, 3)."),
     ],
 )
 def test_columns_that_do_not_suit_are_refused(tmp_path: Path, field: Field, column: pa.Array, message: str) -> None:
@@ -170,7 +170,7 @@ def test_the_first_file_with_rows_is_looked_at(tmp_path: Path) -> None:
     empty = pa.table({"x": pa.array([], pa.binary())})
     place = table_of(tmp_path / "t", empty, empty, pa.table({"x": [b"junk"]}))
 
-    with pytest.raises(ArgumentError, match=r"does not hold in .*part-2.parquet what its field says"):
+    with pytest.raises(ArgumentError, match=r"Column .* in .*part-2.parquet does not match its field"):
         adopt(place, Schema("Adopted", [FIELD]))
 
 
@@ -183,9 +183,9 @@ def test_partition_columns_are_adopted(tmp_path: Path) -> None:
         (place / "part-0.parquet").rename(place / f"day={day}" / "part-0.parquet")
 
     adopt(place, Schema("Adopted", [Field("day", np.int8)]))
-    with pytest.raises(ArgumentError, match="Column 'day' is named by directories, whose values do not fit bool"):
+    with pytest.raises(ArgumentError, match="Column 'day' is a partition column; its values do not fit bool"):
         adopt(place, Schema("Adopted", [Field("day", np.bool_)]))
-    with pytest.raises(ArgumentError, match=r"Column 'day' is named by directories, and Npy.* does not store such"):
+    with pytest.raises(ArgumentError, match=r"Column 'day' is a partition column, which Npy.* cannot store"):
         adopt(place, Schema("Adopted", [Field("day", np.int8, (2,), Npy())]))
 
     assert ps.open(place).schema["day"].dtype == np.int8
@@ -196,7 +196,7 @@ def test_only_a_directory_has_a_place_for_a_schema(tmp_path: Path, name: str) ->
     """Single files, patterns and nothing are refused."""
     table_of(tmp_path / "t", pa.table({"id": [1]}))
 
-    with pytest.raises(ArgumentError, match=r"where no directory lies. A directory of Parquet files was expected."):
+    with pytest.raises(ArgumentError, match=r"where there is no directory; expected a directory of Parquet files."):
         adopt(tmp_path / name, Schema("Adopted", [Field("id", np.int64)]))
 
 
@@ -209,13 +209,13 @@ def test_storage_that_does_not_answer_is_told() -> None:
         def info(self, path: str, **options: Any) -> Any:
             raise OSError(f"no answer for {path} and {options}")
 
-    with pytest.raises(TableNotFoundError, match="'/t' cannot be looked at: no answer"):
+    with pytest.raises(TableNotFoundError, match="'/t' cannot be read: no answer"):
         adopt("/t", Schema("S", [Field("x", np.int8)]), filesystem=Mute())
 
 
 def test_other_arguments_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
     """A schema, one directory and data files in it are needed."""
-    with pytest.raises(ArgumentError, match=r"adopt got schema=None. A penstock.Schema with at least one field was expected."):
+    with pytest.raises(ArgumentError, match=r"adopt\(\) got schema=None; expected a penstock.Schema with at least one field."):
         adopt(tmp_path, None)  # type: ignore[arg-type] # that is what is tested
     with pytest.raises(ArgumentError, match="expected the path or URL of one directory"):
         adopt([tmp_path], Schema("Adopted", [FIELD]))  # type: ignore[arg-type] # that is what is tested

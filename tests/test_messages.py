@@ -87,10 +87,10 @@ def test_what_is_missing_in_pandas_is_told_as_pandas_has_it(tmp_path: Path) -> N
 def test_an_unknown_column_is_not_told_to_be_nullable(tmp_path: Path) -> None:
     """What is too much is left out, what is too little is given."""
     assert refused(tmp_path, Field("x", np.int8), {"x": np.zeros(3, np.int8), "y": [1, 2, 3]}) == (
-        "Row 0: 'y' is not in the schema. Fields: x. Leave it out, or write the table anew with a schema that has it."
+        "Row 0: 'y' is not in the schema. Fields: x. Leave it out, or write the table again with a schema that has it."
     )
     assert refused(tmp_path, Field("x", np.int8), [{}, {}]).endswith(
-        "'x' is missing. Fields: x. Give every field, or write the table anew with a schema in which it is nullable."
+        "'x' is missing. Fields: x. Give every field, or write the table again with a schema in which it is nullable."
     )
 
 
@@ -141,7 +141,7 @@ def test_adopting_a_field_without_nulls_looks_for_them(tmp_path: Path) -> None:
         ps.adopt(tmp_path, Schema("S", [Field("x", np.int64)]))
 
     assert str(caught.value) == (
-        f"Column 'x' of {tmp_path}/1.parquet has 2 nulls in row group 1, and the field is not nullable. Values were expected. "
+        f"Column 'x' of {tmp_path}/1.parquet has 2 nulls in row group 1, and the field is not nullable; expected values. "
         "Allow nulls: Field('x', ..., nullable=True)."
     )
     ps.adopt(tmp_path, Schema("S", [Field("x", np.int64, nullable=True)]))

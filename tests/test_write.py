@@ -435,21 +435,21 @@ def test_a_table_of_ours_that_pyarrow_read_is_written_again(tmp_path: Path) -> N
 def test_nothing_is_made_of_anything_else(tmp_path: Path) -> None:
     """What is no data is refused, alone and among others."""
     with pytest.raises(
-        ArgumentError, match=r"write got 5 \(int\) to write. Batches, rows, Arrow tables, data frames or an iter"
+        ArgumentError, match=r"write\(\) got 5 \(int\) as data; expected batches, rows, Arrow tables, data frames, or an iter"
     ):
         write(tmp_path / "t", IDS, 5)
-    with pytest.raises(DataError, match=r"Row 1 is 5 \(int\). A mapping of names to cells"):
+    with pytest.raises(DataError, match=r"Row 1 is 5 \(int\); expected a mapping of names to cells"):
         write(tmp_path / "t", IDS, [{"id": 0}, 5])
     with (
         write(tmp_path / "t", IDS) as table,
-        pytest.raises(DataError, match=r"Row 0 is \[1\] \(list\). A mapping of field names"),
+        pytest.raises(DataError, match=r"Row 0 is \[1\] \(list\); expected a mapping of field names"),
     ):
         table.append([1])  # type: ignore[arg-type] # that is what is tested
 
 
 def test_a_column_alone_is_no_table(tmp_path: Path) -> None:
     """It has no name among others; what to give instead is said."""
-    with pytest.raises(ArgumentError, match=r"write got Series, .* a pandas Series as series\.to_frame\('name'\)"):
+    with pytest.raises(ArgumentError, match=r"write\(\) got Series, .* a pandas Series as series\.to_frame\('name'\)"):
         ps.write(tmp_path / "t", data=pd.Series([1, 2], name="a"))
 
 
@@ -580,7 +580,7 @@ def test_a_writer_that_nobody_holds_leaves_nothing(tmp_path: Path) -> None:
     for schema in (IDS, None):
         table = write(tmp_path / "t", schema, row_group_rows=1, threads=2)
         table.extend({"id": range(10)})
-        with pytest.warns(ResourceWarning, match="was not written, for its writer was never closed; rows lost: 10"):
+        with pytest.warns(ResourceWarning, match="was not written because its writer was not closed; rows lost: 10"):
             del table  # no cycle holds it
 
         assert files_below(tmp_path) == []
@@ -618,7 +618,7 @@ def test_a_script_that_forgets_to_close_is_told(tmp_path: Path, script: str, tol
             [sys.executable, *options, "-c", FORGOTTEN + script, str(tmp_path)], capture_output=True, text=True, check=False
         )
 
-        expected = "The table at t was not written, for its writer was never closed; rows lost: 1. Write in a block, `with "
+        expected = "The table at t was not written because its writer was not closed; rows lost: 1. Write in a block, `with "
         assert done.returncode == (3 if "exit" in script else 1 if "'one'" in script else 0)
         assert done.stderr.count(expected) == told
         assert ("ResourceWarning" in done.stderr) == (told and bool(options))
@@ -667,11 +667,11 @@ def test_a_write_that_has_ended_takes_no_rows(tmp_path: Path) -> None:
     given_up.abort()
     given_up.abort()
 
-    with pytest.raises(ArgumentError, match=r"was closed. An open one was expected. Begin another"):
+    with pytest.raises(ArgumentError, match=r"was closed; expected an open one. Begin another"):
         closed.append({"id": 1})
-    with pytest.raises(ArgumentError, match=r"was given up."):
+    with pytest.raises(ArgumentError, match=r"was aborted;"):
         given_up.extend({"id": [1]})
-    with pytest.raises(ArgumentError, match=r"was given up."):
+    with pytest.raises(ArgumentError, match=r"was aborted;"):
         given_up.close()
     assert repr(closed) == f"penstock.Writer({str(tmp_path / 'a')!r}, num_rows=0, closed)"
 
@@ -699,14 +699,14 @@ def test_an_error_on_a_thread_is_raised_by_a_later_call(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match="Row 0, field 'blob'"):
         produce()
-    with pytest.raises(ArgumentError, match="was given up"):
+    with pytest.raises(ArgumentError, match="was aborted;"):
         table.append({"id": 1, "blob": np.zeros(1, np.int64)})
     assert files_below(tmp_path) == []
 
 
 def test_without_schema_and_rows_there_is_no_table(tmp_path: Path) -> None:
     """Nothing says what its columns are."""
-    with pytest.raises(ArgumentError, match=r"Nothing was written to .*, and no schema was given. One was expected. Give it."):
+    with pytest.raises(ArgumentError, match=r"Nothing was written to .*; expected rows or a schema. Give one of them."):
         write(tmp_path / "t", data=[])
 
     assert files_below(tmp_path) == []
@@ -743,7 +743,7 @@ def test_a_table_that_is_there_is_refused_by_default(tmp_path: Path) -> None:
     """Nothing is overwritten that nobody named."""
     write(tmp_path / "t", IDS, {"id": [1]})
 
-    with pytest.raises(ArgumentError, match='mode="error" writes only where nothing is'):
+    with pytest.raises(ArgumentError, match='mode="error" expects an empty place'):
         write(tmp_path / "t", IDS, {"id": [2]})
 
     assert ids_in(tmp_path / "t") == [1]
@@ -793,7 +793,7 @@ def test_only_the_same_schema_is_appended(tmp_path: Path, fields: list[Field], m
         write(tmp_path / "t", Schema("Two", fields), [], mode="append")
 
     assert str(caught.value) == (
-        f"The schema is not that of {tmp_path / 't'}: {message}. The same was expected. Its columns are id, x. Change the "
+        f"The schema is not that of {tmp_path / 't'}: {message}; expected the same columns: id, x. Change the "
         'schema, leave it out, or replace the table with mode="overwrite".'
     )
 
@@ -878,7 +878,7 @@ def test_a_column_that_may_not_be_null_is_never_missing(tmp_path: Path, kind: st
         for data in ({"id": 1}, pa.table({"id": [1]})):
             with pytest.raises(
                 DataError,
-                match=r"Row 0: 'x' is missing.*Give every field, or write the table anew with a schema in which it is nullable",
+                match=r"Row 0: 'x' is missing.*Give every field, or write the table again with a schema in which it is null",
             ):
                 write(tmp_path / name, data=data, mode="append", missing="null", format=kind)
 
@@ -1102,7 +1102,7 @@ def test_an_empty_partitioned_table_is_appended_to(tmp_path: Path) -> None:
     write(tmp_path / "t", schema, [{"part": "a", "id": 1}], partition_by="part", mode="append")
 
     assert ps.open(tmp_path / "t").num_rows == 1
-    with pytest.raises(ArgumentError, match=r"write got partition_by=\(\), and the directories of .* are named by \('part',\)"):
+    with pytest.raises(ArgumentError, match=r"write\(\) got partition_by=\(\); expected \('part',\), the partitions of "):
         write(tmp_path / "t", schema, [], mode="append")
 
 
@@ -1169,8 +1169,8 @@ def test_days_that_cannot_be_read_back_name_no_directories(
         )
 
     assert str(caught.value) == (
-        f"Row 2, partition field 'day': got {told}, which cannot be read back from the name of a directory. A null or a year "
-        "from 1 to 9999 was expected. Replace it, or partition by another field."
+        f"Row 2, partition field 'day': got {told}, which cannot be read back from the name of a directory; expected a null or "
+        "a year from 1 to 9999. Replace it, or partition by another field."
     )
     assert {None if row["day"] is None else str(row["day"])[:10] for row in ps.open(tmp_path / "t")} >= {
         "2020-01-01",
@@ -1191,7 +1191,7 @@ def test_days_in_milliseconds_name_no_directories(tmp_path: Path, written: str |
     """No schema tells them, so that the names of directories would be read as something else."""
     table = pa.table({"id": [1], "p": pa.array([86_400_000], pa.date64())})
 
-    with pytest.raises(ArgumentError, match=r"which is stored as date64\[ms\]\. .* Cast it to date32, or choose another field"):
+    with pytest.raises(ArgumentError, match=r"which is stored as date64\[ms\]; .* Cast it to date32, or choose another field"):
         write(tmp_path / "t", None, table, partition_by="p", format=written)
     assert not (tmp_path / "t").exists()
 
@@ -1238,10 +1238,10 @@ def test_a_filter_passes_over_files_without_rows(tmp_path: Path, more: list[Any]
         (
             "x",
             ArgumentError,
-            "write got partition_by='x', which is stored as binary. Numbers, text, booleans and dates were expected.",
+            "write() got partition_by='x', which is stored as binary; expected numbers, text, booleans or dates.",
         ),
-        (("part", "part"), ArgumentError, "Different ones were expected, and one left for the files. Leave some out."),
-        (("part", "id", "x"), ArgumentError, "write got partition_by='x'"),
+        (("part", "part"), ArgumentError, "expected different fields, and at least one left for the files. Leave some out."),
+        (("part", "id", "x"), ArgumentError, "write() got partition_by='x'"),
     ],
 )
 def test_not_everything_names_directories(tmp_path: Path, partition_by: Any, error: type[Exception], message: str) -> None:
@@ -1260,7 +1260,7 @@ def test_the_name_of_nulls_is_no_value(tmp_path: Path) -> None:
     schema = Schema("Parts", [Field("part", str), Field("id", np.int64)])
 
     with pytest.raises(
-        DataError, match="Partition field 'part' has the value '__HIVE_DEFAULT_PARTITION__', which is how a null"
+        DataError, match="Partition field 'part' has the value '__HIVE_DEFAULT_PARTITION__', which stands for a null"
     ):
         write(tmp_path / "t", schema, [{"part": "__HIVE_DEFAULT_PARTITION__", "id": 1}], partition_by="part")
 
@@ -1305,12 +1305,15 @@ def test_a_table_is_written_to_any_filesystem(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mode": "replace"}, "mode='replace' is not known."),
-        ({"row_group_mb": 0}, "write got row_group_mb=0. A number of megabytes above 0 was expected."),
-        ({"file_mb": "large"}, "write got file_mb='large'."),
-        ({"row_group_rows": 1.5}, "write got row_group_rows=1.5. A whole number from 1 on was expected."),
-        ({"compression": "zip"}, "write got compression='zip'. One of none, snappy, gzip, brotli, zstd, lz4 was expected."),
-        ({"threads": 0}, "write got threads=0. A whole number from 1 on was expected."),
+        ({"mode": "replace"}, "mode='replace' is not known;"),
+        (
+            {"row_group_mb": 0},
+            "write() got row_group_mb=0; expected a number of megabytes above 0, for example row_group_mb=64.",
+        ),
+        ({"file_mb": "large"}, "write() got file_mb='large';"),
+        ({"row_group_rows": 1.5}, "write() got row_group_rows=1.5; expected a positive integer. Give one"),
+        ({"compression": "zip"}, "write() got compression='zip'; expected one of none, snappy, gzip, brotli, zstd, lz4."),
+        ({"threads": 0}, "write() got threads=0; expected a positive integer. Give one"),
         ({"schema": {"id": int}}, "expected a penstock.Schema or a pyarrow.Schema. Give one, or write data by its name"),
         ({"source": ["a", "b"]}, "The target is ['a', 'b']; expected the path or URL of one directory"),
         ({"source": ""}, "The target is ''; expected"),
@@ -1402,7 +1405,7 @@ def test_formats_can_be_named(tmp_path: Path, name: str) -> None:
 
     assert [int(row["id"]) for row in ps.open(tmp_path / "t", format=name)] == [1, 2]
     assert (tmp_path / "t" / "_delta_log").exists() == (name == "delta")
-    with pytest.raises(ArgumentError, match=r"A format that can be written was expected: 'delta', 'petastorm', or an object"):
+    with pytest.raises(ArgumentError, match=r"expected a format that can be written: 'delta', 'petastorm', or an object"):
         ps.write(tmp_path / "u", schema, format="iceberg")
     with pytest.raises(ArgumentError, match=r"or one of the names .*'delta'.*'parquet'"):
         ps.open(tmp_path / "t", format="iceberg")
@@ -1477,7 +1480,7 @@ def test_a_dataset_without_end_cannot_be_written(tmp_path: Path) -> None:
     write(tmp_path / "a", data={"id": [1]})
     for endless in (ps.open(tmp_path / "a").repeat(), ps.loader(ps.open(tmp_path / "a").batch(1).repeat())):
         with pytest.raises(
-            ArgumentError, match=r"which repeats without end\. One with an end was expected\. Leave \.repeat\(\) out"
+            ArgumentError, match=r"which repeats without end; expected data with an end\. Leave \.repeat\(\) out"
         ):
             write(tmp_path / "b", data=endless)
 
@@ -1491,7 +1494,7 @@ def test_what_names_no_column_cannot_name_directories(tmp_path: Path, names: Any
         write(tmp_path / "t", data={"id": [1]}, partition_by=names)
 
     assert str(caught.value) == (
-        f"write got partition_by={names!r}. The name of a field, or a list of names, was expected. Give it, or leave it out."
+        f"write() got partition_by={names!r}; expected the name of a field, or a list of names. Give them, or leave it out."
     )
 
 

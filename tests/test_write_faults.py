@@ -29,7 +29,7 @@ from penstock._engine.commit import swap
 from penstock._engine.commit.change import Mode
 from penstock.errors import WriteError
 
-STAYS = "Nothing of this write appears; what was there before stays."
+STAYS = "Nothing of this write appears; existing data stays."
 
 # Overwrites a table again and again, each time with a little more room on the disk, until that is enough. What it was told, and
 # what lay there afterwards, is printed.
@@ -101,7 +101,7 @@ def test_a_full_disk_leaves_the_old_table(tmp_path: Path, way: str) -> None:
     for told, names, rows, alive in found[:-1]:
         assert (names, rows, alive) == (["t"], 3, [])
         assert told.startswith(f"{errno.ENOSPC}: ")
-        assert told.endswith(f"cannot be written: No space left on device. {STAYS} Make room, or write elsewhere.")
+        assert told.endswith(f"cannot be written: No space left on device. {STAYS} Free some space, or write to another place.")
         assert f"of {tmp_path}/t" in told
     assert found[-1] == ["", ["t"], 500, []]
 
@@ -123,7 +123,9 @@ except ps.errors.WriteError as error:
 
     assert done.stderr == ""
     assert done.stdout.startswith("A row group of 100000 rows in part-00000-")
-    assert done.stdout.endswith(f"cannot be written: File too large. {STAYS} Write smaller files, file_mb=64, or elsewhere.\n")
+    assert done.stdout.endswith(
+        f"cannot be written: File too large. {STAYS} Write smaller files, file_mb=64, or write to another place.\n"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -159,7 +161,7 @@ print(ps.open(place + "/t").num_rows)
     assert done.stderr == ""
     *told, rows = done.stdout.splitlines()
     for text, name in zip(told, ("t", "new", "t"), strict=True):
-        assert f"of {place}/{name} cannot be written: Permission denied. {STAYS} Get the right to write there, or" in text
+        assert f"of {place}/{name} cannot be written: Permission denied. {STAYS} Get the permission to write there, or" in text
     assert (rows, names) == ("3", ["t"])
 
 
@@ -186,7 +188,7 @@ for closed in ("t", "t/k=1"):
 """
     done = run_without_rights(script, tmp_path)
 
-    refused = f"The table of {tmp_path}/t cannot be written: Permission denied. {STAYS} Get the right to write there, or"
+    refused = f"The table of {tmp_path}/t cannot be written: Permission denied. {STAYS} Get the permission to write there, or"
     assert done.stderr == ""
     told = done.stdout.splitlines()
     assert [text.startswith(refused) for text in told[::2]] == [True, True, True, False]
@@ -345,7 +347,7 @@ def test_storage_that_is_only_read_is_told() -> None:
                 raise NotImplementedError
             return super()._open(path, mode, **options)
 
-    with pytest.raises(WriteError, match="The directory of /t cannot be written: its filesystem only reads"):
+    with pytest.raises(WriteError, match="The directory of /t cannot be written: its filesystem is read-only"):
         ps.write("/t", data={"id": [1]}, filesystem=Website())
 
 

@@ -232,7 +232,7 @@ STRANGE = [
 @pytest.mark.parametrize("data", STRANGE, ids=map(str, range(len(STRANGE))))
 def test_what_parquet_does_not_hold_is_told(tmp_path: Path, data: Any) -> None:
     """As an error of ours, and nothing is left behind."""
-    with pytest.raises(DataError, match=r"Parquet does not hold it|Arrow makes nothing"):
+    with pytest.raises(DataError, match=r"Parquet cannot store it|Arrow cannot convert"):
         ps.write(tmp_path / "t", data=data)
     assert list(tmp_path.iterdir()) == []
 
@@ -498,7 +498,7 @@ def test_what_arrow_does_not_take_from_a_frame_is_told(tmp_path: Path) -> None:
         def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
             raise pa.ArrowInvalid("Invalid or unsupported format string: '_pli128'")
 
-    with pytest.raises(DataError, match="Arrow takes nothing from the Frame: Invalid or unsupported format string"):
+    with pytest.raises(DataError, match="Arrow cannot read the Frame: Invalid or unsupported format string"):
         ps.write(tmp_path / "t", data=Frame())
     with pytest.raises(DataError, match="The data frame has more than one column called a"):
         ps.write(tmp_path / "t", data=pd.DataFrame([[1, 2]], columns=["a", "a"]))
@@ -637,7 +637,7 @@ def test_an_index_with_a_name_is_not_dropped_in_silence(tmp_path: Path, first: p
         ps.write(tmp_path / "t", data=iter([first, NAMED]))
 
     assert str(refused.value) == (
-        "write() got a data frame with the index 'k'; expected to be told whether to store it. "
+        "write() got a data frame with the index 'k'; expected the argument index, which says whether to store it. "
         "Write index=True to store it as a column, or index=False to drop it."
     )
     assert not (tmp_path / "t").exists()
@@ -671,7 +671,7 @@ def test_an_index_is_stored_where_the_schema_or_the_table_has_its_column(tmp_pat
         (
             HALF_NAMED,
             None,
-            r"write\(\) got a data frame with the index 'k'; expected to be told whether to store it\. Write index",
+            r"write\(\) got a data frame with the index 'k'; expected the argument index, which says whether to store it\. Wri",
         ),
         (NAMED, "k", r"write\(\) got index='k'; expected True or False\. Write index=True to store the named index"),
         (NAMED, 1, r"write\(\) got index=1; expected True or False\."),

@@ -53,8 +53,8 @@ def test_an_append_is_refused_where_another_schema_came_meanwhile(url: str) -> N
         late.close()
 
     assert str(caught.value) == (
-        f"The schema is not that of {url} as another writer has left it meanwhile: 'i' has dtype 'int64' and not 'str'; 'z' is "
-        "missing. The same was expected. Its columns are i, p, z. Change the schema, leave it out, or replace the table with "
+        f"The schema is not that of {url}, which another writer has changed meanwhile: 'i' has dtype 'int64' and not 'str'; "
+        "'z' is missing; expected the same columns: i, p, z. Change the schema, leave it out, or replace the table with "
         'mode="overwrite".'
     )
     assert rows_of(url) == [OTHER_ROW]
@@ -84,7 +84,7 @@ def test_an_append_is_refused_where_other_partitions_came_meanwhile(
     late.append(ROW)
     ps.write(url, ONE, [{"i": 7, "p": 7}], partition_by=second, mode="overwrite")
 
-    with pytest.raises(ArgumentError, match="as another writer has left it meanwhile are named by"):
+    with pytest.raises(ArgumentError, match=r"which another writer has changed meanwhile\. Write partition_by="):
         late.close()
 
     assert rows_of(url) == [{"i": 7, "p": 7}]
@@ -151,7 +151,7 @@ def test_a_petastorm_table_is_not_made_where_a_table_came_meanwhile(url: str) ->
     other = ps.write(url, ONE, mode="append")
     other.append(ROW)
     ps.write(url, ONE, [ROW], mode="append")
-    with pytest.raises(ArgumentError, match="of whose files it would not tell"):
+    with pytest.raises(ArgumentError, match="expected a new table, because the format's metadata would lack"):
         late.close()
     ps.write(url, ONE, [ROW], mode="overwrite", format="petastorm")
     with pytest.raises(PenstockError, match="is a Petastorm table"):

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from penstock._arrow_types import in_utc, unviewed
-from penstock._engine.commit.change import small_file, visible
+from penstock._engine.commit.log import small_file, visible
 from penstock._engine.parquet.footer import read_schema
 from penstock._engine.storage.filesystem import ENDINGS, is_hidden, list_files, stamp
 from penstock.codecs import CellCodec, Scalar, Tensor, Unknown

@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lake import LOCAL, MEMORY, Lake, parquet_bytes, unsupported
 
-from penstock._engine.commit import in_place as inplace
-from penstock._engine.commit import swap
+from penstock._engine.commit import in_place, swap
 from penstock._engine.commit.change import Mode, begin
-from penstock._engine.commit.target import check_name, check_small, goes, hidden
+from penstock._engine.commit.target import check_name, check_small, hidden, is_overwritten
 from penstock._engine.storage.filesystem import stamp
 from penstock.errors import ArgumentError, DataError
 
@@ -114,8 +113,8 @@ def test_error_mode_refuses_a_table(lake: Lake) -> None:
     """mode="error" writes only where nothing is."""
     change = lake.change("error", [0])
     expected = (
-        f'lake holds data already: day=0/part-00000-{change.id}.parquet. mode="error" writes only where nothing is. '
-        'Give mode="append" to add rows or mode="overwrite" to replace all, or give another path.'
+        f'lake holds data already: day=0/part-00000-{change.id}.parquet; mode="error" expects an empty place. '
+        'Use mode="append" to add rows or mode="overwrite" to replace all, or give another path.'
     )
 
     with pytest.raises(ArgumentError) as caught:
@@ -163,7 +162,7 @@ def test_overwrite_replaces_tables_only(lake: Lake, others: list[str]) -> None:
         lake.put(f"{lake.path}/{name}", b"mine")
     told = ", ".join(sorted(others)[:3]) + (" and 1 more" if len(others) > 3 else "")
     expected = (
-        f'lake holds files that are no Parquet: {told}. mode="overwrite" replaces directories of Parquet files only. '
+        f'lake holds files that are not Parquet: {told}; mode="overwrite" replaces directories of Parquet files only. '
         "Check the path; if it is right, remove those files first."
     )
 
@@ -202,9 +201,9 @@ def test_a_table_with_a_log_is_refused(marked: Lake, mode: Mode, log: str, kind:
     """Files beside a log that does not name them would belong to no table."""
     Path(marked.path, log).parent.mkdir(parents=True)
     marked.put(f"{marked.path}/{log}", b"{}")
-    how = 'format="delta"' if log.startswith("_delta_log") else "what writes such logs"
+    how = 'format="delta"' if log.startswith("_delta_log") else "software that writes such logs"
     expected = (
-        f"lake is {kind}: {log} lies there. Its log says which files belong to it, and files beside the log do not. "
+        f"lake is {kind}: it holds {log}. Its log lists the files of the table, so that files beside the log would not count. "
         f"Write with {how}, or give another path."
     )
 
@@ -222,14 +221,14 @@ def test_a_table_is_a_directory(tmp_path: Path) -> None:
         (
             str(file),
             "append",
-            "A file lies at u, and a table is a directory. Give the path of a directory, or of none yet.",
+            "u is a file; expected a directory, or a path where nothing exists yet. Give another path.",
         ),
-        (f"{file}/t", "append", f"u lies below a file: {file}. A table is a directory. Give a path below directories."),
-        ("/", "append", "u is the top of its filesystem. A table needs a name. Give the path of a directory below."),
+        (f"{file}/t", "append", f"u is below the file {file}; expected a path below directories. Give another path."),
+        ("/", "append", "u is the root of its filesystem; expected a directory below it. Give a path with a name."),
         (
             str(tmp_path),
             "replace",
-            """mode='replace' is not known. "error", "append" and "overwrite" are. Give one of them.""",
+            """mode='replace' is not known; expected "error", "append" or "overwrite". Give one of them.""",
         ),
     ]
 
@@ -245,7 +244,7 @@ def test_names_that_lead_out_of_the_table_are_refused(lake: Lake, name: str) -> 
     """Names are relative, without `..`."""
     change = lake.begin("error")
     named = name.format(change.id)
-    expected = f"{named!r} does not name a file inside a table. A relative name without .. was expected. Give one."
+    expected = f"{named!r} does not name a file inside a table; expected a relative name without .. parts."
 
     with pytest.raises(ArgumentError) as caught:
         change.path(named)
@@ -282,20 +281,19 @@ def test_names_of_the_wrong_kind_are_refused() -> None:
         check_small("_penstock")
 
     assert str(data.value) == (
-        "A data file cannot be called 'part-0.parquet'. A name was expected that readers do not pass over and that holds the "
-        "id of its change. Give one like part-00000-0123456789ab.parquet."
+        "A data file cannot be called 'part-0.parquet'; expected a name that is not hidden and contains the id of its change. "
+        "Use one like part-00000-0123456789ab.parquet."
     )
     assert str(small.value) == (
-        "A small file cannot be called 'part-0.parquet'. A name that begins with _ was expected. "
-        "Give one like _common_metadata."
+        "A small file cannot be called 'part-0.parquet'; expected a name that begins with _. Use one like _common_metadata."
     )
 
 
 def test_what_data_is_is_said_alike_by_reader_and_writer() -> None:
     """What an overwrite replaces is what a reader reads."""
-    assert [goes(name) for name in ("a=1/x.parquet", "_metadata", ".x.parquet.crc", "_temporary/0/x", ".git/x", "_x")] == (
-        [True, True, True, True, False, False]
-    )
+    assert [
+        is_overwritten(name) for name in ("a=1/x.parquet", "_metadata", ".x.parquet.crc", "_temporary/0/x", ".git/x", "_x")
+    ] == ([True, True, True, True, False, False])
 
 
 def test_an_append_keeps_files_as_they_were(local: Lake) -> None:
@@ -429,7 +427,7 @@ def test_a_directory_that_cannot_have_one_beside_it_is_changed_in_place(local: L
 
     change = local.change("append", [1])
 
-    assert isinstance(change, inplace.InPlace)
+    assert isinstance(change, in_place.InPlaceChange)
     assert local.ids() == [1]
 
 
@@ -477,8 +475,8 @@ def test_a_broken_record_is_named(local: Lake, text: str) -> None:
     record.parent.mkdir(parents=True)
     record.write_text(text)
     expected = (
-        f"{record} cannot be read. It was expected to say which files a table held when it was changed. Look whether files are "
-        f"in {record.parent} that belong to the table, then remove that directory."
+        f"{record} cannot be read; expected the list of files that a table held before a change. Check whether "
+        f"{record.parent} holds files that belong to the table, then remove that directory."
     )
 
     with pytest.raises(DataError) as caught:
@@ -495,15 +493,15 @@ def test_what_cannot_be_removed_is_warned_of(local: Lake, monkeypatch: pytest.Mo
 
     local.change("error", [1])
     with monkeypatch.context() as patch:
-        patch.setattr(swap, "_give_back", refuse)
+        patch.setattr(swap, "_remove_replaced", refuse)
         with pytest.warns(RuntimeWarning) as caught:
             local.change("overwrite", [2])
     between = local.ids()
     local.change("append", [3])
 
     assert str(caught[0].message) == (
-        "The change of lake is made, but what it replaced could not be removed: busy. Software other than Penstock may still "
-        "read it. The next write to the table removes it."
+        "The change of lake is committed, but the files that it replaced could not be removed: busy. Software other than "
+        "Penstock may still read them. The next write to the table removes them."
     )
     assert (between, local.ids()) == ([2], [2, 3])
 

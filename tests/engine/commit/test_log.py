@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from lake import LOCAL, MEMORY, Lake, parquet_bytes, unsupported, untidied
 from pyarrow import fs as pafs
 
-from penstock._engine.commit import in_place as inplace
+from penstock._engine.commit import in_place, swap
 from penstock._engine.commit import log as markers
-from penstock._engine.commit import swap
-from penstock._engine.commit.change import Mode, small_file, visible
-from penstock._engine.commit.log import Commit
+from penstock._engine.commit.change import Mode
+from penstock._engine.commit.log import Commit, small_file, visible
 from penstock.errors import DataChangedError, DataError
 
 
@@ -70,7 +69,7 @@ def test_a_marker_may_hold_anything(told: Any) -> None:
     except DataError as error:
         said = str(error)
 
-    assert not said or said.startswith("The marker the/marker of a change cannot be read: ")
+    assert not said or said.startswith("The commit marker the/marker cannot be read: ")
     assert not [name for name in found if ".." in name or name.startswith("/")]
 
 
@@ -78,17 +77,17 @@ def test_a_marker_may_hold_anything(told: Any) -> None:
     ("data", "why"),
     [
         (b"", "Expecting value: line 1 column 1 (char 0)"),
-        (b"[]", "it is not of version 1, which is the one known here"),
-        (b'{"penstock": 2}', "it is not of version 1, which is the one known here"),
-        (b'{"penstock": 1}', "it does not say which files came and went"),
+        (b"[]", "it is not of version 1, the only known version"),
+        (b'{"penstock": 2}', "it is not of version 1, the only known version"),
+        (b'{"penstock": 1}', "it does not list the added and removed files"),
         (b'{"penstock": 1, "added": [], "removed": {}, "small": {}, "time": true}', "its time is True"),
         (
             b'{"penstock": 1, "added": ["a", "../b"], "removed": {}, "small": {}, "time": 1}',
-            "it names '../b', which is no file of the table",
+            "it names '../b', which is not a file of the table",
         ),
         (
             b'{"penstock": 1, "added": [], "removed": {"a": 1}, "small": {}, "time": 1}',
-            "its stamps or small files are no text",
+            "its stamps or small files are not text",
         ),
         (
             b'{"penstock": 1, "added": [], "removed": {}, "small": {"_a": "?"}, "time": 1}',
@@ -102,8 +101,8 @@ def test_a_broken_marker_is_named(marked: Lake, data: bytes, why: str) -> None:
     Path(marker).parent.mkdir(parents=True)
     marked.put(marker, data)
     expected = (
-        f"The marker {marker} of a change cannot be read: {why}. Penstock wrote it to say which files belong to the table. "
-        "Write the table anew elsewhere, or delete the marker if you know which files are right."
+        f"The commit marker {marker} cannot be read: {why}. Penstock wrote it to record which files belong to the table. "
+        "Write the table again to another path, or delete the marker if you know which files are right."
     )
 
     calls: list[Callable[[], Any]] = [lambda: marked.begin("append"), marked.ids, marked.small]
@@ -155,7 +154,7 @@ def test_the_later_of_two_small_files_holds(marked: Lake, monkeypatch: pytest.Mo
             change.finish({"_common_metadata": b"%d" % number})
     seen = marked.small()
     monkeypatch.undo()
-    markers.settle(marked.place)
+    markers.recover(marked.place)
 
     assert seen == marked.small() == b"4"
 
@@ -207,7 +206,7 @@ def test_a_listing_that_no_longer_holds_is_made_again(marked: Lake, monkeypatch:
 def test_a_table_that_changes_all_the_time_is_told(marked: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Listings are not made for ever."""
     marked.begin("append")
-    monkeypatch.setattr(markers, "_is_settled", lambda *_: False)
+    monkeypatch.setattr(markers, "_are_still_pending", lambda *_: False)
 
     with pytest.raises(DataChangedError) as caught:
         marked.ids()
@@ -258,8 +257,8 @@ def test_a_change_that_was_begun_is_left_alone_for_a_day(lake: Lake, monkeypatch
 
     assert (len(young), old, lake.ids()) == (3, [], [1])
     assert str(caught.value) == (
-        f"The change {dead.id} of lake is no longer marked as begun: {lake.path}/_penstock/{dead.id}.pending is gone. Another "
-        "writer has overwritten the table, or took this one for dead. Nothing was changed. Write again."
+        f"The change {dead.id} of lake has lost its marker {lake.path}/_penstock/{dead.id}.pending. Another writer has "
+        "overwritten the table, or removed the marker as abandoned. Nothing was changed. Write again."
     )
 
 
@@ -270,7 +269,7 @@ def test_a_slow_writer_says_that_it_lives(marked: Lake, monkeypatch: pytest.Monk
     os.utime(marker, (0, 0))
     marked.fill(change, [1])
     early = marker.stat().st_mtime
-    monkeypatch.setattr(inplace, "RENEW_SECONDS", -1)
+    monkeypatch.setattr(in_place, "RENEW_SECONDS", -1)
     marked.fill(change, [1])
 
     assert early == 0
@@ -320,7 +319,7 @@ def test_a_change_that_could_not_be_confirmed_is_looked_up(monkeypatch: pytest.M
             raise OSError("timed out")
 
     lake = Lake(pafs.PyFileSystem(Silent(MEMORY.handler.fs)), f"/{secrets.token_hex(8)}/t")
-    monkeypatch.setattr(inplace, "OBJECT_STORES", frozenset())
+    monkeypatch.setattr(in_place, "OBJECT_STORES", frozenset())
 
     lake.change("error", [1, 2])
 
@@ -334,7 +333,7 @@ def test_a_store_of_objects_gets_the_marker_in_one_step(monkeypatch: pytest.Monk
         move = create_dir = interrupted
 
     lake = Lake(pafs.PyFileSystem(Objects(MEMORY.handler.fs)), f"/{secrets.token_hex(8)}/t")
-    monkeypatch.setattr(inplace, "OBJECT_STORES", frozenset({lake.filesystem.type_name}))
+    monkeypatch.setattr(in_place, "OBJECT_STORES", frozenset({lake.filesystem.type_name}))
 
     lake.change("error", [1, 2])
     lake.change("overwrite", [3])

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock._engine.write.encode import TableEncoder
-from penstock._engine.write.input import as_columns, infer, is_batch, tabular
-from penstock._engine.write.schema import of_arrow, of_schema
+from penstock._engine.write.input import as_columns, infer_schema, is_batch, read_tabular
+from penstock._engine.write.schema import encoder_from_arrow, encoder_from_schema
 from penstock.codecs import Npy, Npz, Raw, Scalar, Tensor
 from penstock.errors import ArgumentError, DataError
 from penstock.schema import CellCodec, Field, Schema
@@ -49,20 +49,20 @@ class Doubled(CellCodec):
 
 def columns(*fields: Field) -> TableEncoder:
     """Return the columns of a schema."""
-    return of_schema(Schema("Test", fields))
+    return encoder_from_schema(Schema("Test", fields))
 
 
 def stored(field: Field, *cells: Any) -> pa.Array:
     """Return cells as they are stored when rows are given one by one."""
     whole = columns(field)
-    rows = [whole.row({field.name: cell}, number) for number, cell in enumerate(cells)]
+    rows = [whole.check_row({field.name: cell}, number) for number, cell in enumerate(cells)]
     return whole.named(field.name).encode([row[0] for row in rows])
 
 
 def refused(field: Field, cell: Any) -> str:
     """Return what is said of a cell that does not fit."""
     with pytest.raises(DataError) as caught:
-        columns(field).row({field.name: cell}, 7)
+        columns(field).check_row({field.name: cell}, 7)
     return str(caught.value)
 
 
@@ -93,7 +93,7 @@ def refused(field: Field, cell: Any) -> str:
         (Field("x", np.bool_), 1, "got 1 (int); expected True or False. Make it one: bool(cell)."),
         (Field("x", str), b"a", "got b'a' (bytes); expected a str. Decode it: cell.decode()."),
         (Field("x", str), 5, "got 5 (int); expected a str. Make it text: str(cell)."),
-        (Field("x", str), "\ud800", "got text that is no Unicode"),
+        (Field("x", str), "\ud800", "got text that is not Unicode"),
         (Field("x", "U2"), "abc", "got 'abc' (str) of 3 characters; expected a str of 2 at most."),
         (Field("x", bytes), "a", "got 'a' (str); expected bytes. Encode it: cell.encode()."),
         (Field("x", "S2"), b"abc", "got 3 bytes; expected 2 at most."),
@@ -224,12 +224,12 @@ def test_unknown_and_missing_fields_are_named() -> None:
     whole = columns(Field("label", np.int32), Field("image", np.uint8, (2,)), Field("note", str, nullable=True))
 
     with pytest.raises(DataError) as caught:
-        whole.row({"lable": 1, "image": np.zeros(2, np.uint8)}, 3)
+        whole.check_row({"lable": 1, "image": np.zeros(2, np.uint8)}, 3)
 
     assert str(caught.value) == (
         "Row 3: 'lable' is not in the schema (did you mean 'label'?); 'label' is missing. Fields: label, image, note. "
-        "Leave it out, or write the table anew with a schema that has it. Give every field, or write the "
-        "table anew with a schema in which it is nullable."
+        "Leave it out, or write the table again with a schema that has it. Give every field, or write the "
+        "table again with a schema in which it is nullable."
     )
 
 
@@ -237,8 +237,8 @@ def test_a_nullable_field_may_be_left_out() -> None:
     """Then it is null, in rows and in batches."""
     whole = columns(Field("id", np.int32), Field("note", str, nullable=True))
 
-    row = whole.row({"id": 1}, 0)
-    batch = whole.encode(whole.batch({"id": [1, 2]}, 0))
+    row = whole.check_row({"id": 1}, 0)
+    batch = whole.encode(whole.check_batch({"id": [1, 2]}, 0))
 
     assert row == [1, None]
     assert batch.to_pydict() == {"id": [1, 2], "note": [None, None]}
@@ -249,11 +249,11 @@ def test_columns_of_a_batch_have_one_length() -> None:
     whole = columns(Field("a", np.int32), Field("b", np.int32))
 
     with pytest.raises(DataError) as caught:
-        whole.batch({"a": [1, 2], "b": [1]}, 4)
+        whole.check_batch({"a": [1, 2], "b": [1]}, 4)
 
     assert str(caught.value) == (
-        "The batch that begins with row 4 has columns of different lengths: a: 2, b: 1. One was expected. Rows come first in "
-        "every column; give them alike, or append rows one by one."
+        "The batch that begins with row 4 has columns of different lengths: a: 2, b: 1; expected one length. Give columns of "
+        "the same number of rows, or append rows one by one."
     )
 
 
@@ -308,14 +308,14 @@ def test_columns_of_a_batch_have_one_length() -> None:
         (Field("x", np.int8, (2,)), pa.array([[1, 2]]), "got values of int64; expected int8."),
         (Field("x", np.int8, (2,)), pa.array([1, 2], pa.int8()), "expected tensors or lists of int8 (2,)."),
         (Field("x", np.int8, (2,), Doubled()), pa.array([b"abcd"]), "expected a cell that Doubled() has encoded."),
-        (Field("x", np.int8, (2,), Doubled()), pa.array([b"ababab"]), "Bytes are taken for encoded cells"),
+        (Field("x", np.int8, (2,), Doubled()), pa.array([b"ababab"]), "Bytes count as encoded cells"),
         (Field("x", np.int8, (), Doubled()), pa.array([1]), "that Doubled() has encoded."),
     ],
 )
 def test_a_batch_that_does_not_fit_is_refused(field: Field, cells: Any, message: str) -> None:
     """The row is counted from the first of the write; a batch has its own first row."""
     with pytest.raises(DataError) as caught:
-        columns(field).batch({"x": cells}, 10)
+        columns(field).check_batch({"x": cells}, 10)
 
     assert message in str(caught.value)
 
@@ -343,7 +343,7 @@ def test_a_column_that_fits_is_stored(field: Field, cells: Any, expected: list[A
     """Columns of NumPy, Python and Arrow are stored as the schema says."""
     whole = columns(field)
 
-    found = whole.encode(whole.batch({"x": cells}, 0))
+    found = whole.encode(whole.check_batch({"x": cells}, 0))
 
     assert found.column(0).to_pylist() == expected
     assert found.schema.field(0).type == whole.arrow.field(0).type
@@ -373,8 +373,8 @@ def test_arrays_are_stored_whatever_holds_them(cells: Any, codec: Any) -> None:
     field = Field("x", np.float32, (2, 3), codec)
     whole = columns(field)
 
-    found = whole.encode(whole.batch({"x": cells}, 0)).column(0)
-    expected = whole.encode(whole.batch({"x": list(TENSORS)}, 0)).column(0)
+    found = whole.encode(whole.check_batch({"x": cells}, 0)).column(0)
+    expected = whole.encode(whole.check_batch({"x": list(TENSORS)}, 0)).column(0)
 
     assert found.equals(expected)
 
@@ -384,7 +384,7 @@ def test_null_tensors_are_null() -> None:
     whole = columns(Field("x", np.float32, (2, 3), nullable=True))
     lists = pa.array([TENSORS[0].tolist(), None, TENSORS[1].tolist()], pa.list_(pa.list_(pa.float32())))
 
-    found = whole.encode(whole.batch({"x": lists}, 0)).column(0)
+    found = whole.encode(whole.check_batch({"x": lists}, 0)).column(0)
 
     assert [None if cell is None else cell.tolist() for cell in found.to_numpy(zero_copy_only=False)] == [
         TENSORS[0].ravel().tolist(),
@@ -399,7 +399,7 @@ def test_a_tensor_in_another_order_is_refused() -> None:
     permuted = pa.ExtensionArray.from_storage(kind, pa.FixedSizeListArray.from_arrays(pa.array(TENSORS.ravel()), 6))
 
     with pytest.raises(DataError, match="expected tensors in C order"):
-        columns(Field("x", np.float32, (2, 3))).batch({"x": permuted}, 0)
+        columns(Field("x", np.float32, (2, 3))).check_batch({"x": permuted}, 0)
 
 
 def test_bytes_in_arrow_are_taken_for_encoded_cells() -> None:
@@ -407,7 +407,7 @@ def test_bytes_in_arrow_are_taken_for_encoded_cells() -> None:
     field = Field("x", np.int8, (2,), Doubled(), nullable=True)
     cells = pa.array([None, b"\1\2\1\2", b"\3\4\3\4"], pa.large_binary())
 
-    found = columns(field).encode(columns(field).batch({"x": cells}, 0)).column(0)
+    found = columns(field).encode(columns(field).check_batch({"x": cells}, 0)).column(0)
 
     assert found.to_pylist() == [None, b"\1\2\1\2", b"\3\4\3\4"]
     assert found.type == pa.binary()
@@ -416,7 +416,7 @@ def test_bytes_in_arrow_are_taken_for_encoded_cells() -> None:
 def test_a_cell_that_cannot_be_encoded_is_named() -> None:
     """The row is found, though a whole column is encoded at once."""
     whole = columns(Field("x", np.int8, (1,), Doubled()))
-    chunk = whole.batch({"x": np.array([[1], [13], [2]], np.int8)}, 100)
+    chunk = whole.check_batch({"x": np.array([[1], [13], [2]], np.int8)}, 100)
 
     with pytest.raises(DataError) as caught:
         whole.encode(chunk)
@@ -441,7 +441,7 @@ def test_a_codec_that_makes_no_bytes_is_refused(made: Any, message: str) -> None
     whole = columns(Field("x", np.int8, (1,), Wrong()))
 
     with pytest.raises(DataError, match=f"One of rows 0 to 1, field 'x': .* cannot encode it: .*{message}"):
-        whole.encode(whole.batch({"x": np.zeros((2, 1), np.int8)}, 0))
+        whole.encode(whole.check_batch({"x": np.zeros((2, 1), np.int8)}, 0))
 
 
 def test_a_codec_may_make_any_buffer() -> None:
@@ -456,7 +456,7 @@ def test_a_codec_may_make_any_buffer() -> None:
 
     whole = columns(Field("x", np.int8, (1,), Views()))
 
-    assert whole.encode(whole.batch({"x": [np.ones(1, np.int8)]}, 0)).column(0).to_pylist() == [b"\1\1"]
+    assert whole.encode(whole.check_batch({"x": [np.ones(1, np.int8)]}, 0)).column(0).to_pylist() == [b"\1\1"]
 
 
 def test_a_field_of_any_codec_may_be_left_out() -> None:
@@ -465,7 +465,7 @@ def test_a_field_of_any_codec_may_be_left_out() -> None:
     fields = [Field(f"x{at}", np.int8, () if at == 0 else (2,), codec, nullable=True) for at, codec in enumerate(codecs)]
     whole = columns(Field("id", np.int64), *fields)
 
-    found = whole.encode(whole.batch({"id": [1, 2]}, 0))
+    found = whole.encode(whole.check_batch({"id": [1, 2]}, 0))
 
     assert [column.null_count for column in found.columns] == [0, 2, 2, 2, 2]
 
@@ -475,7 +475,7 @@ def test_parts_of_a_batch_share_nothing_with_it() -> None:
     cells = np.arange(4)
     lists = [np.zeros(1, np.int8) for _ in range(4)]
     whole = columns(Field("a", np.int64), Field("b", np.int8, (1,), Npy()))
-    parts = list(whole.batch({"a": cells, "b": lists}, 0).cut(16))
+    parts = list(whole.check_batch({"a": cells, "b": lists}, 0).split(16))
 
     cells[:] = -1
     for each in lists:
@@ -506,9 +506,9 @@ def test_an_arrow_schema_is_stored_as_it_says() -> None:
     )
     row = {"a": 1, "b": [1, 2], "c": {"x": "y"}, "d": [("k", 1)], "e": dt.date(2020, 1, 1), "f": "z", "g": 0.5}
     tensors = {"h": np.zeros(2, np.int8), "i": np.ones((2, 2), np.int8)}
-    whole = of_arrow(schema)
+    whole = encoder_from_arrow(schema)
 
-    batch = whole.encode(whole.batch({name: [cell] for name, cell in {**row, **tensors}.items()}, 0))
+    batch = whole.encode(whole.check_batch({name: [cell] for name, cell in {**row, **tensors}.items()}, 0))
 
     assert whole.metadata == {}
     assert batch.schema == schema
@@ -536,7 +536,7 @@ def test_an_arrow_schema_is_stored_as_it_says() -> None:
 def test_arrow_loses_nothing_of_a_cell(kind: pa.DataType, cell: Any, message: str) -> None:
     """What Arrow would cut off or leave out is refused."""
     with pytest.raises(DataError) as caught:
-        of_arrow(pa.schema({"x": kind})).row({"x": cell}, 0)
+        encoder_from_arrow(pa.schema({"x": kind})).check_row({"x": cell}, 0)
 
     assert message in str(caught.value)
 
@@ -546,9 +546,9 @@ def test_an_arrow_schema_of_ours_keeps_its_codecs() -> None:
     ours = columns(Field("id", np.int32), Field("x", np.int8, (2,), Npy()), Field("y", np.int8, (2,), Npy()))
     changed = ours.arrow.remove(2).append(pa.field("z", pa.string()))
 
-    found = of_arrow(changed)
+    found = encoder_from_arrow(changed)
 
-    assert [(column.field.name, column.codec, column.stated) for column in found.columns] == [
+    assert [(column.field.name, column.codec, column.in_schema) for column in found.columns] == [
         ("id", Scalar(), True),
         ("x", Npy(), True),
         ("z", Scalar("string"), False),
@@ -561,7 +561,7 @@ def test_a_schema_needs_columns() -> None:
     with pytest.raises(ArgumentError, match="Schema 'Test' has no field"):
         columns()
     with pytest.raises(ArgumentError, match="The Arrow schema has the columns a, a"):
-        of_arrow(pa.schema([pa.field("a", pa.int8()), pa.field("a", pa.int8())]))
+        encoder_from_arrow(pa.schema([pa.field("a", pa.int8()), pa.field("a", pa.int8())]))
 
 
 class Foreign:
@@ -611,13 +611,13 @@ def test_rows_and_batches_are_told_apart(item: dict[str, Any], expected: bool) -
 def test_what_could_be_either_is_refused() -> None:
     """Nothing is guessed: the message says how to say it, and asks for a schema only where there is none."""
     whole = columns(Field("id", np.int64), Field("x", np.float64, (2,), nullable=True))
-    advice = r"a mapping could be a row or a batch: .* Say what it is with table.append\(row\) or table.extend\(batch\)"
+    advice = r"a mapping could be a row or a batch: .* Write it with table.append\(row\) or table.extend\(batch\)"
 
     with pytest.raises(DataError, match=rf"{advice}\.$"):
         is_batch({"id": [1], "x": np.zeros(2)}, whole, 0)
     with pytest.raises(DataError, match=rf"{advice}, or give a schema\.$"):
         is_batch({"x": np.zeros(2)}, None, 0)
-    with pytest.raises(DataError, match=r"it is empty\. .*, or give a schema\.$"):
+    with pytest.raises(DataError, match=r"it is empty; .*, or give a schema\.$"):
         is_batch({}, None, 0)
 
 
@@ -661,7 +661,7 @@ def test_a_schema_follows_from_a_row() -> None:
         "n": 1 + 2j,
     }
 
-    found = infer(row, batch=False)
+    found = infer_schema(row, batch=False)
 
     assert [str(field.dtype) for field in found] == [
         *("int64", "float64", "bool", "<U0", "|S0", "object", "datetime64[D]", "datetime64[us]", "datetime64[us]"),
@@ -679,7 +679,7 @@ def test_a_schema_follows_from_a_batch() -> None:
         "w": np.array(["ab", "c"]),
     }
 
-    found = infer(batch, batch=True)
+    found = infer_schema(batch, batch=True)
 
     assert [(field.dtype.kind, field.shape, field.nullable) for field in found] == [
         ("f", (None, 3), False),
@@ -701,13 +701,13 @@ def test_a_schema_follows_from_a_batch() -> None:
 def test_a_schema_that_does_not_follow_is_asked_for(cell: Any, message: str) -> None:
     """The message says which field, and to give a schema."""
     with pytest.raises(ArgumentError, match=rf"Field 'x' .*{message}"):
-        infer({"x": cell}, batch=False)
+        infer_schema({"x": cell}, batch=False)
 
 
 def test_no_type_follows_from_a_column_that_is_null() -> None:
     """Beside columns that have cells it is asked for too."""
     with pytest.raises(ArgumentError, match="Field 'x' has no value in the first row or batch"):
-        infer({"x": None, "y": [1, 2]}, batch=True)
+        infer_schema({"x": None, "y": [1, 2]}, batch=True)
 
 
 def test_a_batch_of_single_values_is_refused() -> None:
@@ -731,11 +731,11 @@ def test_data_frames_are_columns() -> None:
         index=pd.Index(["a", "b"], name="key"),
     )
 
-    found = tabular(frame, whole)
+    found = read_tabular(frame, whole)
 
     assert found is not None
     (batch,) = found.batches
-    table = whole.encode(whole.batch(batch, 0))
+    table = whole.encode(whole.check_batch(batch, 0))
     assert table.column("key").to_pylist() == ["a", "b"]
     assert table.column("x").to_pylist() == [1, None]
     assert table.column("y").to_pylist() == [[0, 0], [1, 1]]

@@ -11,20 +11,20 @@ import pytest
 from pyarrow import fs as pafs
 
 from penstock._engine.commit.change import begin
-from penstock._engine.write import files as room
+from penstock._engine.write import files as output_files
 from penstock._engine.write.files import OutputFiles
-from penstock._engine.write.hive import Partition, directory, split
+from penstock._engine.write.hive import Partition, directory, split_partitions
 from penstock._engine.write.parquet_options import Layout
-from penstock._engine.write.schema import of_schema
+from penstock._engine.write.schema import encoder_from_schema
 from penstock.model import Place
 from penstock.schema import Field, Schema
 
-COLUMNS = of_schema(Schema("Ids", [Field("id", np.int64), Field("part", np.int64)]))
+COLUMNS = encoder_from_schema(Schema("Ids", [Field("id", np.int64), Field("part", np.int64)]))
 
 
 def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one written longest ago is closed, and its directory goes on in a new file."""
-    monkeypatch.setattr(room, "MOST_OPEN", 3)
+    monkeypatch.setattr(output_files, "MAX_OPEN", 3)
     files = pafs.LocalFileSystem()
     change = begin(files, str(tmp_path / "t"), "error", url="t")
     output = OutputFiles(
@@ -37,7 +37,7 @@ def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     for number in range(20):
         rows = pa.table({"id": [number]}, schema=pa.schema(list(COLUMNS.arrow)[:1]))
-        output.take([Partition(f"part={number % 5}", rows, rows.nbytes)])
+        output.write([Partition(f"part={number % 5}", rows, rows.nbytes)])
         most = max(most, len(output._open))
     output.finish()
     change.finish({})
@@ -51,14 +51,14 @@ def test_rows_are_split_by_directory_in_their_order() -> None:
     """Every row goes to one directory, without the columns that name it."""
     batch = pa.table({"a": ["x", "y", "x", None], "id": [0, 1, 2, 3], "b": [1, 1, 1, 1]})
 
-    found = {part.directory: part.table.to_pydict() for part in split(batch, ["a", "b"])}
+    found = {part.directory: part.table.to_pydict() for part in split_partitions(batch, ["a", "b"])}
 
     assert found == {
         "a=x/b=1": {"id": [0, 2]},
         "a=y/b=1": {"id": [1]},
         "a=__HIVE_DEFAULT_PARTITION__/b=1": {"id": [3]},
     }
-    assert split(batch.slice(0, 0), ["a"]) == []
+    assert split_partitions(batch.slice(0, 0), ["a"]) == []
 
 
 def test_names_that_would_be_hidden_are_escaped() -> None:

@@ -181,7 +181,7 @@ def test_cells_may_be_changed_after_they_were_taken(tmp_path: Path) -> None:
     [
         (
             [[], []],
-            r"write\(\) got \[\] \(list\) in column 'x'; expected values that tell its type, and the first rows have .*\. ",
+            r"write\(\) got \[\] \(list\) in column 'x'; expected values that show its type, and the first rows have .*\. ",
         ),
         ([[None], None], r"the first rows have only list<item: null>\. "),
         ([[[]]], r"the first rows have only list<item: list<item: null>>\. "),
@@ -193,11 +193,11 @@ def test_cells_may_be_changed_after_they_were_taken(tmp_path: Path) -> None:
         ([[dt.date(2020, 1, 1), dt.datetime(2020, 1, 1)]], r"expected values of one type\. "),  # noqa: DTZ001
         ([[dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)]], r"expected values of one type\. "),  # noqa: DTZ001
         ([[Decimal(1), 1.5]], r"expected values of one type\. "),
-        ([[1.5], [2**53 + 1]], r"write\(\) got cells of column 'x' that have no common type: Integer value .*\. "),
-        ([[1], 2], r"got cells of column 'x' that have no common type: .*\. "),
-        ([[[1], 2]], r"got cells of column 'x' that have no common type: .*\. "),
-        ([[2**64]], r"got cells of column 'x' that have no common type: .*\. "),
-        ([[object()]], r"got cells of column 'x' that have no common type: .*\. "),
+        ([[1.5], [2**53 + 1]], r"write\(\) got cells of column 'x' without a common type: Integer value .*\. "),
+        ([[1], 2], r"got cells of column 'x' without a common type: .*\. "),
+        ([[[1], 2]], r"got cells of column 'x' without a common type: .*\. "),
+        ([[2**64]], r"got cells of column 'x' without a common type: .*\. "),
+        ([[object()]], r"got cells of column 'x' without a common type: .*\. "),
     ],
     ids=range(16),
 )
@@ -213,7 +213,7 @@ def test_lists_whose_type_is_not_known_ask_for_a_schema(tmp_path: Path, cells: l
 
 def test_a_later_row_that_contradicts_the_first_asks_for_a_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is refused with its number, and others go on."""
-    monkeypatch.setattr(type_inference, "MOST_ROWS", 2)
+    monkeypatch.setattr(type_inference, "MAX_ROWS", 2)
 
     with ps.write(tmp_path / "t") as table:
         table.extend([{"x": [1], "id": 0}, {"x": [], "id": 1}])
@@ -230,7 +230,7 @@ def test_a_later_row_that_contradicts_the_first_asks_for_a_schema(tmp_path: Path
 @pytest.mark.parametrize("cell", [[0] * 20, ["a" * 200], {"k": "a" * 200}, np.zeros(20), "a" * 200])
 def test_rows_wait_no_longer_than_they_take_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: Any) -> None:
     """Large cells are enough to tell their type."""
-    monkeypatch.setattr(type_inference, "MOST_VALUES", 20)
+    monkeypatch.setattr(type_inference, "MAX_VALUES", 20)
 
     with ps.write(tmp_path / "t") as table:
         table.append({"x": cell, "y": [1]})

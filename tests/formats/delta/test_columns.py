@@ -227,7 +227,8 @@ def test_the_mapping_counts_where_it_is_a_feature_of_writers_alone(tmp_path: Pat
     lake.parquet(f"{1:020d}.checkpoint.parquet", [*start, *adds])
     check()
     with pytest.raises(
-        ArgumentError, match=r"has rules for writers that are not kept here: icebergCompatV1, delta\.columnMapping\.mode"
+        ArgumentError,
+        match=r"has rules for writers that Penstock does not support: icebergCompatV1, delta\.columnMapping\.mode",
     ):
         ps.write(lake.path, data={"id": [2]}, format="delta", mode="append")
 
@@ -777,10 +778,10 @@ def test_a_schema_that_is_not_known_is_refused(tmp_path: Path, told: dict[str, A
     [
         (
             protocol("deletionVectors", "teleport", "flight"),
-            "needs features that are not known here: flight, teleport. Known are",
+            "needs unsupported features: flight, teleport. Supported features: ",
         ),
         (protocol("catalogManaged", "vacuumProtocolCheck"), r"is managed by a catalog \(catalogManaged\)"),
-        (protocol(reader=4), "needs reader version 4 of Delta's protocol. Versions 1 to 3 are known"),
+        (protocol(reader=4), "needs reader version 4 of Delta's protocol; Penstock supports the versions 1 to 3"),
         ({"protocol": {"minReaderVersion": 5, "readerFeatures": ["teleport"]}}, "version 5 .* with the features teleport"),
         ({"protocol": {}}, "needs reader version None"),
     ],

@@ -30,7 +30,7 @@ REFUSED = {
     "golden/deltalog-state-reconstruction-without-metadata": "has no metaData action up to version 0",
     "golden/versions-not-contiguous": "commit 1 is missing in the table's log",
     "kernel-rs/catalog_managed_0": "is managed by a catalog (catalogManaged)",
-    "kernel-rs/table-with-geo": "needs features that are not known here: geospatial",
+    "kernel-rs/table-with-geo": "needs unsupported features: geospatial",
 }
 """The tables that cannot be read, and what is said of them."""
 

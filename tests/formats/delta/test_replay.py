@@ -321,6 +321,6 @@ def test_an_empty_commit_is_refused_and_an_empty_compaction_is_not_believed(tmp_
     compacted.unlink()
     (lake.log / f"{2:020}.json").write_bytes(b"\n")
 
-    with pytest.raises(DataError, match=rf"{2:020}\.json.*it is empty, and a commit holds at least one action"):
+    with pytest.raises(DataError, match=rf"{2:020}\.json.*it is empty, and a commit has at least one action"):
         ps.open(lake.path)
     assert sorted(ps.open(lake.path, version=1).to_arrow()["id"].to_pylist()) == [0, 1]

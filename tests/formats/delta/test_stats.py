@@ -26,7 +26,7 @@ import penstock as ps
 from penstock.errors import DataError
 from penstock.filters import Column, Expr
 from penstock.formats.delta.schema import Leaf
-from penstock.formats.delta.stats import Statistics, _moved
+from penstock.formats.delta.stats import Statistics, _widen
 
 
 class Watched(pafs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
@@ -507,7 +507,7 @@ def test_no_text_is_above_its_bound_whoever_has_cut_it(text: str, more: str) -> 
     stated = [whole, whole[:32], cut_by_spark(whole), broken, less] + (
         [whole[:32] + "\U0010ffff"] if whole[32:33] < "\U0010ffff" else []
     )
-    bounds = _moved(pa.array(stated), leaf, up=True).to_pylist()
+    bounds = _widen(pa.array(stated), leaf, up=True).to_pylist()
 
     assert all(bound is None or bound.encode() >= whole.encode() for bound in bounds)
 
@@ -516,7 +516,7 @@ def test_short_texts_still_leave_files_out() -> None:
     """Their bounds are what they say."""
     leaf = Leaf(path=("s",), kind=pa.string(), from_float=False)
 
-    assert _moved(pa.array(["abc", "", None, "\U0001f600" * 15]), leaf, up=True).to_pylist() == [
+    assert _widen(pa.array(["abc", "", None, "\U0001f600" * 15]), leaf, up=True).to_pylist() == [
         "abc",
         "",
         None,

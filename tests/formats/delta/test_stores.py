@@ -207,7 +207,7 @@ def test_a_url_that_pyarrow_opens_is_committed_to_by_fsspec(s3: Store) -> None:
     ps.write("s3://lake/native", data={"id": [2]}, format=DELTA, mode="append")
 
     assert ids(ps.open("s3://lake/native")) == ids(s3.open("native")) == [1, 2]
-    with pytest.raises(ArgumentError, match=r"lies on s3, .* Give filesystem=s3fs\.S3FileSystem\(\.\.\.\)"):
+    with pytest.raises(ArgumentError, match=r"is on s3, .* Give filesystem=s3fs\.S3FileSystem\(\.\.\.\)"):
         ps.write("lake/t", data={"id": [1]}, format=DELTA, filesystem=pafs.S3FileSystem())
 
 
@@ -269,7 +269,7 @@ def test_a_store_that_does_not_keep_the_condition_is_refused() -> None:
     """It is tried before anything is written, and what was tried does not stay."""
     filesystem = Forgetful()
 
-    with pytest.raises(ArgumentError, match=r"asked to create a file only if there is none, and replaced one that was there"):
+    with pytest.raises(ArgumentError, match=r"asked to create a file only if none exists, and replaced an existing one"):
         ps.write("/forgetful", data={"id": [1]}, filesystem=filesystem, format=DELTA)
     assert filesystem.find("/forgetful") == []
 

@@ -1,4 +1,4 @@
-"""Arrow columns that someone else made, fitted to how a field is stored: cast without loss, unpacked, or taken as encoded."""
+"""Casts of Arrow columns to the storage of a field: without loss, unpacked to arrays, or taken as encoded already."""
 
 from __future__ import annotations
 
@@ -12,80 +12,82 @@ import pyarrow.compute as pc
 
 from penstock._blobs import Blobs
 from penstock._engine.decode.concat import one_array
-from penstock._engine.write.validate import Misfit, told_type
-from penstock._engine.write.validate_nested import LostError, in_c_order, inside, related
+from penstock._engine.write.validate import (
+    DataLossError,
+    InvalidCellError,
+    is_compatible,
+    is_in_c_order,
+    nested_parts,
+    type_name,
+)
 from penstock.codecs.tensor import Tensor
 from penstock.dtypes import is_encoded, is_ragged, items, numpy_type, plain, valid
 from penstock.errors import DataError
 from penstock.schema import CellCodec, Codec, Field
 from penstock.schema.compat import family, holds_bytes
 
-__all__ = ["fitted", "sampled"]
+__all__ = ["cast_column", "check_first_cell"]
 
 
-def fitted(field: Field, codec: Codec | None, arrow: pa.Field, given: pa.Array | pa.ChunkedArray) -> Any:
-    """Return the cells of an Arrow column: as they are stored, or as NumPy values that the codec has yet to encode.
+def cast_column(field: Field, codec: Codec | None, arrow: pa.Field, given: pa.Array | pa.ChunkedArray) -> Any:
+    """Return the cells of an Arrow column: as they are stored, or as NumPy values that the codec encodes later.
 
-    Columns of bytes are taken for cells that a `CellCodec` has encoded already, and the first is decoded to see.
-
-    Raises:
-        Misfit: If they do not fit.
+    Columns of bytes count as cells that a `CellCodec` has encoded; their first cell is decoded as a check.
     """
-    array = _combined(given) if isinstance(given, pa.ChunkedArray) else given
-    if isinstance(array, pa.ChunkedArray):  # too large for one
-        raise Misfit(f"a column of {given.nbytes} bytes in one batch", "less than 2 GB", "Give smaller batches.")
+    array = _combine_chunks(given) if isinstance(given, pa.ChunkedArray) else given
+    if isinstance(array, pa.ChunkedArray):  # too large for one array
+        raise InvalidCellError(f"a column of {given.nbytes} bytes in one batch", "less than 2 GB", "Give smaller batches.")
     if not field.nullable and array.null_count:
         row = int(np.argmin(valid(array)))  # type: ignore[arg-type] # there is a null
-        raise Misfit("a null", "a value", f"Give one, or allow nulls: Field({field.name!r}, ..., nullable=True).", row)
+        advice = f"Give one, or allow nulls: Field({field.name!r}, ..., nullable=True)."
+        raise InvalidCellError("a null", "a value", advice, row)
     _check_lengths(field, array)
     if array.type == arrow.type and not isinstance(codec, CellCodec):
         return array
-    if _same_encoded(array.type, arrow.type):
+    if _has_same_categories(array.type, arrow.type):
         return _cast(array, arrow.type)
     if is_encoded(array.type):
         array = plain(array)
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), arrow.type)
     if isinstance(codec, CellCodec) and holds_bytes(array.type):
-        sampled(field, codec, array)
+        check_first_cell(field, codec, array)
         return _cast(array, arrow.type)
     if isinstance(codec, (CellCodec, Tensor)) and field.shape:
-        return _unpacked(field, array)
-    if codec is None or related(array.type, arrow.type):
+        return _unpack_tensors(field, array)
+    if codec is None or is_compatible(array.type, arrow.type):
         return _cast(array, arrow.type)
-    told_codec = "" if not isinstance(codec, CellCodec) else f" that {codec!r} has encoded"
-    raise Misfit(f"a column of {array.type}", f"{arrow.type}{told_codec}", "Convert the column, or change the field.")
+    encoded = f" that {codec!r} has encoded" if isinstance(codec, CellCodec) else ""
+    expected = f"{arrow.type}{encoded}"
+    raise InvalidCellError(f"a column of {array.type}", expected, "Convert the column, or change the field.")
 
 
 def _check_lengths(field: Field, array: pa.Array) -> None:
-    """Refuse text or bytes that are longer than their field says."""
-    text = field.dtype.kind == "U"
+    """Refuse text or bytes that are longer than the field allows."""
+    is_text = field.dtype.kind == "U"
     if field.dtype.kind not in "US" or field.shape or not field.dtype.itemsize:
         return
     array = plain(array) if is_encoded(array.type) else array
-    if family(array.type) != ("text" if text else "bytes"):
+    if family(array.type) != ("text" if is_text else "bytes"):
         return
-    most = field.dtype.itemsize // (4 if text else 1)
-    lengths = (pc.utf8_length if text else pc.binary_length)(array).fill_null(0).to_numpy(zero_copy_only=False)
-    if (long := np.flatnonzero(lengths > most)).size:
-        got = f"{lengths[long[0]]} {'characters' if text else 'bytes'}"
-        raise Misfit(got, f"{most} at most", f"Shorten them, or use dtype={'str' if text else 'bytes'}.", int(long[0]))
+    limit = field.dtype.itemsize // (4 if is_text else 1)
+    lengths = (pc.utf8_length if is_text else pc.binary_length)(array).fill_null(0).to_numpy(zero_copy_only=False)
+    if (long := np.flatnonzero(lengths > limit)).size:
+        got = f"{lengths[long[0]]} {'characters' if is_text else 'bytes'}"
+        advice = f"Shorten them, or use dtype={'str' if is_text else 'bytes'}."
+        raise InvalidCellError(got, f"{limit} at most", advice, int(long[0]))
 
 
-def _combined(given: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return a column as one array; as it is if it is too large for one."""
+def _combine_chunks(given: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return a column as one array; unchanged if it is too large for one."""
     try:
         return given.combine_chunks()
-    except pa.ArrowInvalid:  # dictionaries that are too large together for their indices
+    except pa.ArrowInvalid:  # the dictionaries together have too many values for their indices
         return one_array(given)
 
 
-def sampled(field: Field, codec: CellCodec, array: pa.Array) -> None:
-    """Decode the first cell that is not null.
-
-    Raises:
-        Misfit: If that cannot be done.
-    """
+def check_first_cell(field: Field, codec: CellCodec, array: pa.Array) -> None:
+    """Decode the first cell that is not null."""
     present = valid(array)
     first = 0 if present is None else int(np.argmax(present))
     if not len(array) or (present is not None and not present[first]):
@@ -93,72 +95,68 @@ def sampled(field: Field, codec: CellCodec, array: pa.Array) -> None:
     try:
         codec.decode_each(field, Blobs.of(array.slice(first, 1)))
     except DataError as error:
-        advice = f"Bytes are taken for encoded cells: encode them so, or give arrays. It says: {error}"
-        raise Misfit("bytes that it cannot decode", f"a cell that {codec!r} has encoded", advice, first) from error
+        advice = f"Bytes count as encoded cells: encode them with this codec, or give arrays. The codec says: {error}"
+        expected = f"a cell that {codec!r} has encoded"
+        raise InvalidCellError("bytes that it cannot decode", expected, advice, first) from error
 
 
-def _same_encoded(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether both are dictionaries of the same values, maybe with other indices."""
+def _has_same_categories(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether both types are dictionaries of compatible values, and the indices fit."""
     if not pa.types.is_dictionary(given) or not pa.types.is_dictionary(wanted) or given.ordered != wanted.ordered:
         return False
     if wanted.index_type.bit_width < given.index_type.bit_width:
         return False
-    return given.value_type == wanted.value_type or related(given.value_type, wanted.value_type)
+    return given.value_type == wanted.value_type or is_compatible(given.value_type, wanted.value_type)
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return values as another type, where all of them survive it."""
+    """Return values as another type without loss."""
     if array.type == kind:
         return array
     try:
-        return _lossless(array, kind)
+        return _cast_lossless(array, kind)
     except (pa.ArrowException, ValueError, OverflowError) as error:
-        row = _first_bad(array, lambda part: _lossless(part, kind))
-        got = (
-            f"{_told_value(array[row])} of {told_type(array.type)}"
-            if row < len(array)
-            else f"a column of {told_type(array.type)}"
-        )
-        if isinstance(error, _Rounded):
-            expected = f"values that {told_type(kind)} holds as they are"
-            advice = f"Round the column yourself, with .astype({told_type(kind)!r}) or .cast(); or change the field's dtype."
-            raise Misfit(f"{got}, which would be rounded to {error}", expected, advice, row) from None
-        if isinstance(error, LostError):
+        row = _first_failure(array, lambda part: _cast_lossless(part, kind))
+        value = _format_scalar(array[row]) if row < len(array) else "a column"
+        got, wanted = f"{value} of {type_name(array.type)}", type_name(kind)
+        if isinstance(error, _RoundedError):
+            expected = f"values that {wanted} holds as they are"
+            advice = f"Round the column yourself, with .astype({wanted!r}) or .cast(); or change the field's dtype."
+            raise InvalidCellError(f"{got}, which would be rounded to {error}", expected, advice, row) from None
+        if isinstance(error, DataLossError):
             advice = "Convert the column, or change the schema."
-            raise Misfit(f"{got}: {error}", f"values of {told_type(kind)}", advice, row) from None
-        why = str(error).rstrip(".")
+            raise InvalidCellError(f"{got}: {error}", f"values of {wanted}", advice, row) from None
         advice = "Convert the column, or change the field."
-        raise Misfit(f"{got}, and Arrow says: {why}", told_type(kind), advice, row) from None
+        raise InvalidCellError(f"{got}, and Arrow says: {str(error).rstrip('.')}", wanted, advice, row) from None
 
 
-def _told_value(value: pa.Scalar) -> str:
+def _format_scalar(value: pa.Scalar) -> str:
     try:
         return repr(value.as_py())
-    except (ValueError, OverflowError):  # a time that Python does not have
+    except (ValueError, OverflowError):  # a time outside the range of Python
         return str(value.cast(pa.int64()))
 
 
-class _Rounded(ValueError):  # noqa: N818 - never leaves this room
-    """A number would become another."""
+class _RoundedError(ValueError):
+    """A cast would round a number."""
 
 
-def _lossless(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    for part, part_kind in inside(array, kind):
-        _lossless(part, part_kind)
-    found = array.cast(kind, safe=True)
+def _cast_lossless(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    for part, part_kind in nested_parts(array, kind):
+        _cast_lossless(part, part_kind)
+    result = array.cast(kind, safe=True)
     if pa.types.is_floating(array.type) and pa.types.is_decimal(kind):
-        msg = "a float is no exact decimal"
-        raise ValueError(msg)
+        raise ValueError("a float is no exact decimal")
     if pa.types.is_floating(array.type) and pa.types.is_floating(kind) and kind.bit_width < array.type.bit_width:
-        back = found.cast(array.type)  # Arrow rounds floats without a word
+        back = result.cast(array.type)  # safe casts of Arrow round floats too
         same = pc.or_(pc.equal(back, array), pc.is_nan(array))
         if not pc.all(same, min_count=0).as_py():
-            raise _Rounded(found[np.argmin(same.to_numpy(zero_copy_only=False))].as_py())
-    return found
+            raise _RoundedError(result[np.argmin(same.to_numpy(zero_copy_only=False))].as_py())
+    return result
 
 
-def _first_bad(array: pa.Array, attempt: Callable[[pa.Array], object]) -> int:
-    """Return the number of the first value that an attempt fails for, halving what is looked at."""
+def _first_failure(array: pa.Array, attempt: Callable[[pa.Array], object]) -> int:
+    """Return the number of the first value for which a call fails, by binary search."""
     low, high = 0, len(array)
     while low < high:
         middle = (low + high) // 2
@@ -170,51 +168,53 @@ def _first_bad(array: pa.Array, attempt: Callable[[pa.Array], object]) -> int:
     return low
 
 
-def _unpacked(field: Field, array: pa.Array) -> npt.NDArray[Any] | list[Any]:
-    """Return tensors or lists as arrays of the field's shape; a list with None where there are nulls."""
+def _unpack_tensors(field: Field, array: pa.Array) -> npt.NDArray[Any] | list[Any]:
+    """Return tensors or lists as arrays of the field's shape; as a list with None if there are nulls."""
     dtype, shape = numpy_type(array.type)
-    if not in_c_order(array.type):
-        raise Misfit(f"a column of {array.type}", "tensors in C order", "Convert the column, or give NumPy arrays.")
+    got = f"a column of {array.type}"
+    if not is_in_c_order(array.type):
+        raise InvalidCellError(got, "tensors in C order", "Convert the column, or give NumPy arrays.")
     if field.shape[0] is None and None not in field.shape[1:] and is_ragged(array.type) and dtype == field.dtype:
-        return _unpacked_lists(field, array)
+        return _unpack_lists(field, array)
     sizes = tuple(size for size in field.shape if size is not None)
-    flat_shape = len(shape) == 1 and shape[0] in (None, int(np.prod(sizes)))
-    alike = len(shape) == len(field.shape) and all(one in (None, two) for one, two in zip(shape, field.shape, strict=True))
-    if len(sizes) != len(field.shape) or not (alike or flat_shape) or dtype.kind not in "biuf":
-        told_type, open_ended = f"a column of {array.type}", None in field.shape[1:] or field.dtype.kind not in "biuf"
-        expected = f"{'arrays' if open_ended else 'tensors or lists'} of {field.dtype} {field.shape}"
-        advice = "Give NumPy arrays, for Arrow has none such." if open_ended else "Convert the column, or give NumPy arrays."
-        raise Misfit(told_type, expected, advice)
+    is_flat = len(shape) == 1 and shape[0] in (None, int(np.prod(sizes)))
+    is_same = len(shape) == len(field.shape) and all(one in (None, two) for one, two in zip(shape, field.shape, strict=True))
+    if len(sizes) != len(field.shape) or not (is_same or is_flat) or dtype.kind not in "biuf":
+        arrays_only = None in field.shape[1:] or field.dtype.kind not in "biuf"
+        expected = f"{'arrays' if arrays_only else 'tensors or lists'} of {field.dtype} {field.shape}"
+        advice = "Give NumPy arrays, Arrow cannot hold these." if arrays_only else "Convert the column, or give NumPy arrays."
+        raise InvalidCellError(got, expected, advice)
     present = valid(array)
-    inner: Any = array if present is None else array.filter(pa.array(present))
-    numbers = np.arange(len(array)) if present is None else np.flatnonzero(present)
-    values = _flat(field, inner, sizes if alike else (int(np.prod(sizes)),), numbers)
-    found = values.reshape(len(inner), *sizes)
+    cells: Any = array if present is None else array.filter(pa.array(present))
+    rows = np.arange(len(array)) if present is None else np.flatnonzero(present)
+    values = _flat_values(field, cells, sizes if is_same else (int(np.prod(sizes)),), rows).reshape(len(cells), *sizes)
     if present is None:
-        return found
-    cells: list[Any] = [None] * len(array)
-    for number, cell in zip(numbers.tolist(), found, strict=True):
-        cells[number] = cell
-    return cells
+        return values
+    unpacked: list[Any] = [None] * len(array)
+    for row, cell in zip(rows.tolist(), values, strict=True):
+        unpacked[row] = cell
+    return unpacked
 
 
-def _unpacked_lists(field: Field, array: pa.Array) -> list[Any]:
-    """Return lists of any length as arrays of a field whose first size differs, None where there are nulls."""
-    inside, length, present = items(array)
+def _unpack_lists(field: Field, array: pa.Array) -> list[Any]:
+    """Return lists of any length as arrays of a field whose first size is None; None where there are nulls."""
+    elements, lengths, present = items(array)
     sizes = tuple(size or 0 for size in field.shape[1:])
-    if len(numpy_type(inside.type)[1]) != len(sizes):
-        raise Misfit(f"a column of {array.type}", f"lists of {field.dtype} {field.shape}", "Convert the column.", None)
-    values = _flat(field, inside, sizes, np.repeat(np.arange(len(array)), length)).reshape(len(inside), *sizes)
-    cells: list[Any] = np.split(values, np.cumsum(length)[:-1]) if len(array) else []
+    if len(numpy_type(elements.type)[1]) != len(sizes):
+        got, expected = f"a column of {array.type}", f"lists of {field.dtype} {field.shape}"
+        raise InvalidCellError(got, expected, "Convert the column.", None)
+    rows = np.repeat(np.arange(len(array)), lengths)
+    values = _flat_values(field, elements, sizes, rows).reshape(len(elements), *sizes)
+    cells: list[Any] = np.split(values, np.cumsum(lengths)[:-1]) if len(array) else []
     return [cell if present is None or present[row] else None for row, cell in enumerate(cells)]
 
 
-def _flat(field: Field, array: pa.Array, sizes: tuple[int, ...], numbers: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Return the numbers in lists of given sizes, one after the other."""
-    each = int(np.prod(sizes))
+def _flat_values(field: Field, array: pa.Array, sizes: tuple[int, ...], rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Return the numbers in lists of given sizes, one after the other; `rows` has the row number of each list."""
+    per_cell = int(np.prod(sizes))
     for depth, size in enumerate(sizes):
         if array.null_count and not is_ragged(array.type):
-            raise _with_nulls(field, array, int(np.prod(sizes[:depth])), numbers)
+            raise _null_error(field, array, int(np.prod(sizes[:depth])), rows)
         if isinstance(array, pa.ExtensionArray):
             array = array.storage.flatten()
             break
@@ -222,19 +222,20 @@ def _flat(field: Field, array: pa.Array, sizes: tuple[int, ...], numbers: npt.ND
             lengths = np.asarray(pc.list_value_length(array).fill_null(-1))
             if (wrong := np.flatnonzero(lengths != size)).size:
                 row = int(wrong[0]) // int(np.prod(sizes[:depth]))
-                told_length = "a null" if lengths[wrong[0]] < 0 else f"a list of {lengths[wrong[0]]}"
+                got = "a null" if lengths[wrong[0]] < 0 else f"a list of {lengths[wrong[0]]}"
                 advice = "Give lists of one length, or use penstock.codecs.Npy() with None in the shape."
-                raise Misfit(told_length, f"lists of {size} values", advice, int(numbers[row]))
+                raise InvalidCellError(got, f"lists of {size} values", advice, int(rows[row]))
         array = array.flatten()
     if array.null_count:
-        raise _with_nulls(field, array, each, numbers)
+        raise _null_error(field, array, per_cell, rows)
     wanted = pa.from_numpy_dtype(field.dtype)
     if array.type != wanted:
-        raise Misfit(f"values of {array.type}", f"{wanted}", "Cast the column; arrays are not converted.")
+        raise InvalidCellError(f"values of {array.type}", f"{wanted}", "Cast the column; arrays are not converted.")
     return array.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return] # pyarrow has no types
 
 
-def _with_nulls(field: Field, array: pa.Array, each: int, numbers: npt.NDArray[np.int64]) -> Misfit:
-    """Return what is told of nulls inside of cells, of which each has so many of the values."""
-    row = int(np.argmin(valid(array))) // each  # type: ignore[arg-type] # there is a null
-    return Misfit("lists with nulls in them", f"arrays of {field.dtype} {field.shape}", "Fill the nulls.", int(numbers[row]))
+def _null_error(field: Field, array: pa.Array, per_cell: int, rows: npt.NDArray[np.int64]) -> InvalidCellError:
+    """Return the error for a null inside a cell, given the number of values in each cell."""
+    row = int(np.argmin(valid(array))) // per_cell  # type: ignore[arg-type] # there is a null
+    expected = f"arrays of {field.dtype} {field.shape}"
+    return InvalidCellError("lists with nulls in them", expected, "Fill the nulls.", int(rows[row]))

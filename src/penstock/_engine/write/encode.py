@@ -1,4 +1,4 @@
-"""Rows, batches and Arrow tables to what is stored: checked where they are given, encoded wherever there is a thread."""
+"""Checks and encodes rows, batches and Arrow tables: checked by the thread that gives them, encoded on any thread."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from penstock._engine.decode.concat import with_wide_indices
 from penstock._engine.runtime.memory import BufferPool
-from penstock._engine.write.cast import fitted
-from penstock._engine.write.validate import Check, Misfit, castable, holds, told
-from penstock._engine.write.validate_nested import made, related
+from penstock._engine.write.cast import cast_column
+from penstock._engine.write.validate import Check, InvalidCellError, castable, describe, fits_storage, is_compatible, make_array
 from penstock.codecs.raw import Raw
 from penstock.codecs.scalar import Scalar
 from penstock.codecs.tensor import Tensor
@@ -25,18 +24,18 @@ from penstock.errors import DataError, MissingExtraError, listed
 from penstock.schema import CellCodec, Codec, Field, Schema
 from penstock.schema.json import KEY, dump
 
-__all__ = ["CellBuffer", "ColumnEncoder", "RowChunk", "TableEncoder", "complete", "pieces"]
+__all__ = ["CellBuffer", "ColumnEncoder", "RowChunk", "TableEncoder", "fill_missing", "pieces"]
 
 ALIGNMENT = 64
 LARGE = 16 << 10
-"""From how many bytes on it takes longer to copy a blob than to make an array of it."""
+"""The size in bytes from which copying a blob costs more than an array of its own."""
 
-MAX_CELL_BYTES = 2**31 - 1
-"""What offsets of 32 bits can tell."""
+MAX_ARRAY_BYTES = 2**31 - 1
+"""The limit of 32-bit offsets."""
 
 
 class CellBuffer:
-    """A piece of memory that arrays are copied into, one after the other; it is free again when none of them is left.
+    """Memory that arrays are copied into, one after the other; the pool reuses it when none of them is left.
 
     Example:
         >>> CellBuffer(BufferPool(limit=1 << 20), 1000).copy(np.arange(3))
@@ -44,23 +43,23 @@ class CellBuffer:
     """
 
     def __init__(self, buffer_pool: BufferPool, nbytes: int) -> None:
-        """Borrow memory."""
+        """Take memory from the pool."""
         self._memory = buffer_pool.empty((nbytes,), np.dtype(np.uint8))
         self._used = 0
 
     def copy(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return an array of the same values that lies here, or elsewhere if there is no room."""
+        """Return a copy of an array, in this memory if there is enough of it."""
         start, stop = self._used, self._used + array.nbytes
         if stop > len(self._memory) or array.dtype.hasobject or not array.nbytes:
             return array.copy()
         self._used = -(-stop // ALIGNMENT) * ALIGNMENT
-        here = self._memory[start:stop].view(array.dtype).reshape(array.shape)
-        here[...] = array
-        return here
+        result = self._memory[start:stop].view(array.dtype).reshape(array.shape)
+        result[...] = array
+        return result
 
 
 def pieces(blobs: Sequence[bytes | None]) -> pa.ChunkedArray:
-    """Return blobs as an Arrow column: large ones where they lie, a piece each, and small ones between them copied together.
+    """Return blobs as an Arrow column: each large one as a chunk without a copy, small ones between them joined.
 
     Example:
         >>> pieces([b"one", None, bytes(LARGE), b"three"]).num_chunks
@@ -68,143 +67,131 @@ def pieces(blobs: Sequence[bytes | None]) -> pa.ChunkedArray:
     """
     if not all(blob is None or isinstance(blob, bytes) for blob in blobs):
         blobs = [None if blob is None else bytes(memoryview(blob)) for blob in blobs]
-    found: list[pa.Array] = []
+    chunks: list[pa.Array] = []
     small: list[bytes | None] = []
     for blob in blobs:
         if blob is None or len(blob) < LARGE:
             small.append(blob)
             continue
         if small:
-            found.append(_joined(small))
+            chunks.append(_join_blobs(small))
             small = []
-        found.append(_array(1, None, struct.pack("<ii", 0, _checked(len(blob))), blob))
+        _check_size(len(blob))
+        chunks.append(_binary_array(1, None, struct.pack("<ii", 0, len(blob)), blob))
     if small:
-        found.append(_joined(small))
-    return pa.chunked_array(found, type=pa.binary())
+        chunks.append(_join_blobs(small))
+    return pa.chunked_array(chunks, type=pa.binary())
 
 
-def _joined(blobs: Sequence[bytes | None]) -> pa.Array:
-    """Return blobs as one array, copied together."""
+def _join_blobs(blobs: Sequence[bytes | None]) -> pa.Array:
     present = [blob for blob in blobs if blob is not None]
     offsets = np.cumsum([0, *(0 if blob is None else len(blob) for blob in blobs)])
-    _checked(int(offsets[-1]))
-    marks = None
+    _check_size(int(offsets[-1]))
+    validity = None
     if len(present) < len(blobs):
-        marks = pa.py_buffer(np.packbits([blob is not None for blob in blobs], bitorder="little"))
-    return _array(len(blobs), marks, offsets.astype(np.int32), b"".join(present))
+        validity = pa.py_buffer(np.packbits([blob is not None for blob in blobs], bitorder="little"))
+    return _binary_array(len(blobs), validity, offsets.astype(np.int32), b"".join(present))
 
 
-def _array(rows: int, marks: pa.Buffer | None, offsets: Any, data: bytes) -> pa.Array:
-    return pa.Array.from_buffers(pa.binary(), rows, [marks, pa.py_buffer(offsets), pa.py_buffer(data)])
+def _binary_array(rows: int, validity: pa.Buffer | None, offsets: Any, data: bytes) -> pa.Array:
+    return pa.Array.from_buffers(pa.binary(), rows, [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-def _checked(nbytes: int) -> int:
-    if nbytes > MAX_CELL_BYTES:
-        msg = f"{nbytes} bytes are more than Arrow holds in one array, which is {MAX_CELL_BYTES}"
-        raise ValueError(msg)
-    return nbytes
+def _check_size(nbytes: int) -> None:
+    if nbytes > MAX_ARRAY_BYTES:
+        raise ValueError(f"{nbytes} bytes are more than the {MAX_ARRAY_BYTES} that an Arrow array holds")
 
 
 Values: TypeAlias = npt.NDArray[Any] | Sequence[Any] | pa.Array
-"""Cells of a column that have been checked: an array of them, one by one, or as they are stored."""
+"""Checked cells of a column: an array of them, a list of them, or the array that is stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ColumnEncoder:
-    """One column that is written.
-
-    Attributes:
-        field: What its cells are.
-        arrow: What it is in the files.
-        codec: What stores the cells; None where Arrow makes them itself, of lists or structs.
-        stated: Whether it stands in the schema that is stored with the table.
-        check: The check of one cell.
-    """
+    """One column that is written, and how."""
 
     field: Field
     arrow: pa.Field
     codec: Codec | None
-    stated: bool
+    """None for lists and structs, which Arrow itself makes of cells."""
+    in_schema: bool
+    """Whether the field is in the schema that is stored with the table."""
     check: Check
 
     @property
     def is_blob(self) -> bool:
-        """Whether cells are stored as bytes that a codec has made."""
+        """Whether cells are stored as bytes of a codec."""
         return isinstance(self.codec, CellCodec)
 
-    def takes(self, other: ColumnEncoder) -> bool:
-        """Return whether cells stored in another column can be stored here without being decoded."""
+    def can_copy(self, other: ColumnEncoder) -> bool:
+        """Return whether stored cells of another column can be stored here without being decoded."""
         if other.field.nullable and not self.field.nullable:
             return False
         if isinstance(self.codec, CellCodec):
-            return _unfixed(self.codec) == _unfixed(other.codec)
+            return _without_fixed(self.codec) == _without_fixed(other.codec)
         if isinstance(self.codec, Tensor) and isinstance(other.codec, Tensor):
             return (self.field.dtype, self.field.shape) == (other.field.dtype, other.field.shape)
         if isinstance(self.codec, Scalar) and isinstance(other.codec, Scalar):
-            return self.arrow.type == other.arrow.type or related(other.arrow.type, self.arrow.type)
+            return self.arrow.type == other.arrow.type or is_compatible(other.arrow.type, self.arrow.type)
         return self.codec is other.codec is None and self.arrow.type == other.arrow.type
 
-    def cell(self, cell: Any) -> Any:
-        """Return what is stored of a cell.
-
-        Raises:
-            Misfit: If it does not fit.
-        """
+    def check_cell(self, cell: Any) -> Any:
+        """Return the value to store for a cell, or raise `InvalidCellError`."""
         try:
-            found = None if cell is None else self.check(cell)
-        except Misfit as misfit:
-            raise self.missing(cell) or misfit from None
-        if found is None and not self.field.nullable:
+            value = None if cell is None else self.check(cell)
+        except InvalidCellError as error:
+            raise self.pandas_null_error(cell) or error from None
+        if value is None and not self.field.nullable:
             advice = f"Give a value, or allow nulls: Field({self.field.name!r}, ..., nullable=True)."
-            raise Misfit("a null" if cell is None else f"{told(cell)}, a null", "a value", advice)
-        return found
+            raise InvalidCellError("a null" if cell is None else f"{describe(cell)}, a null", "a value", advice)
+        return value
 
-    def missing(self, cell: Any) -> Misfit | None:
-        """Return what is told of what pandas has in place of a value; None for anything else."""
+    def pandas_null_error(self, cell: Any) -> InvalidCellError | None:
+        """Return the error for a NaN or NA that pandas has in place of a missing value; None for other cells."""
         name = self.field.name
         if not (isinstance(cell, float) and np.isnan(cell)) and type(cell).__name__ != "NAType":
             return None
-        advice = f"Fill it: frame[{name!r}].fillna(value); " if not self.field.nullable else "Give None for it. "
-        advice += "" if self.field.nullable else f"or allow nulls, Field({name!r}, ..., nullable=True), and give None for it."
+        advice = "Give None for it."
+        if not self.field.nullable:
+            advice = f"Fill it: frame[{name!r}].fillna(value); or allow nulls, Field({name!r}, ..., nullable=True), and give "
+            advice += "None for it."
         expected = {"U": "a str", "S": "bytes"}.get(self.field.dtype.kind, f"a value of {self.field.dtype}")
-        return Misfit(f"{cell}, which pandas has where a value is missing", expected, advice.strip())
+        return InvalidCellError(f"{cell}, which pandas has where a value is missing", expected, advice)
 
-    def column(self, cells: Any) -> Values:
-        """Return what is stored of the cells of a batch.
-
-        Raises:
-            Misfit: If one does not fit, with its number.
-        """
+    def check_column(self, cells: Any) -> Values:
+        """Return the values to store for the cells of a batch, or raise `InvalidCellError` with the row."""
         if isinstance(cells, (pa.Array, pa.ChunkedArray)):
-            return fitted(self.field, self.codec, self.arrow, cells)
+            return cast_column(self.field, self.codec, self.arrow, cells)
         if isinstance(cells, np.ma.MaskedArray):
-            raise Misfit("a masked array", "an array or a list", "Give a list with None where there is no value.")
-        if isinstance(cells, np.ndarray) and cells.ndim and (dense := self._dense(cells)) is not None:
-            return dense
+            expected = "an array or a list"
+            raise InvalidCellError("a masked array", expected, "Give a list with None where there is no value.")
         if isinstance(cells, np.ndarray) and cells.ndim:
+            dense = self._dense(cells)
+            if dense is not None:
+                return dense
             self._check_dtype(cells)
-        found = []
+        values = []
         for row, cell in enumerate(cells):
             try:
-                found.append(self.cell(cell))
-            except Misfit as misfit:
-                misfit.row = row
+                values.append(self.check_cell(cell))
+            except InvalidCellError as error:
+                error.row = row
                 raise
-        return found
+        return values
 
     def _check_dtype(self, cells: npt.NDArray[Any]) -> None:
-        """Refuse numbers of a dtype that is not the field's, whatever the first of them is."""
+        """Refuse numbers of another dtype, even if each of them would fit."""
         wanted, given = self.field.dtype, cells.dtype
         same = given == wanted if self.field.shape else castable(given, wanted)
         if self.codec is None or same or given.kind not in "biufc" or wanted.kind not in "biufc":
             return
-        changes = {"iu": ", if they are whole numbers in its range", "f": ", which rounds"}
-        why = next((text for kinds, text in changes.items() if wanted.kind in kinds), "")
-        advice = f"Convert it: column.astype({wanted.name!r}){why}; or change the field's dtype."
-        raise Misfit(f"an array of {given}", f"one of {wanted}", advice, None)
+        effects = {"i": ", if they are whole numbers in its range", "f": ", which rounds"}
+        effect = effects.get(wanted.kind.replace("u", "i"), "")
+        advice = f"Convert it: column.astype({wanted.name!r}){effect}; or change the field's dtype."
+        raise InvalidCellError(f"an array of {given}", f"one of {wanted}", advice, None)
 
     def _dense(self, cells: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-        """Return an array of cells that all fit; None where they must be looked at one by one."""
+        """Return an array whose cells all fit; None if each must be checked."""
         wanted, given = self.field.dtype, cells.dtype
         if self.codec is None or given.kind in "OUS" or wanted.kind in "OUS":
             return None
@@ -214,112 +201,90 @@ class ColumnEncoder:
         natural = self.is_blob or (isinstance(self.codec, Scalar) and self.arrow.type == Scalar().storage(self.field))
         if cells.ndim != 1 or not natural or not castable(given, wanted):
             return None
-        if given.kind in "mM" and (given != wanted or np.isnat(cells).any() or not holds(self.arrow.type, cells)):
+        if given.kind in "mM" and (given != wanted or np.isnat(cells).any() or not fits_storage(self.arrow.type, cells)):
             return None
-        made = cells.astype(wanted, copy=False)
-        if given.kind in "iu" and wanted.kind in "fc" and not _means_same(cells, made):
+        converted = cells.astype(wanted, copy=False)
+        if given.kind in "iu" and wanted.kind in "fc" and not _is_exact(cells, converted):
             return None
-        return made
+        return converted
 
     def encode(self, cells: Values) -> pa.Array | pa.ChunkedArray:
-        """Return cells as they are stored."""
+        """Return checked cells as they are stored."""
         if isinstance(cells, pa.Array):
             return cells
         if self.codec is None:
-            return made(cells, self.arrow.type)
+            return make_array(cells, self.arrow.type)
         if type(self.codec).encode_column is CellCodec.encode_column and self.arrow.type == pa.binary():
             encode = self.codec.encode  # type: ignore[attr-defined] # it is a CellCodec
             return pieces([None if cell is None else encode(self.field, cell) for cell in cells])
-        found = self.codec.encode_column(self.field, cells)
-        if found.type == self.arrow.type:
-            return found
-        if isinstance(self.arrow.type, pa.BaseExtensionType):  # the same tensors, told in other words
-            return pa.ExtensionArray.from_storage(self.arrow.type, found.storage)
-        return found.cast(self.arrow.type)
+        array = self.codec.encode_column(self.field, cells)
+        if array.type == self.arrow.type:
+            return array
+        if isinstance(self.arrow.type, pa.BaseExtensionType):  # a tensor type with other metadata
+            return pa.ExtensionArray.from_storage(self.arrow.type, array.storage)
+        return array.cast(self.arrow.type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowChunk:
-    """Some rows that have been checked, to be encoded together.
-
-    Attributes:
-        first: The number of the first, counted from the first row of the write.
-        rows: How many.
-        nbytes: About how many bytes they take.
-        columns: Their cells by column, or none where `cells` has them.
-        cells: Their cells by row, or none.
-    """
+    """Checked rows that are encoded together."""
 
     first: int
-    rows: int
+    """The number of the first row in the write."""
+    num_rows: int
     nbytes: int
-    columns: Sequence[Values] = ()
-    cells: Sequence[Sequence[Any]] = ()
+    columns: Sequence[Values]
 
-    def cut(self, nbytes: int, *, lent: bool = False) -> Iterator[RowChunk]:
-        """Yield parts of about so many bytes; they share nothing with arrays that the caller can write to.
-
-        Args:
-            nbytes: The bytes.
-            lent: Whether Arrow's arrays are such too, as those of a data frame are.
-        """
-        if not self.columns:  # appended one by one, until there was enough
-            yield self
-            return
-        step = max(1, nbytes * self.rows // max(1, self.nbytes))
-        for start in range(0, self.rows, step):
-            rows = min(step, self.rows - start)
-            columns = [_part(column, start, rows, lent=lent) for column in self.columns]
-            yield RowChunk(first=self.first + start, rows=rows, nbytes=self.nbytes * rows // self.rows, columns=columns)
+    def split(self, nbytes: int, *, shared: bool = False) -> Iterator[RowChunk]:
+        """Yield parts of about a size, copied where the caller can change the arrays; Arrow arrays only if `shared`."""
+        step = max(1, nbytes * self.num_rows // max(1, self.nbytes))
+        for start in range(0, self.num_rows, step):
+            rows = min(step, self.num_rows - start)
+            columns = [_slice_cells(column, start, rows, shared=shared) for column in self.columns]
+            part_bytes = self.nbytes * rows // self.num_rows
+            yield RowChunk(first=self.first + start, num_rows=rows, nbytes=part_bytes, columns=columns)
 
 
-def _part(cells: Values, start: int, rows: int, *, lent: bool) -> Values:
-    if isinstance(cells, pa.Array):
-        found = cells.slice(start, rows)
-        return pa.concat_arrays([found, found[:0]]) if lent else found  # two arrays are put together in memory of their own
-    found = cells[start : start + rows]
-    return owned(found) if isinstance(found, np.ndarray) else [owned(cell) for cell in found]
+def _slice_cells(cells: Values, start: int, rows: int, *, shared: bool) -> Values:
+    part = cells[start : start + rows]
+    if isinstance(part, pa.Array):
+        return pa.concat_arrays([part, part[:0]]) if shared else part  # concatenating two arrays copies them
+    return copy_if_writeable(part) if isinstance(part, np.ndarray) else [copy_if_writeable(cell) for cell in part]
 
 
-def _unfixed(codec: Codec | None) -> Codec | None:
-    """Return a codec, whether it says or not that its cells are stored with their length."""
+def _without_fixed(codec: Codec | None) -> Codec | None:
+    """Return a codec as if its cells were stored with their length."""
     return replace(codec, fixed=False) if isinstance(codec, Raw) else codec
 
 
-def _means_same(numbers: npt.NDArray[Any], made: npt.NDArray[Any]) -> bool:
-    """Return whether floats are the whole numbers that they were made of; those above so many bits may have been rounded."""
-    exact = 2 ** (np.finfo(made.dtype).nmant + 1)
-    large = (numbers > exact) | (numbers < -exact)
-    return all(int(one) == int(other) for one, other in zip(made.real[large], numbers[large], strict=True))
+def _is_exact(integers: npt.NDArray[Any], floats: npt.NDArray[Any]) -> bool:
+    """Return whether floats equal the integers that they were converted from; only large ones can be rounded."""
+    limit = 2 ** (np.finfo(floats.dtype).nmant + 1)
+    large = (integers > limit) | (integers < -limit)
+    return all(int(one) == int(other) for one, other in zip(floats.real[large], integers[large], strict=True))
 
 
-def owned(cell: Any) -> Any:
+def copy_if_writeable(cell: Any) -> Any:
     """Return a cell that the caller cannot change: a copy of an array that is not read-only."""
     return cell.copy() if isinstance(cell, np.ndarray) and cell.flags.writeable else cell
 
 
-def _bytes(cells: Values) -> int:
-    if isinstance(cells, (np.ndarray, pa.Array)):
-        return int(cells.nbytes)
-    return sum(map(size, cells))
-
-
-def size(cell: Any) -> int:
-    """Return about how many bytes a cell takes."""
-    if isinstance(cell, np.ndarray):
-        return cell.nbytes
+def data_size(cell: Any) -> int:
+    """Return the approximate size of a cell or an array in bytes."""
+    if isinstance(cell, (np.ndarray, pa.Array)):
+        return int(cell.nbytes)
     return len(cell) if isinstance(cell, (str, bytes, list)) else 8
 
 
 @dataclass(frozen=True, eq=False)
 class TableEncoder:
-    """The columns of a table that is written, in order.
+    """The columns of a table that is written, in order, and the schema and metadata that are stored with it.
 
     Example:
-        >>> from penstock._engine.write.schema import of_schema
-        >>> columns = of_schema(Schema("Hello", [Field("id", np.int32), Field("x", np.float32, (2,))]))
-        >>> batch = columns.batch({"id": [1, 2], "x": np.ones((2, 2), np.float32)}, first=0)
-        >>> columns.encode(batch).num_rows
+        >>> from penstock._engine.write.schema import encoder_from_schema
+        >>> encoder = encoder_from_schema(Schema("Hello", [Field("id", np.int32), Field("x", np.float32, (2,))]))
+        >>> batch = encoder.check_batch({"id": [1, 2], "x": np.ones((2, 2), np.float32)}, first=0)
+        >>> encoder.encode(batch).num_rows
         2
     """
 
@@ -327,171 +292,154 @@ class TableEncoder:
     schema: Schema
     metadata: Mapping[bytes, bytes]
     optional: frozenset[str] = frozenset()
-    """The columns that rows and batches may lack; they are null then."""
+    """Columns that rows and batches may lack; they are null then."""
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """What the table is in Arrow, with the schema that is stored with it."""
+        """The Arrow schema of the table, with its metadata."""
         return pa.schema([column.arrow for column in self.columns], metadata=dict(self.metadata) or None)
 
-    def alike(self, others: TableEncoder | None) -> bool:
-        """Return whether cells that are stored in others can be taken as they are stored there."""
-        if others is None or set(self.arrow.names) != set(others.arrow.names):
-            return False
-        return all(column.takes(others.named(column.field.name)) for column in self.columns)
-
-    def roomy(self) -> TableEncoder:
-        """Return the columns for rows that come from many places, whose categories may be more than those of the first."""
-        columns = tuple(replace(one, arrow=with_wide_indices(one.arrow)) for one in self.columns)
-        return replace(self, columns=columns)
+    @cached_property
+    def _by_name(self) -> dict[str, ColumnEncoder]:
+        return {column.field.name: column for column in self.columns}
 
     @cached_property
     def _checks(self) -> list[tuple[str, Check, bool]]:
         return [(column.field.name, column.check, column.field.nullable) for column in self.columns]
 
-    @cached_property
-    def _names(self) -> dict[str, None]:
-        return {column.field.name: None for column in self.columns}
+    def named(self, name: str) -> ColumnEncoder:
+        """Return one column."""
+        return self._by_name[name]
 
-    def row(self, row: Mapping[str, Any], number: int) -> list[Any]:
-        """Return the cells of a row, checked, in the order of the columns.
+    def can_copy(self, other: TableEncoder | None) -> bool:
+        """Return whether the stored cells of another table can be stored here without being decoded."""
+        if other is None or set(self.arrow.names) != set(other.arrow.names):
+            return False
+        return all(column.can_copy(other.named(column.field.name)) for column in self.columns)
 
-        Raises:
-            DataError: If one does not fit.
-        """
-        if row.keys() != self._names.keys():
-            row = self._complete(row, number)
-        found, name = [], ""
+    def check_row(self, row: Mapping[str, Any], number: int) -> list[Any]:
+        """Return the checked cells of a row in the order of the columns, or raise `DataError`."""
+        if row.keys() != self._by_name.keys():
+            row = self._fill_missing(row, number)
+        cells, name = [], ""
         try:
             for name, check, nullable in self._checks:
                 cell = row[name]
                 if cell is not None:
                     cell = check(cell)
                 if cell is None and not nullable:
-                    self.named(name).cell(row[name])
-                found.append(cell)
-        except Misfit as misfit:
-            why = self.named(name).missing(row[name]) or misfit
+                    self.named(name).check_cell(row[name])
+                cells.append(cell)
+        except InvalidCellError as error:
+            why = self.named(name).pandas_null_error(row[name]) or error
             raise DataError(f"Row {number}, field {name!r}: {why}") from None
-        return found
+        return cells
 
-    def batch(self, batch: Mapping[str, Any], first: int) -> RowChunk:
-        """Return the rows of a batch, checked; whatever is wrong with one, none is taken.
-
-        Raises:
-            DataError: If one does not fit, or columns have not one length.
-        """
-        batch = self._complete(batch, first)
+    def check_batch(self, batch: Mapping[str, Any], first: int) -> RowChunk:
+        """Return the checked rows of a batch, or raise `DataError` if any cell does not fit."""
+        batch = self._fill_missing(batch, first)
         lengths = {name: len(cells) for name, cells in batch.items() if cells is not None}
         if len(set(lengths.values())) > 1:
-            told_lengths = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-            msg = f"The batch that begins with row {first} has columns of different lengths: {told_lengths}. One was expected. "
-            raise DataError(msg + "Rows come first in every column; give them alike, or append rows one by one.")
+            sizes = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+            raise DataError(
+                f"The batch that begins with row {first} has columns of different lengths: {sizes}; expected one length. Give "
+                "columns of the same number of rows, or append rows one by one."
+            )
         rows = next(iter(lengths.values()), 0)
-        found: list[Values] = []
-        for column in self.columns:
-            cells = batch[column.field.name]
+        columns: list[Values] = []
+        for name, column in self._by_name.items():
+            cells = batch[name]
             try:
                 if cells is None:
-                    column.cell(None)
-                found.append(pa.nulls(rows, column.arrow.type) if cells is None else column.column(cells))
-            except Misfit as misfit:
-                where = f"Row {first + misfit.row}" if misfit.row is not None else f"The batch that begins with row {first}"
-                raise DataError(f"{where}, field {column.field.name!r}: {misfit}") from None
-        return RowChunk(first=first, rows=rows, nbytes=sum(map(_bytes, found)), columns=found)
-
-    def named(self, name: str) -> ColumnEncoder:
-        """Return one column."""
-        return next(column for column in self.columns if column.field.name == name)
+                    column.check_cell(None)
+                columns.append(pa.nulls(rows, column.arrow.type) if cells is None else column.check_column(cells))
+            except InvalidCellError as error:
+                where = f"Row {first + error.row}" if error.row is not None else f"The batch that begins with row {first}"
+                raise DataError(f"{where}, field {name!r}: {error}") from None
+        nbytes = sum(sum(map(data_size, each)) if isinstance(each, list) else data_size(each) for each in columns)
+        return RowChunk(first=first, num_rows=rows, nbytes=nbytes, columns=columns)
 
     def encode(self, chunk: RowChunk) -> pa.Table:
-        """Return rows as they are stored.
-
-        Raises:
-            DataError: If a codec cannot encode a cell.
-        """
-        columns = chunk.columns or list(zip(*chunk.cells, strict=True))
+        """Return rows as they are stored, or raise `DataError` if a codec cannot encode a cell."""
         arrays = []
-        for column, cells in zip(self.columns, columns, strict=True):
+        for column, cells in zip(self.columns, chunk.columns, strict=True):
             try:
                 arrays.append(column.encode(cells))
             except MissingExtraError:
                 raise  # nothing is wrong with the cell
-            except Exception as error:  # noqa: BLE001 - a codec may be anyone's
-                _tell(column, cells, chunk.first, error)
+            except Exception as error:  # noqa: BLE001 - users write codecs
+                _raise_encode_error(column, cells, chunk.first, error)
         return pa.Table.from_arrays(arrays, schema=self.arrow)
 
-    def stating(self, names: Sequence[str]) -> TableEncoder:
-        """Return the columns with some of them in the stored schema: those that no file will tell the type of."""
-        if all(self.named(name).stated for name in names):
+    def with_wide_indices(self) -> TableEncoder:
+        """Return an encoder whose categories may outnumber those of the first rows."""
+        return replace(self, columns=tuple(replace(each, arrow=with_wide_indices(each.arrow)) for each in self.columns))
+
+    def with_schema_fields(self, names: Sequence[str]) -> TableEncoder:
+        """Return an encoder that stores the fields of these columns in the schema: no file has their types."""
+        if all(self.named(name).in_schema for name in names):
             return self
-        columns = tuple(replace(each, stated=each.stated or each.field.name in names) for each in self.columns)
-        schema = Schema(self.schema.name, [column.field for column in columns if column.stated])
+        columns = tuple(replace(each, in_schema=each.in_schema or each.field.name in names) for each in self.columns)
+        schema = Schema(self.schema.name, [column.field for column in columns if column.in_schema])
         return replace(self, columns=columns, schema=schema, metadata={**self.metadata, KEY: dump(schema).encode()})
 
-    def nullable(self) -> TableEncoder:
-        """Return the columns with every nullable one optional in rows and batches."""
-        return replace(self, optional=frozenset(column.field.name for column in self.columns if column.field.nullable))
+    def with_optional_nulls(self) -> TableEncoder:
+        """Return an encoder whose nullable columns may be missing in rows and batches."""
+        return replace(self, optional=self._nullable)
 
-    def _complete(self, given: Mapping[str, Any], number: int) -> dict[str, Any]:
-        """Return what was given with None for what may be missing, and refuse what nobody knows."""
-        fillable = {column.field.name for column in self.columns if column.field.nullable}
-        return complete(given, number, self._names, self.optional, fillable)
+    @cached_property
+    def _nullable(self) -> frozenset[str]:
+        return frozenset(column.field.name for column in self.columns if column.field.nullable)
+
+    def _fill_missing(self, given: Mapping[str, Any], number: int) -> dict[str, Any]:
+        return fill_missing(given, number, self._by_name, self.optional, self._nullable)
 
 
-def complete(
-    given: Mapping[str, Any], number: int, names: Collection[str], optional: Collection[str], fillable: Collection[str]
+def fill_missing(
+    given: Mapping[str, Any], number: int, names: Collection[str], optional: Collection[str], nullable: Collection[str]
 ) -> dict[str, Any]:
-    """Return a row or a batch with None for columns that may be missing.
+    """Return a row or a batch with None for optional columns that it lacks, or raise `DataError`.
 
-    Args:
-        given: The row or batch.
-        number: The number of its first row.
-        names: The columns of the table.
-        optional: Those that may be missing.
-        fillable: Those that could be, if the user asked for it.
-
-    Raises:
-        DataError: If it has other columns, or lacks one.
+    `number` is that of its first row, and the user can make the `nullable` columns optional.
 
     Example:
-        >>> complete({"a": 1}, 0, ["a", "b"], ["b"], ["b"])
+        >>> fill_missing({"a": 1}, 0, ["a", "b"], ["b"], ["b"])
         {'a': 1, 'b': None}
     """
     if not isinstance(given, Mapping):
-        msg = f"Row {number} is {told(given)}. A mapping of field names to cells was expected. Give one: dict(row)."
-        raise DataError(msg)
+        raise DataError(f"Row {number} is {describe(given)}; expected a mapping of field names to cells. Give one: dict(row).")
     unknown = [str(name) for name in given if name not in names]
     missing = [name for name in names if name not in given and name not in optional]
     if not unknown and not missing:
         return {name: given.get(name) for name in names}
-    parts = []
+    problems = []
     for name in unknown:
         near = difflib.get_close_matches(name, missing or names, n=1)
-        parts.append(f"{name!r} is not in the schema" + (f" (did you mean {near[0]!r}?)" if near else ""))
-    parts += [f"{name!r} is missing" for name in missing]
+        problems.append(f"{name!r} is not in the schema" + (f" (did you mean {near[0]!r}?)" if near else ""))
+    problems += [f"{name!r} is missing" for name in missing]
     advice = []
     if unknown:
-        advice.append("Leave it out, or write the table anew with a schema that has it.")
-    if missing and all(name in fillable for name in missing):
+        advice.append("Leave it out, or write the table again with a schema that has it.")
+    if missing and all(name in nullable for name in missing):
         advice.append('Give every column, or write nulls in its place: penstock.write(..., missing="null").')
     elif missing:
-        advice.append("Give every field, or write the table anew with a schema in which it is nullable.")
-    raise DataError(f"Row {number}: {'; '.join(parts)}. Fields: {listed(names)}. {' '.join(advice)}")
+        advice.append("Give every field, or write the table again with a schema in which it is nullable.")
+    raise DataError(f"Row {number}: {'; '.join(problems)}. Fields: {listed(names)}. {' '.join(advice)}")
 
 
-def _tell(column: ColumnEncoder, cells: Values, first: int, error: Exception) -> NoReturn:
-    """Raise what went wrong with a column, with the row where that can be found."""
-    row, name = None, column.field.name
+def _raise_encode_error(column: ColumnEncoder, cells: Values, first: int, error: Exception) -> NoReturn:
+    """Raise the error of a codec, with the row if encoding cell by cell finds it."""
+    row = None
     if isinstance(column.codec, CellCodec) and not isinstance(cells, pa.Array):
         for number, cell in enumerate(cells):
             try:
                 if cell is not None:
                     column.codec.encode(column.field, cell)
-            except Exception as found:  # noqa: BLE001 - a codec may be anyone's
-                row, error = number, found
+            except Exception as cell_error:  # noqa: BLE001 - users write codecs
+                row, error = number, cell_error
                 break
     where = f"Row {first + row}" if row is not None else f"One of rows {first} to {first + len(cells) - 1}"
-    problem = str(error).rstrip(".")
-    msg = f"{where}, field {name!r}: {column.codec!r} cannot encode it: {problem}. Nothing was written. Check the cell, "
-    raise DataError(msg + "or use another codec.") from error
+    raise DataError(
+        f"{where}, field {column.field.name!r}: {column.codec!r} cannot encode it: {str(error).rstrip('.')}. Nothing was "
+        "written. Check the cell, or use another codec."
+    ) from error

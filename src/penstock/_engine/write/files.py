@@ -1,14 +1,10 @@
-"""The files of a table that is written: rows gathered into row groups, row groups into files, a directory per partition."""
+"""The data files of a write: rows are collected to row groups, row groups to files, in a directory for each partition."""
 
 from __future__ import annotations
 
-import ctypes
-import os
-import sys
 from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -18,235 +14,202 @@ from pyarrow import fs as pafs
 from penstock._engine.commit.change import Change
 from penstock._engine.decode.concat import split_for_dictionaries
 from penstock._engine.write.encode import TableEncoder
-from penstock._engine.write.errors import misfits_told, refusals_told
-from penstock._engine.write.hive import Partition, directory, directory_of_nothing
-from penstock._engine.write.parquet_options import Layout, LoggedChange, in_pages, writer_options
+from penstock._engine.write.errors import parquet_errors, storage_errors
+from penstock._engine.write.hive import Partition, directory, empty_table_directory
+from penstock._engine.write.parquet_options import Layout, LoggedChange, split_blob_pages, writer_options
 from penstock.model import Place
 
-__all__ = ["OutputFiles", "begin_writeback"]
+__all__ = ["OutputFiles"]
 
-BEGIN = 2  # as Linux numbers it
+MAX_OPEN, MAX_OPEN_REMOTE = 128, 16
+"""Files that are open at once, on a local disk and on other storage, where each holds megabytes that are not sent yet. With
+more partitions, the file that was written longest ago is closed, and its directory goes on in a new file."""
 
+MAX_BUFFERED_ROW_GROUPS = 4
+"""The size that the rows of all partitions may have together, in row groups. Beyond it the largest is written early."""
 
-def begin_writeback(path: str, start: int, stop: int) -> None:
-    """Let what was written to a part of a local file go to disk, without waiting; where that cannot be asked, do nothing."""
-    ask = _system_call()
-    if ask is not None:
-        file = os.open(path, os.O_RDONLY)
-        try:
-            ask(file, ctypes.c_int64(start), ctypes.c_int64(stop - start), BEGIN)
-        finally:
-            os.close(file)
+SMALL_BYTES, MAX_SMALL_TABLES = 64 << 10, 256
+"""Tables of fewer bytes are joined when there are this many: each table costs memory of its own."""
 
 
-@cache
-def _system_call() -> Any:
-    """Return what asks Linux for it; None on other systems."""
-    return getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform == "linux" else None
-
-
-MOST_OPEN, MOST_OPEN_AFAR = 128, 16
-"""Files that are open at once: on a local disk, and elsewhere, where each holds megabytes that are yet to be sent. Of more
-partitions, the one written longest ago is closed and goes on in a new file."""
-
-MOST_GATHERED = 4
-"""Row groups' worth of rows that all partitions together may hold before the largest of them is written as it is."""
-
-SMALL_BYTES, SMALL_PARTS = 64 << 10, 256
-"""So many parts of fewer bytes are joined to one: each part costs memory of its own."""
-
-
-class _Gathered:
-    """Rows of one directory that wait to be a row group."""
+class _RowGroupBuffer:
+    """Rows of one directory that are collected to a row group."""
 
     def __init__(self) -> None:
-        self.parts: list[pa.Table] = []
+        self.tables: list[pa.Table] = []
         self.small: list[pa.Table] = []
-        self.rows = 0
+        self.num_rows = 0
         self.nbytes = 0
 
     def add(self, table: pa.Table, nbytes: int) -> None:
-        self.rows += table.num_rows
+        self.num_rows += table.num_rows
         self.nbytes += nbytes
         if nbytes < SMALL_BYTES:
             self.small.append(table)
-        if nbytes >= SMALL_BYTES or len(self.small) >= SMALL_PARTS:
-            self._join()
+        if nbytes >= SMALL_BYTES or len(self.small) >= MAX_SMALL_TABLES:
+            self._join_small()
         if nbytes >= SMALL_BYTES:
-            self.parts.append(table)
+            self.tables.append(table)
 
-    def _join(self) -> None:
+    def _join_small(self) -> None:
         if len(self.small) > 1:
-            self.parts += [part.combine_chunks() for part in split_for_dictionaries(pa.concat_tables(self.small))]
+            self.tables += [part.combine_chunks() for part in split_for_dictionaries(pa.concat_tables(self.small))]
         else:
-            self.parts += self.small
+            self.tables += self.small
         self.small = []
 
-    def take(self, rows: int | None = None) -> pa.Table:
-        """Return the first rows, or all, and forget them."""
-        self._join()
-        wanted = self.rows if rows is None else min(rows, self.rows)
-        found: list[pa.Table] = []
-        missing = wanted
+    def pop(self, rows: int) -> pa.Table:
+        """Remove and return the first rows."""
+        self._join_small()
+        result: list[pa.Table] = []
+        missing = min(rows, self.num_rows)
+        self.num_rows -= missing
         while missing:
-            table = self.parts.pop(0)
+            table = self.tables.pop(0)
             if table.num_rows > missing:
-                self.parts.insert(0, table.slice(missing))
+                self.tables.insert(0, table.slice(missing))
                 table = table.slice(0, missing)
             missing -= table.num_rows
-            found.append(table)
-        self.rows -= wanted
-        self.nbytes = self.nbytes - sum(table.nbytes for table in found) if self.rows else 0
-        return pa.concat_tables(found)
+            result.append(table)
+        self.nbytes = self.nbytes - sum(table.nbytes for table in result) if self.num_rows else 0
+        return pa.concat_tables(result)
 
 
-class _File:
-    """One data file that is being written."""
+class _OutputFile:
+    """A data file that is being written."""
 
     def __init__(self, filesystem: pafs.FileSystem, path: str, schema: pa.Schema, options: dict[str, Any]) -> None:
         self._footer: list[pq.FileMetaData] = []
         self._writer: Any = None
-        self._path = path if isinstance(filesystem, pafs.LocalFileSystem) else None
-        self._size = 0
         self._sink = filesystem.open_output_stream(path, compression=None)
         try:
             self._writer = pq.ParquetWriter(self._sink, schema, metadata_collector=self._footer, **options)
             if schema.metadata and not options.get("store_schema", True):
                 self._writer.add_key_value_metadata(schema.metadata)
         except BaseException:
-            self.drop()
+            self.abort()
             raise
 
     def write(self, table: pa.Table) -> int:
-        """Write a row group, and return how large the file is."""
+        """Write a row group, and return the size of the file."""
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
-        before, self._size = self._size, int(self._sink.tell())
-        if self._path is not None:
-            begin_writeback(self._path, before, self._size)
-        return self._size
+        return int(self._sink.tell())
 
     def close(self) -> pq.FileMetaData:
-        """End the file, and return its footer."""
+        """Complete the file, and return its footer."""
         try:
             self._writer.close()
             self._sink.close()
         except BaseException:
-            self.drop()
+            self.abort()
             raise
         return self._footer[0]
 
-    def drop(self) -> None:
-        """Let go of the file, which may be in any state."""
+    def abort(self) -> None:
+        """Close the file as it is."""
         if self._writer is not None:
-            self._writer.is_open = False  # else pyarrow would write the rest when it is collected, and print what comes of it
+            self._writer.is_open = False  # stops pyarrow from writing the rest when it is collected, and printing errors
         with suppress(Exception):
             self._sink.close()
 
 
 class OutputFiles:
-    """Where encoded rows go. One thread at a time writes to it.
+    """The files of a write, by names relative to the table. Only one thread at a time may use it."""
 
-    Attributes:
-        names: The files, by their names relative to the table.
-        row_groups: How many row groups each has that is closed.
-    """
-
-    def __init__(self, place: Place, change: Change, columns: TableEncoder, layout: Layout, *, first: int = 0) -> None:
-        """Store where, and the number of the first file; nothing is opened yet."""
-        self._first, self._url, filesystem = first, place.url, place.filesystem
+    def __init__(self, place: Place, change: Change, encoder: TableEncoder, layout: Layout, *, first: int = 0) -> None:
+        """Store the options and the number of the first file; no file is opened yet."""
         self.names: list[str] = []
         self.row_groups: dict[str, int] = {}
-        self._filesystem, self._change, self._layout = filesystem, change, layout
+        self._place, self._change, self._encoder, self._layout, self._first = place, change, encoder, layout, first
         self._logged = change if isinstance(change, LoggedChange) else None
-        inside = [column for column in columns.columns if column.field.name not in layout.partition_by]
-        self._schema = pa.schema([column.arrow for column in inside], metadata=columns.arrow.metadata)
-        self._blobs = [column.field.name for column in inside if column.is_blob]
-        self._columns = columns
+        columns = [column for column in encoder.columns if column.field.name not in layout.partition_by]
+        self._schema = pa.schema([column.arrow for column in columns], metadata=encoder.arrow.metadata)
+        self._blobs = [column.field.name for column in columns if column.is_blob]
         self._options: dict[str, Any] | None = None
-        self._gathered: dict[str, _Gathered] = {}
+        self._buffers: dict[str, _RowGroupBuffer] = {}
         self._nbytes = 0
-        self._most_open = MOST_OPEN if isinstance(filesystem, pafs.LocalFileSystem) else MOST_OPEN_AFAR
-        self._open: OrderedDict[str, tuple[str, _File]] = OrderedDict()
+        self._max_open = MAX_OPEN if isinstance(place.filesystem, pafs.LocalFileSystem) else MAX_OPEN_REMOTE
+        self._open: OrderedDict[str, tuple[str, _OutputFile]] = OrderedDict()
 
-    def take(self, parts: Iterable[Partition]) -> None:
-        """Gather rows of some directories, and write what is a row group."""
-        for part in parts:
-            where = part.directory
-            if not part.table.num_rows:
+    def write(self, partitions: Iterable[Partition]) -> None:
+        """Add rows of some directories, and write row groups that are full."""
+        for partition in partitions:
+            if not partition.table.num_rows:
                 continue
-            gathered = self._gathered.setdefault(where, _Gathered())
-            before = gathered.nbytes
-            gathered.add(part.table, part.nbytes)
-            exact = self._layout.row_group_rows
-            while exact is not None and gathered.rows >= exact:
-                self._write(where, gathered.take(exact))
-            if exact is None and gathered.nbytes >= self._layout.row_group_bytes:
-                self._write(where, gathered.take())
-            self._nbytes += gathered.nbytes - before
-            self._relieve()
+            folder = partition.directory
+            buffer = self._buffers.setdefault(folder, _RowGroupBuffer())
+            before = buffer.nbytes
+            buffer.add(partition.table, partition.nbytes)
+            rows = self._layout.row_group_rows
+            while rows is not None and buffer.num_rows >= rows:
+                self._write_rows(folder, buffer.pop(rows))
+            if rows is None and buffer.nbytes >= self._layout.row_group_bytes:
+                self._write_rows(folder, buffer.pop(buffer.num_rows))
+            self._nbytes += buffer.nbytes - before
+            self._limit_buffers()
 
-    def _relieve(self) -> None:
-        """Write row groups that are not full, where many partitions hold too much together."""
-        while len(self._gathered) > 1 and self._nbytes > MOST_GATHERED * self._layout.row_group_bytes:
-            where = max(self._gathered, key=lambda name: self._gathered[name].nbytes)
-            gathered = self._gathered.pop(where)
-            self._nbytes -= gathered.nbytes
-            if gathered.rows:
-                self._write(where, gathered.take())
+    def _limit_buffers(self) -> None:
+        """Write row groups that are not full while many partitions together have too many bytes."""
+        while len(self._buffers) > 1 and self._nbytes > MAX_BUFFERED_ROW_GROUPS * self._layout.row_group_bytes:
+            folder = max(self._buffers, key=lambda name: self._buffers[name].nbytes)
+            buffer = self._buffers.pop(folder)
+            self._nbytes -= buffer.nbytes
+            if buffer.num_rows:
+                self._write_rows(folder, buffer.pop(buffer.num_rows))
 
-    def _write(self, where: str, rows: pa.Table) -> None:
-        """Write a row group, or what must be several, to the file that a directory has open, or to a new one."""
+    def _write_rows(self, folder: str, rows: pa.Table) -> None:
+        """Write a row group to the open file of a directory, or to a new one; several if the rows are too large for one."""
         for part in split_for_dictionaries(rows):
-            self._write_group(where, in_pages(part, self._blobs))
+            table = split_blob_pages(part, self._blobs)
+            output = self._open.pop(folder, None) or self._create(folder, table)
+            self._open[folder] = output
+            name, file = output
+            what = f"A row group of {table.num_rows} rows in {name}"
+            with storage_errors(what, self._place.url), parquet_errors(what, self._place.url):
+                size = file.write(table)
+            if size >= self._layout.file_bytes:
+                self._close(folder)
 
-    def _write_group(self, where: str, table: pa.Table) -> None:
-        named = self._open.pop(where, None) or self._new(where, table)
-        self._open[where] = named
-        what = f"A row group of {table.num_rows} rows in {named[0]}"
-        with refusals_told(what, self._url), misfits_told(what, self._url):
-            size = named[1].write(table)
-        if size >= self._layout.file_bytes:
-            self._close(where)
-
-    def _close(self, where: str) -> None:
-        """End the file that a directory has open."""
-        name, file = self._open.pop(where)
-        with refusals_told(f"The end of {name}", self._url):
+    def _close(self, folder: str) -> None:
+        """Complete the open file of a directory."""
+        name, file = self._open.pop(folder)
+        with storage_errors(f"The end of {name}", self._place.url):
             footer = file.close()
         self.row_groups[name] = footer.num_row_groups
         if self._logged is not None:
             self._logged.written(name, footer)
 
-    def _new(self, where: str, table: pa.Table) -> tuple[str, _File]:
-        """Return a new file in a directory and its name, for rows like those of a table; those of the first decide for all."""
-        while len(self._open) >= self._most_open:
+    def _create(self, folder: str, table: pa.Table) -> tuple[str, _OutputFile]:
+        """Return the name of a new file in a directory, and the file; the first rows decide the options of all files."""
+        while len(self._open) >= self._max_open:
             self._close(next(iter(self._open)))
         if self._options is None:
-            with misfits_told("The first row group", self._url):
-                self._options = writer_options(self._columns, self._schema, self._layout.compression, table)
-            # Where a log says what columns are, others need not understand Arrow's own types.
+            with parquet_errors("The first row group", self._place.url):
+                self._options = writer_options(self._encoder, self._schema, self._layout.compression, table)
+            # A log has the types of columns, so that files need not have Arrow's own types.
             self._options["store_schema"] = self._logged is None
-        name = f"{where}{'/' if where else ''}part-{self._first + len(self.names):05d}-{self._change.id}.parquet"
-        with refusals_told(f"The file {name}", self._url):
-            found = _File(self._filesystem, self._change.path(name), self._schema, self._options)
+        name = f"{folder}{'/' if folder else ''}part-{self._first + len(self.names):05d}-{self._change.id}.parquet"
+        with storage_errors(f"The file {name}", self._place.url):
+            file = _OutputFile(self._place.filesystem, self._change.path(name), self._schema, self._options)
         self.names.append(name)
-        return name, found
+        return name, file
 
     def finish(self, *, is_new: bool = True) -> None:
-        """Write what is left, and close all files; a new table without rows gets a file without rows."""
-        for where, gathered in self._gathered.items():
-            if gathered.rows:
-                self._write(where, gathered.take())
+        """Write the remaining rows, and close all files; a new table without rows gets a file without rows."""
+        for folder, buffer in self._buffers.items():
+            if buffer.num_rows:
+                self._write_rows(folder, buffer.pop(buffer.num_rows))
         if is_new and not self.names:
             names = self._layout.partition_by
-            is_told = self._logged is not None  # what a log says of partitions, no reader takes from names
-            where = directory((name, None) for name in names) if is_told else directory_of_nothing(self._columns, names)
-            self._open[where] = self._new(where, self._schema.empty_table())
+            # Readers of a log take partition values from the log, and may be null there.
+            is_logged = self._logged is not None
+            folder = directory((name, None) for name in names) if is_logged else empty_table_directory(self._encoder, names)
+            self._open[folder] = self._create(folder, self._schema.empty_table())
         while self._open:
             self._close(next(iter(self._open)))
 
-    def drop(self) -> None:
-        """Let go of all files; whoever made the change removes them."""
-        self._gathered.clear()
+    def abort(self) -> None:
+        """Close all files as they are; aborting the change removes them."""
+        self._buffers.clear()
         while self._open:
-            self._open.popitem()[1][1].drop()
+            self._open.popitem()[1][1].abort()

@@ -1,4 +1,4 @@
-"""Partitions as names of directories, the way Hive and Spark write them: `day=mon/city=S%2FA`."""
+"""Partitions as directory names, in the way of Hive and Spark: `day=mon/city=S%2FA`."""
 
 from __future__ import annotations
 
@@ -13,68 +13,55 @@ import pyarrow.compute as pc
 
 from penstock._engine.decode.concat import writable_type
 from penstock._engine.write.encode import ColumnEncoder, TableEncoder
-from penstock._engine.write.schema import of_arrow
+from penstock._engine.write.schema import encoder_from_arrow
 from penstock.dtypes import is_encoded
 from penstock.errors import ArgumentError, ColumnNotFoundError, DataError
 from penstock.formats._hive import NULL
 
-__all__ = ["Partition", "directory", "directory_of_nothing", "partitioned", "split"]
+__all__ = ["Partition", "directory", "empty_table_directory", "partition_encoder", "split_partitions"]
 
 ESCAPED = frozenset([*map(chr, range(32)), "\x7f", *"\"#%'*/:=?\\{[]^"])
-"""What Hive writes as %XX; everything else, letters of any language included, stands as it is."""
+"""The characters that Hive writes as %XX; all others, letters of any language included, stay."""
 
-TESTS = ("is_boolean", "is_integer", "is_floating", "is_string", "is_large_string", "is_date32", "is_timestamp", "is_decimal")
-
+TYPE_TESTS = tuple(
+    getattr(pa.types, f"is_{name}")
+    for name in ("boolean", "integer", "floating", "string", "large_string", "date32", "timestamp", "decimal")
+)
+"""Tests of the types that partition columns can have."""
 
 YEAR = r"^(?:000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})-"
-"""How the text of a day or a moment begins that all readers of tables take for one: in the years 1 to 9999."""
+"""The beginning of a day or moment that all readers recognise: in the years 1 to 9999."""
 
 
-def partitioned(columns: TableEncoder, names: Sequence[str]) -> TableEncoder:
-    """Return columns of which some name directories; these have the types of their values, where they have categories.
+def partition_encoder(encoder: TableEncoder, names: Sequence[str]) -> TableEncoder:
+    """Return an encoder whose partition columns have plain types, without categories or views."""
+    columns = tuple(_plain_column(column) if column.field.name in names else column for column in encoder.columns)
+    existing = [column.field.name for column in columns]
+    encoder = replace(encoder, columns=columns)
+    for name in names:
+        if name not in existing:
+            raise ColumnNotFoundError.of(str(name), existing, table="the schema")
+        column = encoder.named(name)
+        kind = column.arrow.type
+        if column.is_blob or not any(test(kind) for test in TYPE_TESTS):
+            raise ArgumentError(
+                f"write() got partition_by={name!r}, which is stored as {kind}; expected numbers, text, booleans or dates. "
+                + ("Cast it to date32, or choose another field." if pa.types.is_date64(kind) else "Choose another field.")
+            )
+    if len(set(names)) < len(names) or len(names) == len(existing):
+        raise ArgumentError(
+            f"write() got partition_by={tuple(names)!r} of the fields {', '.join(existing)}; expected different fields, and at "
+            "least one left for the files. Leave some out."
+        )
+    return encoder
 
-    Raises:
-        ArgumentError: If one cannot be a name of a directory, is named twice, or nothing is left for the files.
-        ColumnNotFoundError: If there is no such field.
 
-    Example:
-        >>> from penstock._engine.write.schema import of_arrow
-        >>> found = of_arrow(pa.schema({"n": pa.int8(), "day": pa.dictionary(pa.int8(), pa.string())}))
-        >>> partitioned(found, ["day"]).named("day").arrow.type
-        DataType(string)
-    """
-    every = tuple(_plain(column) if column.field.name in names else column for column in columns.columns)
-    found = replace(columns, columns=every)
-    _check(found, names)
-    return found
-
-
-def _plain(column: ColumnEncoder) -> ColumnEncoder:
-    """Return a column without categories or views, which no name of a directory tells."""
+def _plain_column(column: ColumnEncoder) -> ColumnEncoder:
+    """Return a column without categories or views: directory names cannot express them."""
     kind = column.arrow.type
     plain = writable_type(kind.value_type if is_encoded(kind) else kind)
     plain = pa.string() if pa.types.is_string_view(plain) else plain
-    return column if plain == kind else of_arrow(pa.schema([column.arrow.with_type(plain)])).columns[0]
-
-
-def _check(columns: TableEncoder, names: Sequence[str]) -> None:
-    """Refuse columns that cannot name directories."""
-    found = tuple(names)
-    existing = [column.field.name for column in columns.columns]
-    for name in found:
-        if name not in existing:
-            raise ColumnNotFoundError.of(str(name), existing, table="the schema")
-        kind = columns.named(name).arrow.type
-        if columns.named(name).is_blob or not any(getattr(pa.types, test)(kind) for test in TESTS):
-            msg = (
-                f"write got partition_by={name!r}, which is stored as {kind}. Numbers, text, booleans and dates were expected. "
-            )
-            raise ArgumentError(msg + ("Cast it to date32, or c" if pa.types.is_date64(kind) else "C") + "hoose another field.")
-    if len(set(found)) < len(found) or len(found) == len(existing):
-        msg = (
-            f"write got partition_by={found!r} of the fields {', '.join(existing)}. Different ones were expected, and one left "
-        )
-        raise ArgumentError(msg + "for the files. Leave some out.")
+    return column if plain == kind else encoder_from_arrow(pa.schema([column.arrow.with_type(plain)])).columns[0]
 
 
 def directory(values: Iterable[tuple[str, str | None]]) -> str:
@@ -84,69 +71,47 @@ def directory(values: Iterable[tuple[str, str | None]]) -> str:
         >>> directory([("day", "mon"), ("city", "a/b"), ("x", None)])
         'day=mon/city=a%2Fb/x=__HIVE_DEFAULT_PARTITION__'
     """
-    return "/".join(f"{_name(name)}={NULL if value is None else _escaped(value)}" for name, value in values)
+    return "/".join(f"{_escape_name(name)}={NULL if value is None else _escape(value)}" for name, value in values)
 
 
-def directory_of_nothing(columns: TableEncoder, names: Sequence[str]) -> str:
-    """Return a directory for the one file of a table without rows: a zero of each partition column, or a text.
+def empty_table_directory(encoder: TableEncoder, names: Sequence[str]) -> str:
+    """Return the directory of the one file of a table without rows: a zero of each partition column, or a text.
 
-    Readers that find out the types of partitions by their names find none where all are null.
-
-    Example:
-        >>> from penstock._engine.write.schema import of_arrow
-        >>> columns = of_arrow(pa.schema({"n": pa.int8(), "day": pa.date32(), "city": pa.string()}))
-        >>> directory_of_nothing(columns, ["day", "city"])
-        'day=1970-01-01/city=no-rows'
+    Readers that infer the types of partition columns from names cannot infer any from nulls.
     """
-    return directory((name, _nothing(columns.named(name).arrow.type)) for name in names)
+    return directory((name, _zero_text(encoder.named(name).arrow.type)) for name in names)
 
 
-def _nothing(kind: pa.DataType) -> str:
-    """Return the text of a value of a type."""
+def _zero_text(kind: pa.DataType) -> str:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return "no-rows"
     zero = pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(bytes(max(kind.bit_width // 8, 1)))])
     return str(zero.cast(pa.string())[0])
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return "".join(f"%{ord(letter):02X}" if letter in ESCAPED else letter for letter in text)
 
 
-def _name(text: str) -> str:
-    """Return a column's name; one that begins with a dot would be hidden."""
-    return f"%2E{_escaped(text[1:])}" if text.startswith(".") else _escaped(text)
+def _escape_name(text: str) -> str:
+    """Return the escaped name of a column; a dot at its beginning would hide the directory."""
+    return f"%2E{_escape(text[1:])}" if text.startswith(".") else _escape(text)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """Some rows of one directory.
-
-    Attributes:
-        directory: Its name below the table; nothing for the table's own.
-        table: The rows, without the columns that name the directory.
-        nbytes: The bytes that they take, which it takes a while to count.
-    """
+    """Rows of one directory, whose name is relative to the table; computing their size is slow."""
 
     directory: str
     table: pa.Table
     nbytes: int
 
 
-def split(table: pa.Table, names: Sequence[str], first: int = 0) -> list[Partition]:
-    """Return the rows of each directory, in their order and without the columns that name it.
-
-    Args:
-        table: The rows.
-        names: The columns that name directories.
-        first: The number of the first row, for messages.
-
-    Raises:
-        DataError: If a value would be read as a null, as another or not at all.
-    """
+def split_partitions(table: pa.Table, names: Sequence[str], first: int = 0) -> list[Partition]:
+    """Return the rows of each directory in their order, without the partition columns; `first` is for messages."""
     if not names:
         return [Partition("", table, table.nbytes)]
-    texts = [_texts(table, name, first) for name in names]
+    texts = [_encode_texts(table, name, first) for name in names]
     rest = table.drop_columns(list(names))
     codes = np.zeros(len(table), dtype=np.int64)
     for encoded in texts:
@@ -154,17 +119,17 @@ def split(table: pa.Table, names: Sequence[str], first: int = 0) -> list[Partiti
         _, codes = np.unique(codes, return_inverse=True)  # so that many columns do not overflow
     order = np.argsort(codes, kind="stable")
     edges = [0, *(np.flatnonzero(np.diff(codes[order])) + 1).tolist(), len(order)] if len(order) else [0]
-    found = []
+    partitions = []
     for start, stop in itertools.pairwise(edges):
         rows = order[start:stop]
         values = [(name, text[int(rows[0])].as_py()) for name, text in zip(names, texts, strict=True)]
-        part = _rows(rest, rows)
-        found.append(Partition(directory(values), part, part.nbytes))
-    return found
+        part = _take(rest, rows)
+        partitions.append(Partition(directory(values), part, part.nbytes))
+    return partitions
 
 
-def _rows(table: pa.Table, rows: npt.NDArray[np.int64]) -> pa.Table:
-    """Return some rows; those that lie together are not copied, and neither are large blobs, which come in pieces."""
+def _take(table: pa.Table, rows: npt.NDArray[np.int64]) -> pa.Table:
+    """Return some rows; without a copy if they are adjacent, or if the column is in chunks, as large blobs are."""
     if int(rows[-1]) - int(rows[0]) + 1 == len(rows):
         return table.slice(int(rows[0]), len(rows))
     numbers = pa.array(rows)
@@ -178,34 +143,33 @@ def _rows(table: pa.Table, rows: npt.NDArray[np.int64]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
-def _texts(table: pa.Table, name: str, first: int) -> pa.DictionaryArray:
-    """Return the values of a partition column as text, each once."""
+def _encode_texts(table: pa.Table, name: str, first: int) -> pa.DictionaryArray:
+    """Return the values of a partition column as dictionary-encoded text."""
     column = table.column(name)
-    found = pa.concat_arrays(column.cast(pa.string()).chunks or [pa.array([], type=pa.string())]).dictionary_encode()
-    if pc.any(pc.equal(found.dictionary, NULL), min_count=0).as_py():
-        msg = (
-            f"Partition field {name!r} has the value {NULL!r}, which is how a null is written. Another was expected. Rename it."
-        )
+    texts = pa.concat_arrays(column.cast(pa.string()).chunks or [pa.array([], type=pa.string())]).dictionary_encode()
+    if pc.any(pc.equal(texts.dictionary, NULL), min_count=0).as_py():
+        msg = f"Partition field {name!r} has the value {NULL!r}, which stands for a null; expected another value. Rename it."
         raise DataError(msg)
     if pa.types.is_temporal(column.type):
-        _check_times(column, found, name, first)
-    return found
+        _check_times(column, texts, name, first)
+    return texts
 
 
-def _check_times(column: pa.ChunkedArray, found: pa.DictionaryArray, name: str, first: int) -> None:
-    """Refuse days and moments whose text is read as another one, or as none: a table with one could not be opened."""
-    which, rows = np.unique(np.asarray(found.indices.fill_null(-1)), return_index=True)
-    rows = rows[which >= 0]
-    near = pc.match_substring_regex(found.dictionary, YEAR)
-    back = pc.if_else(near, found.dictionary, None).cast(column.type)
-    same = pc.equal(back, column.take(pa.array(rows)).combine_chunks()).fill_null(False)  # noqa: FBT003 - what nulls become
-    lost = rows[~same.to_numpy(zero_copy_only=False)]
-    if not len(lost):
+def _check_times(column: pa.ChunkedArray, texts: pa.DictionaryArray, name: str, first: int) -> None:
+    """Refuse days and moments whose text readers take for another one, or for none: such a table cannot be opened."""
+    codes, rows = np.unique(np.asarray(texts.indices.fill_null(-1)), return_index=True)
+    rows = rows[codes >= 0]
+    has_year = pc.match_substring_regex(texts.dictionary, YEAR)
+    back = pc.if_else(has_year, texts.dictionary, None).cast(column.type)
+    same = pc.equal(back, column.take(pa.array(rows)).combine_chunks()).fill_null(False)  # noqa: FBT003 - the fill value
+    changed = rows[~same.to_numpy(zero_copy_only=False)]
+    if not len(changed):
         return
-    row = int(lost.min())
-    expected = "one that its text tells to the second" if near[found.indices[row].as_py()].as_py() else "a year from 1 to 9999"
-    msg = (
-        f"Row {first + row}, partition field {name!r}: got {found[row].as_py()}, which cannot be read back from the name of a "
-        f"directory. A null or {expected} was expected. Replace it, or partition by another field."
+    row = int(changed.min())
+    expected = (
+        "a moment whose UTC offset has no seconds" if has_year[texts.indices[row].as_py()].as_py() else "a year from 1 to 9999"
     )
-    raise DataError(msg)
+    raise DataError(
+        f"Row {first + row}, partition field {name!r}: got {texts[row].as_py()}, which cannot be read back from the name of a "
+        f"directory; expected a null or {expected}. Replace it, or partition by another field."
+    )

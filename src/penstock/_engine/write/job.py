@@ -1,4 +1,4 @@
-"""One write of a table, from rows that were checked to files that can be seen: encoded side by side, written in order."""
+"""One write of a table, from checked rows to visible files: encoded in parallel, written in order."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import pyarrow as pa
 from penstock._engine.commit.change import Change, Mode
 from penstock._engine.runtime.memory import BufferPool
 from penstock._engine.runtime.ordered_map import OrderedConsumer
-from penstock._engine.write.append import ExistingTable, appended, check_still, existing
-from penstock._engine.write.encode import CellBuffer, RowChunk, TableEncoder, size
-from penstock._engine.write.errors import refusals_told
+from penstock._engine.write.append import ExistingTable, append_encoder, check_unchanged, read_existing
+from penstock._engine.write.encode import CellBuffer, RowChunk, TableEncoder, data_size
+from penstock._engine.write.errors import storage_errors
 from penstock._engine.write.files import OutputFiles
-from penstock._engine.write.hive import Partition, partitioned, split
+from penstock._engine.write.hive import Partition, partition_encoder, split_partitions
 from penstock._engine.write.parquet_options import Layout, LoggedChange, LoggedFormat, WrittenFormat, common_metadata
 from penstock.codecs.tensor import Tensor
 from penstock.errors import ArgumentError
@@ -29,21 +29,20 @@ from penstock.formats.parquet import COMMON
 from penstock.model import Place
 from penstock.schema import Schema
 
-__all__ = ["Missing", "OpenWrite", "WriteJob", "forsake"]
+__all__ = ["Missing", "OpenWrite", "WriteJob", "abandon"]
 
-CHUNK_BYTES, CHUNK_PART = 1 << 20, 16
-"""What is encoded together: so many bytes, or such a part of a row group if that is less."""
+CHUNK_BYTES, CHUNKS_PER_ROW_GROUP = 1 << 20, 16
+"""The size of the rows that are encoded together: so many bytes, or this part of a row group if that is less."""
 
 CHUNK_ROWS = 4096
-"""Rows that are taken one by one and encoded together, if their bytes are few."""
+"""The number of single rows that are encoded together if they are small."""
 
-CHUNKS_AHEAD = 2
-"""Chunks that wait to be encoded: few, so that a processor still has in its cache what it is to encode."""
+WAITING_CHUNKS = 2
+"""Chunks that wait to be encoded: few, so that they are still in the cache of a processor."""
 
-MADE_BYTES = 64 << 20
+ENCODED_BYTES = 64 << 20
 """Encoded rows that may wait while a row group is written."""
 
-Parts: TypeAlias = list[Partition]
 Missing: TypeAlias = Literal["error", "null"]
 
 logger = logging.getLogger("penstock")
@@ -51,20 +50,7 @@ logger = logging.getLogger("penstock")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OpenWrite:
-    """A write that was begun, whose columns may not be known yet.
-
-    Attributes:
-        place: Where the table lies, or will.
-        mode: What becomes of a table that is there.
-        change: What makes it appear.
-        layout: How rows lie in its files.
-        threads: How many encode.
-        table: The table that is appended to; None for a new one.
-        format: What is told of the table besides its columns, for others to read it; None for nothing.
-        index: Whether the named index of a data frame is stored; None where the user did not say.
-        missing: What becomes of a column that rows lack: "error" refuses it, unless the schema of the write says that it may
-            be null, and "null" has nulls in its place.
-    """
+    """A write that has begun, with the options of `penstock.write`; its columns may not be known yet."""
 
     place: Place
     mode: Mode
@@ -72,173 +58,170 @@ class OpenWrite:
     layout: Layout
     threads: int
     table: ExistingTable | None
+    """The table that is appended to; None for a new one."""
     format: WrittenFormat | LoggedFormat | None = None
     index: bool | None = None
     missing: Missing = "error"
 
-    def suited(self, schema: Schema) -> Schema:
-        """Return a schema whose fields get the codecs that the format has."""
+    def add_codecs(self, schema: Schema) -> Schema:
+        """Return a schema whose fields without a codec get that of the format."""
         return schema if self.format is None else self.format.suited(schema)
 
 
 class WriteJob:
-    """A write whose columns are known. It knows nothing of who feeds it, so that it is given up when nobody does any more.
+    """A write whose columns are known. It does not refer to its writer, so that both are collected with the last user."""
 
-    Args:
-        begun: Where and how.
-        columns: What is written; None for the columns of the table that is appended to.
-
-    Attributes:
-        columns: What is written.
-
-    Raises:
-        ArgumentError: If the columns do not go with the table, or cannot be partitioned so.
-    """
-
-    def __init__(self, begun: OpenWrite, columns: TableEncoder | None) -> None:
-        """Decide the columns; threads start with the first rows."""
-        layout = begun.layout
-        given = None if columns is None else partitioned(columns, layout.partition_by)
-        found = appended(begun.table, given, layout.partition_by) if begun.table is not None else given
-        if found is None:
-            raise ArgumentError("A new table was given no columns. A schema was expected. Give one.")
-        logged = isinstance(begun.change, LoggedChange)
-        # A log has no type for tensors, so that their shape stands nowhere but in the schema of ours.
-        tensors = [column.field.name for column in found.columns if logged and isinstance(column.codec, Tensor)]
-        stated = found.stating([*layout.partition_by, *tensors])
-        self.columns = stated.nullable() if begun.missing == "null" else stated
-        if isinstance(begun.change, LoggedChange):
-            begun.change.state(self.columns.arrow, layout.partition_by)
-        elif isinstance(begun.format, WrittenFormat):
-            if begun.table is not None:
-                raise _untold(begun.format, begun.table.url)
-            begun.format.check(_schema_of(self.columns, begun.format), layout.partition_by)
-        self._chunk_bytes = min(CHUNK_BYTES, max(1, layout.row_group_bytes // CHUNK_PART))
+    def __init__(self, begun: OpenWrite, encoder: TableEncoder | None) -> None:
+        """Decide the columns, by default those of the table that is appended to; threads start with the first rows."""
         self._begun = begun
-        first = begun.table.files if begun.table else 0
-        self._output = OutputFiles(begun.place, begun.change, self.columns, layout, first=first)
-        ahead = begun.threads + CHUNKS_AHEAD
-        self._encoder = OrderedConsumer[Parts](
+        self.encoder = self._final_encoder(encoder)
+        layout = begun.layout
+        self._chunk_bytes = min(CHUNK_BYTES, max(1, layout.row_group_bytes // CHUNKS_PER_ROW_GROUP))
+        first = begun.table.num_files if begun.table else 0
+        self._output = OutputFiles(begun.place, begun.change, self.encoder, layout, first=first)
+        max_chunks = begun.threads + WAITING_CHUNKS
+        self._consumer = OrderedConsumer[list[Partition]](
             begun.threads,
-            self._output.take,
-            _bytes_in,
-            max_task_bytes=ahead * self._chunk_bytes,
-            max_result_bytes=min(MADE_BYTES, layout.row_group_bytes),
+            self._output.write,
+            lambda parts: sum(part.nbytes for part in parts),
+            max_task_bytes=max_chunks * self._chunk_bytes,
+            max_result_bytes=min(ENCODED_BYTES, layout.row_group_bytes),
         )
-        self._buffer_pool = BufferPool(limit=4 * ahead * self._chunk_bytes)
+        self._buffer_pool = BufferPool(limit=4 * max_chunks * self._chunk_bytes)
         self._rows: list[list[Any]] = []
         self._first = self._nbytes = 0
-        self._taken = 0
-        self._slab: CellBuffer | None = None
+        self._num_rows = 0
+        self._cell_buffer: CellBuffer | None = None
+
+    def _final_encoder(self, encoder: TableEncoder | None) -> TableEncoder:
+        """Return the columns that are written, checked by the table and the format."""
+        table, change, kind, partition_by = (
+            self._begun.table,
+            self._begun.change,
+            self._begun.format,
+            self._begun.layout.partition_by,
+        )
+        encoder = None if encoder is None else partition_encoder(encoder, partition_by)
+        encoder = append_encoder(table, encoder, partition_by) if table is not None else encoder
+        if encoder is None:
+            raise ArgumentError("write() got no columns for a new table; expected a schema. Give one.")
+        # A log has no type for tensors, so that only our schema has their shapes.
+        is_logged = isinstance(change, LoggedChange)
+        tensors = [column.field.name for column in encoder.columns if is_logged and isinstance(column.codec, Tensor)]
+        encoder = encoder.with_schema_fields([*partition_by, *tensors])
+        if self._begun.missing == "null":
+            encoder = encoder.with_optional_nulls()
+        if isinstance(change, LoggedChange):
+            change.state(encoder.arrow, partition_by)
+        elif isinstance(kind, WrittenFormat):
+            if table is not None:
+                raise _append_error(kind, table.url)
+            kind.check(_full_schema(encoder, kind), partition_by)
+        return encoder
 
     def add(self, cells: list[Any], number: int) -> None:
-        """Take the checked cells of one row; arrays are copied, for the caller may go on to fill them with the next row.
+        """Add the checked cells of one row, or raise the error of earlier rows.
 
-        Raises:
-            Exception: What went wrong with earlier rows.
+        Arrays are copied: the caller may fill them with the next row.
         """
-        if number != self._first + len(self._rows):  # one between was refused
+        if number != self._first + len(self._rows):  # the row before it was refused
             self.flush()
             self._first = number
         for at, cell in enumerate(cells):
             if type(cell) is np.ndarray:
                 if cell.flags.writeable:
-                    cells[at] = self._copied(cell)
+                    cells[at] = self._copy(cell)
                 self._nbytes += cell.nbytes
             else:
-                self._nbytes += size(cell)
+                self._nbytes += data_size(cell)
         self._rows.append(cells)
         if self._nbytes >= self._chunk_bytes or len(self._rows) >= CHUNK_ROWS:
             self.flush()
 
-    def _copied(self, cell: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        if self._slab is None:
-            self._slab = CellBuffer(self._buffer_pool, 2 * self._chunk_bytes)  # the last array of a chunk may be a large one
-        return self._slab.copy(cell)
+    def _copy(self, cell: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if self._cell_buffer is None:  # twice a chunk: its last array may be large
+            self._cell_buffer = CellBuffer(self._buffer_pool, 2 * self._chunk_bytes)
+        return self._cell_buffer.copy(cell)
 
     def flush(self) -> None:
-        """Hand over the rows that were taken one by one."""
+        """Encode the single rows that have been added."""
         rows, nbytes = self._rows, self._nbytes
-        self._rows, self._slab, self._nbytes = [], None, 0
+        self._rows, self._cell_buffer, self._nbytes = [], None, 0
         if rows:
-            self._put(RowChunk(first=self._first, rows=len(rows), nbytes=nbytes, cells=rows))
+            self._put(RowChunk(first=self._first, num_rows=len(rows), nbytes=nbytes, columns=list(zip(*rows, strict=True))))
         self._first += len(rows)
 
-    def put(self, chunk: RowChunk, *, lent: bool = False) -> None:
-        """Take rows that came together, waiting for room; all are copied that the caller may change, of Arrow if `lent`.
+    def put(self, chunk: RowChunk, *, shared: bool = False) -> None:
+        """Add rows, and wait while too many are being encoded; raise the error of earlier rows.
 
-        Raises:
-            Exception: What went wrong with earlier rows.
+        Arrays are copied if the caller can change them; Arrow arrays only if `shared`.
         """
         self.flush()
-        for part in chunk.cut(self._chunk_bytes, lent=lent):
+        for part in chunk.split(self._chunk_bytes, shared=shared):
             self._put(part)
 
     def _put(self, chunk: RowChunk) -> None:
-        self._taken += chunk.rows
-        self._encoder.put(partial(_encoded, self.columns, chunk, self._begun.layout.partition_by), chunk.nbytes)
+        self._num_rows += chunk.num_rows
+        self._consumer.put(partial(_encode, self.encoder, chunk, self._begun.layout.partition_by), chunk.nbytes)
 
     def check(self) -> None:
-        """Raise what has gone wrong so far."""
-        self._encoder.check()
+        """Raise the error of earlier rows."""
+        self._consumer.check()
 
     def finish(self) -> tuple[str, ...]:
-        """Write what is left and make all of it visible; return the names of the files."""
+        """Write the remaining rows and commit; return the names of the files."""
         self.flush()
-        self._encoder.finish()
-        self._output.finish(is_new=self._begun.table is None)
-        # A table that is appended to has its schema already.
-        small = {} if self._begun.table is not None else {COMMON: common_metadata(self._told())}
-        with refusals_told("The table", self._begun.place.url):
-            self._begun.change.finish(small, self._check_still if self._begun.mode == "append" else None)
+        self._consumer.finish()
+        begun = self._begun
+        self._output.finish(is_new=begun.table is None)
+        # An existing table has its schema already.
+        small = {} if begun.table is not None else {COMMON: common_metadata(self._table_metadata())}
+        with storage_errors("The table", begun.place.url):
+            begun.change.finish(small, self._check_unchanged if begun.mode == "append" else None)
         return tuple(self._output.names)
 
-    def _check_still(self) -> None:
-        """Refuse rows that do not go with what others have made of the table since this write began."""
+    def _check_unchanged(self) -> None:
         begun = self._begun
-        if isinstance(begun.format, WrittenFormat) and existing(begun.place) is not None:
-            raise _untold(begun.format, begun.place.url)
-        check_still(begun.place, begun.table, self.columns, begun.layout.partition_by)
+        if isinstance(begun.format, WrittenFormat) and read_existing(begun.place) is not None:
+            raise _append_error(begun.format, begun.place.url)
+        check_unchanged(begun.place, begun.table, self.encoder, begun.layout.partition_by)
 
-    def _told(self) -> pa.Schema:
-        """Return what is told of the table: its columns and its schema, and what its format says more."""
-        arrow, kind = self.columns.arrow, self._begun.format
+    def _table_metadata(self) -> pa.Schema:
+        """Return the columns of the table with its schema and the metadata of its format."""
+        arrow, kind = self.encoder.arrow, self._begun.format
         if not isinstance(kind, WrittenFormat):
             return arrow
-        more = kind.metadata(_schema_of(self.columns, kind), self._output.row_groups)
+        more = kind.metadata(_full_schema(self.encoder, kind), self._output.row_groups)
         return arrow.with_metadata({**(arrow.metadata or {}), **more})
 
     def abort(self) -> None:
-        """Leave nothing."""
-        self._encoder.stop()
-        self._output.drop()
+        """Remove everything that was written."""
+        self._consumer.stop()
+        self._output.abort()
         self._begun.change.abort()
 
-    def forsake(self) -> None:
-        """Leave nothing of a write that nobody has closed, and say so if rows are lost by it."""
+    def abandon(self) -> None:
+        """Abort a write that was not closed, and warn if rows are lost."""
         try:
-            _warn_of(self._taken + len(self._rows), self._begun.place.url)
+            _warn_of_lost_rows(self._num_rows + len(self._rows), self._begun.place.url)
         finally:
             self.abort()
 
 
-def forsake(begun: OpenWrite, rows: Sized) -> None:
-    """Do the same for a write whose columns are not known yet."""
+def abandon(begun: OpenWrite, rows: Sized) -> None:
+    """Abort a write that was not closed and whose columns are not known, and warn if rows are lost."""
     try:
-        _warn_of(len(rows), begun.place.url)
+        _warn_of_lost_rows(len(rows), begun.place.url)
     finally:
         begun.change.abort()
 
 
-def _warn_of(rows: int, url: str) -> None:
-    # What a script has died of was told already; at a prompt others may have gone wrong before.
-    if rows and (not hasattr(sys, "last_value") or hasattr(sys, "ps1")):
-        _tell_of_lost_rows(rows, url)
-
-
-def _tell_of_lost_rows(rows: int, url: str) -> None:
-    """Warn, and make sure that it is heard: unless told otherwise, Python is silent about what was not closed."""
-    msg = f"The table at {url} was not written, for its writer was never closed; rows lost: {rows}. Write in a block, `with "
+def _warn_of_lost_rows(rows: int, url: str) -> None:
+    """Warn, and log if Python hides the warning, as it does by default for what was not closed."""
+    # A script that ends by an error has shown the error; at a prompt the error may be an earlier one.
+    if not rows or (hasattr(sys, "last_value") and not hasattr(sys, "ps1")):
+        return
+    msg = f"The table at {url} was not written because its writer was not closed; rows lost: {rows}. Write in a block, `with "
     msg += "penstock.write(...) as table:`, or call table.close() at the end."
     general = (each for each in warnings.filters if not each[1] and not each[3] and issubclass(ResourceWarning, each[2]))
     action, _, kind, *_ = next(general, ("default", None, Warning))
@@ -247,26 +230,23 @@ def _tell_of_lost_rows(rows: int, url: str) -> None:
     warnings.warn(msg, ResourceWarning, stacklevel=2)
 
 
-def _schema_of(columns: TableEncoder, kind: WrittenFormat) -> Schema:
-    """Return all columns as fields with their codecs, which a format may not have."""
-    for column in columns.columns:
+def _full_schema(encoder: TableEncoder, kind: WrittenFormat) -> Schema:
+    """Return all columns as fields with their codecs, or raise `ArgumentError` if one has none."""
+    for column in encoder.columns:
         if column.codec is None:
-            msg = (
-                f"Field {column.field.name!r} is stored as {column.arrow.type}, and {kind.name} has codecs for all its fields. "
+            raise ArgumentError(
+                f"Field {column.field.name!r} is stored as {column.arrow.type}; expected a codec, which all fields of "
+                f"{kind.name} have. Give a penstock.Schema that says what its cells are, or leave the format out."
             )
-            raise ArgumentError(msg + "Give a penstock.Schema that says what its cells are, or leave the format out.")
-    return Schema(columns.schema.name, [column.field for column in columns.columns])
+    return Schema(encoder.schema.name, [column.field for column in encoder.columns])
 
 
-def _untold(kind: WrittenFormat, url: str) -> ArgumentError:
-    msg = f"write got format={kind!r} to append to {url}, of whose files it would not tell. A new table was expected. "
-    return ArgumentError(msg + 'Leave the format out, or write all with mode="overwrite".')
+def _append_error(kind: WrittenFormat, url: str) -> ArgumentError:
+    return ArgumentError(
+        f"write() got format={kind!r} to append to {url}; expected a new table, because the format's metadata would lack the "
+        'appended files. Leave the format out, or write all rows with mode="overwrite".'
+    )
 
 
-def _bytes_in(parts: Parts) -> int:
-    return sum(part.nbytes for part in parts)
-
-
-def _encoded(columns: TableEncoder, chunk: RowChunk, partition_by: tuple[str, ...]) -> Parts:
-    """Return rows as they are stored, by directory."""
-    return split(columns.encode(chunk), partition_by, chunk.first)
+def _encode(encoder: TableEncoder, chunk: RowChunk, partition_by: tuple[str, ...]) -> list[Partition]:
+    return split_partitions(encoder.encode(chunk), partition_by, chunk.first)

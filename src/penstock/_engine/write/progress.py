@@ -1,114 +1,68 @@
-"""How far a write has come, as one line on standard error; by rich where that is installed."""
+"""The progress of a write as one line on standard error; by rich where that is installed."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Protocol
+from typing import Any
 
-__all__ = ["Progress", "progress_line"]
+__all__ = ["ProgressLine"]
 
-SECONDS = 0.25
-"""Between two lines."""
-
-
-class Progress(Protocol):
-    """What is told how far a write has come."""
-
-    def update(self, rows: int) -> None:
-        """Tell that so many rows were taken."""
-        ...
-
-    def end(self, rows: int | None) -> None:
-        """Tell that these were all; None if the write is given up."""
-        ...
+INTERVAL_SECONDS = 0.25
+"""The least time between two lines."""
 
 
-class Silence:
-    """Tells nothing."""
-
-    def update(self, rows: int) -> None:
-        """Tell nothing."""
-
-    def end(self, rows: int | None) -> None:
-        """Tell nothing."""
-
-
-def progress_line(url: str, *, shown: bool) -> Progress:
-    """Return what tells how far the write of a table has come, or keeps silent.
+class ProgressLine:
+    """Shows how many rows were written; does nothing unless it is shown.
 
     Example:
-        >>> progress_line("t", shown=False).update(3)
+        >>> ProgressLine("t", shown=False).update(3)
     """
-    if not shown:
-        return Silence()
-    try:
-        from rich.console import Console
-    except ImportError:
-        return Line(url)
-    return RichLine(url, Console(stderr=True))
 
-
-def text(url: str, rows: int, seconds: float) -> str:
-    """Return the line.
-
-    Example:
-        >>> text("t", 1200, 2.0)
-        't: 1,200 rows, 600 rows/s'
-    """
-    return f"{url}: {rows:,} rows, {rows / max(seconds, 1e-9):,.0f} rows/s"
-
-
-class Line:
-    """Writes plain text: over the same line on a terminal, else a line each."""
-
-    def __init__(self, url: str) -> None:
-        """Store what is written."""
-        self._url, self._started, self._next = url, time.monotonic(), 0.0
-
-    def update(self, rows: int) -> None:
-        """Write the line, a few times a second at most."""
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + SECONDS
-            self._write(rows, "\r" if sys.stderr.isatty() else "\n")
-
-    def end(self, rows: int | None) -> None:
-        """Write the last line."""
-        if rows is not None:
-            self._write(rows, "\n")
-
-    def _write(self, rows: int, ending: str) -> None:
-        sys.stderr.write(text(self._url, rows, time.monotonic() - self._started) + ending)
-        sys.stderr.flush()
-
-
-class RichLine:
-    """Shows the line by rich, which is started with the first row and ended with the last."""
-
-    def __init__(self, url: str, console: Any) -> None:
-        """Store what is shown."""
-        self._url, self._console, self._started, self._next = url, console, time.monotonic(), 0.0
+    def __init__(self, url: str, *, shown: bool) -> None:
+        """Look for rich; the line appears with the first rows."""
+        self._url, self._shown = url, shown
+        self._started, self._next = time.monotonic(), 0.0
+        self._console = _rich_console() if shown else None
         self._status: Any = None
 
     def update(self, rows: int) -> None:
-        """Show the line, a few times a second at most."""
-        now = time.monotonic()
-        if now < self._next or not self._console.is_terminal:
+        """Show the number of rows so far, a few times a second at most."""
+        if not self._shown or (now := time.monotonic()) < self._next:
             return
-        self._next = now + SECONDS
-        line = text(self._url, rows, now - self._started)
-        if self._status is None:
-            self._status = self._console.status(line)
-            self._status.start()
-        self._status.update(line)
+        self._next = now + INTERVAL_SECONDS
+        if self._console is None:
+            self._write(rows, "\r" if sys.stderr.isatty() else "\n")
+        elif self._console.is_terminal:
+            if self._status is None:
+                self._status = self._console.status(self._text(rows))
+                self._status.start()
+            self._status.update(self._text(rows))
 
     def end(self, rows: int | None) -> None:
-        """Show the last line."""
+        """Show the last line; without one if the write was aborted."""
         if self._status is not None:
             self._status.stop()
-        if rows is not None:
-            self._tell(rows)
+        if not self._shown or rows is None:
+            return
+        if self._console is None:
+            self._write(rows, "\n")
+        else:
+            self._console.print(self._text(rows), highlight=False, markup=False)
 
-    def _tell(self, rows: int) -> None:
-        self._console.print(text(self._url, rows, time.monotonic() - self._started), highlight=False, markup=False)
+    def _text(self, rows: int) -> str:
+        seconds = max(time.monotonic() - self._started, 1e-9)
+        return f"{self._url}: {rows:,} rows, {rows / seconds:,.0f} rows/s"
+
+    def _write(self, rows: int, ending: str) -> None:
+        sys.stderr.write(self._text(rows) + ending)
+        sys.stderr.flush()
+
+
+def _rich_console() -> Any:
+    """Return a console of rich on standard error; None if rich is not installed."""
+    try:
+        from rich.console import Console
+    except ImportError:
+        return None
+    return Console(stderr=True)

@@ -1,4 +1,4 @@
-"""The columns that a schema makes of a table: ours with its codecs, or Arrow's as it says."""
+"""Encoders of the columns of a schema: a `Schema` with its codecs, or an Arrow schema as it is."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pyarrow as pa
 from penstock import codecs
 from penstock._engine.decode.concat import writable_type
 from penstock._engine.write.encode import ColumnEncoder, TableEncoder
-from penstock._engine.write.validate import check_of
-from penstock._engine.write.validate_nested import arrow_check, in_c_order
+from penstock._engine.write.validate import cell_check, is_in_c_order, nested_check
 from penstock.codecs.scalar import Scalar, arrow_type
 from penstock.codecs.tensor import Tensor
 from penstock.dtypes import FIXED, TENSOR, extension_name, is_encoded, numpy_type
@@ -18,116 +17,102 @@ from penstock.schema import Field, Schema
 from penstock.schema.compat import unsuited
 from penstock.schema.json import KEY, dump, load
 
-__all__ = ["check_lists", "of_arrow", "of_schema"]
+__all__ = ["encoder_from_arrow", "encoder_from_schema"]
 
 
-def of_schema(schema: Schema) -> TableEncoder:
-    """Return the columns of a schema; fields without a codec get their default, and those that may be null may be missing.
-
-    Raises:
-        ArgumentError: If nothing stores a field, or there is none.
-    """
+def encoder_from_schema(schema: Schema) -> TableEncoder:
+    """Return the encoder of a `Schema`: fields without a codec get their default, nullable ones may be missing in rows."""
     if not len(schema):
-        msg = f"Schema {schema.name!r} has no field. At least one was expected. Give one: penstock.Field('id', numpy.int32)."
+        msg = f"Schema {schema.name!r} has no field; expected at least one. Add one: penstock.Field('id', numpy.int32)."
         raise ArgumentError(msg)
     full = Schema(schema.name, [each if each.codec is not None else each.with_codec(codecs.default(each)) for each in schema])
-    columns = tuple(_column(each) for each in full)
-    return TableEncoder(columns, full, {KEY: dump(full).encode()}).nullable()
+    columns = tuple(_encoder(each) for each in full)
+    return TableEncoder(columns, full, {KEY: dump(full).encode()}).with_optional_nulls()
 
 
-def _column(given: Field, arrow: pa.Field | None = None, *, stated: bool = True) -> ColumnEncoder:
-    """Return the column of a field with a codec."""
-    codec = given.codec or Scalar()
-    arrow = arrow or pa.field(given.name, codec.storage(given), nullable=given.nullable)
-    kind = arrow.type if isinstance(codec, Scalar) else None
-    return ColumnEncoder(field=given, arrow=arrow, codec=codec, stated=stated, check=check_of(given, kind))
+def _encoder(field: Field, arrow: pa.Field | None = None, *, in_schema: bool = True) -> ColumnEncoder:
+    codec = field.codec or Scalar()
+    arrow = arrow or pa.field(field.name, codec.storage(field), nullable=field.nullable)
+    check = cell_check(field, arrow.type if isinstance(codec, Scalar) else None)
+    return ColumnEncoder(field=field, arrow=arrow, codec=codec, in_schema=in_schema, check=check)
 
 
-def of_arrow(schema: pa.Schema) -> TableEncoder:
-    """Return the columns of an Arrow schema, stored as it says.
+def encoder_from_arrow(schema: pa.Schema) -> TableEncoder:
+    """Return the encoder of an Arrow schema.
 
-    Where it comes from a table that Penstock wrote, its metadata has the schema of that, and columns that are still
-    stored so keep their codec. No column may be missing in rows: that Arrow's fields are nullable is but their default.
+    Metadata of a table that Penstock wrote holds its schema; columns that are still stored so keep their codec. Rows must
+    have all columns: Arrow fields are nullable by default, so this says nothing.
     """
     if len(set(schema.names)) != len(schema.names) or not schema.names:
-        msg = f"The Arrow schema has the columns {listed(schema.names)}. Some, of different names, were expected. Rename them."
+        msg = (
+            f"The Arrow schema has the columns {listed(schema.names)}; expected at least one, and different names. Rename them."
+        )
         raise ArgumentError(msg)
-    check_lists(schema)
-    metadata = dict(schema.metadata or {})
-    told_before = load(metadata.pop(KEY)) if KEY in metadata else Schema("", [])
-    columns = tuple(_kept(each, told_before) or _plain(each) for each in schema)
-    stated = Schema(told_before.name, [column.field for column in columns if column.stated])
-    if len(stated):
-        metadata[KEY] = dump(stated).encode()
-    return TableEncoder(columns, stated, metadata)
-
-
-def check_lists(schema: pa.Schema) -> None:
-    """Refuse lists of the fixed length zero, wherever they stand: pyarrow writes each as a list of one null.
-
-    Raises:
-        ArgumentError: If a column has such.
-
-    Example:
-        >>> check_lists(pa.schema({"x": pa.list_(pa.int8(), 2)}))
-    """
     for column in schema:
-        if (found := _nothing(column.type)) is not None:
-            where = f"{found}" if found == column.type else f"{column.type}, with {found} inside"
-            msg = (
-                f"Column {column.name!r} is {where}: of the fixed length 0, which pyarrow writes wrongly. Lists that hold "
-                "something, or of any length, were expected. Cast it, column.cast(pyarrow.list_(...)), or leave it out."
-            )
-            raise ArgumentError(msg)
+        _check_list_sizes(column)
+    metadata = dict(schema.metadata or {})
+    stored = load(metadata.pop(KEY)) if KEY in metadata else Schema("", [])
+    columns = tuple(_stored_encoder(each, stored) or _arrow_encoder(each) for each in schema)
+    fields = Schema(stored.name, [column.field for column in columns if column.in_schema])
+    if len(fields):
+        metadata[KEY] = dump(fields).encode()
+    return TableEncoder(columns, fields, metadata)
 
 
-def _nothing(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type inside of one that is a list of the fixed length zero, or None."""
+def _check_list_sizes(column: pa.Field) -> None:
+    """Refuse lists of the fixed length zero at any depth: pyarrow writes each as a list of one null."""
+    if (empty := _zero_size_list(column.type)) is not None:
+        where = f"{empty}" if empty == column.type else f"{column.type}, with {empty} inside"
+        raise ArgumentError(
+            f"Column {column.name!r} is {where}: of the fixed length 0, which pyarrow writes wrongly; expected lists of "
+            "another length, or of any. Cast it, column.cast(pyarrow.list_(...)), or leave it out."
+        )
+
+
+def _zero_size_list(kind: pa.DataType) -> pa.DataType | None:
+    """Return the type of a fixed-size list of length zero inside a type, or None."""
     if isinstance(kind, pa.BaseExtensionType):
-        return None if _nothing(kind.storage_type) is None else kind
+        return None if _zero_size_list(kind.storage_type) is None else kind
     if is_encoded(kind):
-        return _nothing(kind.value_type)
+        return _zero_size_list(kind.value_type)
     if pa.types.is_fixed_size_list(kind) and not kind.list_size:
         return kind
-    found = (_nothing(kind.field(at).type) for at in range(kind.num_fields))
-    return next((each for each in found if each is not None), None)
+    inner = (_zero_size_list(kind.field(at).type) for at in range(kind.num_fields))
+    return next((each for each in inner if each is not None), None)
 
 
-def _kept(arrow: pa.Field, before: Schema) -> ColumnEncoder | None:
-    """Return a column by what a stored schema says of it, if it is still stored so, or as the codec reads it too."""
-    if arrow.name not in before:
+def _stored_encoder(arrow: pa.Field, stored: Schema) -> ColumnEncoder | None:
+    """Return the encoder of a column in a stored schema; None if its codec no longer reads the column."""
+    if arrow.name not in stored:
         return None
-    given = before[arrow.name]
-    if given.codec is None:
+    field = stored[arrow.name]
+    if field.codec is None:
         return None
-    if given.codec.storage(given) != arrow.type and (is_encoded(arrow.type) or unsuited(given, arrow.type) is not None):
+    if field.codec.storage(field) != arrow.type and (is_encoded(arrow.type) or unsuited(field, arrow.type) is not None):
         return None
-    return _column(given, arrow.with_nullable(given.nullable))
+    return _encoder(field, arrow.with_nullable(field.nullable))
 
 
-def _plain(arrow: pa.Field) -> ColumnEncoder:
-    """Return a column that is stored as Arrow says."""
+def _arrow_encoder(arrow: pa.Field) -> ColumnEncoder:
+    """Return the encoder of a column that is stored in its Arrow type."""
     arrow = arrow.with_metadata(None) if arrow.metadata and b"PARQUET:field_id" in arrow.metadata else arrow
     arrow = arrow.with_type(writable_type(arrow.type))
     kind, nullable = arrow.type, arrow.nullable
-    if extension_name(kind) == TENSOR and in_c_order(kind):
+    if extension_name(kind) == TENSOR and is_in_c_order(kind):
         dtype, shape = numpy_type(kind)
-        return _column(Field(arrow.name, dtype, shape, Tensor(), nullable=nullable), arrow, stated=False)
+        return _encoder(Field(arrow.name, dtype, shape, Tensor(), nullable=nullable), arrow, in_schema=False)
     if not isinstance(kind, pa.BaseExtensionType):
-        dtype = np.dtype("U") if _is(kind, "string") else np.dtype("S") if _is(kind, "binary") else numpy_type(kind)[0]
-        codec = Scalar() if kind in FIXED and kind != pa.date64() else Scalar(kind) if _named(kind) else None
+        name = str(kind).removeprefix("large_")
+        dtype = np.dtype({"string": "U", "binary": "S"}[name]) if name in ("string", "binary") else numpy_type(kind)[0]
+        codec = Scalar() if kind in FIXED and kind != pa.date64() else Scalar(kind) if _is_scalar_type(kind) else None
         if codec is not None:
-            return _column(Field(arrow.name, dtype, (), codec, nullable=nullable), arrow, stated=False)
-    nothing = Field(arrow.name, object, nullable=nullable)
-    return ColumnEncoder(field=nothing, arrow=arrow, codec=None, stated=False, check=arrow_check(kind))
+            return _encoder(Field(arrow.name, dtype, (), codec, nullable=nullable), arrow, in_schema=False)
+    field = Field(arrow.name, object, nullable=nullable)
+    return ColumnEncoder(field=field, arrow=arrow, codec=None, in_schema=False, check=nested_check(kind))
 
 
-def _is(kind: pa.DataType, word: str) -> bool:
-    return str(kind) in (word, f"large_{word}")
-
-
-def _named(kind: pa.DataType) -> bool:
-    """Return whether a type is one that `Scalar` can name."""
+def _is_scalar_type(kind: pa.DataType) -> bool:
+    """Return whether `Scalar` accepts the name of a type."""
     try:
         return bool(arrow_type(str(kind)) == kind)
     except ArgumentError:

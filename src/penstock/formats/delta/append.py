@@ -1,4 +1,4 @@
-"""Whether files that were written for a new Delta table go with the one that another writer has made there first."""
+"""Checks that files of a new Delta table fit the table that another writer has created first."""
 
 from __future__ import annotations
 
@@ -9,50 +9,43 @@ import pyarrow as pa
 
 from penstock.codecs import CellCodec
 from penstock.errors import ArgumentError, listed
-from penstock.formats.delta.encode_actions import told_fields
+from penstock.formats.delta.encode_actions import stored_fields
 from penstock.formats.delta.schema import Metadata
 from penstock.schema import Field
 
-__all__ = ["check_fits"]
+__all__ = ["check_append"]
 
 
-def check_fits(ours: Metadata, theirs: Metadata, protocol: Mapping[str, Any], url: str) -> None:
-    """Refuse files whose columns or partitions are not those of a table.
-
-    Args:
-        ours: What the files were written for.
-        theirs: What the table is.
-        protocol: The table's protocol.
-        url: The table, for messages.
-
-    Raises:
-        ArgumentError: If they are not, in the words in which an append to such a table is refused.
-    """
+def check_append(ours: Metadata, theirs: Metadata, protocol: Mapping[str, Any], url: str) -> None:
+    """Raise `ArgumentError` unless files for our metadata fit the table of the other metadata and protocol."""
     if ours.partition_columns != theirs.partition_columns:
-        msg = f"write got partition_by={ours.partition_columns!r}, and the directories of {url}, which another writer made "
-        msg += f"meanwhile, are named by {theirs.partition_columns!r}. The same was expected. "
-        raise ArgumentError(msg + f"Give partition_by={theirs.partition_columns!r}.")
+        raise ArgumentError(
+            f"write() got partition_by={ours.partition_columns!r}; expected {theirs.partition_columns!r}, the partitions of "
+            f"{url}, which another writer has created meanwhile. Write partition_by={theirs.partition_columns!r}."
+        )
     given, table = ours.columns({}, url).schema, theirs.columns(protocol, url).schema
-    told, stored = told_fields(ours.schema_text, given, url), told_fields(theirs.schema_text, table, url)
+    our_fields, their_fields = stored_fields(ours.schema_text, given, url), stored_fields(theirs.schema_text, table, url)
     differences = [f"{name!r} is not in the table" for name in given.names if name not in table.names]
     for field in table:
         if field.name not in given.names:
             differences.append(f"{field.name!r} is missing")
-        elif why := _difference(given.field(field.name), field, told.get(field.name), stored.get(field.name)):
+        elif why := _difference(given.field(field.name), field, our_fields.get(field.name), their_fields.get(field.name)):
             differences.append(f"{field.name!r} {why}")
     if differences:
-        msg = f"The schema is not that of {url}, which another writer made meanwhile: {'; '.join(differences)}. The same was "
-        msg += f"expected. Its columns are {listed(table.names)}. Change the schema, leave it out, or replace the table with "
-        raise ArgumentError(msg + 'mode="overwrite".')
+        raise ArgumentError(
+            f"The schema is not that of {url}, which another writer has created meanwhile: {'; '.join(differences)}; expected "
+            f"the same columns: {listed(table.names)}. Change the schema, leave it out, or replace the table with "
+            'mode="overwrite".'
+        )
 
 
-def _difference(ours: pa.Field, theirs: pa.Field, told: Field | None, stored: Field | None) -> str:
-    """Return how a column differs from that of the table, or nothing."""
+def _difference(ours: pa.Field, theirs: pa.Field, our_field: Field | None, their_field: Field | None) -> str:
+    """Return how a column differs from that of the table; empty if it does not."""
     if ours.type != theirs.type:
         return f"would be stored as {ours.type} and is {theirs.type} there"
-    if told is not None and stored is not None:
-        if (told.dtype, told.shape, told.codec) != (stored.dtype, stored.shape, stored.codec):
-            return f"is {told} and not {stored}"
-    elif told is not None and isinstance(told.codec, CellCodec):
-        return f"is {told}, and plain {theirs.type} there"
+    if our_field is not None and their_field is not None:
+        if (our_field.dtype, our_field.shape, our_field.codec) != (their_field.dtype, their_field.shape, their_field.codec):
+            return f"is {our_field} and not {their_field}"
+    elif our_field is not None and isinstance(our_field.codec, CellCodec):
+        return f"is {our_field}, and plain {theirs.type} there"
     return "may be null, and may not be there" if ours.nullable and not theirs.nullable else ""

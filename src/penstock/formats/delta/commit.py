@@ -1,4 +1,4 @@
-"""Commits of a Delta log: put where none is yet, all of it at once, or refused."""
+"""Commit files of a Delta log: created as a whole where none exists, or not at all."""
 
 from __future__ import annotations
 
@@ -13,42 +13,45 @@ from pyarrow import fs as pafs
 from penstock.errors import ArgumentError
 from penstock.model import Place
 
-__all__ = ["check_puts", "drop_claim", "drop_folder", "forget", "prove_puts", "put_if_absent", "sync_files"]
+__all__ = [
+    "check_exclusive_create",
+    "check_storage",
+    "create_exclusive",
+    "delete_if_exists",
+    "invalidate_cache",
+    "remove_empty_directory",
+    "sync_files",
+]
 
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
 LOCAL = ("file", "local")
-CREATING = ("memory", "s3", "s3a", "abfs", "abfss", "az", "gs", "gcs")
-"""Filesystems of fsspec, by their protocol, that are told to create a file only where there is none."""
+EXCLUSIVE = ("memory", "s3", "s3a", "abfs", "abfss", "az", "gs", "gcs")
+"""Protocols of fsspec filesystems that can create a file only if none exists."""
 
-BESIDE = {"s3": ("s3fs", "s3fs.S3FileSystem(...)", "s3"), "gcs": ("gcsfs", "gcsfs.GCSFileSystem(...)", "gcs")}
-"""What pyarrow opens itself and cannot create so: the package whose filesystem can, how it is made, and our extra."""
+FSSPEC_PACKAGES = {"s3": ("s3fs", "s3fs.S3FileSystem(...)", "s3"), "gcs": ("gcsfs", "gcsfs.GCSFileSystem(...)", "gcs")}
+"""For filesystems of pyarrow, which cannot do so: the fsspec package that can, its constructor, and our extra."""
 
 
-def check_puts(place: Place) -> None:
-    """Refuse storage where two writers could both make one version.
-
-    Raises:
-        ArgumentError: If it is one.
-    """
-    if _is_local(place.filesystem) or _creating(place) is not None:
+def check_storage(place: Place) -> None:
+    """Refuse storage on which two writers could both create one version."""
+    if _is_local(place.filesystem) or _exclusive_filesystem(place) is not None:
         return
     kind = place.filesystem.type_name
-    remedy = "Write it there and copy it, write it with the package deltalake, or leave the format out for Parquet files."
-    if kind in BESIDE:
-        package, made, extra = BESIDE[kind]
-        remedy = (
-            f"Give filesystem={made} of the package {package} (pip install 'penstock[{extra}]'), or write the table with the "
-            "package deltalake."
+    advice = "Write it there and copy it, write it with the package deltalake, or leave the format out for Parquet files."
+    if kind in FSSPEC_PACKAGES:
+        package, constructor, extra = FSSPEC_PACKAGES[kind]
+        advice = (
+            f"Give filesystem={constructor} of the package {package} (pip install 'penstock[{extra}]'), or write the table "
+            "with the package deltalake."
         )
-    msg = (
-        f"{place.url} lies on {kind}, where Penstock cannot create a file only if there is none, and two writers could make "
-        "one version of a Delta table. A local path, or S3, Azure or Google storage opened by fsspec, was expected. "
+    raise ArgumentError(
+        f"{place.url} is on {kind}, where Penstock cannot create a file only if none exists, and two writers could create one "
+        f"version of a Delta table; expected a local path, or S3, Azure or Google storage opened by fsspec. {advice}"
     )
-    raise ArgumentError(msg + remedy)
 
 
-def _behind(filesystem: pafs.FileSystem) -> Any:
-    """Return the filesystem of fsspec inside one of pyarrow; None where there is none."""
+def _wrapped(filesystem: pafs.FileSystem) -> Any:
+    """Return the fsspec filesystem inside one of pyarrow, or None."""
     return getattr(filesystem.handler, "fs", None) if isinstance(filesystem, pafs.PyFileSystem) else None
 
 
@@ -58,20 +61,20 @@ def _protocols(filesystem: Any) -> tuple[str, ...]:
 
 
 def _is_local(filesystem: pafs.FileSystem) -> bool:
-    return isinstance(filesystem, pafs.LocalFileSystem) or any(name in LOCAL for name in _protocols(_behind(filesystem)))
+    return isinstance(filesystem, pafs.LocalFileSystem) or any(name in LOCAL for name in _protocols(_wrapped(filesystem)))
 
 
-def _creating(place: Place) -> Any:
-    """Return a filesystem of fsspec that creates files only where there is none; None where there is none.
+def _exclusive_filesystem(place: Place) -> Any:
+    """Return an fsspec filesystem that can create a file only if none exists, or None.
 
-    Where pyarrow opened the URL itself, fsspec opens it a second time, with the same keys: those of the environment.
+    A URL that pyarrow opened itself is opened a second time by fsspec, with the same keys: those of the environment.
     """
-    own = _behind(place.filesystem)
-    if own is not None:
-        return own if any(name in CREATING for name in _protocols(own)) else None
+    wrapped = _wrapped(place.filesystem)
+    if wrapped is not None:
+        return wrapped if any(name in EXCLUSIVE for name in _protocols(wrapped)) else None
     scheme, _, rest = place.url.partition("://")
-    # What pyarrow was told in the URL, fsspec would not understand: a question mark begins options, an at sign ends keys.
-    if place.filesystem.type_name not in BESIDE or not rest or set("?@") & set(rest):
+    # fsspec does not understand options and keys in a URL, which a question mark and an at sign show.
+    if place.filesystem.type_name not in FSSPEC_PACKAGES or not rest or set("?@") & set(rest):
         return None
     import fsspec
 
@@ -81,119 +84,100 @@ def _creating(place: Place) -> Any:
         return None
 
 
-def forget(place: Place) -> None:
-    """Let fsspec forget what it listed, for others may have written since."""
-    own = _behind(place.filesystem)
-    if own is not None:
-        own.invalidate_cache()
+def invalidate_cache(place: Place) -> None:
+    """Clear the listings that fsspec has cached: other processes may have changed them."""
+    wrapped = _wrapped(place.filesystem)
+    if wrapped is not None:
+        wrapped.invalidate_cache()
 
 
-def prove_puts(place: Place, spare: str) -> None:
-    """Leave a file on storage that is far away, and see that it cannot be created twice.
+def check_exclusive_create(place: Place, temporary: str) -> None:
+    """Create a file on remote storage, and refuse storage that creates it a second time.
 
-    The file makes the log's directory appear, where directories are nothing but the names of files. Some servers that speak
-    a cloud's protocol do not know the condition and write over what is there, without a word.
-
-    Args:
-        place: The table.
-        spare: A path in the log that is nobody else's.
-
-    Raises:
-        ArgumentError: If storage has replaced the file.
+    The file makes the log's directory exist, where directories are only names of files. Some servers with the protocol of a
+    cloud ignore the condition and replace the file without an error.
     """
     if _is_local(place.filesystem):
         return
-    own = _creating(place)
-    own.pipe_file(spare, b"1", mode="create")
-    with suppress(OSError):  # which is how it refuses; what counts is what lies there then
-        own.pipe_file(spare, b"2", mode="create")
-    own.invalidate_cache()
-    if own.cat_file(spare) == b"1":
+    filesystem = _exclusive_filesystem(place)
+    filesystem.pipe_file(temporary, b"1", mode="create")
+    with suppress(OSError):  # the expected refusal; the contents of the file decide
+        filesystem.pipe_file(temporary, b"2", mode="create")
+    filesystem.invalidate_cache()
+    if filesystem.cat_file(temporary) == b"1":
         return
-    drop_claim(place, spare)
-    msg = (
-        f"The storage of {place.url} was asked to create a file only if there is none, and replaced one that was there, so "
-        "that two writers could make one version of a Delta table. Storage that keeps this condition was expected. Update its "
-        "server or the package that speaks to it, or write the table locally and copy it."
+    delete_if_exists(place, temporary)
+    raise ArgumentError(
+        f"The storage of {place.url} was asked to create a file only if none exists, and replaced an existing one, so that two "
+        "writers could create one version of a Delta table; expected storage that keeps this condition. Update its server or "
+        "its client package, or write the table locally and copy it."
     )
-    raise ArgumentError(msg)
 
 
-def drop_claim(place: Place, spare: str) -> None:
-    """Remove the file that made the log's directory appear, if there is one."""
+def delete_if_exists(place: Place, path: str) -> None:
+    """Delete a file; errors of storage are ignored."""
     with suppress(OSError):
-        place.filesystem.delete_file(spare)
+        place.filesystem.delete_file(path)
 
 
-def drop_folder(place: Place, path: str) -> None:
-    """Remove a directory if nothing lies in it."""
+def remove_empty_directory(place: Place, path: str) -> None:
+    """Remove a directory if it is empty."""
     with suppress(OSError):
         if _is_local(place.filesystem):
-            Path(path).rmdir()  # which fails where another writer has just put a file
+            Path(path).rmdir()  # fails if another writer has just created a file
         elif not place.filesystem.get_file_info(pafs.FileSelector(path)):
             place.filesystem.delete_dir(path)
 
 
-def put_if_absent(place: Place, path: str, data: bytes, spare: str) -> bool:
-    """Write a file where none is, whole or not at all; return whether it was written.
+def create_exclusive(place: Place, path: str, data: bytes, temporary: str) -> bool:
+    """Create a file with all of its contents, and return True; return False if one exists.
 
-    Where an answer was lost, the file may be there and not known to be ours: False says that one is there, whosever it is.
-
-    Args:
-        place: The table.
-        path: The file.
-        data: What it holds.
-        spare: A path beside it that is nobody else's.
-
-    Raises:
-        OSError: If storage refuses it.
+    If the answer of storage was lost, the existing file may be ours. `temporary` is an unused path in the same directory.
     """
     if _is_local(place.filesystem):
-        return _linked(path, data, spare)
-    own = _creating(place)
+        return _link_exclusive(path, data, temporary)
+    filesystem = _exclusive_filesystem(place)
     try:
-        own.pipe_file(path, data, mode="create")
+        filesystem.pipe_file(path, data, mode="create")
     except OSError as error:
-        own.invalidate_cache()
-        if isinstance(error, FileExistsError) or own.exists(path):
+        filesystem.invalidate_cache()
+        if isinstance(error, FileExistsError) or filesystem.exists(path):
             return False
         raise
     return True
 
 
-def _linked(path: str, data: bytes, spare: str) -> bool:
-    """Write a file on a local disk where none is."""
-    with Path(spare).open("wb") as sink:
+def _link_exclusive(path: str, data: bytes, temporary: str) -> bool:
+    with Path(temporary).open("wb") as sink:
         sink.write(data)
         sink.flush()
         os.fsync(sink.fileno())
     try:
-        os.link(spare, path)  # the one step that fails where a file is, and shows all of it where none was
+        os.link(temporary, path)  # one step that fails if the file exists, and otherwise shows all of it
     except FileExistsError:
         return False
     except OSError as error:
         if error.errno in NO_LINKS:
-            msg = f"the disk has no hard links ({error.strerror}), by which commits are made at once"
-            raise OSError(error.errno, msg) from error
+            raise OSError(error.errno, f"the disk has no hard links ({error.strerror}), which commits need") from error
         raise
     finally:
         with suppress(OSError):
-            Path(spare).unlink()
-    with suppress(OSError):  # the commit is made, whatever a failing disk says now
+            Path(temporary).unlink()
+    with suppress(OSError):  # the commit exists, even if the disk fails now
         _sync(Path(path).parent)
     return True
 
 
 def sync_files(place: Place, paths: list[str]) -> None:
-    """Wait until files and their directories are on disk, where they lie on one."""
+    """Flush files and their directories to a local disk."""
     if _is_local(place.filesystem):
         for path in [*map(Path, paths), *{Path(path).parent for path in paths}]:
             _sync(path)
 
 
 def _sync(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
+    file = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(number)
+        os.fsync(file)
     finally:
-        os.close(number)
+        os.close(file)

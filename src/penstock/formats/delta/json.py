@@ -1,7 +1,7 @@
-"""Lines of JSON as Arrow columns of types that are known beforehand.
+"""Lines of JSON as Arrow columns of given types.
 
-Arrow reads them, many at a time. What it refuses for one odd value (NaN as text, a key that comes twice) is read again
-line by line, so that both ways give the same values.
+Arrow parses many lines at a time. Lines that it refuses (for NaN as text, or a repeated key) are parsed again by Python, with
+the same result.
 """
 
 from __future__ import annotations
@@ -17,21 +17,18 @@ import pyarrow.json as pj
 __all__ = ["read_lines"]
 
 BLOCK = 4 << 20
-"""Bytes that one thread reads at a time."""
+"""The bytes that one thread parses at a time."""
 
 LARGEST = (1 << 31) - 1
 
 
 def read_lines(lines: Sequence[bytes], schema: pa.Schema, *, strict: bool) -> pa.Table:
-    """Return some fields of JSON objects, a row for each line; a field that is not there is null.
+    """Return some fields of JSON objects, a row for each line; missing fields are null.
 
     Args:
         lines: One object each.
-        schema: The fields that are wanted, in types of JSON: structs, text, numbers, booleans, decimals.
-        strict: Whether what is no JSON, or of another type, is an error; else it is null, as if nothing was said.
-
-    Raises:
-        ValueError: If it is strict, and a line is no JSON object or a value has another type.
+        schema: The fields, with types of JSON: structs, text, numbers, booleans, decimals.
+        strict: Whether invalid JSON, or a value of another type, is an error; otherwise it is null.
 
     Example:
         >>> read_lines([b'{"a": 1}', b'{"b": [2]}'], pa.schema({"a": pa.int64()}), strict=True).to_pydict()
@@ -40,62 +37,60 @@ def read_lines(lines: Sequence[bytes], schema: pa.Schema, *, strict: bool) -> pa
     if not lines:
         return schema.empty_table()
     block = max(BLOCK, max(map(len, lines)) + 2)
-    # A line that is no object is not shown to Arrow: where the first one is `null`, it ends the process.
+    # Arrow crashes if the first line is `null`, so it only gets objects.
     if block < LARGEST and all(line[:1] == b"{" or line.lstrip()[:1] == b"{" for line in lines):
         try:
-            found = pj.read_json(
+            table = pj.read_json(
                 pa.BufferReader(b"\n".join(lines)),
                 read_options=pj.ReadOptions(block_size=block),
                 parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
             )
-            if found.num_rows == len(lines):
-                return found
+            if table.num_rows == len(lines):
+                return table
         except pa.ArrowInvalid:
-            pass  # told below, with the line
-    rows = [_object(line, schema, strict=strict) for line in lines]
+            pass  # the code below raises the error with the line
+    rows = [_parse_object(line, schema, strict=strict) for line in lines]
     return pa.Table.from_arrays([pa.array([row[field.name] for row in rows], field.type) for field in schema], schema=schema)
 
 
-def _object(line: bytes, schema: pa.Schema, *, strict: bool) -> dict[str, Any]:
-    """Return the wanted fields of one line."""
+def _parse_object(line: bytes, schema: pa.Schema, *, strict: bool) -> dict[str, Any]:
+    """Return the fields of a schema in one line."""
     try:
-        found = json.loads(line, parse_float=Decimal)
+        value = json.loads(line, parse_float=Decimal)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        value = None
+    if not isinstance(value, dict):
         if strict:
-            msg = f"{line[:80]!r} is no JSON object"
-            raise ValueError(msg)
-        found = {}
-    return {field.name: _value(found.get(field.name), field, strict=strict) for field in schema}
+            raise ValueError(f"{line[:80]!r} is not a JSON object")
+        value = {}
+    return {field.name: _convert(value.get(field.name), field, strict=strict) for field in schema}
 
 
-def _value(value: Any, field: pa.Field, *, strict: bool) -> Any:
-    """Return a value as Python makes an Arrow value of it; None for one of another type that does not matter."""
+def _convert(value: Any, field: pa.Field, *, strict: bool) -> Any:
+    """Return a JSON value in the Python type of a field; None for another type, unless that is an error."""
     kind = field.type
     if pa.types.is_struct(kind) and isinstance(value, dict):
-        return {inner.name: _value(value.get(inner.name), inner, strict=strict) for inner in kind}
-    found = _leaf(value, kind)
-    if found is None and value is not None and strict:
-        msg = f"{field.name!r} is {value!r}, and not {kind}"
-        raise ValueError(msg)
-    return found
+        return {inner.name: _convert(value.get(inner.name), inner, strict=strict) for inner in kind}
+    converted = _convert_leaf(value, kind)
+    if converted is None and value is not None and strict:
+        raise ValueError(f"{field.name!r} is {value!r}, and not {kind}")
+    return converted
 
 
-def _leaf(value: Any, kind: pa.DataType) -> Any:
-    """Return a value that is no object; None where it does not have the type."""
+def _convert_leaf(value: Any, kind: pa.DataType) -> Any:
+    """Return a value that is not an object in the Python type of a type; None if it has another type."""
     of = pa.types
-    makers: tuple[tuple[Any, type | tuple[type, ...], Any], ...] = (
+    converters: tuple[tuple[Any, type | tuple[type, ...], Any], ...] = (
         (of.is_string, str, str),
         (of.is_boolean, bool, bool),
         (of.is_integer, int, int),
         (of.is_floating, (int, Decimal, str), float),
         (of.is_decimal, (int, Decimal, str), Decimal),
     )
-    accepted, make = next((found[1:] for found in makers if found[0](kind)), ((), None))
-    if not isinstance(value, accepted) or (isinstance(value, bool) and not of.is_boolean(kind)) or make is None:
+    accepted, convert = next((row[1:] for row in converters if row[0](kind)), ((), None))
+    if not isinstance(value, accepted) or (isinstance(value, bool) and not of.is_boolean(kind)) or convert is None:
         return None
     try:
-        return pa.scalar(make(value), kind).as_py()
+        return pa.scalar(convert(value), kind).as_py()
     except (ValueError, ArithmeticError, pa.ArrowException):
         return None

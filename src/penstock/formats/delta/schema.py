@@ -1,4 +1,4 @@
-"""What a Delta table's protocol and metadata say: whether it can be read, its columns, and how its files call them."""
+"""The protocol and metadata of a Delta table: whether it can be read, its columns, and their names in files."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ FEATURES = frozenset(
         "variantType-preview",
     }
 )
-"""The features of tables that a reader must know and this one does."""
+"""The features that a reader must know and this one does."""
 
 CATALOG = {"catalogManaged", "catalogOwned", "catalogOwned-preview"}
-MAPPED, LISTED = 2, 3
-"""The reader versions that brought column mapping, and features by name."""
+MAPPING_VERSION, FEATURES_VERSION = 2, 3
+"""The reader versions that introduced column mapping, and lists of features."""
 
-# Made when they are asked for: some of them would load pandas.
+# Names of functions: calling some of them loads pandas.
 PRIMITIVES = {
     "string": "string",
     "long": "int64",
@@ -55,14 +55,11 @@ PRIMITIVES = {
 WIDER = {"byte": 0, "short": 1, "integer": 2, "long": 3}
 DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 FIELD_ID = b"PARQUET:field_id"
-"""The key under which pyarrow keeps the id of a column in a file."""
+"""The metadata key of pyarrow for the id of a column in a file."""
 
 
 def check_protocol(protocol: Mapping[str, Any], url: str) -> None:
-    """Refuse a table that needs what is not known here.
-
-    Raises:
-        DataError: If so; the features are named.
+    """Raise `DataError` for a table that needs unknown features.
 
     Example:
         >>> check_protocol({"minReaderVersion": 3, "readerFeatures": ["deletionVectors"]}, "t")
@@ -71,41 +68,37 @@ def check_protocol(protocol: Mapping[str, Any], url: str) -> None:
     for kind in ("readerFeatures", "writerFeatures"):
         names = protocol.get(kind)
         if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-            msg = f"{url}: {kind} in the table's protocol is {names!r}. A list of names was expected. Restore the log."
-            raise DataError(msg)
-    if not isinstance(reader, int) or not 1 <= reader <= LISTED:
-        needed = protocol.get("readerFeatures")
-        more = f", with the features {', '.join(map(str, needed))}" if needed else ""
-        msg = (
-            f"{url} needs reader version {reader!r} of Delta's protocol{more}. Versions 1 to {LISTED} are known. "
-            "Read it with newer software, or with a newer Penstock."
+            raise DataError(f"{url}: {kind} in the table's protocol is {names!r}; expected a list of names. Restore the log.")
+    if not isinstance(reader, int) or not 1 <= reader <= FEATURES_VERSION:
+        required = protocol.get("readerFeatures")
+        more = f", with the features {', '.join(map(str, required))}" if required else ""
+        raise DataError(
+            f"{url} needs reader version {reader!r} of Delta's protocol{more}; Penstock supports the versions 1 to "
+            f"{FEATURES_VERSION}. Read it with newer software, or with a newer Penstock."
         )
-        raise DataError(msg)
-    if reader < LISTED:
+    if reader < FEATURES_VERSION:
         return
     unknown = sorted(set(protocol.get("readerFeatures") or ()) - FEATURES)
     if CATALOG.intersection(unknown):
-        msg = (
-            f"{url} is managed by a catalog ({', '.join(unknown)}): its newest commits are known there and not in its log, so "
-            "that an old state would be read. A table with a log of its own was expected. Read it through the catalog."
+        raise DataError(
+            f"{url} is managed by a catalog ({', '.join(unknown)}), which has its newest commits; expected a table whose log "
+            "has all commits. Read it through the catalog."
         )
-        raise DataError(msg)
     if unknown:
-        msg = (
-            f"{url} needs features that are not known here: {', '.join(unknown)}. Known are {', '.join(sorted(FEATURES))}. "
-            "Read it with software that knows them, or drop the features from the table."
+        raise DataError(
+            f"{url} needs unsupported features: {', '.join(unknown)}. Supported features: {', '.join(sorted(FEATURES))}. Read "
+            "it with software that supports them, or drop the features from the table."
         )
-        raise DataError(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """A column, or a field inside structs, of which statistics may tell: its bounds, or of lists and maps its nulls alone.
+    """A column, or a field inside structs, that may have statistics: bounds and nulls, or only nulls for lists and maps.
 
     Attributes:
         path: Its names in the log, from the root.
         kind: Its type.
-        from_float: Whether it was of 32 bits when some of its statistics were written.
+        from_float: Whether it was a 32-bit float when some of its statistics were written.
     """
 
     path: tuple[str, ...]
@@ -118,12 +111,12 @@ class Columns:
     """The columns of a table.
 
     Attributes:
-        schema: As users see them.
-        stored: The same, by the names and ids that files know them by, with what `Snapshot.stored` notes beside.
-        names: For a column or field by its dotted name, how files call it, where that differs.
-        partitions: For each partition column, its name in the log.
-        aliases: For partition columns, other names by which the log could have them.
-        leaves: The columns and fields of which statistics may tell, by dotted name, unless that may mean two of them.
+        schema: The columns as users see them.
+        stored: The columns with the names and ids in files, and the metadata of `Snapshot.stored`.
+        names: The names in files by dotted name, where they differ.
+        partitions: The name of each partition column in the log.
+        aliases: Other possible names of partition columns in the log.
+        leaves: The columns and fields with statistics by dotted name, except ambiguous names.
     """
 
     schema: pa.Schema
@@ -136,31 +129,24 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """The metadata of a table, as its log has it."""
+    """The metadata of a table in its log."""
 
     schema_text: str
     partition_columns: tuple[str, ...]
     configuration: Mapping[str, str]
 
     @classmethod
-    def of(cls, told: Mapping[str, Any], url: str) -> Metadata:
-        """Return the metadata out of a log's action.
-
-        Raises:
-            DataError: If the action lacks what it must have, or the table's files are not Parquet.
-        """
-        kind, text = told.get("format") or {}, told.get("schemaString")
-        partitions, options = told.get("partitionColumns") or [], told.get("configuration") or {}
+    def of(cls, action: Mapping[str, Any], url: str) -> Metadata:
+        """Return the metadata of a `metaData` action, or raise `DataError` if it is incomplete, or not of Parquet files."""
+        kind, text = action.get("format") or {}, action.get("schemaString")
+        partitions, options = action.get("partitionColumns") or [], action.get("configuration") or {}
         provider = kind.get("provider", "parquet") if isinstance(kind, dict) else kind
         if provider != "parquet":
-            msg = (
-                f"{url} stores its rows as {provider!r}. Parquet files were expected. Read it with the software that wrote it."
-            )
+            msg = f"{url} stores its rows as {provider!r}; expected Parquet files. Read it with the software that wrote it."
             raise DataError(msg)
         named = isinstance(partitions, list) and all(isinstance(name, str) for name in partitions)
         if not isinstance(text, str) or not named or not isinstance(options, dict):
-            msg = f"{url}: the metadata in the table's log has no schema. One was expected. Repair the log."
-            raise DataError(msg)
+            raise DataError(f"{url}: the metadata in the table's log has no schema; expected one. Repair the log.")
         return cls(
             schema_text=text,
             partition_columns=tuple(partitions),
@@ -169,83 +155,76 @@ class Metadata:
 
     @property
     def times_in_commits(self) -> tuple[int, int] | None:
-        """From which version on commits say their time themselves, and the time of that version; None where none does."""
-        told = self.configuration
-        if told.get("delta.enableInCommitTimestamps", "").lower() != "true":
+        """The first version whose commit contains its time, and that time; None if no commit does."""
+        options = self.configuration
+        if options.get("delta.enableInCommitTimestamps", "").lower() != "true":
             return None
-        first, since = (told.get(f"delta.inCommitTimestampEnablement{what}", "0") for what in ("Version", "Timestamp"))
+        first, since = (options.get(f"delta.inCommitTimestampEnablement{what}", "0") for what in ("Version", "Timestamp"))
         return (int(first), int(since)) if first.isdecimal() and since.lstrip("-").isdecimal() else (0, 0)
 
     def columns(self, protocol: Mapping[str, Any], url: str) -> Columns:
-        """Return the table's columns.
-
-        Raises:
-            DataError: If the schema cannot be read, or has types that are not known.
-        """
-        mode = self._mapping(protocol, url)
+        """Return the table's columns, or raise `DataError` if the schema cannot be read, or has unknown types."""
+        mode = self._mapping_mode(protocol, url)
         try:
-            fields = [_Field.of(told, mode) for told in json.loads(self.schema_text)["fields"]]
+            fields = [_Field.of(column, mode) for column in json.loads(self.schema_text)["fields"]]
             twice = sorted({field.name for field in fields if [other.name for other in fields].count(field.name) > 1})
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            msg = (
-                f"{url}: the schema in the table's log cannot be read: {error}. Repair the log, or use software that knows it."
-            )
+            msg = f"{url}: the schema in the table's log cannot be read: {error}. Repair it, or use software that supports it."
             raise DataError(msg) from error
         names = [field.name for field in fields]
         missing = [name for name in self.partition_columns if name not in names]
         if missing or twice:
             what = f"no column {missing[0]!r}, by which it is partitioned" if missing else f"two columns called {twice[0]!r}"
             raise DataError(f"{url}: the table's schema has {what}. Columns: {listed(names)}. Repair the log.")
-        inside = [field for field in fields if field.name not in self.partition_columns]
-        # A column `a.b` beside a field `b` of `a`: which of them is meant is not told by the name.
-        dotted = Counter(name for field in fields for name, _ in field.inside())
+        in_files = [field for field in fields if field.name not in self.partition_columns]
+        # The name `a.b` is ambiguous between a column `a.b` and a field `b` of `a`.
+        dotted = Counter(name for field in fields for name, _ in field.walk())
         partitions = {field.name: field.stored for field in fields if field.name in self.partition_columns}
         keys = {stored.name for stored in partitions.values()}
         aliases = {name: (stored.metadata or {}).get(ALIAS, b"").decode() for name, stored in partitions.items()}
         return Columns(
             schema=pa.schema([field.logical for field in fields]),
-            stored=pa.schema([field.stored for field in fields], {DROPPED: b""} if self._dropped(mode) else None),
-            names={name: stored for field in inside for name, stored in field.names()} if mode != "none" else {},
+            stored=pa.schema([field.stored for field in fields], {DROPPED: b""} if self._has_dropped(mode) else None),
+            names={name: stored for field in in_files for name, stored in field.names()} if mode != "none" else {},
             partitions={name: stored.name for name, stored in partitions.items()},
             aliases={name: alias for name, alias in aliases.items() if alias and alias not in keys},
-            leaves={name: leaf for field in inside for name, leaf in field.leaves() if dotted[name] == 1},
+            leaves={name: leaf for field in in_files for name, leaf in field.leaves() if dotted[name] == 1},
         )
 
-    def _mapping(self, protocol: Mapping[str, Any], url: str) -> str:
-        """Return how files call columns: "none" for as the schema does, "name" or "id"."""
+    def _mapping_mode(self, protocol: Mapping[str, Any], url: str) -> str:
+        """Return how files identify columns: "none" for the names of the schema, "name" for physical names, or "id"."""
         mode = self.configuration.get("delta.columnMapping.mode", "none").lower()
-        # Older tables that Iceberg can read have it among the features of writers alone.
+        # Older tables that Iceberg can read list column mapping only in the features of writers.
         features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
         reader = protocol.get("minReaderVersion")
-        if reader != MAPPED and (reader != LISTED or "columnMapping" not in features):
+        if reader != MAPPING_VERSION and (reader != FEATURES_VERSION or "columnMapping" not in features):
             return "none"
         if mode not in {"none", "name", "id"}:
-            msg = f"{url} maps columns by {mode!r}. By name, by id or not at all was expected. Use software that knows it."
-            raise DataError(msg)
+            raise DataError(f"{url} maps columns by {mode!r}; expected none, name or id. Use software that supports it.")
         return mode
 
-    def _dropped(self, mode: str) -> bool:
-        """Return whether the table has had columns that are not in its schema any more, as only mapping allows."""
-        most = self.configuration.get("delta.columnMapping.maxColumnId", "")
-        return mode != "none" and most.isdecimal() and int(most) > len(set(_ids(json.loads(self.schema_text))))
+    def _has_dropped(self, mode: str) -> bool:
+        """Return whether columns were dropped from the schema, which only column mapping allows."""
+        max_id = self.configuration.get("delta.columnMapping.maxColumnId", "")
+        return mode != "none" and max_id.isdecimal() and int(max_id) > len(set(_ids(json.loads(self.schema_text))))
 
 
-def _ids(told: Any) -> Iterator[int]:
-    """Yield the ids of all columns and fields of a schema, and of the elements of lists and maps where these have any."""
-    if isinstance(told, dict):
-        notes = told.get("metadata")
-        for key, value in notes.items() if isinstance(notes, dict) else ():
+def _ids(value: Any) -> Iterator[int]:
+    """Yield the ids of all columns and fields of a schema, also those of elements of lists and maps."""
+    if isinstance(value, dict):
+        metadata = value.get("metadata")
+        for key, note in metadata.items() if isinstance(metadata, dict) else ():
             if key == "delta.columnMapping.id":
-                yield int(value)
-            elif key.endswith(".nested.ids") and isinstance(value, dict):
-                yield from (int(number) for number in value.values())
-    for inner in told.values() if isinstance(told, dict) else told if isinstance(told, list) else ():
+                yield int(note)
+            elif key.endswith(".nested.ids") and isinstance(note, dict):
+                yield from (int(number) for number in note.values())
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         yield from _ids(inner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Field:
-    """A field of the schema: as users and as files know it."""
+    """A field of the schema, for users and in files."""
 
     name: str
     logical: pa.Field
@@ -254,48 +233,48 @@ class _Field:
     from_float: bool
 
     @classmethod
-    def of(cls, told: Mapping[str, Any], mode: str) -> _Field:
-        """Return a field out of its JSON."""
-        name, notes, nullable = told["name"], told.get("metadata") or {}, bool(told.get("nullable", True))
-        called, alias = name, notes.get("delta.columnMapping.physicalName", name)
+    def of(cls, column: Mapping[str, Any], mode: str) -> _Field:
+        """Return the field of a JSON description."""
+        name, metadata, nullable = column["name"], column.get("metadata") or {}, bool(column.get("nullable", True))
+        stored_name, alias = name, metadata.get("delta.columnMapping.physicalName", name)
         if mode != "none":
-            called, alias = alias, name
-        keys = {ALIAS: alias.encode()} if alias != called else {}
-        keys |= {UNMAPPED: b""} if alias != called and mode == "none" else {}
-        if mode == "id" or "delta.columnMapping.id" in notes:
-            number = str(int(notes["delta.columnMapping.id"])).encode()
+            stored_name, alias = alias, name
+        keys = {ALIAS: alias.encode()} if alias != stored_name else {}
+        keys |= {UNMAPPED: b""} if alias != stored_name and mode == "none" else {}
+        if mode == "id" or "delta.columnMapping.id" in metadata:
+            number = str(int(metadata["delta.columnMapping.id"])).encode()
             keys[FIELD_ID if mode == "id" else COLUMN_ID] = number
-        changes = notes.get("delta.typeChanges") or []
+        changes = metadata.get("delta.typeChanges") or []
         for change in json.loads(changes) if isinstance(changes, str) else changes:
             _check_change(change, name)
-        logical, stored, inner = _types(told["type"], mode)
+        logical, stored, inner = _types(column["type"], mode)
         return cls(
             name=name,
             logical=pa.field(name, logical, nullable),
-            stored=pa.field(called, stored, nullable, keys or None),
+            stored=pa.field(stored_name, stored, nullable, keys or None),
             inner=inner,
             from_float=any(change.get("fromType") == "float" for change in changes if isinstance(change, dict)),
         )
 
     def names(self) -> Iterator[tuple[str, str]]:
-        """Yield dotted names of fields, and how files call them, where that differs."""
+        """Yield dotted names of fields with their names in files, where they differ."""
         if self.stored.name != self.name:
             yield self.name, self.stored.name
         for field in self.inner:
-            for name, stored in field.inside():
+            for name, stored in field.walk():
                 dotted = any("." in part for part in stored)
-                # Where names hold dots, a name that no file has: then nothing is known of the field, which is never wrong.
+                # A name with dots is ambiguous. A name that no file has leaves the field without statistics, which is safe.
                 yield f"{self.name}.{name}", ".".join([self.stored.name, *(["\0"] if dotted else stored)])
 
-    def inside(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield the dotted names of this field and those in it, with the parts of how files call them."""
+    def walk(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield the dotted names of this field and its inner fields, with the parts of their names in files."""
         yield self.name, (self.stored.name,)
         for field in self.inner:
-            for name, stored in field.inside():
+            for name, stored in field.walk():
                 yield f"{self.name}.{name}", (self.stored.name, *stored)
 
     def leaves(self) -> Iterator[tuple[str, Leaf]]:
-        """Yield that of which statistics may tell, by dotted name."""
+        """Yield the columns and fields with statistics by dotted name."""
         if self.inner:
             for field in self.inner:
                 for name, leaf in field.leaves():
@@ -305,29 +284,27 @@ class _Field:
             yield self.name, Leaf(path=(self.stored.name,), kind=self.logical.type, from_float=self.from_float)
 
 
-def _types(told: Any, mode: str) -> tuple[pa.DataType, pa.DataType, tuple[_Field, ...]]:
-    """Return a type as users and as files know it, and the fields of a struct."""
-    if isinstance(told, str):
-        if told == "variant":
-            return _variant(), _variant(), ()
-        return _primitive(told), _primitive(told), ()
-    match told["type"]:
+def _types(kind: Any, mode: str) -> tuple[pa.DataType, pa.DataType, tuple[_Field, ...]]:
+    """Return the type of a JSON description for users and in files, and the fields of a struct."""
+    if isinstance(kind, str):
+        arrow = _variant() if kind == "variant" else _primitive(kind)
+        return arrow, arrow, ()
+    match kind["type"]:
         case "struct":
-            fields = tuple(_Field.of(field, mode) for field in told["fields"])
+            fields = tuple(_Field.of(field, mode) for field in kind["fields"])
             logical, stored = ([getattr(field, which) for field in fields] for which in ("logical", "stored"))
             return pa.struct(logical), pa.struct(stored), fields
         case "array":
-            logical, stored, _ = _types(told["elementType"], mode)
-            nullable = bool(told.get("containsNull", True))
+            logical, stored, _ = _types(kind["elementType"], mode)
+            nullable = bool(kind.get("containsNull", True))
             return pa.list_(pa.field("element", logical, nullable)), pa.list_(pa.field("element", stored, nullable)), ()
         case "map":
-            (key, stored_key, _), (item, stored_item, _) = _types(told["keyType"], mode), _types(told["valueType"], mode)
-            fields_of = pa.field("value", item, bool(told.get("valueContainsNull", True)))
-            return pa.map_(key, fields_of), pa.map_(stored_key, fields_of.with_type(stored_item)), ()
+            (key, stored_key, _), (item, stored_item, _) = _types(kind["keyType"], mode), _types(kind["valueType"], mode)
+            value = pa.field("value", item, bool(kind.get("valueContainsNull", True)))
+            return pa.map_(key, value), pa.map_(stored_key, value.with_type(stored_item)), ()
         case "udt":
-            return _types(told["sqlType"], mode)
-    msg = f"the type {told['type']!r} is not known"
-    raise ValueError(msg)
+            return _types(kind["sqlType"], mode)
+    raise ValueError(f"the type {kind['type']!r} is not known")
 
 
 def _primitive(name: str) -> pa.DataType:
@@ -335,24 +312,22 @@ def _primitive(name: str) -> pa.DataType:
         return getattr(pa, PRIMITIVES[name])()
     if name in {"timestamp", "timestamp_ntz"}:
         return pa.timestamp("us", "UTC" if name == "timestamp" else None)
-    found = DECIMAL.fullmatch(name)
-    if found or name == "decimal":
-        return pa.decimal128(int(found[1]), int(found[2])) if found else pa.decimal128(10, 0)
-    msg = f"the type {name!r} is not known"
-    raise ValueError(msg)
+    decimal = DECIMAL.fullmatch(name)
+    if decimal or name == "decimal":
+        return pa.decimal128(int(decimal[1]), int(decimal[2])) if decimal else pa.decimal128(10, 0)
+    raise ValueError(f"the type {name!r} is not known")
 
 
 def _variant() -> pa.DataType:
-    """Return what a variant is stored as."""
+    """Return the stored type of a variant."""
     return pa.struct([pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
 
 
 def _check_change(change: Mapping[str, Any], name: str) -> None:
-    """Refuse a change of a column's type that loses values, or that the protocol does not have."""
+    """Refuse a change of a column's type that loses values, or that the protocol does not allow."""
     before, after = change.get("fromType"), change.get("toType")
     if not isinstance(before, str) or not isinstance(after, str) or not _widens(before, after):
-        msg = f"column {name!r} was changed from {before} to {after}, which is no wider type"
-        raise ValueError(msg)
+        raise ValueError(f"column {name!r} was changed from {before} to {after}, which is no wider type")
 
 
 def _widens(before: str, after: str) -> bool:
@@ -362,10 +337,10 @@ def _widens(before: str, after: str) -> bool:
         return before in {"byte", "short", "integer", "float"}
     if after == "timestamp_ntz":
         return before == "date"
-    found = DECIMAL.fullmatch(after)
-    if found is None:
+    new = DECIMAL.fullmatch(after)
+    if new is None:
         return before == after
-    precision, scale = int(found[1]), int(found[2])
+    precision, scale = int(new[1]), int(new[2])
     old = DECIMAL.fullmatch(before)
     if old is not None:
         return int(old[2]) <= scale and precision - scale >= int(old[1]) - int(old[2])

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from penstock._engine.commit.change import small_file, visible
+from penstock._engine.commit.log import small_file, visible
 from penstock._engine.parquet.footer import footer_of, read_schema
 from penstock._engine.storage.filesystem import list_files
 from penstock.codecs import Scalar

@@ -843,7 +843,7 @@ BY_OFFSET = ps.Sequence(offsets={0: ["id"]}, by="time")
 @pytest.mark.parametrize(
     ("ask", "kind", "text"),
     [
-        (lambda ds: ds.sequence(3), ArgumentError, "sequence got 3. What makes up a sequence was expected. Give it: penstock."),
+        (lambda ds: ds.sequence(3), ArgumentError, "sequence() got 3; expected a Sequence object, for example penstock."),
         (
             lambda ds: ds.sequence(ps.Sequence(length=2, by="when")),
             ColumnNotFoundError,
@@ -880,29 +880,29 @@ BY_OFFSET = ps.Sequence(offsets={0: ["id"]}, by="time")
         (
             lambda ds: ds.sequence(SEQUENCE).where(ps.col("id") > 1, lazy=True),
             ArgumentError,
-            "Sequences are made of rows that pass the filter, and a lazy filter has not run on them yet. Leave lazy=True out.",
+            "sequence() does not combine with a lazy filter: sequences are made of the rows that pass it. Remove lazy=True.",
         ),
         (
             lambda ds: ds.sequence(BY_OFFSET).select("name"),
             ArgumentError,
-            "select was asked for together with Sequence(by='time', offsets={0: ('id',)}), which names the columns of each "
-            "offset itself. Leave select out, or give offsets without columns.",
+            "select() does not combine with Sequence(by='time', offsets={0: ('id',)}), which selects the columns of each "
+            "offset itself. Remove select(), or give offsets without columns.",
         ),
         (
             lambda ds: ds.select("name").sequence(BY_OFFSET),
             ArgumentError,
-            "select was asked for together with Sequence(by='time'",
+            "select() does not combine with Sequence(by='time'",
         ),
         (
             lambda ds: ds.sequence(BY_OFFSET).stack("x", ["id"]),
             ArgumentError,
-            "stack 'x' was asked for together with Sequence(by='time', offsets={0: ('id',)}), whose offsets have columns of "
-            "their own. Leave it out, or give offsets without columns.",
+            "stack('x') does not combine with Sequence(by='time', offsets={0: ('id',)}), whose offsets have columns of "
+            "their own. Remove it, or give offsets without columns.",
         ),
         (
             lambda ds: ds.sequence(BY_OFFSET).ragged(ps.Offsets(), "i[d]"),
             ArgumentError,
-            "Offsets() for column 'id' was asked for together with Sequence(by='time'",
+            "Offsets() for column 'id' does not combine with Sequence(by='time'",
         ),
         (
             lambda ds: ds.sequence(SEQUENCE).to_arrow(),

@@ -89,7 +89,7 @@ def test_lossless_webp_keeps_colours_that_cannot_be_seen() -> None:
         np.testing.assert_array_equal(codec.decode(field, memoryview(codec.encode(field, image))), image)
     else:
         with pytest.raises(
-            MissingExtraError, match="loses the colours of pixels whose alpha is 0, so that lossless=True is not possible"
+            MissingExtraError, match="loses the colours of pixels whose alpha is 0, so lossless=True is not possible"
         ):
             codec.encode(field, image)
 

@@ -104,8 +104,7 @@ def test_grey_with_alpha_becomes_rgba() -> None:
             3,
             "(12, 20, 4), and the schema says uint8 (None, None, 3): its alpha would be lost.",
         ),
-        (Png(), saved(COLOURS, "PNG"), 1, "(12, 20, 3), and the schema says uint8 (None, None, 1): its colours would be "
-            "lost."),
+        (Png(), saved(COLOURS, "PNG"), 1, "(12, 20, 3), and the schema says uint8 (None, None, 1): its colours would be lost."),
         (
             Png(),
             saved(GREY.convert("LA"), "PNG"),

@@ -145,8 +145,8 @@ class Jpeg(ImageCodec):
         super().check(field)
         if self.shrink_to is not None and field.shape[:2] != (None, None):
             msg = (
-                f"Field {field.name!r} has the fixed shape {field.shape}, and {self!r} gives images of different sizes. Use the "
-                f"shape {(None, None, *field.shape[2:])}, or remove shrink_to."
+                f"Field {field.name!r} has the fixed shape {field.shape}, and {self!r} gives images of different sizes. Use "
+                f"the shape {(None, None, *field.shape[2:])}, or remove shrink_to."
             )
             raise ArgumentError(msg)
 

@@ -290,8 +290,8 @@ def check_bytes(header: Header, channels: int, max_cell_bytes: int) -> None:
     decoded_bytes = header.height * header.width * max(channels, header.channels) * header.itemsize
     if decoded_bytes > max_cell_bytes:
         msg = (
-            f"it declares {header.width} x {header.height} pixels, which is {decoded_bytes} bytes decoded; the limit for a cell "
-            f"is {max_cell_bytes}. If the table can be trusted, raise it: .using(max_cell_bytes={decoded_bytes})."
+            f"it declares {header.width} x {header.height} pixels, which is {decoded_bytes} bytes decoded; the limit for a "
+            f"cell is {max_cell_bytes}. If the table can be trusted, raise it: .using(max_cell_bytes={decoded_bytes})."
         )
         raise ImageError(msg)
 

@@ -209,7 +209,7 @@ def webp_options(pixels: Pixels, quality: int, *, lossless: bool) -> dict[str, i
         return {"IMWRITE_WEBP_LOSSLESS_MODE": opencv().IMWRITE_WEBP_LOSSLESS_PRESERVE_COLOR}
     if channels_of(pixels) == 4 and not pixels[..., 3].all():  # noqa: PLR2004 - red, green, blue and alpha
         msg = (
-            f"OpenCV {opencv().__version__} loses the colours of pixels whose alpha is 0, so that lossless=True is not possible. "
+            f"OpenCV {opencv().__version__} loses the colours of pixels whose alpha is 0, so lossless=True is not possible. "
             "Install a newer one: pip install -U 'penstock[image]'; or use penstock.codecs.Png()."
         )
         raise MissingExtraError(msg)

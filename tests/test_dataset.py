@@ -1074,7 +1074,7 @@ def test_what_is_no_dataset_map_or_format_is_refused(ds: Any) -> None:
         (lambda: ds.map(wrong), "map() got None; expected a function of a batch or a row"),
         (lambda: ds.map(dict, fields=wrong or ["q"]), "expected Field objects"),
         (lambda: ds.select(["id", "x"]), "expected names, regular expressions or fields"),
-        (lambda: ps.loader(wrong), "loader got NoneType. A dataset was expected."),
+        (lambda: ps.loader(wrong), "loader() got NoneType; expected a dataset"),
         (lambda: ds.split([0.5, 0.5], by="id"), "expected shares by name"),
         (lambda: ps.open("x", format=parquet), "A TableFormat object was expected"),
         (lambda: MemoryFormat.of({"id": [1]}, row_group_rows=0), "Both are at least 1"),
@@ -1229,7 +1229,7 @@ def test_a_column_that_comes_with_another_is_told_with_it() -> None:
     """`ds.schema` lists it, and only the other can be selected."""
     ds = MemoryFormat.of({"n": [1, None]}, row_group_rows=2).open().nulls(ps.Mask(), "n")
 
-    with pytest.raises(ps.errors.ColumnNotFoundError, match=r"Select 'n': 'n_valid' comes with it, where \.nulls\(\)"):
+    with pytest.raises(ps.errors.ColumnNotFoundError, match=r"Select 'n': 'n_valid' is added to it by \.nulls\(\)"):
         ds.select(*ds.schema.names)
     (batch,) = ds.select("n").batch(2)
     assert batch.keys() == {"n", "n_valid"}

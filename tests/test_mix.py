@@ -809,7 +809,7 @@ def test_columns_that_differ_are_named() -> None:
         "Column 'id' is int64 in source 0 (memory:example) and float64 in source 1 (memory:floats); expected the same types "
         "in all sources. Convert it with .map(..., fields=[...]), or leave it out with .select(...)."
     )
-    assert "is int64 in source 0 (memory:example) and int64 of shape (2,) in source 1 (memory:arrays)." in refused(
+    assert "is int64 in source 0 (memory:example) and int64 of shape (2,) in source 1 (memory:arrays);" in refused(
         example().select("id"), arrays
     )
     as_declared = floats.map(lambda row: {"id": np.int64(row["id"])}, fields=[ps.Field("id", np.int64)])
@@ -876,7 +876,7 @@ def test_options_are_checked() -> None:
         ps.mix([(example(), 1), (example(), 1e-9)])
     with pytest.raises(ArgumentError, match=r"map\(\) got 3"):
         ps.mix([(example(), 1)]).map(3)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="loader got str"):
+    with pytest.raises(ArgumentError, match=r"loader\(\) got str"):
         ps.loader("mixture")  # type: ignore[arg-type]
 
     assert str(caught.value) == (

@@ -273,7 +273,7 @@ def test_hostile_options_are_refused(name: str, data: st.DataObject) -> None:
         made = error
 
     if isinstance(made, DataError):
-        assert str(made).startswith(f"codec {name!r} was stored with options")
+        assert str(made).startswith(f"codec {name!r} was stored with invalid options")
     else:
         assert made == named(name, json.loads(json.dumps(made.options())))
 

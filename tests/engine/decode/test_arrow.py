@@ -666,12 +666,12 @@ def test_a_value_that_does_not_fit_is_refused_before_any_null() -> None:
         decode(pa.array([], pa.list_(pa.string())), Column(name="x", ragged=Pad(1)))
 
     assert str(fill.value) == (
-        "Column 'x': Fill(value=300) does not fit uint8. The value must be a whole number from 0 to 255. "
-        "Give such a value, or use Mask()."
+        "Column 'x' got Fill(value=300), which does not fit uint8; expected an integer from 0 to 255. Change the value, or "
+        "use Mask()."
     )
     assert str(pad.value) == (
-        "Column 'x': Pad(value=1, length=None, truncate=False) does not fit string. The value must be a str. "
-        "Give such a value, or use AsObjects()."
+        "Column 'x' got Pad(value=1, length=None, truncate=False), which does not fit string; expected a str. Change the "
+        "value, or use AsObjects()."
     )
 
 

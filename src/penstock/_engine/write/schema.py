@@ -15,7 +15,7 @@ from penstock.codecs.tensor import Tensor
 from penstock.dtypes import FIXED, TENSOR, extension_name, is_encoded, numpy_type
 from penstock.errors import ArgumentError, listed
 from penstock.schema import Field, Schema
-from penstock.schema.compat import unsuited
+from penstock.schema.compat import incompatible
 from penstock.schema.json import KEY, dump, load
 
 __all__ = ["check_lists", "of_arrow", "of_schema"]
@@ -100,7 +100,7 @@ def _kept(arrow: pa.Field, before: Schema) -> ColumnEncoder | None:
     given = before[arrow.name]
     if given.codec is None:
         return None
-    if given.codec.storage(given) != arrow.type and (is_encoded(arrow.type) or unsuited(given, arrow.type) is not None):
+    if given.codec.storage(given) != arrow.type and (is_encoded(arrow.type) or incompatible(given, arrow.type) is not None):
         return None
     return _column(given, arrow.with_nullable(given.nullable))
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from penstock.codecs import Npy, Raw, Scalar
 from penstock.errors import ArgumentError, DataError
 from penstock.schema import Field, Schema
-from penstock.schema.compat import unsuited
+from penstock.schema.compat import incompatible
 from penstock.schema.json import KEY, load
 
 __all__ = ["FIELD", "add_action", "check_names", "delta_type", "schema_text", "suited", "told_fields"]
@@ -210,7 +210,7 @@ def told_fields(schema_text: str, schema: pa.Schema, url: str) -> dict[str, Fiel
         except (DataError, ValueError) as error:
             raise DataError(f"{url}, column {told['name']!r}: {error}") from error
         field = Field(told["name"], field.dtype, field.shape, field.codec, nullable=bool(told.get("nullable", True)))
-        if unsuited(field, schema.field(field.name).type) is None:
+        if incompatible(field, schema.field(field.name).type) is None:
             found[field.name] = field
     return found
 

@@ -523,11 +523,11 @@ def test_a_filter_on_a_made_column_is_refused(ds: ps.Dataset) -> None:
         ),
         (
             lambda _: MemoryFormat([]),
-            "MemoryFormat got no file, or a file without row groups. Give a table without rows for an empty row group.",
+            "MemoryFormat() got no file, or a file without row groups. Use a table without rows for an empty row group.",
         ),
         (
             lambda _: MemoryFormat([[pa.table({"a": [1]})]], partitions=pa.table({"p": [1, 2]})),
-            "MemoryFormat got 2 rows of partitions for 1 files. Give a row for each file.",
+            "MemoryFormat() got 2 rows of partitions for 1 files; expected one for each.",
         ),
     ],
 )
@@ -1077,7 +1077,7 @@ def test_what_is_no_dataset_map_or_format_is_refused(ds: Any) -> None:
         (lambda: ps.loader(wrong), "loader() got NoneType; expected a dataset"),
         (lambda: ds.split([0.5, 0.5], by="id"), "expected shares by name"),
         (lambda: ps.open("x", format=parquet), "A TableFormat object was expected"),
-        (lambda: MemoryFormat.of({"id": [1]}, row_group_rows=0), "Both are at least 1"),
+        (lambda: MemoryFormat.of({"id": [1]}, row_group_rows=0), "expected positive integers"),
         (lambda: ds.where(ps.col("id") > 1, lazy=True).limit(3), "limit() does not combine with a lazy filter"),
         (lambda: ds[1, 2], "expected one row number or a slice"),
         (lambda: ds.nulls("fill", "x"), "expected one of DefaultNulls(), Fill(), Mask(), RaiseOnNull()"),

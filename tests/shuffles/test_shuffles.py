@@ -73,7 +73,7 @@ class Lossy(ps.InOrder):
 
 def test_the_kit_catches_a_shuffle_that_loses_rows() -> None:
     """A broken plug-in fails with the promise that it breaks."""
-    with pytest.raises(AssertionError, match="breaks a promise: every row comes once"):
+    with pytest.raises(AssertionError, match="breaks a rule: every row comes once"):
         check_shuffle(Lossy())
 
 

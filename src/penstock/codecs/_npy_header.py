@@ -106,8 +106,8 @@ def _parsed(text: bytes) -> Header:
     try:
         shape, fortran_order, stored = read(file, max_header_size=MAX_HEADER_BYTES)
     except Exception as error:
-        start = bytes(text[8 + WIDTHS[text[6], 0] :][:MAX_SHOWN_BYTES])
-        msg = f"its .npy header {start!r} is not valid; expected a dtype, an order and a shape. Check what wrote it."
+        shown = bytes(text[8 + WIDTHS[text[6], 0] :][:MAX_SHOWN_BYTES])
+        msg = f"its .npy header {shown!r} is not valid; expected a dtype, an order and a shape. Check what wrote it."
         raise ValueError(msg) from error
     if stored.hasobject:
         msg = f"it holds Python objects ({stored}), which are never loaded: that could run code. Rewrite it with a plain dtype."

@@ -620,7 +620,7 @@ BROKEN = variable_tensor().wrap_array(pa.array([{"data": [1, 2], "shape": [3, 1]
      "a list in it has 2 values, and one of row 0 has 1. RaiseIfRagged() needs one length. "
      "Use Pad(), Offsets() or AsObjects()."),
     (TWO, None, None, None,
-     "struct<a: int64, a: int64> has fields of one name, and a dict holds one of each. Rename them where it is written."),
+     "struct<a: int64, a: int64> has several fields with one name, which a dict cannot hold. Rename them in the table."),
     (GARBLED, None, None, 1,
      "its text is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte. "
      "Write it again as UTF-8 or as binary. To read the bytes as they are, open Parquet files with a schema that has "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import pkgutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
@@ -78,6 +77,8 @@ def register(codec: Registered) -> Registered:
 
 def built_in() -> dict[str, type[Codec]]:
     """Return the codecs of this package by name: those in `CODECS` of each of its modules."""
+    import pkgutil
+
     files = [info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_")]
     modules = [importlib.import_module(f"{__name__}.{file}") for file in sorted(files)]
     return {codec.name: codec for module in modules for codec in module.CODECS}

@@ -27,7 +27,7 @@ MAX_SHOWN_BYTES = 80
 """Bytes of an invalid header that the error shows."""
 
 PLAIN_KINDS = "biufcmMSUV"
-PYTHON_2_SIZE = re.compile(rb"(?<=\d)L(?=[,)])")
+PYTHON_2_SIZE = rb"(?<=\d)L(?=[,)])"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ def read_header(cell: memoryview) -> Header:
 def _parsed(text: bytes) -> Header:
     """Return a parsed header; NumPy parses it as a literal."""
     # Python 2 wrote long sizes as 10L, about which NumPy warns each time.
-    file = io.BytesIO(PYTHON_2_SIZE.sub(b" ", text[8:]))
+    file = io.BytesIO(re.sub(PYTHON_2_SIZE, b" ", text[8:]))
     # Version 3.0 differs from 2.0 in the names of fields only, and arrays with fields are not supported.
     read = np.lib.format.read_array_header_1_0 if text[6] == 1 else np.lib.format.read_array_header_2_0
     try:

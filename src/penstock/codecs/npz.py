@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-import zipfile
 import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +15,15 @@ from penstock.codecs._npy_header import owned, stored_array
 from penstock.codecs.npy import check_plain
 from penstock.schema import CellCodec, CellProblem, Field
 
+if TYPE_CHECKING:
+    import zipfile
+
 __all__ = ["CODECS", "Npz"]
 
 MEMBER = "arr.npy"
 MAX_NAMES = 5
 ENCRYPTED = 1
+STORED, DEFLATED = 0, 8
 LOCAL_HEADER_BYTES = 30
 
 
@@ -84,6 +87,8 @@ def _array_in(field: Field, row: int, cell: memoryview, max_cell_bytes: int) -> 
 
 def _member(cell: bytes, max_cell_bytes: int) -> bytes:
     """Return the bytes of the one `.npy` file in a zip file, up to the limit."""
+    import zipfile  # which is slow to import
+
     try:
         with zipfile.ZipFile(io.BytesIO(cell)) as archive:
             members = archive.infolist()
@@ -94,7 +99,7 @@ def _member(cell: bytes, max_cell_bytes: int) -> bytes:
     member = f"its member {info.filename!r}"
     if info.flag_bits & ENCRYPTED:
         raise ValueError(f"{member} is encrypted; expected no encryption. Rewrite it without a password.")
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+    if info.compress_type not in (STORED, DEFLATED):
         msg = f"{member} has the zip compression method {info.compress_type}; expected deflate (8) or none (0). "
         raise ValueError(msg + "Rewrite it with numpy.savez_compressed.")
     if info.file_size > max_cell_bytes:
@@ -125,7 +130,7 @@ def _inflated(cell: bytes, info: zipfile.ZipInfo) -> bytes:
     names = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
     start = info.header_offset + LOCAL_HEADER_BYTES + names
     packed = memoryview(cell)[start : start + info.compress_size]
-    if info.compress_type == zipfile.ZIP_STORED:
+    if info.compress_type == STORED:
         return bytes(packed[: info.file_size + 1])
     try:
         return zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, info.file_size + 1)

@@ -21,8 +21,8 @@ NUMPY = {dtype: kind for kind, dtype in FIXED.items() if kind != pa.date64()}
 PLAIN = ("string", "large_string", "binary", "large_binary", "date32", "date64", "bool", "float16", "float", "double")
 ALIASES = {"date32[day]": "date32", "date64[ms]": "date64", "halffloat": "float16"}  # what Arrow itself calls them
 NUMBERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-DECIMAL = re.compile(r"decimal(32|64|128|256)\((\d+), ?(-?\d+)\)")
-TIME = re.compile(r"(timestamp|duration|time32|time64)\[(s|ms|us|ns)(?:, ?tz=([^\]]+))?\]")
+DECIMAL = r"decimal(32|64|128|256)\((\d+), ?(-?\d+)\)"
+TIME = r"(timestamp|duration|time32|time64)\[(s|ms|us|ns)(?:, ?tz=([^\]]+))?\]"
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,9 @@ def arrow_type(name: str) -> pa.DataType:
     try:
         if name in PLAIN or name in NUMBERS:
             return pa.type_for_alias(name)
-        if (match := DECIMAL.fullmatch(name)) and not match[3].startswith("-"):  # Parquet has no negative scales
+        if (match := re.fullmatch(DECIMAL, name)) and not match[3].startswith("-"):  # Parquet has no negative scales
             return getattr(pa, f"decimal{match[1]}")(int(match[2]), int(match[3]))
-        if match := TIME.fullmatch(name):
+        if match := re.fullmatch(TIME, name):
             make = getattr(pa, match[1])
             return make(match[2], tz=match[3]) if match[3] else make(match[2])
     except (ValueError, pa.ArrowException) as error:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from penstock._blobs import Blobs
-from penstock.codecs.image import avif, headers, pixels, png
+from penstock.codecs.image import headers, pixels, png
 from penstock.codecs.image.base import GREY, RGB, ImageCodec, channels_in, check_bool, is_whole, set_integer
 from penstock.codecs.image.headers import SIDEWAYS, UPRIGHT, Header, ImageError
 from penstock.errors import ArgumentError
@@ -305,6 +305,8 @@ class Avif(ImageCodec):
         return pixels.write("AVIF", cell, {"IMWRITE_AVIF_QUALITY": self.quality})
 
     def _header(self, cell: memoryview) -> Header:
+        from penstock.codecs.image import avif
+
         return avif.header(cell)
 
 

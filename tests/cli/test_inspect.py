@@ -201,8 +201,8 @@ def test_a_codec_that_nobody_knows_is_named(tmp_path: Path, capsys: Said) -> Non
 
     assert found["by_name"]["x"]["codec"] == {"name": "theirs"}
     assert found["warnings"] == [
-        "Column 'x' was written with the unknown codec 'theirs'. Register its class with penstock.codecs.register, or leave the "
-        "column out with .select(...)."
+        "Column 'x' was written with the unknown codec 'theirs'. Register its class with penstock.codecs.register, or leave "
+        "the column out with .select(...)."
     ]
 
 

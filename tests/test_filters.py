@@ -548,7 +548,8 @@ AWARE = dt.datetime(2024, 1, 31, tzinfo=UTC)
         (
             in_split("tags", 0, 1, seed=0),
             (
-                f"Column 'tags' has type {SCHEMA.field('tags').type}, which has no stable hash. Split by an id: text or a number."
+                f"Column 'tags' has type {SCHEMA.field('tags').type}, which has no stable hash. "
+                "Split by an id: text or a number."
             ),
         ),
     ],

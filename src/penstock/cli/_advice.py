@@ -27,51 +27,51 @@ def advice(facts: TableFacts) -> list[str]:
 
 def _layout(facts: TableFacts) -> list[str]:
     """Return warnings about the sizes of files and row groups."""
-    found, sizes = [], facts.group_bytes
+    warnings, sizes = [], facts.group_bytes
     large = int((sizes > LARGE_GROUP).sum())
     if large:
-        found.append(
+        warnings.append(
             f"{large} of {len(sizes)} row groups are larger than {format_bytes(LARGE_GROUP)}, up to "
             f"{format_bytes(sizes.max())}: "
             "each is held in memory as a whole. Write the table with row groups of about 64 MB."
         )
     if len(sizes) >= MANY_GROUPS and np.median(sizes) < SMALL_GROUP:
-        found.append(
+        warnings.append(
             f"{grouped(len(sizes))} row groups of {format_bytes(float(np.median(sizes)))} each, by their median, take a "
             "request "
             "per column each. Write the table with row groups of about 64 MB, or as large as the table."
         )
     if facts.files >= MANY_FILES and facts.bytes / facts.files < SMALL_FILE:
-        found.append(
+        warnings.append(
             f"{grouped(facts.files)} files of {format_bytes(facts.bytes / facts.files)} each, on average, take long to "
             "list and "
             "open. Write the table with fewer files."
         )
-    return found
+    return warnings
 
 
 def _columns(facts: TableFacts) -> list[str]:
     """Return warnings about columns."""
-    found = []
+    warnings = []
     bare = [column.name for column in facts.columns if _lacks_statistics(column, facts)]
     if bare:
-        found.append(
+        warnings.append(
             f"There are no statistics, or not in all row groups, of {_names(bare)}: a filter on them reads every row group. "
             "Write the table with statistics."
         )
     inside = [column for column in facts.columns if not column.partition]
     if inside and facts.group_bytes.max(initial=0) > INDEX_WORTH and not any(column.page_index for column in inside):
-        found.append(
+        warnings.append(
             f"There is no page index, and row groups have up to {format_bytes(facts.group_bytes.max())}: reading one row reads "
             "its whole row group. Write the table with a page index."
         )
     holed = [column.name for column in inside if column.nulls and not column.shape and re.fullmatch(INTEGERS, column.dtype)]
     if holed:
-        found.append(
+        warnings.append(
             f"There are nulls in the integers or booleans of {_names(holed)}, which are an error by default. Set a policy: "
             f".nulls(penstock.Fill(0), {holed[0]!r}), or penstock.Mask()."
         )
-    return [*found, *(_unknown(column.name, column.codec) for column in inside if isinstance(column.codec, Unknown))]
+    return [*warnings, *(_unknown(column.name, column.codec) for column in inside if isinstance(column.codec, Unknown))]
 
 
 def _unknown(name: str, codec: Unknown) -> str:

@@ -266,10 +266,10 @@ def _value(values: pa.Array, choose: Any) -> Any:
 
 
 def _partitions(snapshot: Snapshot) -> tuple[PartitionFacts, ...]:
-    found = []
+    facts = []
     for name in snapshot.files.partitions.column_names:
         values = snapshot.files.partitions[name].unique()
         first = tuple(None if value is None else str(value) for value in values.slice(0, 5).cast(pa.string()).to_pylist())
         type_ = str(snapshot.schema.field(name).type)
-        found.append(PartitionFacts(name=name, arrow_type=type_, values=len(values), first=first))
-    return tuple(found)
+        facts.append(PartitionFacts(name=name, arrow_type=type_, values=len(values), first=first))
+    return tuple(facts)

@@ -30,8 +30,8 @@ def add(subparsers: Any) -> argparse.ArgumentParser:
     """Add the command and its options."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "inspect",
-        help="tell what a table is: files, row groups, columns, first rows, and what could be better",
-        description="Tells what a table is: its format, files, row groups, columns and first rows, and what could be better.",
+        help="show a table: files, row groups, columns, first rows, and warnings",
+        description="Shows a table: its format, files, row groups, columns and first rows, and warnings.",
     )
     parser.add_argument("url", metavar="URL", nargs="+", help="a path, a URL, either with wildcards, or several files")
     parser.add_argument("--rows", type=_count, default=5, help="first rows to show (default: %(default)s)")
@@ -47,7 +47,7 @@ def add(subparsers: Any) -> argparse.ArgumentParser:
         type=_pair,
         action="append",
         default=[],
-        help="what fsspec is told to open the URL with; may be given several times; a value is JSON, or else text",
+        help="an option of fsspec for the URL; can be given several times; a value is JSON, or text if it is not valid JSON",
     )
     return parser
 

@@ -98,7 +98,7 @@ LIBRARIES = {
     "imagecodecs": Library(modules=("codecs.*", *ADAPTERS_AND_UP)),
     "simplejpeg": Library(modules=("codecs.*", *ADAPTERS_AND_UP)),
     "PIL": Library(modules=("codecs.*", *ADAPTERS_AND_UP)),
-    "pandas": Library(modules=("_dataset.collect", "_engine.lookup.data_frames", "dataset", "write", *ADAPTERS_AND_UP)),
+    "pandas": Library(modules=("_engine.lookup.data_frames", "dataset", "write", *ADAPTERS_AND_UP)),
     "torch": Library(modules=ADAPTERS_AND_UP, top=("torch.*", "deltatorch.*")),
     "tensorflow": Library(modules=ADAPTERS_AND_UP, top=("tensorflow",)),
     "jax": Library(modules=ADAPTERS_AND_UP, top=("jax",)),

@@ -291,7 +291,7 @@ def test_a_table_without_versions_is_refused(tmp_path: Path) -> None:
     """Files of Parquet do not tell when they came."""
     ps.write(tmp_path / "t", data={"id": [1]})
 
-    with pytest.raises(ArgumentError, match=r"of the format parquet, which does not tell what was added"):
+    with pytest.raises(ArgumentError, match=r"has the format parquet, which does not record added rows"):
         ps.changes(tmp_path / "t", 0)
 
 

@@ -418,72 +418,72 @@ def test_a_filter_on_a_made_column_is_refused(ds: ps.Dataset) -> None:
         made.where(ps.col("y") > 0)
 
     assert str(caught.value) == (
-        "Column 'y' is made by map or stack, and where acts before both. Columns of memory:example: id, x, label. "
+        "where() got column 'y', which map or stack adds later. Columns of memory:example: id, x, label. "
         'Filter on those, or drop rows in a map with .batch("row_group").'
     )
-    with pytest.raises(FilterError, match="Column 'v' is made by map or stack"):
+    with pytest.raises(FilterError, match=r"where\(\) got column 'v', which map or stack adds later"):
         ds.stack("v", ["id", "x"]).where(ps.col("v") > 0)
 
 
 @pytest.mark.parametrize(
     ("ask", "expected"),
     [
-        (lambda ds: ds.batch(0), 'batch got 0. A positive number of rows, or "row_group" was expected. Give one.'),
-        (lambda ds: ds.batch(2.5), 'batch got 2.5. A positive number of rows, or "row_group" was expected. Give one.'),
+        (lambda ds: ds.batch(0), 'batch() got size=0; expected a positive integer or "row_group", for example batch(32).'),
+        (lambda ds: ds.batch(2.5), 'batch() got size=2.5; expected a positive integer or "row_group", for example batch(32).'),
         (
             lambda ds: ds.batch(2, last="keep"),
-            "batch got last='keep'. One of 'drop', 'pad', 'wrap', 'level', 'uneven' was expected. Choose one, or leave it out.",
+            "batch() got last='keep'; expected one of 'drop', 'pad', 'wrap', 'level', 'uneven', or None.",
         ),
-        (lambda ds: ds.shard(2, 2), "shard got rank 2 of 2. Ranks go from 0 to 1. Give the number of this reader."),
-        (lambda ds: ds.shard(-1, 2), "shard got rank -1 of 2. Ranks go from 0 to 1. Give the number of this reader."),
-        (lambda ds: ds.shard(0, 0), "shard got 0. A positive number of ranks was expected. Give one."),
+        (lambda ds: ds.shard(2, 2), "shard() got rank=2 with world_size=2; expected an integer from 0 to 1."),
+        (lambda ds: ds.shard(-1, 2), "shard() got rank=-1 with world_size=2; expected an integer from 0 to 1."),
+        (lambda ds: ds.shard(0, 0), "shard() got world_size=0; expected a positive integer, for example shard(0, 4)."),
         (
             lambda ds: ds.shard(0, 4, lanes=6),
             "6 lanes cannot be shared out among 4 ranks. The number of lanes must be a multiple of the number of ranks. "
             "Use lanes=4, or leave it out.",
         ),
-        (lambda ds: ds.limit(-1), "limit got -1. A number of rows from 0 on was expected. Give such a number."),
+        (lambda ds: ds.limit(-1), "limit() got rows=-1; expected a non-negative integer, for example limit(100)."),
         (
             lambda ds: ds.repeat(0),
-            "repeat got 0. A positive number of epochs, or none to repeat without end was expected. Give one.",
+            "repeat() got epochs=0; expected a positive integer, for example repeat(3), or repeat() for no end.",
         ),
         (
             lambda ds: ds.shuffle(seed=-1),
-            "seed got -1. An integer from 0 to 2**63 - 1 was expected; 0 is a seed like others. Give such a number.",
+            "shuffle() got seed=-1; expected an integer from 0 to 2**63 - 1, for example seed=0.",
         ),
         (
             lambda ds: ds.shuffle("window"),
-            "shuffle got 'window'. A Shuffle object was expected. Pass one like penstock.WindowShuffle(rows=100_000).",
+            "shuffle() got 'window'; expected a Shuffle object, for example shuffle(penstock.WindowShuffle(rows=100_000)).",
         ),
         (
             lambda ds: ds.split({"a": 0.0}, by="id"),
-            "split got 0.0 for part 'a'. Shares lie between 0 and 1. Give each part a share of the rows.",
+            "split() got 0.0 for part 'a'; expected a share above 0 and up to 1.",
         ),
         (
             lambda ds: ds.split({"a": 0.8, "b": 0.3}, by="id"),
-            "split got shares that make 1.1 together. They may make 1 at most. Make them smaller.",
+            "split() got shares with the sum 1.1; expected a sum of at most 1.",
         ),
         (
             lambda ds: ds.stack("id", ["x"]),
-            "stack would hide column 'id', which it does not stack. Columns: id, x, label. Choose another name.",
+            "stack() got the name 'id', which is a column that it does not stack. Columns: id, x, label. Choose another name.",
         ),
         (
             lambda ds: ds.shuffle().batch("row_group"),
-            'batch("row_group") hands out row groups whole, and this shuffle takes them apart. '
+            'batch("row_group") returns whole row groups, and this shuffle mixes the rows of several. '
             "Use .shuffle(penstock.RowGroupShuffle()), or a number of rows.",
         ),
         (
             lambda ds: ds.batch("row_group", last="drop"),
-            'batch("row_group") has batches of unequal sizes, so last=\'drop\' means nothing. Use last="uneven".',
+            'batch("row_group") got last=\'drop\'; expected last="uneven", since its batches differ in size.',
         ),
         (
             lambda ds: ds.where(ps.col("id") > 1, lazy=True).batch(2, last="pad"),
-            "A lazy filter cannot promise equal steps, which last='pad' asks for. "
-            'Use last="uneven" or "drop", or leave lazy=True out.',
+            "batch() got last='pad' with a lazy filter, which cannot give all ranks the same number of steps. "
+            'Use last="uneven" or "drop", or remove lazy=True.',
         ),
         (
             lambda ds: ds.where(ps.col("id") > 1, lazy=True).num_rows,
-            "A dataset with a lazy filter does not know its rows before it is read. Leave lazy=True out to count them first.",
+            "A dataset with a lazy filter has no number of rows before it is read. Remove lazy=True to count them first.",
         ),
         (
             lambda ds: ds.shuffle()[3],
@@ -502,9 +502,9 @@ def test_a_filter_on_a_made_column_is_refused(ds: ps.Dataset) -> None:
         (lambda ds: ds[2.5], "Rows are counted by whole numbers, and [2.5] is float64. Give numbers from 0 on."),
         (
             lambda ds: ds["id"],
-            "ds[...] got 'id'; expected the number of a row, or a slice. For a column, write ds.select('id').to_arrow().",
+            "ds[...] got 'id'; expected a row number or a slice. For a column use ds.select('id').to_arrow().",
         ),
-        (lambda ds: ds.head(-1), "head got -1. A number of rows from 0 on was expected. Give such a number."),
+        (lambda ds: ds.head(-1), "head() got rows=-1; expected a non-negative integer, for example head(100)."),
         (
             lambda ds: ds.map(dict).to_arrow(),
             "to_arrow shows rows as they are stored, and this dataset has maps or stacks. Iterate over it, or leave them out.",
@@ -523,11 +523,11 @@ def test_a_filter_on_a_made_column_is_refused(ds: ps.Dataset) -> None:
         ),
         (
             lambda _: MemoryFormat([]),
-            "MemoryFormat got no file, or a file without row groups. Give a table without rows for an empty row group.",
+            "MemoryFormat() got no file, or a file without row groups. Use a table without rows for an empty row group.",
         ),
         (
             lambda _: MemoryFormat([[pa.table({"a": [1]})]], partitions=pa.table({"p": [1, 2]})),
-            "MemoryFormat got 2 rows of partitions for 1 files. Give a row for each file.",
+            "MemoryFormat() got 2 rows of partitions for 1 files; expected one for each.",
         ),
     ],
 )
@@ -871,8 +871,8 @@ def test_lists_are_padded_to_a_length_under_a_lazy_filter() -> None:
     with pytest.raises(ArgumentError) as refused:
         ds.ragged(ps.Pad(), "toks")
     assert str(refused.value) == (
-        "Column 'toks' is to be padded to the longest list of a batch, and a lazy filter makes batches of rows that were "
-        "padded before it knew which of them pass. Give Pad a length, or leave lazy=True out."
+        "Column 'toks' has the policy Pad() without a length, which does not combine with a lazy filter: rows are padded "
+        "before it runs. Give Pad a length, or remove lazy=True."
     )
     found = [batch["toks"].tolist() for batch in ds.ragged(ps.Pad(length=3), "toks")]
     assert found == [[[1, 2, 3], [0, 0, 0]], [[5, 6, 0]]]
@@ -1000,7 +1000,7 @@ def test_columns_of_ours_never_hide_the_tables() -> None:
         lambda: table.stack("_file", ["id"]),
     ]
     for ask in asks:
-        with pytest.raises(ArgumentError, match=r"and the table has one of that name|would hide column"):
+        with pytest.raises(ArgumentError, match=r"and the table has a column of that name|a column that it does not stack"):
             ask()
 
     assert set(next(iter(table.select("id").with_row_ids()))) == {"id", "_file", "_row_group", "_row"}
@@ -1014,7 +1014,7 @@ def test_stacks_are_of_columns_that_are_there(ds: ps.Dataset) -> None:
         ds.stack("v", ["x", "id"]).stack("w", ["x"])
     nothing: list[str] = []
     for columns in (nothing, "x"):
-        with pytest.raises(ArgumentError, match="A name and a list of columns were expected"):
+        with pytest.raises(ArgumentError, match="expected a name and a list of columns"):
             ds.stack("v", columns)
 
 
@@ -1032,18 +1032,18 @@ def test_columns_that_are_not_alike_are_not_stacked() -> None:
     )
     ds = MemoryFormat.of(arrow, row_group_rows=2).open().batch(2)
     for columns, expected in (
-        (["n", "s"], "stack 'z' got column 's', which holds text or objects. Columns of numbers were expected. Leave it out."),
+        (["n", "s"], "stack('z') got column 's', which holds text or objects; expected columns of numbers. Remove it."),
         (
             ["n", "l"],
-            "stack 'z' got column 'l', which holds lists or arrays of different sizes. Columns of one shape were expected. "
-            "Leave it out, or make it one with .ragged(..., 'l').",
+            "stack('z') got column 'l', which holds lists or arrays of different sizes; expected columns of one shape. "
+            "Remove it, or give it one shape with .ragged(..., 'l').",
         ),
         (
             ["n", "v"],
-            "stack 'z' got columns of different shapes: 'n' (), 'v' (2,). Columns that are alike were expected. Stack those by "
-            "themselves, or join the columns in a map.",
+            "stack('z') got columns of different shapes: 'n' (), 'v' (2,). Stack columns of one kind and shape, or join "
+            "them in a map.",
         ),
-        (["n", "t"], "stack 'z' got columns of different kinds: 'n' number, 't' M. Columns that are alike were expected."),
+        (["n", "t"], "stack('z') got columns of different kinds: 'n' number, 't' M. Stack columns of one kind and shape"),
     ):
         with pytest.raises(ArgumentError) as caught:
             ds.stack("z", columns)
@@ -1071,25 +1071,25 @@ def test_what_is_no_dataset_map_or_format_is_refused(ds: Any) -> None:
     wrong: Any = None
     parquet: Any = "porquet"
     refusals: list[tuple[Callable[[], Any], str]] = [
-        (lambda: ds.map(wrong), "map got None. A function of a batch or a row was expected. Give one."),
-        (lambda: ds.map(dict, fields=wrong or ["q"]), "Field objects were expected"),
-        (lambda: ds.select(["id", "x"]), "Names, regular expressions or fields were expected"),
-        (lambda: ps.loader(wrong), "loader got NoneType. A dataset was expected."),
-        (lambda: ds.split([0.5, 0.5], by="id"), "Names of parts and their shares were expected"),
+        (lambda: ds.map(wrong), "map() got None; expected a function of a batch or a row"),
+        (lambda: ds.map(dict, fields=wrong or ["q"]), "expected Field objects"),
+        (lambda: ds.select(["id", "x"]), "expected names, regular expressions or fields"),
+        (lambda: ps.loader(wrong), "loader() got NoneType; expected a dataset"),
+        (lambda: ds.split([0.5, 0.5], by="id"), "expected shares by name"),
         (lambda: ps.open("x", format=parquet), "A TableFormat object was expected"),
-        (lambda: MemoryFormat.of({"id": [1]}, row_group_rows=0), "Both are at least 1"),
-        (lambda: ds.where(ps.col("id") > 1, lazy=True).limit(3), "limit counts rows that pass the filter"),
-        (lambda: ds[1, 2], "ds[...] takes one row or a slice"),
-        (lambda: ds.nulls("fill", "x"), "One of DefaultNulls, Fill, Mask, RaiseOnNull was expected"),
-        (lambda: ds.ragged(ps.Pad()), "No column was named"),
+        (lambda: MemoryFormat.of({"id": [1]}, row_group_rows=0), "expected positive integers"),
+        (lambda: ds.where(ps.col("id") > 1, lazy=True).limit(3), "limit() does not combine with a lazy filter"),
+        (lambda: ds[1, 2], "expected one row number or a slice"),
+        (lambda: ds.nulls("fill", "x"), "expected one of DefaultNulls(), Fill(), Mask(), RaiseOnNull()"),
+        (lambda: ds.ragged(ps.Pad()), "without columns"),
         (
             lambda: ds.ragged(ps.Pad(), "id"),
-            "ragged got column 'id' for Pad(value=0, length=None, truncate=False), and its cells are no lists: they are stored "
-            "as int64. Columns of lists or of arrays were expected. Name those.",
+            "ragged() got Pad(value=0, length=None, truncate=False) for column 'id', which has type int64; expected columns "
+            "of lists or arrays.",
         ),
         (
             lambda: ds.split({}, by="id"),
-            "split got {}. Names of parts and their shares were expected. Give them: {'train': 0.9",
+            "split() got {}; expected shares by name, for example {'train': 0.9",
         ),
     ]
     for ask, expected in refusals:
@@ -1117,8 +1117,8 @@ def test_a_column_that_a_map_makes_is_told_to_come_late(ds: ps.Dataset) -> None:
     """Every clause that names columns says why it cannot be found; without maps nothing is said of them."""
     mapped = ds.map(lambda row: {**row, "zz": row["id"]})
     hint = (
-        "Columns: id, x, label. Print `ds.schema` to see their types. Maps act last, whatever the order of calls: a column "
-        "that a map makes can be used by maps after it, and by no other clause. Let the map return the columns that are wanted."
+        "Columns: id, x, label. Print `ds.schema` to see their types. Maps run last, whatever the order of calls, so only "
+        "later maps can use a column that a map returns. Return the columns that you want from the map."
     )
     asks: list[Callable[[ps.Dataset], Any]] = [
         lambda ds: ds.select("zz"),
@@ -1183,11 +1183,11 @@ def test_policies_give_the_columns_that_the_schema_says() -> None:
     assert masked[1]["t"].tolist() == [2, 3]
     with pytest.raises(ArgumentError, match=r"depends on the other rows of a batch"):
         iter(ds.ragged(ps.Offsets(), "t"))
-    with pytest.raises(ArgumentError, match=r"'t' comes as Offsets\(\), which only a batch has, and ds\[1\] is one row"):
+    with pytest.raises(ArgumentError, match=r"column 't' has the policy Offsets\(\), which needs a batch"):
         ds.select("t").ragged(ps.Offsets(), "t")[1]
     assert ds.select("t").ragged(ps.Offsets(), "t").take([1])["t"].tolist() == [2, 3]
     assert ds.select("n").nulls(ps.Fill(7), "n").ragged(ps.Offsets(), "t")[1] == {"n": 7}
-    with pytest.raises(ArgumentError, match="cannot be padded or filtered on the fly"):
+    with pytest.raises(ArgumentError, match='does not combine with last="pad" or a lazy filter'):
         ds.ragged(ps.Offsets(), "t").batch(2, last="pad")
     assert repr(masked) == (
         f"penstock.open('{ds.schema.name}').nulls(Mask(), 'n').ragged(Pad(value=9, length=2, truncate=False), 't')"
@@ -1198,9 +1198,9 @@ def test_columns_of_policies_are_named_by_text(ds: ps.Dataset) -> None:
     """Whatever else is given is told, for both kinds of policies."""
     number: Any = 0
 
-    with pytest.raises(ArgumentError, match=r"nulls got 0\. Names, or regular expressions, were expected"):
+    with pytest.raises(ArgumentError, match=r"nulls\(\) got 0 as a column; expected names or regular expressions"):
         ds.nulls(ps.Mask(), number)
-    with pytest.raises(ArgumentError, match=r"ragged got 0\. Names, or regular expressions, were expected"):
+    with pytest.raises(ArgumentError, match=r"ragged\(\) got 0 as a column; expected names or regular expressions"):
         ds.ragged(ps.Pad(), number)
 
 
@@ -1229,7 +1229,7 @@ def test_a_column_that_comes_with_another_is_told_with_it() -> None:
     """`ds.schema` lists it, and only the other can be selected."""
     ds = MemoryFormat.of({"n": [1, None]}, row_group_rows=2).open().nulls(ps.Mask(), "n")
 
-    with pytest.raises(ps.errors.ColumnNotFoundError, match=r"Select 'n': 'n_valid' comes with it, where \.nulls\(\)"):
+    with pytest.raises(ps.errors.ColumnNotFoundError, match=r"Select 'n': 'n_valid' is added to it by \.nulls\(\)"):
         ds.select(*ds.schema.names)
     (batch,) = ds.select("n").batch(2)
     assert batch.keys() == {"n", "n_valid"}

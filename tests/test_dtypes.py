@@ -140,5 +140,5 @@ def test_a_struct_that_a_dict_cannot_hold_is_refused() -> None:
     """Nothing is lost in silence."""
     array = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
 
-    with pytest.raises(DataError, match="has fields of one name"):
+    with pytest.raises(DataError, match="has several fields with one name"):
         dtypes.python_values(array)

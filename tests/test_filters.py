@@ -185,67 +185,64 @@ def test_expressions_travel_to_workers(expr: Expr) -> None:
         (
             lambda: bool(col("x") > 3),
             (
-                "col('x') > 3 is a filter, neither true nor false. Use & | ~ instead of and, or, not, with parentheses "
+                "col('x') > 3 is a filter and has no truth value. Use & | ~ instead of and, or, not, with parentheses "
                 "around each comparison; isin([...]) instead of in; between(low, high) instead of low <= col <= high."
             ),
         ),
         (
             lambda: (col("x") > 3) & 3,
-            ("& joins two conditions, and 3 is none. Put parentheses around each comparison: (col('x') > 3) & (col('y') < 2)."),
+            ("& got 3; expected a condition. Put parentheses around each comparison: (col('x') > 3) & (col('y') < 2)."),
         ),
         (
             lambda: (col("x") > 3) | True,
-            (
-                "| joins two conditions, and True is none. "
-                "Put parentheses around each comparison: (col('x') > 3) | (col('y') < 2)."
-            ),
+            ("| got True; expected a condition. Put parentheses around each comparison: (col('x') > 3) | (col('y') < 2)."),
         ),
         (
             lambda: (col("x") > 3) == (col("y") > 3),
-            "col('x') > 3 is a condition; only columns compare. Use & | ~, or filters.same(one, two).",
+            "col('x') > 3 is a condition, and only columns compare. Use & | ~, or filters.same(one, two).",
         ),
         (
             lambda: (col("x") > 3) != 3,
-            "col('x') > 3 is a condition; only columns compare. Use & | ~, or filters.same(one, two).",
+            "col('x') > 3 is a condition, and only columns compare. Use & | ~, or filters.same(one, two).",
         ),
         (
             lambda: col("x") == None,  # noqa: E711
-            "col('x') == None holds for no row: null equals nothing. Use is_null() or is_not_null().",
+            "col('x') == None matches no row: null equals nothing. Use is_null() or is_not_null().",
         ),
         (
             lambda: col("x") < np.datetime64("NaT", "s"),
-            ("col('x') < np.datetime64('NaT','s') holds for no row: null equals nothing. Use is_null() or is_not_null()."),
+            ("col('x') < np.datetime64('NaT','s') matches no row: null equals nothing. Use is_null() or is_not_null()."),
         ),
         (
             lambda: col("x") < pd.NaT,
-            "col('x') < NaT holds for no row: null equals nothing. Use is_null() or is_not_null().",
+            "col('x') < NaT matches no row: null equals nothing. Use is_null() or is_not_null().",
         ),
         (
             lambda: col("x").isin([1, None]),
-            "col('x') == None holds for no row: null equals nothing. Use is_null() or is_not_null().",
+            "col('x') == None matches no row: null equals nothing. Use is_null() or is_not_null().",
         ),
         (
             lambda: col("x").isin([1.0, NAN]),
-            "col('x') == nan holds for no row. Leave NaN out of isin; col('x') != col('x') keeps it.",
+            "col('x') == nan matches no row. Remove NaN from isin; col('x') != col('x') matches it.",
         ),
-        (lambda: col("x").isin("ab"), "col('x').isin('ab') needs several values. Write col('x').isin(['ab'])."),
-        (lambda: col("x").isin(3), "col('x').isin(3) needs several values. Write col('x').isin([3])."),  # type: ignore[arg-type]
+        (lambda: col("x").isin("ab"), "col('x').isin() got 'ab'; expected a list, for example col('x').isin(['ab'])."),
+        (lambda: col("x").isin(3), "col('x').isin() got 3; expected a list, for example col('x').isin([3])."),  # type: ignore[arg-type]
         (
             lambda: col("x") == [1, 2],
             (
-                "col('x') == [1, 2] compares with no value. Give a bool, int, float, str, bytes, UUID, finite Decimal, date, "
-                "datetime, time or timedelta, in whole microseconds; several values go into isin([...])."
+                "col('x') == [1, 2] compares with no value; expected a bool, int, float, str, bytes, UUID, finite Decimal, "
+                "date, datetime, time or timedelta, in whole microseconds. For several values use isin([...])."
             ),
         ),
         (
             lambda: col("x")[0],  # type: ignore[index]
-            "col('x') has fields by name, not 0. Write col('x')['a'], or isin([...]) for in.",
+            "col('x')[...] got 0; expected the name of a field, for example col('x')['a']; for in use isin([...]).",
         ),
         (
             lambda: 3 in col("x"),  # type: ignore[operator]
-            "col('x') has fields by name, not 0. Write col('x')['a'], or isin([...]) for in.",
+            "col('x')[...] got 0; expected the name of a field, for example col('x')['a']; for in use isin([...]).",
         ),
-        (lambda: col(3), "col(3) names no column. Give the name as a str: col('x')."),  # type: ignore[arg-type]
+        (lambda: col(3), "col() got 3; expected the name of a column, for example col('x')."),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_meant_is_refused_when_written(write: Callable[[], object], message: str) -> None:
@@ -316,18 +313,18 @@ def test_tuples_mean_what_pyarrow_users_write(dnf: Sequence[Any], text: str) -> 
         (
             ("a", "like", 3),
             (
-                "('a', 'like', 3) is no comparison. Write (column, op, value), with op one of: "
+                "('a', 'like', 3) is not a comparison; expected (column, op, value), with op one of: "
                 "=, ==, !=, <, <=, >, >=, in, not in, is null, is not null."
             ),
         ),
         (
             [("a", "=", 3), 4],
             (
-                "4 is no comparison. Write (column, op, value), with op one of: "
+                "4 is not a comparison; expected (column, op, value), with op one of: "
                 "=, ==, !=, <, <=, >, >=, in, not in, is null, is not null."
             ),
         ),
-        ([], "[] is no filter. Write (column, op, value), a list of those, or a list of such lists."),
+        ([], "[] is not a filter; expected (column, op, value), a list of those, or a list of such lists."),
         (
             "a > 3",
             "'a > 3' is text; expected an expression of columns. Write it as penstock.col('a') > 3.",
@@ -343,11 +340,11 @@ def test_tuples_mean_what_pyarrow_users_write(dnf: Sequence[Any], text: str) -> 
         ),
         (
             len,
-            "len is a function; expected an expression of columns, by which files and row groups can be skipped. "
-            "Write it like penstock.col('x') > 3. A function of batches that returns the rows to keep works too, by "
+            "len is a function; expected an expression of columns, with which files and row groups can be "
+            "skipped, for example penstock.col('x') > 3. To filter with a function of batches use "
             '.batch("row_group").map(function).',
         ),
-        (("a", "="), "col('a') == None holds for no row: null equals nothing. Use is_null() or is_not_null()."),
+        (("a", "="), "col('a') == None matches no row: null equals nothing. Use is_null() or is_not_null()."),
     ],
 )
 def test_other_tuples_are_refused(dnf: Sequence[Any], message: str) -> None:
@@ -442,9 +439,9 @@ def test_a_name_that_is_not_there_is_refused(expr: Expr, message: str) -> None:
     assert str(caught.value) == message.format(names=", ".join(SCHEMA.names))
 
 
-ADD_ZONE = "Its values have a zone: give one too, such as datetime(2024, 1, 31, tzinfo=UTC) or '2024-01-31T00:00Z'."
-DROP_ZONE = "Its values have no zone: give none, such as datetime(2024, 1, 31) or '2024-01-31'."
-OTHER = "Only is_null() and is_not_null() take such a column; a field of a struct is col('a')['b']."
+ADD_ZONE = "Its values have a zone: use one too, such as datetime(2024, 1, 31, tzinfo=UTC) or '2024-01-31T00:00Z'."
+DROP_ZONE = "Its values have no zone: use none, such as datetime(2024, 1, 31) or '2024-01-31'."
+OTHER = "Only is_null() and is_not_null() work on this type; a field of a struct is col('a')['b']."
 NAIVE = dt.datetime(2024, 1, 31)  # noqa: DTZ001
 AWARE = dt.datetime(2024, 1, 31, tzinfo=UTC)
 
@@ -452,89 +449,91 @@ AWARE = dt.datetime(2024, 1, 31, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("expr", "message"),
     [
-        (col("x") == "abc", "Column 'x' is int64 and does not compare with 'abc'. Give a number, such as 3."),
-        (col("x") == True, "Column 'x' is int64 and does not compare with True. Give a number, such as 3."),  # noqa: E712
-        (col("x").isin([1, "a"]), "Column 'x' is int64 and does not compare with 'a'. Give a number, such as 3."),
-        (col("s") == 3, "Column 's' is string and does not compare with 3. Give a str, such as 'a'."),
-        (col("s") == b"a", "Column 's' is string and does not compare with b'a'. Give a str, such as 'a'."),
-        (col("raw") == "a", "Column 'raw' is binary and does not compare with 'a'. Give bytes, such as b'a'."),
-        (col("flag") == 1, "Column 'flag' is bool and does not compare with 1. Give True or False."),
-        (col("f") > "1", "Column 'f' is double and does not compare with '1'. Give a number, such as 0.5."),
+        (col("x") == "abc", "Column 'x' has type int64, which does not compare with 'abc'. Use a number, such as 3."),
+        (col("x") == True, "Column 'x' has type int64, which does not compare with True. Use a number, such as 3."),  # noqa: E712
+        (col("x").isin([1, "a"]), "Column 'x' has type int64, which does not compare with 'a'. Use a number, such as 3."),
+        (col("s") == 3, "Column 's' has type string, which does not compare with 3. Use a str, such as 'a'."),
+        (col("s") == b"a", "Column 's' has type string, which does not compare with b'a'. Use a str, such as 'a'."),
+        (col("raw") == "a", "Column 'raw' has type binary, which does not compare with 'a'. Use bytes, such as b'a'."),
+        (col("flag") == 1, "Column 'flag' has type bool, which does not compare with 1. Use True or False."),
+        (col("f") > "1", "Column 'f' has type double, which does not compare with '1'. Use a number, such as 0.5."),
         (
             col("price") > "1",
-            "Column 'price' is decimal128(10, 2) and does not compare with '1'. Give a number, such as Decimal('0.5').",
+            "Column 'price' has type decimal128(10, 2), which does not compare with '1'. Use a number, such as Decimal('0.5').",
         ),
         (
             col("day") > 3,
-            "Column 'day' is date32[day] and does not compare with 3. Give a date, or a string such as '2024-01-31'.",
+            "Column 'day' has type date32[day], which does not compare with 3. Use a date, or a string such as '2024-01-31'.",
         ),
         (
             col("day") > "yesterday",
             (
-                "Column 'day' is date32[day] and does not compare with 'yesterday'. "
-                "Give a date, or a string such as '2024-01-31'."
+                "Column 'day' has type date32[day], which does not compare with 'yesterday'. "
+                "Use a date, or a string such as '2024-01-31'."
             ),
         ),
-        (col("day") > AWARE, f"Column 'day' is date32[day] and does not compare with {AWARE!r}. {DROP_ZONE}"),
-        (col("at") > AWARE, f"Column 'at' is timestamp[us] and does not compare with {AWARE!r}. {DROP_ZONE}"),
+        (col("day") > AWARE, f"Column 'day' has type date32[day], which does not compare with {AWARE!r}. {DROP_ZONE}"),
+        (col("at") > AWARE, f"Column 'at' has type timestamp[us], which does not compare with {AWARE!r}. {DROP_ZONE}"),
         (
             col("at") > "2024-01-31T00:00Z",
-            f"Column 'at' is timestamp[us] and does not compare with '2024-01-31T00:00Z'. {DROP_ZONE}",
+            f"Column 'at' has type timestamp[us], which does not compare with '2024-01-31T00:00Z'. {DROP_ZONE}",
         ),
         (
             col("at") > "2024-01-31T00:00:00.000000001",
             (
-                "Column 'at' is timestamp[us] and does not compare with '2024-01-31T00:00:00.000000001'. "
-                "Give a datetime, or a string such as '2024-01-31 12:30'."
+                "Column 'at' has type timestamp[us], which does not compare with '2024-01-31T00:00:00.000000001'. "
+                "Use a datetime, or a string such as "
+                "'2024-01-31 12:30'."
             ),
         ),
         (
             col("seen") > NAIVE,
-            f"Column 'seen' is timestamp[ms, tz=Europe/Paris] and does not compare with {NAIVE!r}. {ADD_ZONE}",
+            f"Column 'seen' has type timestamp[ms, tz=Europe/Paris], which does not compare with {NAIVE!r}. {ADD_ZONE}",
         ),
         (
             col("seen") > "2024-01-31",
-            f"Column 'seen' is timestamp[ms, tz=Europe/Paris] and does not compare with '2024-01-31'. {ADD_ZONE}",
+            f"Column 'seen' has type timestamp[ms, tz=Europe/Paris], which does not compare with '2024-01-31'. {ADD_ZONE}",
         ),
         (
             col("clock") > "25:00",
             (
-                "Column 'clock' is time64[us] and does not compare with '25:00'. "
-                "Give a time without zone, or a string such as '12:30'."
+                "Column 'clock' has type time64[us], which does not compare with '25:00'. "
+                "Use a time without zone, or a string such as '12:30'."
             ),
         ),
         (
             col("clock") > dt.time(12, tzinfo=UTC),
             (
-                f"Column 'clock' is time64[us] and does not compare with {dt.time(12, tzinfo=UTC)!r}. "
-                "Give a time without zone, or a string such as '12:30'."
+                f"Column 'clock' has type time64[us], which does not compare with {dt.time(12, tzinfo=UTC)!r}. "
+                "Use a time without zone, or a string such "
+                f"as '12:30'."
             ),
         ),
-        (col("lap") > 3, "Column 'lap' is duration[s] and does not compare with 3. Give a timedelta."),
-        (col("a") > 3, f"Column 'a' is {SCHEMA.field('a').type} and does not compare with 3. {OTHER}"),
-        (col("tags") == "a", f"Column 'tags' is {SCHEMA.field('tags').type} and does not compare with 'a'. {OTHER}"),
+        (col("lap") > 3, "Column 'lap' has type duration[s], which does not compare with 3. Use a timedelta."),
+        (col("a") > 3, f"Column 'a' has type {SCHEMA.field('a').type}, which does not compare with 3. {OTHER}"),
+        (col("tags") == "a", f"Column 'tags' has type {SCHEMA.field('tags').type}, which does not compare with 'a'. {OTHER}"),
         (
             col("x").starts_with("a"),
             (
-                "Column 'x' is int64 and does not compare with 'a'. "
+                "Column 'x' has type int64, which does not compare with 'a'. "
                 "starts_with() takes a str for a string column, bytes for a binary one."
             ),
         ),
         (
             col("s").starts_with(b"a"),
             (
-                "Column 's' is string and does not compare with b'a'. "
+                "Column 's' has type string, which does not compare with b'a'. "
                 "starts_with() takes a str for a string column, bytes for a binary one."
             ),
         ),
         (
             col("s").starts_with(3),  # type: ignore[arg-type]
             (
-                "Column 's' is string and does not compare with 3. "
+                "Column 's' has type string, which does not compare with 3. "
                 "starts_with() takes a str for a string column, bytes for a binary one."
             ),
         ),
-        (col("x") & col("flag"), "Column 'x' is int64, which is no condition. Write col('x') == ..."),
+        (col("x") & col("flag"), "Column 'x' has type int64, which is not a condition. Write col('x') == ..."),
         (
             col("x") < col("s"),
             ("Columns 'x' (int64) and 's' (string) do not compare. Compare columns of one type, or a column with a literal."),
@@ -548,7 +547,10 @@ AWARE = dt.datetime(2024, 1, 31, tzinfo=UTC)
         ),
         (
             in_split("tags", 0, 1, seed=0),
-            (f"Column 'tags' is {SCHEMA.field('tags').type}, which has no stable hash. Split by an id: text or a number."),
+            (
+                f"Column 'tags' has type {SCHEMA.field('tags').type}, which has no stable hash. "
+                "Split by an id: text or a number."
+            ),
         ),
     ],
 )
@@ -562,7 +564,7 @@ def test_what_does_not_fit_a_columns_type_is_refused(expr: Expr, message: str) -
 
 def test_a_prefix_that_is_no_text_is_refused_when_written() -> None:
     """Null has no prefix."""
-    with pytest.raises(FilterError, match="holds for no row"):
+    with pytest.raises(FilterError, match="matches no row"):
         col("s").starts_with(None)  # type: ignore[arg-type]
 
 
@@ -892,7 +894,7 @@ def test_a_comparison_that_would_round_is_refused() -> None:
     with pytest.raises(FilterError) as caught:
         (col("p") > col("q")).mask(table)
 
-    assert str(caught.value).startswith("col('p') > col('q') cannot be run on the rows read: Integer value")
+    assert str(caught.value).startswith("col('p') > col('q') cannot be evaluated on the rows: Integer value")
     assert str(caught.value).endswith("Cast the columns to one type.")
 
 
@@ -946,7 +948,7 @@ def test_a_split_that_is_no_range_is_refused(low: int, high: int) -> None:
     with pytest.raises(ArgumentError) as caught:
         in_split("id", low, high, seed=0)
 
-    assert str(caught.value) == (f"A split from {low} to {high} is no range of hashes. Give 0 <= low <= high <= 2**64.")
+    assert str(caught.value) == (f"in_split() got low={low}, high={high}; expected 0 <= low <= high <= 2**64.")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

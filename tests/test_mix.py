@@ -517,8 +517,8 @@ def test_maps_that_do_not_go_together_are_told_apart() -> None:
         list(ps.mix([(plain, 1), (table(1, 4).map(lambda row: {"x": np.float32(row["id"])}), 1)]).batch(8))
 
     assert str(names.value) == (
-        "The maps of source 0 (memory:source-0) return columns x, and those of source 1 (memory:source-1) y. All sources of a "
-        "mixture must have the same columns. Return the same ones."
+        "The maps of source 0 (memory:source-0) return columns x, and those of source 1 (memory:source-1) y. All sources of "
+        "a mixture must have the same columns. Return the same ones."
     )
     assert str(kinds.value) == (
         "Column 'x' is int64 as the maps of source 0 (memory:source-0) return it, and float32 as those of source 1 "
@@ -661,16 +661,16 @@ def test_what_only_sources_have_is_refused_with_where_to_ask_it(name: str) -> No
     if name.startswith("_"):
         assert str(caught.value) == f"'Mixture' object has no attribute {name!r}"
     elif name == "on_bad_row":
-        assert str(caught.value).startswith("A mixture has no .on_bad_row(): it has exact shares of each source, and cannot ")
+        assert str(caught.value).startswith("A mixture has no .on_bad_row(): it needs an exact number of rows of each source. ")
     elif name in ("head", "take", "to_arrow", "to_pandas"):
         assert str(caught.value) == (
-            f"A mixture has no .{name}(): it has rows of several tables in turn. Ask it of each source: ds.{name}(...)."
+            f"A mixture has no .{name}(), since its rows come from several tables. Call it on each source: ds.{name}(...)."
         )
     else:
         assert callable(getattr(example(), name))
         assert str(caught.value) == (
-            f"A mixture has no .{name}(): what concerns rows and columns is asked of its sources. Ask it of each before they "
-            f"are mixed: penstock.mix([(ds.{name}(...), 1), ...])."
+            f"A mixture has no .{name}(): clauses about rows and columns belong to its sources. Call it on each source: "
+            f"penstock.mix([(ds.{name}(...), 1), ...])."
         )
 
 
@@ -681,7 +681,7 @@ def test_what_nobody_has_is_no_attribute_of_a_mixture() -> None:
     assert not hasattr(mixture, "selct")
     with pytest.raises(AttributeError, match=r"^'Mixture' object has no attribute 'selct'"):
         _ = mixture.selct  # type: ignore[attr-defined]
-    with pytest.raises(ArgumentError, match="skips bad rows, and a mixture has exact shares of each"):
+    with pytest.raises(ArgumentError, match=r"with .on_bad_row\('skip'\), and a mixture needs an exact number of rows of each"):
         ps.mix([(example().on_bad_row("skip"), 1)])
 
 
@@ -702,12 +702,13 @@ def test_lengths_and_rows() -> None:
 @pytest.mark.parametrize(
     ("sources_", "said"),
     [
-        ([], "mix got []. A list of datasets and weights was expected. Give one: mix([(ds_a, 0.7), (ds_b, 0.3)])."),
-        ("ab", "mix got 'ab'. A list of datasets and weights was expected. Give one: mix([(ds_a, 0.7), (ds_b, 0.3)])."),
-        ([3], "mix got 3 as source 0. A dataset and its weight were expected. Give both: (ds, 0.5)."),
+        ([], "mix() got []; expected a list of datasets and weights, for example mix([(ds_a, 0.7), (ds_b, 0.3)])."),
+        ("ab", "mix() got 'ab'; expected a list of datasets and weights, for example mix([(ds_a, 0.7), (ds_b, 0.3)])."),
+        ([3], "mix() got 3 as source 0; expected a dataset and its weight, for example (ds, 0.5)."),
         (
             [("ds", 1)],
-            "mix got str as source 0. A dataset was expected. Give one, penstock.open(url); of a mixture, give its sources.",
+            "mix() got str as source 0; expected a dataset, for example penstock.open(url). To mix a mixture, pass its "
+            "sources.",
         ),
     ],
 )
@@ -726,7 +727,7 @@ def test_a_weight_is_a_positive_number(weight: Any) -> None:
         ps.mix([(example(), 1), (example(), weight)])
 
     assert str(caught.value) == (
-        f"mix got weight {weight!r} for source 1. A positive number was expected. Give one, or leave it out."
+        f"mix() got weight {weight!r} for source 1; expected a positive number, for example (ds, 0.5)."
     )
 
 
@@ -735,24 +736,24 @@ def test_a_weight_is_a_positive_number(weight: Any) -> None:
     [
         (
             example().shard(0, 2),
-            "has .shard(), and ranks share out the mixture. Shard that: penstock.mix([...]).shard(rank, world_size).",
+            "has .shard(). Shard the mixture instead: penstock.mix([...]).shard(rank, world_size).",
         ),
         (
             example().repeat(2),
-            'has .repeat(), and how often a source is repeated is what stop="all" says. Leave it out, or repeat the mixture.',
+            'has .repeat(). Remove it and use stop="all", or repeat the mixture.',
         ),
         (
             example().where(ps.col("id") > 3, lazy=True),
-            "has a lazy filter, and how far a source has come must be known without reading. Leave lazy=True out.",
+            "has a lazy filter, and the rows of a source are counted before it is read. Remove lazy=True.",
         ),
         (
             example().using(workers="processes"),
-            'has .using(workers="processes"), and sources are read and mapped on threads. Leave it out, or give it to the '
-            "mixture, whose own maps may run in processes.",
+            'has .using(workers="processes"), and sources are read and mapped on threads. Remove it, or use it on the '
+            "mixture, whose own maps can run in processes.",
         ),
         (
             example().batch("row_group"),
-            'has .batch("row_group"), whose batches are of unequal sizes. Give a number of rows, or batch the mixture.',
+            'has .batch("row_group"), whose batches differ in size. Use a number of rows, or batch the mixture.',
         ),
     ],
 )
@@ -774,15 +775,15 @@ def test_rows_and_batches_are_not_mixed() -> None:
         ps.mix([(example(), 1)]).batch("row_group")  # type: ignore[arg-type]
 
     assert str(caught.value) == (
-        "Source 1 of the mixture has batches, and source 0 has single rows. All must be alike. Leave .batch() out of all "
-        "sources to mix rows, and give it to the mixture; or give it to each to mix whole batches."
+        "Source 1 of the mixture has batches, and source 0 has single rows; expected one kind. To mix rows, use .batch() on "
+        "the mixture and not on its sources; to mix whole batches, use it on every source."
     )
     assert str(twice.value) == (
-        "batch was called on a mixture whose sources have batches already, which are handed out as they are. Leave it out; or "
-        "leave .batch() out of the sources for batches with rows of all of them."
+        "batch() got size=2 for a mixture whose sources have batches already. Remove it; or remove .batch() from the "
+        "sources, for batches with rows of all of them."
     )
     assert str(groups.value) == (
-        'batch got "row_group", and a mixture has rows of several tables in turn. Give a number of rows.'
+        'batch() got size="row_group" for a mixture; expected a positive integer, for example batch(32).'
     )
 
 
@@ -796,19 +797,19 @@ def test_columns_that_differ_are_named() -> None:
             ps.mix([(one, 1), (other, 1)])
         return str(caught.value)
 
-    end = "Leave it out with .select(...), or make it with .map(...)."
+    end = "Leave it out with .select(...), or add it with .map(...)."
     assert refused(example(), example().select("id", "x")) == (
-        "Column 'label' is in source 0 (memory:example) and not in source 1 (memory:example). All sources of a mixture must "
-        f"have the same columns. {end}"
+        "Column 'label' is in source 0 (memory:example) and not in source 1 (memory:example); expected the same columns in "
+        f"all sources. {end}"
     )
     assert refused(example().select("id"), example().select("id", "x")).startswith(
-        "Column 'x' is in source 1 (memory:example) and not in source 0 (memory:example)."
+        "Column 'x' is in source 1 (memory:example) and not in source 0 (memory:example);"
     )
     assert refused(example().select("id"), floats) == (
-        "Column 'id' is int64 in source 0 (memory:example) and float64 in source 1 (memory:floats). All sources of a mixture "
-        "must have the same types. Turn one into the other with .map(..., fields=[...]), or leave it out with .select(...)."
+        "Column 'id' is int64 in source 0 (memory:example) and float64 in source 1 (memory:floats); expected the same types "
+        "in all sources. Convert it with .map(..., fields=[...]), or leave it out with .select(...)."
     )
-    assert "is int64 in source 0 (memory:example) and int64 of shape (2,) in source 1 (memory:arrays)." in refused(
+    assert "is int64 in source 0 (memory:example) and int64 of shape (2,) in source 1 (memory:arrays);" in refused(
         example().select("id"), arrays
     )
     as_declared = floats.map(lambda row: {"id": np.int64(row["id"])}, fields=[ps.Field("id", np.int64)])
@@ -824,8 +825,8 @@ def test_columns_of_ours_do_not_hide_those_of_sources() -> None:
         ps.mix([(one, 1)]).batch(2, last="pad")
 
     assert str(caught.value) == (
-        "This mixture adds a column '_source', and its sources have one of that name. Leave theirs out with .select(...), or "
-        "the clause that adds it."
+        "This mixture adds a column '_source', and its sources have a column of that name. Leave theirs out with "
+        ".select(...), or remove the clause that adds the other."
     )
 
 
@@ -869,17 +870,17 @@ def test_options_are_checked() -> None:
     """What stop, seed and the clauses do not know is refused."""
     with pytest.raises(ArgumentError) as caught:
         ps.mix([(example(), 1)], stop="last")  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="seed got -1"):
+    with pytest.raises(ArgumentError, match=r"mix\(\) got seed=-1"):
         ps.mix([(example(), 1)], seed=-1)
     with pytest.raises(ArgumentError, match="less than one slot in 65536"):
         ps.mix([(example(), 1), (example(), 1e-9)])
-    with pytest.raises(ArgumentError, match="map got 3"):
+    with pytest.raises(ArgumentError, match=r"map\(\) got 3"):
         ps.mix([(example(), 1)]).map(3)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="loader got str"):
+    with pytest.raises(ArgumentError, match=r"loader\(\) got str"):
         ps.loader("mixture")  # type: ignore[arg-type]
 
     assert str(caught.value) == (
-        """mix got stop='last'. "first" or "all" was expected. Choose one: with the first source, or when all are done."""
+        """mix() got stop='last'; expected "first" or "all": at the end of the first source, or of all."""
     )
 
 
@@ -925,6 +926,6 @@ def test_a_policy_of_one_source_is_told_to_be_needed_by_all() -> None:
     ds = MemoryFormat.of({"tokens": [[1], [2, 3]]}, row_group_rows=2, name="ragged").open()
 
     with pytest.raises(
-        ArgumentError, match=r"Column 'tokens_length' is in .*Give all sources the same \.ragged\(\) and \.nulls\(\)"
+        ArgumentError, match=r"Column 'tokens_length' is in .*Use the same \.ragged\(\) and \.nulls\(\) on all sources"
     ):
         ps.mix([(ds.ragged(ps.Pad(), "tokens"), 1), (ds, 1)])

@@ -230,15 +230,15 @@ def test_what_cannot_be_asked_is_refused_with_what_can() -> None:
     ds = table([[1], [2, 3]], pa.int64())
     mixed = ps.mix([(ds, 1), (ds, 1)])
 
-    with pytest.raises(ArgumentError, match="One policy is needed for a batch with rows of all sources"):
+    with pytest.raises(ArgumentError, match="expected one policy for a batch with rows of all sources"):
         ps.mix([(ds.ragged(ps.Pad(1), "x"), 1), (ds.ragged(ps.Pad(2), "x"), 1)])
-    with pytest.raises(ArgumentError, match="ragged got column 'id'"):
+    with pytest.raises(ArgumentError, match=r"ragged\(\) got Pad\(.*\) for column 'id'"):
         mixed.ragged(ps.Pad(), "id")
     with pytest.raises(ColumnNotFoundError, match="'y'"):
         mixed.ragged(ps.Pad(), "y")
-    with pytest.raises(ArgumentError, match="ragged got 8"):
+    with pytest.raises(ArgumentError, match=r"ragged\(\) got 8"):
         mixed.ragged(8, "x")  # type: ignore[arg-type] # a length is no policy
-    with pytest.raises(ArgumentError, match='which last="pad" cannot fill up'):
+    with pytest.raises(ArgumentError, match='which does not combine with last="pad"'):
         mixed.ragged(ps.Offsets(), "x").batch(3, last="pad")
     with pytest.raises(ArgumentError, match="adds a column 'x_length'"):
         ps.mix([(ds.map(lambda row: row, fields=[ps.Field("x", np.int64, (None,)), ps.Field("x_length", int)]), 1)]).ragged(

@@ -58,24 +58,20 @@ def test_policies_do_not_change() -> None:
         Fill(1).value = 2  # type: ignore[misc]
 
 
-SINGLE = (
-    "does not hold a single value. A number, a string, bytes, a Decimal, a UUID, a date, a duration or a NumPy scalar is one. "
-    "Give such a value, or leave the policy out."
-)
+SCALAR = "expected a number, str, bytes, Decimal, UUID, date, duration or NumPy scalar, for example"
 
-
-LENGTH = "is no length. A whole number from 0 is one, or None. Give such: Pad(length=8)."
+LENGTH = "expected a non-negative integer or None, for example Pad(length=8)."
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda: Fill(None), f"Fill(None) {SINGLE}"),  # type: ignore[arg-type]
-    (lambda: Fill([1]), f"Fill([1]) {SINGLE}"),  # type: ignore[arg-type]
-    (lambda: Pad({}), f"Pad({{}}) {SINGLE}"),  # type: ignore[arg-type]
-    (lambda: Pad(length=-1), f"Pad(length=-1) {LENGTH}"),
-    (lambda: Pad(length=True), f"Pad(length=True) {LENGTH}"),
-    (lambda: Pad(length=1.5), f"Pad(length=1.5) {LENGTH}"),  # type: ignore[arg-type]
+    (lambda: Fill(None), f"Fill() got value=None; {SCALAR} Fill(0)."),  # type: ignore[arg-type]
+    (lambda: Fill([1]), f"Fill() got value=[1]; {SCALAR} Fill(0)."),  # type: ignore[arg-type]
+    (lambda: Pad({}), f"Pad() got value={{}}; {SCALAR} Pad(0)."),  # type: ignore[arg-type]
+    (lambda: Pad(length=-1), f"Pad() got length=-1; {LENGTH}"),
+    (lambda: Pad(length=True), f"Pad() got length=True; {LENGTH}"),
+    (lambda: Pad(length=1.5), f"Pad() got length=1.5; {LENGTH}"),  # type: ignore[arg-type]
     (lambda: Pad(truncate=True),
-     "Pad(truncate=True) has no length to cut at. It needs one. Give it: Pad(length=128, truncate=True)."),
+     "Pad() got truncate=True without a length; expected both, for example Pad(length=128, truncate=True)."),
 ])  # fmt: skip
 def test_what_cannot_be_meant_is_refused(make: Any, message: str) -> None:
     """A wrong argument is found where it is written, not where a null is met."""
@@ -138,14 +134,14 @@ def test_what_is_no_number_and_no_moment_fits_too(kind: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "value", "named", "expected"), [
-    (pa.uint8(), 256, "uint8", "a whole number from 0 to 255"),
-    (pa.uint8(), -1, "uint8", "a whole number from 0 to 255"),
-    (pa.int8(), 0.5, "int8", "a whole number from -128 to 127"),
-    (pa.int8(), True, "int8", "a whole number from -128 to 127"),
-    (pa.int8(), float("nan"), "int8", "a whole number from -128 to 127"),
-    (pa.int8(), float("inf"), "int8", "a whole number from -128 to 127"),
-    (pa.int64(), 2**63, "int64", "a whole number from -9223372036854775808 to 9223372036854775807"),
-    (pa.int64(), "1", "int64", "a whole number from -9223372036854775808 to 9223372036854775807"),
+    (pa.uint8(), 256, "uint8", "an integer from 0 to 255"),
+    (pa.uint8(), -1, "uint8", "an integer from 0 to 255"),
+    (pa.int8(), 0.5, "int8", "an integer from -128 to 127"),
+    (pa.int8(), True, "int8", "an integer from -128 to 127"),
+    (pa.int8(), float("nan"), "int8", "an integer from -128 to 127"),
+    (pa.int8(), float("inf"), "int8", "an integer from -128 to 127"),
+    (pa.int64(), 2**63, "int64", "an integer from -9223372036854775808 to 9223372036854775807"),
+    (pa.int64(), "1", "int64", "an integer from -9223372036854775808 to 9223372036854775807"),
     (pa.float16(), 1e6, "float16", "a number that float16 holds"),
     (pa.float32(), 2**24 + 1, "float32", "a number that float32 holds"),
     (pa.float64(), 10**400, "float64", "a number that float64 holds"),
@@ -162,7 +158,7 @@ def test_what_is_no_number_and_no_moment_fits_too(kind: Any) -> None:
     (pa.binary(), "a", "binary", "bytes"),
     (pa.decimal128(5, 2), 1, "decimal128(5, 2)", "a decimal.Decimal"),
     (pa.uuid(), "5", "extension<arrow.uuid>", "a uuid.UUID"),
-    (pa.struct({"a": pa.int8()}), 1, "struct<a: int8>", "one that cells can share, and such cells share none"),
+    (pa.struct({"a": pa.int8()}), 1, "struct<a: int8>", "no value, since cells of this type are mutable"),
 ])  # fmt: skip
 def test_a_value_that_does_not_fit_is_refused(kind: Any, value: Any, named: str, expected: str) -> None:
     """The message says what would fit."""
@@ -170,8 +166,8 @@ def test_a_value_that_does_not_fit_is_refused(kind: Any, value: Any, named: str,
         fitted(Fill(value), kind, "x")
 
     assert str(refused.value) == (
-        f"Column 'x': Fill(value={value!r}) does not fit {named}. The value must be {expected}. "
-        "Give such a value, or use Mask()."
+        f"Column 'x' got Fill(value={value!r}), which does not fit {named}; expected {expected}. "
+        "Change the value, or use Mask()."
     )
 
 

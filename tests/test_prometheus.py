@@ -89,7 +89,7 @@ def test_one_registry_has_one_exporter(everywhere: CollectorRegistry) -> None:
 
     with pytest.raises(
         ps.errors.ArgumentError,
-        match=r"Loaders are registered there already, and metrics have one source\. Unregister what the first call returned",
+        match=r"expected one call with all loaders, .*Unregister the first result: registry\.unregister\(exporter\)\.",
     ):
         prometheus.register({"validation": other})
     everywhere.unregister(exporter)

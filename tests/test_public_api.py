@@ -159,7 +159,7 @@ def test_an_opened_table_of_many_files_is_printed_without_reading_all_of_them(tm
         ("num_workers", 4, 'ds.using(workers="processes").'),
         ("drop_last", True, 'ds.batch(size, last="drop")'),
         ("collate_fn", len, "ds.batch(size).map(function)."),
-        ("frobnicate", 1, "Leave it out."),
+        ("frobnicate", 1, "Remove it."),
     ],
 )
 def test_options_of_other_loaders_are_told_where_they_belong(option: str, value: Any, advice: str) -> None:
@@ -266,7 +266,7 @@ def test_a_column_is_not_asked_for_by_index() -> None:
 
 def test_a_seed_in_place_of_a_shuffle_is_told_its_name() -> None:
     """`datasets` and others take the seed first."""
-    with pytest.raises(penstock.errors.ArgumentError, match=r"shuffle got 42\. .*ds\.shuffle\(seed=42\)\."):
+    with pytest.raises(penstock.errors.ArgumentError, match=r"shuffle\(\) got 42; .*write shuffle\(seed=42\)\."):
         example().shuffle(42)  # type: ignore[arg-type]
 
 

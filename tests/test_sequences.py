@@ -839,7 +839,7 @@ BY_OFFSET = ps.Sequence(offsets={0: ["id"]}, by="time")
 @pytest.mark.parametrize(
     ("ask", "kind", "text"),
     [
-        (lambda ds: ds.sequence(3), ArgumentError, "sequence got 3. What makes up a sequence was expected. Give it: penstock."),
+        (lambda ds: ds.sequence(3), ArgumentError, "sequence() got 3; expected a Sequence object, for example penstock."),
         (
             lambda ds: ds.sequence(ps.Sequence(length=2, by="when")),
             ColumnNotFoundError,
@@ -876,29 +876,29 @@ BY_OFFSET = ps.Sequence(offsets={0: ["id"]}, by="time")
         (
             lambda ds: ds.sequence(SEQUENCE).where(ps.col("id") > 1, lazy=True),
             ArgumentError,
-            "Sequences are made of rows that pass the filter, and a lazy filter has not run on them yet. Leave lazy=True out.",
+            "sequence() does not combine with a lazy filter: sequences are made of the rows that pass it. Remove lazy=True.",
         ),
         (
             lambda ds: ds.sequence(BY_OFFSET).select("name"),
             ArgumentError,
-            "select was asked for together with Sequence(by='time', offsets={0: ('id',)}), which names the columns of each "
-            "offset itself. Leave select out, or give offsets without columns.",
+            "select() does not combine with Sequence(by='time', offsets={0: ('id',)}), which selects the columns of each "
+            "offset itself. Remove select(), or give offsets without columns.",
         ),
         (
             lambda ds: ds.select("name").sequence(BY_OFFSET),
             ArgumentError,
-            "select was asked for together with Sequence(by='time'",
+            "select() does not combine with Sequence(by='time'",
         ),
         (
             lambda ds: ds.sequence(BY_OFFSET).stack("x", ["id"]),
             ArgumentError,
-            "stack 'x' was asked for together with Sequence(by='time', offsets={0: ('id',)}), whose offsets have columns of "
-            "their own. Leave it out, or give offsets without columns.",
+            "stack('x') does not combine with Sequence(by='time', offsets={0: ('id',)}), whose offsets have columns of "
+            "their own. Remove it, or give offsets without columns.",
         ),
         (
             lambda ds: ds.sequence(BY_OFFSET).ragged(ps.Offsets(), "i[d]"),
             ArgumentError,
-            "Offsets() for column 'id' was asked for together with Sequence(by='time'",
+            "Offsets() for column 'id' does not combine with Sequence(by='time'",
         ),
         (
             lambda ds: ds.sequence(SEQUENCE).to_arrow(),
@@ -939,54 +939,54 @@ def test_a_clause_that_is_called_again_replaces_the_first() -> None:
 @pytest.mark.parametrize(
     ("given_", "text"),
     [
-        ({}, "Sequence got length=None and offsets=None. One of them was expected. Give length=3, or offsets=(-1, 0, 1)."),
-        ({"length": 2, "offsets": (0, 1)}, "Sequence got length=2 and offsets=(0, 1). One of them was expected."),
-        ({"length": 0}, "Sequence got length=0. A positive whole number was expected. Give such, like length=3 or"),
-        ({"length": True}, "Sequence got length=True. A positive whole number was expected."),
-        ({"length": 2.0}, "Sequence got length=2.0. A positive whole number was expected."),
-        ({"offsets": (0, 0.5)}, "Sequence got offsets=0.5. Whole numbers were expected."),
+        ({}, "Sequence() got length=None and offsets=None; expected one of them, for example length=3 or offsets=(-1, 0, 1)."),
+        ({"length": 2, "offsets": (0, 1)}, "Sequence() got length=2 and offsets=(0, 1); expected one of them"),
+        ({"length": 0}, "Sequence() got length=0; expected a positive integer, for example length=3."),
+        ({"length": True}, "Sequence() got length=True; expected a positive integer"),
+        ({"length": 2.0}, "Sequence() got length=2.0; expected a positive integer"),
+        ({"offsets": (0, 0.5)}, "Sequence() got offsets=0.5; expected integers"),
         (
             {"offsets": 3},
-            "Sequence got offsets=3. Several whole numbers were expected. Give them, or length= for so many rows.",
+            "Sequence() got offsets=3; expected integers, for example offsets=(-1, 0, 1).",
         ),
-        ({"offsets": "01"}, "Sequence got offsets='01'. Several whole numbers were expected."),
-        ({"offsets": ()}, "Sequence got offsets=(). At least one was expected, and none twice. Give each row once."),
-        ({"offsets": [1, 1]}, "Sequence got offsets=[1, 1]. At least one was expected, and none twice."),
+        ({"offsets": "01"}, "Sequence() got offsets='01'; expected integers"),
+        ({"offsets": ()}, "Sequence() got offsets=(); expected at least one offset, and each one once."),
+        ({"offsets": [1, 1]}, "Sequence() got offsets=[1, 1]; expected at least one offset"),
         (
             {"offsets": {0: "id"}},
-            "Sequence got 'id' as columns of offset 0. A list of names, regular expressions or fields was expected. Give one: "
+            "Sequence() got 'id' as columns of offset 0; expected a list of names, regular expressions or fields, for example "
             "{0: ['image', 'label']}.",
         ),
-        ({"offsets": {0: [1]}}, "Sequence got [1] as columns of offset 0."),
-        ({"offsets": {0: None}}, "Sequence got None as columns of offset 0."),
+        ({"offsets": {0: [1]}}, "Sequence() got [1] as columns of offset 0;"),
+        ({"offsets": {0: None}}, "Sequence() got None as columns of offset 0;"),
         (
             {"length": 10**30},
-            f"Sequence got length of {10**30} rows. At most 2**62 were expected. Give fewer: no table has so many.",
+            f"Sequence() got length of {10**30} rows; expected at most 2**62 rows.",
         ),
-        ({"offsets": (-(2**61), 0, 2**62)}, f"Sequence got offsets of {3 * 2**61 + 1} rows. At most 2**62 were expected."),
+        ({"offsets": (-(2**61), 0, 2**62)}, f"Sequence() got offsets of {3 * 2**61 + 1} rows; expected at most 2**62 rows."),
         (
             {"length": 2, "by": 3},
-            "Sequence got by=3. The name of a column was expected. Give the one that says when a row was.",
+            "Sequence() got by=3; expected the name of the column with the times, for example by='time'.",
         ),
-        ({"length": 2, "group": ()}, "Sequence got group=(). The name of a column, or several, was expected. Give them, or"),
-        ({"length": 2, "group": 3}, "Sequence got group=3. The name of a column, or several, was expected."),
-        ({"length": 2, "group": ("a", "a")}, "Sequence got group=('a', 'a'). The name of a column, or several, was expected."),
-        ({"length": 2, "overlap": 1}, "Sequence got overlap=1. True or False was expected. Give one of them."),
-        ({"length": 2, "scope": "file"}, "Sequence got scope='file'. 'row_group' or 'table' was expected. Give one of them."),
-        ({"length": 2, "unordered": "skip"}, "Sequence got unordered='skip'. 'sort' or 'raise' was expected."),
+        ({"length": 2, "group": ()}, "Sequence() got group=(); expected the name of a column, or several names"),
+        ({"length": 2, "group": 3}, "Sequence() got group=3; expected the name of a column"),
+        ({"length": 2, "group": ("a", "a")}, "Sequence() got group=('a', 'a'); expected the name of a column"),
+        ({"length": 2, "overlap": 1}, "Sequence() got overlap=1; expected a bool"),
+        ({"length": 2, "scope": "file"}, "Sequence() got scope='file'; expected 'row_group' or 'table'."),
+        ({"length": 2, "unordered": "skip"}, "Sequence() got unordered='skip'; expected 'sort' or 'raise'."),
         (
             {"length": 2, "gap": -1},
-            "Sequence got gap=-1. Rows cannot be less than nothing apart. Give 0 or more, or leave it out.",
+            "Sequence() got gap=-1; expected a non-negative number or timedelta, or None.",
         ),
-        ({"length": 2, "gap": dt.timedelta(seconds=-1)}, "Rows cannot be less than nothing apart."),
+        ({"length": 2, "gap": dt.timedelta(seconds=-1)}, "expected a non-negative number or timedelta"),
         (
             {"length": 2, "gap": "1s"},
-            "Sequence got gap='1s'. A number or a timedelta was expected. Give the most that two rows",
+            "Sequence() got gap='1s'; expected a number or a timedelta, for example gap=10.",
         ),
-        ({"length": 2, "gap": float("nan")}, "Sequence got gap=nan. A number or a timedelta was expected."),
-        ({"length": 2, "gap": True}, "Sequence got gap=True. A number or a timedelta was expected."),
-        ({"length": 2, "gap": np.timedelta64(1, "M")}, "A number or a timedelta was expected."),
-        ({"length": 2, "gap": np.timedelta64("NaT")}, "A number or a timedelta was expected."),
+        ({"length": 2, "gap": float("nan")}, "Sequence() got gap=nan; expected a number or a timedelta"),
+        ({"length": 2, "gap": True}, "Sequence() got gap=True; expected a number or a timedelta"),
+        ({"length": 2, "gap": np.timedelta64(1, "M")}, "expected a number or a timedelta"),
+        ({"length": 2, "gap": np.timedelta64("NaT")}, "expected a number or a timedelta"),
     ],
 )
 def test_a_sequence_that_cannot_be_is_refused(given_: dict[str, Any], text: str) -> None:

@@ -1,4 +1,4 @@
-"""`python -m penstock` is the command line."""
+"""`python -m penstock` runs the command line."""
 
 from __future__ import annotations
 

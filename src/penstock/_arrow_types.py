@@ -1,4 +1,4 @@
-"""Types of Arrow that hold the same values: in other zones, as views, with room for more; and values in another type."""
+"""Conversions between Arrow types that hold the same values: zones, views, large offsets; and casts of values."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pyarrow as pa
 __all__ = ["around", "converted", "enlarged", "in_utc", "unviewed"]
 
 VIEWED = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-"""Views, and what holds the same values."""
+"""Types of views, and the types without views."""
 
 ENLARGED = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary(), **VIEWED}
-"""Text and bytes, and what has room for any of it."""
+"""Types of text and bytes, and the types with 64-bit offsets."""
 
 LISTS = {
     "is_list": pa.list_,
@@ -20,11 +20,11 @@ LISTS = {
     "is_list_view": pa.list_view,
     "is_large_list_view": pa.large_list_view,
 }
-"""What makes lists of any length, by the test that tells them."""
+"""The constructors of list types, by the name of their test."""
 
 
 def in_utc(kind: pa.DataType) -> pa.DataType:
-    """Return a type with all its moments that have a zone in UTC: those of another zone are the same moments.
+    """Return a type with all timestamps that have a zone in UTC.
 
     Example:
         >>> in_utc(pa.list_(pa.timestamp("us", tz="Europe/Paris"))).value_type
@@ -34,7 +34,7 @@ def in_utc(kind: pa.DataType) -> pa.DataType:
 
 
 def unviewed(kind: pa.DataType) -> pa.DataType:
-    """Return a type without views of text and bytes, of which Arrow cannot pick rows yet.
+    """Return a type without views of text and bytes, which `take` of Arrow does not support.
 
     Example:
         >>> unviewed(pa.struct({"a": pa.string_view()})).field("a").type
@@ -44,7 +44,7 @@ def unviewed(kind: pa.DataType) -> pa.DataType:
 
 
 def enlarged(kind: pa.DataType) -> pa.DataType:
-    """Return a type with all its text and bytes in the layout that has room for any of it.
+    """Return a type with 64-bit offsets for all text and bytes.
 
     Example:
         >>> enlarged(pa.list_(pa.string())).value_type
@@ -54,13 +54,13 @@ def enlarged(kind: pa.DataType) -> pa.DataType:
 
 
 def converted(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Return values in another type, decimals as the floats that are nearest to them.
+    """Return values cast to another type; decimals become the nearest floats.
 
-    Arrow multiplies a decimal by a power of ten that no float is, and comes out beside up to four in ten of them. What it
-    makes of their digits is right.
+    Arrow's cast multiplies a decimal by a power of ten, and up to four in ten results are not the nearest float. Its parser
+    of text is exact, so decimals are cast to text first.
 
     Raises:
-        pa.ArrowException: If there is no such value.
+        pa.ArrowException: If a value cannot be cast.
 
     Example:
         >>> cents = pa.array(["-5.56"]).cast(pa.decimal128(12, 2))
@@ -73,14 +73,14 @@ def converted(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array
 
 
 def _changed(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return a type with what its lists, structs and maps hold in the end changed."""
-    if isinstance(kind, pa.BaseExtensionType):  # which may not be hashed
+    """Return a type with its innermost types changed."""
+    if isinstance(kind, pa.BaseExtensionType):  # some cannot be hashed
         return kind
     return around(kind, lambda inner: _changed(inner, change)) if pa.types.is_nested(kind) else change(kind)
 
 
 def around(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return a type with what is inside of it changed; one that has nothing inside stays.
+    """Return a nested type with its child types changed; other types are returned as they are.
 
     Example:
         >>> around(pa.list_(pa.int8()), lambda kind: pa.int64())

@@ -1,4 +1,4 @@
-"""What was added to a table since one of its versions, as a dataset."""
+"""`changes`: the rows that were added to a table since one of its versions."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def changes(
     format: TableFormat | None = None,  # noqa: A002 - the word for it
     codecs: Iterable[type[Codec]] = (),
 ) -> Dataset:
-    """Return the rows that were added to a table after one version, and up to another.
+    """Return the rows that were added to a table after one version and up to another.
 
-    They are rows that were inserted, and rows as they became by an update, each as it was then. What was deleted takes
-    nothing back, and what was merely moved to other files does not count.
+    These are inserted rows, and updated rows with their new values at that time. Rows that were deleted later are included.
+    Rows that were only moved to other files are not.
 
     Args:
-        source: Where the table lies.
+        source: The location of the table.
         from_version: The version after which rows count.
-        to_version: The last version whose rows count; the newest by default. It is pinned.
-        filesystem: A filesystem of pyarrow or fsspec, where the source is a path in it.
-        storage_options: What fsspec is told to open the URL with; this and what follows is as of `penstock.open`.
-        format: The table's format, where it is not to be recognised.
-        codecs: Codecs of your own that the table was written with.
+        to_version: The last version whose rows count; by default the newest one at the time of the call.
+        filesystem: A filesystem of pyarrow or fsspec, if `source` is a path in it.
+        storage_options: Options of fsspec for the URL; this and the following arguments are those of `penstock.open`.
+        format: The table's format; by default it is detected.
+        codecs: Codec classes of your own that the table was written with.
 
     Raises:
-        ArgumentError: If the table's format has no versions, or the table not these.
-        DataError: If a commit has rewritten files without telling which rows it changed.
+        ArgumentError: If the table's format has no versions, or the table does not have these versions.
+        DataError: If a commit rewrote files without a record of the changed rows.
 
     Example:
         >>> import tempfile
@@ -59,19 +59,19 @@ def changes(
     """
     given = classes(codecs, "changes")
     place = locate(source, filesystem=filesystem, options=storage_options)
-    found = format if format is not None else recognised(place)
-    if not isinstance(found, Changing):
-        msg = f"{place.url} is a table of the format {found.name}, which does not tell what was added to it. A Delta table was "
-        raise ArgumentError(msg + "expected. Open it whole: penstock.open(url).")
-    return _added(found.changes(place, from_version, to_version), place, given)
+    table_format = format if format is not None else recognised(place)
+    if not isinstance(table_format, Changing):
+        msg = f"{place.url} has the format {table_format.name}, which does not record added rows; expected a Delta table. "
+        raise ArgumentError(msg + "Open all of it: penstock.open(url).")
+    return _added_rows(table_format.changes(place, from_version, to_version), place, given)
 
 
-def _added(told: Changed, place: Place, codecs: list[type[Codec]]) -> Dataset:
-    """Return the rows that were added, without the column that may tell so."""
-    fields = {name: resolved(field, codecs) for name, field in told.snapshot.fields.items()}
-    ds = Dataset(Table(snapshot=replace(told.snapshot, fields=fields), filesystem=place.filesystem))
-    if told.column is None:
+def _added_rows(changed: Changed, place: Place, codecs: list[type[Codec]]) -> Dataset:
+    """Return the added rows, without the column with the kind of change."""
+    fields = {name: resolved(field, codecs) for name, field in changed.snapshot.fields.items()}
+    ds = Dataset(Table(snapshot=replace(changed.snapshot, fields=fields), filesystem=place.filesystem))
+    if changed.column is None:
         return ds
-    kind = col(told.column)
-    others = [field for field in ds.schema if field.name != told.column]
-    return ds.where(kind.is_null() | kind.isin(told.kinds)).select(*others)
+    kind = col(changed.column)
+    others = [field for field in ds.schema if field.name != changed.column]
+    return ds.where(kind.is_null() | kind.isin(changed.kinds)).select(*others)

@@ -1,4 +1,4 @@
-"""What a mixture accepts: sources that go together, and weights; each is checked where it is said."""
+"""Argument checks of mixtures: sources that fit together, weights, and clauses."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Any, get_args
 
 import pyarrow as pa
 
-from penstock._dataset import clauses
-from penstock._dataset import explain as telling
-from penstock._dataset.names import matching
+from penstock._dataset import clauses, explain
+from penstock._dataset.names import matching_names
 from penstock._engine.batch.ragged import depends_on_batch
 from penstock._engine.deliver.interleave import SOURCE
 from penstock._engine.deliver.mixture import MixtureTable, Source
@@ -25,114 +24,124 @@ from penstock.errors import ArgumentError, ColumnNotFoundError
 from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED, AsObjects, Offsets, Pad, Ragged, RaiseIfRagged, Resize
 from penstock.schema import Field, Schema
 
-__all__ = ["check_added", "gathered", "lacking", "ragged", "schema", "sources", "stop"]
+__all__ = [
+    "RESIZE_ADVICE",
+    "check_added_columns",
+    "missing_attribute",
+    "mixture_sources",
+    "output_schema",
+    "shared_policies",
+    "valid_stop",
+    "with_ragged",
+]
 
 RESIZE_ADVICE = (
-    "Maps of a mixture and of its sources cannot change the number of rows, since every source has its exact share of them. "
-    "To pack lists, give the mixture .ragged(penstock.Offsets(), column): the map gets all values of a batch in one array, and "
-    "may return that column with any length."
+    "Maps of a mixture and of its sources cannot change the number of rows, since every source has an exact share of them. "
+    "To pack lists, use .ragged(penstock.Offsets(), column) of the mixture: the map gets all values of a batch in one array, "
+    "and can return that column with any length."
 )
-"""What to do where a map of a mixture changes the number of rows."""
+"""Advice in the error for a map of a mixture that changes the number of rows."""
 
-ANSWERS = ("head", "take", "to_arrow", "to_pandas")
-"""What a dataset is asked last, and a mixture cannot be."""
+RESULTS = ("head", "take", "to_arrow", "to_pandas")
+"""Methods of a dataset that return rows, and that a mixture does not have."""
 
 
-def sources(given: object) -> tuple[Source, ...]:
-    """Return the sources of a mixture, which must be pairs of datasets that go together and weights."""
-    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
-        msg = f"mix got {given!r}. A list of datasets and weights was expected. Give one: mix([(ds_a, 0.7), (ds_b, 0.3)])."
+def mixture_sources(pairs: object) -> tuple[Source, ...]:
+    """Return the sources of a mixture, after a check that they fit together."""
+    if not isinstance(pairs, Sequence) or isinstance(pairs, str) or not pairs:
+        msg = f"mix() got {pairs!r}; expected a list of datasets and weights, for example mix([(ds_a, 0.7), (ds_b, 0.3)])."
         raise ArgumentError(msg)
-    found = tuple(_source(number, pair) for number, pair in enumerate(given))
-    for number, source in enumerate(found):
+    sources = tuple(_source(number, pair) for number, pair in enumerate(pairs))
+    for number, source in enumerate(sources):
         if source.query.skip is not None:
-            msg = f"Source {number} of the mixture skips bad rows, and a mixture has exact shares of each. "
-            raise ArgumentError(msg + "Leave .on_bad_row() out.")
-    _check_slots(found)
-    _check_columns(found)
-    return found
+            msg = f"mix() got source {number} with .on_bad_row('skip'), and a mixture needs an exact number of rows of each. "
+            raise ArgumentError(msg + "Remove .on_bad_row().")
+    _check_batches(sources)
+    _check_columns(sources)
+    return sources
 
 
-def stop(said: Any) -> Stop:
+def valid_stop(stop: Any) -> Stop:
     """Return where an epoch ends."""
-    if said not in get_args(Stop):
+    if stop not in get_args(Stop):
         known = " or ".join(f'"{one}"' for one in get_args(Stop))
-        msg = f"mix got stop={said!r}. {known} was expected. Choose one: with the first source, or when all are done."
-        raise ArgumentError(msg)
-    found: Stop = said
-    return found
+        raise ArgumentError(f"mix() got stop={stop!r}; expected {known}: at the end of the first source, or of all.")
+    valid: Stop = stop
+    return valid
 
 
-def schema(mixture: MixtureTable, query: Query) -> Schema:
-    """Return the columns that the consumer gets, as far as they are known before any map runs."""
+def output_schema(mixture: MixtureTable, query: Query) -> Schema:
+    """Return the columns of a batch, as far as they are known before maps run."""
     first = mixture.sources[0]
-    fields = [made for field in telling.schema(first.table, first.query) for made in _after(field, mixture, query)]
+    columns = explain.output_schema(first.table, first.query)
+    fields = [output for field in columns for output in _fields_of(field, mixture, query)]
     if mixture.numbered:
         fields.append(Field(SOURCE, int))
-    marks = [Field("_valid", bool)] if query.ending == "pad" else []
+    valid = [Field("_valid", bool)] if query.ending == "pad" else []
     for step in query.maps:
         fields = fields if step.fields is None else list(step.fields)
-    return Schema("Mixture", [*(field for field in fields if field.name != "_valid" or not marks), *marks])
+    return Schema("Mixture", [*(field for field in fields if field.name != "_valid" or not valid), *valid])
 
 
-def check_added(mixture: MixtureTable, query: Query) -> None:
-    """Refuse columns of ours that would hide those of the sources."""
+def check_added_columns(mixture: MixtureTable, query: Query) -> None:
+    """Check that the columns that a mixture adds do not have the names of columns of its sources."""
     first = mixture.sources[0]
-    columns = telling.schema(first.table, first.query)
+    columns = explain.output_schema(first.table, first.query)
     names = columns.names
     added = [SOURCE] if mixture.numbered else []
     added += ["_valid"] if query.ending == "pad" else []
-    added += [made.name for field in columns for made in _after(field, mixture, query)[1:]]
+    added += [output.name for field in columns for output in _fields_of(field, mixture, query)[1:]]
     flat = [] if mixture.batched else [one.name for one in query.policies if isinstance(one.ragged, Offsets)]
     if flat and query.last == "pad":
         msg = (
-            f'Column {flat[0]!r} comes as Offsets(), all values of a batch in one array, which last="pad" cannot fill up. '
+            f'Column {flat[0]!r} has the policy Offsets(), which does not combine with last="pad". '
             'Use Pad() for it, or last="wrap", "drop" or "uneven".'
         )
         raise ArgumentError(msg)
     for name in added:
         if name in names:
             msg = (
-                f"This mixture adds a column {name!r}, and its sources have one of that name. Leave theirs out with "
-                ".select(...), or the clause that adds it."
+                f"This mixture adds a column {name!r}, and its sources have a column of that name. Leave theirs out with "
+                ".select(...), or remove the clause that adds the other."
             )
             raise ArgumentError(msg)
 
 
-def _after(field: Field, mixture: MixtureTable, query: Query) -> list[Field]:
-    """Return the columns that a column of the sources becomes under the policies of a mixture of rows."""
-    return [field] if mixture.batched else telling.decoded(field, query.policies)
+def _fields_of(field: Field, mixture: MixtureTable, query: Query) -> list[Field]:
+    """Return the columns that a column of the sources becomes with the policies of the mixture."""
+    return [field] if mixture.batched else explain.decoded_fields(field, query.policies)
 
 
-def gathered(found: tuple[Source, ...]) -> tuple[tuple[Source, ...], tuple[Column, ...]]:
-    """Return sources, and the policies that act on batches with rows of all of them instead of on each source.
+def shared_policies(sources: tuple[Source, ...]) -> tuple[tuple[Source, ...], tuple[Column, ...]]:
+    """Return sources without the policies that act on batches with rows of all sources, and these policies.
 
-    Where sources have batches of their own, their policies act on those.
+    If sources have batches of their own, their policies act on those.
 
     Raises:
-        ArgumentError: If sources differ in such a policy.
+        ArgumentError: If sources have different policies of this kind.
     """
-    late = [_late(source) for source in found]
-    for number, policies in enumerate(late):
-        for name in {**late[0], **policies}:
-            one, other = (some[name].ragged if name in some else DEFAULT_RAGGED for some in (late[0], policies))
+    shared = [_batch_policies(source) for source in sources]
+    for number, policies in enumerate(shared):
+        for name in {**shared[0], **policies}:
+            one, other = (part[name].ragged if name in part else DEFAULT_RAGGED for part in (shared[0], policies))
             if one != other:
                 msg = (
-                    f"Column {name!r} comes as {one} in source 0 of the mixture and as {other} in source {number}. One policy "
-                    f"is needed for a batch with rows of all sources. Give it to the mixture: penstock.mix([...]).ragged("
+                    f"Column {name!r} has the policy {one} in source 0 of the mixture and {other} in source {number}; expected "
+                    "one policy for a batch with rows of all sources. Set it on the mixture: penstock.mix([...]).ragged("
                     f"penstock.Pad(), {name!r})."
                 )
                 raise ArgumentError(msg)
-    return tuple(_without(source, policies) for source, policies in zip(found, late, strict=True)), tuple(late[0].values())
+    plain = tuple(_without_policies(source, policies) for source, policies in zip(sources, shared, strict=True))
+    return plain, tuple(shared[0].values())
 
 
-def _late(source: Source) -> dict[str, Column]:
-    """Return the policies of a source whose outcome depends on the rows of the mixture's batch."""
+def _batch_policies(source: Source) -> dict[str, Column]:
+    """Return the policies of a source whose results depend on the other rows of a batch."""
     query = source.query
     if query.size is not None or query.sequence is not None or not query.policies:
         return {}
     plain = replace(query, policies=tuple(replace(one, ragged=DEFAULT_RAGGED) for one in query.policies), maps=())
-    fields = {field.name: field for field in telling.schema(source.table, plain)}
+    fields = {field.name: field for field in explain.output_schema(source.table, plain)}
     return {
         one.name: Column(name=one.name, ragged=one.ragged, field=fields[one.name])
         for one in query.policies
@@ -140,182 +149,176 @@ def _late(source: Source) -> dict[str, Column]:
     }
 
 
-def _without(source: Source, late: dict[str, Column]) -> Source:
-    """Return a source that leaves some policies to the mixture, and has none for columns that a pattern named in vain.
-
-    Lists of one length are one array in each source already.
-    """
+def _without_policies(source: Source, shared: dict[str, Column]) -> Source:
+    """Return a source without the shared policies, and without policies for columns of one shape, which need none."""
     query = source.query
     if not query.policies:
         return source
     plain = replace(query, policies=(), maps=())
     flat = {
-        field.name for field in telling.schema(source.table, plain) if not _may_be_ragged(field, source, named=False)
-    } - late.keys()
-    kept = [
+        field.name for field in explain.output_schema(source.table, plain) if not _may_be_ragged(field, source, named=False)
+    } - shared.keys()
+    policies = [
         replace(one, ragged=DEFAULT_RAGGED)
         if (one.name in flat and isinstance(one.ragged, Pad | Offsets))
-        or (one.name in late and not isinstance(one.ragged, RaiseIfRagged))
+        or (one.name in shared and not isinstance(one.ragged, RaiseIfRagged))
         else one
         for one in query.policies
     ]
-    policies = tuple(one for one in kept if (one.nulls, one.ragged) != (DEFAULT_NULLS, DEFAULT_RAGGED))
-    return replace(source, query=replace(query, policies=policies))
+    changed = tuple(one for one in policies if (one.nulls, one.ragged) != (DEFAULT_NULLS, DEFAULT_RAGGED))
+    return replace(source, query=replace(query, policies=changed))
 
 
-def ragged(policy: Ragged, columns: Sequence[str], mixture: MixtureTable, query: Query) -> tuple[MixtureTable, Query]:
-    """Return a mixture whose lists are treated otherwise: in batches with rows of all sources, or in those of each source."""
-    if mixture.batched or isinstance(policy, Resize):  # an image is resized by itself
-        return replace(mixture, sources=tuple(_with_ragged(one, policy, columns) for one in mixture.sources)), query
+def with_ragged(policy: Ragged, columns: Sequence[str], mixture: MixtureTable, query: Query) -> tuple[MixtureTable, Query]:
+    """Return a mixture with another policy for lists: in batches with rows of all sources, or in the batches of each source."""
+    if mixture.batched or isinstance(policy, Resize):  # which does not depend on other rows
+        return replace(mixture, sources=tuple(_source_with_ragged(one, policy, columns) for one in mixture.sources)), query
     first = mixture.sources[0]
-    fields = {field.name: field for field in telling.schema(first.table, first.query)}
+    fields = {field.name: field for field in explain.output_schema(first.table, first.query)}
     if not first.query.maps:
-        clauses.policies(columns, Query(), first.table.snapshot, ragged=policy)  # which refuses what cannot be asked
+        clauses.with_policy(columns, Query(), first.table.snapshot, ragged=policy)  # checks the arguments
     clauses.check_policy("ragged", policy, columns)
     undeclared = any(step.fields is None for one in mixture.sources for step in one.query.maps)
-    found = {one.name: one for one in query.policies}
+    policies = {one.name: one for one in query.policies}
     for pattern in columns:
         try:
-            names = matching(pattern, list(fields), "the mixture")
+            names = matching_names(pattern, list(fields), "the mixture")
         except ColumnNotFoundError:
             if not undeclared:
                 raise
-            names = [pattern]  # maps of the sources may make it
+            names = [pattern]  # a map of the sources can add it
         names = [name for name in names if name not in fields or _may_be_ragged(fields[name], first, named=name == pattern)]
-        found.update({name: Column(name=name, ragged=policy, field=fields.get(name)) for name in names})
-    kept = [one for one in found.values() if not isinstance(one.ragged, AsObjects)]
-    return mixture, replace(query, policies=tuple(kept))
+        policies.update({name: Column(name=name, ragged=policy, field=fields.get(name)) for name in names})
+    changed = tuple(one for one in policies.values() if not isinstance(one.ragged, AsObjects))
+    return mixture, replace(query, policies=changed)
 
 
 def _may_be_ragged(field: Field, source: Source, *, named: bool) -> bool:
-    """Return whether a column of a source may have lists that differ in length; others stay as they are, as in a dataset.
+    """Return whether a column of a source may have lists of different lengths.
 
-    Some types of Arrow have arrays of which no shape is known. Single values that were named are told apart when they come.
+    The shape of some Arrow types is not known. A named column without a shape is checked when its rows are read.
     """
     schema = source.table.snapshot.schema
     opaque = field.name in schema.names and isinstance(schema.field(field.name).type, pa.BaseExtensionType)
     return None in field.shape or (not field.shape and (opaque or named))
 
 
-def _with_ragged(source: Source, policy: Ragged, columns: Sequence[str]) -> Source:
-    asked, snapshot = source.query, source.table.snapshot
-    policies = clauses.policies(columns, asked, snapshot, ragged=policy)
-    return replace(source, query=clauses.checked(replace(asked, policies=policies), snapshot))
+def _source_with_ragged(source: Source, policy: Ragged, columns: Sequence[str]) -> Source:
+    query, snapshot = source.query, source.table.snapshot
+    policies = clauses.with_policy(columns, query, snapshot, ragged=policy)
+    return replace(source, query=clauses.check_query(replace(query, policies=policies), snapshot))
 
 
-def lacking(name: str) -> str:
-    """Return what is said to those who ask a mixture for what it does not have; what datasets have, their sources do."""
+def missing_attribute(name: str) -> str:
+    """Return the message for an attribute that a mixture does not have; its sources have the attributes of a dataset."""
     if name.startswith("_") or not hasattr(Dataset, name):
         return f"'Mixture' object has no attribute {name!r}"
     if name == "on_bad_row":
         return (
-            "A mixture has no .on_bad_row(): it has exact shares of each source, and cannot skip their rows. Find bad rows "
-            "with a loader of each source alone, and leave them out with .where(...)."
+            "A mixture has no .on_bad_row(): it needs an exact number of rows of each source. Find bad rows with a loader of "
+            "each source, and exclude them with .where(...)."
         )
-    if name in ANSWERS:
-        return f"A mixture has no .{name}(): it has rows of several tables in turn. Ask it of each source: ds.{name}(...)."
+    if name in RESULTS:
+        return f"A mixture has no .{name}(), since its rows come from several tables. Call it on each source: ds.{name}(...)."
     return (
-        f"A mixture has no .{name}(): what concerns rows and columns is asked of its sources. Ask it of each before they are "
-        f"mixed: penstock.mix([(ds.{name}(...), 1), ...])."
+        f"A mixture has no .{name}(): clauses about rows and columns belong to its sources. Call it on each source: "
+        f"penstock.mix([(ds.{name}(...), 1), ...])."
     )
 
 
 def _source(number: int, pair: object) -> Source:
     if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:  # noqa: PLR2004 - a pair
-        msg = f"mix got {pair!r} as source {number}. A dataset and its weight were expected. Give both: (ds, 0.5)."
+        msg = f"mix() got {pair!r} as source {number}; expected a dataset and its weight, for example (ds, 0.5)."
         raise ArgumentError(msg)
     ds, weight = pair
     if not isinstance(ds, Dataset):
         msg = (
-            f"mix got {type(ds).__name__} as source {number}. A dataset was expected. Give one, penstock.open(url); of a "
-            "mixture, give its sources."
+            f"mix() got {type(ds).__name__} as source {number}; expected a dataset, for example penstock.open(url). To mix a "
+            "mixture, pass its sources."
         )
         raise ArgumentError(msg)
-    table, query = ds._table, ds._query  # noqa: SLF001 - a dataset has no other parts
+    table, query = ds._table, ds._query  # noqa: SLF001 - the parts of a dataset
     _check_clauses(number, table.snapshot.table, query)
     maps = tuple(replace(step, advice=RESIZE_ADVICE) for step in query.maps)
     return Source(table=table, query=replace(query, maps=maps), weight=_weight(number, weight))
 
 
 def _weight(number: int, weight: object) -> int | float | Fraction:
-    """Return a weight as a plain number."""
-    found: int | float | Fraction = 0
+    """Return a weight as an integer, a fraction or a float."""
+    value: int | float | Fraction = 0
     if isinstance(weight, Rational) and not isinstance(weight, bool):
-        found = Fraction(int(weight.numerator), int(weight.denominator))
-        found = found.numerator if found.denominator == 1 else found
+        value = Fraction(int(weight.numerator), int(weight.denominator))
+        value = value.numerator if value.denominator == 1 else value
     elif isinstance(weight, Real):
-        found = float(weight)
-    if isinstance(weight, bool) or not isfinite(found) or found <= 0:
-        msg = f"mix got weight {weight!r} for source {number}. A positive number was expected. Give one, or leave it out."
+        value = float(weight)
+    if isinstance(weight, bool) or not isfinite(value) or value <= 0:
+        msg = f"mix() got weight {weight!r} for source {number}; expected a positive number, for example (ds, 0.5)."
         raise ArgumentError(msg)
-    return found
+    return value
 
 
 def _check_clauses(number: int, name: str, query: Query) -> None:
-    """Refuse what a source cannot be asked, and a mixture can."""
-    faults = {
-        "has .shard(), and ranks share out the mixture. Shard that: penstock.mix([...]).shard(rank, world_size)": (
+    """Check that a source has no clause that belongs to the mixture."""
+    problems = {
+        "has .shard(). Shard the mixture instead: penstock.mix([...]).shard(rank, world_size)": (
             query.world_size > 1 or query.lanes is not None
         ),
-        'has .repeat(), and how often a source is repeated is what stop="all" says. Leave it out, or repeat the mixture': (
-            query.epochs != 1
-        ),
-        "has a lazy filter, and how far a source has come must be known without reading. Leave lazy=True out": query.lazy,
-        'has .using(workers="processes"), and sources are read and mapped on threads. Leave it out, or give it to the mixture, '
-        "whose own maps may run in processes": query.workers == "processes",
-        'has .batch("row_group"), whose batches are of unequal sizes. Give a number of rows, or batch the mixture': (
+        'has .repeat(). Remove it and use stop="all", or repeat the mixture': query.epochs != 1,
+        "has a lazy filter, and the rows of a source are counted before it is read. Remove lazy=True": query.lazy,
+        'has .using(workers="processes"), and sources are read and mapped on threads. Remove it, or use it on the mixture, '
+        "whose own maps can run in processes": query.workers == "processes",
+        'has .batch("row_group"), whose batches differ in size. Use a number of rows, or batch the mixture': (
             query.size == "row_group"
         ),
     }
-    for fault, is_so in faults.items():
-        if is_so:
-            msg = f"Source {number} of the mixture ({name}) {fault}."
+    for problem, applies in problems.items():
+        if applies:
+            msg = f"Source {number} of the mixture ({name}) {problem}."
             raise ArgumentError(msg)
 
 
-def _check_slots(found: Sequence[Source]) -> None:
-    """Refuse to mix rows with batches."""
-    batched = [source.query.size is not None for source in found]
+def _check_batches(sources: Sequence[Source]) -> None:
+    """Check that all sources have batches, or none."""
+    batched = [source.query.size is not None for source in sources]
     if any(batched) and not all(batched):
         with_batches, without = batched.index(True), batched.index(False)
         msg = (
-            f"Source {with_batches} of the mixture has batches, and source {without} has single rows. All must be alike. Leave "
-            ".batch() out of all sources to mix rows, and give it to the mixture; or give it to each to mix whole batches."
+            f"Source {with_batches} of the mixture has batches, and source {without} has single rows; expected one kind. To "
+            "mix rows, use .batch() on the mixture and not on its sources; to mix whole batches, use it on every source."
         )
         raise ArgumentError(msg)
 
 
-def _check_columns(found: Sequence[Source]) -> None:
-    """Refuse sources whose columns differ; what maps make and do not declare shows when they run."""
+def _check_columns(sources: Sequence[Source]) -> None:
+    """Check that sources have the same columns; columns of maps that do not declare them are checked when they run."""
     known = [
-        (number, source.table.snapshot.table, telling.schema(source.table, source.query))
-        for number, source in enumerate(found)
+        (number, source.table.snapshot.table, explain.output_schema(source.table, source.query))
+        for number, source in enumerate(sources)
         if all(step.fields is not None for step in source.query.maps)
     ]
     for number, name, columns in known[1:]:
-        first, its, expected = known[0]
-        here, there = f"source {number} ({name})", f"source {first} ({its})"
+        first, first_name, expected = known[0]
+        this, other = f"source {number} ({name})", f"source {first} ({first_name})"
         for column, has, lacks in (
-            *((one, there, here) for one in expected.names if one not in columns.names),
-            *((one, here, there) for one in columns.names if one not in expected.names),
+            *((one, other, this) for one in expected.names if one not in columns.names),
+            *((one, this, other) for one in columns.names if one not in expected.names),
         ):
             base, _, suffix = column.rpartition("_")
             if base in expected.names and base in columns.names and suffix in ("length", "offsets", "valid"):
-                remedy = f"Column {base!r} has a policy there that adds it. Give all sources the same .ragged() and .nulls()."
+                remedy = f"A policy of column {base!r} adds it. Use the same .ragged() and .nulls() on all sources."
             else:
-                remedy = "Leave it out with .select(...), or make it with .map(...)."
-            msg = f"Column {column!r} is in {has} and not in {lacks}. All sources of a mixture must have the same columns. "
+                remedy = "Leave it out with .select(...), or add it with .map(...)."
+            msg = f"Column {column!r} is in {has} and not in {lacks}; expected the same columns in all sources. "
             raise ArgumentError(msg + remedy)
         for column in expected.names:
-            one, other = expected[column], columns[column]
-            if (one.dtype, one.shape) != (other.dtype, other.shape):
+            left, right = expected[column], columns[column]
+            if (left.dtype, left.shape) != (right.dtype, right.shape):
                 msg = (
-                    f"Column {column!r} is {_kind(one)} in {there} and {_kind(other)} in {here}. All sources of a mixture must "
-                    "have the same types. Turn one into the other with .map(..., fields=[...]), or leave it out with "
-                    ".select(...)."
+                    f"Column {column!r} is {_type(left)} in {other} and {_type(right)} in {this}; expected the same types in "
+                    "all sources. Convert it with .map(..., fields=[...]), or leave it out with .select(...)."
                 )
                 raise ArgumentError(msg)
 
 
-def _kind(field: Field) -> str:
+def _type(field: Field) -> str:
     return f"{field.dtype} of shape {field.shape}" if field.shape else str(field.dtype)

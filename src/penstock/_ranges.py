@@ -1,6 +1,6 @@
-"""Cutting sequences into parts: the arithmetic under lanes, windows and deals.
+"""Ranges of places in a stream: the arithmetic of lanes, windows and assignments.
 
-A stretch is a half-open range `(start, stop)` of places. A part of a sequence is a tuple of stretches, read in turn.
+A range is a half-open pair `(start, stop)`. A part of a stream is a tuple of ranges, which are read in turn.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def even_edges(start: int, stop: int, parts: int) -> IntArray:
 
 
 def length(ranges: Ranges) -> int:
-    """Return the number of places in a part.
+    """Return the number of places in ranges.
 
     Example:
         >>> length(((0, 3), (10, 11)))
@@ -41,33 +41,33 @@ def length(ranges: Ranges) -> int:
 
 
 def between(ranges: Ranges, start: int, stop: int) -> Ranges:
-    """Return places number `start` to `stop` of a part.
+    """Return the places with the numbers `start` to `stop` in ranges.
 
     Example:
         >>> between(((0, 3), (10, 20)), 2, 5)
         ((2, 3), (10, 12))
     """
-    found = []
+    result = []
     passed = 0
     for low, high in ranges:
         if passed >= stop:
             break
         first, last = max(start, passed), min(stop, passed + high - low)
         if first < last:
-            found.append((low + first - passed, low + last - passed))
+            result.append((low + first - passed, low + last - passed))
         passed += high - low
-    return tuple(found)
+    return tuple(result)
 
 
 def cut(ranges: Ranges, parts: int) -> list[Ranges]:
-    """Return `parts` consecutive parts, whose lengths differ by at most one and which together are the whole.
+    """Return `parts` consecutive parts of ranges, whose lengths differ by at most one.
 
     Example:
         >>> cut(((0, 3), (10, 13)), 2)
         [((0, 3),), ((10, 13),)]
     """
     edges = even_edges(0, length(ranges), parts).tolist()
-    found: list[list[tuple[int, int]]] = [[] for _ in range(parts)]
+    result: list[list[tuple[int, int]]] = [[] for _ in range(parts)]
     part, passed = 0, 0
     for low, high in ranges:
         place = low
@@ -75,23 +75,23 @@ def cut(ranges: Ranges, parts: int) -> list[Ranges]:
             while edges[part + 1] <= passed:
                 part += 1
             step = min(high - place, edges[part + 1] - passed)
-            found[part].append((place, place + step))
+            result[part].append((place, place + step))
             place += step
             passed += step
-    return [tuple(lane) for lane in found]
+    return [tuple(part) for part in result]
 
 
 def joined(parts: Iterable[Ranges]) -> Ranges:
-    """Return several parts as one, with stretches that touch made one stretch.
+    """Return several parts as one, with adjacent ranges merged.
 
     Example:
         >>> joined([((0, 2),), ((2, 5), (8, 9))])
         ((0, 5), (8, 9))
     """
-    found: list[tuple[int, int]] = []
+    result: list[tuple[int, int]] = []
     for low, high in (span for part in parts for span in part):
-        if found and found[-1][1] == low:
-            found[-1] = (found[-1][0], high)
+        if result and result[-1][1] == low:
+            result[-1] = (result[-1][0], high)
         else:
-            found.append((low, high))
-    return tuple(found)
+            result.append((low, high))
+    return tuple(result)

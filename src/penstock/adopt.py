@@ -29,7 +29,7 @@ from penstock.formats._hive import hive_values, partition_table
 from penstock.formats.parquet import COMMON, data_files, unified
 from penstock.model import Place
 from penstock.schema import CellCodec, Field, Schema
-from penstock.schema.compat import storage_of, unsuited
+from penstock.schema.compat import incompatible, storage_of
 from penstock.schema.json import KEY, dump
 
 __all__ = ["adopt"]
@@ -146,7 +146,7 @@ def _check_partition(field: Field, cells: Sequence[str | None]) -> None:
 
 def _check_type(field: Field, kind: pa.DataType, path: str) -> None:
     """Refuse a column of a type that the field's codec cannot read."""
-    expected = unsuited(field, kind)
+    expected = incompatible(field, kind)
     if expected is not None:
         is_list = is_ragged(kind) and None in field.shape
         advice = (

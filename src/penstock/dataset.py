@@ -1,41 +1,46 @@
-"""The question: a frozen value that says which rows of a table are wanted, in which order and shape."""
+"""`Dataset`: a table and a query on it, as an immutable value."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
 
 from penstock import sequences
-from penstock._dataset import clauses
-from penstock._dataset import explain as telling
-from penstock._dataset import sequence as sequencing
-from penstock._dataset import stack as stacking
-from penstock._dataset.collect import Collect
-from penstock._engine.deliver.loader import Batches, Iteration
+from penstock._dataset import clauses, explain
+from penstock._dataset.base import BaseDataset
+from penstock._dataset.sequence import sequence_changes
+from penstock._dataset.stack import new_stack
+from penstock._engine.lookup import access
 from penstock._engine.plan.table import Table
 from penstock._engine.query.query import Query
-from penstock._engine.query.values import Last, Map
+from penstock._engine.query.values import Batch, Last
+from penstock.errors import ArgumentError
 from penstock.filters import Expr
-from penstock.model import Position
-from penstock.policies import Nulls, Ragged
+from penstock.policies import Nulls, Offsets, Ragged
 from penstock.protocols import Shuffle
 from penstock.schema import Field, Schema
 from penstock.shuffles import WindowShuffle
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 __all__ = ["Dataset"]
 
-PLAIN = Query()
-"""All rows of all columns, one by one, as they are stored."""
+ALL_ROWS = Query()
+"""All rows of all columns, one by one, in stored order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Dataset(Collect):
-    """A question asked of a table; every clause returns a new one, and nothing is read before an answer is asked for.
+class Dataset(BaseDataset):
+    """A table and a query. Every clause returns a new dataset; rows are read when it is iterated, not before.
 
     Clauses act in this order, whatever the order of calls: `where`, `split`, `sequence`, `limit`, `select`, `shuffle`,
-    `shard`, `batch`, `stack`, `map`. Two datasets are equal when they ask the same of the same table.
+    `shard`, `batch`, `stack`, `map`. Two datasets are equal if they have the same table and the same clauses.
 
     Example:
         >>> from penstock.testing import example
@@ -47,39 +52,39 @@ class Dataset(Collect):
     """
 
     _table: Table
-    _query: Query = PLAIN
+    _query: Query = ALL_ROWS
 
     def where(self, *conditions: Expr | Sequence[Any], lazy: bool = False) -> Dataset:
-        """Return the rows that pass: pruned by partition and statistics first, then row by row.
+        """Return the rows that pass a filter. Partitions and statistics are checked first, then each row.
 
-        Conditions given together, or in several calls, must all hold. A null passes none.
+        All conditions of all calls must hold. A comparison with null does not hold.
 
         Args:
-            conditions: Expressions over `penstock.col`, or tuples like `("x", ">", 3)` in lists as pyarrow takes them.
-            lazy: Filter while reading instead of counting first. It saves a pass over the filter's columns; the length is
-                then unknown, and ranks may get unequal numbers of batches.
+            conditions: Expressions over `penstock.col`, or tuples like `("x", ">", 3)` in lists, as pyarrow takes them.
+            lazy: Filter while reading, without counting the rows first. This saves a pass over the filter's columns. The
+                length is then unknown, and ranks can get unequal numbers of batches.
 
         Raises:
             ColumnNotFoundError: If the table has no such column.
-            FilterError: If a value does not fit its column, or the column is made by `map`.
+            FilterError: If a value does not fit its column, or a `map` adds the column.
 
         Example:
             >>> from penstock.testing import example
             >>> example().where(("id", "<", 3), col("label") == "even").num_rows
             2
         """
-        condition = clauses.bound(conditions, self._query, self._table.snapshot)
+        condition = clauses.bound_condition(conditions, self._query, self._table.snapshot)
         return self._with(condition=condition, lazy=lazy or self._query.lazy)
 
     def sequence(self, sequence: sequences.Sequence) -> Dataset:
         """Return sequences of rows that follow one another in time, instead of single rows.
 
-        Whatever counts, orders, limits or shares out rows does so with sequences then. Of every column a batch has one
-        dimension more, the second, for the rows of each sequence. The filter acts first: sequences are made of rows that pass.
+        All clauses that count, order, limit or shard rows then do so with sequences. Each column of a batch has a second
+        dimension for the rows of a sequence. Sequences are made of rows that pass the filter.
 
         Raises:
             ColumnNotFoundError: If the table has no such column.
-            ArgumentError: If a column cannot tell times or groups, or the gap does not fit it.
+            ArgumentError: If a column cannot hold times or groups, or the gap does not fit it.
 
         Example:
             >>> from penstock.testing import example
@@ -87,10 +92,10 @@ class Dataset(Collect):
             >>> ds.num_rows, ds[1]["id"]
             (4, array([1, 2, 3]))
         """
-        return self._with(**sequencing.sequence(sequence, self._query, self._table.snapshot))
+        return self._with(**sequence_changes(sequence, self._query, self._table.snapshot))
 
     def select(self, *columns: str | Field) -> Dataset:
-        """Return only some columns, in this order: names, regular expressions that match whole names, or fields.
+        """Return some columns, in this order, by names, regular expressions that match whole names, or fields.
 
         Raises:
             ColumnNotFoundError: If nothing matches.
@@ -100,132 +105,81 @@ class Dataset(Collect):
             >>> example().select("l.*", "id").schema.names
             ('label', 'id')
         """
-        return self._with(columns=clauses.selected(columns, self._query, self._table.snapshot))
+        return self._with(columns=clauses.selected_columns(columns, self._query, self._table.snapshot))
 
     def shuffle(self, shuffle: Shuffle | None = None, *, seed: int = 0) -> Dataset:
-        """Return the rows in another order each epoch, the same for the same seed, for ever.
+        """Return the rows in a new random order each epoch. The same seed gives the same orders, also in later versions.
 
         Args:
             shuffle: The kind of order; by default a `WindowShuffle`, whose window trades mixing against memory.
-            seed: Any integer from 0 on; 0 is a seed like others.
+            seed: A non-negative integer; 0 is an ordinary seed.
+
+        Raises:
+            ArgumentError: If `shuffle` is not a shuffle, or the seed is not an integer from 0 to 2**63 - 1.
 
         Example:
             >>> from penstock.testing import example
             >>> sorted(int(row["id"]) for row in example().shuffle(seed=7))
             [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
         """
-        return self._with(shuffle=clauses.order(shuffle or WindowShuffle()), seed=clauses.seed(seed))
+        return self._with(shuffle=clauses.valid_shuffle(shuffle or WindowShuffle()), seed=clauses.valid_seed("shuffle", seed))
 
     def batch(self, size: int | Literal["row_group"], *, last: Last | None = None) -> Dataset:
         """Return batches instead of rows: a dict of arrays, `size` rows each.
 
         Args:
-            size: Rows of a batch on each rank, or "row_group" for what is read in one go.
-            last: What becomes of the rows that do not fill a batch on every rank. "drop" leaves them out, fewer than one
-                global batch and others each epoch; "pad" repeats a row to fill up and marks it False in the column
-                `_valid`; "wrap" fills up with rows of the beginning; "level" does so only as far as the rank goes that has
-                most rows; "uneven" lets ranks have unequal batches. By default "drop" for shuffled or sharded datasets,
-                and "uneven" for others, which loses nothing.
+            size: Rows of a batch on each rank, or "row_group" for one row group per batch.
+            last: How an epoch ends if its rows do not fill a batch on every rank. "drop" drops the rest: less than one
+                global batch, other rows in each epoch. "pad" repeats a row and marks the copies False in the column
+                `_valid`. "wrap" adds rows of the start of the epoch. "level" adds them only up to the rank with most rows.
+                "uneven" drops and adds nothing, so ranks can differ. The default is "drop" for shuffled or sharded datasets
+                and "uneven" for others.
 
         Raises:
-            ArgumentError: If the size is not positive or `last` is not one of these.
+            ArgumentError: If the size is not positive, or `last` is not one of these.
 
         Example:
             >>> from penstock.testing import example
             >>> [len(batch["id"]) for batch in example().batch(4)]
             [4, 4, 2]
         """
-        size, last = clauses.batching(size, last)
-        return self._with(size=size, last=last)
-
-    def map(
-        self,
-        function: Callable[..., Mapping[str, Any]],
-        *,
-        per_row: bool = False,
-        fields: Sequence[Field] | None = None,
-    ) -> Dataset:
-        """Return what a function makes of each batch, or of each row of a dataset without batches.
-
-        The function gets a dict of arrays and returns one with as many rows. Where it takes a second argument, or one
-        called `rng`, it also gets a `numpy.random.Generator` that depends on nothing but the seed, the epoch and the
-        rows' place in it.
-
-        Args:
-            function: The function; several maps run one after the other.
-            per_row: Call it with one row at a time, also where there are batches.
-            fields: The columns it returns, where they are to be known before it runs.
-
-        Example:
-            >>> from penstock.testing import example
-            >>> next(iter(example().batch(3).map(lambda batch: {"twice": batch["id"] * 2})))
-            {'twice': array([0, 2, 4])}
-        """
-        clauses.check_map(function, fields)
-        step = Map(function=function, per_row=per_row, fields=None if fields is None else tuple(fields))
-        return self._with(maps=(*self._query.maps, step))
+        return self._with(**clauses.batch_changes(size, last))
 
     def stack(self, name: str, columns: Sequence[str]) -> Dataset:
-        """Return a dataset with columns of numbers stacked into one column of vectors, before any map.
+        """Return a dataset with columns of numbers stacked into one column of vectors, before maps run.
 
         Args:
-            name: What the new column is called.
+            name: The name of the new column.
             columns: Names, or regular expressions that match whole names.
 
         Raises:
-            ArgumentError: If they are no numbers, or their shapes differ.
+            ArgumentError: If the columns do not hold numbers, or their shapes differ.
 
         Example:
             >>> from penstock.testing import example
             >>> next(iter(example().select("id", "x").batch(2).stack("both", ["id", "x"])))["both"].shape
             (2, 2)
         """
-        stacked = stacking.stacked(name, columns, self._query, self._table.snapshot)
-        return self._with(stacks=(*self._query.stacks, stacked))
-
-    def shard(self, rank: int, world_size: int, *, lanes: int | None = None) -> Dataset:
-        """Return the part of one of several readers; together they read every row once.
-
-        Args:
-            rank: Which reader this is, from 0.
-            world_size: How many there are.
-            lanes: Parts that the order is cut into, a multiple of `world_size`; by default `world_size`. A job that will go
-                on with another number of readers which divides the lanes sees the same global batches.
-
-        Raises:
-            ArgumentError: If the rank is not below the world size.
-
-        Example:
-            >>> from penstock.testing import example
-            >>> [len(example().shard(rank, 3)) for rank in range(3)]
-            [3, 3, 4]
-        """
-        return self._with(**clauses.sharding(rank, world_size, lanes))
+        stack = new_stack(name, columns, self._query, self._table.snapshot)
+        return self._with(stacks=(*self._query.stacks, stack))
 
     def limit(self, rows: int) -> Dataset:
-        """Return at most the first `rows` rows that pass the filter, in stored order, the same in every epoch.
+        """Return the first `rows` rows that pass the filter, in stored order, the same in every epoch.
+
+        Raises:
+            ArgumentError: If `rows` is negative.
 
         Example:
             >>> from penstock.testing import example
             >>> example().limit(4).num_rows
             4
         """
-        return self._with(limit=clauses.limit(rows, self._query.limit))
-
-    def repeat(self, epochs: int | None = None) -> Dataset:
-        """Return a dataset whose one iteration is several epochs, each in an order of its own; without end by default.
-
-        Example:
-            >>> from penstock.testing import example
-            >>> len(example().repeat(3))
-            30
-        """
-        return self._with(epochs=clauses.epochs(epochs))
+        return self._with(limit=clauses.smaller_limit(rows, self._query.limit))
 
     def nulls(self, policy: Nulls, *columns: str) -> Dataset:
-        """Return a dataset in which nulls of some columns are treated otherwise than by default.
+        """Return a dataset with another policy for the nulls of some columns.
 
-        By default they are NaN among floats, NaT among times and None among objects, and an error anywhere else.
+        By default nulls are NaN in floats, NaT in times and None in objects, and an error in other columns.
 
         Args:
             policy: `Fill(value)`, `Mask()`, which adds a column `<name>_valid`, or `RaiseOnNull()`.
@@ -236,16 +190,16 @@ class Dataset(Collect):
             >>> sorted(example().nulls(Mask(), "x").head())
             ['id', 'label', 'x', 'x_valid']
         """
-        return self._with(policies=clauses.policies(columns, self._query, self._table.snapshot, nulls=policy))
+        return self._with(policies=clauses.with_policy(columns, self._query, self._table.snapshot, nulls=policy))
 
     def ragged(self, policy: Ragged, *columns: str) -> Dataset:
-        """Return a dataset in which lists of some columns become arrays otherwise than by default.
+        """Return a dataset with another policy for the lists of some columns.
 
         By default a column of lists is an object array of arrays.
 
         Args:
             policy: `Pad(value, length)`, which adds a column `<name>_length`; `Offsets()`, which gives all values in one
-                array and adds `<name>_offsets`; or `RaiseIfRagged()`, for lists that are all of one length.
+                array and adds `<name>_offsets`; or `RaiseIfRagged()`, for lists of one length.
             columns: Names, or regular expressions that match whole names.
 
         Example:
@@ -254,7 +208,7 @@ class Dataset(Collect):
             >>> next(iter(ds.ragged(Pad(), "tokens")))["tokens"].tolist()
             [[1, 0], [2, 3]]
         """
-        return self._with(policies=clauses.policies(columns, self._query, self._table.snapshot, ragged=policy))
+        return self._with(policies=clauses.with_policy(columns, self._query, self._table.snapshot, ragged=policy))
 
     def using(
         self,
@@ -267,37 +221,52 @@ class Dataset(Collect):
         timeout: float | None = None,
         checksums: bool | None = None,
     ) -> Dataset:
-        """Return a dataset that is read with other means, which change nothing in what comes; what is not given stays.
+        """Return a dataset that is read with other resources, with the same results. Omitted options do not change.
 
         Args:
             workers: What decodes cells and runs maps: "threads", or "processes" for functions that are Python-bound.
-            threads: How many threads read, and decode; by default one for each processor.
-            processes: How many processes there are, where there are any; by default one for each processor.
-            memory_limit: Bytes that may be read ahead of the consumer, where a single window is not more; 1 GiB by default.
-            max_cell_bytes: What one cell may take when it is decoded, 256 MiB by default: a small file can claim to be huge.
-            timeout: Seconds that a process may take for one batch before it is ended, with an error; 600 by default.
-            checksums: Whether pages are compared with the checksums that they were written with, where they were; cells are
-                then read by pyarrow and not as they lie, which takes longer. They are not by default.
+            threads: Threads that read and decode; by default one for each processor.
+            processes: Worker processes, with `workers="processes"`; by default one for each processor.
+            memory_limit: Bytes that are read ahead at most, unless a single window takes more; 1 GiB by default.
+            max_cell_bytes: The largest size of a decoded cell; 256 MiB by default. A small file can declare a huge image.
+            timeout: Seconds after which a process that works on one batch is stopped, with an error; 600 by default.
+            checksums: Whether the checksums of Parquet pages are verified, if there are any; False by default. Reading then
+                takes longer, since pyarrow reads all cells.
+
+        Raises:
+            ArgumentError: If a value is not of its type, or not positive.
 
         Example:
             >>> from penstock.testing import example
             >>> example().using(threads=4) == example()
             True
         """
-        return self._with(**clauses.means(threads, memory_limit, max_cell_bytes, workers, processes, timeout, checksums))
+        changes = clauses.using_changes(
+            workers=workers,
+            threads=threads,
+            processes=processes,
+            memory_limit=memory_limit,
+            max_cell_bytes=max_cell_bytes,
+            timeout=timeout,
+            checksums=checksums,
+        )
+        return self._with(**changes)
 
     def on_bad_row(
         self, action: Literal["raise", "skip"], *, most: float = 0.01, report: str | os.PathLike[str] | None = None
     ) -> Dataset:
-        """Return a dataset that raises on a bad row, as by default, or skips it: its batch is shorter, and nothing else moves.
+        """Return a dataset that raises on a bad row, which is the default, or skips it. A batch with a skipped row is shorter.
 
-        A row is bad if a cell of it cannot be decoded, or is null or ragged where that is refused, or if a map raises on it.
-        A map of batches is run again without the rows that it raises on. A file that cannot be read is an error always.
+        A row is bad if one of its cells cannot be decoded, if a policy does not accept a null or a list, or if a map raises
+        on it. A map of batches runs again without the rows that it raises on. An unreadable file is always an error.
 
         Args:
-            action: "raise" or "skip". What was skipped is listed in `loader.skipped`.
-            most: How many rows of an epoch may be skipped on each rank before it is an error: a share, or a whole number.
-            report: A file that a line of JSON is added to for every row that is skipped; of several ranks, one for each.
+            action: "raise" or "skip". `loader.skipped` lists the skipped rows.
+            most: The limit on skipped rows of an epoch on each rank: a share of the rows, or a number of rows.
+            report: A file to which a line of JSON is appended for each skipped row; each rank writes its own file.
+
+        Raises:
+            ArgumentError: If `action` or `most` is not valid, or `report` is not a local path.
 
         Example:
             >>> from penstock.testing import MemoryFormat
@@ -306,7 +275,7 @@ class Dataset(Collect):
             >>> next(batches)["n"], batches.skipped[0].row
             (array([1, 3]), 1)
         """
-        return self._with(skip=clauses.skipping(action, most, report))
+        return self._with(skip=clauses.skip_bad_rows(action, most, report))
 
     def with_row_ids(self) -> Dataset:
         """Return a dataset with the columns `_file`, `_row_group` and `_row` (the row's number in its file) added.
@@ -319,13 +288,13 @@ class Dataset(Collect):
         return self._with(row_ids=True)
 
     def split(self, parts: Mapping[str, float], *, by: str, seed: int = 0) -> dict[str, Dataset]:
-        """Return disjoint datasets that hold about the given shares of the rows.
+        """Return disjoint datasets with about the given shares of the rows.
 
-        A row's part depends on nothing but its value of `by` and the seed, so rows never move when others are added.
+        The part of a row depends on its value of `by` and the seed only, so rows do not move when others are added.
 
         Args:
-            parts: The share of each part by its name; together at most 1.
-            by: The column that decides, best one that is unique, or the one whose groups must stay together.
+            parts: The share of each part by name; their sum is at most 1.
+            by: The column that decides: a unique one, or one whose groups have to stay together.
             seed: Another seed gives other parts.
 
         Raises:
@@ -338,59 +307,99 @@ class Dataset(Collect):
             >>> train.num_rows + rest.num_rows
             10
         """
-        return {name: self.where(part) for name, part in clauses.parts(parts, by, seed, self._query).items()}
+        return {name: self.where(part) for name, part in clauses.split_conditions(parts, by, seed, self._query).items()}
 
-    def __iter__(self) -> Batches:
-        """Return the batches, or rows, of epoch 0.
+    @property
+    def num_rows(self) -> int:
+        """The rows, or sequences, of an epoch over all ranks; a filter or a sequence takes one pass over its columns."""
+        return clauses.exact_plan(self._query, self._table.plan(self._query).plan).num_rows
+
+    def __getitem__(self, row: int | slice) -> dict[str, Any]:
+        """Return one row by its number in stored order, or a slice of rows as one batch."""
+        if isinstance(row, slice):
+            return self.take(range(*row.indices(self.num_rows)))
+        if isinstance(row, tuple | list | np.ndarray):
+            raise ArgumentError(
+                f"ds[...] got {row!r}; expected one row number or a slice. For several rows use ds.take([...])."
+            )
+        if isinstance(row, str):
+            msg = f"ds[...] got {row!r}; expected a row number or a slice. For a column use ds.select({row!r}).to_arrow()."
+            raise ArgumentError(msg)
+        batch = self.take([row])
+        for column in self._query.policies:
+            if isinstance(column.ragged, Offsets) and f"{column.name}_offsets" in batch:
+                msg = (
+                    f"ds[{row!r}] is one row, and column {column.name!r} has the policy Offsets(), which needs a batch. "
+                    f"Use ds.take([{row!r}]), or remove Offsets()."
+                )
+                raise ArgumentError(msg)
+        return {name: values[0] for name, values in batch.items()}
+
+    def take(self, rows: Sequence[int]) -> Batch:
+        """Return rows by their numbers in stored order, as one batch in the given order.
 
         Raises:
-            EmptyDatasetError: If there is nothing, or too little, to hand out.
+            ArgumentError: If the dataset is shuffled or batched, or has fewer rows.
+
+        Example:
+            >>> from penstock.testing import example
+            >>> example().take([3, 9, 5])["id"]
+            array([3, 9, 5])
         """
-        return Batches(self._table, self._query, Position())
+        return access.take_rows(self._table, self._query, rows)
 
-    def __len__(self) -> int:
-        """Return how many batches, or rows, one iteration yields on this rank.
+    def head(self, rows: int = 5) -> Batch:
+        """Return the first rows in stored order, as one batch.
 
-        Raises:
-            TypeError: If it has no length: it repeats without end, or filters on the fly.
+        Example:
+            >>> from penstock.testing import example
+            >>> example().head(2)["id"]
+            array([0, 1])
         """
-        return len(Iteration(self._table.plan(self._query), self._query, Position()))
+        return self.take(range(min(clauses.smaller_limit(rows, None, "head"), self.num_rows)))
 
-    def __bool__(self) -> bool:
-        """Return True: whether a dataset has rows is asked with `num_rows`."""
-        return True
+    def to_arrow(self) -> pa.Table:
+        """Return all rows in stored order as an Arrow table with the stored types."""
+        return access.to_arrow(self._table, self._query)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return all rows in stored order as a pandas data frame with the same values.
+
+        Columns have the dtypes that `pyarrow.Table.to_pandas` chooses, with one exception: a column gets another dtype
+        if a value would change, or a null would become another value. Integers with nulls get pandas' nullable
+        dtypes (`Int64`), and so do booleans with nulls (`boolean`). Other such columns get `pandas.ArrowDtype`, for example
+        lists of integers with nulls inside. A null in a float column is NaN, unless the column also holds NaN.
+
+        Example:
+            >>> from penstock.testing import MemoryFormat
+            >>> MemoryFormat.of({"id": [2**53 + 1, None]}, row_group_rows=2).open().to_pandas()["id"].dtype
+            Int64Dtype()
+        """
+        return access.to_pandas(self._table, self._query)
 
     @property
     def schema(self) -> Schema:
-        """The columns of a row, as NumPy types; what a map makes is known where the map declares it."""
-        return telling.schema(self._table, self._query)
+        """The columns of a row, as NumPy types; of maps, the columns that they declare."""
+        return explain.output_schema(self._table, self._query)
 
     @property
     def fingerprint(self) -> str:
-        """A name of the question; equal datasets have equal names."""
-        return telling.fingerprint(self._table, self._query)
+        """A name of the query; equal datasets have equal names."""
+        return explain.fingerprint(self._table, self._query)
 
     def explain(self, *, analyze: bool = False) -> str:
-        """Return what will be read and handed out; with `analyze` some is read now, and the text tells where the time goes.
+        """Return a text about what is read and returned; with `analyze` some is read now, and it shows where the time goes.
 
         Example:
             >>> from penstock.testing import example
             >>> print(example().where(col("id") > 8).batch(2).explain().splitlines()[1].strip())
             files       1 of 1
         """
-        return telling.explain(self._table, self._query, analyze=analyze)
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether two datasets ask the same question of the same table."""
-        return isinstance(other, Dataset) and self.fingerprint == other.fingerprint
-
-    def __hash__(self) -> int:
-        """Return a hash that equal datasets share."""
-        return hash(self.fingerprint)
+        return explain.explain(self._table, self._query, analyze=analyze)
 
     def __repr__(self) -> str:
-        """Return the question as it can be asked again; of an opened table its rows and columns too, as a comment."""
-        return telling.shown(self._table, self._query)
+        """Return the dataset as Python, with a comment about rows and columns if it has no clauses."""
+        return explain.format_dataset(self._table, self._query)
 
     def _with(self, **changes: Any) -> Dataset:
-        return Dataset(self._table, clauses.checked(replace(self._query, **changes), self._table.snapshot))
+        return Dataset(self._table, clauses.check_query(replace(self._query, **changes), self._table.snapshot))

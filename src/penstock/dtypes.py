@@ -1,6 +1,6 @@
-"""The type table: what each Arrow type is in NumPy, and how its values come over. `docs/types.md` shows it in full.
+"""Arrow types in NumPy, and conversions of their values. `docs/types.md` has the whole table.
 
-Nothing here knows a policy: values come with marks that tell where they are null, and what stands there then is no promise.
+Policies are applied later: values come with a mask of valid values, and the values of nulls are undefined.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["is_fixed", "numpy_type"]
 
 Values: TypeAlias = npt.NDArray[Any]
 Marks: TypeAlias = npt.NDArray[np.bool_] | None
-"""Where there are values; None where there is one everywhere."""
+"""True for values and False for nulls; None if there are no nulls."""
 
 BOOL8 = "arrow.bool8"
 TENSOR = "arrow.fixed_shape_tensor"
 UUID = "arrow.uuid"
 VARIABLE_TENSOR = "arrow.variable_shape_tensor"
 KNOWN = frozenset((None, BOOL8, TENSOR, UUID, VARIABLE_TENSOR))
-"""Types that are more than what they are stored as; None is a type of Arrow itself."""
+"""The extension types with a meaning here; None stands for types of Arrow itself."""
 
 FIXED: dict[pa.DataType, np.dtype[Any]] = {
     pa.bool_(): np.dtype(np.bool_),
@@ -51,7 +51,7 @@ FIXED: dict[pa.DataType, np.dtype[Any]] = {
 def numpy_type(kind: pa.DataType) -> tuple[np.dtype[Any], tuple[int | None, ...]]:
     """Return the NumPy dtype of a column of an Arrow type, and the shape of one cell.
 
-    A dimension that differs from row to row is None; what NumPy has no type for is an object.
+    A dimension that differs from row to row is None; types that NumPy does not have are objects.
 
     Example:
         >>> numpy_type(pa.list_(pa.float32(), 3))
@@ -61,7 +61,7 @@ def numpy_type(kind: pa.DataType) -> tuple[np.dtype[Any], tuple[int | None, ...]
         >>> numpy_type(pa.string())
         (dtype('O'), ())
     """
-    if isinstance(kind, pa.BaseExtensionType):  # which may have no hash, so it comes first
+    if isinstance(kind, pa.BaseExtensionType):  # first, since some cannot be hashed
         return _extension_type(kind)
     if kind in FIXED:
         return FIXED[kind], ()
@@ -76,7 +76,7 @@ def numpy_type(kind: pa.DataType) -> tuple[np.dtype[Any], tuple[int | None, ...]
 
 
 def _extension_type(kind: pa.DataType) -> tuple[np.dtype[Any], tuple[int | None, ...]]:
-    """Return what an extension type is in NumPy: its storage, where we do not know it."""
+    """Return the NumPy dtype and shape of an extension type; those of its storage if it is not known."""
     if kind.extension_name == BOOL8:
         return np.dtype(np.bool_), ()
     if kind.extension_name == TENSOR:
@@ -87,7 +87,7 @@ def _extension_type(kind: pa.DataType) -> tuple[np.dtype[Any], tuple[int | None,
 
 
 def is_fixed(kind: pa.DataType) -> bool:
-    """Return whether one cell has a fixed number of bytes in NumPy, so that a column is one dense array whatever its rows.
+    """Return whether all cells have the same number of bytes in NumPy, so that a column is one dense array.
 
     Example:
         >>> is_fixed(pa.list_(pa.float32(), 3)), is_fixed(pa.list_(pa.float32())), is_fixed(pa.string())
@@ -98,7 +98,7 @@ def is_fixed(kind: pa.DataType) -> bool:
 
 
 def least_bytes(kind: pa.DataType) -> int:
-    """Return the bytes that one cell takes in NumPy at least: all of one that has a fixed size, and none of another.
+    """Return the bytes of one cell in NumPy if they are fixed, else 0.
 
     Example:
         >>> least_bytes(pa.list_(pa.float32(), 3)), least_bytes(pa.bool_()), least_bytes(pa.string())
@@ -109,18 +109,18 @@ def least_bytes(kind: pa.DataType) -> int:
 
 
 def is_ragged(kind: pa.DataType) -> bool:
-    """Return whether cells of an Arrow type are lists that may differ in length."""
+    """Return whether cells of an Arrow type are lists of different lengths."""
     tests = pa.types
     return bool(tests.is_list(kind) or tests.is_large_list(kind) or is_list_view(kind))
 
 
 def is_list_view(kind: pa.DataType) -> bool:
-    """Return whether an Arrow type is a list that tells where each cell starts and how long it is."""
+    """Return whether an Arrow type is a list view, which stores an offset and a size for each cell."""
     return bool(pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind))
 
 
 def is_encoded(kind: pa.DataType) -> bool:
-    """Return whether an Arrow type stores values once and refers to them: a dictionary, or runs."""
+    """Return whether an Arrow type is dictionary-encoded or run-end encoded."""
     return bool(pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind))
 
 
@@ -130,13 +130,13 @@ def extension_name(kind: pa.DataType) -> str | None:
 
 
 def tensor_shape(kind: pa.DataType) -> tuple[int, ...]:
-    """Return the shape of one tensor of a fixed-shape tensor type, as it is used: after its permutation."""
+    """Return the shape of one tensor of a fixed-shape tensor type, after its permutation."""
     shape = tuple(kind.shape)
     return shape if kind.permutation is None else tuple(shape[axis] for axis in kind.permutation)
 
 
 def leaf_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values themselves, without the lists, encodings and extensions around them.
+    """Return the type of the innermost values, without lists, encodings and extensions.
 
     Example:
         >>> leaf_type(pa.list_(pa.dictionary(pa.int8(), pa.string())))
@@ -151,7 +151,7 @@ def leaf_type(kind: pa.DataType) -> pa.DataType:
 
 
 def values(array: pa.Array) -> tuple[Values, Marks]:
-    """Return what is no list as NumPy values, and where they are no nulls; a view of Arrow's memory where that is possible.
+    """Return an array without lists as NumPy values and a mask of valid values; a view of Arrow's memory if possible.
 
     Example:
         >>> values(pa.array(["a", None]))
@@ -170,14 +170,14 @@ def values(array: pa.Array) -> tuple[Values, Marks]:
         return np.zeros(rows, dtype), valid(array)
     if dtype.kind == "b":
         return _bits(buffer, array.offset, rows), valid(array)
-    stored = dtype if dtype.itemsize * 8 == kind.bit_width else np.dtype(np.int32)  # days, and the coarse times of a day
-    found = np.frombuffer(buffer, stored, rows, array.offset * stored.itemsize)
-    found.flags.writeable = False  # others may share it
-    return found if stored is dtype else found.astype(dtype), valid(array)
+    stored = dtype if dtype.itemsize * 8 == kind.bit_width else np.dtype(np.int32)  # dates, and times of day in s or ms
+    result = np.frombuffer(buffer, stored, rows, array.offset * stored.itemsize)
+    result.flags.writeable = False  # the memory can be shared
+    return result if stored is dtype else result.astype(dtype), valid(array)
 
 
 def valid(array: pa.Array) -> Marks:
-    """Return where an array is not null.
+    """Return the mask of valid values of an array.
 
     Example:
         >>> valid(pa.array([1, None])), valid(pa.array([1, 2]))
@@ -192,55 +192,55 @@ def valid(array: pa.Array) -> Marks:
 
 
 def both(one: Marks, other: Marks) -> Marks:
-    """Return where both have a value."""
+    """Return the intersection of two masks of valid values."""
     if one is None or other is None:
         return other if one is None else one
     return one & other
 
 
 def items(array: pa.Array, present: Marks = None) -> tuple[pa.Array, Values, Marks]:
-    """Return the items of lists or maps one after the other, how many each has, and which lists are no nulls.
+    """Return the items of lists or maps one after the other, the length of each, and the mask of valid lists.
 
-    Where `present` is False a list counts as null, whatever it holds.
+    A list is also null where `present` is False.
 
     Example:
         >>> flat, length, _ = items(pa.array([[1, 2], None, [3]]))
         >>> flat.to_pylist(), length.tolist()
         ([1, 2, 3], [2, 0, 1])
     """
-    there = both(valid(array), present)
+    mask = both(valid(array), present)
     starts = values(array.offsets)[0].astype(np.int64)
     if is_list_view(array.type):
         length = values(array.sizes)[0].astype(np.int64)
     else:
         starts, length = starts[:-1], np.diff(starts)
-    if there is not None:  # a null may own items, which are garbage
-        length[~there] = 0
+    if mask is not None:  # a null list can have items, which are undefined
+        length[~mask] = 0
     starts, ends = starts[length > 0], (starts + length)[length > 0]
     if not len(starts):
-        return array.values.slice(0, 0), length, there
+        return array.values.slice(0, 0), length, mask
     breaks = starts[1:] != ends[:-1]
     first, last = starts[np.concatenate([[True], breaks])], ends[np.concatenate([breaks, [True]])]
     runs = [array.values.slice(start, stop - start) for start, stop in zip(first.tolist(), last.tolist(), strict=True)]
-    return runs[0] if len(runs) == 1 else pa.concat_arrays(runs), length, there
+    return runs[0] if len(runs) == 1 else pa.concat_arrays(runs), length, mask
 
 
 def plain(array: pa.Array) -> pa.Array:
-    """Return the values that a dictionary or runs stand for."""
+    """Return a dictionary-encoded or run-end encoded array without its encoding."""
     if pa.types.is_dictionary(array.type):
         kind = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(array.type.value_type)
-        store = array.dictionary if kind is None else array.dictionary.cast(kind)  # Arrow takes nothing of views
+        store = array.dictionary if kind is None else array.dictionary.cast(kind)  # Arrow has no take for views
         return store.take(array.indices)
-    return array.values.take(pa.array(_run(array)))
+    return array.values.take(pa.array(_run_of_row(array)))
 
 
 def python_values(array: pa.Array) -> list[Any]:
-    """Return cells as plain Python values, None for null.
+    """Return cells as Python values, None for nulls.
 
-    Moments and durations in nanoseconds, and those beyond Python's own range, are NumPy scalars instead.
+    Timestamps and durations in nanoseconds, and those outside of Python's range, are NumPy scalars.
 
     Raises:
-        DataError: If a struct has two fields of one name.
+        DataError: If a struct has two fields with the same name.
 
     Example:
         >>> python_values(pa.array([{"a": 1, "at": 0}], pa.struct({"a": pa.int8(), "at": pa.timestamp("ns")})))
@@ -251,63 +251,63 @@ def python_values(array: pa.Array) -> list[Any]:
         return python_values(plain(array))
     if extension_name(kind) not in {None, BOOL8, UUID}:
         return python_values(array.storage)
-    there = None if is_encoded(kind) else valid(array)
+    mask = None if is_encoded(kind) else valid(array)
     if pa.types.is_struct(kind):
-        found = _dicts(array)
+        cells = _dicts(array)
     elif pa.types.is_map(kind) or pa.types.is_fixed_size_list(kind) or is_ragged(kind):
-        found = _python_lists(array)
+        cells = _python_lists(array)
     elif is_encoded(kind) or numpy_type(kind)[0].kind != "O":
-        numbers, there = values(array)
-        found = _python_scalars(numbers, leaf_type(kind))
+        numbers, mask = values(array)
+        cells = _python_scalars(numbers, leaf_type(kind))
     else:
         return _python_objects(array)
-    if there is not None:
-        for row in np.flatnonzero(~there).tolist():
-            found[row] = None
-    return found
+    if mask is not None:
+        for row in np.flatnonzero(~mask).tolist():
+            cells[row] = None
+    return cells
 
 
 def is_compound(kind: pa.DataType) -> bool:
-    """Return whether cells of an Arrow type consist of others, or may."""
+    """Return whether an Arrow type is nested or an extension type."""
     return bool(pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType))
 
 
 def _bits(buffer: pa.Buffer, offset: int, count: int) -> npt.NDArray[np.bool_]:
-    """Return some bits of a buffer."""
+    """Return bits of a buffer as booleans."""
     start, skipped = divmod(offset, 8)
     packed = np.frombuffer(buffer, np.uint8, (skipped + count + 7) // 8, start)
     return np.unpackbits(packed, count=skipped + count, bitorder="little")[skipped:].view(np.bool_)
 
 
-def _run(array: pa.Array) -> Values:
-    """Return, for each row of runs, which of them it lies in."""
+def _run_of_row(array: pa.Array) -> Values:
+    """Return the number of the run of each row of a run-end encoded array."""
     return np.searchsorted(values(array.run_ends)[0], np.arange(array.offset, array.offset + len(array)), "right")
 
 
 def _encoded(array: pa.Array) -> tuple[Values, Marks]:
-    """Return the values that a dictionary or runs stand for; a string that stands in many rows is one object."""
+    """Return the values of a dictionary-encoded or run-end encoded array; equal strings of a dictionary are one object."""
     if pa.types.is_dictionary(array.type):
-        (index, there), store = values(array.indices), array.dictionary
+        (index, mask), store = values(array.indices), array.dictionary
     else:
-        index, there, store = _run(array), None, array.values
-    found, marks = values(store)
-    if there is not None:
-        index = np.where(there, index, 0)
-    if not len(found):  # all null, or no rows
-        return np.zeros(len(array), found.dtype), there
-    return found.take(index), both(there, None if marks is None else marks.take(index))
+        index, mask, store = _run_of_row(array), None, array.values
+    distinct, marks = values(store)
+    if mask is not None:
+        index = np.where(mask, index, 0)
+    if not len(distinct):  # all null, or no rows
+        return np.zeros(len(array), distinct.dtype), mask
+    return distinct.take(index), both(mask, None if marks is None else marks.take(index))
 
 
 def _dicts(array: pa.Array) -> list[Any]:
-    """Return the cells of a struct."""
+    """Return the cells of a struct as dicts."""
     names = [field.name for field in array.type]
     if len(set(names)) < len(names):
-        raise DataError(f"{array.type} has fields of one name, and a dict holds one of each. Rename them where it is written.")
-    found: list[Any] = [{} for _ in range(len(array))]
+        raise DataError(f"{array.type} has several fields with one name, which a dict cannot hold. Rename them in the table.")
+    cells: list[Any] = [{} for _ in range(len(array))]
     for number, name in enumerate(names):
-        for cell, value in zip(found, python_values(array.field(number)), strict=True):
+        for cell, value in zip(cells, python_values(array.field(number)), strict=True):
             cell[name] = value
-    return found
+    return cells
 
 
 def _python_lists(array: pa.Array) -> list[Any]:
@@ -326,27 +326,27 @@ def _python_lists(array: pa.Array) -> list[Any]:
 
 
 def _python_objects(array: pa.Array) -> list[Any]:
-    """Return strings and other values that NumPy has no dtype for."""
+    """Return strings and other values without a NumPy dtype."""
     kind = array.type
     if extension_name(kind) == UUID:
         return [None if cell is None else uuid.UUID(bytes=cell) for cell in _python_objects(array.storage)]
-    if pa.types.is_decimal(kind):  # by way of text, in half the time
+    if pa.types.is_decimal(kind):  # text is twice as fast
         return [None if text is None else Decimal(text) for text in array.cast(pa.large_string()).to_pylist()]
-    if pa.types.is_fixed_size_binary(kind):  # the same
+    if pa.types.is_fixed_size_binary(kind):  # the same, with large binary
         return list(array.cast(pa.large_binary()).to_pylist())
     return list(array.to_pylist())
 
 
 def _python_scalars(numbers: Values, kind: pa.DataType) -> list[Any]:
-    """Return NumPy's values as Python's own, where Python has such values."""
+    """Return NumPy values as Python values, if Python has such values."""
     if pa.types.is_date64(kind):
         numbers = numbers.astype("datetime64[D]")
-    found = numbers.tolist()
-    if numbers.dtype.kind in "mM":  # what Python cannot hold, as all nanoseconds, came as an int
-        found = [numbers[row] if isinstance(cell, int) else cell for row, cell in enumerate(found)]
+    cells = numbers.tolist()
+    if numbers.dtype.kind in "mM":  # values that Python does not have, such as nanoseconds, are integers here
+        cells = [numbers[row] if isinstance(cell, int) else cell for row, cell in enumerate(cells)]
     if pa.types.is_time(kind):
         midnight = dt.datetime(1, 1, 1)  # noqa: DTZ001 - a time of day has no zone
-        return [(midnight + cell).time() if isinstance(cell, dt.timedelta) else cell for cell in found]
+        return [(midnight + cell).time() if isinstance(cell, dt.timedelta) else cell for cell in cells]
     if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return [cell.replace(tzinfo=dt.UTC) if isinstance(cell, dt.datetime) else cell for cell in found]
-    return list(found)
+        return [cell.replace(tzinfo=dt.UTC) if isinstance(cell, dt.datetime) else cell for cell in cells]
+    return list(cells)

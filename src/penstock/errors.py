@@ -1,31 +1,31 @@
-"""The errors Penstock raises, as one tree.
+"""The exceptions of Penstock.
 
-Every error of ours is a `PenstockError` and also the built-in that Python would have raised, so both
-`except penstock.PenstockError` and `except KeyError` work:
+Each is a `PenstockError` and also the built-in exception of its kind, so both `except penstock.PenstockError` and
+`except KeyError` work:
 
 * PenstockError
-    * ColumnNotFoundError (KeyError)      a name that the table does not have
-    * ArgumentError (ValueError)          an argument that cannot be meant
+    * ColumnNotFoundError (KeyError)      a column that the table does not have
+    * ArgumentError (ValueError)          an invalid argument
         * UnknownArgumentError (TypeError)  an argument that the call does not have
     * FilterError (ValueError)            a filter that does not fit the table
-    * EmptyDatasetError (ValueError)      nothing, or too little, to hand out
+    * EmptyDatasetError (ValueError)      no rows, or too few
     * RowNotFoundError (IndexError)       a row number that the dataset does not have
-    * StateError (ValueError)             a checkpoint of another table, order or question
-    * TableNotFoundError (FileNotFoundError)  nothing that we can open lies there
-    * DataError (ValueError)              a data file that cannot be read as promised
-        * DataChangedError                what is read differs from what was planned
-        * UnorderedError                  rows that a sequence needs in the order of time, and are not
-    * MapError (ValueError)               a map that broke its promise
-    * WorkerError (RuntimeError)          a process that ended, hung or could not begin
-    * WriteError (OSError)                storage that refuses what is written to it
+    * StateError (ValueError)             a checkpoint of another table, order or query
+    * TableNotFoundError (FileNotFoundError)  no table at a location
+    * DataError (ValueError)              a data file that cannot be read
+        * DataChangedError                data that changed after the plan was made
+        * UnorderedError                  rows of a sequence that are not in the order of time
+    * MemoryLimitError (MemoryError)      rows that need more memory than the limit
+    * MapError (ValueError)               an invalid result of a map
+    * WorkerError (RuntimeError)          a process that ended, hangs or could not start
+    * WriteError (OSError)                a write that storage rejected
     * MissingExtraError (ImportError)     an optional package that is not installed
 
-Each message has three parts: what was wrong, what was expected or exists, and what to do next.
+Each message has three parts: what was wrong, what was expected or exists, and what to do.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 __all__ = [
@@ -49,7 +49,7 @@ __all__ = [
 
 
 class PenstockError(Exception):
-    """The root of every error that Penstock raises on purpose.
+    """The base class of all exceptions of Penstock.
 
     Example:
         >>> from penstock.errors import ColumnNotFoundError, PenstockError
@@ -59,7 +59,7 @@ class PenstockError(Exception):
 
 
 class ArgumentError(PenstockError, ValueError):
-    """An argument has a value that cannot be meant.
+    """An argument has an invalid value.
 
     Example:
         >>> issubclass(ArgumentError, ValueError)
@@ -68,7 +68,7 @@ class ArgumentError(PenstockError, ValueError):
 
 
 class UnknownArgumentError(ArgumentError, TypeError):
-    """A call got an argument by a name that it does not have.
+    """A call got a keyword argument that it does not have.
 
     Example:
         >>> issubclass(UnknownArgumentError, TypeError)
@@ -85,19 +85,21 @@ class ColumnNotFoundError(PenstockError, KeyError):
     """
 
     def __str__(self) -> str:
-        """Return the sentence itself; KeyError would show its repr."""
+        """Return the message; KeyError would return its repr."""
         return str(self.args[0]) if self.args else ""
 
     @classmethod
     def of(cls, name: object, existing: Iterable[str], *, table: str) -> ColumnNotFoundError:
-        """Return the error for one missing name, with what exists and the nearest name."""
+        """Return the error for a missing name, with the existing names and the closest one."""
+        from difflib import get_close_matches
+
         names = list(existing)
         lower = {each.lower(): each for each in reversed(names)}
-        near = [lower[each] for each in difflib.get_close_matches(str(name).lower(), lower, n=1, cutoff=0.6)]
+        near = [lower[each] for each in get_close_matches(str(name).lower(), lower, n=1, cutoff=0.6)]
         hint = f" Did you mean {near[0]!r}?" if near else " Print `ds.schema` to see their types."
         base, _, suffix = str(name).rpartition("_")
         if base in names and suffix in ("valid", "length", "offsets"):
-            hint = f" Select {base!r}: {name!r} comes with it, where .nulls() or .ragged() asks for it."
+            hint = f" Select {base!r}: {name!r} is added to it by .nulls() or .ragged()."
         return cls(f"Column {name!r} is not in {table}. Columns: {listed(names)}.{hint}")
 
 
@@ -111,7 +113,7 @@ class FilterError(PenstockError, ValueError):
 
 
 class EmptyDatasetError(PenstockError, ValueError):
-    """There are no rows to hand out, or fewer than the question needs.
+    """There are no rows, or fewer than the query needs.
 
     Example:
         >>> issubclass(EmptyDatasetError, ValueError)
@@ -129,7 +131,7 @@ class RowNotFoundError(PenstockError, IndexError):
 
 
 class StateError(PenstockError, ValueError):
-    """A saved state does not belong to this table, order or question.
+    """A saved state does not belong to this table, order or query.
 
     Example:
         >>> issubclass(StateError, ValueError)
@@ -138,7 +140,7 @@ class StateError(PenstockError, ValueError):
 
 
 class TableNotFoundError(PenstockError, FileNotFoundError):
-    """Nothing that Penstock can open lies at a location.
+    """There is no table at a location.
 
     Example:
         >>> issubclass(TableNotFoundError, FileNotFoundError)
@@ -147,7 +149,7 @@ class TableNotFoundError(PenstockError, FileNotFoundError):
 
 
 class DataError(PenstockError, ValueError):
-    """A data file cannot be read as its table promised.
+    """A data file cannot be read.
 
     Example:
         >>> issubclass(DataError, ValueError)
@@ -156,7 +158,7 @@ class DataError(PenstockError, ValueError):
 
 
 class DataChangedError(DataError):
-    """What was read differs from what was planned: the data changed under us.
+    """Data changed between planning and reading.
 
     Example:
         >>> issubclass(DataChangedError, DataError)
@@ -165,7 +167,7 @@ class DataChangedError(DataError):
 
 
 class MemoryLimitError(PenstockError, MemoryError):
-    """What has to be in memory at once is more than `memory_limit` allows.
+    """Rows that have to be in memory together take more than `memory_limit`.
 
     Example:
         >>> issubclass(MemoryLimitError, MemoryError)
@@ -174,7 +176,7 @@ class MemoryLimitError(PenstockError, MemoryError):
 
 
 class UnorderedError(DataError):
-    """Rows do not lie in the order of time, which a sequence needs.
+    """Rows are not in the order of time, which a sequence needs.
 
     Example:
         >>> issubclass(UnorderedError, DataError)
@@ -183,7 +185,7 @@ class UnorderedError(DataError):
 
 
 class MapError(PenstockError, ValueError):
-    """A function given to `map` returned something other than it promised.
+    """A function given to `map` returned an invalid result.
 
     Example:
         >>> issubclass(MapError, ValueError)
@@ -192,7 +194,7 @@ class MapError(PenstockError, ValueError):
 
 
 class WorkerError(PenstockError, RuntimeError):
-    """A process that runs maps, or decodes, has ended or hangs, or could not begin.
+    """A worker process has ended, hangs, or could not start.
 
     Example:
         >>> issubclass(WorkerError, RuntimeError)
@@ -201,9 +203,9 @@ class WorkerError(PenstockError, RuntimeError):
 
 
 class WriteError(PenstockError, OSError):
-    """Storage refuses what is written to it: it is full, or may not be written to.
+    """Storage rejected a write: it is full, or there is no permission.
 
-    Its `errno` is the system's number for why, where there is one.
+    Its `errno` is that of the system, if there is one.
 
     Example:
         >>> WriteError.of("It is full.", OSError(28, "No space left on device")).errno
@@ -212,14 +214,14 @@ class WriteError(PenstockError, OSError):
 
     @classmethod
     def of(cls, message: str, cause: OSError) -> WriteError:
-        """Return the error that tells of another."""
-        found = cls(message)
-        found.errno = cause.errno
-        return found
+        """Return the error with a message and the `errno` of its cause."""
+        error = cls(message)
+        error.errno = cause.errno
+        return error
 
 
 class MissingExtraError(PenstockError, ImportError):
-    """A package that an optional part needs is not installed.
+    """An optional package is not installed.
 
     Example:
         >>> issubclass(MissingExtraError, ImportError)
@@ -228,7 +230,7 @@ class MissingExtraError(PenstockError, ImportError):
 
 
 def listed(names: Iterable[str], limit: int = 20) -> str:
-    """Return names for a message: all of them, or the first `limit` and how many more there are."""
-    every = list(names)
-    shown = ", ".join(every[:limit]) or "(none)"
-    return shown if len(every) <= limit else f"{shown} and {len(every) - limit} more"
+    """Return names for a message: all of them, or the first `limit` and the number of the others."""
+    names = list(names)
+    text = ", ".join(names[:limit]) or "(none)"
+    return text if len(names) <= limit else f"{text} and {len(names) - limit} more"

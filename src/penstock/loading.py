@@ -14,18 +14,18 @@ __all__ = ["Batches", "Loader", "loader"]
 
 
 def loader(ds: Dataset | Mixture, **options: Never) -> Loader:
-    """Return a loader for plain Python: batches of arrays, epoch after epoch, with a state to save and take back.
+    """Return a loader for plain Python: batches of arrays, epoch after epoch, with a state to save and load.
 
-    Each `iter()` is the next epoch. `state_dict()` says how far it has come; after `load_state_dict(state)` the next
-    `iter()` goes on there, on the same number of ranks or another.
+    Each `iter()` is the next epoch. `state_dict()` returns the position; after `load_state_dict(state)` the next `iter()`
+    resumes there, also with another number of ranks.
 
     Args:
-        ds: What to read; its clauses, `batch` among them, say in which form.
-        options: None; options of other loaders are refused with what to write instead.
+        ds: The dataset; clauses such as `batch` belong to it.
+        options: None; the error for an option of another loader says what to write instead.
 
     Raises:
-        UnknownArgumentError: If an option is given; all of them belong to the dataset.
-        ArgumentError: If it is no dataset.
+        UnknownArgumentError: If an option is given; all options belong to the dataset.
+        ArgumentError: If `ds` is not a dataset or mixture.
 
     Example:
         >>> from penstock.testing import example
@@ -33,15 +33,15 @@ def loader(ds: Dataset | Mixture, **options: Never) -> Loader:
         >>> first = loader(ds)
         >>> batches = iter(first)
         >>> _ = next(batches)
-        >>> again = loader(ds)
-        >>> again.load_state_dict(first.state_dict())
-        >>> all((a["id"] == b["id"]).all() for a, b in zip(batches, again, strict=True))
+        >>> resumed = loader(ds)
+        >>> resumed.load_state_dict(first.state_dict())
+        >>> all((a["id"] == b["id"]).all() for a, b in zip(batches, resumed, strict=True))
         True
     """
     refuse_options("penstock.loader", options, "none")
     if not isinstance(ds, Dataset | Mixture):
         msg = (
-            f"loader got {type(ds).__name__}. A dataset was expected. Give one: penstock.loader(penstock.open(url).batch(32))."
+            f"loader() got {type(ds).__name__}; expected a dataset, for example penstock.loader(penstock.open(url).batch(32))."
         )
         raise ArgumentError(msg)
-    return Loader(ds._table, ds._query)  # noqa: SLF001 - a dataset has no other parts
+    return Loader(ds._table, ds._query)  # noqa: SLF001 - the parts of a dataset

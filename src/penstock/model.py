@@ -1,7 +1,6 @@
-"""The nouns that cross doorways: what a table holds, what is read of it, and how far a reader has come.
+"""Values shared by all packages: the facts of a table, the plan of a read, and the position of a reader.
 
-Values only: frozen, compared by content, made by pure rooms and carried out by others.
-What there may be a million of (files, units) is held in arrays, one entry each.
+All of them are frozen. Facts about files and units, of which there can be millions, are in arrays with one entry each.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ __all__ = [
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Rows: TypeAlias = slice | IntArray
-"""Rows of a unit, counted among the rows kept of it: a range, or explicit ascending numbers."""
+"""Rows of a unit, counted among its selected rows: a range, or ascending numbers."""
 
 ALIAS, COLUMN_ID, UNMAPPED = b"penstock:alias", b"penstock:id", b"penstock:unmapped"
-"""Notes of a stored field: another name that files could have it by; its id; and that this name should not count."""
+"""Metadata keys of a stored field: another name that files may use, its id, and a mark to ignore its name."""
 
 DROPPED = b"penstock:dropped"
-"""The note of a stored schema that once had columns which it has no more."""
+"""The metadata key of a stored schema from which columns were dropped."""
 
 WHOLE_FILE = -1
 """The row group number of a unit that is a whole file."""
@@ -53,13 +52,13 @@ WHOLE_FILE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Place:
-    """A location that can be read.
+    """A location of a table.
 
     Attributes:
-        url: How it was named.
+        url: The location as the user gave it.
         filesystem: The filesystem.
-        path: The path there; where several were named, the directory that they share.
-        paths: The files and directories, where several were named.
+        path: The path in it; the common directory of several paths.
+        paths: The files and directories, if several were given.
     """
 
     url: str
@@ -70,12 +69,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ColumnRange:
-    """What statistics say of one column, one entry per file or row group.
+    """Statistics of one column, one entry per file or row group.
 
     Attributes:
-        low: A lower bound of the values; null where none is known.
-        high: An upper bound of the values; null where none is known.
-        nulls: The number of nulls; -1 where it is not known.
+        low: A lower bound of the values; null if not known.
+        high: An upper bound of the values; null if not known.
+        nulls: The number of nulls; -1 if not known.
     """
 
     low: pa.Array
@@ -88,13 +87,13 @@ class DataFiles:
     """The data files of a snapshot, one entry each, in the table's stored order.
 
     Attributes:
-        path: Where each file lies, as the table's filesystem names it.
+        path: The path of each file in the table's filesystem.
         size: Bytes on storage.
-        rows: Rows stored; -1 where only the file's footer knows.
-        stamp: What changes when the file is replaced (an etag, a modification time); "" where nothing is known.
-        partitions: Partition values, a column each, a row per file; no column where the table has none.
-        ranges: Statistics of whole files by column name, where the table's log has them.
-        deletes: For a file's index, the ascending numbers of its rows that are deleted.
+        rows: Stored rows; -1 if only the file's footer has the number.
+        stamp: A value that changes when the file is replaced (an etag, a modification time); "" if not known.
+        partitions: Partition values, one column each, one row per file; no columns if the table has no partitions.
+        ranges: Statistics of whole files by column name, if the table's log has them.
+        deletes: The ascending numbers of deleted rows, by the index of the file.
     """
 
     path: pa.StringArray
@@ -112,21 +111,21 @@ class DataFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Snapshot:
-    """A table at one moment: the facts a table format states, and no decision.
+    """The facts about a table at one version, as its format states them.
 
     Attributes:
-        table: What the table is called in messages and in saved states; its URL.
-        version: Which of the table's states this is; "" where the format has no versions.
-        schema: The columns as the user sees them, partition columns included.
+        table: The name of the table in messages and saved states: its URL.
+        version: The version; "" if the format has no versions.
+        schema: The columns as users see them, with the partition columns.
         files: The data files.
-        names: The physical name of each column whose name in the files differs, and by dotted names of fields inside.
-        fields: What the schema stored with the table says of columns; none of those that it does not name.
-        sampled: Whether the columns are those of some files only, so that another may turn out to have more.
-        stored: The same columns as `schema`, with the names that files give them and their fields inside, and with their
-            ids (`PARQUET:field_id`) where files are searched by those; None where names are as in `schema`. Notes of
-            fields (`ALIAS`, `COLUMN_ID`, `UNMAPPED`) and of the schema (`DROPPED`) help to tell a file that is older than
-            a column from one that calls it otherwise.
-        origins: The version that added each file, by its path, where the snapshot is what several versions have added.
+        names: The physical name of each column whose name in the files differs, also of nested fields by dotted names.
+        fields: The fields of the schema stored with the table, by name; not every column has one.
+        sampled: Whether the schema is that of some files only, so that other files can have more columns.
+        stored: The columns of `schema` with their names and nested names in the files, and with their ids
+            (`PARQUET:field_id`) if columns are found by id; None if names are those of `schema`. The metadata of its fields
+            (`ALIAS`, `COLUMN_ID`, `UNMAPPED`) and of the schema (`DROPPED`) distinguish a file that is older than a column
+            from a file with another name for it.
+        origins: The version that added each file, by path, if the snapshot is a range of versions.
     """
 
     table: str
@@ -142,12 +141,12 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Changed:
-    """What was added to a table between two of its states.
+    """The rows that were added to a table between two versions.
 
     Attributes:
-        snapshot: The files that hold it, as a table of their own.
-        column: The column that tells what became of each row; None where all rows of the files were added.
-        kinds: What that says of rows that were added; a null says so too.
+        snapshot: The files with these rows, as a table of their own.
+        column: The column with the kind of change of each row; None if all rows of the files were added.
+        kinds: The values of that column for added rows; null also means added.
     """
 
     snapshot: Snapshot
@@ -157,16 +156,16 @@ class Changed:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Units:
-    """What is read in one go, one entry each: row groups, ranges of their rows, or whole small files.
+    """The units of a read, one entry each: row groups, ranges of their rows, or whole small files.
 
     Attributes:
         file: Index of the data file.
         row_group: Number of the row group in its file; -1 for a whole file.
-        start: First row of the unit, counted in its row group (in its file, for a whole file).
-        first: First row of the unit, counted in its file.
-        rows: Rows stored in the unit.
-        counts: Rows kept of it, less deletes and filtered rows.
-        residual: Whether the row filter has yet to be run on it; where not, every row passes.
+        start: The first row of the unit in its row group (in its file, for a whole file).
+        first: The first row of the unit in its file.
+        rows: Stored rows.
+        counts: Selected rows: those that are neither deleted nor filtered out.
+        residual: Whether the filter has to be evaluated on its rows; if not, every row passes.
     """
 
     file: npt.NDArray[np.int32]
@@ -184,7 +183,7 @@ class Units:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """Some rows of one unit, counted among the rows kept of it."""
+    """Rows of one unit, counted among its selected rows."""
 
     unit: int
     rows: Rows
@@ -192,11 +191,11 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Window:
-    """Rows that are held together: what to read, and in which order to hand it out.
+    """Rows that are in memory together: the reads, and the order of their rows.
 
     Attributes:
         reads: The parts of units to read, in this order.
-        take: For each row handed out, its place among the rows read; None to hand them out as they were read.
+        take: For each row of the window, its index in the rows read; None for the order in which they are read.
     """
 
     reads: tuple[Read, ...]
@@ -205,15 +204,15 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """How the rest of an epoch was dealt to ranks, and how much of it each has consumed.
+    """The assignment of the rest of an epoch to ranks, and the rows that each rank has consumed.
 
-    A rank owns `lanes / ranks` consecutive lanes and takes `stride` rows of each in turn.
+    A rank has `lanes / ranks` consecutive lanes and takes `stride` rows of each in turn.
 
     Attributes:
-        lanes: Parts of equal length that the stream was cut into.
-        stride: Rows that a rank takes of one of its lanes before it goes on to the next.
+        lanes: The number of equal parts of the stream.
+        stride: Rows that a rank takes of one lane before the next.
         ranks: The number of ranks.
-        rows: Rows that each rank has consumed; one number where all have consumed as many.
+        rows: Rows that each rank has consumed; one number if it is the same for all.
     """
 
     lanes: int
@@ -228,7 +227,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """How far the readers of an order have come: an epoch, and the deals made in it so far."""
+    """The position of the readers of an order: the epoch, and its assignments so far."""
 
     epoch: int = 0
     assignments: tuple[Assignment, ...] = ()
@@ -236,19 +235,19 @@ class Position:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SequenceLinks:
-    """What lies at the borders of units whose sequences go on from one to the next.
+    """The links of sequences that continue from one unit to the next.
 
-    The first arrays have an entry for each row that a group begins with in a unit, as many as a sequence needs which began
-    before them; by group, then by unit, then by time.
+    The arrays `group`, `unit`, `row` and `time` have an entry for each of the first rows of a group in a unit, as many rows
+    as a sequence from an earlier unit can need. They are sorted by group, then unit, then time.
 
     Attributes:
-        counts: Sequences that begin in each unit.
+        counts: Sequences that start in each unit.
         group: The number of the group.
         unit: The unit.
         row: The number of the row in its unit.
-        time: When it was.
-        held_unit: A unit, for each group in it whose rows may not begin a sequence from its start on; ascending.
-        held_row: The last row of the group that may not, since a sequence of an earlier unit has not ended before.
+        time: The time of the row.
+        held_unit: A unit, for each group in it whose first rows cannot start a sequence; ascending.
+        held_row: The last such row of the group: a sequence of an earlier unit has not ended before it.
     """
 
     counts: IntArray
@@ -261,43 +260,43 @@ class SequenceLinks:
 
     @cached_property
     def _by_unit(self) -> tuple[IntArray, IntArray]:
-        """The entries by unit, and the unit of each."""
+        """The entries sorted by unit, and their units."""
         order = np.argsort(self.unit, kind="stable")
         return order, self.unit[order]
 
     @cached_property
     def _ends(self) -> tuple[IntArray, IntArray]:
-        """Where, after each entry, those of its unit and group end, and those of its group."""
-        every = np.arange(1, len(self.group) + 1)
+        """For each entry, the end of the entries of its unit and group, and the end of those of its group."""
+        ends = np.arange(1, len(self.group) + 1)
         group = np.append(self.group, -1)
         unit = np.append(self.unit, -1)
-        groups = every[group[1:] != group[:-1]]
-        parts = np.union1d(groups, every[unit[1:] != unit[:-1]])
-        return tuple(ends[np.searchsorted(ends, every)] for ends in (parts, groups))  # type: ignore[return-value] # two
+        groups = ends[group[1:] != group[:-1]]
+        parts = np.union1d(groups, ends[unit[1:] != unit[:-1]])
+        return parts[np.searchsorted(parts, ends)], groups[np.searchsorted(groups, ends)]
 
     def entries_of(self, unit: int) -> IntArray:
         """Return the numbers of a unit's entries."""
         order, units = self._by_unit
         return order[slice(*np.searchsorted(units, [unit, unit + 1]))]
 
-    def following(self, entries: IntArray, most: int) -> tuple[IntArray, IntArray]:
-        """Return, for entries, from where to where the entries of the same group in later units go, `most` at most."""
+    def following(self, entries: IntArray, limit: int) -> tuple[IntArray, IntArray]:
+        """Return the start and stop of the next entries of the same group in later units, `limit` entries at most."""
         parts, groups = self._ends
         low = parts[entries]
-        return low, np.minimum(low + most, groups[entries])
+        return low, np.minimum(low + limit, groups[entries])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
-    """What is read of a table, decided: its units, and the fingerprint of all that decides rows and their order.
+    """The plan of a read: its units, and the fingerprint of everything that decides rows and their order.
 
     Attributes:
-        snapshot: The table's facts.
-        units: What is read, in stored order, with the rows that pass the filter.
-        counts: Rows handed out of each unit: those of `units`, less what a limit cuts off.
-        fingerprint: Names the files, rows, filter, shuffle, window and seed; never columns, maps or batches.
-        mixture: Of a mixture, whose rows are slots, what it is made of, as JSON can hold it; None of a table.
-        links: The links of sequences that continue in the next unit; None if no sequence does.
+        snapshot: The facts about the table.
+        units: The units in stored order, with the number of rows that pass the filter.
+        counts: The rows to return of each unit: those of `units`, up to a limit.
+        fingerprint: A name of the files, rows, filter, shuffle, window and seed; not of columns, maps or batches.
+        mixture: The parts of a mixture as JSON; None for a table.
+        links: The links of sequences that continue from one unit to the next; None without such sequences.
     """
 
     snapshot: Snapshot

@@ -1,7 +1,7 @@
-"""What becomes of nulls and of lists that differ in length: values that say so, one of each for a column.
+"""Policies for nulls and for lists of different lengths; each column has one of each kind.
 
-NumPy has no null among integers and no list that differs in length from row to row. What to do then is never guessed from
-the data: a policy decides it, and without one it is an error or an object array. `docs/types.md` shows what each gives.
+NumPy has no null integer and no array whose rows differ in length. The result is never guessed from the data: a policy
+decides it, and without a policy it is an error or an object array. `docs/types.md` shows the result of each.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ __all__ = [
 ]
 
 Scalar: TypeAlias = bool | int | float | complex | str | bytes | Decimal | UUID | dt.date | dt.timedelta | np.generic
-"""A single value that cannot be changed, so that many cells can share it."""
+"""An immutable value that many cells can share."""
 
 
 @dataclass(frozen=True, slots=True)
 class DefaultNulls:
-    """Nulls are NaN among floats, NaT among times and None among objects; anywhere else they are an error.
+    """Nulls are NaN in floats, NaT in times and None in objects, and an error in other columns.
 
     Example:
         >>> DEFAULT_NULLS
@@ -51,10 +51,10 @@ class DefaultNulls:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Nulls become a value, which must fit the column; a null list becomes an empty one.
+    """Nulls become a value, which has to fit the column; a null list becomes an empty list.
 
     Args:
-        value: What stands where a null was. A float is rounded to the column's precision; nothing else may change.
+        value: The value in place of nulls. A float is rounded to the column's precision; other values have to fit exactly.
 
     Raises:
         ArgumentError: If it is not a single value.
@@ -73,9 +73,9 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Nulls become zero, and a second column `<name>_valid` is True where there was a value.
+    """Nulls become zero, and an added column `<name>_valid` is True for values and False for nulls.
 
-    Zero is 0, False, NaT among times and None among objects.
+    Zero is 0, False, NaT in times and None in objects.
 
     Example:
         >>> Mask() == Mask()
@@ -85,7 +85,7 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class RaiseOnNull:
-    """Any null is an error, among floats and objects too.
+    """Any null is an error, also in floats and objects.
 
     Example:
         >>> RaiseOnNull()
@@ -105,17 +105,17 @@ class AsObjects:
 
 @dataclass(frozen=True, slots=True)
 class Pad:
-    """Lists become one dense array, filled up at their end, and a second column `<name>_length` tells their real lengths.
+    """Lists become one dense array, padded at their end, and an added column `<name>_length` has their lengths.
 
-    Lists inside lists are filled up too, to the longest of them.
+    Lists inside lists are padded too, to the longest of them.
 
     Args:
-        value: What lists are filled up with. 0 is zero of every dtype: False, NaT among times and None among objects.
-        length: Values of a cell; None for as many as the longest list of the batch has.
-        truncate: Whether longer lists are cut at `length`. Otherwise they are an error.
+        value: The padding. 0 is the zero of every dtype: False, NaT in times and None in objects.
+        length: The padded length; None for the length of the longest list of the batch.
+        truncate: Whether longer lists are cut at `length`; otherwise they are an error.
 
     Raises:
-        ArgumentError: If the value is not a single one, the length is negative, or there is no length to cut at.
+        ArgumentError: If `value` is not a scalar, `length` is negative, or `truncate` has no length.
 
     Example:
         >>> Pad(length=128, truncate=True)
@@ -127,20 +127,20 @@ class Pad:
     truncate: bool = False
 
     def __post_init__(self) -> None:
-        """Check what was given."""
+        """Check the options."""
         _check_scalar(self.value, "Pad")
         whole = isinstance(self.length, int | np.integer) and not isinstance(self.length, bool)
         if self.length is not None and not (whole and self.length >= 0):
-            msg = f"Pad(length={self.length!r}) is no length. A whole number from 0 is one, or None. Give such: Pad(length=8)."
+            msg = f"Pad() got length={self.length!r}; expected a non-negative integer or None, for example Pad(length=8)."
             raise ArgumentError(msg)
         if self.truncate and self.length is None:
-            msg = "Pad(truncate=True) has no length to cut at. It needs one. Give it: Pad(length=128, truncate=True)."
+            msg = "Pad() got truncate=True without a length; expected both, for example Pad(length=128, truncate=True)."
             raise ArgumentError(msg)
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Lists become their values, one after the other, and `<name>_offsets` tells where each list starts and the last ends.
+    """Lists become one array of all values, and an added column `<name>_offsets` has the start of each list and the end.
 
     Example:
         >>> Offsets()
@@ -160,14 +160,14 @@ class RaiseIfRagged:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Images become one dense array, each made to one size; JPEGs are decoded at no more than the size that needs.
+    """Images are resized to one size and become one dense array; JPEGs are decoded at a reduced size if that is enough.
 
     Args:
         height: Rows of pixels.
         width: Pixels of a row.
 
     Raises:
-        ArgumentError: If a size is no positive number.
+        ArgumentError: If a size is not a positive integer.
 
     Example:
         >>> Resize(224, 224)
@@ -179,10 +179,10 @@ class Resize:
 
     def __post_init__(self) -> None:
         """Check the sizes."""
-        sizes: tuple[object, object] = (self.height, self.width)
-        for size in sizes:
+        sizes: dict[str, object] = {"height": self.height, "width": self.width}
+        for name, size in sizes.items():
             if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-                msg = f"{self} is no size. Two positive whole numbers were expected. Give them: Resize(224, 224)."
+                msg = f"Resize() got {name}={size!r}; expected a positive integer, for example Resize(224, 224)."
                 raise ArgumentError(msg)
 
 
@@ -194,7 +194,7 @@ DEFAULT_RAGGED = AsObjects()
 
 
 def zero(dtype: np.dtype[Any]) -> Any:
-    """Return what stands for nothing in an array: 0, False, NaT among times, no letters in text, None among objects.
+    """Return the zero of a dtype: 0, False, NaT of times, an empty text, None of objects.
 
     Example:
         >>> zero(np.dtype("uint8")), zero(np.dtype(object))
@@ -208,10 +208,10 @@ def zero(dtype: np.dtype[Any]) -> Any:
 
 
 def fitted(policy: Fill | Pad, kind: pa.DataType, column: str) -> Any:
-    """Return the value of a policy as the values of a column have it.
+    """Return the value of a policy in the type of a column.
 
     Raises:
-        ArgumentError: If it cannot be one of them without loss.
+        ArgumentError: If that type cannot hold it without loss.
 
     Example:
         >>> fitted(Fill(7), pa.list_(pa.uint8()), "x")
@@ -222,10 +222,10 @@ def fitted(policy: Fill | Pad, kind: pa.DataType, column: str) -> Any:
 
 
 def fitted_to(policy: Fill | Pad, dtype: np.dtype[Any], column: str) -> Any:
-    """Return the value of a policy as an array of a dtype has it, which may be one that Arrow does not have.
+    """Return the value of a policy in a dtype, which can be one that Arrow does not have.
 
     Raises:
-        ArgumentError: If it cannot be one of its values without loss.
+        ArgumentError: If the dtype cannot hold it without loss.
 
     Example:
         >>> fitted_to(Pad(0), np.dtype("U"), "x")
@@ -241,12 +241,13 @@ def _fitted(policy: Fill | Pad, leaf: pa.DataType, dtype: np.dtype[Any], column:
     if fits:
         return value
     named = leaf if dtype.kind == "O" else {"U": "text", "S": "bytes"}.get(dtype.kind, dtype)
-    msg = f"Column {column!r}: {policy} does not fit {named}. The value must be {expected}. Give such a value, or use "
-    raise ArgumentError(msg + ("Mask()." if isinstance(policy, Fill) else "AsObjects()."))
+    alternative = "Mask()" if isinstance(policy, Fill) else "AsObjects()"
+    msg = f"Column {column!r} got {policy}, which does not fit {named}; expected {expected}. Change the value, or use "
+    raise ArgumentError(f"{msg}{alternative}.")
 
 
 def _fit(value: Scalar, leaf: pa.DataType, dtype: np.dtype[Any]) -> tuple[str, bool, Any]:
-    """Return what a value must be, whether this one is, and the value with the dtype."""
+    """Return what is expected of a value, whether this one fits, and the value in the dtype."""
     if dtype.kind == "O":
         return _fit_object(value, leaf)
     special = {"U": _fit_text, "S": _fit_text, "c": _fit_complex, "M": _fit_time, "m": _fit_time}.get(dtype.kind)
@@ -255,54 +256,58 @@ def _fit(value: Scalar, leaf: pa.DataType, dtype: np.dtype[Any]) -> tuple[str, b
     if dtype.kind == "b":
         return "True or False", isinstance(value, bool | np.bool_), value
     bounds = np.iinfo(dtype) if dtype.kind in "iu" else None
-    expected = f"a number that {dtype} holds" if bounds is None else f"a whole number from {bounds.min} to {bounds.max}"
+    expected = f"a number that {dtype} holds" if bounds is None else f"an integer from {bounds.min} to {bounds.max}"
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return expected, False, None
     try:
         with np.errstate(all="ignore"):
-            found = dtype.type(value if bounds is None else int(value))
-    except (OverflowError, ValueError):  # too large, or among integers infinite or NaN
+            fitted_value = dtype.type(value if bounds is None else int(value))
+    except (OverflowError, ValueError):  # too large, or an infinite or NaN integer
         return expected, False, None
-    rounded = bounds is None and not isinstance(value, int | np.integer)
-    return expected, bool(np.isfinite(found) or not np.isfinite(value)) if rounded else int(found) == value, found
+    if bounds is None and not isinstance(value, int | np.integer):  # a float may be rounded
+        fits = bool(np.isfinite(fitted_value) or not np.isfinite(value))
+    else:
+        fits = int(fitted_value) == value
+    return expected, fits, fitted_value
 
 
 def _fit_text(value: Scalar, dtype: np.dtype[Any]) -> tuple[str, bool, Any]:
-    """Return what a value must be among text or bytes, which may have a greatest length, whether this one is, and the value."""
-    kind, most = (str, dtype.itemsize // 4) if dtype.kind == "U" else (bytes, dtype.itemsize)
-    expected = ("a str" if kind is str else "bytes") + (f" of {most} at most" if most else "")
-    return expected, isinstance(value, kind) and (not most or len(value) <= most), value
+    """Return the same as `_fit` for text and bytes, which can have a maximal length."""
+    kind, max_length = (str, dtype.itemsize // 4) if dtype.kind == "U" else (bytes, dtype.itemsize)
+    expected = ("a str" if kind is str else "bytes") + (f" of length {max_length} at most" if max_length else "")
+    return expected, isinstance(value, kind) and (not max_length or len(value) <= max_length), value
 
 
 def _fit_complex(value: Scalar, dtype: np.dtype[Any]) -> tuple[str, bool, Any]:
-    """Return what a value must be among complex numbers, whether this one is, and the value with the dtype."""
+    """Return the same as `_fit` for complex numbers."""
     expected = f"a number that {dtype} holds"
     if isinstance(value, bool) or not isinstance(value, int | float | complex | np.number):
         return expected, False, None
     try:
         with np.errstate(all="ignore"):
-            found = dtype.type(value)
+            fitted_value = dtype.type(value)
     except OverflowError:
         return expected, False, None
-    whole = isinstance(value, int | np.integer)
-    return expected, bool(int(found.real) == value if whole else np.isfinite(found) or not np.isfinite(value)), found
+    if isinstance(value, int | np.integer):
+        return expected, bool(int(fitted_value.real) == value), fitted_value
+    return expected, bool(np.isfinite(fitted_value) or not np.isfinite(value)), fitted_value
 
 
 def _fit_time(value: Scalar, dtype: np.dtype[Any]) -> tuple[str, bool, Any]:
-    """Return what a value must be among dates, moments or durations, whether this one is, and the value with the dtype."""
-    given: tuple[Any, ...] = (np.datetime64, dt.date) if dtype.kind == "M" else (np.timedelta64, dt.timedelta)
-    expected = f"a {' or '.join(f'{kind.__module__}.{kind.__name__}' for kind in given)} that {dtype} holds"
-    if not isinstance(value, given):
+    """Return the same as `_fit` for dates, timestamps and durations."""
+    types: tuple[Any, ...] = (np.datetime64, dt.date) if dtype.kind == "M" else (np.timedelta64, dt.timedelta)
+    expected = f"a {' or '.join(f'{kind.__module__}.{kind.__name__}' for kind in types)} that {dtype} holds"
+    if not isinstance(value, types):
         return expected, False, None
     if isinstance(value, dt.datetime) and value.tzinfo is not None:
-        value = value.astimezone(dt.UTC).replace(tzinfo=None)  # NumPy's moments have no zone and ours are in UTC
-    exact = given[0](value)  # in the value's own unit
-    found = exact.astype(dtype)
-    return expected, bool(np.isnat(exact) or found.astype(exact.dtype) == exact), found
+        value = value.astimezone(dt.UTC).replace(tzinfo=None)  # NumPy has no zones; stored times are in UTC
+    exact = types[0](value)  # in the value's own unit
+    fitted_value = exact.astype(dtype)
+    return expected, bool(np.isnat(exact) or fitted_value.astype(exact.dtype) == exact), fitted_value
 
 
 def _fit_object(value: Scalar, leaf: pa.DataType) -> tuple[str, bool, Any]:
-    """Return what a value must be among objects, whether this one is, and the value."""
+    """Return the same as `_fit` for objects."""
     tests = pa.types
     if tests.is_string(leaf) or tests.is_large_string(leaf) or tests.is_string_view(leaf):
         return "a str", isinstance(value, str), value
@@ -312,15 +317,15 @@ def _fit_object(value: Scalar, leaf: pa.DataType) -> tuple[str, bool, Any]:
         return "a decimal.Decimal", isinstance(value, Decimal), value
     if dtypes.extension_name(leaf) == dtypes.UUID:
         return "a uuid.UUID", isinstance(value, UUID), value
-    return "one that cells can share, and such cells share none", tests.is_null(leaf), value
+    return "no value, since cells of this type are mutable", tests.is_null(leaf), value
 
 
 def _check_scalar(value: object, policy: str) -> None:
-    """Refuse what is not one value that cells can share."""
-    single = bool | int | float | complex | str | bytes | Decimal | UUID | dt.date | dt.timedelta | np.generic
-    if not isinstance(value, single):
+    """Check that a value is an immutable scalar."""
+    scalar = bool | int | float | complex | str | bytes | Decimal | UUID | dt.date | dt.timedelta | np.generic
+    if not isinstance(value, scalar):
         msg = (
-            f"{policy}({value!r}) does not hold a single value. A number, a string, bytes, a Decimal, a UUID, a date, "
-            f"a duration or a NumPy scalar is one. Give such a value, or leave the policy out."
+            f"{policy}() got value={value!r}; expected a number, str, bytes, Decimal, UUID, date, duration or NumPy scalar, "
+            f"for example {policy}(0)."
         )
         raise ArgumentError(msg)

@@ -1,4 +1,4 @@
-"""What loaders count, as metrics that Prometheus scrapes; it needs the extra `prometheus`."""
+"""Statistics of loaders as metrics for Prometheus; needs the extra `prometheus`."""
 
 from __future__ import annotations
 
@@ -16,70 +16,70 @@ if TYPE_CHECKING:
 
 __all__ = ["Exporter", "Watched", "register"]
 
-# The name of a metric, without the `penstock_` before it and the `_total` after it; what it counts; where it is found.
+# The name of a metric without `penstock_` and `_total`, its help text, and the attribute of `Stats`.
 COUNTERS = (
-    ("batches", "Batches, or single rows, handed out.", "batches"),
-    ("rows", "Rows handed out.", "rows"),
-    ("units_read", "Units read, also ahead.", "units_read"),
-    ("read_bytes", "Bytes that the columns of these units take on storage.", "bytes_read"),
-    ("waited_seconds", "What the consumer waited in next().", "waited_seconds"),
-    ("consumer_seconds", "What the consumer took between calls of next().", "consumer_seconds"),
-    ("consumer_processor_seconds", "What the consumer's thread spent on a processor.", "consumer_processor_seconds"),
-    ("queued_seconds", "What the loader's threads were ready to run and no processor was free.", "queued_seconds"),
+    ("batches", "Batches, or single rows, returned.", "batches"),
+    ("rows", "Rows returned.", "rows"),
+    ("units_read", "Units read, including those read ahead.", "units_read"),
+    ("read_bytes", "Bytes of the columns of these units on storage.", "bytes_read"),
+    ("waited_seconds", "Seconds that the consumer waited in next().", "waited_seconds"),
+    ("consumer_seconds", "Seconds that the consumer took between calls of next().", "consumer_seconds"),
+    ("consumer_processor_seconds", "Processor seconds of the consumer's thread.", "consumer_processor_seconds"),
+    ("queued_seconds", "Seconds that the loader's threads waited for a free processor.", "queued_seconds"),
 )
 KINDS = (
-    ("busy_seconds", "What the loader's threads were busy with.", "busy"),
-    ("processor_seconds", "What they spent on a processor.", "processor"),
-    ("inline_seconds", "What was done in the consumer's own thread, while it waited.", "inline"),
+    ("busy_seconds", "Seconds that the loader's threads worked, by kind of work.", "busy"),
+    ("processor_seconds", "Processor seconds of the loader's threads, by kind of work.", "processor"),
+    ("inline_seconds", "Seconds of work in the consumer's own thread, by kind of work.", "inline"),
 )
 
 
 class Watched(Protocol):
-    """A loader, as `penstock.loader` and the adapters make them."""
+    """A loader of `penstock.loader` or of an adapter."""
 
     def stats(self) -> Stats:
-        """Return what it did so far."""
+        """Return the statistics so far."""
         ...
 
 
 class Exporter:
-    """What a registry asks for metrics; `register` makes one, and `registry.unregister` takes it away.
+    """A collector of metrics; `register` returns one, and `registry.unregister` removes it.
 
-    It does not keep loaders alive: one that is gone is no longer told of.
+    It has weak references to loaders; a loader that is gone has no metrics.
 
     Example:
         >>> from penstock.testing import example
         >>> from penstock import loader
         >>> train = loader(example().batch(5))
         >>> rows = sum(len(batch["id"]) for batch in train)
-        >>> found = {metric.name: metric.samples for metric in Exporter({"train": train}).collect()}
-        >>> found["penstock_rows"][0].labels, found["penstock_rows"][0].value
+        >>> metrics = {metric.name: metric.samples for metric in Exporter({"train": train}).collect()}
+        >>> metrics["penstock_rows"][0].labels, metrics["penstock_rows"][0].value
         ({'loader': 'train'}, 10)
     """
 
     def __init__(self, loaders: Mapping[str, Watched]) -> None:
-        """Store which loaders are watched, by the names they have in metrics."""
+        """Store the loaders, by their names in metrics."""
         self._loaders = {name: weakref.ref(loader) for name, loader in loaders.items()}
 
     def describe(self) -> Iterator[Metric]:
-        """Yield the metrics without values, so that a registry knows their names."""
+        """Yield the metrics without values, for a registry to know their names."""
         return _metrics({})
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of all loaders that are still there."""
-        there = {name: loader() for name, loader in self._loaders.items()}
-        return _metrics({name: loader.stats() for name, loader in there.items() if loader is not None})
+        """Yield the metrics of all loaders that are alive."""
+        loaders = {name: loader() for name, loader in self._loaders.items()}
+        return _metrics({name: loader.stats() for name, loader in loaders.items() if loader is not None})
 
 
 def register(loaders: Mapping[str, Watched], registry: CollectorRegistry | None = None) -> Exporter:
-    """Have a registry tell what loaders count, whenever it is scraped.
+    """Register the statistics of loaders as metrics.
 
     Args:
-        loaders: The loaders, by the names that the label `loader` of each metric has.
-        registry: Where to register; by default where `prometheus_client.start_http_server` looks.
+        loaders: The loaders, by the value of the label `loader` of their metrics.
+        registry: The registry; by default that of `prometheus_client.start_http_server`.
 
     Raises:
-        ArgumentError: If loaders are registered there already.
+        ArgumentError: If loaders are registered already.
         MissingExtraError: If prometheus_client is not installed.
 
     Example:
@@ -104,29 +104,29 @@ def register(loaders: Mapping[str, Watched], registry: CollectorRegistry | None 
         (REGISTRY if registry is None else registry).register(cast("Collector", exporter))
     except ValueError as error:
         msg = (
-            "Loaders are registered there already, and metrics have one source. Unregister what the first call returned: "
-            'registry.unregister(exporter), and register all loaders together: register({"train": ..., "validation": ...}).'
+            "register() was called before with this registry; expected one call with all loaders, for example "
+            'register({"train": ..., "validation": ...}). Unregister the first result: registry.unregister(exporter).'
         )
         raise ArgumentError(msg) from error
     return exporter
 
 
-def _metrics(found: Mapping[str, Stats]) -> Iterator[Metric]:
-    """Yield metrics, each with its values by loader."""
+def _metrics(stats_by_loader: Mapping[str, Stats]) -> Iterator[Metric]:
+    """Yield metrics, each with one value per loader."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    for name, told, attribute in COUNTERS:
-        metric = CounterMetricFamily(f"penstock_{name}", told, labels=["loader"])
-        for loader, stats in found.items():
+    for name, description, attribute in COUNTERS:
+        metric = CounterMetricFamily(f"penstock_{name}", description, labels=["loader"])
+        for loader, stats in stats_by_loader.items():
             metric.add_metric([loader], getattr(stats, attribute))
         yield metric
-    for name, told, attribute in KINDS:
-        metric = CounterMetricFamily(f"penstock_{name}", told, labels=["loader", "kind"])
-        for loader, stats in found.items():
+    for name, description, attribute in KINDS:
+        metric = CounterMetricFamily(f"penstock_{name}", description, labels=["loader", "kind"])
+        for loader, stats in stats_by_loader.items():
             for kind, seconds in asdict(getattr(stats, attribute)).items():
                 metric.add_metric([loader, kind], seconds)
         yield metric
-    threads = GaugeMetricFamily("penstock_threads", "How many threads the loader has.", labels=["loader"])
-    for loader, stats in found.items():
+    threads = GaugeMetricFamily("penstock_threads", "Threads of the loader.", labels=["loader"])
+    for loader, stats in stats_by_loader.items():
         threads.add_metric([loader], stats.threads)
     yield threads

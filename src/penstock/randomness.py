@@ -1,9 +1,8 @@
-"""All randomness of Penstock: a function of a position, never a state.
+"""All randomness of Penstock: functions of a position, without state.
 
-NumPy has frozen the streams of `RandomState` and of the Philox bit generator, while those of `Generator`
-may change between releases. A saved checkpoint must mean the same order for ever, so the former say what is drawn.
-A `Generator` permutes without holding Python's interpreter, which other threads need meanwhile; it does so wherever it is seen
-to agree.
+NumPy guarantees the streams of `RandomState` and of the Philox bit generator. The streams of `Generator` can change between
+releases, and a saved checkpoint has to give the same order in all of them, so `RandomState` defines the order.
+A `Generator` permutes without holding Python's interpreter lock. It is used if a test shows that it gives the same order.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ __all__ = ["generator", "key", "permutation"]
 
 
 COMPARED = (1, 2, 100, 5_000, (1 << 16) + 1)
-"""Permutations of so many are drawn both ways, once, to see whether they agree."""
+"""The sizes of the permutations that are compared, once."""
 
-FEW = 1 << 31
-"""Of so many, places are drawn from 32 bits; more are nowhere compared."""
+MAX_COMPARED = 1 << 31
+"""The size below which positions are drawn from 32 bits; larger permutations are not compared."""
 
 
 def key(purpose: str, *position: int) -> npt.NDArray[np.uint64]:
-    """Return the 128-bit key that belongs to a position, as two unsigned words.
+    """Return the 128-bit key of a position, as two unsigned words.
 
-    The purpose keeps draws apart that stand at the same position (the units of epoch 0, its rows).
+    The purpose separates draws at the same position, such as the units of epoch 0 and its rows.
 
     Example:
         >>> key("units", 0, 0).tolist() == key("units", 0, 1).tolist()
@@ -40,7 +39,7 @@ def key(purpose: str, *position: int) -> npt.NDArray[np.uint64]:
 
 
 def generator(purpose: str, *position: int) -> np.random.RandomState:
-    """Return a fresh generator that depends on nothing but its arguments.
+    """Return a new generator that depends on its arguments only.
 
     Example:
         >>> a, b = generator("map", 7, 0, 3), generator("map", 7, 0, 3)
@@ -51,20 +50,20 @@ def generator(purpose: str, *position: int) -> np.random.RandomState:
 
 
 def permutation(count: int, purpose: str, *position: int) -> npt.NDArray[np.int64]:
-    """Return a permutation of `range(count)` that depends on nothing but its arguments.
+    """Return a permutation of `range(count)` that depends on its arguments only.
 
     Example:
         >>> sorted(permutation(4, "units", 0, 0).tolist())
         [0, 1, 2, 3]
     """
     bits = np.random.Philox(key=key(purpose, *position))
-    drawn = np.random.Generator(bits) if count < FEW and _generators_agree() else np.random.RandomState(bits)
+    drawn = np.random.Generator(bits) if count < MAX_COMPARED and _generators_agree() else np.random.RandomState(bits)
     return drawn.permutation(count)
 
 
 @cache
 def _generators_agree() -> bool:
-    """Return whether, in this release of NumPy, a `Generator` permutes as `RandomState` does for ever."""
+    """Return whether a `Generator` of this NumPy release permutes like `RandomState`."""
     return all(
         np.array_equal(
             np.random.RandomState(np.random.Philox(key=count)).permutation(count),

@@ -1,7 +1,7 @@
-"""A hash of values that never changes: not between machines, releases, file layouts or column widths.
+"""A hash of values that is the same on all machines, in all releases, file layouts and column widths.
 
-Splits by hash (`ds.split(..., by="id")`) rest on it, so the numbers are frozen for ever and pinned by tests.
-A better hash would be a second function beside this one.
+Splits by hash (`ds.split(..., by="id")`) depend on it, so the numbers never change and tests pin them.
+A better hash would be a second function.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _WORD = 8
 
 
 def stable_hash(values: pa.Array | pa.ChunkedArray, seed: int = 0) -> HashArray:
-    """Return one 64-bit number per value, the same for ever and evenly spread.
+    """Return one 64-bit number per value, the same in all versions and evenly distributed.
 
-    Equal values hash alike whatever holds them: integers of any width (uint64 by its bits), booleans as 0 and 1;
+    Equal values of different types have equal hashes: integers of any width (uint64 by its bits), booleans as 0 and 1;
     strings, binaries and dictionaries of them by their bytes; floats as float64, with -0.0 as 0.0 and every NaN alike;
     decimals by their digits, whatever the scale. Dates, times, timestamps and durations hash by the stored integer, so
-    their unit matters and their zone does not. Nulls of all types share one number.
+    their unit matters and their zone does not. Nulls of all types have one hash.
 
     Args:
         values: The values, in any number of chunks.
@@ -43,7 +43,7 @@ def stable_hash(values: pa.Array | pa.ChunkedArray, seed: int = 0) -> HashArray:
         The hashes, in the order of the values.
 
     Raises:
-        ArgumentError: If the type has no stable hash: lists, structs, maps and others that hold several values.
+        ArgumentError: If the type has no stable hash: lists, structs, maps and other nested types.
 
     Example:
         >>> stable_hash(pa.array([1, 2, None])).tolist()
@@ -75,12 +75,12 @@ def is_hashable(type_: pa.DataType) -> bool:
 
 
 def _is_time(type_: pa.DataType) -> bool:
-    """Return whether values are stored as one integer that counts days or parts of a second."""
+    """Return whether values are stored as an integer number of days or parts of a second."""
     return bool(pa.types.is_temporal(type_) and not pa.types.is_interval(type_))
 
 
 def _is_bytes(type_: pa.DataType) -> bool:
-    """Return whether values are strings or bytes, in any of Arrow's layouts."""
+    """Return whether values are strings or bytes, in any layout of Arrow."""
     types = pa.types
     plain = types.is_string(type_) or types.is_binary(type_) or types.is_fixed_size_binary(type_)
     large = types.is_large_string(type_) or types.is_large_binary(type_)
@@ -88,7 +88,7 @@ def _is_bytes(type_: pa.DataType) -> bool:
 
 
 def _hash_chunk(chunk: pa.Array, key: np.uint64) -> HashArray:
-    """Return the hashes of one array: its values' content, then nulls, then the seed."""
+    """Return the hashes of one array."""
     if isinstance(chunk, pa.ExtensionArray):
         return _hash_chunk(chunk.storage, key)
     null = mix(mix(np.uint64(_NULL)) ^ key)
@@ -102,7 +102,7 @@ def _hash_chunk(chunk: pa.Array, key: np.uint64) -> HashArray:
 
 
 def _content(chunk: pa.Array) -> HashArray:
-    """Return what identifies each value, before the seed; anything for nulls."""
+    """Return the hash of each value before the seed is mixed in; any number for nulls."""
     if _is_bytes(chunk.type):
         return _bytes_content(chunk.cast(pa.large_binary()))
     if pa.types.is_decimal(chunk.type):
@@ -123,7 +123,7 @@ def _words(chunk: pa.Array) -> HashArray:
 
 
 def _digits(chunk: pa.Array) -> pa.Array:
-    """Return decimals as text in which scale and trailing zeros leave no trace."""
+    """Return decimals as text that does not depend on scale and trailing zeros."""
     if chunk.type.scale < 0:
         chunk = chunk.cast(pa.decimal256(76, 0))
     text = chunk.cast(pa.string())
@@ -133,7 +133,7 @@ def _digits(chunk: pa.Array) -> pa.Array:
 
 
 def _bytes_content(chunk: pa.Array) -> HashArray:
-    """Return a sum over each value's 8-byte words, each mixed with its place, and over the value's length."""
+    """Return a sum over the 8-byte words of each value, each mixed with its position, and over its length."""
     _, offset_buffer, data = chunk.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64, len(chunk) + 1, chunk.offset * 8) if len(chunk) else np.zeros(1, np.int64)
     lengths = np.diff(offsets)
@@ -144,25 +144,25 @@ def _bytes_content(chunk: pa.Array) -> HashArray:
     spare = _WORD - np.minimum(np.repeat(lengths, counts) - _WORD * place, _WORD)
     words &= np.uint64(_MASK) >> (spare * 8).astype(np.uint64)
     mixed = mix(words ^ mix((place + 1).astype(np.uint64) * np.uint64(_GOLDEN)))
-    # Differences of a running sum, because reduceat returns a neighbour's word for an empty value.
+    # Differences of a cumulative sum, since reduceat returns the word of a neighbour for an empty value.
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
     return mix(sums[ends] - sums[ends - counts] + (lengths.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN))
 
 
 def _load(data: Any, starts: npt.NDArray[np.int64]) -> HashArray:
-    """Return the little-endian words that begin at given bytes."""
+    """Return the little-endian words at byte offsets."""
     if not len(starts):
         return np.empty(0, np.uint64)
     first, last = int(starts.min()), int(starts.max())
     padded = np.zeros(last - first + _WORD, np.uint8)
-    held = np.frombuffer(data, np.uint8)[first : last + _WORD]
-    padded[: len(held)] = held
-    every = np.ndarray((last - first + 1,), np.dtype("<u8"), padded, strides=(1,))
-    return every[starts - first].astype(np.uint64)
+    content = np.frombuffer(data, np.uint8)[first : last + _WORD]
+    padded[: len(content)] = content
+    words = np.ndarray((last - first + 1,), np.dtype("<u8"), padded, strides=(1,))  # one at each byte
+    return words[starts - first].astype(np.uint64)
 
 
 def mix(bits: _Bits) -> _Bits:
-    """Return the finaliser of splitmix64: every bit of the input flips half the bits of the output."""
+    """Return the finaliser of splitmix64, in which every input bit flips half of the output bits."""
     with np.errstate(over="ignore"):
         bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

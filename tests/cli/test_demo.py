@@ -24,7 +24,7 @@ import penstock as ps
 from penstock.cli import demo, main
 from penstock.cli._digits import drawn
 from penstock.cli._model import Network, NumpyNetwork, TorchNetwork, gradients, initial
-from penstock.cli._rollcall import call
+from penstock.cli._row_check import compare_ids
 from penstock.write import write
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(ps.__file__).parent.parent)}
@@ -76,7 +76,7 @@ def first(place: Path) -> Done:
 @pytest.fixture
 def numpy_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Train on NumPy, which starts at once."""
-    monkeypatch.setattr(demo, "made", NumpyNetwork)
+    monkeypatch.setattr(demo, "new_network", NumpyNetwork)
 
 
 def accuracy(output: str) -> float:
@@ -178,7 +178,7 @@ def test_the_network_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_a_resumed_training_ends_as_one_that_never_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the last bit of every weight, and of the optimizer's memory."""
-    monkeypatch.setattr(demo, "made", NumpyNetwork)
+    monkeypatch.setattr(demo, "new_network", NumpyNetwork)
     settings = demo.Settings(directory=tmp_path / "t", rows=200, epochs=3, seed=5, keep=True)
     demo._make(settings)
     ds = ps.open(tmp_path / "t").split({"train": 0.8, "val": 0.2}, by="id")["train"].shuffle(seed=5)
@@ -258,7 +258,7 @@ def test_a_roll_call_finds_every_row_that_is_missing_repeated_or_strange(due: se
     """Whatever came, the three lists are right, and all is well only where each row came once."""
     came = data.draw(st.one_of(st.permutations(sorted(due)), st.lists(st.integers(0, 60))))
 
-    found = call(np.array(sorted(due)), np.array(came, dtype=np.int64))
+    found = compare_ids(np.array(sorted(due)), np.array(came, dtype=np.int64))
 
     assert set(found.lost) == due - set(came)
     assert set(found.repeated) == {row for row in came if came.count(row) > 1}
@@ -358,8 +358,8 @@ def test_what_no_demo_wrote_is_not_overwritten(
 
     assert code == 1
     assert re.fullmatch(
-        rf"penstock: '{tmp_path}.+' was not written by an earlier demo. A directory that is empty or not there yet was "
-        "expected, or one with the table of an earlier demo, which is overwritten. Name another: --directory.\n",
+        rf"penstock: '{tmp_path}.+' was not written by an earlier demo. Use --directory with a new or an empty "
+        "directory, or with one of an earlier demo, which is overwritten.\n",
         message,
     )
     assert listed(tmp_path) == before
@@ -420,7 +420,7 @@ def test_an_interrupt_ends_the_demo_quietly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Ctrl-C gives exit code 130 and one line, and no traceback."""
-    monkeypatch.setattr(demo, "made", Interrupted)
+    monkeypatch.setattr(demo, "new_network", Interrupted)
 
     code = main(["demo", "--rows", "100", "--directory", str(tmp_path / "t")])
 

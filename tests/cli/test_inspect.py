@@ -201,8 +201,8 @@ def test_a_codec_that_nobody_knows_is_named(tmp_path: Path, capsys: Said) -> Non
 
     assert found["by_name"]["x"]["codec"] == {"name": "theirs"}
     assert found["warnings"] == [
-        "Column 'x' was written with codec 'theirs', which is not known here. Make it known with penstock.codecs.register, or "
-        "leave the column out with .select(...)."
+        "Column 'x' was written with the unknown codec 'theirs'. Register its class with penstock.codecs.register, or leave "
+        "the column out with .select(...)."
     ]
 
 
@@ -218,7 +218,7 @@ def test_nulls_are_shown_whatever_the_type(tmp_path: Path, capsys: Said) -> None
     assert [row["s"] for row in found["first_rows"]] == [None, "s"]
     assert found["first_rows"][0]["l"]["shape"] == [2]
     assert found["warnings"] == [
-        "There are nulls among the whole numbers or booleans of 'n', 'b', at which reading stops. Say what becomes of them: "
+        "There are nulls in the integers or booleans of 'n', 'b', which are an error by default. Set a policy: "
         ".nulls(penstock.Fill(0), 'n'), or penstock.Mask()."
     ]
 

@@ -89,7 +89,7 @@ def test_lossless_webp_keeps_colours_that_cannot_be_seen() -> None:
         np.testing.assert_array_equal(codec.decode(field, memoryview(codec.encode(field, image))), image)
     else:
         with pytest.raises(
-            MissingExtraError, match="loses the colours of pixels whose alpha is 0, and lossless=True was asked for"
+            MissingExtraError, match="loses the colours of pixels whose alpha is 0, so lossless=True is not possible"
         ):
             codec.encode(field, image)
 
@@ -273,7 +273,7 @@ def test_hostile_options_are_refused(name: str, data: st.DataObject) -> None:
         made = error
 
     if isinstance(made, DataError):
-        assert str(made).startswith(f"codec {name!r} was stored with options")
+        assert str(made).startswith(f"codec {name!r} was stored with invalid options")
     else:
         assert made == named(name, json.loads(json.dumps(made.options())))
 
@@ -281,18 +281,18 @@ def test_hostile_options_are_refused(name: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Png(10), "Png got compression=10. A whole number from 0 to 9 was expected. Give one: Png(compression=9)."),
-        (lambda: Jpeg(0), "Jpeg got quality=0. A whole number from 1 to 100 was expected. Give one: Jpeg(quality=100)."),
+        (lambda: Png(10), "Png() got compression=10; expected an integer from 0 to 9, for example Png(compression=9)."),
+        (lambda: Jpeg(0), "Jpeg() got quality=0; expected an integer from 1 to 100, for example Jpeg(quality=100)."),
         (
             lambda: Webp(quality=True),
-            "Webp got quality=True. A whole number from 1 to 100 was expected. Give one: Webp(quality=100).",
+            "Webp() got quality=True; expected an integer from 1 to 100, for example Webp(quality=100).",
         ),
-        (lambda: Avif("9"), "Avif got quality='9'. A whole number from 1 to 100 was expected. Give one: Avif(quality=100)."),  # type: ignore[arg-type]
-        (lambda: Webp(lossless=1), "Webp got lossless=1. True or False was expected. Give one of them."),  # type: ignore[arg-type]
+        (lambda: Avif("9"), "Avif() got quality='9'; expected an integer from 1 to 100, for example Avif(quality=100)."),  # type: ignore[arg-type]
+        (lambda: Webp(lossless=1), "Webp() got lossless=1; expected a bool, for example Webp(lossless=True)."),  # type: ignore[arg-type]
         (
             lambda: Jpeg(shrink_to=(0, 5)),
-            "Jpeg got shrink_to=(0, 5). A height and a width from 1 to 65500 were expected. Give them: "
-            "Jpeg(shrink_to=(224, 224)).",
+            "Jpeg() got shrink_to=(0, 5); expected a height and a width from 1 to 65500, for example Jpeg(shrink_to=(224, "
+            "224)).",
         ),
     ],
 )
@@ -307,40 +307,40 @@ def test_options_that_cannot_be_meant_are_refused(make: Any, message: str) -> No
 @pytest.mark.parametrize(
     ("codec", "dtype", "shape", "message"),
     [
-        (Jpeg(), "uint16", (4, 4), "Field 'x' is uint16, and JPEG stores uint8. Use penstock.codecs.Npy()."),
-        (Png(), "int16", (4, 4), "Field 'x' is int16, and PNG stores uint8 or uint16. Use penstock.codecs.Npy()."),
+        (Jpeg(), "uint16", (4, 4), "Field 'x' has dtype uint16, but JPEG stores uint8. Use penstock.codecs.Npy()."),
+        (Png(), "int16", (4, 4), "Field 'x' has dtype int16, but PNG stores uint8 or uint16. Use penstock.codecs.Npy()."),
         (
             Jpeg(),
             "uint8",
             (4, 4, 4),
-            "Field 'x' has the shape (4, 4, 4), and JPEG stores (height, width), (height, width, 1), (height, width, 3), where "
-            "None may stand for any of them. Give such a shape, or use penstock.codecs.Npy().",
+            "Field 'x' has shape (4, 4, 4), but JPEG stores (height, width), (height, width, 1), (height, width, 3); any of "
+            "them can be None. Use one of these shapes, or penstock.codecs.Npy().",
         ),
         (
             Webp(),
             "uint8",
             (4,),
-            "Field 'x' has the shape (4,), and WebP stores (height, width), (height, width, 1), (height, width, 3), (height, "
-            "width, 4), where None may stand for any of them. Give such a shape, or use penstock.codecs.Npy().",
+            "Field 'x' has shape (4,), but WebP stores (height, width), (height, width, 1), (height, width, 3), (height, "
+            "width, 4); any of them can be None. Use one of these shapes, or penstock.codecs.Npy().",
         ),
         (
             Webp(),
             "uint8",
             (4, 20000),
-            "Field 'x' has the shape (4, 20000), and WebP stores 1 to 16383 pixels on a side. Use penstock.codecs.Npy().",
+            "Field 'x' has shape (4, 20000), but WebP stores 1 to 16383 pixels on a side. Use penstock.codecs.Npy().",
         ),
         (
             Png(),
             "uint8",
             (0, 4),
-            "Field 'x' has the shape (0, 4), and PNG stores 1 to 1000000 pixels on a side. Use penstock.codecs.Npy().",
+            "Field 'x' has shape (0, 4), but PNG stores 1 to 1000000 pixels on a side. Use penstock.codecs.Npy().",
         ),
         (
             Jpeg(shrink_to=(8, 8)),
             "uint8",
             (None, 9, 3),
-            "Field 'x' has the shape (None, 9, 3), and Jpeg(quality=80, shrink_to=(8, 8)) gives images of several sizes. Give "
-            "it the shape (None, None, 3), or leave shrink_to out.",
+            "Field 'x' has the fixed shape (None, 9, 3), and Jpeg(quality=80, shrink_to=(8, 8)) gives images of different "
+            "sizes. Use the shape (None, None, 3), or remove shrink_to.",
         ),
     ],
 )
@@ -359,16 +359,16 @@ def test_images_that_a_format_cannot_hold_are_refused() -> None:
         Webp().encode(field, np.zeros((1, 17000, 3), np.uint8))
     with pytest.raises(ArgumentError) as alpha:
         Jpeg().encode(field, np.zeros((2, 2, 4), np.uint8))
-    with pytest.raises(ArgumentError, match=r"Column 'x' got an image of the shape \(0, 4, 3\)"):
+    with pytest.raises(ArgumentError, match=r"Column 'x' got an image of shape \(0, 4, 3\)"):
         Png().encode(field, np.zeros((0, 4, 3), np.uint8))
 
     assert str(wide.value) == (
-        "Column 'x' got an image of the shape (1, 17000, 3), and WebP stores 1 to 16383 pixels on a side and 1 or 3 or 4 "
-        "channels. Cut it, or use penstock.codecs.Npy()."
+        "Column 'x' got an image of shape (1, 17000, 3), but WebP stores 1 to 16383 pixels on a side and 1 or 3 or 4 "
+        "channels. Crop it, or use penstock.codecs.Npy()."
     )
     assert str(alpha.value) == (
-        "Column 'x' got an image of the shape (2, 2, 4), and JPEG stores 1 to 65500 pixels on a side and 1 or 3 channels. "
-        "Cut it, or use penstock.codecs.Npy()."
+        "Column 'x' got an image of shape (2, 2, 4), but JPEG stores 1 to 65500 pixels on a side and 1 or 3 channels. Crop "
+        "it, or use penstock.codecs.Npy()."
     )
 
 

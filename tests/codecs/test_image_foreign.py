@@ -15,7 +15,7 @@ cv2 = pytest.importorskip("cv2", reason="images need OpenCV")
 pytest.importorskip("simplejpeg", reason="JPEG needs simplejpeg")
 Image = pytest.importorskip("PIL.Image", reason="Pillow writes what others write")
 
-REMEDY = " Write it anew, or adopt a schema that fits: penstock.adopt(url, schema)."
+REMEDY = " Rewrite it, or adopt a schema that fits: penstock.adopt(url, schema)."
 
 
 def smooth(height: int, width: int) -> Any:
@@ -185,8 +185,8 @@ def test_a_transparent_grey_is_told() -> None:
         decode(Png(), cell, 1)
 
     assert str(caught.value) == (
-        "it is decoded by OpenCV to uint8 (12, 20), and its header says 20 x 12 pixels and 4 channels of 8 bits. Write it "
-        "anew, alpha as a channel."
+        "OpenCV decodes it to uint8 (12, 20), and its header says 20 x 12 pixels and 4 channels of 8 bits. Rewrite it, with "
+        "alpha as a channel."
     )
 
 

@@ -343,7 +343,7 @@ def test_the_option_is_stored_where_it_is_asked_for(codec: Any, text: str) -> No
 @every_codec
 def test_the_option_is_true_or_false(kind: type[Any]) -> None:
     """Anything else is refused."""
-    with pytest.raises(ArgumentError, match=rf"{kind.__name__} got orient=1\. True or False was expected\."):
+    with pytest.raises(ArgumentError, match=rf"{kind.__name__}\(\) got orient=1; expected a bool"):
         kind(orient=1)
 
     assert repr(kind(orient=True)).endswith(", orient=True)")

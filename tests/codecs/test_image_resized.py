@@ -132,7 +132,7 @@ def test_shrunk_images_fill_an_array_of_their_size_only() -> None:
 
     np.testing.assert_array_equal(out, codec.decode_each(field, cells.take(slice(2))))
     assert str(caught.value) == (
-        "it holds uint8 (12, 10, 3), and the schema says uint8 (None, None, 3). Write it anew, or adopt a schema that fits: "
+        "it holds uint8 (12, 10, 3), and the schema says uint8 (None, None, 3). Rewrite it, or adopt a schema that fits: "
         "penstock.adopt(url, schema)."
     )
 

@@ -212,37 +212,39 @@ SAYS = "its .npy header says"
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
-        (b"", "it begins with b''. A .npy file begins with b'\\x93NUMPY'. Check what wrote it."),
-        (b"PK\3\4....", "it begins with b'PK\\x03\\x04..'. A .npy file begins with b'\\x93NUMPY'. Check what wrote it."),
+        (b"", "it starts with b''; expected a .npy file, which starts with b'\\x93NUMPY'. Check what wrote it."),
+        (
+            b"PK\3\4....",
+            "it starts with b'PK\\x03\\x04..'; expected a .npy file, which starts with b'\\x93NUMPY'. Check what wrote it.",
+        ),
         (
             b"\x93NUMPY\x04\x00" + GOOD[8:],
-            "it is .npy of version 4.0. Known are 1.0, 2.0, 3.0. Write it anew with numpy.save.",
+            "it is .npy version 4.0; expected one of 1.0, 2.0, 3.0. Rewrite it with numpy.save.",
         ),
         (
             GOOD[:7],
-            "it ends after 7 bytes, inside the .npy header. 10 and the values were expected. It was cut short: write it anew.",
+            "it is truncated: it has 7 bytes, and its .npy header alone has 10. Rewrite it.",
         ),
         (
             GOOD[:100],
-            "it ends after 100 bytes, inside the .npy header. 128 and the values were expected. "
-            "It was cut short: write it anew.",
+            "it is truncated: it has 100 bytes, and its .npy header alone has 128. Rewrite it.",
         ),
         (
             GOOD[:-1],
-            f"{SAYS} float32 (2, 3), which makes 152 bytes in all, and there are 151. It was cut short: write it anew.",
+            f"{SAYS} float32 (2, 3), so it should have 152 bytes, but it has 151. It is truncated: rewrite it.",
         ),
-        (GOOD + b"!", f"{SAYS} float32 (2, 3), which makes 152 bytes in all, and there are 153. Check what wrote it."),
+        (GOOD + b"!", f"{SAYS} float32 (2, 3), so it should have 152 bytes, but it has 153. Check what wrote it."),
         (
             headed(" " * 20_000, version=2),
-            "its .npy header takes 20000 bytes. 10000 are allowed. Check what wrote it.",
+            "its .npy header has 20000 bytes; the limit is 10000. Check what wrote it.",
         ),
         (
             headed("{'descr': '<f4', 'fortran_order': False, 'shape': (2, True)}"),
-            "its .npy header says the shape (2, True). Sizes from 0 on were expected. Check what wrote it.",
+            "its .npy header has the shape (2, True); expected non-negative sizes. Check what wrote it.",
         ),
         (
             headed("{'descr': '<f4', 'fortran_order': False, 'shape': (2, -3)}"),
-            "its .npy header says the shape (2, -3). Sizes from 0 on were expected. Check what wrote it.",
+            "its .npy header has the shape (2, -3); expected non-negative sizes. Check what wrote it.",
         ),
         (
             headed("{'descr': '<f4', 'fortran_order': False, 'shape': (0, 4611686018427387904)}"),
@@ -251,21 +253,21 @@ SAYS = "its .npy header says"
         ),
         (
             headed("{'descr': '|O', 'fortran_order': False, 'shape': (2, 3)}", b"\x80\x04."),
-            "it holds Python objects (object), which are never loaded: that could run code. Write it with a plain dtype.",
+            "it holds Python objects (object), which are never loaded: that could run code. Rewrite it with a plain dtype.",
         ),
         (
             saved(np.zeros(2, [("a", "<i4"), ("b", "<f4")])),
-            "it holds [('a', '<i4'), ('b', '<f4')], which is made of others. A plain dtype was expected. Give each part "
-            "a column of its own.",
+            "it holds [('a', '<i4'), ('b', '<f4')], which has several parts; expected a plain dtype. Use a column for each "
+            "part.",
         ),
         (
             saved(np.zeros((2, 3))),
-            "it holds float64 (2, 3), and the schema says float32 (2, 3). Write it anew, or adopt a schema that fits: "
+            "it holds float64 (2, 3), and the schema says float32 (2, 3). Rewrite it, or adopt a schema that fits: "
             "penstock.adopt(url, schema).",
         ),
         (
             saved(np.zeros((3, 2), ">f4")),
-            "it holds float32 (3, 2), and the schema says float32 (2, 3). Write it anew, or adopt a schema that fits: "
+            "it holds float32 (3, 2), and the schema says float32 (2, 3). Rewrite it, or adopt a schema that fits: "
             "penstock.adopt(url, schema).",
         ),
     ],
@@ -293,9 +295,7 @@ def test_what_is_no_such_array_is_refused(cell: bytes, message: str) -> None:
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_headers_that_cannot_be_read_are_refused(text: str, version: int) -> None:
     """As much is shown of them as tells what they are."""
-    message = (
-        f"its .npy header is {text[:80].encode()!r}, which NumPy cannot read. A dtype, an order and a shape were expected. "
-    )
+    message = f"its .npy header {text[:80].encode()!r} is not valid; expected a dtype, an order and a shape. "
 
     assert problem(FIELD, [headed(text, version=version)]) == (0, message + "Check what wrote it.")
 
@@ -308,7 +308,7 @@ def test_huge_claims_take_no_memory(dtype: str) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(
-            CellProblem, match=r"bytes\. 268435456 are allowed for a cell\. Check what wrote it, or allow more: \.using"
+            CellProblem, match=r"bytes; the limit for a cell is 268435456\. Check what wrote it, or raise it: \.using"
         ):
             Npy().decode_each(Field("x", "f4" if dtype == "<f4" else "U", (None, 3), Npy()), given)
         _, peak = tracemalloc.get_traced_memory()
@@ -325,7 +325,7 @@ def test_cells_larger_than_allowed_are_refused() -> None:
     assert len(Npy().decode_each(FIELD, replace(given, max_cell_bytes=24))) == 1
     assert problem(FIELD, [GOOD], max_cell_bytes=23) == (
         0,
-        f"{SAYS} float32 (2, 3), which takes 24 bytes. 23 are allowed for a cell. Check what wrote it, or allow more: "
+        f"{SAYS} float32 (2, 3), which takes 24 bytes; the limit for a cell is 23. Check what wrote it, or raise it: "
         ".using(max_cell_bytes=24).",
     )
 
@@ -353,8 +353,8 @@ def test_dtypes_that_numpy_would_pickle_are_refused(dtype: Any) -> None:
         Field("x", dtype, (3,), Npy())
 
     assert str(error.value) == (
-        "Field 'x' is object, and Npy stores numbers, times, and text and bytes in arrays. Use another dtype, or for single "
-        "values penstock.codecs.Scalar()."
+        "Field 'x' has dtype object, but Npy stores arrays of numbers, times, text or bytes. Use another dtype, or "
+        "penstock.codecs.Scalar() for single values."
     )
 
 
@@ -362,7 +362,7 @@ def test_dtypes_of_other_libraries_are_refused() -> None:
     """A `.npy` file would call them bytes."""
     rational = pytest.importorskip("numpy._core._rational_tests").rational
 
-    with pytest.raises(ArgumentError, match="Field 'x' is rational, and Npy stores numbers, times, and text"):
+    with pytest.raises(ArgumentError, match="Field 'x' has dtype rational, but Npy stores arrays of numbers"):
         Field("x", rational, (3,), Npy())
 
 

@@ -130,8 +130,8 @@ def test_decoded_arrays_are_the_callers_own() -> None:
 
 
 GOOD = saved(arr=ONES)
-NPZ = "One member, arr.npy, was expected. Write it anew with numpy.savez_compressed(file, arr=array)."
-NO_ZIP = "it is no zip file: File is not a zip file. The bytes of numpy.savez_compressed were expected. Check what wrote it."
+NPZ = "expected one member, arr.npy. Rewrite it with numpy.savez_compressed(file, arr=array)."
+NO_ZIP = "it is not a zip file: File is not a zip file; expected the bytes of numpy.savez_compressed. Check what wrote it."
 MEMBER = "its member 'arr.npy'"
 
 
@@ -140,33 +140,33 @@ MEMBER = "its member 'arr.npy'"
     [
         (b"", NO_ZIP),
         (GOOD[:-5], NO_ZIP),
-        (zipped({}), f"it is a zip file that holds nothing. {NPZ}"),
-        (saved(a=ONES, b=ONES), f"it is a zip file that holds a.npy, b.npy. {NPZ}"),
+        (zipped({}), f"it is a zip file with nothing; {NPZ}"),
+        (saved(a=ONES, b=ONES), f"it is a zip file with a.npy, b.npy; {NPZ}"),
         (
             zipped({f"{number}.npy": b"" for number in range(7)}),
-            f"it is a zip file that holds 0.npy, 1.npy, 2.npy, 3.npy, 4.npy and 2 more. {NPZ}",
+            f"it is a zip file with 0.npy, 1.npy, 2.npy, 3.npy, 4.npy and 2 more; {NPZ}",
         ),
-        (zipped({"arr.txt": b"hello"}), f"it is a zip file that holds arr.txt. {NPZ}"),
+        (zipped({"arr.txt": b"hello"}), f"it is a zip file with arr.txt; {NPZ}"),
         (
             changed(GOOD, 8, b"\x01"),
-            f"{MEMBER} is encrypted. A plain one was expected. Write it anew without a password.",
+            f"{MEMBER} is encrypted; expected no encryption. Rewrite it without a password.",
         ),
         (
             zipped({"arr.npy": npy(ONES)}, zipfile.ZIP_BZIP2),
-            f"{MEMBER} is compressed by method 12 of zip. Deflate (8) or none (0) was expected. Write it anew with "
-            "numpy.savez_compressed.",
+            f"{MEMBER} has the zip compression method 12; expected deflate (8) or none (0). Rewrite it with "
+            f"numpy.savez_compressed.",
         ),
         (
             changed(GOOD, 16, b"\x12\x34\x56\x78"),
-            f"{MEMBER} is damaged: 152 bytes with checksum 0x78563412 were expected, and others are there. Write it anew.",
+            f"{MEMBER} is damaged; expected 152 bytes with checksum 0x78563412. Rewrite it.",
         ),
         (
             zipped({"arr.npy": b"no array"}),
-            "it begins with b'no arr'. A .npy file begins with b'\\x93NUMPY'. Check what wrote it.",
+            "it starts with b'no arr'; expected a .npy file, which starts with b'\\x93NUMPY'. Check what wrote it.",
         ),
         (
             saved(arr=ONES.astype(np.float64)),
-            "it holds float64 (2, 3), and the schema says float32 (2, 3). Write it anew, or adopt a schema that fits: "
+            "it holds float64 (2, 3), and the schema says float32 (2, 3). Rewrite it, or adopt a schema that fits: "
             "penstock.adopt(url, schema).",
         ),
     ],
@@ -186,7 +186,7 @@ def test_bytes_that_cannot_be_inflated_are_refused() -> None:
 
     assert row == 0
     assert told.startswith(f"{MEMBER} is damaged: Error -3 while decompressing data: ")
-    assert told.endswith(". Deflated bytes were expected. Write it anew.")
+    assert told.endswith(". Rewrite it.")
 
 
 def test_python_objects_are_never_loaded() -> None:
@@ -196,7 +196,7 @@ def test_python_objects_are_never_loaded() -> None:
 
     assert problem([zipped({"arr.npy": file})]) == (
         0,
-        "it holds Python objects (object), which are never loaded: that could run code. Write it with a plain dtype.",
+        "it holds Python objects (object), which are never loaded: that could run code. Rewrite it with a plain dtype.",
     )
 
 
@@ -214,10 +214,10 @@ def test_bombs_take_no_memory(claimed: int) -> None:
     assert row == 0
     assert peak < 4 << 20
     if claimed > 1 << 20:
-        allowed = "1048576 are allowed for a cell. Check what wrote it, or allow more: .using(max_cell_bytes=67108864)."
-        assert told == f"{MEMBER} claims 67108864 bytes. {allowed}"
+        limit = "the limit for a cell is 1048576. Check what wrote it, or raise it: .using(max_cell_bytes=67108864)."
+        assert told == f"{MEMBER} declares 67108864 bytes; {limit}"
     else:
-        assert told.startswith(f"{MEMBER} is damaged: {claimed} bytes with checksum ")
+        assert told.startswith(f"{MEMBER} is damaged; expected {claimed} bytes with checksum ")
 
 
 @given(st.data())
@@ -241,8 +241,8 @@ def test_dtypes_that_numpy_would_pickle_are_refused() -> None:
         Field("x", Decimal, (3,), Npz())
 
     assert str(error.value) == (
-        "Field 'x' is object, and Npz stores numbers, times, and text and bytes in arrays. Use another dtype, or for single "
-        "values penstock.codecs.Scalar()."
+        "Field 'x' has dtype object, but Npz stores arrays of numbers, times, text or bytes. Use another dtype, or "
+        "penstock.codecs.Scalar() for single values."
     )
 
 

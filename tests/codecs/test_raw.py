@@ -95,11 +95,11 @@ SCHEMA = "Check what wrote it, or the dtype and the shape in the schema."
 @pytest.mark.parametrize(
     ("shape", "cell", "message"),
     [
-        ((2, 3), bytes(23), f"it has 23 bytes. float32 (2, 3) takes 24. {SCHEMA}"),
-        ((2, 3), bytes(48), f"it has 48 bytes. float32 (2, 3) takes 24. {SCHEMA}"),
-        ((2, 3), b"", f"it has 0 bytes. float32 (2, 3) takes 24. {SCHEMA}"),
-        ((), bytes(8), f"it has 8 bytes. float32 () takes 4. {SCHEMA}"),
-        ((0, 3), bytes(1), f"it has 1 bytes. float32 (0, 3) takes 0. {SCHEMA}"),
+        ((2, 3), bytes(23), f"it has 23 bytes; expected 24 bytes for float32 (2, 3). {SCHEMA}"),
+        ((2, 3), bytes(48), f"it has 48 bytes; expected 24 bytes for float32 (2, 3). {SCHEMA}"),
+        ((2, 3), b"", f"it has 0 bytes; expected 24 bytes for float32 (2, 3). {SCHEMA}"),
+        ((), bytes(8), f"it has 8 bytes; expected 4 bytes for float32 (). {SCHEMA}"),
+        ((0, 3), bytes(1), f"it has 1 bytes; expected 0 bytes for float32 (0, 3). {SCHEMA}"),
     ],
 )
 def test_another_number_of_bytes_is_refused(shape: tuple[int, ...], cell: bytes, message: str) -> None:
@@ -125,7 +125,7 @@ def test_bytes_that_make_no_whole_rows_are_refused() -> None:
         Raw().decode_each(field, Blobs.of(pa.array([bytes(12), bytes(25)])))
 
     assert error.value.row == 1
-    assert str(error.value) == f"it has 25 bytes. float32 (None, 3) takes a multiple of 12. {SCHEMA}"
+    assert str(error.value) == f"it has 25 bytes; expected a multiple of 12 bytes for float32 (None, 3). {SCHEMA}"
 
 
 def test_cells_larger_than_allowed_are_refused() -> None:
@@ -136,23 +136,23 @@ def test_cells_larger_than_allowed_are_refused() -> None:
     with pytest.raises(CellProblem) as error:
         Raw().decode_into(FIELD, replace(given, max_cell_bytes=23), outs(FIELD, 2)["own"])
 
-    allowed = "it has 24 bytes. 23 are allowed for a cell. Check what wrote it, or allow more: .using(max_cell_bytes=24)."
+    allowed = "it has 24 bytes; the limit for a cell is 23. Check what wrote it, or raise it: .using(max_cell_bytes=24)."
     assert str(error.value) == allowed
 
 
 @pytest.mark.parametrize(
     ("dtype", "shape", "message"),
     [
-        (Decimal, (3,), "Field 'x' is object, whose values have no one length, and Raw stores values of one length. "
-         "Use penstock.codecs.Npy(), or a dtype with a length: 'S8'."),
-        (str, (3,), "Field 'x' is <U0, whose values have no one length, and Raw stores values of one length. "
-         "Use penstock.codecs.Npy(), or a dtype with a length: 'S8'."),
-        (bytes, (), "Field 'x' is |S0, whose values have no one length, and Raw stores values of one length. "
-         "Use penstock.codecs.Npy(), or a dtype with a length: 'S8'."),
-        (np.int8, (None, 2, None), "Field 'x' has the shape (None, 2, None), which the number of bytes does not tell. "
-         "Raw stores shapes with one None at most, and no 0 beside it. Use penstock.codecs.Npy()."),
-        (np.int8, (None, 0), "Field 'x' has the shape (None, 0), which the number of bytes does not tell. "
-         "Raw stores shapes with one None at most, and no 0 beside it. Use penstock.codecs.Npy()."),
+        (Decimal, (3,), "Field 'x' has dtype object, but Raw stores values of a fixed size. Use penstock.codecs.Npy(), or a "
+            "dtype with a length, for example 'S8'."),
+        (str, (3,), "Field 'x' has dtype <U0, but Raw stores values of a fixed size. Use penstock.codecs.Npy(), or a dtype "
+            "with a length, for example 'S8'."),
+        (bytes, (), "Field 'x' has dtype |S0, but Raw stores values of a fixed size. Use penstock.codecs.Npy(), or a dtype "
+            "with a length, for example 'S8'."),
+        (np.int8, (None, 2, None), "Field 'x' has shape (None, 2, None), which the number of bytes does not determine. Raw "
+            "stores shapes with at most one None, and no 0 together with it. Use penstock.codecs.Npy()."),
+        (np.int8, (None, 0), "Field 'x' has shape (None, 0), which the number of bytes does not determine. Raw stores shapes "
+            "with at most one None, and no 0 together with it. Use penstock.codecs.Npy()."),
     ],
 )  # fmt: skip
 def test_what_bytes_alone_do_not_tell_is_refused(dtype: Any, shape: tuple[int | None, ...], message: str) -> None:

@@ -609,9 +609,9 @@ def test_a_delta_table_is_not_taken_for_its_files(tmp_path: Path) -> None:
 def test_codecs_that_are_none_are_refused(two: Path) -> None:
     """A name is no codec."""
     alone: Any = ps.codecs.Png
-    with pytest.raises(ArgumentError, match=r"open got codecs=<class '.*Png'>\. Classes of codecs were expected"):
+    with pytest.raises(ArgumentError, match=r"open\(\) got codecs=<class '.*Png'>; expected codec classes"):
         ps.open(two, codecs=alone)
-    with pytest.raises(ArgumentError, match="open got 'png' among codecs"):
+    with pytest.raises(ArgumentError, match=r"open\(\) got codecs='png'"):
         ps.open(two, codecs=["png"])  # type: ignore[list-item]
 
 

@@ -482,8 +482,8 @@ def test_unknown_kinds_are_refused(url: str, name: str, value: str) -> None:
             5,
             "filters must be a list of tuples (column, operator, value), a list of such lists, or None, and is 5. Give",
         ),
-        ("filters", [5], "[5] is no filter. Write (column, op, value), a list of those, or a list of such lists."),
-        ("filters", ["id<5"], "('id<5',) is no comparison. Write (column, op, value)"),
+        ("filters", [5], "[5] is not a filter; expected (column, op, value), a list of those, or a list of such lists."),
+        ("filters", ["id<5"], "('id<5',) is not a comparison; expected (column, op, value)"),
         (
             "transform_spec",
             "x",

@@ -546,7 +546,7 @@ def test_a_codec_of_a_user_that_is_not_known_is_copied_as_it_is(tmp_path: Path) 
     for place in (url, target):
         assert [row.own.tolist() for row in rows_of(place, codecs=[Halved])] == [[n, n] for n in range(ROWS)]
         assert {batch.own.shape[1:] for batch in batches_of(place, codecs=[Halved])} == {(2,)}
-        with pytest.raises(RuntimeError, match="was written with codec 'halved-in-our-tables', which is not known here"):
+        with pytest.raises(RuntimeError, match="was written with the unknown codec 'halved-in-our-tables'"):
             rows_of(place)
 
 

@@ -14,7 +14,7 @@ import penstock.shuffles
 from penstock._engine.order.epoch import Epoch
 from penstock.model import IntArray
 from penstock.protocols import Shuffle
-from penstock.shuffles._blocks import Blocks, window_rows
+from penstock.shuffles._unit_stream import UnitStream, window_rows
 from penstock.shuffles.exact import scatter
 from penstock.testing import check_shuffle
 
@@ -65,15 +65,15 @@ class Lossy(ps.InOrder):
         """Return itself."""
         return self
 
-    def arrange(self, counts: IntArray, *, seed: int, epoch: int) -> Blocks:  # noqa: ARG002 - the protocol's
+    def arrange(self, counts: IntArray, *, seed: int, epoch: int) -> UnitStream:  # noqa: ARG002 - the protocol's
         """Return the stream with every unit replaced by the first."""
-        blocks = Blocks.stored(counts)
-        return Blocks(units=blocks.units * 0, ends=blocks.ends)
+        stream = UnitStream.stored(counts)
+        return UnitStream(units=stream.units * 0, ends=stream.ends)
 
 
 def test_the_kit_catches_a_shuffle_that_loses_rows() -> None:
     """A broken plug-in fails with the promise that it breaks."""
-    with pytest.raises(AssertionError, match="breaks a promise: every row comes once"):
+    with pytest.raises(AssertionError, match="breaks a rule: every row comes once"):
         check_shuffle(Lossy())
 
 
@@ -165,7 +165,7 @@ def test_small_files_are_whole_units_up_to_an_eighth_of_a_window() -> None:
 @pytest.mark.parametrize("name", ["rows", "window_bytes", "unit_rows"])
 def test_a_window_without_rows_is_refused(name: str) -> None:
     """Numbers of a window are positive."""
-    expected = f"WindowShuffle got {name}=0. A positive whole number was expected. Give one, or leave it out."
+    expected = f"WindowShuffle() got {name}=0; expected a positive integer, for example WindowShuffle({name}=100_000)."
     with pytest.raises(ps.errors.ArgumentError) as caught:
         ps.WindowShuffle(**{name: 0})
 
@@ -176,7 +176,7 @@ def test_a_window_without_rows_is_refused(name: str) -> None:
 def test_what_is_no_whole_number_is_refused(number: Any) -> None:
     """Numbers of NumPy will do, and nothing that only looks like a number."""
     for make in (ps.WindowShuffle, ps.ExactShuffle, ps.InOrder):
-        with pytest.raises(ps.errors.ArgumentError, match="A positive whole number was expected"):
+        with pytest.raises(ps.errors.ArgumentError, match="expected a positive integer"):
             make(number)
 
     three: Any = np.int64(3)
@@ -186,7 +186,7 @@ def test_what_is_no_whole_number_is_refused(number: Any) -> None:
 
 def test_an_exact_shuffle_fetches_at_least_a_row() -> None:
     """The number of rows is positive."""
-    expected = "ExactShuffle got rows=-1. A positive whole number was expected. Give one, or leave it out."
+    expected = "ExactShuffle() got rows=-1; expected a positive integer, for example ExactShuffle(rows=100_000)."
     with pytest.raises(ps.errors.ArgumentError) as caught:
         ps.ExactShuffle(rows=-1)
 

@@ -604,7 +604,7 @@ def test_lanes_said_before_the_ranks_are_known_stay() -> None:
     [
         ({"rank": 1}, "loader got rank=1 and world_size=None. Both were expected, or neither."),
         ({"world_size": 1}, "loader got rank=None and world_size=1. Both were expected, or neither."),
-        ({"rank": 3, "world_size": 2}, "shard got rank 3 of 2. Ranks go from 0 to 1."),
+        ({"rank": 3, "world_size": 2}, "shard() got rank=3 with world_size=2; expected an integer from 0 to 1."),
         ({"process_group": "all"}, "loader got process_group='all', and torch.distributed is not initialised."),
     ],
 )

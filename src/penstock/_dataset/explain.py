@@ -1,4 +1,4 @@
-"""A dataset told: its schema, its name, its text and its explanation."""
+"""Schema, fingerprint, repr and explanation of a dataset."""
 
 from __future__ import annotations
 
@@ -28,22 +28,31 @@ from penstock.schema import CellCodec, Field, Schema
 from penstock.sequences import Sequence
 from penstock.shuffles import InOrder, WindowShuffle
 
-__all__ = ["analyzed", "decoded", "explain", "fingerprint", "schema", "shown", "told", "told_clauses"]
+__all__ = [
+    "append_timings",
+    "decoded_fields",
+    "explain",
+    "fingerprint",
+    "format_clauses",
+    "format_dataset",
+    "format_query",
+    "output_schema",
+]
 
 IDS = ("_file", "_row_group", "_row")
 
 FEW_FOOTERS = 16
-"""How many footers are read, at most, to print the rows of an opened table."""
+"""The limit on footers that are read to print the number of rows of a table."""
 
 ANALYZED_SECONDS = 10.0
-"""How long an epoch is read, at most, to see where its time goes."""
+"""The limit on the time that `explain(analyze=True)` reads."""
 
 
-def schema(table: Table, query: Query) -> Schema:
-    """Return the columns that the consumer gets, as far as they are known before any map runs."""
-    every = Schema.from_arrow(table.snapshot.schema, table.snapshot.table)
-    every = Schema(every.name, [table.snapshot.fields.get(field.name, field) for field in every])
-    fields = {field.name: field for name in columns_of(table, query) for field in decoded(every[name], query.policies)}
+def output_schema(table: Table, query: Query) -> Schema:
+    """Return the columns of a batch, as far as they are known before maps run."""
+    stored = Schema.from_arrow(table.snapshot.schema, table.snapshot.table)
+    stored = Schema(stored.name, [table.snapshot.fields.get(field.name, field) for field in stored])
+    fields = {field.name: field for name in columns_of(table, query) for field in decoded_fields(stored[name], query.policies)}
     if query.row_ids:
         ids = (Field("_file", object), Field("_row_group", np.int64), Field("_row", np.int64))
         fields.update({field.name: field for field in ids})
@@ -52,96 +61,98 @@ def schema(table: Table, query: Query) -> Schema:
         dtype = np.result_type(*(part.dtype for part in parts))
         fields[stack.name] = Field(stack.name, dtype, (len(parts), *parts[0].shape))
     if query.sequence is not None:
-        fields = {field.name: field for field in _in_sequence(every, [*fields.values()], query, query.sequence)}
+        fields = {field.name: field for field in _sequence_fields(stored, [*fields.values()], query, query.sequence)}
     if query.ending == "pad":
         fields["_valid"] = Field("_valid", np.bool_)
     for step in query.maps:
         if step.fields is not None:
-            marks = [fields["_valid"]] if "_valid" in fields else []
-            fields = {field.name: field for field in (*step.fields, *marks)}
-    return Schema(every.name, list(fields.values()))
+            valid = [fields["_valid"]] if "_valid" in fields else []
+            fields = {field.name: field for field in (*step.fields, *valid)}
+    return Schema(stored.name, list(fields.values()))
 
 
-def _in_sequence(every: Schema, fields: list[Field], query: Query, sequence: Sequence) -> list[Field]:
-    """Return columns as they are in sequences: with one dimension more, or once for each offset that has them."""
+def _sequence_fields(stored: Schema, fields: list[Field], query: Query, sequence: Sequence) -> list[Field]:
+    """Return the columns of sequences: with one dimension more, or one column for each offset."""
     if sequence.columns is None:
         flat = {one.name for one in query.policies if isinstance(one.ragged, Offsets)}
         flat |= {f"{name}{suffix}" for name in flat for suffix in ("_offsets", "_valid")}
         width = len(sequence.steps)
-        return [field if field.name in flat else _bare(field, field.name, (width, *field.shape)) for field in fields]
+        return [field if field.name in flat else _without_codec(field, field.name, (width, *field.shape)) for field in fields]
     ids = [field for field in fields if field.name in IDS]
     return [
-        _bare(field, f"{field.name}/{offset}", field.shape)
+        _without_codec(field, f"{field.name}/{offset}", field.shape)
         for offset, names in sequence.columns.items()
-        for field in (*(made for name in names for made in decoded(every[name], query.policies)), *ids)
+        for field in (*(output for name in names for output in decoded_fields(stored[name], query.policies)), *ids)
     ]
 
 
-def _bare(field: Field, name: str, shape: tuple[int | None, ...]) -> Field:
+def _without_codec(field: Field, name: str, shape: tuple[int | None, ...]) -> Field:
     return Field(name, field.dtype, shape, nullable=field.nullable)
 
 
-def _told(field: Field) -> Field:
-    """Return a field as its values come: text and bytes are objects, unless a codec stores values of one length."""
+def _output_field(field: Field) -> Field:
+    """Return a field with the dtype of its decoded values: text and bytes are objects, unless they have a fixed length."""
     if field.dtype.kind not in "US" or field.shape or (field.is_dense and isinstance(field.codec, CellCodec)):
         return field
-    told = copy(field)  # by which the codec is not asked: it stores text, and what comes of it are objects
-    object.__setattr__(told, "dtype", np.dtype(object))
-    return told
+    output = copy(field)  # not a new Field, whose codec would check the dtype
+    object.__setattr__(output, "dtype", np.dtype(object))
+    return output
 
 
-def decoded(field: Field, policies: Iterable[Column]) -> list[Field]:
-    """Return the columns that one column becomes under its policies."""
+def decoded_fields(field: Field, policies: Iterable[Column]) -> list[Field]:
+    """Return the columns that one stored column becomes with its policies."""
     policy = next((column for column in policies if column.name == field.name), None)
     if policy is None:
-        return [_told(field)]
+        return [_output_field(field)]
     name, dtype, shape = field.name, field.dtype, field.shape
-    found: list[Field] = []
+    added: list[Field] = []
     if isinstance(policy.ragged, Resize):
         shape = (policy.ragged.height, policy.ragged.width, *shape[2:])
     elif None in shape and isinstance(policy.ragged, Pad):
         first = shape.index(None)
         deferred = () if field.codec is None or shape.count(None) == 1 else (shape.count(None),)
         shape = (*shape[:first], policy.ragged.length, *shape[first + 1 :])
-        found = [Field(f"{name}_length", np.int64, deferred)]
+        added = [Field(f"{name}_length", np.int64, deferred)]
     elif None in shape and isinstance(policy.ragged, Offsets):
         shape = shape[1:]
-        found = [Field(f"{name}_offsets", np.int64)]
+        added = [Field(f"{name}_offsets", np.int64)]
     cells = isinstance(field.codec, CellCodec)
     if isinstance(policy.nulls, Mask):
-        found.append(Field(f"{name}_valid", np.bool_, () if cells else shape))
+        added.append(Field(f"{name}_valid", np.bool_, () if cells else shape))
     nullable = field.nullable and policy.nulls == DEFAULT_NULLS
-    return [_told(Field(name, dtype, shape, field.codec if shape == field.shape else None, nullable=nullable)), *found]
+    output = _output_field(Field(name, dtype, shape, field.codec if shape == field.shape else None, nullable=nullable))
+    return [output, *added]
 
 
 def fingerprint(table: Table, query: Query) -> str:
-    """Return a name for the question; functions are told apart by identity."""
-    asked = [
+    """Return a name of the query; functions are compared by identity."""
+    parts = [
         table.snapshot.table,
         table.snapshot.version,
         None if query.condition is None else query.condition.describe(),
         [id(step.function) for step in query.maps],
-        told(table, query),
+        format_query(table, query),
     ]
-    return hashlib.blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 
 
-def told(table: Table, query: Query) -> str:
-    """Return the question as Python that asks it."""
-    return f"penstock.open({table.snapshot.table!r}{_version(table)})" + "".join(told_clauses(query))
+def format_query(table: Table, query: Query) -> str:
+    """Return a query as Python."""
+    version = f", version={table.snapshot.version!r}" if table.snapshot.version else ""
+    return f"penstock.open({table.snapshot.table!r}{version})" + "".join(format_clauses(query))
 
 
-def shown(table: Table, query: Query) -> str:
-    """Return the question as Python that asks it, and of an opened table its rows and columns, as a comment."""
-    text = told(table, query)
-    if told_clauses(query):
+def format_dataset(table: Table, query: Query) -> str:
+    """Return a query as Python, with a comment about rows and columns if it has no clauses."""
+    text = format_query(table, query)
+    if format_clauses(query):
         return text
     names = table.snapshot.schema.names
-    return f"{text}  # {_told_rows_of(table, query)}, {len(names)} column{'s' * (len(names) != 1)}: {listed(names)}"
+    return f"{text}  # {_format_row_count(table, query)}, {len(names)} column{'s' * (len(names) != 1)}: {listed(names)}"
 
 
-def _told_rows_of(table: Table, query: Query) -> str:
-    """Return how many rows a table has, if that is known or a few footers tell."""
+def _format_row_count(table: Table, query: Query) -> str:
+    """Return the number of rows as text, if it takes only a few footers."""
     files = table.snapshot.files
     unstated = int((files.rows < 0).sum())
     if not unstated:
@@ -151,64 +162,60 @@ def _told_rows_of(table: Table, query: Query) -> str:
     else:
         try:
             count = table.plan(query).plan.num_rows
-        except (PenstockError, OSError):  # which reading the table tells
+        except (PenstockError, OSError):  # reading the table raises it
             return "unreadable rows"
     return f"{count} row{'s' * (count != 1)}"
 
 
-def _version(table: Table) -> str:
-    return f", version={table.snapshot.version!r}" if table.snapshot.version else ""
-
-
-def told_clauses(query: Query) -> list[str]:
-    """Return the clauses that differ from a plain question, in the order they act."""
-    found = _told_rows(query)
+def format_clauses(query: Query) -> list[str]:
+    """Return the clauses of a query as Python, in the order in which they act."""
+    calls = _format_row_clauses(query)
     if query.columns is not None and (query.sequence is None or query.sequence.columns is None):
-        found.append(_call("select", [repr(name) for name in query.columns]))
+        calls.append(_call("select", [repr(name) for name in query.columns]))
     if query.row_ids:
-        found.append(_call("with_row_ids", []))
+        calls.append(_call("with_row_ids", []))
     if query.shuffle != InOrder() or query.seed:
-        shown = [] if query.shuffle == WindowShuffle() else [repr(query.shuffle)]
-        found.append(_call("shuffle", shown, seed=(query.seed, None)))
+        shuffle = [] if query.shuffle == WindowShuffle() else [repr(query.shuffle)]
+        calls.append(_call("shuffle", shuffle, seed=(query.seed, None)))
     if query.world_size > 1 or query.lanes is not None:
-        found.append(_call("shard", [str(query.rank), str(query.world_size)], lanes=(query.lanes, None)))
+        calls.append(_call("shard", [str(query.rank), str(query.world_size)], lanes=(query.lanes, None)))
     if query.size is not None:
-        found.append(_call("batch", [repr(query.size)], last=(query.last, None)))
+        calls.append(_call("batch", [repr(query.size)], last=(query.last, None)))
     for column in query.policies:
-        found += [
+        calls += [
             _call(clause, [repr(policy), repr(column.name)])
             for clause, policy in (("nulls", column.nulls), ("ragged", column.ragged))
             if policy not in (DEFAULT_NULLS, DEFAULT_RAGGED)
         ]
     if query.epochs != 1:
-        found.append(_call("repeat", [] if query.epochs is None else [str(query.epochs)]))
-    found += [_call("stack", [repr(stack.name), repr(list(stack.columns))]) for stack in query.stacks]
-    found += [_call("map", [step.name], per_row=(step.per_row, False)) for step in query.maps]
+        calls.append(_call("repeat", [] if query.epochs is None else [str(query.epochs)]))
+    calls += [_call("stack", [repr(stack.name), repr(list(stack.columns))]) for stack in query.stacks]
+    calls += [_call("map", [step.name], per_row=(step.per_row, False)) for step in query.maps]
     if query.skip is not None:
-        found.append(_call("on_bad_row", ["'skip'"], most=(query.skip.most, 0.01), report=(query.skip.report, None)))
-    return found
+        calls.append(_call("on_bad_row", ["'skip'"], most=(query.skip.most, 0.01), report=(query.skip.report, None)))
+    return calls
 
 
-def _told_rows(query: Query) -> list[str]:
-    """Return the clauses that say which rows there are."""
-    found = []
+def _format_row_clauses(query: Query) -> list[str]:
+    """Return the clauses that decide which rows there are."""
+    calls = []
     if query.condition is not None:
-        found.append(_call("where", [repr(query.condition)], lazy=(query.lazy, False)))
+        calls.append(_call("where", [repr(query.condition)], lazy=(query.lazy, False)))
     if query.sequence is not None:
-        found.append(_call("sequence", [repr(query.sequence)]))
+        calls.append(_call("sequence", [repr(query.sequence)]))
     if query.limit is not None:
-        found.append(_call("limit", [str(query.limit)]))
-    return found
+        calls.append(_call("limit", [str(query.limit)]))
+    return calls
 
 
 def _call(name: str, arguments: list[str], **options: tuple[Any, Any]) -> str:
-    """Return a call as text, with those options that differ from their defaults."""
-    said = [f"{option}={value!r}" for option, (value, default) in options.items() if value != default]
-    return f".{name}({', '.join(arguments + said)})"
+    """Return a call as text, with the options that differ from their defaults."""
+    changed = [f"{option}={value!r}" for option, (value, default) in options.items() if value != default]
+    return f".{name}({', '.join(arguments + changed)})"
 
 
 def explain(table: Table, query: Query, *, analyze: bool = False) -> str:
-    """Return a page that says what will be read and handed out, and with `analyze` where the time goes."""
+    """Return a page about what is read and returned, and with `analyze` about where the time goes."""
     planned = table.plan(query)
     pruned, plan = planned.pruned, planned.plan
     rank_epoch = RankEpoch(plan, planned.shuffle, query, Position())
@@ -226,17 +233,17 @@ def explain(table: Table, query: Query, *, analyze: bool = False) -> str:
         f"this is rank {query.rank}, with {rank_epoch.shard.num_rows} of {_balance(plan.num_rows, query.world_size)}",
     }
     if not query.lazy:
-        lines["steps"] = f"{len(rank_epoch.schedule)} per epoch on this rank, {_left_out(rank_epoch, plan.num_rows, query)}"
+        lines["steps"] = f"{len(rank_epoch.schedule)} per epoch on this rank, {_dropped(rank_epoch, plan.num_rows, query)}"
     lines["fingerprint"] = plan.fingerprint
-    page = "\n".join([told(table, query), *(f"  {name:<11} {text}" for name, text in lines.items())])
-    return analyzed(table, query, page) if analyze else page
+    page = "\n".join([format_query(table, query), *(f"  {name:<11} {text}" for name, text in lines.items())])
+    return append_timings(table, query, page) if analyze else page
 
 
-def analyzed(table: Table | MixtureTable, query: Query, page: str) -> str:
-    """Return a page, and where the time goes: found out by reading an epoch, or as much of it as ten seconds allow.
+def append_timings(table: Table | MixtureTable, query: Query, page: str) -> str:
+    """Return a page with the statistics of an epoch, which is read now for at most ten seconds.
 
     Raises:
-        EmptyDatasetError: If there is nothing, or too little, to hand out.
+        EmptyDatasetError: If there are no rows, or too few.
     """
     once = replace(query, epochs=1)
     batches = Batches(table, once, Position())
@@ -249,20 +256,20 @@ def analyzed(table: Table | MixtureTable, query: Query, page: str) -> str:
             break
     stats = batches.stats()
     batches.close()
-    done = f"  {'analyzed':<11} {read}, read now for a consumer that does nothing"
-    return "\n".join([page, done, str(stats)])
+    line = f"  {'analyzed':<11} {read}, read now for a consumer that does nothing"
+    return "\n".join([page, line, str(stats)])
 
 
 def _rows(planned: Planned, query: Query) -> str:
-    """Return how many rows, or sequences, are handed out of how many rows."""
-    found, stored = planned.plan.num_rows, planned.pruned.rows
+    """Return the number of rows, or sequences, and of stored rows."""
+    selected, stored = planned.plan.num_rows, planned.pruned.rows
     if query.sequence is not None:
-        return f"{found} sequences of {query.sequence.span} rows each, out of {stored} rows"
-    return f"{found} of {stored}" + (", before the lazy filter" if query.lazy else "")
+        return f"{selected} sequences of {query.sequence.span} rows each, out of {stored} rows"
+    return f"{selected} of {stored}" + (", before the lazy filter" if query.lazy else "")
 
 
 def _balance(rows: int, ranks: int) -> str:
-    """Return how many rows ranks have; they differ by at most one."""
+    """Return the rows of a rank; ranks differ by at most one row."""
     least, odd = divmod(rows, ranks)
     return f"{least} to {least + 1} rows per rank" if odd else f"{least} rows per rank"
 
@@ -272,7 +279,7 @@ def _pruned(count: int) -> str:
 
 
 def _bytes(table: Table, planned: Planned, columns: tuple[str, ...]) -> str:
-    """Return what the columns asked for take on storage, of the rows that are read; footers tell."""
+    """Return the size on storage of the selected columns and rows, from footers."""
     partitions = set(table.snapshot.files.partitions.column_names)
     stored = [name for name in columns if name not in partitions]
     files = np.unique(planned.plan.units.file).tolist()
@@ -283,7 +290,7 @@ def _bytes(table: Table, planned: Planned, columns: tuple[str, ...]) -> str:
 
 
 def _memory(planned: Planned, query: Query) -> str:
-    """Return what is held at a time, by the size of files."""
+    """Return the size of a window, estimated by the size of the files."""
     files, plan = planned.plan.snapshot.files, planned.plan
     each = int(files.size[np.unique(plan.units.file)].sum()) / max(1, int(plan.units.rows.sum()))
     window = getattr(planned.shuffle, "rows", None) or int(plan.units.rows.max(initial=0))
@@ -292,7 +299,7 @@ def _memory(planned: Planned, query: Query) -> str:
     return f"windows of {rows} rows, {format_bytes(rows * each)} on storage; {format_bytes(limit)} read ahead at most"
 
 
-def _left_out(rank_epoch: RankEpoch, num_rows: int, query: Query) -> str:
+def _dropped(rank_epoch: RankEpoch, num_rows: int, query: Query) -> str:
     if query.ending != "drop" or not isinstance(query.size, int):
         return f"last={query.ending}"
     return f"last=drop, which leaves out {num_rows - len(rank_epoch.schedule) * query.size * query.world_size} rows"

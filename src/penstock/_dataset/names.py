@@ -1,4 +1,4 @@
-"""Names of columns, as users give them."""
+"""Column names and regular expressions, as users pass them."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from contextlib import contextmanager
 
 from penstock.errors import ColumnNotFoundError
 
-__all__ = ["before_maps", "matching"]
+__all__ = ["maps_run_last", "matching_names"]
 
 
 @contextmanager
-def before_maps(maps: Sequence[object]) -> Iterator[None]:
-    """Tell of a name that is not in the table, where there are maps, that they act later than what asked for it."""
+def maps_run_last(maps: Sequence[object]) -> Iterator[None]:
+    """Add to the error for a missing column, if the dataset has maps, that clauses cannot use the columns of maps."""
     try:
         yield
     except ColumnNotFoundError as error:
         if not maps:
             raise
         hint = (
-            "Maps act last, whatever the order of calls: a column that a map makes can be used by maps after it, and by no "
-            "other clause. Let the map return the columns that are wanted."
+            "Maps run last, whatever the order of calls, so only later maps can use a column that a map returns. Return the "
+            "columns that you want from the map."
         )
         raise ColumnNotFoundError(f"{error} {hint}") from None
 
 
-def matching(pattern: str, names: Sequence[str], table: str) -> list[str]:
-    """Return the names that a name or a regular expression means; a name means itself before it is a pattern."""
+def matching_names(pattern: str, names: Sequence[str], table: str) -> list[str]:
+    """Return the names that a name or a regular expression selects; an existing name is never read as a pattern."""
     if pattern in names:
         return [pattern]
     try:
-        found = [name for name in names if re.fullmatch(pattern, name)]
+        matches = [name for name in names if re.fullmatch(pattern, name)]
     except re.error:
-        found = []
-    if not found:
+        matches = []
+    if not matches:
         raise ColumnNotFoundError.of(pattern, names, table=table)
-    return found
+    return matches

@@ -1,4 +1,4 @@
-"""What the clause `sequence` accepts, and what goes together with it."""
+"""Argument checks of the clause `sequence`."""
 
 from __future__ import annotations
 
@@ -6,64 +6,64 @@ from dataclasses import replace
 from typing import Any
 
 from penstock import sequences
-from penstock._dataset.names import before_maps, matching
+from penstock._dataset.names import maps_run_last, matching_names
 from penstock._engine.plan.sequence_times import sequence_rule
 from penstock._engine.query.query import Query
 from penstock.errors import ArgumentError, ColumnNotFoundError
 from penstock.model import Snapshot
 from penstock.policies import Offsets
 
-__all__ = ["check_sequence", "sequence"]
+__all__ = ["check_sequence", "sequence_changes"]
 
 
-def sequence(given: object, query: Query, snapshot: Snapshot) -> dict[str, Any]:
-    """Return what makes up a sequence, with names of the table, and the columns that are read where it says so itself."""
-    if not isinstance(given, sequences.Sequence):
-        msg = f"sequence got {given!r}. What makes up a sequence was expected. Give it: penstock.Sequence(length=3, by='time')."
+def sequence_changes(sequence: object, query: Query, snapshot: Snapshot) -> dict[str, Any]:
+    """Return what the clause changes in a query: the sequence, with resolved column names, and the columns read for it."""
+    if not isinstance(sequence, sequences.Sequence):
+        msg = f"sequence() got {sequence!r}; expected a Sequence object, for example penstock.Sequence(length=3, by='time')."
         raise ArgumentError(msg)
     names, table = snapshot.schema.names, snapshot.table
-    with before_maps(query.maps):
-        for name in (given.by, *given.groups):
+    with maps_run_last(query.maps):
+        for name in (sequence.by, *sequence.groups):
             if name not in names:
                 raise ColumnNotFoundError.of(name, names, table=table)
     before, columns = query.sequence, query.columns
     if before is not None and before.columns is not None:
         columns = None
-    if given.columns is not None:
-        with before_maps(query.maps):
-            found = {
-                offset: tuple(dict.fromkeys(name for pattern in patterns for name in matching(pattern, names, table)))
-                for offset, patterns in given.columns.items()
+    if sequence.columns is not None:
+        with maps_run_last(query.maps):
+            offsets = {
+                offset: tuple(dict.fromkeys(name for pattern in patterns for name in matching_names(pattern, names, table)))
+                for offset, patterns in sequence.columns.items()
             }
-        given = replace(given, offsets=found)
+        sequence = replace(sequence, offsets=offsets)
         if columns is not None:
-            raise ArgumentError(_selected_twice(given))
-        columns = tuple(dict.fromkeys(name for every in found.values() for name in every))
-    sequence_rule(given, snapshot.schema)  # which refuses columns that cannot tell times or groups
-    return {"sequence": given, "columns": columns}
+            raise ArgumentError(_selected_twice(sequence))
+        columns = tuple(dict.fromkeys(name for selected in offsets.values() for name in selected))
+    sequence_rule(sequence, snapshot.schema)  # raises for columns that cannot hold times or groups
+    return {"sequence": sequence, "columns": columns}
 
 
-def _selected_twice(given: sequences.Sequence) -> str:
+def _selected_twice(sequence: sequences.Sequence) -> str:
     return (
-        f"select was asked for together with {given!r}, which names the columns of each offset itself. "
-        "Leave select out, or give offsets without columns."
+        f"select() does not combine with {sequence!r}, which selects the columns of each offset itself. "
+        "Remove select(), or give offsets without columns."
     )
 
 
-def check_sequence(query: Query, given: sequences.Sequence) -> None:
-    """Refuse what does not go together with sequences."""
+def check_sequence(query: Query, sequence: sequences.Sequence) -> None:
+    """Check a sequence against the other clauses of its query."""
     if query.lazy:
-        msg = "Sequences are made of rows that pass the filter, and a lazy filter has not run on them yet. Leave lazy=True out."
+        msg = "sequence() does not combine with a lazy filter: sequences are made of the rows that pass it. Remove lazy=True."
         raise ArgumentError(msg)
-    if given.columns is None:
+    if sequence.columns is None:
         return
-    if set(query.columns or ()) != {name for names in given.columns.values() for name in names}:
-        raise ArgumentError(_selected_twice(given))
+    if set(query.columns or ()) != {name for names in sequence.columns.values() for name in names}:
+        raise ArgumentError(_selected_twice(sequence))
     flat = [column.name for column in query.policies if isinstance(column.ragged, Offsets)]
     if query.stacks or flat:
-        what = f"stack {query.stacks[0].name!r}" if query.stacks else f"Offsets() for column {flat[0]!r}"
+        clause = f"stack({query.stacks[0].name!r})" if query.stacks else f"Offsets() for column {flat[0]!r}"
         msg = (
-            f"{what} was asked for together with {given!r}, whose offsets have columns of their own. Leave it out, or give "
+            f"{clause} does not combine with {sequence!r}, whose offsets have columns of their own. Remove it, or give "
             "offsets without columns."
         )
         raise ArgumentError(msg)

@@ -1,4 +1,4 @@
-"""The command line: `penstock COMMAND`. Each file here that has no underscore before its name is a command."""
+"""The command line: `penstock COMMAND`. Each module here without a leading underscore is a command."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from penstock.errors import PenstockError
 __all__ = ["main"]
 
 FAILED, INTERRUPTED, PIPE_CLOSED = 1, 130, 141
-"""Exit codes; what is asked wrongly is 2, as argparse has it, and the last two are what a shell says of such ends."""
+"""Exit codes. Usage errors are 2, the code of argparse; 130 and 141 are the codes of shells for SIGINT and SIGPIPE."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    Mistakes of the user are told in one line on the standard error stream, without a traceback.
+    Errors are one line on the standard error stream, without a traceback.
 
     Args:
-        arguments: What stands after `penstock`; by default what the program was started with.
+        arguments: The arguments after `penstock`; by default those of the process.
 
     Example:
         >>> main(["inspect", "/no/such/table"])
         1
     """
-    sys.stdout, sys.stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()  # where a caller has closed them
+    sys.stdout, sys.stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()  # if a caller closed them
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a letter shows its number
+        if isinstance(stream, io.TextIOWrapper):  # for terminals that cannot show all characters
             stream.reconfigure(errors="backslashreplace")
     try:
         options = _parser().parse_args(arguments)
-    except SystemExit as leave:  # so argparse ends, after it has told the usage
+    except SystemExit as leave:  # raised by argparse after it has printed the usage
         return int(leave.code or 0)
     try:
         done: int = options.run(options)
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def commands() -> dict[str, ModuleType]:
-    """Return the commands by name: each has `add(subparsers)` and `run(options)`."""
+    """Return the command modules by name; each has `add(subparsers)` and `run(options)`."""
     names = [info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_")]
     return {name: importlib.import_module(f"{__name__}.{name}") for name in sorted(names)}
 
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in commands().values():
         added: argparse.ArgumentParser = command.add(subparsers)
-        # Its default would undo what was said before the command.
+        # A default would override the option before the command.
         added.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show where an error came from")
         added.set_defaults(run=command.run)
     return parser
@@ -84,9 +84,9 @@ def _version() -> str:
 
 
 def _failed(message: str, code: int, *, debug: bool) -> int:
-    """Tell what went wrong, and return the exit code."""
+    """Print an error, and return the exit code."""
     with suppress(BrokenPipeError):
-        sys.stdout.flush()  # so that both streams come in the order in which they were written
+        sys.stdout.flush()  # to keep the order of both streams
     if debug:
         traceback.print_exc()
     sys.stderr.write(f"penstock: {message}\n")
@@ -94,6 +94,6 @@ def _failed(message: str, code: int, *, debug: bool) -> int:
 
 
 def _leave_pipe() -> None:
-    """Let the interpreter write its last into nothing, so that it does not complain of the pipe either."""
+    """Redirect the output to nowhere, so that the interpreter does not report the closed pipe at its end."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Cells of a table as a few words, and as JSON: pictures and long texts are told, not shown."""
+"""Cells of a table as short text and as JSON; arrays and long texts are summarised."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from penstock.policies import Mask
 
 __all__ = ["Unreadable", "first_rows", "in_json", "in_words"]
 
-LONGEST = 48
-"""Characters of a cell that are shown."""
+MAX_SHOWN = 48
+"""The limit on the characters of a cell."""
 
 
 class Unreadable(str):
-    """Why a cell cannot be shown."""
+    """The reason why a cell cannot be shown."""
 
     __slots__ = ()
 
 
 def first_rows(ds: Dataset, count: int) -> dict[str, list[Any]]:
-    """Return the first cells of each column; where one cannot be decoded, why not.
+    """Return the first cells of each column, with the reason for cells that cannot be decoded.
 
     Example:
         >>> from penstock.testing import example
@@ -41,34 +41,34 @@ def first_rows(ds: Dataset, count: int) -> dict[str, list[Any]]:
     if not count:
         return {name: [] for name in names}
     try:
-        found = ds.head(count)
-        return {name: list(found[name]) for name in names}
-    except PenstockError:  # one column is the reason, and the others can be shown
+        batch = ds.head(count)
+        return {name: list(batch[name]) for name in names}
+    except PenstockError:  # one column fails, and the others can be shown
         return {name: _cells(ds, name, count) for name in names}
 
 
 def _cells(ds: Dataset, name: str, count: int) -> list[Any]:
-    """Return the first cells of a column; None for nulls, which are an error among whole numbers by default."""
+    """Return the first cells of a column, with None for nulls, which are an error in integers by default."""
     alone = ds.select(ds.schema[name])
     try:
         return list(alone.head(count)[name])
     except PenstockError as error:
         try:
-            found = alone.nulls(Mask(), name).head(count)
+            batch = alone.nulls(Mask(), name).head(count)
         except PenstockError:
             return [Unreadable(str(error))] * count
-        valid = found[f"{name}_valid"]
-        return [None if _is_missing(mark) else cell for cell, mark in zip(found[name], valid, strict=True)]
+        valid = batch[f"{name}_valid"]
+        return [None if _is_missing(mark) else cell for cell, mark in zip(batch[name], valid, strict=True)]
 
 
 def _is_missing(mark: Any) -> bool:
-    """Return whether a mark says that a whole cell is null; that of a list marks its items, to any depth."""
+    """Return whether a mask means that a whole cell is null; the mask of a list has one value for each item."""
     flat = np.asarray(mark) if not isinstance(mark, np.ndarray) or mark.dtype.kind == "b" else None
     return flat is not None and flat.dtype.kind == "b" and flat.size > 0 and not flat.any()
 
 
 def in_words(cell: Any) -> str:
-    """Return a cell in at most a few words.
+    """Return a cell as short text.
 
     Example:
         >>> in_words(np.arange(6, dtype=np.uint8).reshape(2, 3)), in_words(b"..."), in_words(None)
@@ -86,11 +86,11 @@ def in_words(cell: Any) -> str:
     if isinstance(cell, float | np.floating):
         return _number(cell)
     text = visible(str(_nested(cell) if isinstance(cell, Mapping | list | tuple) else cell))
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
 def _nested(cell: Any) -> Any:
-    """Return a struct, map or list whose arrays and bytes are told in words."""
+    """Return a struct, map or list whose arrays and bytes are short text."""
     if isinstance(cell, Mapping):
         return {key: _nested(value) for key, value in cell.items()}
     if isinstance(cell, list | tuple):
@@ -99,7 +99,7 @@ def _nested(cell: Any) -> Any:
 
 
 def in_json(cell: Any) -> Any:
-    """Return a cell as JSON can hold it; arrays and bytes as what they are, not what is in them.
+    """Return a cell as a JSON value; arrays and bytes are summarised.
 
     Example:
         >>> in_json(np.arange(3)), in_json(np.float32("nan")), in_json(b"..")
@@ -109,26 +109,26 @@ def in_json(cell: Any) -> Any:
         cell = cell.item()
     match cell:
         case Unreadable():
-            found: Any = {"error": str(cell)}
+            value: Any = {"error": str(cell)}
         case None | bool() | int() | str():
-            found = cell
+            value = cell
         case float():
-            found = cell if math.isfinite(cell) else None
+            value = cell if math.isfinite(cell) else None
         case bytes() | bytearray() | memoryview():
-            found = {"bytes": len(cell)}
+            value = {"bytes": len(cell)}
         case np.ndarray():
             span = _span(cell)
             bounds = {} if span is None else {"min": in_json(span[0]), "max": in_json(span[1])}
-            found = {"dtype": _dtype(cell), "shape": list(cell.shape), **bounds}
+            value = {"dtype": _dtype(cell), "shape": list(cell.shape), **bounds}
         case Mapping():
-            found = {str(key): in_json(value) for key, value in cell.items()}
+            value = {str(key): in_json(item) for key, item in cell.items()}
         case list() | tuple():
-            found = [in_json(value) for value in cell]
+            value = [in_json(item) for item in cell]
         case dt.date() | dt.time():
-            found = cell.isoformat()
+            value = cell.isoformat()
         case _:
-            found = str(cell)
-    return found
+            value = str(cell)
+    return value
 
 
 def _dtype(array: npt.NDArray[Any]) -> str:
@@ -136,7 +136,7 @@ def _dtype(array: npt.NDArray[Any]) -> str:
 
 
 def _span(array: npt.NDArray[Any]) -> tuple[Any, Any] | None:
-    """Return the least and greatest of numbers, NaN left aside."""
+    """Return the minimum and maximum of numbers, without NaN."""
     if array.dtype.kind not in "biuf" or not array.size:
         return None
     values = array[~np.isnan(array)] if array.dtype.kind == "f" else array

@@ -1,6 +1,6 @@
-"""What a table is, by its files' footers; no data is read for it.
+"""Facts about a table from the footers of its files; no data is read.
 
-Footers are read by our own parser: pyarrow's column metadata ends the process where a file is hostile.
+Footers are parsed by our own parser, since pyarrow's column metadata can crash the process on a hostile file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.filters.literals import kind, plain
 from penstock.model import ColumnRange, DataFiles, Snapshot
 from penstock.schema import CellCodec, Codec, Field
 
-__all__ = ["ColumnFacts", "PartitionFacts", "TableFacts", "first_files", "looked_at"]
+__all__ = ["ColumnFacts", "PartitionFacts", "TableFacts", "first_files", "table_facts"]
 
 CODEC, PLAIN_SIZE = 4, 6  # of a column chunk's metadata, in parquet.thrift
 OFFSET_INDEX, COLUMN_INDEX = 4, 6  # of a column chunk
@@ -37,23 +37,23 @@ FILTERABLE = frozenset({"bool", "int", "float", "decimal", "text", "timestamp", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnFacts:
-    """What is known of a column.
+    """Facts about a column.
 
     Attributes:
         name: Its name.
         arrow_type: Its type in the files.
         dtype: The NumPy type of its values.
-        shape: The shape of one cell; None where it differs.
-        codec: What stores its cells; None where nothing but Arrow does.
-        nullable: Whether cells may be null.
-        partition: Whether its values stand in the names of directories, or in the table's log, and in no file.
-        bytes: What it takes on storage.
-        plain_bytes: What it takes without compression.
-        compression: How its chunks are compressed, without repetition.
-        nulls: The number of nulls; None where statistics do not tell.
-        low: The least value that statistics tell; None where they do not tell of every row group.
-        high: The greatest.
-        bounded: Whether statistics bound the values of every row group.
+        shape: The shape of one cell; None for open dimensions.
+        codec: Its codec; None for plain Arrow columns.
+        nullable: Whether cells can be null.
+        partition: Whether its values are in directory names or in the table's log, and in no file.
+        bytes: Bytes on storage.
+        plain_bytes: Bytes without compression.
+        compression: The compressions of its chunks, each one once.
+        nulls: The number of nulls; None if statistics do not have it.
+        low: The minimum in statistics; None if a row group has none.
+        high: The maximum in statistics; None if a row group has none.
+        bounded: Whether every row group has bounds.
         page_index: The share of its chunks that have a page index.
         filterable: Whether a filter can compare its values.
     """
@@ -78,7 +78,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """What is known of a partition column: how many values it has, and the first of them."""
+    """Facts about a partition column: the number of its values, and the first of them."""
 
     name: str
     arrow_type: str
@@ -88,16 +88,16 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableFacts:
-    """What is known of a table.
+    """Facts about a table.
 
     Attributes:
-        url: Where it lies.
-        version: Which of its versions it is; "" where it has none.
+        url: Its location.
+        version: Its version; "" if it has none.
         files: The number of its data files.
-        files_read: The number of files whose footers were read; what is said of rows, row groups and columns is of them.
-        bytes: What all files take on storage.
-        rows: The rows of the files that were read, less those deleted.
-        rows_deleted: The rows of them that are deleted.
+        files_read: The number of files whose footers were read; rows, row groups and columns are those of these files.
+        bytes: Bytes of all files on storage.
+        rows: The rows of the files that were read, without deleted rows.
+        rows_deleted: The deleted rows of these files.
         group_rows: The rows of each row group.
         group_bytes: The bytes of each row group on storage.
         columns: The columns.
@@ -118,7 +118,7 @@ class TableFacts:
 
 
 class _Stored(NamedTuple):
-    """How a column is stored: bytes, bytes without compression, numbers of compressions, chunks, chunks with an index."""
+    """The storage of a column: bytes, bytes without compression, compression numbers, chunks, chunks with a page index."""
 
     size: int = 0
     plain_size: int = 0
@@ -135,11 +135,11 @@ def first_files(ds: Dataset, most: int) -> Dataset:
         >>> first_files(example(), 1).num_rows
         10
     """
-    table = ds._table  # noqa: SLF001 - a dataset shows its table to nobody else
+    table = ds._table  # noqa: SLF001 - the table is not public
     files = table.snapshot.files
     if len(files) <= most:
         return Dataset(table)
-    some = DataFiles(
+    first = DataFiles(
         path=files.path.slice(0, most),
         size=files.size[:most],
         rows=files.rows[:most],
@@ -147,28 +147,28 @@ def first_files(ds: Dataset, most: int) -> Dataset:
         partitions=files.partitions.slice(0, most),
         deletes={file: rows for file, rows in files.deletes.items() if file < most},
     )
-    return Dataset(Table(snapshot=replace(table.snapshot, files=some), filesystem=table.filesystem))
+    return Dataset(Table(snapshot=replace(table.snapshot, files=first), filesystem=table.filesystem))
 
 
-def looked_at(ds: Dataset, most_files: int = 50) -> TableFacts:
-    """Return what is known of a dataset's table, by the footers of its first files.
+def table_facts(ds: Dataset, most_files: int = 50) -> TableFacts:
+    """Return the facts about a dataset's table, from the footers of its first files.
 
     Raises:
-        DataError: If a file is not there, or has no footer that can be read.
+        DataError: If a file is missing, or its footer cannot be read.
 
     Example:
         >>> from penstock.testing import example
-        >>> facts = looked_at(example())
+        >>> facts = table_facts(example())
         >>> facts.rows, [column.name for column in facts.columns]
         (10, ['id', 'x', 'label'])
     """
-    table = ds._table  # noqa: SLF001 - a dataset shows its table to nobody else
+    table = ds._table  # noqa: SLF001 - the table is not public
     snapshot = table.snapshot
     read = range(min(most_files, len(snapshot.files)))
     inside = [name for name in snapshot.schema.names if name not in snapshot.files.partitions.column_names]
     groups = read_footers(snapshot, read, inside, table.filesystem)
-    told = of_each(snapshot, read, table.filesystem, lambda footer: _stored(footer, _roots(snapshot, inside)), threads=16)
-    stored = {name: _together(one[name] for one in told) for name in inside}
+    parts = of_each(snapshot, read, table.filesystem, lambda footer: _stored(footer, _roots(snapshot, inside)), threads=16)
+    stored = {name: _sum(part[name] for part in parts) for name in inside}
     deleted = sum(len(rows) for file, rows in snapshot.files.deletes.items() if file < len(read))
     return TableFacts(
         url=snapshot.table,
@@ -186,34 +186,34 @@ def looked_at(ds: Dataset, most_files: int = 50) -> TableFacts:
 
 
 def _roots(snapshot: Snapshot, columns: Sequence[str]) -> dict[bytes, str]:
-    """Return the columns by the names that they have in the files."""
+    """Return the columns by their names in the files."""
     return {snapshot.names.get(column, column).encode(): column for column in columns}
 
 
 def _stored(footer: bytes, roots: dict[bytes, str]) -> dict[str, _Stored]:
-    """Return how one file stores each column; nothing of those that it does not have."""
-    every, _ = thrift.leaves(thrift.parse(footer, {thrift.SCHEMA: [thrift.ELEMENT]}))
+    """Return the storage of each column in one file."""
+    leaves, _ = thrift.leaves(thrift.parse(footer, {thrift.SCHEMA: [thrift.ELEMENT]}))
     groups = thrift.parse(footer, {thrift.GROUPS: [{thrift.CHUNKS: [CHUNK]}]}).get(thrift.GROUPS, [])
-    found = {column: list[_Stored]() for column in roots.values()}
+    by_column = {column: list[_Stored]() for column in roots.values()}
     for group in groups:
-        for leaf, chunk in zip(every, group.get(thrift.CHUNKS, []), strict=False):
+        for leaf, chunk in zip(leaves, group.get(thrift.CHUNKS, []), strict=False):
             if leaf.path[0] in roots:
-                found[roots[leaf.path[0]]].append(_chunk(chunk))
-    return {column: _together(chunks) for column, chunks in found.items()}
+                by_column[roots[leaf.path[0]]].append(_chunk(chunk))
+    return {column: _sum(chunks) for column, chunks in by_column.items()}
 
 
 def _chunk(chunk: dict[int, Any]) -> _Stored:
-    """Return how one column chunk is stored; of an encrypted one nothing is known."""
+    """Return the storage of one column chunk; an encrypted one has no metadata."""
     meta = chunk.get(thrift.META, {})
     size, whole = max(0, meta.get(thrift.SIZE, 0)), max(0, meta.get(PLAIN_SIZE, 0))
     compressions = frozenset({meta[CODEC]}) if CODEC in meta else frozenset[int]()
     return _Stored(size, whole, compressions, 1, int(OFFSET_INDEX in chunk))
 
 
-def _together(parts: Iterable[_Stored]) -> _Stored:
-    every = list(parts)
-    compressions = frozenset[int]().union(*(one.compressions for one in every))
-    sums = [sum(one[at] for one in every) for at in (0, 1, 3, 4)]  # type: ignore[misc] # these are numbers
+def _sum(parts: Iterable[_Stored]) -> _Stored:
+    parts = list(parts)
+    compressions = frozenset[int]().union(*(part.compressions for part in parts))
+    sums = [sum(part[at] for part in parts) for at in (0, 1, 3, 4)]  # type: ignore[misc] # these are numbers
     return _Stored(sums[0], sums[1], compressions, sums[2], sums[3])
 
 
@@ -221,8 +221,8 @@ def _column(snapshot: Snapshot, field: Field, stored: _Stored, groups: RowGroups
     type_ = snapshot.schema.field(field.name).type
     partition = field.name in snapshot.files.partitions.column_names
     cells = isinstance(field.codec, CellCodec)
-    found = groups.ranges.get(field.name)
-    low, high, bounded, nulls = (None, None, False, None) if found is None else _statistics(found, groups)
+    ranges = groups.ranges.get(field.name)
+    low, high, bounded, nulls = (None, None, False, None) if ranges is None else _statistics(ranges, groups)
     return ColumnFacts(
         name=field.name,
         arrow_type=str(type_),
@@ -247,29 +247,29 @@ def _compression(number: int) -> str:
     return COMPRESSIONS[number] if 0 <= number < len(COMPRESSIONS) else f"unknown ({number})"
 
 
-def _statistics(found: ColumnRange, groups: RowGroups) -> tuple[Any, Any, bool, int | None]:
-    """Return the bounds of a column, whether there are some for each row group, and its nulls, as far as they are known."""
-    nulls = int(found.nulls.sum()) if (found.nulls >= 0).all() else None
-    filled = found.nulls != groups.rows  # where all are null there is nothing to bound
-    bounded = bool(filled.any()) and all(not side.filter(pa.array(filled)).null_count for side in (found.low, found.high))
-    return (_value(found.low, pc.min), _value(found.high, pc.max), True, nulls) if bounded else (None, None, False, nulls)
+def _statistics(ranges: ColumnRange, groups: RowGroups) -> tuple[Any, Any, bool, int | None]:
+    """Return the bounds of a column, whether every row group has bounds, and the number of nulls."""
+    nulls = int(ranges.nulls.sum()) if (ranges.nulls >= 0).all() else None
+    filled = ranges.nulls != groups.rows  # a row group of nulls has no bounds
+    bounded = bool(filled.any()) and all(not side.filter(pa.array(filled)).null_count for side in (ranges.low, ranges.high))
+    return (_value(ranges.low, pc.min), _value(ranges.high, pc.max), True, nulls) if bounded else (None, None, False, nulls)
 
 
 def _value(values: pa.Array, choose: Any) -> Any:
-    """Return the least or greatest value, in Python's own types, or as text where those are too coarse."""
+    """Return the minimum or maximum as a Python value; times as text, since they can be finer than Python's."""
     try:
-        found = choose(values)
-        value = found.cast(pa.string()).as_py() if pa.types.is_temporal(found.type) else found.as_py()
-        return value + 0.0 if isinstance(value, float) else value  # writers tell -0.0 where 0.0 may be
+        scalar = choose(values)
+        value = scalar.cast(pa.string()).as_py() if pa.types.is_temporal(scalar.type) else scalar.as_py()
+        return value + 0.0 if isinstance(value, float) else value  # writers use -0.0 as a bound of 0.0
     except (pa.ArrowException, ValueError, OverflowError):
         return None
 
 
 def _partitions(snapshot: Snapshot) -> tuple[PartitionFacts, ...]:
-    found = []
+    facts = []
     for name in snapshot.files.partitions.column_names:
         values = snapshot.files.partitions[name].unique()
         first = tuple(None if value is None else str(value) for value in values.slice(0, 5).cast(pa.string()).to_pylist())
         type_ = str(snapshot.schema.field(name).type)
-        found.append(PartitionFacts(name=name, arrow_type=type_, values=len(values), first=first))
-    return tuple(found)
+        facts.append(PartitionFacts(name=name, arrow_type=type_, values=len(values), first=first))
+    return tuple(facts)

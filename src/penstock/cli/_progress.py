@@ -1,4 +1,4 @@
-"""A bar that grows while somebody waits, on the standard error stream, where that is a terminal."""
+"""A progress bar on the standard error stream, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH = 30
 
 @contextmanager
 def bar(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """Return what is called with the number of rows that have come; nothing is shown where nobody looks.
+    """Return a function that advances the bar by a number of rows; without a terminal it does nothing.
 
     Example:
         >>> with bar("reading", 100) as advance:
@@ -38,23 +38,23 @@ def bar(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]
 def _rich_bar(rich: Any, title: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
     console = needs_rich("console", terminal=True)
     columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(), rich.TimeElapsedColumn())
-    shown = rich.Progress(*columns, transient=True, console=None if console is None else console.Console(stderr=True))
-    with shown as progress:
+    bar = rich.Progress(*columns, transient=True, console=None if console is None else console.Console(stderr=True))
+    with bar as progress:
         task = progress.add_task(title, total=total, completed=done)
         yield lambda count: progress.update(task, advance=count)
 
 
 @contextmanager
 def _plain_bar(title: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
-    come, drawn = done, -1
+    current, drawn = done, -1
 
     def advance(count: int) -> None:
-        nonlocal come, drawn
-        come += count
-        length = WIDTH * come // max(1, total)
+        nonlocal current, drawn
+        current += count
+        length = WIDTH * current // max(1, total)
         if length != drawn:
             drawn = length
-            sys.stderr.write(f"\r{title} [{'#' * length:<{WIDTH}}] {come}/{total}")
+            sys.stderr.write(f"\r{title} [{'#' * length:<{WIDTH}}] {current}/{total}")
             sys.stderr.flush()
 
     advance(0)

@@ -1,4 +1,4 @@
-"""What is written to the terminal: lines, and tables; those by rich where it is installed and somebody looks."""
+"""Output to the terminal: lines, and tables, which `rich` draws if it is installed and the output is a terminal."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ __all__ = ["counted", "format_bytes", "grouped", "line_width", "needs_rich", "sa
 
 KILO = 1000
 LINE, LINES = 120, 25
-"""Characters of a line, where no terminal says how many it shows, and lines of a page, which no table is cut to."""
+"""The width of a line without a terminal, and a number of lines for `rich`, which does not truncate tables to it."""
 
-WORD, BETWEEN = 12, 3
-"""Letters of a word that is not broken in a narrow table, and those between two columns."""
+WORD, GAP = 12, 3
+"""The length up to which words are not broken in a narrow table, and the space between two columns."""
 
 
 def say(text: str = "") -> None:
-    """Write a line, at once: whoever waits may look through a pipe."""
+    """Write a line and flush it, also into a pipe."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def line_width() -> int:
-    """Return how many characters a line of the terminal shows."""
+    """Return the width of the terminal."""
     return shutil.get_terminal_size((LINE, 0)).columns
 
 
 def needs_rich(module: str, *, terminal: bool) -> ModuleType | None:
-    """Return a module of rich; None where it is not installed, or nobody looks at a terminal."""
+    """Return a module of rich; None if it is not installed or there is no terminal."""
     if not terminal:
         return None
     try:
@@ -40,7 +40,7 @@ def needs_rich(module: str, *, terminal: bool) -> ModuleType | None:
 
 
 def show(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
-    """Write a table; columns in which nothing stands are left out, and those of numbers lean to the right.
+    """Write a table without its empty columns; columns of numbers are right-aligned.
 
     Example:
         >>> show(["name", "note", "size"], [["a", "", "5"], ["bc", "", "10"]], numbers=["size"])
@@ -53,8 +53,8 @@ def show(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Seq
     headings = [headings[at] for at in filled]
     lines = [[visible(row[at]) for at in filled] for row in rows]
     terminal = sys.stdout.isatty()
-    least = [max(map(_longest_word, [heading, *(line[at] for line in lines)])) for at, heading in enumerate(headings)]
-    if terminal and sum(least) + BETWEEN * len(least) > line_width():
+    widths = [max(map(_longest_word, [heading, *(line[at] for line in lines)])) for at, heading in enumerate(headings)]
+    if terminal and sum(widths) + GAP * len(widths) > line_width():
         _show_one_by_one(headings, lines)
         return
     tables = needs_rich("table", terminal=terminal)
@@ -63,11 +63,11 @@ def show(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Seq
         return
     console, text, box = import_module("rich.console"), import_module("rich.text"), import_module("rich.box")
     table = tables.Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading, width in zip(headings, least, strict=True):
+    for heading, width in zip(headings, widths, strict=True):
         table.add_column(heading, justify="right" if heading in numbers else "left", overflow="fold", min_width=width)
     for line in lines:
-        table.add_row(*(text.Text(cell) for cell in line))  # as text, for [red] may be data
-    console.Console(width=line_width(), height=LINES).print(table)  # which else takes a dumb terminal for one of 80
+        table.add_row(*(text.Text(cell) for cell in line))  # as text, since [red] can be data
+    console.Console(width=line_width(), height=LINES).print(table)  # the default for a dumb terminal is 80
 
 
 def _longest_word(text: str) -> int:
@@ -75,7 +75,7 @@ def _longest_word(text: str) -> int:
 
 
 def _show_one_by_one(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """Write a line for each cell, where the terminal is too narrow for a table."""
+    """Write a line for each cell, for terminals that are too narrow for a table."""
     width = max(map(len, headings[1:]), default=0)
     for title, *cells in lines:
         say(title)
@@ -85,11 +85,8 @@ def _show_one_by_one(headings: Sequence[str], lines: Sequence[Sequence[str]]) ->
 
 
 def _show_plainly(headings: Sequence[str], lines: Sequence[Sequence[str]], numbers: Sequence[str]) -> None:
-    every = [list(headings), ["-" * len(heading) for heading in headings], *map(list, lines)]
-    widths = [max(len(line[at]) for line in every) for at in range(len(headings))]
-    for place, width in enumerate(widths):
-        every[1][place] = "-" * width
-    for line in every:
+    widths = [max(len(line[at]) for line in (headings, *lines)) for at in range(len(headings))]
+    for line in (headings, ["-" * width for width in widths], *lines):
         cells = [
             cell.rjust(width) if heading in numbers else cell.ljust(width)
             for cell, width, heading in zip(line, widths, headings, strict=True)
@@ -98,7 +95,7 @@ def _show_plainly(headings: Sequence[str], lines: Sequence[Sequence[str]], numbe
 
 
 def visible(text: str) -> str:
-    r"""Return text in which nothing can move the cursor or colour the screen: what cannot be printed is escaped.
+    r"""Return text with all unprintable characters escaped, so that nothing moves the cursor or colours the screen.
 
     Example:
         >>> visible("a\x1b[31mb")
@@ -108,7 +105,7 @@ def visible(text: str) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Return a number of bytes as people say it.
+    """Return a number of bytes with a unit.
 
     Example:
         >>> format_bytes(0), format_bytes(12_345), format_bytes(3e15)
@@ -122,7 +119,7 @@ def format_bytes(count: float) -> str:
 
 
 def grouped(count: float) -> str:
-    """Return a number with its thousands apart.
+    """Return a number with thousands separators.
 
     Example:
         >>> grouped(1234567)
@@ -132,7 +129,7 @@ def grouped(count: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return how many there are of what.
+    """Return a number with its noun.
 
     Example:
         >>> counted(1, "file"), counted(2000, "row")

@@ -1,4 +1,4 @@
-"""`penstock inspect`: what a table is, its columns and first rows, and what could be better about it."""
+"""`penstock inspect`: the facts about a table, its columns and first rows, and warnings."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from penstock._open import open as open_table
 from penstock._open import recognised
 from penstock.cli._advice import advice
 from penstock.cli._cells import first_rows, in_json, in_words
-from penstock.cli._facts import ColumnFacts, TableFacts, first_files, looked_at
+from penstock.cli._facts import ColumnFacts, TableFacts, first_files, table_facts
 from penstock.cli._tables import counted, format_bytes, grouped, line_width, say, show, visible
 from penstock.codecs import Unknown
 from penstock.schema import Codec
 
 __all__ = ["add", "run"]
 
-LONGEST_TYPE, LONGEST_URL = 40, 400
-"""Characters of a type, and of the names of files, that are shown."""
+MAX_TYPE, MAX_URL = 40, 400
+"""The limits on the characters of a type and of a URL."""
 
 
 def add(subparsers: Any) -> argparse.ArgumentParser:
-    """Say what the command is called and takes."""
+    """Add the command and its options."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "inspect",
-        help="tell what a table is: files, row groups, columns, first rows, and what could be better",
-        description="Tells what a table is: its format, files, row groups, columns and first rows, and what could be better.",
+        help="show a table: files, row groups, columns, first rows, and warnings",
+        description="Shows a table: its format, files, row groups, columns and first rows, and warnings.",
     )
     parser.add_argument("url", metavar="URL", nargs="+", help="a path, a URL, either with wildcards, or several files")
     parser.add_argument("--rows", type=_count, default=5, help="first rows to show (default: %(default)s)")
-    parser.add_argument("--files", type=_some, default=50, help="files whose footers are read (default: %(default)s)")
+    parser.add_argument("--files", type=_positive, default=50, help="files whose footers are read (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument(
         "--version", dest="at_version", metavar="VERSION", help="which of the table's versions, where it has them"
@@ -47,28 +47,28 @@ def add(subparsers: Any) -> argparse.ArgumentParser:
         type=_pair,
         action="append",
         default=[],
-        help="what fsspec is told to open the URL with; may be given several times; a value is JSON, or else text",
+        help="an option of fsspec for the URL; can be given several times; a value is JSON, or text if it is not valid JSON",
     )
     return parser
 
 
-def _count(text: str, least: int = 0) -> int:
+def _count(text: str, minimum: int = 0) -> int:
     try:
-        found = int(text)
+        count = int(text)
     except ValueError:
-        found = -1
-    if found < least:
-        msg = f"{text!r} is not a whole number from {least} on"
+        count = -1
+    if count < minimum:
+        msg = f"{text!r} is not a whole number from {minimum} on"
         raise argparse.ArgumentTypeError(msg)
-    return found
+    return count
 
 
-def _some(text: str) -> int:
+def _positive(text: str) -> int:
     return _count(text, 1)
 
 
 def _pair(text: str) -> tuple[str, Any]:
-    """Return the two sides of an option of storage."""
+    """Return the key and the value of a storage option."""
     key, equals, value = text.partition("=")
     if not (key and equals):
         msg = f"{text!r} is not of the form key=value"
@@ -80,7 +80,7 @@ def _pair(text: str) -> tuple[str, Any]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what a table is.
+    """Print the facts about a table.
 
     Raises:
         PenstockError: If it cannot be opened, or its footers cannot be read.
@@ -89,17 +89,17 @@ def run(options: argparse.Namespace) -> int:
     source = options.url[0] if len(options.url) == 1 else options.url
     format_ = recognised(locate(source, options=storage))
     ds = open_table(source, version=options.at_version, storage_options=storage, format=format_)
-    facts = looked_at(ds, max(1, options.files))
+    facts = table_facts(ds, max(1, options.files))
     rows = first_rows(first_files(ds, max(1, options.files)), options.rows)
     if options.json:
-        say(json.dumps(told_in_json(facts, format_.name, rows), allow_nan=False))
+        say(json.dumps(facts_in_json(facts, format_.name, rows), allow_nan=False))
     else:
         _print(facts, format_.name, rows)
     return 0
 
 
-def told_in_json(facts: TableFacts, format_name: str, rows: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Return all that is known, as JSON can hold it."""
+def facts_in_json(facts: TableFacts, format_name: str, rows: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """Return the facts as a JSON value."""
     count = max(map(len, rows.values()), default=0)
     return {
         "url": facts.url,
@@ -157,7 +157,7 @@ def _print(facts: TableFacts, format_name: str, rows: Mapping[str, Sequence[Any]
     some = "" if facts.files_read == facts.files else f" (of {grouped(facts.files_read)} of {grouped(facts.files)} files)"
     url = visible(facts.url)
     deleted = f", less {grouped(facts.rows_deleted)} deleted" if facts.rows_deleted else ""
-    say(f"table       {_cut(url, LONGEST_URL)}")
+    say(f"table       {_cut(url, MAX_URL)}")
     say(f"format      {format_name}{version}")
     say(f"files       {grouped(facts.files)}, {format_bytes(facts.bytes)}")
     say(f"rows        {grouped(facts.rows)}{deleted}{some}")
@@ -202,7 +202,7 @@ def _print_columns(columns: Sequence[ColumnFacts]) -> None:
     rows = [
         [
             column.name,
-            _cut(column.arrow_type, LONGEST_TYPE),
+            _cut(column.arrow_type, MAX_TYPE),
             f"{column.dtype} {column.shape}" if column.shape else column.dtype,
             _codec(column.codec),
             "yes" if column.nullable else "no",
@@ -219,7 +219,7 @@ def _print_columns(columns: Sequence[ColumnFacts]) -> None:
 
 
 def _print_rows(rows: Mapping[str, Sequence[str]]) -> None:
-    """Print the first rows: a line each, or, where those would be too long, a column each."""
+    """Print the first rows: one line for each row, or one column for each if the lines are too long."""
     count = max(map(len, rows.values()), default=0)
     if not count:
         return
@@ -244,7 +244,7 @@ def _codec(codec: Codec | None) -> str:
 
 
 def _codec_name(codec: Codec) -> str:
-    """Return what a codec is called on disk, whether it is known here or not."""
+    """Return the stored name of a codec."""
     return codec.called if isinstance(codec, Unknown) else codec.name
 
 

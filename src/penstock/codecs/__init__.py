@@ -1,10 +1,9 @@
-"""How cells are stored: one file per family of codecs, found by the name that stands on disk."""
+"""Codecs: how cells are stored. Each module is a family of codecs; the stored name of a codec finds its class."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import pkgutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
@@ -44,10 +43,10 @@ Registered = TypeVar("Registered", bound=type[Codec])
 
 
 def register(codec: Registered) -> Registered:
-    """Make a codec of your own known by its name, and return it, so that it can be used as a decorator.
+    """Register a codec class under its name, and return it, so that this can be used as a decorator.
 
     Raises:
-        ArgumentError: If it is no codec, or another has the name.
+        ArgumentError: If it is not a codec class, or another codec has the name.
 
     Example:
         >>> import numpy as np
@@ -66,72 +65,74 @@ def register(codec: Registered) -> Registered:
     """
     given: object = codec
     if not (isinstance(given, type) and issubclass(given, Codec) and isinstance(getattr(given, "name", None), str)):
-        msg = f"register got {codec!r}. A class derived from penstock.codecs.CellCodec with a `name` was expected. Give one."
+        msg = f"register() got {codec!r}; expected a subclass of penstock.codecs.CellCodec with a `name`."
         raise ArgumentError(msg)
-    before = {**built_in(), **_REGISTERED}.get(codec.name)
-    if before is not None and (before.__module__, before.__qualname__) != (codec.__module__, codec.__qualname__):
-        msg = f"register got a codec called {codec.name!r}, and {before!r} has that name. Names must differ. Choose another."
+    other = {**built_in(), **_REGISTERED}.get(codec.name)
+    if other is not None and (other.__module__, other.__qualname__) != (codec.__module__, codec.__qualname__):
+        msg = f"register() got a codec with the name {codec.name!r}, which {other!r} has already. Choose another name."
         raise ArgumentError(msg)
     _REGISTERED[codec.name] = codec
     return codec
 
 
 def built_in() -> dict[str, type[Codec]]:
-    """Return the codecs of this package by name: those that each of its files lists in `CODECS`."""
+    """Return the codecs of this package by name: those in `CODECS` of each of its modules."""
+    import pkgutil
+
     files = [info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_")]
     modules = [importlib.import_module(f"{__name__}.{file}") for file in sorted(files)]
     return {codec.name: codec for module in modules for codec in module.CODECS}
 
 
 def named(name: str, options: Mapping[str, Any], codecs: Iterable[type[Codec]] = ()) -> Codec:
-    """Return the codec that a table was written with: one of `codecs`, one registered, or one of ours.
+    """Return the codec that a table was written with: one of `codecs`, a registered one, or a built-in one.
 
-    What nobody knows is an `Unknown`, so that the table's other columns can be read.
+    An unknown codec is an `Unknown`, so that the other columns of the table can be read.
 
     Raises:
-        DataError: If the codec does not have such options.
+        DataError: If the codec does not have these options.
     """
-    found = {**built_in(), **_REGISTERED, **{codec.name: codec for codec in codecs}}.get(name)
-    if found is None:
+    codec = {**built_in(), **_REGISTERED, **{codec.name: codec for codec in codecs}}.get(name)
+    if codec is None:
         return Unknown(called=name, stored=json.dumps(dict(options)))
     try:
-        return found.of(options)
+        return codec.of(options)
     except ValueError as error:
-        msg = f"codec {name!r} was stored with options {dict(options)!r}, which it does not take: {str(error).rstrip('.')}"
+        msg = f"codec {name!r} was stored with invalid options {dict(options)!r}: {str(error).rstrip('.')}"
         raise DataError(msg) from error
     except TypeError as error:
-        own = ", ".join(getattr(found, "__dataclass_fields__", ())) or "none"
-        msg = f"codec {name!r} was stored with options {dict(options)!r}, which it does not take; its own are: {own}"
+        own = ", ".join(getattr(codec, "__dataclass_fields__", ())) or "none"
+        msg = f"codec {name!r} was stored with invalid options {dict(options)!r}; its options are: {own}"
         raise DataError(msg) from error
 
 
-def classes(codecs: object, asked: str) -> list[type[Codec]]:
-    """Return classes of codecs that were given to a function of some name.
+def classes(codecs: object, call: str) -> list[type[Codec]]:
+    """Return the codec classes that were passed to a call.
 
     Raises:
-        ArgumentError: If there is anything else among them.
+        ArgumentError: If one of them is not a codec class.
 
     Example:
         >>> classes([Npy], "open")
         [<class 'penstock.codecs.npy.Npy'>]
     """
     given = list(codecs) if isinstance(codecs, Iterable) else []
-    strangers = [codec for codec in given if not (isinstance(codec, type) and issubclass(codec, Codec))]
-    if strangers or not isinstance(codecs, Iterable):
-        told = f"{strangers[0]!r} among codecs" if strangers else f"codecs={codecs!r}"
-        raise ArgumentError(f"{asked} got {told}. Classes of codecs were expected. Give them: codecs=[TheCodec].")
+    invalid = [codec for codec in given if not (isinstance(codec, type) and issubclass(codec, Codec))]
+    if invalid or not isinstance(codecs, Iterable):
+        value = invalid[0] if invalid else codecs
+        raise ArgumentError(f"{call}() got codecs={value!r}; expected codec classes, for example codecs=[MyCodec].")
     return given
 
 
 def resolved(field: Field, codecs: Iterable[type[Codec]]) -> Field:
-    """Return a field with the codec it was written with, where that was not known and one of `codecs` is the one."""
+    """Return a field whose unknown codec is resolved, if it is one of `codecs`."""
     if not isinstance(field.codec, Unknown):
         return field
     return field.with_codec(named(field.codec.called, json.loads(field.codec.stored), codecs))
 
 
 def default(field: Field) -> Codec:
-    """Return what stores a field that names no codec: an Arrow scalar or tensor where Arrow has such, else `.npy`.
+    """Return the default codec of a field: an Arrow scalar or tensor if Arrow has its type, else `.npy`.
 
     Example:
         >>> import numpy as np
@@ -144,42 +145,42 @@ def default(field: Field) -> Codec:
         except ArgumentError:
             continue
         return codec
-    msg = f"Field {field.name!r} is {field.dtype} {field.shape}, which no codec of ours stores. Give one of your own: codec=."
-    raise ArgumentError(msg)
+    msg = f"Field {field.name!r} has dtype {field.dtype} and shape {field.shape}, which no built-in codec stores. Use a codec "
+    raise ArgumentError(msg + "of your own: codec=MyCodec().")
 
 
 @dataclass(frozen=True)
 class Unknown(CellCodec):
-    """A codec that a table was written with and that nobody has told us of."""
+    """A stored codec whose class is not known."""
 
     name = "unknown"
     called: str
     stored: str = "{}"
 
     def encode(self, field: Field, cell: Any) -> bytes:
-        """Refuse."""
-        self._refuse(field, cell)
+        """Raise an error."""
+        self._raise(field, cell)
 
     def decode(self, field: Field, cell: memoryview) -> Any:
-        """Refuse."""
-        self._refuse(field, cell)
+        """Raise an error."""
+        self._raise(field, cell)
 
     def decode_into(self, field: Field, cells: Blobs, out: npt.NDArray[Any]) -> None:
-        """Refuse."""
-        self._refuse(field, cells, out)
+        """Raise an error."""
+        self._raise(field, cells, out)
 
     def decode_each(self, field: Field, cells: Blobs) -> list[Any]:
-        """Refuse."""
-        self._refuse(field, cells)
+        """Raise an error."""
+        self._raise(field, cells)
 
     def storage(self, field: Field) -> pa.DataType:
-        """Refuse."""
-        self._refuse(field)
+        """Raise an error."""
+        self._raise(field)
 
-    def _refuse(self, field: Field, *_: object) -> NoReturn:
+    def _raise(self, field: Field, *_: object) -> NoReturn:
         msg = (
-            f"Column {field.name!r} was written with codec {self.called!r}, which is not known here. Known: "
-            f"{', '.join(sorted({**built_in(), **_REGISTERED}))}. Make it known with penstock.codecs.register(TheCodec), or "
-            "open the table with codecs=[TheCodec]; or leave the column out with .select(...)."
+            f"Column {field.name!r} was written with the unknown codec {self.called!r}. Known codecs: "
+            f"{', '.join(sorted({**built_in(), **_REGISTERED}))}. Register its class with penstock.codecs.register(MyCodec), "
+            "or open the table with codecs=[MyCodec]; or leave the column out with .select(...)."
         )
         raise DataError(msg)

@@ -17,11 +17,11 @@ from penstock.schema import CellCodec, Field
 
 __all__ = ["CODECS", "Npy"]
 
-HEADERS = 8
-"""So many different headers of a batch are copied all cells at a time; what is left then, a cell at a time."""
+MAX_HEADERS = 8
+"""The number of headers whose cells are copied together; cells with other headers are copied one by one."""
 
 OF_ANOTHER_LIBRARY = 2
-"""What `numpy.dtype.isbuiltin` is for dtypes that were added to NumPy."""
+"""The value of `numpy.dtype.isbuiltin` for dtypes that were added to NumPy."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class Npy(CellCodec):
     copied = True
 
     def check(self, field: Field) -> None:
-        """Refuse Python objects, and dtypes that NumPy does not have itself.
+        """Check that this codec can store the field.
 
         Raises:
-            ArgumentError: If it is one of them.
+            ArgumentError: If it holds Python objects, or has a dtype of another library.
         """
         check_plain(field, "Npy")
 
     def encode(self, field: Field, cell: Any) -> bytes:
-        """Return what `numpy.save` writes; in C order always, so that cells of one shape have one header."""
+        """Return the bytes of `numpy.save`, always in C order, so that cells of one shape have the same header."""
         array = np.asarray(cell, field.dtype, order="C")
         return header_bytes(array.dtype, array.shape) + array.tobytes()
 
@@ -55,54 +55,54 @@ class Npy(CellCodec):
         """Return the array in a `.npy` file.
 
         Raises:
-            CellProblem: If there is none, or one that does not fit the field.
+            CellProblem: If it is not valid, or does not fit the field.
         """
         return owned(stored_array(field, 0, cell, MAX_CELL_BYTES))
 
     def decode_into(self, field: Field, cells: Blobs, out: npt.NDArray[Any]) -> None:
-        """Decode cells into an array, a row each; all that have the same header at once."""
+        """Decode cells into the rows of an array, all cells with the same header together."""
         rows = present_rows(cells)
-        for _ in range(HEADERS):
+        for _ in range(MAX_HEADERS):
             if len(rows) == 0:
                 return
-            done = self._decode_alike(field, cells, rows, out)
+            done = self._decode_same_header(field, cells, rows, out)
             rows = rows[:0] if len(done) == len(rows) else np.setdiff1d(rows, done, assume_unique=True)
         self._decode_one_by_one(field, cells, rows, out)
 
-    def _decode_alike(self, field: Field, cells: Blobs, rows: IntArray, out: npt.NDArray[Any]) -> IntArray:
-        """Decode the first of some cells and all that have its length and its header, and return which these are."""
+    def _decode_same_header(self, field: Field, cells: Blobs, rows: IntArray, out: npt.NDArray[Any]) -> IntArray:
+        """Decode the first cell and all cells with its length and header, and return their rows."""
         first, into = int(rows[0]), byte_rows(out)
         header = checked_header(field, first, cells[first], cells.max_cell_bytes)
-        alike: IntArray = rows[(cells.stop - cells.start)[rows] == header.stop]
-        whole = header.stop <= SMALL and are_sparse(cells, alike)
-        found = first_bytes(cells, alike, header.stop if whole else header.start)
-        heads = found[:, : header.start]
-        if heads.tobytes() != heads[0].tobytes() * len(heads):
-            same = (heads == heads[0]).all(axis=1)
-            alike, found = alike[same], found[same]
+        same: IntArray = rows[(cells.stop - cells.start)[rows] == header.stop]
+        whole = header.stop <= SMALL and are_sparse(cells, same)
+        data = first_bytes(cells, same, header.stop if whole else header.start)
+        headers = data[:, : header.start]
+        if headers.tobytes() != headers[0].tobytes() * len(headers):
+            equal = (headers == headers[0]).all(axis=1)
+            same, data = same[equal], data[equal]
         if into is None or not header.is_plain or header.dtype != out.dtype:
-            self._decode_one_by_one(field, cells, alike, out)
+            self._decode_one_by_one(field, cells, same, out)
         elif whole:
-            into[alike if len(alike) < len(into) else slice(None)] = found[:, header.start :]
+            into[same if len(same) < len(into) else slice(None)] = data[:, header.start :]
         else:
-            copy_bytes(cells, alike, header.start, into)
-        return alike
+            copy_bytes(cells, same, header.start, into)
+        return same
 
     def decode_each(self, field: Field, cells: Blobs) -> list[Any]:
-        """Return decoded cells one by one, None for nulls."""
-        found: list[Any] = [None] * len(cells)
-        begin, header = b"", None
+        """Return a list of decoded cells, with None for nulls."""
+        decoded: list[Any] = [None] * len(cells)
+        prefix, header = b"", None
         for row, cell in cells.present():
-            # Most cells begin as the one before, which was checked.
-            if header is not None and len(cell) == header.stop and cell[: header.start] == begin:
-                # A copy that NumPy makes would wait for the interpreter's lock afterwards.
-                found[row] = np.ndarray(header.shape, header.dtype, bytearray(cell[header.start :]))
+            # Most cells have the header of the cell before, which was checked.
+            if header is not None and len(cell) == header.stop and cell[: header.start] == prefix:
+                # A copy by NumPy would wait for the interpreter's lock afterwards.
+                decoded[row] = np.ndarray(header.shape, header.dtype, bytearray(cell[header.start :]))
                 continue
-            found[row] = owned(stored_array(field, row, cell, cells.max_cell_bytes))
+            decoded[row] = owned(stored_array(field, row, cell, cells.max_cell_bytes))
             header = checked_header(field, row, cell, cells.max_cell_bytes)
-            begin = bytes(cell[: header.start])
+            prefix = bytes(cell[: header.start])
             header = header if header.is_plain else None
-        return found
+        return decoded
 
     def _decode_one_by_one(self, field: Field, cells: Blobs, rows: IntArray, out: npt.NDArray[Any]) -> None:
         for row in rows.tolist():
@@ -110,10 +110,10 @@ class Npy(CellCodec):
 
 
 def check_plain(field: Field, codec: str) -> None:
-    """Refuse Python objects, and dtypes of other libraries, which a `.npy` header calls bytes.
+    """Check that a `.npy` header can describe the dtype of a field.
 
     Raises:
-        ArgumentError: If it is one of them.
+        ArgumentError: If it holds Python objects, or has a dtype of another library, which a `.npy` header calls bytes.
 
     Example:
         >>> check_plain(Field("x", np.float32, (3,)), "Npy")
@@ -121,8 +121,8 @@ def check_plain(field: Field, codec: str) -> None:
     if not field.dtype.hasobject and field.dtype.isbuiltin != OF_ANOTHER_LIBRARY:
         return
     msg = (
-        f"Field {field.name!r} is {field.dtype}, and {codec} stores numbers, times, and text and bytes in arrays. Use another "
-        "dtype, or for single values penstock.codecs.Scalar()."
+        f"Field {field.name!r} has dtype {field.dtype}, but {codec} stores arrays of numbers, times, text or bytes. Use "
+        "another dtype, or penstock.codecs.Scalar() for single values."
     )
     raise ArgumentError(msg)
 

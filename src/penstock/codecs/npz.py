@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-import zipfile
 import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +15,15 @@ from penstock.codecs._npy_header import owned, stored_array
 from penstock.codecs.npy import check_plain
 from penstock.schema import CellCodec, CellProblem, Field
 
+if TYPE_CHECKING:
+    import zipfile
+
 __all__ = ["CODECS", "Npz"]
 
 MEMBER = "arr.npy"
-MOST_TOLD = 5
+MAX_NAMES = 5
 ENCRYPTED = 1
+STORED, DEFLATED = 0, 8
 LOCAL_HEADER_BYTES = 30
 
 
@@ -39,15 +42,15 @@ class Npz(CellCodec):
     compressed = True
 
     def check(self, field: Field) -> None:
-        """Refuse Python objects, and dtypes that NumPy does not have itself.
+        """Check that this codec can store the field.
 
         Raises:
-            ArgumentError: If it is one of them.
+            ArgumentError: If it holds Python objects, or has a dtype of another library.
         """
         check_plain(field, "Npz")
 
     def encode(self, field: Field, cell: Any) -> bytes:
-        """Return what `numpy.savez_compressed` writes."""
+        """Return the bytes of `numpy.savez_compressed`."""
         file = io.BytesIO()
         np.savez_compressed(file, arr=np.asarray(cell, field.dtype, order="C"))
         return file.getvalue()
@@ -56,25 +59,25 @@ class Npz(CellCodec):
         """Return the array in a `.npz` file.
 
         Raises:
-            CellProblem: If there is none, or one that does not fit the field.
+            CellProblem: If it is not valid, or does not fit the field.
         """
         return owned(_array_in(field, 0, cell, MAX_CELL_BYTES))
 
     def decode_into(self, field: Field, cells: Blobs, out: npt.NDArray[Any]) -> None:
-        """Decode cells into an array, a row each."""
+        """Decode cells into the rows of an array."""
         for row, cell in cells.present():
             out[row] = _array_in(field, row, cell, cells.max_cell_bytes)
 
     def decode_each(self, field: Field, cells: Blobs) -> list[Any]:
-        """Return decoded cells one by one, None for nulls."""
-        found: list[Any] = [None] * len(cells)
+        """Return a list of decoded cells, with None for nulls."""
+        decoded: list[Any] = [None] * len(cells)
         for row, cell in cells.present():
-            found[row] = owned(_array_in(field, row, cell, cells.max_cell_bytes))
-        return found
+            decoded[row] = owned(_array_in(field, row, cell, cells.max_cell_bytes))
+        return decoded
 
 
 def _array_in(field: Field, row: int, cell: memoryview, max_cell_bytes: int) -> npt.NDArray[Any]:
-    """Return the array in a `.npz` file, in the byte order it has there."""
+    """Return the array in a `.npz` file, in its stored byte order."""
     try:
         inflated = _member(bytes(cell), max_cell_bytes)
     except ValueError as error:
@@ -83,54 +86,56 @@ def _array_in(field: Field, row: int, cell: memoryview, max_cell_bytes: int) -> 
 
 
 def _member(cell: bytes, max_cell_bytes: int) -> bytes:
-    """Return the bytes of the one `.npy` file in a zip file, never more than allowed."""
+    """Return the bytes of the one `.npy` file in a zip file, up to the limit."""
+    import zipfile  # which is slow to import
+
     try:
         with zipfile.ZipFile(io.BytesIO(cell)) as archive:
             members = archive.infolist()
     except Exception as error:
-        msg = f"it is no zip file: {error}. The bytes of numpy.savez_compressed were expected. Check what wrote it."
+        msg = f"it is not a zip file: {error}; expected the bytes of numpy.savez_compressed. Check what wrote it."
         raise ValueError(msg) from error
-    info = _chosen(members)
-    told = f"its member {info.filename!r}"
+    info = _array_member(members)
+    member = f"its member {info.filename!r}"
     if info.flag_bits & ENCRYPTED:
-        raise ValueError(f"{told} is encrypted. A plain one was expected. Write it anew without a password.")
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        msg = f"{told} is compressed by method {info.compress_type} of zip. Deflate (8) or none (0) was expected. "
-        raise ValueError(msg + "Write it anew with numpy.savez_compressed.")
+        raise ValueError(f"{member} is encrypted; expected no encryption. Rewrite it without a password.")
+    if info.compress_type not in (STORED, DEFLATED):
+        msg = f"{member} has the zip compression method {info.compress_type}; expected deflate (8) or none (0). "
+        raise ValueError(msg + "Rewrite it with numpy.savez_compressed.")
     if info.file_size > max_cell_bytes:
-        msg = f"{told} claims {info.file_size} bytes. {max_cell_bytes} are allowed for a cell. Check what wrote it, or allow "
-        raise ValueError(msg + f"more: .using(max_cell_bytes={info.file_size}).")
-    found = _inflated(cell, info)
-    if len(found) != info.file_size or zlib.crc32(found) != info.CRC:
-        msg = f"{told} is damaged: {info.file_size} bytes with checksum {info.CRC:#010x} were expected, and others are there. "
-        raise ValueError(msg + "Write it anew.")
-    return found
+        msg = f"{member} declares {info.file_size} bytes; the limit for a cell is {max_cell_bytes}. Check what wrote it, or "
+        raise ValueError(msg + f"raise it: .using(max_cell_bytes={info.file_size}).")
+    content = _inflated(cell, info)
+    if len(content) != info.file_size or zlib.crc32(content) != info.CRC:
+        msg = f"{member} is damaged; expected {info.file_size} bytes with checksum {info.CRC:#010x}. Rewrite it."
+        raise ValueError(msg)
+    return content
 
 
-def _chosen(members: list[zipfile.ZipInfo]) -> zipfile.ZipInfo:
-    """Return the member that is the array: the one that Petastorm names so, or the only one."""
+def _array_member(members: list[zipfile.ZipInfo]) -> zipfile.ZipInfo:
+    """Return the member with the array: the one with the name that Petastorm uses, or the only one."""
     named = [info for info in members if info.filename == MEMBER]
     for choice in (named, members):
         if len(choice) == 1 and choice[0].filename.endswith(".npy"):
             return choice[0]
-    names = ", ".join(info.filename for info in members[:MOST_TOLD]) or "nothing"
-    more = f" and {len(members) - MOST_TOLD} more" if len(members) > MOST_TOLD else ""
-    msg = f"it is a zip file that holds {names}{more}. One member, {MEMBER}, was expected. "
-    raise ValueError(msg + "Write it anew with numpy.savez_compressed(file, arr=array).")
+    names = ", ".join(info.filename for info in members[:MAX_NAMES]) or "nothing"
+    more = f" and {len(members) - MAX_NAMES} more" if len(members) > MAX_NAMES else ""
+    msg = f"it is a zip file with {names}{more}; expected one member, {MEMBER}. "
+    raise ValueError(msg + "Rewrite it with numpy.savez_compressed(file, arr=array).")
 
 
 def _inflated(cell: bytes, info: zipfile.ZipInfo) -> bytes:
-    """Return the bytes of a member, at most one more than it claims to have; `zipfile` would inflate them all."""
+    """Return the bytes of a member, at most one more than it declares; `zipfile` would inflate all of them."""
     header = cell[info.header_offset : info.header_offset + LOCAL_HEADER_BYTES]
     names = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
     start = info.header_offset + LOCAL_HEADER_BYTES + names
     packed = memoryview(cell)[start : start + info.compress_size]
-    if info.compress_type == zipfile.ZIP_STORED:
+    if info.compress_type == STORED:
         return bytes(packed[: info.file_size + 1])
     try:
         return zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, info.file_size + 1)
     except zlib.error as error:
-        msg = f"its member {info.filename!r} is damaged: {error}. Deflated bytes were expected. Write it anew."
+        msg = f"its member {info.filename!r} is damaged: {error}. Rewrite it."
         raise ValueError(msg) from error
 
 

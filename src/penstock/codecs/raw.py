@@ -1,4 +1,4 @@
-"""Arrays as their bare bytes: dtype and shape stand in the schema alone."""
+"""Arrays as raw bytes: dtype and shape are only in the schema."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["CODECS", "Raw"]
 
 @dataclass(frozen=True)
 class Raw(CellCodec):
-    r"""Arrays stored as their bytes, little-endian and in C order; one dimension may differ from row to row.
+    r"""Arrays stored as their bytes, little-endian and in C order; one dimension can differ from row to row.
 
     Attributes:
-        fixed: Whether the type of the column tells the number of bytes, where all cells have the same. Delta has no such type.
+        fixed: Whether cells of one size have a fixed-size binary type, which Delta does not have.
 
     Example:
         >>> field = Field("x", np.int16, (None, 2), Raw())
@@ -40,45 +40,43 @@ class Raw(CellCodec):
     fixed: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what is neither true nor false; it may come from a file.
+        """Check the options, which can be read from a file.
 
         Raises:
-            ArgumentError: If it is something else.
+            ArgumentError: If `fixed` is not a bool.
         """
         if not isinstance(self.fixed, bool):
-            raise ArgumentError(
-                f"Raw got fixed={self.fixed!r}. True or False was expected. Leave it out, or give False for Delta."
-            )
+            raise ArgumentError(f"Raw() got fixed={self.fixed!r}; expected a bool, for example Raw(fixed=False).")
 
     def __repr__(self) -> str:
-        """Return how it is made."""
+        """Return the codec as Python."""
         return "Raw()" if self.fixed else "Raw(fixed=False)"
 
     def options(self) -> Mapping[str, Any]:
-        """Return what is stored with the name: nothing, mostly."""
+        """Return the stored options; none with the default."""
         return {} if self.fixed else {"fixed": False}
 
     def check(self, field: Field) -> None:
-        """Refuse dtypes that have no bytes of their own, and shapes that the number of bytes does not tell.
+        """Check that this codec can store the field.
 
         Raises:
-            ArgumentError: If it is one of them.
+            ArgumentError: If its values have no fixed size, or the number of bytes does not determine the shape.
         """
         if field.dtype.hasobject or field.dtype.itemsize == 0:
             msg = (
-                f"Field {field.name!r} is {field.dtype}, whose values have no one length, and Raw stores values of one length. "
-                "Use penstock.codecs.Npy(), or a dtype with a length: 'S8'."
+                f"Field {field.name!r} has dtype {field.dtype}, but Raw stores values of a fixed size. "
+                "Use penstock.codecs.Npy(), or a dtype with a length, for example 'S8'."
             )
             raise ArgumentError(msg)
         if field.shape.count(None) > 1 or (None in field.shape and 0 in field.shape):
             msg = (
-                f"Field {field.name!r} has the shape {field.shape}, which the number of bytes does not tell. Raw stores shapes "
-                "with one None at most, and no 0 beside it. Use penstock.codecs.Npy()."
+                f"Field {field.name!r} has shape {field.shape}, which the number of bytes does not determine. Raw stores "
+                "shapes with at most one None, and no 0 together with it. Use penstock.codecs.Npy()."
             )
             raise ArgumentError(msg)
 
     def storage(self, field: Field) -> pa.DataType:
-        """Return the type of bytes; of a fixed number where the shape tells it."""
+        """Return the type of stored cells: binary, of a fixed size if the shape is fixed."""
         size = _known_bytes(field)
         return pa.binary() if None in field.shape or size == 0 or not self.fixed else pa.binary(size)
 
@@ -87,18 +85,18 @@ class Raw(CellCodec):
         return np.asarray(cell, field.dtype.newbyteorder("<"), order="C").tobytes()
 
     def decode(self, field: Field, cell: memoryview) -> npt.NDArray[Any]:
-        """Return the array that bytes are.
+        """Return the array.
 
         Raises:
-            CellProblem: If their number does not fit the field.
+            CellProblem: If the number of bytes does not fit the field.
         """
         return _array_in(field, 0, cell, MAX_CELL_BYTES).astype(field.dtype)
 
     def decode_into(self, field: Field, cells: Blobs, out: npt.NDArray[Any]) -> None:
-        """Decode cells into an array, a row each; all at once."""
+        """Decode cells into the rows of an array, all together."""
         rows, rest = present_rows(cells), byte_rows(out)
         wrong = rows[(cells.stop - cells.start)[rows] != _known_bytes(field)]
-        # The first cell that is wrong is refused, or one for all where they are too large.
+        # This raises for the first cell of a wrong size, and for the first cell if all are too large.
         for row in [*wrong[:1].tolist(), *rows[:1].tolist()]:
             _array_in(field, row, cells[row], cells.max_cell_bytes)
         if rest is not None and out.dtype == field.dtype.newbyteorder("<"):
@@ -108,35 +106,34 @@ class Raw(CellCodec):
             out[row] = _array_in(field, row, cells[row], cells.max_cell_bytes)
 
     def view(self, field: Field, cells: Blobs) -> npt.NDArray[Any] | None:
-        """Return cells that lie equally far apart as an array of their own memory; None for others."""
+        """Return cells at equal distances as an array that shares their memory; None for other cells."""
         dtype, size = field.dtype.newbyteorder("<"), _known_bytes(field)
         if dtype != field.dtype or not 0 < size <= cells.max_cell_bytes or (cells.stop - cells.start != size).any():
             return None
         return spaced_rows(cells, dtype, tuple(side or 0 for side in field.shape))
 
     def decode_each(self, field: Field, cells: Blobs) -> list[Any]:
-        """Return decoded cells one by one, None for nulls."""
-        found: list[Any] = [None] * len(cells)
+        """Return a list of decoded cells, with None for nulls."""
+        decoded: list[Any] = [None] * len(cells)
         for row, cell in cells.present():
-            found[row] = _array_in(field, row, cell, cells.max_cell_bytes).astype(field.dtype)
-        return found
+            decoded[row] = _array_in(field, row, cell, cells.max_cell_bytes).astype(field.dtype)
+        return decoded
 
 
 def _known_bytes(field: Field) -> int:
-    """Return the bytes of a cell, or what they are a multiple of where one dimension differs."""
+    """Return the bytes of a cell; with one open dimension, the bytes of one step of it."""
     return math.prod(size for size in field.shape if size is not None) * field.dtype.itemsize
 
 
 def _array_in(field: Field, row: int, cell: memoryview, max_cell_bytes: int) -> npt.NDArray[Any]:
-    """Return the array that bytes are, where they lie."""
-    size, differs = _known_bytes(field), None in field.shape
-    if len(cell) % size if differs else len(cell) != size:
-        problem = (
-            f"it has {len(cell)} bytes. {field.dtype} {field.shape} takes {f'a multiple of {size}' if differs else size}. "
-        )
+    """Return a view of the array in a cell."""
+    size, is_open = _known_bytes(field), None in field.shape
+    if len(cell) % size if is_open else len(cell) != size:
+        expected = f"a multiple of {size} bytes" if is_open else f"{size} bytes"
+        problem = f"it has {len(cell)} bytes; expected {expected} for {field.dtype} {field.shape}. "
         raise CellProblem(row, problem + "Check what wrote it, or the dtype and the shape in the schema.")
     if len(cell) > max_cell_bytes:
-        problem = f"it has {len(cell)} bytes. {max_cell_bytes} are allowed for a cell. Check what wrote it, or allow more: "
+        problem = f"it has {len(cell)} bytes; the limit for a cell is {max_cell_bytes}. Check what wrote it, or raise it: "
         raise CellProblem(row, problem + f".using(max_cell_bytes={len(cell)}).")
     shape = [len(cell) // size if known is None else known for known in field.shape]
     return np.ndarray(shape, field.dtype.newbyteorder("<"), cell)

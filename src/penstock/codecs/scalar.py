@@ -21,19 +21,19 @@ NUMPY = {dtype: kind for kind, dtype in FIXED.items() if kind != pa.date64()}
 PLAIN = ("string", "large_string", "binary", "large_binary", "date32", "date64", "bool", "float16", "float", "double")
 ALIASES = {"date32[day]": "date32", "date64[ms]": "date64", "halffloat": "float16"}  # what Arrow itself calls them
 NUMBERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-DECIMAL = re.compile(r"decimal(32|64|128|256)\((\d+), ?(-?\d+)\)")
-TIME = re.compile(r"(timestamp|duration|time32|time64)\[(s|ms|us|ns)(?:, ?tz=([^\]]+))?\]")
+DECIMAL = r"decimal(32|64|128|256)\((\d+), ?(-?\d+)\)"
+TIME = r"(timestamp|duration|time32|time64)\[(s|ms|us|ns)(?:, ?tz=([^\]]+))?\]"
 
 
 @dataclass(frozen=True)
 class Scalar(Codec):
-    """One value per cell, stored as the Arrow type of its dtype, or as another that is named.
+    """One value per cell, stored as the Arrow type of its dtype, or as another Arrow type.
 
     Args:
         type: An Arrow type or its name, like `"decimal128(10, 2)"` or `"timestamp[ms, tz=UTC]"`; None for that of the dtype.
 
     Raises:
-        ArgumentError: If there is no such type.
+        ArgumentError: If the type is not known.
 
     Example:
         >>> Scalar(pa.decimal128(10, 2))
@@ -44,35 +44,35 @@ class Scalar(Codec):
     type: str | None = None
 
     def __init__(self, type: str | pa.DataType | None = None) -> None:  # noqa: A002 - the word for it
-        """Store the type by its name."""
-        told = None if type is None else ALIASES.get(str(type), str(type))
-        if told is not None:
-            arrow_type(told)
-        object.__setattr__(self, "type", told)
+        """Store the name of the type."""
+        name = None if type is None else ALIASES.get(str(type), str(type))
+        if name is not None:
+            arrow_type(name)
+        object.__setattr__(self, "type", name)
 
     def options(self) -> Mapping[str, Any]:
-        """Return the type where one was given."""
+        """Return the type, if one was given."""
         return {} if self.type is None else {"type": self.type}
 
     def check(self, field: Field) -> None:
-        """Refuse arrays, and dtypes that Arrow does not have.
+        """Check that this codec can store the field.
 
         Raises:
-            ArgumentError: If it is one of them.
+            ArgumentError: If it holds arrays, or Arrow does not have its dtype.
         """
         if field.shape != ():
-            msg = f"Field {field.name!r} has the shape {field.shape}, and Scalar stores single values. Use Tensor() or Npy()."
+            msg = f"Field {field.name!r} has shape {field.shape}, but Scalar stores single values. Use Tensor() or Npy()."
             raise ArgumentError(msg)
         stored, expected = self.storage(field), Scalar(None).storage(field)
-        if not _suits(stored, expected, field):
-            msg = f"Field {field.name!r} is {field.dtype}, and {stored} does not hold such values. Give another dtype or type."
-            raise ArgumentError(msg)
+        if not _holds(stored, expected, field):
+            msg = f"Field {field.name!r} has dtype {field.dtype}, but {stored} does not hold its values. "
+            raise ArgumentError(msg + "Use another dtype or type.")
 
     def storage(self, field: Field) -> pa.DataType:
         """Return the Arrow type of a field.
 
         Raises:
-            ArgumentError: If Arrow has none for it.
+            ArgumentError: If Arrow does not have its dtype.
         """
         if self.type is not None:
             return in_files(arrow_type(self.type))
@@ -86,8 +86,8 @@ class Scalar(Codec):
         if field.dtype.kind == "O":
             return pa.decimal128(38, 18)
         msg = (
-            f"Field {field.name!r} is {field.dtype}, which Arrow does not have. Use another dtype, or penstock.codecs.Npy() "
-            "with a shape."
+            f"Field {field.name!r} has dtype {field.dtype}, which Arrow does not have. Use another dtype, or "
+            "penstock.codecs.Npy() with a shape."
         )
         raise ArgumentError(msg)
 
@@ -99,7 +99,7 @@ class Scalar(Codec):
         elif not isinstance(cells, np.ndarray) and field.dtype.kind in "mM":
             cells = np.array(["NaT" if cell is None else cell for cell in cells], field.dtype)
         if pa.types.is_time(kind) and isinstance(cells, np.ndarray) and cells.dtype.kind == "m":
-            ticks = cells.astype(f"timedelta64[{kind.unit}]").view(np.int64)  # Arrow has no way from a duration to a time
+            ticks = cells.astype(f"timedelta64[{kind.unit}]").view(np.int64)  # Arrow cannot cast a duration to a time
             stored = pa.array(ticks, mask=np.isnat(cells)).cast(pa.int32() if kind.bit_width == 32 else pa.int64())  # noqa: PLR2004
             return stored.cast(kind)
         if pa.types.is_date32(kind) and isinstance(cells, np.ndarray) and cells.dtype.kind == "M":
@@ -108,7 +108,7 @@ class Scalar(Codec):
 
 
 def in_files(kind: pa.DataType) -> pa.DataType:
-    """Return what Parquet stores a type as: it has no seconds, and no dates in milliseconds.
+    """Return the type that Parquet stores; it has no seconds, and no dates in milliseconds.
 
     Example:
         >>> in_files(pa.timestamp("s", tz="UTC"))
@@ -121,8 +121,8 @@ def in_files(kind: pa.DataType) -> pa.DataType:
     return pa.time32("ms") if kind == pa.time32("s") else kind
 
 
-def _suits(stored: pa.DataType, expected: pa.DataType, field: Field) -> bool:
-    """Return whether a type holds the values of a field, as they come back: none of them changed."""
+def _holds(stored: pa.DataType, expected: pa.DataType, field: Field) -> bool:
+    """Return whether a type holds the values of a field without a change."""
     tests = pa.types
     text = tests.is_string(stored) or tests.is_large_string(stored)
     blob = tests.is_binary(stored) or tests.is_large_binary(stored)
@@ -130,16 +130,16 @@ def _suits(stored: pa.DataType, expected: pa.DataType, field: Field) -> bool:
         return bool({"O": tests.is_decimal(stored) or text or blob, "U": text, "S": blob}[field.dtype.kind])
     if field.dtype.kind in "mM":
         return numpy_type(stored)[0].kind == field.dtype.kind
-    if field.dtype.kind in "iu":  # which the writer holds to the range of what is stored
+    if field.dtype.kind in "iu":  # the writer checks the range of values
         return bool(tests.is_integer(stored))
     return bool(stored == expected)
 
 
 def arrow_type(name: str) -> pa.DataType:
-    """Return the Arrow type of single values that a name means.
+    """Return the Arrow type of single values with a name.
 
     Raises:
-        ArgumentError: If there is none.
+        ArgumentError: If there is no such type.
 
     Example:
         >>> arrow_type("decimal128(10, 2)")
@@ -148,17 +148,17 @@ def arrow_type(name: str) -> pa.DataType:
     try:
         if name in PLAIN or name in NUMBERS:
             return pa.type_for_alias(name)
-        if (found := DECIMAL.fullmatch(name)) and not found[3].startswith("-"):  # which Parquet does not have
-            return getattr(pa, f"decimal{found[1]}")(int(found[2]), int(found[3]))
-        if found := TIME.fullmatch(name):
-            make = getattr(pa, found[1])
-            return make(found[2], tz=found[3]) if found[3] else make(found[2])
+        if (match := re.fullmatch(DECIMAL, name)) and not match[3].startswith("-"):  # Parquet has no negative scales
+            return getattr(pa, f"decimal{match[1]}")(int(match[2]), int(match[3]))
+        if match := re.fullmatch(TIME, name):
+            make = getattr(pa, match[1])
+            return make(match[2], tz=match[3]) if match[3] else make(match[2])
     except (ValueError, pa.ArrowException) as error:
-        raise ArgumentError(f"Scalar got the type {name!r}, which Arrow refuses: {error}. Give another.") from error
+        raise ArgumentError(f"Scalar() got type={name!r}, which Arrow rejects: {error}. Use another type.") from error
     msg = (
-        f"Scalar got the type {name!r}. Known are {', '.join([*NUMBERS, *PLAIN])}, decimal32(p, s), "
-        "decimal64(p, s), decimal128(p, s), decimal256(p, s), "
-        "timestamp[unit], timestamp[unit, tz=zone], time32[unit], time64[unit] and duration[unit]. Give one of them."
+        f"Scalar() got type={name!r}; expected one of {', '.join([*NUMBERS, *PLAIN])}, decimal32(p, s), decimal64(p, s), "
+        "decimal128(p, s), decimal256(p, s), timestamp[unit], timestamp[unit, tz=zone], time32[unit], time64[unit], "
+        "duration[unit]."
     )
     raise ArgumentError(msg)
 

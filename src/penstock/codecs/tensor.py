@@ -1,4 +1,4 @@
-"""Arrays of one shape as Arrow's own fixed-shape tensors: nothing is parsed to read them."""
+"""Arrays of one shape as fixed-shape tensors of Arrow, which are read without parsing."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from penstock.schema import Codec, Field
 
 __all__ = ["CODECS", "Tensor"]
 
-MOST_VALUES = 2**31 - 1
-"""Values of one tensor, as Arrow counts them."""
+MAX_VALUES = 2**31 - 1
+"""The limit of Arrow on the values of one tensor."""
 
 
 @dataclass(frozen=True)
 class Tensor(Codec):
     """Arrays of one shape and a plain number type, stored as Arrow's fixed-shape tensors.
 
-    Every Parquet reader sees them as lists of numbers; those that know Arrow's tensors see the shape too.
+    Other Parquet readers read them as lists of numbers; readers that support Arrow's tensors also read the shape.
 
     Example:
         >>> Tensor().storage(Field("x", np.float32, (2, 3), Tensor()))
@@ -35,25 +35,25 @@ class Tensor(Codec):
     name = "tensor"
 
     def check(self, field: Field) -> None:
-        """Refuse shapes that differ or are too large, and dtypes that are no plain numbers.
+        """Check that this codec can store the field.
 
         Raises:
-            ArgumentError: If it is one of them.
+            ArgumentError: If its shape is open, empty or too large, or its dtype is not a plain number.
         """
         if not field.shape or None in field.shape or 0 in field.shape:
             msg = (
-                f"Field {field.name!r} has the shape {field.shape}, and Tensor stores arrays of one shape, not empty. Use "
+                f"Field {field.name!r} has shape {field.shape}, but Tensor stores arrays of one shape that is not empty. Use "
                 "penstock.codecs.Npy()."
             )
             raise ArgumentError(msg)
-        if prod(size or 0 for size in field.shape) > MOST_VALUES:
+        if prod(size or 0 for size in field.shape) > MAX_VALUES:
             msg = (
-                f"Field {field.name!r} has the shape {field.shape}, and Tensor stores up to {MOST_VALUES} values in a cell. "
+                f"Field {field.name!r} has shape {field.shape}, but Tensor stores up to {MAX_VALUES} values in a cell. "
                 "Use penstock.codecs.Raw()."
             )
             raise ArgumentError(msg)
         if field.dtype not in NUMPY or field.dtype.kind not in "biuf":
-            msg = f"Field {field.name!r} is {field.dtype}, and Tensor stores plain numbers. Use penstock.codecs.Npy()."
+            msg = f"Field {field.name!r} has dtype {field.dtype}, but Tensor stores plain numbers. Use penstock.codecs.Npy()."
             raise ArgumentError(msg)
 
     def storage(self, field: Field) -> pa.DataType:

@@ -1,4 +1,4 @@
-"""The literals of a filter: in Python's own types, beside a column's type, and as a column stores them."""
+"""Literals of filters: as Python values, compared with a column's type, and in the form in which it stores them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from penstock._arrow_types import unviewed
 from penstock.errors import FilterError
 
 Value: TypeAlias = bool | int | float | str | bytes | Decimal | date | datetime | time | timedelta
-"""A literal, in Python's own types."""
+"""A literal as a Python value."""
 
-# For each type of literal: what makes one of an instance of a subclass (an enum, a pandas.Timestamp), and of it JSON.
+# For each type of literal: how an instance of a subclass (an enum, a pandas.Timestamp) becomes one, and how it becomes JSON.
 _LITERALS: dict[type, tuple[Callable[[Any], Value], Callable[[Any], object]]] = {
     bool: (bool, bool),
     int: (int, int),
@@ -36,25 +36,25 @@ _LITERALS: dict[type, tuple[Callable[[Any], Value], Callable[[Any], object]]] = 
 }
 
 
-# The families of types that compare with the same literals, and what to give where a literal does not fit.
+# The families of types that compare with the same literals, and the advice for a literal that does not fit.
 _KINDS = {
-    "bool": ("boolean", "Give True or False."),
-    "int": ("integer", "Give a number, such as 3."),
-    "float": ("floating", "Give a number, such as 0.5."),
-    "decimal": ("decimal", "Give a number, such as Decimal('0.5')."),
-    "text": ("string large_string", "Give a str, such as 'a'."),
-    "bytes": ("binary large_binary", "Give bytes, such as b'a'."),
-    "timestamp": ("timestamp", "Give a datetime, or a string such as '2024-01-31 12:30'."),
-    "date": ("date", "Give a date, or a string such as '2024-01-31'."),
-    "time": ("time", "Give a time without zone, or a string such as '12:30'."),
-    "duration": ("duration", "Give a timedelta."),
+    "bool": ("boolean", "Use True or False."),
+    "int": ("integer", "Use a number, such as 3."),
+    "float": ("floating", "Use a number, such as 0.5."),
+    "decimal": ("decimal", "Use a number, such as Decimal('0.5')."),
+    "text": ("string large_string", "Use a str, such as 'a'."),
+    "bytes": ("binary large_binary", "Use bytes, such as b'a'."),
+    "timestamp": ("timestamp", "Use a datetime, or a string such as '2024-01-31 12:30'."),
+    "date": ("date", "Use a date, or a string such as '2024-01-31'."),
+    "time": ("time", "Use a time without zone, or a string such as '12:30'."),
+    "duration": ("duration", "Use a timedelta."),
     "null": ("null", ""),
-    "other": ("", "Only is_null() and is_not_null() take such a column; a field of a struct is col('a')['b']."),
+    "other": ("", "Only is_null() and is_not_null() work on this type; a field of a struct is col('a')['b']."),
 }
-_ADD_ZONE = "Its values have a zone: give one too, such as datetime(2024, 1, 31, tzinfo=UTC) or '2024-01-31T00:00Z'."
-_DROP_ZONE = "Its values have no zone: give none, such as datetime(2024, 1, 31) or '2024-01-31'."
+_ADD_ZONE = "Its values have a zone: use one too, such as datetime(2024, 1, 31, tzinfo=UTC) or '2024-01-31T00:00Z'."
+_DROP_ZONE = "Its values have no zone: use none, such as datetime(2024, 1, 31) or '2024-01-31'."
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-# Types without the kernels that filters need, and those that hold the same values and have them; views are others.
+# Types without the compute kernels of filters, and types with these kernels that hold the same values. (See also `unviewed`.)
 _PLAIN = {pa.float16(): pa.float32()}
 
 
@@ -66,7 +66,7 @@ def kind(type_: pa.DataType) -> str:
 
 
 def plain(type_: pa.DataType) -> pa.DataType:
-    """Return the type that a column is compared in: dictionaries decoded, layouts without kernels replaced."""
+    """Return the type in which a column is compared: without dictionaries and layouts that have no kernels."""
     if isinstance(type_, pa.BaseExtensionType) or pa.types.is_dictionary(type_):
         return plain(type_.value_type if pa.types.is_dictionary(type_) else type_.storage_type)
     if pa.types.is_decimal(type_):
@@ -83,7 +83,7 @@ def is_half(type_: pa.DataType) -> bool:
 
 
 def halved(given: Any) -> Any:
-    """Return a literal, or several, as a column of 16 bits stores it; a float that is too large for one stays as it is."""
+    """Return one or several literals rounded to float16; a float that is too large stays as it is."""
     if isinstance(given, tuple):
         return tuple(map(halved, given))
     with np.errstate(over="ignore"):
@@ -92,7 +92,7 @@ def halved(given: Any) -> Any:
 
 
 def shared_type(one: pa.DataType, two: pa.DataType) -> pa.DataType | None:
-    """Return the type in which the values of two plain columns compare, or None where they do not."""
+    """Return the type in which two plain columns are compared, or None if they cannot be."""
     kinds = {kind(one), kind(two)}
     if one == two:
         return {"other": None, "null": pa.bool_()}.get(kind(one), one)
@@ -105,9 +105,9 @@ def shared_type(one: pa.DataType, two: pa.DataType) -> pa.DataType | None:
 
 
 def nearest(value: Any, type_: pa.DataType, name: str) -> tuple[Any, int]:
-    """Return what a column stores next to a literal, and -1, 0 or 1 as that is below, equal to or above the literal.
+    """Return the value of a column's type nearest to a literal, and -1, 0 or 1 if that is below, equal or above it.
 
-    None stands for a literal that neither equals nor orders with any value: NaN among integers, anything among nulls.
+    The value is None for a literal that does not compare with any value: NaN with integers, anything with nulls.
     """
     number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
     match kind(type_):
@@ -127,12 +127,12 @@ def nearest(value: Any, type_: pa.DataType, name: str) -> tuple[Any, int]:
 
 
 def misfit(value: object, type_: pa.DataType, name: str, remedy: str) -> FilterError:
-    """Return the error for a value that a column of some type cannot be compared with."""
-    return FilterError(f"Column {name!r} is {type_} and does not compare with {value!r}. {remedy}")
+    """Return the error for a literal that does not compare with a column's type."""
+    return FilterError(f"Column {name!r} has type {type_}, which does not compare with {value!r}. {remedy}")
 
 
 def _nearest_float(value: Any, type_: pa.DataType) -> tuple[float, int]:
-    """Return the float next to a number; a float literal counts as equal to what it is rounded to, as in NumPy."""
+    """Return the float nearest to a number; a float literal is equal to the value it is rounded to, as in NumPy."""
     try:
         near = float(value)
     except OverflowError:
@@ -145,7 +145,7 @@ def _nearest_float(value: Any, type_: pa.DataType) -> tuple[float, int]:
 
 
 def _nearest_integer(exact: Any, type_: pa.DataType) -> tuple[int | None, int]:
-    """Return the stored integer at or below a number, kept within what the type holds."""
+    """Return the stored integer at or below a number, clamped to the range of the type."""
     if isinstance(exact, float) and math.isnan(exact):
         return None, 0
     if kind(type_) == "decimal":
@@ -160,7 +160,7 @@ def _nearest_integer(exact: Any, type_: pa.DataType) -> tuple[int | None, int]:
 
 
 def _units(value: Any, type_: pa.DataType, name: str) -> Fraction:
-    """Return a literal in a type's units: since the epoch, since midnight, or of a duration."""
+    """Return a literal in the units of a type: since the epoch, since midnight, or as a duration."""
     wanted, zoned = kind(type_), getattr(type_, "tz", None) is not None
     given = _parsed(value, time if wanted == "time" else datetime) if isinstance(value, str) else value
     if wanted in ("timestamp", "date") and isinstance(given, date):
@@ -177,7 +177,7 @@ def _units(value: Any, type_: pa.DataType, name: str) -> Fraction:
 
 
 def _parsed(text: str, into: type[datetime | time]) -> datetime | time | None:
-    """Return an ISO string as a time, or None where it is none, or finer than Python's microseconds."""
+    """Return an ISO string as a time; None if it is not valid, or finer than microseconds."""
     try:
         return None if re.search(r"[.,]\d{7}", text) else into.fromisoformat(text)
     except ValueError:
@@ -185,7 +185,7 @@ def _parsed(text: str, into: type[datetime | time]) -> datetime | time | None:
 
 
 def array_of(stored: list[Any], type_: pa.DataType) -> pa.Array:
-    """Return an array of a type, of values as it stores them: times and decimals as integers."""
+    """Return an array of a type from stored values; times and decimals are given as integers."""
     if kind(type_) == "decimal":
         return pa.array([Decimal(f"{value}E{-type_.scale}") for value in stored], type_)
     if kind(type_) in ("timestamp", "date", "time", "duration"):
@@ -193,8 +193,8 @@ def array_of(stored: list[Any], type_: pa.DataType) -> pa.Array:
     return pa.array(stored, type_)
 
 
-def literal(value: Any, asked: str) -> Value:
-    """Return a literal in Python's own types; FilterError where it cannot be one."""
+def literal(value: Any, expression: str) -> Value:
+    """Return a literal as a Python value; `expression` is the text before it, for the FilterError of an invalid one."""
     given = value
     if isinstance(value, np.datetime64 | np.timedelta64):
         micros = value.astype(f"{value.dtype.kind}8[us]")
@@ -203,25 +203,25 @@ def literal(value: Any, asked: str) -> Value:
         value = value.item() if isinstance(value, np.generic) else value.as_py()
     value = value.bytes if isinstance(value, UUID) else value
     if value is None or (isinstance(value, date) and value != value):  # noqa: PLR0124 - pandas.NaT is a date
-        raise FilterError(f"{asked} {given!r} holds for no row: null equals nothing. Use is_null() or is_not_null().")
+        raise FilterError(f"{expression} {given!r} matches no row: null equals nothing. Use is_null() or is_not_null().")
     finer = getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0)
     endless = isinstance(value, Decimal) and not value.is_finite()
     for type_, (make, _) in _LITERALS.items() if not (finer or endless) else ():
         if isinstance(value, type_):
             return make(value)
     raise FilterError(
-        f"{asked} {given!r} compares with no value. Give a bool, int, float, str, bytes, UUID, finite Decimal, date, "
-        "datetime, time or timedelta, in whole microseconds; several values go into isin([...])."
+        f"{expression} {given!r} compares with no value; expected a bool, int, float, str, bytes, UUID, finite Decimal, date, "
+        "datetime, time or timedelta, in whole microseconds. For several values use isin([...])."
     )
 
 
-def shown(given: object) -> str:
-    """Return Python that makes a literal."""
-    if isinstance(given, tuple):
-        return f"[{', '.join(map(shown, given))}]"
-    return f"float('{given}')" if isinstance(given, float) and not np.isfinite(given) else repr(given)
+def format_literal(value: object) -> str:
+    """Return a literal as Python."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(format_literal, value))}]"
+    return f"float('{value}')" if isinstance(value, float) and not np.isfinite(value) else repr(value)
 
 
 def tagged(value: Value) -> list[object]:
-    """Return a literal as JSON, with its type."""
+    """Return the name of a literal's type and the literal as JSON."""
     return [type(value).__name__, _LITERALS[type(value)][1](value)]

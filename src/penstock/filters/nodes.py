@@ -1,4 +1,4 @@
-"""The nodes of a filter: columns, questions about them, and logic."""
+"""The nodes of filter expressions: columns, tests of columns, and logic."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import pyarrow.compute as pc
 
 from penstock.errors import ColumnNotFoundError, FilterError
 from penstock.filters import prune as _prune
-from penstock.filters.literals import Value, halved, is_half, kind, literal, plain, shared_type, shown, tagged
+from penstock.filters.literals import Value, format_literal, halved, is_half, kind, literal, plain, shared_type, tagged
 from penstock.filters.prune import Verdict
 from penstock.model import BoolArray, ColumnRange, IntArray
 
 Ranges: TypeAlias = Mapping[str, ColumnRange]
-Question: TypeAlias = _prune.Comparison | _prune.Membership | _prune.Prefix | _prune.Nullness | _prune.Hashed
+Predicate: TypeAlias = _prune.Comparison | _prune.Membership | _prune.Prefix | _prune.Nullness | _prune.Hashed
 
 
 class Expr(ABC):
-    """A condition on rows, or a column that makes one; combine conditions with & | and ~.
+    """A condition on rows, or a column of conditions. Combine conditions with &, | and ~.
 
     Example:
         >>> from penstock.filters import col
@@ -37,39 +37,39 @@ class Expr(ABC):
     """
 
     __slots__ = ()
-    __array_ufunc__: ClassVar[None] = None  # so that numpy.int64(3) < col("x") asks the column
+    __array_ufunc__: ClassVar[None] = None  # so that numpy.int64(3) < col("x") calls the column's operator
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns it reads: as written before binding, the schema's own names afterwards."""
+        """The columns it reads: by the given names before binding, and by the names of the schema after it."""
         return frozenset(column.path[0] for column in self._reads())
 
     @property
     def paths(self) -> frozenset[str]:
-        """The columns and fields it reads, by the dotted paths under which statistics are looked up."""
+        """The columns and fields it reads, by the dotted paths of their statistics."""
         return frozenset(column.name for column in self._reads())
 
     @abstractmethod
     def bind(self, schema: pa.Schema, *, table: str) -> Expr:
-        """Return the expression checked against the schema of a table, which messages call `table`.
+        """Return the expression bound to the schema of a table, whose name in messages is `table`.
 
         Raises:
-            ColumnNotFoundError: If the schema lacks a column or a field.
+            ColumnNotFoundError: If the schema does not have a column or a field.
             FilterError: If a literal or an operation does not fit its column's type.
         """
 
     @abstractmethod
     def prune(self, ranges: Ranges, rows: IntArray) -> Verdict:
-        """Return what the bound expression may give in each file or row group, by statistics alone.
+        """Return the possible results of the bound expression in each file or row group, by statistics alone.
 
         Args:
-            ranges: Statistics by column name, or dotted path of a field; a column without any may hold anything.
-            rows: The number of rows of each file or row group; -1 where it is not known.
+            ranges: Statistics by column name, or by the dotted path of a field; other columns can hold any value.
+            rows: The number of rows of each file or row group; -1 if it is not known.
         """
 
     @abstractmethod
     def describe(self) -> list[object]:
-        """Return the expression as JSON lists that never change, for fingerprints; describe it bound."""
+        """Return the bound expression as JSON lists, for fingerprints; the form never changes."""
 
     @abstractmethod
     def _reads(self) -> tuple[Column, ...]: ...
@@ -78,11 +78,11 @@ class Expr(ABC):
     def _rows(self, rows: pa.Table) -> pa.ChunkedArray: ...
 
     def mask(self, table: pa.Table | pa.RecordBatch) -> BoolArray:
-        """Return which rows are kept; what is not bound yet is bound to the schema of the rows.
+        """Return which rows match; an unbound expression is bound to the schema of the rows.
 
         Raises:
-            ColumnNotFoundError: If the rows lack a column.
-            FilterError: If values cannot be brought to the types that were bound.
+            ColumnNotFoundError: If the rows do not have a column.
+            FilterError: If values cannot be cast to the bound types.
         """
         rows = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
         bound = all(column.type is not None for column in self._reads())
@@ -92,7 +92,7 @@ class Expr(ABC):
         try:
             return np.array(pc.fill_null(ready._rows(rows), fill_value=False), np.bool_)  # noqa: SLF001 - a node too
         except pa.ArrowException as error:
-            raise FilterError(f"{self!r} cannot be run on the rows read: {error}. Cast the columns to one type.") from error
+            raise FilterError(f"{self!r} cannot be evaluated on the rows: {error}. Cast the columns to one type.") from error
 
     def __and__(self, other: object) -> Expr:
         return Logic("&", _operands("&", self, other))
@@ -100,26 +100,26 @@ class Expr(ABC):
     def __or__(self, other: object) -> Expr:
         return Logic("|", _operands("|", self, other))
 
-    __rand__, __ror__ = __and__, __or__  # col("x") > 3 & col("y") begins with 3 & col("y"), to be refused
+    __rand__, __ror__ = __and__, __or__  # col("x") > 3 & col("y") starts with 3 & col("y"), an error
 
     def __invert__(self) -> Expr:
         return Logic("~", (self,))
 
     def __eq__(self, other: object) -> Any:
-        raise FilterError(f"{self!r} is a condition; only columns compare. Use & | ~, or filters.same(one, two).")
+        raise FilterError(f"{self!r} is a condition, and only columns compare. Use & | ~, or filters.same(one, two).")
 
     __ne__ = __eq__
     __hash__ = None  # type: ignore[assignment]
 
     def __bool__(self) -> bool:
         raise FilterError(
-            f"{self!r} is a filter, neither true nor false. Use & | ~ instead of and, or, not, with parentheses around "
+            f"{self!r} is a filter and has no truth value. Use & | ~ instead of and, or, not, with parentheses around "
             "each comparison; isin([...]) instead of in; between(low, high) instead of low <= col <= high."
         )
 
 
 def operator(op: str) -> Callable[[Column, object], Test]:
-    """Return the method of `Column` that builds a comparison with one operator."""
+    """Return the method of `Column` for a comparison operator."""
 
     def build(self: Column, other: object) -> Test:
         return Test(self, op, other if isinstance(other, Column) else literal(other, f"{self!r} {op}"))
@@ -129,13 +129,13 @@ def operator(op: str) -> Callable[[Column, object], Test]:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Column(Expr):
-    """A column, or a field inside a struct column: compare it, or use it as a condition where it is boolean.
+    """A column, or a field of a struct column. Compare it; a boolean column is also a condition itself.
 
     Attributes:
         path: The column's name, then the names of fields inside it.
-        type: The Arrow type that it is compared in; None before binding.
-        stats: The name of its statistics; None before binding, and where another column has that name.
-        half: Whether it stores floats of 16 bits, to which literals are rounded; they are compared in more.
+        type: The Arrow type in which it is compared; None before binding.
+        stats: The name of its statistics; None before binding, and if another column has that name.
+        half: Whether it stores float16, to which literals are rounded before a comparison in float32.
 
     Example:
         >>> from penstock.filters import col
@@ -158,24 +158,26 @@ class Column(Expr):
 
     def __getitem__(self, field: str) -> Column:
         if not isinstance(field, str):
-            raise FilterError(f"{self!r} has fields by name, not {field!r}. Write {self!r}['a'], or isin([...]) for in.")
+            raise FilterError(
+                f"{self!r}[...] got {field!r}; expected the name of a field, for example {self!r}['a']; for in use isin([...])."
+            )
         return Column((*self.path, field))
 
     def between(self, low: object, high: object) -> Expr:
-        """Return the condition that it lies between two values, both included."""
+        """Return the condition that it is between two values, both included."""
         return (self >= low) & (self <= high)
 
     def isin(self, values: Iterable[object]) -> Test:
-        """Return the condition that it equals one of some values; null and NaN equal nothing and are refused."""
+        """Return the condition that it equals one of several values; null and NaN, which equal nothing, are errors."""
         if isinstance(values, str | bytes | Expr) or not isinstance(values, Iterable):
-            raise FilterError(f"{self!r}.isin({values!r}) needs several values. Write {self!r}.isin([{values!r}]).")
-        every = tuple(literal(value, f"{self!r} ==") for value in values)
-        if any(isinstance(value, float) and np.isnan(value) for value in every):
-            raise FilterError(f"{self!r} == nan holds for no row. Leave NaN out of isin; {self!r} != {self!r} keeps it.")
-        return Test(self, "isin", every)
+            raise FilterError(f"{self!r}.isin() got {values!r}; expected a list, for example {self!r}.isin([{values!r}]).")
+        literals = tuple(literal(value, f"{self!r} ==") for value in values)
+        if any(isinstance(value, float) and np.isnan(value) for value in literals):
+            raise FilterError(f"{self!r} == nan matches no row. Remove NaN from isin; {self!r} != {self!r} matches it.")
+        return Test(self, "isin", literals)
 
     def is_null(self) -> Test:
-        """Return the condition that it is null, which NaN is not."""
+        """Return the condition that it is null; NaN is not null."""
         return Test(self, "is_null", ())
 
     def is_not_null(self) -> Expr:
@@ -183,18 +185,18 @@ class Column(Expr):
         return ~self.is_null()
 
     def starts_with(self, prefix: str | bytes) -> Test:
-        """Return the condition that its text or bytes begin with a prefix."""
+        """Return the condition that its text or bytes start with a prefix."""
         return Test(self, "starts_with", literal(prefix, f"the prefix of {self!r} =="))
 
     def bind(self, schema: pa.Schema, *, table: str) -> Column:
-        """Return the column found in a schema and checked to be a condition; see `Expr.bind`."""
-        found = self.found(schema, table)
-        if kind(found.type) not in {"bool", "null"}:
-            raise FilterError(f"Column {found.name!r} is {found.type}, which is no condition. Write {found!r} == ...")
-        return replace(found, type=pa.bool_())
+        """Return the boolean column bound to a schema; see `Expr.bind`."""
+        bound = self.resolve(schema, table)
+        if kind(bound.type) not in {"bool", "null"}:
+            raise FilterError(f"Column {bound.name!r} has type {bound.type}, which is not a condition. Write {bound!r} == ...")
+        return replace(bound, type=pa.bool_())
 
     def prune(self, ranges: Ranges, rows: IntArray) -> Verdict:
-        """Return where the boolean column may be true, false or null; see `Expr.prune`."""
+        """Return where the boolean column can be true, false or null; see `Expr.prune`."""
         return _TRUE.verdict(self.bounds(ranges, rows))
 
     def describe(self) -> list[object]:
@@ -212,8 +214,8 @@ class Column(Expr):
         column = pc.struct_field(column, list(self.path[1:])) if self.path[1:] else column
         return column if column.type == self.type else column.cast(self.type)
 
-    def found(self, schema: pa.Schema, table: str) -> Column:
-        """Return the column with its type; dots part fields where no column has the name as written."""
+    def resolve(self, schema: pa.Schema, table: str) -> Column:
+        """Return the column with its type; if no column has the name, dots separate the fields of a struct."""
         first, *rest = self.path
         path = self.path if first in schema.names else (*first.split("."), *rest)
         fields, type_ = list(schema), None
@@ -235,25 +237,25 @@ class Column(Expr):
         return ".".join(self.path)
 
     def bounds(self, ranges: Ranges, rows: IntArray) -> _prune.Bounds:
-        """Return what statistics say of the bound column."""
+        """Return the statistics of the bound column."""
         if self.type is None:
             raise FilterError(f"{self!r} is not bound to a table. Call bind(schema, table=...) before prune(...).")
         return _prune.column_bounds(ranges, self.stats, self.type, rows)
 
 
-# Made of its bits: pa.array([True]) would load pandas.
+# Built from its bits, since pa.array([True]) loads pandas.
 _TRUE = _prune.Comparison("==", pa.Array.from_buffers(pa.bool_(), 1, [None, pa.py_buffer(b"\x01")]))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Test(Expr):
-    """A question about one column, or about how it compares with another.
+    """A test of one column, or a comparison of two.
 
     Attributes:
         column: The column.
         ask: An operator, or one of isin, is_null, starts_with, in_split.
-        given: What it is compared with: a column, a literal, or several.
-        query: The same in the column's type, once bound.
+        given: The operand: a column, a literal, or several literals.
+        query: The test in the column's type, once bound.
 
     Example:
         >>> from penstock.filters import col
@@ -265,15 +267,15 @@ class Test(Expr):
     column: Column
     ask: str
     given: Column | Value | tuple[Value, ...]
-    query: Question = _TRUE
+    query: Predicate = _TRUE
 
     def bind(self, schema: pa.Schema, *, table: str) -> Test:
-        """Return the question in the column's type; see `Expr.bind`."""
-        column = self.column.found(schema, table)
+        """Return the test in the column's type; see `Expr.bind`."""
+        column = self.column.resolve(schema, table)
         if not isinstance(self.given, Column):
             type_, query = self._fitted(column)
             return Test(replace(column, type=type_), self.ask, self.given, query)
-        other = self.given.found(schema, table)
+        other = self.given.resolve(schema, table)
         shared = shared_type(column.type, other.type)
         if shared is None:
             raise FilterError(
@@ -283,8 +285,8 @@ class Test(Expr):
         query = _prune.Comparison(self.ask)
         return Test(replace(column, type=shared), self.ask, replace(other, type=shared), query)
 
-    def _fitted(self, column: Column) -> tuple[pa.DataType, Question]:
-        """Return the type that a column is read in, and the question in that type."""
+    def _fitted(self, column: Column) -> tuple[pa.DataType, Predicate]:
+        """Return the type in which a column is read, and the test in that type."""
         given: Any = halved(self.given) if column.half else self.given
         match self.ask:
             case "is_null":
@@ -298,11 +300,11 @@ class Test(Expr):
         return column.type, _prune.Comparison.fit(self.ask, given, column.type, column.name)
 
     def prune(self, ranges: Ranges, rows: IntArray) -> Verdict:
-        """Return what the statistics of its columns prove; see `Expr.prune`."""
+        """Return the possible results by the statistics of its columns; see `Expr.prune`."""
         return self.query.verdict(*(column.bounds(ranges, rows) for column in self._reads()))
 
     def describe(self) -> list[object]:
-        """Return the question, the column and what was given; values of isin sorted, each once."""
+        """Return the test, the column and the operands; values of isin are sorted and unique."""
         given = self.given if isinstance(self.given, tuple) else (self.given,)
         parts = [value.describe() if isinstance(value, Column) else tagged(value) for value in given]
         if self.ask == "isin":
@@ -311,11 +313,11 @@ class Test(Expr):
 
     def __repr__(self) -> str:
         if self.ask in _prune.OPS:
-            return f"{self.column!r} {self.ask} {shown(self.given)}"
+            return f"{self.column!r} {self.ask} {format_literal(self.given)}"
         if self.ask == "in_split" and isinstance(self.given, tuple):
             low, high, seed = self.given
             return f"in_split({self.column.name!r}, {low!r}, {high!r}, seed={seed!r})"
-        return f"{self.column!r}.{self.ask}({'' if self.ask == 'is_null' else shown(self.given)})"
+        return f"{self.column!r}.{self.ask}({'' if self.ask == 'is_null' else format_literal(self.given)})"
 
     def _reads(self) -> tuple[Column, ...]:
         return (self.column, self.given) if isinstance(self.given, Column) else (self.column,)
@@ -338,25 +340,25 @@ class Logic(Expr):
     operands: tuple[Expr, ...]
 
     def bind(self, schema: pa.Schema, *, table: str) -> Logic:
-        """Return the same with every operand bound; see `Expr.bind`."""
+        """Return the expression with every operand bound; see `Expr.bind`."""
         return Logic(self.op, tuple(operand.bind(schema, table=table) for operand in self.operands))
 
     def prune(self, ranges: Ranges, rows: IntArray) -> Verdict:
-        """Return what the verdicts of the operands prove; see `Expr.prune`."""
+        """Return the possible results by those of the operands; see `Expr.prune`."""
         verdicts = (operand.prune(ranges, rows) for operand in self.operands)
         return ~next(verdicts) if self.op == "~" else reduce(and_ if self.op == "&" else or_, verdicts)
 
     def describe(self) -> list[object]:
-        """Return and, or, not with the operands, in their order."""
+        """Return `and`, `or` or `not` and the operands, in order."""
         tag = {"&": "and", "|": "or", "~": "not"}[self.op]
         return [tag, *(operand.describe() for operand in self.operands)]
 
     def __repr__(self) -> str:
-        shown = [
-            f"({operand!r})" if getattr(operand, "ask", getattr(operand, "op", "~")) in _LOOSE else repr(operand)
+        operands = [
+            f"({operand!r})" if getattr(operand, "ask", getattr(operand, "op", "~")) in _NEED_PARENTHESES else repr(operand)
             for operand in self.operands
         ]
-        return f"~{shown[0]}" if self.op == "~" else f" {self.op} ".join(shown)
+        return f"~{operands[0]}" if self.op == "~" else f" {self.op} ".join(operands)
 
     def _reads(self) -> tuple[Column, ...]:
         return tuple(column for operand in self.operands for column in operand._reads())  # noqa: SLF001 - a node too
@@ -367,14 +369,14 @@ class Logic(Expr):
 
 
 _KLEENE = {"&": pc.and_kleene, "|": pc.or_kleene}
-_LOOSE = {*_prune.OPS, *_KLEENE}
+_NEED_PARENTHESES = {*_prune.OPS, *_KLEENE}
 
 
 def _operands(op: str, one: Expr, two: object) -> tuple[Expr, ...]:
-    """Return what a new node joins: the operands of a node of the same kind, else the node itself."""
+    """Return the operands of a new node; nodes with the same operator are flattened."""
     if not isinstance(two, Expr):
         raise FilterError(
-            f"{op} joins two conditions, and {two!r} is none. "
+            f"{op} got {two!r}; expected a condition. "
             f"Put parentheses around each comparison: (col('x') > 3) {op} (col('y') < 2)."
         )
     sides = (side.operands if isinstance(side, Logic) and side.op == op else (side,) for side in (one, two))

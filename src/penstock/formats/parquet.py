@@ -20,7 +20,7 @@ from penstock.formats._hive import hive_values, partition_table
 from penstock.formats._stray_delta_log import refuse_strays
 from penstock.model import DataFiles, Place, Snapshot
 from penstock.schema import Field
-from penstock.schema.compat import storage_of, unsuited
+from penstock.schema.compat import incompatible, storage_of
 from penstock.schema.json import KEY, load
 
 __all__ = ["FORMAT", "PRECEDENCE", "ParquetFormat"]
@@ -232,7 +232,7 @@ def check_types(place: Place, schema: pa.Schema, fields: Mapping[str, Field]) ->
         if field.name not in schema.names or not isinstance(field.codec, Scalar | Tensor | CellCodec):
             continue
         kind = schema.field(field.name).type
-        expected = None if isinstance(field.codec, Unknown) else unsuited(field, kind)
+        expected = None if isinstance(field.codec, Unknown) else incompatible(field, kind)
         if expected is not None and kind != storage_of(field):
             msg = (
                 f"Column {field.name!r} is {kind} in the files of {place.url}. The schema stored with them expects {expected} "

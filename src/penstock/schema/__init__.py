@@ -1,4 +1,4 @@
-"""What a dataset's columns are: `Field` and `Schema`, and what stores their cells: `Codec`."""
+"""`Field` and `Schema`, which describe columns, and `Codec`, which stores their cells."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ PYTHON_TYPES: dict[Any, Any] = {
     dt.timedelta: np.dtype("timedelta64[us]"),
     Decimal: np.dtype(object),
 }
-MOST_DIMENSIONS = 32
+MAX_DIMENSIONS = 32
 
 
-class CellProblem(DataError):  # noqa: N818 - a part of the error that the consumer gets
-    """A cell that cannot be decoded: which of those given, what is wrong and what to do.
+class CellProblem(DataError):  # noqa: N818 - it becomes a part of the error that users get
+    """A cell that cannot be decoded: its number among the given cells, the reason and what to do.
 
     Example:
         >>> CellProblem(3, "it is empty").row
@@ -41,20 +41,20 @@ class CellProblem(DataError):  # noqa: N818 - a part of the error that the consu
     """
 
     def __init__(self, row: int, problem: str) -> None:
-        """Store which and what."""
+        """Store the row and the problem."""
         super().__init__(row, problem)
         self.row, self.problem = row, problem
 
     def __str__(self) -> str:
-        """Return what is wrong."""
+        """Return the problem."""
         return self.problem
 
 
 class Codec(ABC):
-    """How the cells of a column are stored in Arrow and Parquet.
+    """The base class of codecs: how the cells of a column are stored in Arrow and Parquet.
 
-    A codec is a frozen dataclass. Its `name` and its fields, which must be what JSON can hold, are stored with the table.
-    One that stores cells as bytes is a `CellCodec`.
+    A codec is a frozen dataclass. Its `name` and its fields, whose values have to be JSON, are stored with the table.
+    A codec that stores cells as bytes is a `CellCodec`.
 
     Example:
         >>> from penstock.codecs import Tensor
@@ -65,36 +65,36 @@ class Codec(ABC):
     name: ClassVar[str]
 
     def options(self) -> Mapping[str, Any]:
-        """Return what is stored with the name, for the codec to be made again from it."""
+        """Return the options that are stored with the name; `of` takes them."""
         return {option: getattr(self, option) for option in getattr(self, "__dataclass_fields__", ())}
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Codec:
-        """Return the codec that was stored with these options, which come from a file and may be anything.
+        """Return the codec with stored options, which are read from a file and can be invalid.
 
         Raises:
-            TypeError: If there is an option that the codec does not have; so do `ValueError`s of bad values.
+            TypeError: If the codec does not have an option; an invalid value raises a `ValueError`.
         """
         return cls(**options)
 
-    def check(self, field: Field) -> None:  # noqa: B027 - most store anything
-        """Refuse a field whose cells cannot be stored so.
+    def check(self, field: Field) -> None:  # noqa: B027 - most codecs store any field
+        """Check that this codec can store the field.
 
         Raises:
-            ArgumentError: If they cannot.
+            ArgumentError: If it cannot.
         """
 
     @abstractmethod
     def storage(self, field: Field) -> pa.DataType:
-        """Return the Arrow type that cells are stored in."""
+        """Return the Arrow type of stored cells."""
 
     @abstractmethod
     def encode_column(self, field: Field, cells: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
-        """Return cells as they are stored; they fit the field, and those that are None are null."""
+        """Return stored cells; the given cells fit the field, and None becomes null."""
 
 
 class CellCodec(Codec):
-    """A codec that stores each cell as bytes; this is what to derive from for one of your own.
+    """The base class of codecs that store each cell as bytes, also for codecs of your own.
 
     Example:
         >>> import json
@@ -113,94 +113,94 @@ class CellCodec(Codec):
     """
 
     compressed: ClassVar[bool] = False
-    """Whether cells are compressed already, so that the writer need not try to compress them again."""
+    """Whether encoded cells are compressed, so that the writer does not compress them again."""
 
     copied: ClassVar[bool] = False
-    """Whether to decode a cell is little more than to copy it, so that small cells need not wait until they are needed."""
+    """Whether decoding is little more than a copy, so that small cells are decoded before they are needed."""
 
     @abstractmethod
     def encode(self, field: Field, cell: Any) -> bytes:
-        """Return a cell, which fits the field and is not None, as bytes."""
+        """Return a cell as bytes; it fits the field and is not None."""
 
     @abstractmethod
     def decode(self, field: Field, cell: memoryview) -> Any:
-        """Return what was encoded. Whatever it raises is told with the place of the cell."""
+        """Return a decoded cell. Exceptions are reported with the location of the cell."""
 
-    def storage(self, field: Field) -> pa.DataType:  # noqa: ARG002 - others look at it
-        """Return the type of bytes."""
+    def storage(self, field: Field) -> pa.DataType:  # noqa: ARG002 - subclasses use it
+        """Return the type of stored cells, bytes."""
         return pa.binary()
 
     def encode_column(self, field: Field, cells: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
-        """Return cells as they are stored."""
+        """Return encoded cells."""
         return pa.array([None if cell is None else self.encode(field, cell) for cell in cells], type=self.storage(field))
 
     def decode_into(self, field: Field, cells: Blobs, out: npt.NDArray[Any]) -> None:
-        """Decode cells of a field whose shape is fixed into an array, a row each; null ones are left as they are.
+        """Decode cells of one shape into the rows of an array; the rows of nulls are left unchanged.
 
         Raises:
-            CellProblem: If one cannot be decoded.
+            CellProblem: If a cell cannot be decoded.
         """
         for row, cell in cells.present():
-            found = self._decoded(field, row, cell)
-            check_shape(field, row, found)
-            out[row] = found
+            decoded = self._decoded(field, row, cell)
+            check_shape(field, row, decoded)
+            out[row] = decoded
 
-    def view(self, field: Field, cells: Blobs) -> npt.NDArray[Any] | None:  # noqa: ARG002 - others look at them
-        """Return cells of a field whose shape is fixed as an array of the memory they lie in; None where that cannot be."""
+    def view(self, field: Field, cells: Blobs) -> npt.NDArray[Any] | None:  # noqa: ARG002 - subclasses use them
+        """Return cells of one shape as an array that shares their memory; None if that is not possible."""
         return None
 
     def decode_each(self, field: Field, cells: Blobs) -> list[Any]:
-        """Return decoded cells one by one, None for nulls.
+        """Return a list of decoded cells, with None for nulls.
 
         Raises:
-            CellProblem: If one cannot be decoded.
+            CellProblem: If a cell cannot be decoded.
         """
-        found: list[Any] = [None] * len(cells)
+        decoded: list[Any] = [None] * len(cells)
         for row, cell in cells.present():
-            found[row] = self._decoded(field, row, cell)
-            check_shape(field, row, found[row])
-        return found
+            decoded[row] = self._decoded(field, row, cell)
+            check_shape(field, row, decoded[row])
+        return decoded
 
-    def decode_resized(self, field: Field, cells: Blobs, out: npt.NDArray[Any]) -> None:  # noqa: ARG002 - others do
-        """Decode images into an array of other sizes, a row each; only codecs of images can."""
-        msg = f"Resize was asked for column {field.name!r}, whose codec {self!r} stores no images. Leave it out, or use Pad()."
+    def decode_resized(self, field: Field, cells: Blobs, out: npt.NDArray[Any]) -> None:  # noqa: ARG002 - subclasses use them
+        """Decode images and resize them into the rows of an array; only image codecs support it."""
+        msg = f"Column {field.name!r} got Resize(), but its codec {self!r} does not store images. Remove it, or use Pad()."
         raise ArgumentError(msg)
 
     def _decoded(self, field: Field, row: int, cell: memoryview) -> Any:
         try:
             return self.decode(field, cell)
         except MissingExtraError:
-            raise  # nothing is wrong with the cell
+            raise  # the cell is not at fault
         except Exception as error:
             problem = f"{self.name} cannot decode {len(cell)} bytes: {error}. Check what wrote the cell."
             raise CellProblem(row, problem) from error
 
 
 def check_shape(field: Field, row: int, cell: Any) -> None:
-    """Refuse a decoded cell that is not what its field says.
+    """Check the dtype and the shape of a decoded cell.
 
     Raises:
-        CellProblem: If the dtype or the shape differs.
+        CellProblem: If it does not fit the field.
     """
     if not isinstance(cell, np.ndarray) or field.fits(cell):
         return
     problem = f"it holds {cell.dtype} {cell.shape}, and the schema says {field.dtype} {field.shape}. "
-    raise CellProblem(row, problem + "Write it anew, or adopt a schema that fits: penstock.adopt(url, schema).")
+    raise CellProblem(row, problem + "Rewrite it, or adopt a schema that fits: penstock.adopt(url, schema).")
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column: its name, the dtype of its values, the shape of one cell and what stores it.
+    """One column: its name, the dtype of its values, the shape of one cell and its codec.
 
     Args:
         name: The column's name.
-        dtype: What `numpy.dtype` takes, or `str`, `bytes`, `Decimal`, `date`, `datetime`, `timedelta`.
+        dtype: A NumPy dtype or its name, or `str`, `bytes`, `Decimal`, `date`, `datetime`, `timedelta`.
         shape: The shape of one cell; None stands for a dimension that differs from row to row.
-        codec: What stores the cells; where none is given, `penstock.codecs.default` says which.
-        nullable: Whether cells may be null.
+        codec: How cells are stored; by default the codec that `penstock.codecs.default` returns.
+        nullable: Whether cells can be null.
 
     Raises:
-        ArgumentError: If the dtype or the shape is none, or the codec cannot store such cells.
+        ArgumentError: If the dtype or the shape is not valid, or the codec cannot store such cells.
 
     Example:
         >>> import numpy as np
@@ -217,39 +217,40 @@ class Field:
     def __init__(
         self, name: str, dtype: Any, shape: Sequence[int | None] = (), codec: Codec | None = None, *, nullable: bool = False
     ) -> None:
-        """Store what a column is; whatever `numpy.dtype` takes will do for `dtype`."""
-        object.__setattr__(self, "name", _checked_name(name))
-        object.__setattr__(self, "dtype", _checked_dtype(name, dtype))
-        object.__setattr__(self, "shape", _checked_shape(name, shape))
+        """Check and store the description of a column."""
+        object.__setattr__(self, "name", _valid_name(name))
+        object.__setattr__(self, "dtype", _valid_dtype(name, dtype))
+        object.__setattr__(self, "shape", _valid_shape(name, shape))
         object.__setattr__(self, "codec", codec)
         object.__setattr__(self, "nullable", bool(nullable))
         if codec is not None:
             if isinstance(codec, type) or not isinstance(codec, Codec):
-                msg = f"Field {name!r} got codec={codec!r}. A codec object was expected. Give one: penstock.codecs.Png()."
+                msg = f"Field {name!r} got codec={codec!r}; expected a codec object, for example penstock.codecs.Png()."
                 raise ArgumentError(msg)
             codec.check(self)
 
     @property
     def is_dense(self) -> bool:
-        """Whether cells of this field are all of one size, so that a batch of them is one array."""
+        """Whether all cells have one size, so that a batch of them is one array."""
         return None not in self.shape and self.dtype.kind != "O" and self.dtype.itemsize > 0
 
     def fits(self, cell: npt.NDArray[Any]) -> bool:
-        """Return whether an array has the dtype and the shape of a cell; text and bytes may be of any length.
+        """Return whether an array has the dtype and the shape of a cell; text and bytes can have any length.
 
         Example:
             >>> Field("x", np.int32, (None, 2)).fits(np.zeros((5, 2), np.int32))
             True
         """
         if self.dtype.itemsize == 0 or self.dtype.kind == "O":
-            alike = cell.dtype.kind == self.dtype.kind
+            same_dtype = cell.dtype.kind == self.dtype.kind
         else:
-            alike = cell.dtype == self.dtype
-        same = len(cell.shape) == len(self.shape)
-        return alike and same and all(size in (None, found) for size, found in zip(self.shape, cell.shape, strict=True))
+            same_dtype = cell.dtype == self.dtype
+        if not same_dtype or len(cell.shape) != len(self.shape):
+            return False
+        return all(size in (None, actual) for size, actual in zip(self.shape, cell.shape, strict=True))
 
     def with_codec(self, codec: Codec) -> Field:
-        """Return this field stored by another codec.
+        """Return this field with another codec.
 
         Raises:
             ArgumentError: If the codec cannot store such cells.
@@ -257,14 +258,14 @@ class Field:
         return Field(self.name, self.dtype, self.shape, codec, nullable=self.nullable)
 
 
-def _checked_name(name: Any) -> str:
+def _valid_name(name: Any) -> str:
     if isinstance(name, str) and is_unicode(name):
         return name
-    raise ArgumentError(f"Field got the name {name!r}. A text was expected. Give the column's name.")
+    raise ArgumentError(f"Field() got name={name!r}; expected the column's name as a str.")
 
 
 def is_unicode(text: str) -> bool:
-    r"""Return whether UTF-8 holds a text, as Arrow and files need it: halves of letters are text in Python alone.
+    r"""Return whether a text can be encoded as UTF-8; a Python str can also hold single surrogates.
 
     Example:
         >>> is_unicode("é"), is_unicode(chr(0xD800))
@@ -273,55 +274,46 @@ def is_unicode(text: str) -> bool:
     return text.encode(errors="ignore").decode() == text
 
 
-def _checked_dtype(name: str, dtype: Any) -> np.dtype[Any]:
-    """Return what NumPy calls a type; text and bytes of no length in particular."""
-    if dtype is None:  # which NumPy takes for a float
-        msg = f"Field {name!r} got dtype=None. A NumPy dtype, str, bytes, Decimal, date or datetime was expected. Give one."
-        raise ArgumentError(msg)
+def _valid_dtype(name: str, dtype: Any) -> np.dtype[Any]:
+    """Return a dtype in native byte order; text and bytes without a length unless one is given."""
+    expected = "expected a NumPy dtype, str, bytes, Decimal, date, datetime or timedelta"
+    if dtype is None:  # which is a float to NumPy
+        raise ArgumentError(f"Field {name!r} got dtype=None; {expected}.")
     try:
-        found = np.dtype(PYTHON_TYPES[dtype]) if isinstance(dtype, type) and dtype in PYTHON_TYPES else np.dtype(dtype)
+        valid = np.dtype(PYTHON_TYPES[dtype]) if isinstance(dtype, type) and dtype in PYTHON_TYPES else np.dtype(dtype)
     except TypeError as error:
-        msg = (
-            f"Field {name!r} got dtype={dtype!r}, which NumPy does not know: {error}. A NumPy dtype, str, bytes, Decimal, date "
-            "or datetime was expected. Give one."
-        )
-        raise ArgumentError(msg) from None
-    if found.kind == "O" and isinstance(dtype, type) and dtype not in (object, np.object_, Decimal):
-        clock = (
-            " Times of a day are 'timedelta64[us]' with codec=penstock.codecs.Scalar('time64[us]')." if dtype is dt.time else ""
-        )
-        msg = (
-            f"Field {name!r} got dtype={dtype!r}, which NumPy has no type for. A NumPy dtype, str, bytes, Decimal, date or "
-            f"datetime was expected. Give one; or object, with a codec of your own that stores such cells.{clock}"
-        )
+        raise ArgumentError(f"Field {name!r} got dtype={dtype!r}; {expected}. NumPy says: {error}.") from None
+    if valid.kind == "O" and isinstance(dtype, type) and dtype not in (object, np.object_, Decimal):
+        advice = "For other objects use dtype=object with a codec of your own."
+        if dtype is dt.time:
+            advice = "For times of day use 'timedelta64[us]' with codec=penstock.codecs.Scalar('time64[us]')."
+        raise ArgumentError(f"Field {name!r} got dtype={dtype!r}; {expected}. {advice}")
+    if valid.kind == "T":  # NumPy's text of any length
+        valid = np.dtype("U")
+    if valid.names is not None or valid.subdtype is not None:
+        msg = f"Field {name!r} got dtype={dtype!r}, which has several parts; expected a plain dtype. Use a field for each part."
         raise ArgumentError(msg)
-    if found.kind == "T":  # NumPy's own text of any length, which comes as objects too
-        found = np.dtype("U")
-    if found.names is not None or found.subdtype is not None:
-        msg = f"Field {name!r} got dtype={dtype!r}, which is made of others. Give each part a field of its own."
-        raise ArgumentError(msg)
-    if found.kind in "mM" and np.datetime_data(found)[0] == "generic":
-        msg = f"Field {name!r} got dtype={dtype!r}, which has no unit. Give one: 'datetime64[us]'."
-        raise ArgumentError(msg)
-    native: np.dtype[Any] = found.newbyteorder("=")
+    if valid.kind in "mM" and np.datetime_data(valid)[0] == "generic":
+        raise ArgumentError(f"Field {name!r} got dtype={dtype!r} without a unit; expected one, for example 'datetime64[us]'.")
+    native: np.dtype[Any] = valid.newbyteorder("=")
     return native
 
 
-def _checked_shape(name: str, shape: Any) -> tuple[int | None, ...]:
+def _valid_shape(name: str, shape: Any) -> tuple[int | None, ...]:
     try:
-        found = tuple(None if size is None else int(size) for size in shape)
-        # A batch has one dimension more; what its values take is compared with a limit where memory is asked for.
-        fits = len(found) < MOST_DIMENSIONS and prod(size or 1 for size in found) < 2**63
-        if fits and all(size is None or (size >= 0 and size == given) for size, given in zip(found, shape, strict=True)):
-            return found
+        sizes = tuple(None if size is None else int(size) for size in shape)
+        # A batch has one dimension more. Its bytes are compared with a limit when memory is allocated.
+        fits = len(sizes) < MAX_DIMENSIONS and prod(size or 1 for size in sizes) < 2**63
+        if fits and all(size is None or (size >= 0 and size == given) for size, given in zip(sizes, shape, strict=True)):
+            return sizes
     except (TypeError, ValueError):
         pass
-    msg = f"Field {name!r} got shape={shape!r}. Sizes from 0 on, or None, were expected. Give them: (None, 3); () for a scalar."
+    msg = f"Field {name!r} got shape={shape!r}; expected non-negative sizes or None, for example (None, 3), or () for a scalar."
     raise ArgumentError(msg)
 
 
-def _described(column: Field) -> str:
-    """Return what a column holds, in a few words."""
+def _describe_field(column: Field) -> str:
+    """Return dtype, shape, codec and nullability as text."""
     kind = {"U": "text", "S": "bytes"}.get(column.dtype.kind, str(column.dtype)) if not column.dtype.itemsize else column.dtype
     parts = [f"{kind} {column.shape}" if column.shape else f"{kind}"]
     parts += [] if column.codec is None else [repr(column.codec)]
@@ -333,11 +325,11 @@ class Schema:
     """The columns of a dataset, in order.
 
     Args:
-        name: What the schema is called.
+        name: The name of the schema.
         fields: Its columns.
 
     Raises:
-        ArgumentError: If two columns have one name, or something is no field.
+        ArgumentError: If two columns have the same name, or `fields` are not `Field` objects.
 
     Example:
         >>> import numpy as np
@@ -354,19 +346,19 @@ class Schema:
     def __init__(self, name: str, fields: Sequence[Field]) -> None:
         """Store the columns."""
         if not isinstance(name, str):
-            raise ArgumentError(f"Schema got the name {name!r}. A text was expected. Give one, or '' for none.")
+            raise ArgumentError(f"Schema() got name={name!r}; expected a str, or '' for no name.")
         if not isinstance(fields, Iterable):
-            msg = f"Schema {name!r} got {fields!r} as its fields. A list of Field objects was expected. Give one: "
+            msg = f"Schema {name!r} got fields={fields!r}; expected Field objects, for example "
             raise ArgumentError(msg + "[penstock.Field('id', numpy.int32)].")
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "fields", tuple(fields))
         for column in self.fields:
             if not isinstance(column, Field):
-                msg = f"Schema {name!r} got {column!r}. Field objects were expected: penstock.Field('id', numpy.int32)."
+                msg = f"Schema {name!r} got {column!r}; expected Field objects, for example penstock.Field('id', numpy.int32)."
                 raise ArgumentError(msg)
-        twice = sorted(column for column, count in Counter(self.names).items() if count > 1)
-        if twice:
-            msg = f"Schema {name!r} has more than one field called {', '.join(twice)}. Names must differ. Rename all but one."
+        repeated = sorted(column for column, count in Counter(self.names).items() if count > 1)
+        if repeated:
+            msg = f"Schema {name!r} got several fields with the name {', '.join(repeated)}; expected unique names. Rename them."
             raise ArgumentError(msg)
 
     @property
@@ -382,7 +374,7 @@ class Schema:
         raise ColumnNotFoundError.of(name, self.names, table=f"schema {self.name!r}")
 
     def __str__(self) -> str:
-        """Return a page with a line for each column: its name, its type, how it is stored, and whether it can be null.
+        """Return a text with a line for each column: name, type, codec, and whether it is nullable.
 
         Example:
             >>> print(Schema("Hello", [Field("id", np.int32), Field("tokens", np.int64, (None,), nullable=True)]))
@@ -392,11 +384,11 @@ class Schema:
         """
         width = max(map(len, self.names), default=0)
         count = f"{len(self)} column{'' if len(self) == 1 else 's'}"
-        lines = [f"  {column.name:<{width}}  {_described(column)}" for column in self.fields]
+        lines = [f"  {column.name:<{width}}  {_describe_field(column)}" for column in self.fields]
         return "\n".join([f"Schema {self.name}, {count}" if self.name else f"Schema, {count}", *lines])
 
     def __contains__(self, name: object) -> bool:
-        """Return whether there is a column of a name."""
+        """Return whether there is a column with a name."""
         return name in self.names
 
     def __iter__(self) -> Iterator[Field]:
@@ -409,7 +401,7 @@ class Schema:
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema, name: str = "") -> Schema:
-        """Return what the columns of an Arrow schema are in NumPy.
+        """Return the columns of an Arrow schema as NumPy types.
 
         Example:
             >>> Schema.from_arrow(pa.schema({"x": pa.int64()}))["x"].dtype

@@ -1,4 +1,4 @@
-"""Whether a column of files holds what a field says of it: the types that each codec reads."""
+"""Arrow types that each codec reads, and whether a stored column has one of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.codecs import default as default_codec
 from penstock.dtypes import is_encoded, numpy_type
 from penstock.schema import Field
 
-__all__ = ["family", "holds_bytes", "storage_of", "unsuited"]
+__all__ = ["family", "holds_bytes", "incompatible", "storage_of"]
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "integer": ("is_integer",),
@@ -26,43 +26,43 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 
 OBJECTS = {"U": "text", "S": "bytes", "O": "decimal"}
-"""What the values of dtypes without an Arrow type of their own are."""
+"""The families of dtypes that stand for several Arrow types."""
 
 
 def family(kind: pa.DataType) -> str | None:
-    """Return what values of an Arrow type are: a word of `FAMILIES`, or None."""
+    """Return the family of an Arrow type, or None."""
     return next((word for word, tests in FAMILIES.items() if any(getattr(pa.types, test)(kind) for test in tests)), None)
 
 
 def holds_bytes(kind: pa.DataType) -> bool:
-    """Return whether cells of a type are bytes, or text, which is bytes too."""
+    """Return whether cells of an Arrow type are bytes or text."""
     return family(kind) in {"bytes", "text"}
 
 
 def storage_of(field: Field) -> pa.DataType:
-    """Return the type that a field's codec, or the default one, stores it in."""
+    """Return the Arrow type of a field with its codec, or with the default codec."""
     return (field.codec or default_codec(field)).storage(field)
 
 
-def unsuited(field: Field, kind: pa.DataType) -> str | None:
-    """Return what a field's codec reads, where a column of an Arrow type is none of it; None where it is.
+def incompatible(field: Field, kind: pa.DataType) -> str | None:
+    """Return what a field's codec reads if a column of an Arrow type is something else; None if it can read the column.
 
     Example:
-        >>> unsuited(Field("x", np.int8, (), Scalar()), pa.int64())
+        >>> incompatible(Field("x", np.int8, (), Scalar()), pa.int64())
         'single values of int8'
     """
     kind = kind.value_type if is_encoded(kind) else kind
     dtype, shape = numpy_type(kind)
     if isinstance(field.codec, CellCodec):
-        suits, expected = holds_bytes(kind), "bytes"
+        compatible, expected = holds_bytes(kind), "bytes"
     elif isinstance(field.codec, Tensor):
-        alike = len(shape) == len(field.shape) and all(one in (None, two) for one, two in zip(shape, field.shape, strict=True))
+        same = len(shape) == len(field.shape) and all(one in (None, two) for one, two in zip(shape, field.shape, strict=True))
         flat = len(shape) == 1 and shape[0] in (None, int(np.prod([size or 0 for size in field.shape])))
-        suits, expected = dtype == field.dtype and (alike or flat), f"lists or tensors of {field.dtype} {field.shape}"
+        compatible, expected = dtype == field.dtype and (same or flat), f"lists or tensors of {field.dtype} {field.shape}"
     elif isinstance(field.codec, Scalar):
         word = OBJECTS.get(field.dtype.kind)
-        suits = shape == () and (dtype == field.dtype if word is None else family(kind) == word)
+        compatible = shape == () and (dtype == field.dtype if word is None else family(kind) == word)
         expected = f"single values of {word or field.dtype}"
     else:
-        suits, expected = kind == storage_of(field), str(storage_of(field))
-    return None if suits else expected
+        compatible, expected = kind == storage_of(field), str(storage_of(field))
+    return None if compatible else expected

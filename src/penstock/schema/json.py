@@ -1,4 +1,4 @@
-"""A schema as JSON, which is how it is stored: in `_common_metadata` and in the footer of every data file."""
+"""Schemas as JSON, as they are stored in `_common_metadata` and in the footer of every data file."""
 
 from __future__ import annotations
 
@@ -15,115 +15,115 @@ from penstock.schema import Codec, Field, Schema
 __all__ = ["KEY", "dump", "load"]
 
 KEY = b"penstock.schema"
-"""Under which the schema stands among the key-value metadata of Parquet."""
+"""The key of the schema in the key-value metadata of Parquet."""
 
 VERSION = 1
-MOST_CHARACTERS = 16 << 20
-LONGEST = 60
-"""Characters of a value in a message."""
+MAX_CHARACTERS = 16 << 20
+MAX_SHOWN = 60
+"""The limit on the characters of a value in a message."""
 
-WORDS = {int: "a whole number", str: "a text", list: "a list", bool: "true or false", dict: "a JSON object"}
+JSON_TYPES = {int: "an integer", str: "a string", list: "a list", bool: "a boolean", dict: "an object"}
 
 
 def dump(schema: Schema) -> str:
-    """Return a schema as JSON text; fields without a codec get their default.
+    """Return a schema as JSON; fields without a codec get their default.
 
     Raises:
-        ArgumentError: If a codec could not be made again from what is stored of it.
+        ArgumentError: If a codec cannot be restored from its options.
 
     Example:
         >>> dump(Schema("Hi", [Field("id", np.int32)]))
         '{"penstock": 1, "name": "Hi", "fields": [{"name": "id", "dtype": "int32", "shape": [], "nullable": false, "codec": {"name": "scalar"}}]}'
-    """  # noqa: E501 - the text
+    """  # noqa: E501 - one line of JSON
     fields = []
     for field in schema:
         codec = field.codec or codecs.default(field)
         dtype = _dtype_name(field.dtype, sized=isinstance(codec, codecs.Raw))
-        told = {"name": field.name, "dtype": dtype, "shape": list(field.shape), "nullable": field.nullable}
         stored = {"name": codec.name, **_options(field, codec)}
-        if isinstance(codec, codecs.Unknown):  # which stays what it was
+        if isinstance(codec, codecs.Unknown):
             stored = {"name": codec.called, **json.loads(codec.stored)}
-        fields.append({**told, "codec": stored})
+        described = {"name": field.name, "dtype": dtype, "shape": list(field.shape), "nullable": field.nullable}
+        fields.append({**described, "codec": stored})
     return json.dumps({"penstock": VERSION, "name": schema.name, "fields": fields})
 
 
 def _options(field: Field, codec: Codec) -> dict[str, Any]:
-    """Return what is stored of a codec, from which another like it can be made."""
+    """Return the options of a codec, after a check that it can be restored from them."""
     options = dict(codec.options())
     try:
         type(codec).of(json.loads(json.dumps(options)))
     except (TypeError, ValueError) as error:
         why = str(error).rstrip(".")
         msg = (
-            f"Field {field.name!r} has the codec {codec!r}, which cannot be made again from the options that are stored of it, "
-            f"{options!r}: {why}. A frozen dataclass whose fields JSON can hold was expected. Make it one."
+            f"Field {field.name!r} has the codec {codec!r}, which cannot be restored from its options {options!r}: {why}; "
+            "expected a frozen dataclass with JSON values as fields. Change the class of the codec."
         )
         raise ArgumentError(msg) from error
     return options
 
 
 def load(text: str | bytes, known: Iterable[type[Codec]] = ()) -> Schema:
-    """Return the schema that a JSON text holds, which may be anything.
+    """Return the schema in a JSON text, which can be invalid.
 
     Raises:
-        DataError: If it holds none that we can read.
+        DataError: If it is not a valid schema.
     """
     try:
         return _schema(text, list(known))
     except (ValueError, TypeError, RecursionError) as error:
-        why = "it is nested too deep" if isinstance(error, RecursionError) else str(error).rstrip(".")
-        msg = f"The schema stored with the table cannot be read: {why}. Write the table anew, or adopt a schema for it."
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error).rstrip(".")
+        msg = f"The schema stored with the table cannot be read: {why}. Rewrite the table, or adopt a schema for it."
         raise DataError(msg) from error
 
 
 def _schema(text: str | bytes, known: list[type[Codec]]) -> Schema:
-    if len(text) > MOST_CHARACTERS:
-        msg = f"it has {len(text)} characters, and {MOST_CHARACTERS} are read at most"
+    if len(text) > MAX_CHARACTERS:
+        msg = f"it has {len(text)} characters, and the limit is {MAX_CHARACTERS}"
         raise DataError(msg)
     try:
-        told = json.loads(text)
+        stored = json.loads(text)
     except UnicodeDecodeError as error:
-        raise DataError("it is no text") from error
+        raise DataError("it is not text") from error
     except json.JSONDecodeError as error:
-        raise DataError(f"it is no JSON from line {error.lineno}, column {error.colno} on") from error
-    _check_keys("it", told, {"penstock": int})
-    if told["penstock"] != VERSION:
-        msg = f"it is of version {told['penstock']!r}, and version {VERSION} is known here; a newer Penstock reads it"
+        raise DataError(f"it is not valid JSON at line {error.lineno}, column {error.colno}") from error
+    _check_keys("it", stored, {"penstock": int})
+    if stored["penstock"] != VERSION:
+        msg = f"it has version {stored['penstock']!r}, and this Penstock reads version {VERSION}; use a newer Penstock"
         raise DataError(msg)
-    _check_keys("it", told, {"name": str, "fields": list})
-    return Schema(told["name"], [_field(number, field, known) for number, field in enumerate(told["fields"])])
+    _check_keys("it", stored, {"name": str, "fields": list})
+    return Schema(stored["name"], [_field(number, field, known) for number, field in enumerate(stored["fields"])])
 
 
-def _check_keys(what: str, told: Any, keys: Mapping[str, type]) -> None:
-    """Refuse what is no object of JSON with such values."""
-    if not isinstance(told, dict):
-        raise DataError(f"{what} is {_shown(told)} where a JSON object was expected")
+def _check_keys(where: str, value: Any, keys: Mapping[str, type]) -> None:
+    """Check that a JSON value is an object with values of these types."""
+    if not isinstance(value, dict):
+        raise DataError(f"{where} is {_format_json(value)}; expected an object")
     for key, kind in keys.items():
-        if key not in told:
-            raise DataError(f"{what} has no {key!r}")
-        if type(told[key]) is not kind:
-            raise DataError(f"{what} has {_shown(told[key])} as {key!r}, where {WORDS[kind]} was expected")
+        if key not in value:
+            raise DataError(f"{where} has no {key!r}")
+        if type(value[key]) is not kind:
+            raise DataError(f"{where} has {key!r}: {_format_json(value[key])}; expected {JSON_TYPES[kind]}")
 
 
-def _shown(value: Any) -> str:
+def _format_json(value: Any) -> str:
     text = json.dumps(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def _dtype_name(dtype: np.dtype[Any], *, sized: bool) -> str:
-    """Return what a dtype is called on disk; text and bytes have no length there, but where cells are nothing but values."""
-    if dtype.type is np.void:  # whose own name NumPy does not take back
+    """Return the name of a dtype on disk; text and bytes have a length there only if `sized`."""
+    if dtype.type is np.void:  # np.dtype does not accept its name
         return dtype.str.lstrip("|")
     if dtype.kind not in "US":
         return dtype.name
     return dtype.str.lstrip("<>|=") if sized else {"U": "str", "S": "bytes"}[dtype.kind]
 
 
-def _field(number: int, told: Any, known: Iterable[type[Codec]]) -> Field:
-    _check_keys(f"field {number}", told, {"name": str})
-    _check_keys(f"field {told['name']!r}", told, {"dtype": str, "shape": list, "nullable": bool, "codec": dict})
-    _check_keys(f"the codec of field {told['name']!r}", told["codec"], {"name": str})
-    dtype = {"str": str, "bytes": bytes}.get(told["dtype"], told["dtype"])
-    options = dict(told["codec"])
+def _field(number: int, stored: Any, known: Iterable[type[Codec]]) -> Field:
+    _check_keys(f"field {number}", stored, {"name": str})
+    _check_keys(f"field {stored['name']!r}", stored, {"dtype": str, "shape": list, "nullable": bool, "codec": dict})
+    _check_keys(f"the codec of field {stored['name']!r}", stored["codec"], {"name": str})
+    dtype = {"str": str, "bytes": bytes}.get(stored["dtype"], stored["dtype"])
+    options = dict(stored["codec"])
     codec = codecs.named(options.pop("name"), options, known)
-    return Field(told["name"], dtype, told["shape"], codec, nullable=told["nullable"])
+    return Field(stored["name"], dtype, stored["shape"], codec, nullable=stored["nullable"])

@@ -1,4 +1,4 @@
-"""Orders of rows, one file each: pass one to `Dataset.shuffle`."""
+"""Orders of rows, one module each. Pass one to `Dataset.shuffle`."""
 
 from __future__ import annotations
 

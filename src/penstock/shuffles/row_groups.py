@@ -1,4 +1,4 @@
-"""Row groups in random order, each with its rows as they are stored."""
+"""Row groups in random order, each with its rows in stored order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.model import IntArray
-from penstock.shuffles._blocks import Blocks
+from penstock.shuffles._unit_stream import UnitStream
 
 __all__ = ["RowGroupShuffle"]
 
@@ -16,7 +16,7 @@ class RowGroupShuffle:
     """Row groups permuted over all files, the rows of each in stored order.
 
     Bias: rows of a row group stay neighbours, so batches are only as mixed as the row groups are.
-    Cost: none; one row group is held at a time.
+    Cost: none; one row group is in memory at a time.
 
     Example:
         >>> RowGroupShuffle().describe()
@@ -25,22 +25,22 @@ class RowGroupShuffle:
 
     @property
     def whole_file_rows(self) -> int:
-        """Files are never taken whole: their row groups would stay neighbours."""
+        """Files are never read whole; their row groups would stay neighbours."""
         return 0
 
     @property
     def unit_rows(self) -> int | None:
-        """Row groups are what is permuted, so they are never cut."""
+        """Row groups are never cut."""
         return None
 
     def settle(self, num_rows: int, num_bytes: int) -> RowGroupShuffle:  # noqa: ARG002 - nothing depends on sizes
-        """Return this order, which has no numbers to fix."""
+        """Return this order, which does not depend on sizes."""
         return self
 
     def describe(self) -> Mapping[str, str | int | None]:
         """Return the name."""
         return {"name": "row_groups"}
 
-    def arrange(self, counts: IntArray, *, seed: int, epoch: int) -> Blocks:
+    def arrange(self, counts: IntArray, *, seed: int, epoch: int) -> UnitStream:
         """Return the stream of permuted row groups."""
-        return Blocks.shuffled(counts, seed=seed, epoch=epoch)
+        return UnitStream.shuffled(counts, seed=seed, epoch=epoch)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from penstock._ranges import even_edges
 from penstock.model import IntArray, Window
 from penstock.randomness import permutation
-from penstock.shuffles._blocks import WINDOW_BYTES, Blocks, positive, window_rows
+from penstock.shuffles._unit_stream import WINDOW_BYTES, UnitStream, positive, window_edges, window_rows
 
 __all__ = ["WindowShuffle"]
 
@@ -17,18 +16,17 @@ __all__ = ["WindowShuffle"]
 class WindowShuffle:
     """Units permuted over all files, cut into windows, and the rows of each window permuted.
 
-    The window is the one knob that trades three things: a larger one mixes better, holds more in memory and re-reads
-    more on a resume.
+    A larger window mixes better, takes more memory and reads more again on a resume.
 
-    Bias: two rows of one unit come closer together than chance would have them, the less so the more units a window
-    holds; with units drawn at random over all files it is near a full shuffle once a window holds a few per cent of
-    them. Cost: one window per lane is held in memory, and every unit is read once.
+    Bias: two rows of one unit are closer together than in a full shuffle. The effect shrinks with the number of units in a
+    window; a window of a few per cent of all units is close to a full shuffle.
+    Cost: one window per lane is in memory, and every unit is read once.
 
     Args:
-        rows: Rows of a window; by default as many as `window_bytes` of the table's files hold.
-        window_bytes: Bytes of a window on storage, where `rows` is not given.
-        unit_rows: Cut row groups of more rows than this into ranges, which are permuted on their own. It mixes tables of
-            few huge row groups better, at the price of reading such a row group once for each of its ranges.
+        rows: Rows of a window; by default as many as take `window_bytes` in the table's files.
+        window_bytes: Bytes of a window on storage, if `rows` is not given.
+        unit_rows: Row groups with more rows are cut into ranges, which are permuted on their own. This mixes tables of
+            few huge row groups better, and reads such a row group once for each of its ranges.
 
     Raises:
         ArgumentError: If a number is not positive.
@@ -49,7 +47,7 @@ class WindowShuffle:
 
     @property
     def whole_file_rows(self) -> int:
-        """An eighth of a window: smaller files cost less to read whole than their footers cost to plan with."""
+        """An eighth of a window: to read a smaller file whole costs less than to read its footer first."""
         return (self.rows or 0) // 8
 
     def settle(self, num_rows: int, num_bytes: int) -> WindowShuffle:
@@ -59,28 +57,27 @@ class WindowShuffle:
         return replace(self, rows=window_rows(num_rows, num_bytes, self.window_bytes))
 
     def describe(self) -> Mapping[str, str | int | None]:
-        """Return the name and the rows of a window; what they were derived from does not matter."""
+        """Return the name and the rows of a window; `window_bytes` does not matter once they are fixed."""
         return {"name": "window", "rows": self.rows, "unit_rows": self.unit_rows}
 
     def arrange(self, counts: IntArray, *, seed: int, epoch: int) -> _Windows:
         """Return the stream of one epoch."""
-        blocks = Blocks.shuffled(counts, seed=seed, epoch=epoch)
-        return _Windows(blocks=blocks, rows=self.rows or len(counts), seed=seed, epoch=epoch)
+        stream = UnitStream.shuffled(counts, seed=seed, epoch=epoch)
+        return _Windows(stream=stream, rows=self.rows or len(counts), seed=seed, epoch=epoch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Windows:
     """A stream of permuted units, cut into windows of permuted rows."""
 
-    blocks: Blocks
+    stream: UnitStream
     rows: int
     seed: int
     epoch: int
 
     def edges(self, start: int, stop: int) -> IntArray:
-        # Windows of one lane are of equal length, so that none is a remnant too small to be shuffled.
-        return even_edges(start, stop, -(-(stop - start) // self.rows)) if start < stop else even_edges(start, stop, 1)[:1]
+        return window_edges(start, stop, self.rows)
 
     def window(self, start: int, stop: int, *, lane: int, index: int) -> Window:
         take = permutation(stop - start, "rows", self.seed, self.epoch, lane, index)
-        return Window(reads=self.blocks.reads(start, stop), take=take)
+        return Window(reads=self.stream.reads(start, stop), take=take)

@@ -1,4 +1,4 @@
-"""For those who write tests or plug-ins: tables in memory, and kits that hold a plug-in to its protocol."""
+"""Tools for tests and plug-ins: tables in memory, and conformance kits."""
 
 from __future__ import annotations
 

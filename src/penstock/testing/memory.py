@@ -1,4 +1,4 @@
-"""Tables for tests: one held in memory as real Parquet files, and examples made of it."""
+"""Tables for tests: Parquet files in memory, and an example."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ __all__ = ["MemoryFormat", "example"]
 
 
 class MemoryFormat:
-    """A table held in memory: Parquet files without a disk, read like any others.
+    """A table in memory: Parquet files that are read like files on a disk.
 
     Args:
         files: The table's files, each a sequence of row groups.
-        partitions: Partition values, a column each and a row per file.
-        deletes: For a file's index, the numbers of its rows that are deleted.
-        stated: Whether the table states the rows of its files, as a table with a log does, so that small ones need no
-            footer to be planned.
+        partitions: Partition values, one column each and one row per file.
+        deletes: The numbers of deleted rows, by the index of the file.
+        stated: Whether the table states the rows of its files, as a table with a log does. Small files are then planned
+            without their footers.
         version: The table's version.
-        name: What the table is called; by default it follows from its content.
+        name: The name of the table; by default a hash of its content.
 
     Attributes:
-        opened: How often each file has been opened.
+        opened: How often each file was opened.
 
     Raises:
-        ArgumentError: If there is no file, or partitions do not fit the files.
+        ArgumentError: If there is no file, or the partitions do not fit the files.
 
     Example:
         >>> import pyarrow as pa
@@ -57,15 +57,15 @@ class MemoryFormat:
     ) -> None:
         """Write the files to memory."""
         if not files or not all(files):
-            msg = "MemoryFormat got no file, or a file without row groups. Give a table without rows for an empty row group."
+            msg = "MemoryFormat() got no file, or a file without row groups. Use a table without rows for an empty row group."
             raise ArgumentError(msg)
         self._partitions = pa.table({}) if partitions is None else partitions
         if partitions is not None and partitions.num_rows != len(files):
-            msg = f"MemoryFormat got {partitions.num_rows} rows of partitions for {len(files)} files. Give a row for each file."
+            msg = f"MemoryFormat() got {partitions.num_rows} rows of partitions for {len(files)} files; expected one for each."
             raise ArgumentError(msg)
         self._schema = files[0][0].schema
         self._rows = [sum(group.num_rows for group in file) for file in files]
-        self._content = {f"part-{at}.parquet": _written(file) for at, file in enumerate(files)}
+        self._content = {f"part-{at}.parquet": _parquet_bytes(file) for at, file in enumerate(files)}
         self._deletes = {file: np.unique(np.asarray(rows, dtype=np.int64)) for file, rows in (deletes or {}).items()}
         self._stated, self._version = stated, version
         digest = hashlib.blake2b(b"".join(self._content.values()), digest_size=8).hexdigest()
@@ -75,14 +75,14 @@ class MemoryFormat:
 
     @classmethod
     def of(cls, columns: Mapping[str, Any] | pa.Table, *, row_group_rows: int, files: int = 1, **options: Any) -> MemoryFormat:
-        """Return a table of columns cut into row groups, which are shared out to files.
+        """Return a table of columns cut into row groups, which are distributed to files.
 
         Example:
             >>> MemoryFormat.of({"id": range(10)}, row_group_rows=3, files=2).open().num_rows
             10
         """
         if row_group_rows < 1 or files < 1:
-            msg = f"MemoryFormat.of got row_group_rows={row_group_rows}, files={files}. Both are at least 1. Give such numbers."
+            msg = f"MemoryFormat.of() got row_group_rows={row_group_rows}, files={files}; expected positive integers."
             raise ArgumentError(msg)
         table = columns if isinstance(columns, pa.Table) else pa.table({name: list(cells) for name, cells in columns.items()})
         groups = [table.slice(at, row_group_rows) for at in range(0, max(1, table.num_rows), row_group_rows)]
@@ -96,7 +96,7 @@ class MemoryFormat:
 
     @property
     def place(self) -> Place:
-        """Where the table lies."""
+        """The location of the table."""
         return Place(url=self.url, filesystem=self.filesystem, path="")
 
     def recognises(self, place: Place) -> bool:
@@ -104,7 +104,7 @@ class MemoryFormat:
         return place.url == self.url
 
     def snapshot(self, place: Place, version: str | int | None = None) -> Snapshot:  # noqa: ARG002 - it has one version
-        """Return the table's facts."""
+        """Return the facts about the table."""
         fields = [*self._schema, *(field for field in self._partitions.schema if field.name not in self._schema.names)]
         files = DataFiles(
             path=pa.array(list(self._content), type=pa.string()),
@@ -122,7 +122,7 @@ class MemoryFormat:
 
 
 def example() -> Dataset:
-    """Return a small table to try things on: ten rows in row groups of four, with an id, a number and a label.
+    """Return a small table for examples: ten rows in row groups of four, with an id, a number and a label.
 
     Example:
         >>> example().schema.names
@@ -136,18 +136,18 @@ def example() -> Dataset:
     return MemoryFormat.of(columns, row_group_rows=4, name="example").open()
 
 
-def _written(groups: Sequence[pa.Table]) -> bytes:
+def _parquet_bytes(groups: Sequence[pa.Table]) -> bytes:
     """Return row groups as the bytes of one Parquet file."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, groups[0].schema) as writer:
         for group in groups:
             writer.write_table(group, row_group_size=max(1, group.num_rows))
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 class _MemoryFiles(pafs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
-    """A filesystem of bytes that can only be read; any number of threads may do so."""
+    """A read-only filesystem of bytes, which several threads can read."""
 
     def __init__(self, content: Mapping[str, bytes], opened: Counter[str]) -> None:
         self._content, self._opened = content, opened
@@ -183,9 +183,9 @@ class _MemoryFiles(pafs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
             return pafs.FileInfo(path, pafs.FileType.File, size=len(self._content[path]))
         return pafs.FileInfo(path, pafs.FileType.NotFound)
 
-    def _refuse(self, *_: Any, **__: Any) -> Any:
-        msg = "A table held in memory can only be read."
+    def _read_only(self, *_: Any, **__: Any) -> Any:
+        msg = "A table in memory is read-only."
         raise PermissionError(msg)
 
-    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _refuse
-    move = copy_file = open_output_stream = open_append_stream = _refuse
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _read_only
+    move = copy_file = open_output_stream = open_append_stream = _read_only

@@ -620,7 +620,7 @@ BROKEN = variable_tensor().wrap_array(pa.array([{"data": [1, 2], "shape": [3, 1]
      "a list in it has 2 values, and one of row 0 has 1. RaiseIfRagged() needs one length. "
      "Use Pad(), Offsets() or AsObjects()."),
     (TWO, None, None, None,
-     "struct<a: int64, a: int64> has fields of one name, and a dict holds one of each. Rename them where it is written."),
+     "struct<a: int64, a: int64> has several fields with one name, which a dict cannot hold. Rename them in the table."),
     (GARBLED, None, None, 1,
      "its text is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte. "
      "Write it again as UTF-8 or as binary. To read the bytes as they are, open Parquet files with a schema that has "
@@ -666,12 +666,12 @@ def test_a_value_that_does_not_fit_is_refused_before_any_null() -> None:
         decode(pa.array([], pa.list_(pa.string())), Column(name="x", ragged=Pad(1)))
 
     assert str(fill.value) == (
-        "Column 'x': Fill(value=300) does not fit uint8. The value must be a whole number from 0 to 255. "
-        "Give such a value, or use Mask()."
+        "Column 'x' got Fill(value=300), which does not fit uint8; expected an integer from 0 to 255. Change the value, or "
+        "use Mask()."
     )
     assert str(pad.value) == (
-        "Column 'x': Pad(value=1, length=None, truncate=False) does not fit string. The value must be a str. "
-        "Give such a value, or use AsObjects()."
+        "Column 'x' got Pad(value=1, length=None, truncate=False), which does not fit string; expected a str. Change the "
+        "value, or use AsObjects()."
     )
 
 

@@ -175,7 +175,7 @@ def test_an_unknown_codec_raises_when_its_column_is_read(table: Path) -> None:
     ds = ps.open(table)
 
     assert len(list(ds.select("id"))) == 10
-    with pytest.raises(DataError, match=r"codec 'lines', which is not known here.*open the table with codecs=\[TheCodec\]"):
+    with pytest.raises(DataError, match=r"the unknown codec 'lines'\..*open the table with codecs=\[MyCodec\]"):
         next(iter(ds))
 
 
@@ -225,10 +225,10 @@ def test_two_files_that_disagree_raise(tmp_path: Path) -> None:
 def test_only_images_are_resized(table: Path) -> None:
     """Resize on another column is refused where it is said."""
     with pytest.raises(
-        ArgumentError, match=r"Resize\(height=8, width=8\) was asked for column 'x', which does not hold images"
+        ArgumentError, match=r"ragged\(\) got Resize\(height=8, width=8\) for column 'x', which does not hold images"
     ):
         ps.open(table, codecs=[Lines]).ragged(ps.Resize(8, 8), "x")
-    with pytest.raises(ArgumentError, match="is no size"):
+    with pytest.raises(ArgumentError, match=r"Resize\(\) got height=0"):
         ps.Resize(0, 8)
 
 
@@ -292,14 +292,14 @@ def test_a_null_becomes_texts_of_what_fills_it() -> None:
 @pytest.mark.parametrize(
     ("dtype", "value", "message"),
     [
-        (str, 5, "does not fit text. The value must be a str."),
-        (bytes, "a", "does not fit bytes. The value must be bytes."),
-        ("U3", "long", "does not fit text. The value must be a str of 3 at most."),
-        ("c8", "a", "does not fit complex64. The value must be a number that complex64 holds."),
-        ("c8", 2**24 + 1, "does not fit complex64."),
-        ("c8", 2**2000, "does not fit complex64."),
-        ("c8", 1e300, "does not fit complex64."),
-        ("M8[s]", np.datetime64("2020-01-01T00:00:00.5"), "does not fit datetime64[s]."),
+        (str, 5, "does not fit text; expected a str."),
+        (bytes, "a", "does not fit bytes; expected bytes."),
+        ("U3", "long", "does not fit text; expected a str of length 3 at most."),
+        ("c8", "a", "does not fit complex64; expected a number that complex64 holds."),
+        ("c8", 2**24 + 1, "does not fit complex64;"),
+        ("c8", 2**2000, "does not fit complex64;"),
+        ("c8", 1e300, "does not fit complex64;"),
+        ("M8[s]", np.datetime64("2020-01-01T00:00:00.5"), "does not fit datetime64[s];"),
     ],
 )
 def test_a_filler_must_be_a_value_of_the_field(dtype: Any, value: Any, message: str) -> None:

@@ -854,11 +854,11 @@ def test_a_fork_of_the_parent_leaves_its_processes_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"workers": "fibres"}, "using got workers='fibres'. One of 'threads', 'processes' was expected. Choose one"),
-        ({"processes": 0}, "using got 0. A positive number of processes was expected. Give one."),
-        ({"workers": "threads", "processes": 2}, "using got processes=2 and workers='threads'. With threads there are no"),
-        ({"timeout": 0}, "using got timeout=0. Seconds were expected, more than 0. Give such a number, or leave it out."),
-        ({"timeout": True}, "using got timeout=True. Seconds were expected"),
+        ({"workers": "fibres"}, "using() got workers='fibres'; expected 'threads', 'processes' or None."),
+        ({"processes": 0}, "using() got processes=0; expected a positive integer, for example using(processes=4)."),
+        ({"workers": "threads", "processes": 2}, "using() got processes=2 with workers='threads', which has no"),
+        ({"timeout": 0}, "using() got timeout=0; expected a positive number of seconds, for example timeout=600."),
+        ({"timeout": True}, "using() got timeout=True; expected a positive number of seconds"),
     ],
 )
 def test_wrong_means_are_refused(options: dict[str, Any], problem: str) -> None:

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._dataset import explain as telling
+from penstock._dataset import explain
 from penstock._engine.deliver.loader import Loader
 from penstock._engine.runtime import timers as metering
 from penstock._engine.runtime.stats import Stats
@@ -340,7 +340,7 @@ def test_explain_reads_and_tells_where_the_time_goes() -> None:
 @pytest.mark.parametrize(("lazy", "part"), [(False, "the first 1 of 40 steps"), (True, "the first 1 steps")])
 def test_explain_ends_after_some_seconds(*, lazy: bool, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An epoch that takes long is read in part, and the text says which."""
-    monkeypatch.setattr(telling, "ANALYZED_SECONDS", 0.0)
+    monkeypatch.setattr(explain, "ANALYZED_SECONDS", 0.0)
     ds = table().open()
 
     told = (ds.where(ps.col("id") >= 0, lazy=True) if lazy else ds).explain(analyze=True)

@@ -14,7 +14,7 @@ from penstock.codecs.tensor import Tensor
 from penstock.dtypes import FIXED, TENSOR, extension_name, is_encoded, numpy_type
 from penstock.errors import ArgumentError, listed
 from penstock.schema import Field, Schema
-from penstock.schema.compat import unsuited
+from penstock.schema.compat import incompatible
 from penstock.schema.json import KEY, dump, load
 
 __all__ = ["encoder_from_arrow", "encoder_from_schema"]
@@ -88,7 +88,7 @@ def _stored_encoder(arrow: pa.Field, stored: Schema) -> ColumnEncoder | None:
     field = stored[arrow.name]
     if field.codec is None:
         return None
-    if field.codec.storage(field) != arrow.type and (is_encoded(arrow.type) or unsuited(field, arrow.type) is not None):
+    if field.codec.storage(field) != arrow.type and (is_encoded(arrow.type) or incompatible(field, arrow.type) is not None):
         return None
     return _encoder(field, arrow.with_nullable(field.nullable))
 

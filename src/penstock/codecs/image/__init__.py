@@ -1,4 +1,4 @@
-"""Images: PNG, JPEG, WebP and AVIF, in memory always in the order RGB or RGBA."""
+"""Image codecs: PNG, JPEG, WebP and AVIF. In memory, channels are always in the order RGB or RGBA."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from typing import Any
 import numpy.typing as npt
 
 from penstock._blobs import Blobs
-from penstock.codecs.image import avif as _image_avif
-from penstock.codecs.image import headers, pixels
-from penstock.codecs.image import png as _png
-from penstock.codecs.image import stored_png as _png_stored
-from penstock.codecs.image.base import GREY, RGB, ImageCodec, channels_in, check_truth, is_whole, keep_whole
+from penstock.codecs.image import headers, pixels, png
+from penstock.codecs.image.base import GREY, RGB, ImageCodec, channels_in, check_bool, is_whole, set_integer
 from penstock.codecs.image.headers import SIDEWAYS, UPRIGHT, Header, ImageError
 from penstock.errors import ArgumentError
 from penstock.schema import CellProblem, Field
@@ -22,17 +19,15 @@ __all__ = ["CODECS", "Avif", "Jpeg", "Png", "Webp"]
 
 @dataclass(frozen=True, repr=False)
 class Png(ImageCodec):
-    """Images without loss, of 8 or 16 bits: grey, RGB or RGBA.
-
-    Noise, which cannot be made smaller, is stored as it is unless a compression above 1 is asked for.
+    """Lossless images of 8 or 16 bits: grey, RGB or RGBA.
 
     Args:
-        compression: 0 stores, 9 takes long and gives the least bytes. 1 is OpenCV's own choice: with it, writing a photo takes
-            half the time of 2 and more, and gives about as many bytes.
-        orient: Whether images are turned and mirrored as their EXIF orientation says. By default they come as they are stored.
+        compression: 0 does not compress; 9 is slow and gives the fewest bytes. 1 is OpenCV's default: it writes a photo in
+            less than half the time of 2 and above, with about as many bytes.
+        orient: Whether images are rotated and mirrored by their EXIF orientation. By default they are returned as stored.
 
     Raises:
-        ArgumentError: If it is not a whole number from 0 to 9, or `orient` is neither True nor False.
+        ArgumentError: If `compression` is not an integer from 0 to 9, or `orient` is not a bool.
 
     Example:
         >>> Png(compression=9)
@@ -49,15 +44,12 @@ class Png(ImageCodec):
     orient: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check what was given."""
-        keep_whole(self, "compression", 0, 9)
-        check_truth(self, "orient")
+        """Check the options."""
+        set_integer(self, "compression", 0, 9)
+        check_bool(self, "orient")
 
-    def _written(self, cell: npt.NDArray[Any]) -> bytes:
-        stores = self.compression == 0 or (self.compression == 1 and _png_stored.is_noise(cell))
-        if stores and _png_stored.fits(cell):
-            return _png_stored.write(cell)
-        # Naming any level makes OpenCV try all filters of PNG for each row, also if it is the level that it takes by itself.
+    def _encoded(self, cell: npt.NDArray[Any]) -> bytes:
+        # With an explicit level OpenCV tries all PNG filters on each row, also with the level that is its default.
         return pixels.write("PNG", cell, {} if self.compression == 1 else {"IMWRITE_PNG_COMPRESSION": self.compression})
 
     def _header(self, cell: memoryview) -> Header:
@@ -67,56 +59,51 @@ class Png(ImageCodec):
         return headers.png_orientation(cell)
 
     def decode_into(self, field: Field, cells: Blobs, out: npt.NDArray[Any]) -> None:
-        """Decode images of one size into an array, a row each; null ones are left as they are.
+        """Decode images of one size into the rows of an array; the rows of nulls are left unchanged.
 
         Raises:
-            CellProblem: If one cannot be decoded, or is none of the field.
+            CellProblem: If an image cannot be decoded, or does not fit the field.
             MissingExtraError: If the library is not installed.
         """
         if self.orient:
             super().decode_into(field, cells, out)
             return
-        left = _png_stored.decode_into(cells, out)
-        alike = _png.Alike(out)
-        for row in left.tolist():
-            cell = cells[row]
-            if alike.decode(row, cell):
+        decoder = png.BatchDecoder(out)
+        for row, cell in cells.present():
+            if decoder.decode(row, cell):
                 continue
             try:
                 self._into(field, cell, out[row], cells.max_cell_bytes)
             except ImageError as problem:
                 raise CellProblem(row, str(problem)) from problem
-            alike.learn(cell)
+            decoder.accept(cell)
 
     def _rgb(
         self, field: Field, cell: memoryview, header: Header, channels: int | None, out: npt.NDArray[Any] | None = None
     ) -> npt.NDArray[Any]:
         if channels in {None, header.channels}:
-            shape = pixels.shape_of(header)
-            found = _png_stored.read(cell, shape, field.dtype)
-            if found is None:
-                found = _png.read(cell, shape, field.dtype)
-            if found is not None:
-                return found if out is None else pixels.stored(found, out)
+            image = png.read(cell, pixels.shape_of(header), field.dtype)
+            if image is not None:
+                return image if out is None else pixels.store(image, out)
         return super()._rgb(field, cell, header, channels, out)
 
 
 @dataclass(frozen=True, repr=False)
 class Jpeg(ImageCodec):
-    """Photos with a loss that is hard to see, grey or RGB; colours are stored at half the height and half the width.
+    """Lossy photos, grey or RGB. Colours are subsampled to half the height and half the width (4:2:0).
 
-    An image whose bytes are damaged or end too early is an error, also where some of its pixels could be had.
+    A damaged or truncated image is an error, even if some of its pixels could be decoded.
 
     Args:
-        quality: 1 gives the least bytes, 100 the best image.
-        shrink_to: Height and width that are enough: images are decoded at the smallest of 1/8, 2/8 ... 8/8 of their size that
-            is not smaller, which takes less time and memory. It changes nothing in what is stored.
-        orient: Whether images are turned and mirrored as their EXIF orientation says. By default they come as they are stored.
-            Then `shrink_to` and the shape of the field are those of the turned image.
+        quality: 1 gives the fewest bytes, 100 the best image.
+        shrink_to: The smallest height and width that are enough. Images are decoded at the smallest of 1/8, 2/8 ... 8/8 of
+            their size that is not below it, which takes less time and memory. Stored images do not change.
+        orient: Whether images are rotated and mirrored by their EXIF orientation. By default they are returned as stored.
+            With it, `shrink_to` and the shape of the field describe the rotated image.
 
     Raises:
-        ArgumentError: If the quality is not a whole number from 1 to 100, `shrink_to` no height and width, or `orient` neither
-            True nor False.
+        ArgumentError: If `quality` is not an integer from 1 to 100, `shrink_to` is not a height and a width, or `orient` is
+            not a bool.
 
     Example:
         >>> Jpeg(quality=90, shrink_to=(224, 224))
@@ -134,52 +121,52 @@ class Jpeg(ImageCodec):
     orient: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check what was given."""
-        keep_whole(self, "quality", 1, 100)
-        check_truth(self, "orient")
-        given: Any = self.shrink_to
-        if given is None:
+        """Check the options."""
+        set_integer(self, "quality", 1, 100)
+        check_bool(self, "orient")
+        size: Any = self.shrink_to
+        if size is None:
             return
-        pair = isinstance(given, list | tuple) and len(given) == 2  # noqa: PLR2004 - height and width
-        if not (pair and all(is_whole(side, 1, self.longest) for side in given)):
+        pair = isinstance(size, list | tuple) and len(size) == 2  # noqa: PLR2004 - height and width
+        if not (pair and all(is_whole(side, 1, self.longest) for side in size)):
             msg = (
-                f"Jpeg got shrink_to={given!r}. A height and a width from 1 to {self.longest} were expected. Give them: "
+                f"Jpeg() got shrink_to={size!r}; expected a height and a width from 1 to {self.longest}, for example "
                 "Jpeg(shrink_to=(224, 224))."
             )
             raise ArgumentError(msg)
-        object.__setattr__(self, "shrink_to", (int(given[0]), int(given[1])))
+        object.__setattr__(self, "shrink_to", (int(size[0]), int(size[1])))
 
     def check(self, field: Field) -> None:
-        """Refuse fields whose cells are no images that can be stored so.
+        """Check that this codec can store the field.
 
         Raises:
-            ArgumentError: If the dtype or the shape is none of an image, or the size is told twice.
+            ArgumentError: If the dtype or the shape is not that of an image, or both the field and `shrink_to` give a size.
         """
         super().check(field)
         if self.shrink_to is not None and field.shape[:2] != (None, None):
             msg = (
-                f"Field {field.name!r} has the shape {field.shape}, and {self!r} gives images of several sizes. Give it the "
-                f"shape {(None, None, *field.shape[2:])}, or leave shrink_to out."
+                f"Field {field.name!r} has the fixed shape {field.shape}, and {self!r} gives images of different sizes. Use "
+                f"the shape {(None, None, *field.shape[2:])}, or remove shrink_to."
             )
             raise ArgumentError(msg)
 
     def decode_into(self, field: Field, cells: Blobs, out: npt.NDArray[Any]) -> None:
-        """Decode images of one size into an array, a row each; null ones are left as they are.
+        """Decode images of one size into the rows of an array; the rows of nulls are left unchanged.
 
         Raises:
-            CellProblem: If one cannot be decoded, or is none of the field.
+            CellProblem: If an image cannot be decoded, or does not fit the field.
             MissingExtraError: If the library is not installed.
         """
         decode = pixels.turbojpeg().decode_jpeg
         order = pixels.ORDERS[out.shape[3] if out.ndim > 3 else GREY]  # noqa: PLR2004 - rows, height and width come first
         checked, size = b"", 0
         for row, cell in cells.present():
-            # Images of one writer begin alike. One that begins as another that was checked needs no look at its header.
+            # Images of one writer have the same first bytes; a header that was checked is not parsed again.
             if size and bytes(cell[:size]) == checked:
                 try:
                     decode(cell, order, buffer=out[row])
                 except ValueError:
-                    pass  # what is wrong with it is found out below
+                    pass  # the code below finds the reason
                 else:
                     continue
             try:
@@ -187,10 +174,10 @@ class Jpeg(ImageCodec):
             except ImageError as problem:
                 raise CellProblem(row, str(problem)) from problem
             if self.shrink_to is None and not self.orient:
-                checked = headers.jpeg_begin(cell)
+                checked = headers.jpeg_prefix(cell)
                 size = len(checked)
 
-    def _written(self, cell: npt.NDArray[Any]) -> bytes:
+    def _encoded(self, cell: npt.NDArray[Any]) -> bytes:
         return pixels.write_jpeg(cell, self.quality)
 
     def _header(self, cell: memoryview) -> Header:
@@ -200,55 +187,55 @@ class Jpeg(ImageCodec):
         return headers.jpeg_orientation(cell)
 
     def _fresh(self, field: Field, cell: memoryview, max_cell_bytes: int) -> npt.NDArray[Any]:
-        header = self._claims(field, cell, channels_in(field), max_cell_bytes)
-        turn = self._turn(cell)
-        headers.check_size(field, headers.turned(header, turn), field.shape[:2])
-        size = pixels.scaled(header, _lying(self.shrink_to, turn))
-        found = pixels.turned(pixels.read_jpeg(cell, header, channels_in(field) or header.channels, size), turn)
-        return found if len(field.shape) == found.ndim else found[..., 0]
+        header = self._checked_header(field, cell, channels_in(field), max_cell_bytes)
+        orientation = self._applied_orientation(cell)
+        headers.check_size(field, headers.oriented(header, orientation), field.shape[:2])
+        size = pixels.scaled_size(header, _stored_size(self.shrink_to, orientation))
+        image = pixels.oriented(pixels.read_jpeg(cell, header, channels_in(field) or header.channels, size), orientation)
+        return image if len(field.shape) == image.ndim else image[..., 0]
 
     def _into(self, field: Field, cell: memoryview, out: npt.NDArray[Any], max_cell_bytes: int) -> None:
         channels = pixels.channels_of(out)
-        header = self._claims(field, cell, channels, max_cell_bytes)
-        turn = self._turn(cell)
-        size = pixels.scaled(header, _lying(self.shrink_to, turn))
+        header = self._checked_header(field, cell, channels, max_cell_bytes)
+        orientation = self._applied_orientation(cell)
+        size = pixels.scaled_size(header, _stored_size(self.shrink_to, orientation))
         small = header._replace(height=size[0], width=size[1])
-        headers.check_size(field, headers.turned(small, turn), out.shape[:2])
-        if turn == UPRIGHT:
+        headers.check_size(field, headers.oriented(small, orientation), out.shape[:2])
+        if orientation == UPRIGHT:
             pixels.read_jpeg(cell, header, channels, size, out)
         else:
-            pixels.stored(pixels.turned(pixels.read_jpeg(cell, header, channels, size), turn), out)
+            pixels.store(pixels.oriented(pixels.read_jpeg(cell, header, channels, size), orientation), out)
 
     def _resized(self, field: Field, cell: memoryview, out: npt.NDArray[Any], max_cell_bytes: int) -> None:
         channels = pixels.channels_of(out)
-        header = self._claims(field, cell, channels, max_cell_bytes)
-        turn = self._turn(cell)
-        size = pixels.scaled(header, _lying(out.shape[:2], turn))
-        if turn == UPRIGHT and size == out.shape[:2]:
+        header = self._checked_header(field, cell, channels, max_cell_bytes)
+        orientation = self._applied_orientation(cell)
+        size = pixels.scaled_size(header, _stored_size(out.shape[:2], orientation))
+        if orientation == UPRIGHT and size == out.shape[:2]:
             pixels.read_jpeg(cell, header, channels, size, out)
         else:
-            pixels.resized(pixels.turned(pixels.read_jpeg(cell, header, channels, size), turn), out)
+            pixels.resize_into(pixels.oriented(pixels.read_jpeg(cell, header, channels, size), orientation), out)
 
 
-def _lying(size: Any, turn: int) -> Any:
-    """Return the size, before it is turned, of an image that has one afterwards."""
-    return size[::-1] if size is not None and turn in SIDEWAYS else size
+def _stored_size(size: Any, orientation: int) -> Any:
+    """Return the size as stored of an image that has `size` once it is oriented."""
+    return size[::-1] if size is not None and orientation in SIDEWAYS else size
 
 
 @dataclass(frozen=True, repr=False)
 class Webp(ImageCodec):
-    """Images with little loss or none: RGB or RGBA, and grey, which is stored as RGB.
+    """Lossy or lossless images: RGB, RGBA, or grey, which is stored as RGB.
 
-    Where the field leaves the channels open, grey comes back as the RGB that is stored. Alpha that is 255
-    everywhere is not stored, and comes back where the field says four channels.
+    If the field does not fix the number of channels, grey images are returned as the stored RGB. An alpha channel that is
+    255 everywhere is not stored; it is restored if the field has four channels.
 
     Args:
-        quality: 1 gives the least bytes, 100 the best image.
-        lossless: Whether every pixel comes back as it was; `quality` then says nothing.
-        orient: Whether images are turned and mirrored as their EXIF orientation says. By default they come as they are stored.
+        quality: 1 gives the fewest bytes, 100 the best image.
+        lossless: Whether pixels are stored exactly; `quality` is then ignored.
+        orient: Whether images are rotated and mirrored by their EXIF orientation. By default they are returned as stored.
 
     Raises:
-        ArgumentError: If the quality is not a whole number from 1 to 100, or one of the others is neither True nor False.
+        ArgumentError: If `quality` is not an integer from 1 to 100, or `lossless` or `orient` is not a bool.
 
     Example:
         >>> Webp(lossless=True)
@@ -263,12 +250,12 @@ class Webp(ImageCodec):
     orient: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check what was given."""
-        keep_whole(self, "quality", 1, 100)
-        check_truth(self, "lossless")
-        check_truth(self, "orient")
+        """Check the options."""
+        set_integer(self, "quality", 1, 100)
+        check_bool(self, "lossless")
+        check_bool(self, "orient")
 
-    def _written(self, cell: npt.NDArray[Any]) -> bytes:
+    def _encoded(self, cell: npt.NDArray[Any]) -> bytes:
         return pixels.write("WebP", cell, pixels.webp_options(cell, self.quality, lossless=self.lossless))
 
     def _header(self, cell: memoryview) -> Header:
@@ -277,28 +264,28 @@ class Webp(ImageCodec):
     def _orientation(self, cell: memoryview) -> int:
         return headers.webp_orientation(cell)
 
-    def _claims(self, field: Field, cell: memoryview, channels: int | None, max_cell_bytes: int) -> Header:
-        return super()._claims(field, cell, RGB if channels == GREY else channels, max_cell_bytes)
+    def _checked_header(self, field: Field, cell: memoryview, channels: int | None, max_cell_bytes: int) -> Header:
+        return super()._checked_header(field, cell, RGB if channels == GREY else channels, max_cell_bytes)
 
     def _read(self, field: Field, cell: memoryview, header: Header, channels: int | None) -> npt.NDArray[Any]:
-        found = super()._read(field, cell, header, channels)
+        image = super()._read(field, cell, header, channels)
         if channels != GREY:
-            return found
-        grey = pixels.grey_of(found)
+            return image
+        grey = pixels.to_grey(image)
         if grey is None:
-            raise headers.differs(field, header, ": its colours would be lost")
+            raise headers.mismatch(field, header, ": its colours would be lost")
         return grey
 
 
 @dataclass(frozen=True, repr=False)
 class Avif(ImageCodec):
-    """Photos in fewer bytes than JPEG takes, which take longer to write and to read: grey, RGB or RGBA, of 8 bits.
+    """Photos of 8 bits, grey, RGB or RGBA: smaller than JPEG, and slower to write and to read.
 
     Args:
-        quality: 1 gives the least bytes, 100 the best image.
+        quality: 1 gives the fewest bytes, 100 the best image.
 
     Raises:
-        ArgumentError: If the quality is not a whole number from 1 to 100.
+        ArgumentError: If `quality` is not an integer from 1 to 100.
 
     Example:
         >>> Avif(quality=60)
@@ -311,14 +298,16 @@ class Avif(ImageCodec):
     quality: int = 80
 
     def __post_init__(self) -> None:
-        """Check what was given."""
-        keep_whole(self, "quality", 1, 100)
+        """Check the options."""
+        set_integer(self, "quality", 1, 100)
 
-    def _written(self, cell: npt.NDArray[Any]) -> bytes:
+    def _encoded(self, cell: npt.NDArray[Any]) -> bytes:
         return pixels.write("AVIF", cell, {"IMWRITE_AVIF_QUALITY": self.quality})
 
     def _header(self, cell: memoryview) -> Header:
-        return _image_avif.header(cell)
+        from penstock.codecs.image import avif
+
+        return avif.header(cell)
 
 
 CODECS = (Png, Jpeg, Webp, Avif)

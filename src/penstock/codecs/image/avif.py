@@ -1,6 +1,6 @@
-"""What an AVIF file says of itself, in its properties and in the pixels themselves.
+"""Headers of AVIF files.
 
-The size stands in both. Decoders reserve memory for what the pixels say, so that the properties alone cannot be believed.
+The size is in the properties and in the coded pixels. Decoders allocate memory by the latter, so both are checked.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from struct import Struct, error
 from typing import NamedTuple
 
-from penstock.codecs.image.headers import MOST_PARTS, Header, damaged, expect, moving
+from penstock.codecs.image.headers import MOST_PARTS, Header, check_format, damaged, moving
 
 HIGH_DEPTH, MONOCHROME = 0x40, 0x10
 SEQUENCE_HEADER = 1
@@ -22,21 +22,21 @@ SHORT_SIZES = Struct(">HH").unpack_from
 
 
 class Bits:
-    """Bytes read bit by bit."""
+    """A reader of single bits."""
 
     def __init__(self, data: memoryview) -> None:
-        """Store the bytes as one number."""
+        """Store the bytes as one integer."""
         self._number, self._left = int.from_bytes(data, "big"), 8 * len(data)
 
     def take(self, count: int) -> int:
-        """Return the number that the next bits are."""
+        """Return the next bits as an integer."""
         if count > self._left:
-            raise damaged("AVIF", "its pixels end too early")
+            raise damaged("AVIF", "its pixel data is truncated")
         self._left -= count
         return self._number >> self._left & (1 << count) - 1
 
     def take_uvlc(self) -> int:
-        """Return the next number that tells its length in zeros."""
+        """Return the next variable-length integer, `uvlc()` in the AV1 specification."""
         zeros = 0
         while zeros < 32 and not self.take(1):  # noqa: PLR2004 - the longest that AV1 has
             zeros += 1
@@ -44,35 +44,35 @@ class Bits:
 
 
 class Item(NamedTuple):
-    """A part of a file: whether its bytes lie in the box `idat`, and where they begin and end."""
+    """A part of a file: whether its bytes are in the box `idat`, and the (start, stop) of each extent."""
 
     in_box: bool
     extents: list[tuple[int, int]]
 
 
 def header(cell: memoryview) -> Header:
-    """Return what an AVIF claims: the largest size of its parts, and alpha if one of them is."""
-    expect(cell, "AVIF")
+    """Return the header of an AVIF: the largest size of its parts, and alpha if one of them is alpha."""
+    check_format(cell, "AVIF")
     if bytes(cell[8:12]) == b"avis":
         raise moving("AVIF")
     try:
         return _header(cell)
     except (error, IndexError):
-        raise damaged("AVIF", "its boxes end too early") from None
+        raise damaged("AVIF", "its boxes are truncated") from None
 
 
 def _header(cell: memoryview) -> Header:
-    meta = {kind: data for name, found in _boxes(cell) if name == b"meta" for kind, data in _boxes(found[4:])}
-    properties = [each for name, found in _boxes(meta.get(b"iprp", cell[:0])) if name == b"ipco" for each in _boxes(found)]
+    meta = {kind: data for name, box in _boxes(cell) if name == b"meta" for kind, data in _boxes(box[4:])}
+    properties = [each for name, box in _boxes(meta.get(b"iprp", cell[:0])) if name == b"ipco" for each in _boxes(box)]
     sizes = {SIZES(data, 4) for kind, data in properties if kind == b"ispe"}
     if not sizes:
-        raise damaged("AVIF", "no size was found in it")
+        raise damaged("AVIF", "it has no size")
     coded = set(_coded_sizes(cell, meta))
     if not coded:
-        raise damaged("AVIF", "no pixels were found in it")
+        raise damaged("AVIF", "it has no pixels")
     for size in coded:
         if size not in sizes:
-            raise damaged("AVIF", f"its pixels are {size[0]} x {size[1]}, and its properties do not say so")
+            raise damaged("AVIF", f"its pixels are {size[0]} x {size[1]}, which is not a size in its properties")
     codings = [data[2] for kind, data in properties if kind == b"av1C"]
     alpha = any(kind == b"auxC" and b"alpha" in bytes(data[:64]) for kind, data in properties)
     grey = bool(codings) and all(coding & MONOCHROME for coding in codings)
@@ -82,7 +82,7 @@ def _header(cell: memoryview) -> Header:
 
 
 def _boxes(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
-    """Yield the kind and the bytes of each box; what is cut off ends it."""
+    """Yield the kind and the bytes of each box, up to the first truncated one."""
     at = 0
     for _ in range(MOST_PARTS):
         if at + 8 > len(data):
@@ -99,14 +99,14 @@ def _boxes(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
 
 
 def _coded_sizes(cell: memoryview, meta: dict[bytes, memoryview]) -> Iterator[tuple[int, int]]:
-    """Yield the width and the height of the pixels of each part, and of what is laid together of several."""
+    """Yield the coded width and height of each part and of each grid of parts."""
     kinds = dict(_kinds(meta.get(b"iinf", cell[:0])))
     for number, item in _items(meta.get(b"iloc", cell[:0])):
         kind = kinds.get(number)
         if kind not in (b"av01", b"grid"):
             continue
         source = meta.get(b"idat", cell[:0]) if item.in_box else cell
-        data = _joined(source, item.extents)
+        data = _item_bytes(source, item.extents)
         if kind == b"grid":
             yield SIZES(data, 4) if data[1] & 1 else SHORT_SIZES(data, 4)
         else:
@@ -114,14 +114,14 @@ def _coded_sizes(cell: memoryview, meta: dict[bytes, memoryview]) -> Iterator[tu
 
 
 def _kinds(data: memoryview) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and the kind of each part, of the box `iinf`."""
+    """Yield the number and the kind of each part, from the box `iinf`."""
     for _, entry in _boxes(data[6 if bytes(data[:1]) == b"\0" else 8 :]):
         wide = entry[0] > 2  # noqa: PLR2004 - from the third version on numbers have four bytes
         yield int.from_bytes(entry[4 : 8 if wide else 6], "big"), bytes(entry[10:14] if wide else entry[8:12])
 
 
 def _items(data: memoryview) -> Iterator[tuple[int, Item]]:
-    """Yield the number of each part and where it lies, of the box `iloc`."""
+    """Yield the number and the location of each part, from the box `iloc`."""
     if not data:
         return
     version, at = data[0], 6
@@ -130,7 +130,7 @@ def _items(data: memoryview) -> Iterator[tuple[int, Item]]:
         nonlocal at
         at += size
         if at > len(data):
-            raise damaged("AVIF", "its boxes end too early")
+            raise damaged("AVIF", "its boxes are truncated")
         return int.from_bytes(data[at - size : at], "big")
 
     offset_size, length_size, base_size, index_size = data[4] >> 4, data[4] & 15, data[5] >> 4, data[5] & 15
@@ -147,8 +147,8 @@ def _items(data: memoryview) -> Iterator[tuple[int, Item]]:
         yield number, Item(method == 1, extents)
 
 
-def _joined(source: memoryview, extents: list[tuple[int, int]]) -> memoryview:
-    """Return the bytes of a part, which may lie in several places."""
+def _item_bytes(source: memoryview, extents: list[tuple[int, int]]) -> memoryview:
+    """Return the bytes of a part, which can have several extents."""
     if sum(stop - start for start, stop in extents) > len(source) or any(stop > len(source) for _, stop in extents):
         raise damaged("AVIF", "its pixels end after the cell")
     if len(extents) == 1:
@@ -157,7 +157,7 @@ def _joined(source: memoryview, extents: list[tuple[int, int]]) -> memoryview:
 
 
 def _frame_sizes(data: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield the largest frame that each sequence header of AV1 allows."""
+    """Yield the largest frame size that each AV1 sequence header allows."""
     at = 0
     for _ in range(MOST_PARTS):
         if at >= len(data):
@@ -175,11 +175,11 @@ def _frame_sizes(data: memoryview) -> Iterator[tuple[int, int]]:
         if flags >> 3 & 15 == SEQUENCE_HEADER:
             yield _sequence_size(Bits(data[at : at + min(size, MOST_SEQUENCE_BYTES)]))
         at += size
-    raise damaged("AVIF", "its pixels have more parts than an image has")
+    raise damaged("AVIF", "it has too many parts")
 
 
 def _sequence_size(bits: Bits) -> tuple[int, int]:
-    """Return the width and the height in a sequence header, as section 5.5 of the AV1 specification lays it out."""
+    """Return the width and the height in a sequence header (AV1 specification, section 5.5)."""
     bits.take(4)
     if bits.take(1):
         bits.take(5)
@@ -190,7 +190,7 @@ def _sequence_size(bits: Bits) -> tuple[int, int]:
 
 
 def _skip_operating_points(bits: Bits) -> None:
-    """Step over what tells times and levels, of which still images have none."""
+    """Skip timing and operating points, which still images do not use."""
     delay_bits = 0
     if bits.take(1):
         bits.take(64)

@@ -1,4 +1,4 @@
-"""What the codecs of images have in common."""
+"""The base class of image codecs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ GREY, RGB, RGBA = 1, 3, 4
 
 
 class ImageCodec(CellCodec):
-    """What the codecs of images have in common: what they store, and the limits that are kept before anything is decoded.
+    """The base class of image codecs. It checks size and format of an image before it is decoded.
 
-    Grey and palettes become RGB, and RGB becomes RGBA, where the field says so. What would lose colours, alpha or depth is an
-    error. Images are turned as their EXIF says only where the codec has `orient=True`.
+    Grey and palette images become RGB, and RGB becomes RGBA, if the field has as many channels. A conversion that would lose
+    colours, alpha or depth is an error. The EXIF orientation is applied only with `orient=True`.
     """
 
     compressed = True
@@ -34,53 +34,52 @@ class ImageCodec(CellCodec):
     orient: bool = False
 
     def __repr__(self) -> str:
-        """Return the codec as it can be made again; `orient` where it is asked for."""
+        """Return the codec as Python; `orient` only if it is True."""
         fields = self.__dataclass_fields__  # type: ignore[attr-defined] # every codec is a dataclass
-        told = ", ".join(f"{name}={getattr(self, name)!r}" for name in fields if name != "orient" or self.orient)
-        return f"{type(self).__name__}({told})"
+        options = ", ".join(f"{name}={getattr(self, name)!r}" for name in fields if name != "orient" or self.orient)
+        return f"{type(self).__name__}({options})"
 
     def options(self) -> Mapping[str, Any]:
-        """Return what is stored with the name; nothing of `orient` unless it is asked for, as in tables from before it."""
+        """Return the options stored with the table; `orient` only if it is True, as in tables that are older than it."""
         return {name: value for name, value in super().options().items() if name != "orient" or value}
 
     @abstractmethod
-    def _written(self, cell: npt.NDArray[Any]) -> bytes:
-        """Return an image as bytes; grey has two dimensions."""
+    def _encoded(self, cell: npt.NDArray[Any]) -> bytes:
+        """Return an image as bytes; grey images have two dimensions."""
 
     @abstractmethod
     def _header(self, cell: memoryview) -> Header:
-        """Return what an image claims to be."""
+        """Return the size and format that an image declares."""
 
-    def _orientation(self, cell: memoryview) -> int:  # noqa: ARG002 - of formats that have it
+    def _orientation(self, cell: memoryview) -> int:  # noqa: ARG002 - codecs with EXIF override this
         """Return the EXIF orientation of an image, from 1 to 8."""
         return UPRIGHT
 
-    def _turn(self, cell: memoryview) -> int:
-        """Return the orientation by which an image is turned: its own where that is asked for."""
+    def _applied_orientation(self, cell: memoryview) -> int:
         return self._orientation(cell) if self.orient else UPRIGHT
 
     def check(self, field: Field) -> None:
-        """Refuse fields whose cells are no images that can be stored so.
+        """Check that this codec can store the field.
 
         Raises:
-            ArgumentError: If the dtype or the shape is none of an image.
+            ArgumentError: If the dtype or the shape is not that of an image.
         """
         if str(field.dtype) not in self.dtypes:
             known = " or ".join(self.dtypes)
-            msg = f"Field {field.name!r} is {field.dtype}, and {self.title} stores {known}. Use penstock.codecs.Npy()."
+            msg = f"Field {field.name!r} has dtype {field.dtype}, but {self.title} stores {known}. Use penstock.codecs.Npy()."
             raise ArgumentError(msg)
         size, channels = field.shape[:2], field.shape[2:]
         if len(size) != 2 or len(channels) > 1 or not {*channels} <= {None, *self.channels}:  # noqa: PLR2004 - height and width
             shapes = ", ".join(["(height, width)", *(f"(height, width, {count})" for count in self.channels)])
             msg = (
-                f"Field {field.name!r} has the shape {field.shape}, and {self.title} stores {shapes}, where None may stand for "
-                "any of them. Give such a shape, or use penstock.codecs.Npy()."
+                f"Field {field.name!r} has shape {field.shape}, but {self.title} stores {shapes}; any of them can be None. "
+                "Use one of these shapes, or penstock.codecs.Npy()."
             )
             raise ArgumentError(msg)
         if any(side is not None and not 1 <= side <= self.longest for side in size):
             msg = (
-                f"Field {field.name!r} has the shape {field.shape}, and {self.title} stores 1 to {self.longest} pixels on a "
-                "side. Use penstock.codecs.Npy()."
+                f"Field {field.name!r} has shape {field.shape}, but {self.title} stores 1 to {self.longest} pixels on a side. "
+                "Use penstock.codecs.Npy()."
             )
             raise ArgumentError(msg)
 
@@ -88,7 +87,7 @@ class ImageCodec(CellCodec):
         """Return an image as bytes.
 
         Raises:
-            ArgumentError: If it cannot be stored so.
+            ArgumentError: If the codec cannot store the image.
             MissingExtraError: If the library is not installed.
         """
         image = np.ascontiguousarray(cell, dtype=field.dtype)
@@ -97,15 +96,15 @@ class ImageCodec(CellCodec):
         if channels not in self.channels or not all(1 <= side <= self.longest for side in flat.shape[:2]):
             counts = " or ".join(map(str, self.channels))
             msg = (
-                f"Column {field.name!r} got an image of the shape {image.shape}, and {self.title} stores 1 to {self.longest} "
-                f"pixels on a side and {counts} channels. Cut it, or use penstock.codecs.Npy()."
+                f"Column {field.name!r} got an image of shape {image.shape}, but {self.title} stores 1 to {self.longest} "
+                f"pixels on a side and {counts} channels. Crop it, or use penstock.codecs.Npy()."
             )
             raise ArgumentError(msg)
         try:
-            return self._written(flat)
+            return self._encoded(flat)
         except ValueError as error:
             msg = (
-                f"Column {field.name!r} got {image.dtype} {image.shape}, which cannot be written as {self.title}: {error}. "
+                f"Column {field.name!r} got {image.dtype} {image.shape}, which cannot be encoded as {self.title}: {error}. "
                 "Check the image, or use penstock.codecs.Npy()."
             )
             raise ArgumentError(msg) from error
@@ -114,7 +113,7 @@ class ImageCodec(CellCodec):
         """Return an image.
 
         Raises:
-            CellProblem: If it cannot be decoded, or is none of the field.
+            CellProblem: If it cannot be decoded, or does not fit the field.
             MissingExtraError: If the library is not installed.
         """
         try:
@@ -123,25 +122,25 @@ class ImageCodec(CellCodec):
             raise CellProblem(0, str(problem)) from problem
 
     def decode_each(self, field: Field, cells: Blobs) -> list[Any]:
-        """Return images one by one, in arrays of their own, None for nulls.
+        """Return a list of images, with None for nulls.
 
         Raises:
-            CellProblem: If one cannot be decoded, or is none of the field.
+            CellProblem: If an image cannot be decoded, or does not fit the field.
             MissingExtraError: If the library is not installed.
         """
-        found: list[Any] = [None] * len(cells)
+        images: list[Any] = [None] * len(cells)
         for row, cell in cells.present():
             try:
-                found[row] = self._fresh(field, cell, cells.max_cell_bytes)
+                images[row] = self._fresh(field, cell, cells.max_cell_bytes)
             except ImageError as problem:
                 raise CellProblem(row, str(problem)) from problem
-        return found
+        return images
 
     def decode_into(self, field: Field, cells: Blobs, out: npt.NDArray[Any]) -> None:
-        """Decode images of one size into an array, a row each; null ones are left as they are.
+        """Decode images of one size into the rows of an array; the rows of nulls are left unchanged.
 
         Raises:
-            CellProblem: If one cannot be decoded, or is none of the field.
+            CellProblem: If an image cannot be decoded, or does not fit the field.
             MissingExtraError: If the library is not installed.
         """
         for row, cell in cells.present():
@@ -151,10 +150,10 @@ class ImageCodec(CellCodec):
                 raise CellProblem(row, str(problem)) from problem
 
     def decode_resized(self, field: Field, cells: Blobs, out: npt.NDArray[Any]) -> None:
-        """Decode images of any size into an array, brought to its size, a row each; null ones are left as they are.
+        """Decode images of any size, and resize each into a row of an array; the rows of nulls are left unchanged.
 
         Raises:
-            CellProblem: If one cannot be decoded, or has other channels or another depth than the field.
+            CellProblem: If an image cannot be decoded, or has other channels or another depth than the field.
             MissingExtraError: If the library is not installed.
         """
         for row, cell in cells.present():
@@ -163,77 +162,78 @@ class ImageCodec(CellCodec):
             except ImageError as problem:
                 raise CellProblem(row, str(problem)) from problem
 
-    def _claims(self, field: Field, cell: memoryview, channels: int | None, max_cell_bytes: int) -> Header:
-        """Return what an image claims to be, if it may be decoded and becomes one of the field without loss."""
+    def _checked_header(self, field: Field, cell: memoryview, channels: int | None, max_cell_bytes: int) -> Header:
+        """Return the header of an image, after a check of its size and that the field can hold it without loss."""
         header = self._header(cell)
         headers.check_bytes(header, channels or GREY, max_cell_bytes)
         headers.check_kind(field, header, channels)
         return header
 
     def _read(self, field: Field, cell: memoryview, header: Header, channels: int | None) -> npt.NDArray[Any]:  # noqa: ARG002
-        """Return an image as OpenCV has it, of channels that can become those asked for."""
+        """Return an image in OpenCV's channel order."""
         return pixels.read(cell, header, self.title)
 
     def _rgb(
         self, field: Field, cell: memoryview, header: Header, channels: int | None, out: npt.NDArray[Any] | None = None
     ) -> npt.NDArray[Any]:
-        """Return an image of the channels asked for, in the order RGB; in `out` where it is given, which must have its size."""
-        found = self._read(field, cell, header, channels)
+        """Return an image in the order RGB with as many channels, in `out` if given, which must have its size."""
+        image = self._read(field, cell, header, channels)
         if out is not None:
-            headers.check_size(field, pixels.header_of(found), out.shape[:2])
-        return pixels.to_rgb(found, channels, out)
+            headers.check_size(field, pixels.header_of(image), out.shape[:2])
+        return pixels.to_rgb(image, channels, out)
 
     def _fresh(self, field: Field, cell: memoryview, max_cell_bytes: int) -> npt.NDArray[Any]:
-        """Return an image in an array of its own."""
+        """Return an image in a new array."""
         channels = channels_in(field)
-        header = self._claims(field, cell, channels, max_cell_bytes)
-        turn = self._turn(cell)
-        headers.check_size(field, headers.turned(header, turn), field.shape[:2])
-        found = pixels.turned(self._rgb(field, cell, header, channels), turn)
-        headers.check_size(field, pixels.header_of(found), field.shape[:2])
-        return found if len(field.shape) == found.ndim else found[..., np.newaxis]
+        header = self._checked_header(field, cell, channels, max_cell_bytes)
+        orientation = self._applied_orientation(cell)
+        headers.check_size(field, headers.oriented(header, orientation), field.shape[:2])
+        image = pixels.oriented(self._rgb(field, cell, header, channels), orientation)
+        headers.check_size(field, pixels.header_of(image), field.shape[:2])
+        return image if len(field.shape) == image.ndim else image[..., np.newaxis]
 
     def _into(self, field: Field, cell: memoryview, out: npt.NDArray[Any], max_cell_bytes: int) -> None:
-        """Decode an image of the size of an array into it."""
+        """Decode an image into an array of the same size."""
         channels = pixels.channels_of(out)
-        header = self._claims(field, cell, channels, max_cell_bytes)
-        turn = self._turn(cell)
-        headers.check_size(field, headers.turned(header, turn), out.shape[:2])
-        if turn == UPRIGHT:
+        header = self._checked_header(field, cell, channels, max_cell_bytes)
+        orientation = self._applied_orientation(cell)
+        headers.check_size(field, headers.oriented(header, orientation), out.shape[:2])
+        if orientation == UPRIGHT:
             self._rgb(field, cell, header, channels, out)
         else:
-            pixels.stored(pixels.turned(self._rgb(field, cell, header, channels), turn), out)
+            pixels.store(pixels.oriented(self._rgb(field, cell, header, channels), orientation), out)
 
     def _resized(self, field: Field, cell: memoryview, out: npt.NDArray[Any], max_cell_bytes: int) -> None:
-        """Decode an image and bring it to the size of an array."""
+        """Decode an image and resize it into an array."""
         channels = pixels.channels_of(out)
-        header = self._claims(field, cell, channels, max_cell_bytes)
-        pixels.resized(pixels.turned(self._rgb(field, cell, header, channels), self._turn(cell)), out)
+        header = self._checked_header(field, cell, channels, max_cell_bytes)
+        image = self._rgb(field, cell, header, channels)
+        pixels.resize_into(pixels.oriented(image, self._applied_orientation(cell)), out)
 
 
 def channels_in(field: Field) -> int | None:
-    """Return how many channels a field has, or None where images differ."""
-    return field.shape[2] if len(field.shape) > 2 else GREY  # noqa: PLR2004 - grey has no third
+    """Return the number of channels of a field, or None if images differ in it."""
+    return field.shape[2] if len(field.shape) > 2 else GREY  # noqa: PLR2004 - grey has no third dimension
 
 
 def is_whole(value: Any, low: int, high: int) -> bool:
-    """Return whether a value is a whole number between two."""
+    """Return whether a value is an integer from `low` to `high`."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and low <= int(value) <= high
 
 
-def keep_whole(codec: Any, name: str, low: int, high: int) -> None:
-    """Refuse an option that is no whole number between two, and keep it as a plain one."""
+def set_integer(codec: Any, name: str, low: int, high: int) -> None:
+    """Check an option that is an integer from `low` to `high`, and store it as an `int`."""
     value = getattr(codec, name)
     if not is_whole(value, low, high):
         kind = type(codec).__name__
-        msg = f"{kind} got {name}={value!r}. A whole number from {low} to {high} was expected. Give one: {kind}({name}={high})."
+        msg = f"{kind}() got {name}={value!r}; expected an integer from {low} to {high}, for example {kind}({name}={high})."
         raise ArgumentError(msg)
     object.__setattr__(codec, name, int(value))
 
 
-def check_truth(codec: Any, name: str) -> None:
-    """Refuse an option that is neither True nor False."""
+def check_bool(codec: Any, name: str) -> None:
+    """Check an option that is a bool."""
     value = getattr(codec, name)
     if not isinstance(value, bool):
         kind = type(codec).__name__
-        raise ArgumentError(f"{kind} got {name}={value!r}. True or False was expected. Give one of them.")
+        raise ArgumentError(f"{kind}() got {name}={value!r}; expected a bool, for example {kind}({name}=True).")

@@ -1,4 +1,4 @@
-"""What an image says of itself before it is decoded: its format, its size, its channels and its depth."""
+"""Headers of images, read before anything is decoded: format, size, channels, depth and orientation."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import NamedTuple
 from penstock.schema import Field
 
 MOST_PARTS = 4096
-"""How many parts of a file are looked at for its size: more are made to keep a reader busy."""
+"""The number of parts of a file that are searched for its size; only a hostile file has more."""
 
 MOST_SCANS = 100
-"""In how many scans a progressive JPEG may come; writers make about ten."""
+"""The limit on the scans of a progressive JPEG; encoders write about ten."""
 
 MAGIC = (
     ("PNG", 0, b"\x89PNG\r\n\x1a\n"),
@@ -40,12 +40,12 @@ JPEG_PIXELS = frozenset({0xFFD9, 0xFFDA})
 PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 4, 6: 4}
 
 UPRIGHT, SIDEWAYS = 1, range(5, 9)
-"""The EXIF orientation of an image that lies as it was taken, and those that swap height and width."""
+"""The EXIF orientation that changes nothing, and those that swap height and width."""
 
 EXIF, ORIENTATION, JPEG_APP1 = b"Exif\0\0", 0x0112, 0xFFE1
 TIFF_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
 TIFF_WHOLE = {1: "B", 3: "H", 4: "I"}
-"""The types of TIFF, in which EXIF is stored, that are whole numbers."""
+"""The integer types of TIFF, the format of EXIF data."""
 
 RIFF = Struct("<4sI").unpack_from
 SEGMENT = Struct(">HH").unpack_from
@@ -57,18 +57,18 @@ PAIR = Struct("<HH").unpack_from
 
 
 class ImageError(ValueError):
-    """What is wrong with an image, in three parts; whoever knows its row tells it as a `CellProblem`."""
+    """Why an image cannot be used; callers that know its row raise it as a `CellProblem`."""
 
 
 class Header(NamedTuple):
-    """What an image claims to be.
+    """The size and format that an image declares.
 
     Attributes:
-        height: Its rows of pixels.
-        width: Its columns of pixels.
+        height: Rows of pixels.
+        width: Columns of pixels.
         channels: 1 for grey, 3 for colours, 4 with alpha.
-        itemsize: The bytes of one value, decoded.
-        exact: Whether the size is that of the image for sure; an AVIF file tells those of its parts too.
+        itemsize: Bytes of one decoded value.
+        exact: Whether the size is certain; an AVIF file also declares the sizes of its parts.
     """
 
     height: int
@@ -79,7 +79,7 @@ class Header(NamedTuple):
 
 
 def jpeg(cell: memoryview) -> Header:
-    """Return what a JPEG claims; four channels of ink count as the three that they are decoded to."""
+    """Return the header of a JPEG; CMYK counts as the three channels that it is decoded to."""
     at = jpeg_frame(cell)
     if _is_progressive(cell, at) and bytes(cell).count(JPEG_SCAN) > MOST_SCANS:
         raise damaged("JPEG", f"it has more than {MOST_SCANS} scans, each of which takes as long as an image")
@@ -87,21 +87,21 @@ def jpeg(cell: memoryview) -> Header:
     return Header(height, width, 1 if parts == 1 else 3)
 
 
-def jpeg_begin(cell: memoryview) -> bytes:
-    """Return the bytes of a JPEG that tell all that `jpeg` looks at, or none where it looks at more."""
+def jpeg_prefix(cell: memoryview) -> bytes:
+    """Return the first bytes of a JPEG, up to all that `jpeg` reads; no bytes for a progressive one, which it reads whole."""
     at = jpeg_frame(cell)
     return b"" if _is_progressive(cell, at) else bytes(cell[: at + 10])
 
 
 def _is_progressive(cell: memoryview, frame: int) -> bool:
-    """Return whether a JPEG can hold a scan of a whole image in a few bytes."""
+    """Return whether a JPEG is progressive, so that a few bytes can hold a scan of the whole image."""
     return cell[frame + 1] in JPEG_PROGRESSIVE
 
 
 def jpeg_frame(cell: memoryview) -> int:
-    """Return where the frame header of a JPEG begins, which holds its size.
+    """Return the offset of the frame header of a JPEG, which holds its size.
 
-    The segments before it are stepped over, which takes about half as long as asking libjpeg.
+    This takes about half the time of a call of libjpeg.
     """
     at = 2
     try:
@@ -115,17 +115,17 @@ def jpeg_frame(cell: memoryview) -> int:
             at += 1 if marker == 0xFFFF else 2 if marker in JPEG_ALONE else 2 + length  # noqa: PLR2004 - FF may be repeated
     except error:
         pass
-    expect(cell, "JPEG")
-    raise damaged("JPEG", "no frame header was found")
+    check_format(cell, "JPEG")
+    raise damaged("JPEG", "it has no frame header")
 
 
 def png(cell: memoryview) -> Header:
-    """Return what a PNG claims; a transparent colour counts as alpha."""
-    expect(cell, "PNG")
+    """Return the header of a PNG; a transparent colour counts as alpha."""
+    check_format(cell, "PNG")
     try:
         length, kind, width, height, depth, colour = IHDR(cell, 8)
         if (length, kind) != (13, b"IHDR") or colour not in PNG_CHANNELS:
-            raise damaged("PNG", "it does not begin with a header chunk that PNG knows")
+            raise damaged("PNG", "it does not start with a valid header chunk")
         channels = 4 if _png_has_transparency(cell) else PNG_CHANNELS[colour]
     except error:
         raise damaged("PNG", "its last chunk is missing") from None
@@ -133,31 +133,31 @@ def png(cell: memoryview) -> Header:
 
 
 def _png_has_transparency(cell: memoryview) -> bool:
-    """Return whether one of the chunks tells which colours are transparent.
+    """Return whether a chunk declares transparent colours.
 
-    All chunks are stepped through: OpenCV reserves as many bytes as a chunk says that it has, which may be 4 GiB.
+    This checks the length of all chunks: OpenCV allocates the declared length of a chunk, which can be 4 GiB.
     """
-    at, found = 33, False
+    at, transparent = 33, False
     for _ in range(MOST_PARTS + len(cell) // 512):
         length, kind = CHUNK(cell, at)
         at += 12 + length
         if at > len(cell):
-            raise damaged("PNG", f"its chunk {kind!r} says that it has {length} bytes, which are more than there are")
+            raise damaged("PNG", f"its chunk {kind!r} declares {length} bytes, which is more than the cell has")
         if kind == b"acTL":
             raise moving("PNG")
         if kind == b"IEND":
-            return found
-        found = found or kind == b"tRNS"
-    raise damaged("PNG", "it has more chunks than a PNG of its bytes has")
+            return transparent
+        transparent = transparent or kind == b"tRNS"
+    raise damaged("PNG", "it has too many chunks")
 
 
 def webp(cell: memoryview) -> Header:
-    """Return what a WebP claims; it has no grey."""
-    expect(cell, "WebP")
+    """Return the header of a WebP, which has no grey."""
+    check_format(cell, "WebP")
     try:
         whole = LITTLE(cell, 4)[0] + 8
         if whole > len(cell):
-            raise damaged("WebP", f"it has {len(cell)} bytes and says that it has {whole}")
+            raise damaged("WebP", f"it has {len(cell)} bytes and declares {whole}")
         kind, flags = bytes(cell[12:16]), cell[20]
         if kind == b"VP8X" and flags & 0x02:
             raise moving("WebP")
@@ -170,17 +170,17 @@ def webp(cell: memoryview) -> Header:
             width, height = PAIR(cell, 26)
             return Header(height & 0x3FFF, width & 0x3FFF, 3)
     except (error, IndexError):
-        raise damaged("WebP", "it ends within its header") from None
-    raise damaged("WebP", f"it begins with a chunk {kind!r}, which WebP does not know")
+        raise damaged("WebP", "it ends inside its header") from None
+    raise damaged("WebP", f"it starts with a chunk {kind!r}, which WebP does not have")
 
 
-def turned(header: Header, orientation: int) -> Header:
-    """Return what an image claims to be once it is turned as its EXIF orientation says."""
+def oriented(header: Header, orientation: int) -> Header:
+    """Return the header of an image after its EXIF orientation is applied."""
     return header._replace(height=header.width, width=header.height) if orientation in SIDEWAYS else header
 
 
 def jpeg_orientation(cell: memoryview) -> int:
-    """Return the EXIF orientation of a JPEG, from 1 to 8; 1, which is upright, where it has none or a damaged one."""
+    """Return the EXIF orientation of a JPEG, from 1 to 8; 1 (upright) if it has no valid one."""
     at = 2
     try:
         for _ in range(MOST_PARTS):
@@ -196,7 +196,7 @@ def jpeg_orientation(cell: memoryview) -> int:
 
 
 def png_orientation(cell: memoryview) -> int:
-    """Return the same of a PNG."""
+    """Return the EXIF orientation of a PNG; 1 if it has no valid one."""
     at = 8
     try:
         for _ in range(MOST_PARTS + len(cell) // 512):
@@ -210,7 +210,7 @@ def png_orientation(cell: memoryview) -> int:
 
 
 def webp_orientation(cell: memoryview) -> int:
-    """Return the same of a WebP."""
+    """Return the EXIF orientation of a WebP; 1 if it has no valid one."""
     at = 12
     try:
         for _ in range(MOST_PARTS):
@@ -224,7 +224,7 @@ def webp_orientation(cell: memoryview) -> int:
 
 
 def _orientation(exif: memoryview) -> int:
-    """Return the orientation that EXIF data says, which may be anything."""
+    """Return the orientation in EXIF data; 1 if it has no valid one."""
     tiff = exif[len(EXIF) :] if bytes(exif[: len(EXIF)]) == EXIF else exif
     order = TIFF_ORDERS.get(bytes(tiff[:4]))
     if order is None:
@@ -235,80 +235,78 @@ def _orientation(exif: memoryview) -> int:
         for at in range(first + 2, first + 2 + 12 * entries, 12):
             tag, kind, values = unpack_from(f"{order}HHI", tiff, at)
             if tag == ORIENTATION:
-                (found,) = unpack_from(order + TIFF_WHOLE.get(kind, "H"), tiff, at + 8)
-                return found if kind in TIFF_WHOLE and values == 1 and found in range(1, 9) else UPRIGHT
+                (value,) = unpack_from(order + TIFF_WHOLE.get(kind, "H"), tiff, at + 8)
+                return value if kind in TIFF_WHOLE and values == 1 and value in range(1, 9) else UPRIGHT
     except error:
         pass
     return UPRIGHT
 
 
-def look(cell: memoryview) -> str | None:
-    """Return the format that bytes look like, or None where we know none."""
-    begin = bytes(cell[:32])
-    if begin[4:8] == b"ftyp" and b"avif" in bytes(cell[8:64]):
+def detect_format(cell: memoryview) -> str | None:
+    """Return the file format that bytes start as, or None if it is not known."""
+    prefix = bytes(cell[:32])
+    if prefix[4:8] == b"ftyp" and b"avif" in bytes(cell[8:64]):
         return "AVIF"
-    return next((name for name, at, magic in MAGIC if begin.startswith(magic, at)), None)
+    return next((name for name, at, magic in MAGIC if prefix.startswith(magic, at)), None)
 
 
-def expect(cell: memoryview, title: str) -> None:
-    """Refuse bytes that do not begin as images of a format do."""
+def check_format(cell: memoryview, title: str) -> None:
+    """Check that bytes start as images of a format do."""
     if len(cell) == 0:
-        raise ImageError(f"it is empty, and {title} was expected. Write null where there is no image.")
-    found = look(cell)
-    if found is None:
-        begin = bytes(cell[:8]).hex(" ")
-        msg = f"it begins with {begin}, which is no image that we know, and {title} was expected. Check what wrote the cell."
+        raise ImageError(f"it is empty; expected a {title}. Write null for a missing image.")
+    detected = detect_format(cell)
+    if detected is None:
+        prefix = bytes(cell[:8]).hex(" ")
+        msg = f"it starts with {prefix}, which is not a known image format; expected {title}. Check what wrote the cell."
         raise ImageError(msg)
-    if found != title:
+    if detected != title:
         msg = (
-            f"it looks like {found}, and the schema says {title}. Write it anew, or adopt a schema with its codec: "
+            f"it looks like {detected}, and the schema says {title}. Rewrite it, or adopt a schema with its codec: "
             "penstock.adopt(url, schema)."
         )
         raise ImageError(msg)
 
 
 def damaged(title: str, why: str) -> ImageError:
-    """Return what to say of an image that is broken or cut off."""
-    return ImageError(f"it is damaged or cut off: {why}. A whole {title} was expected. Write the cell anew.")
+    """Return the error for a damaged or truncated image."""
+    return ImageError(f"it is damaged or truncated: {why}; expected a complete {title}. Rewrite the cell.")
 
 
 def moving(title: str) -> ImageError:
-    """Return what to say of an animation."""
-    return ImageError(
-        f"it is an animation, of which one image alone would be kept. A still {title} was expected. Write it anew."
-    )
+    """Return the error for an animation."""
+    return ImageError(f"it is an animation; expected a {title} with one image. Rewrite it as one image.")
 
 
-def differs(field: Field, header: Header, why: str = "") -> ImageError:
-    """Return what to say of an image that is none of its field."""
+def mismatch(field: Field, header: Header, why: str = "") -> ImageError:
+    """Return the error for an image that does not fit its field."""
     size = (header.height, header.width)
     shape = size if header.channels == 1 and len(field.shape) == len(size) else (*size, header.channels)
     problem = f"it holds uint{8 * header.itemsize} {shape}, and the schema says {field.dtype} {field.shape}{why}. "
-    return ImageError(problem + "Write it anew, or adopt a schema that fits: penstock.adopt(url, schema).")
+    return ImageError(problem + "Rewrite it, or adopt a schema that fits: penstock.adopt(url, schema).")
 
 
 def check_bytes(header: Header, channels: int, max_cell_bytes: int) -> None:
-    """Refuse an image that would take more than is allowed, before any of it is decoded."""
-    claimed = header.height * header.width * max(channels, header.channels) * header.itemsize
-    if claimed > max_cell_bytes:
+    """Check the decoded size of an image against the limit, before anything is decoded."""
+    decoded_bytes = header.height * header.width * max(channels, header.channels) * header.itemsize
+    if decoded_bytes > max_cell_bytes:
         msg = (
-            f"it claims to be {header.width} x {header.height} pixels, which is {claimed} bytes decoded, and a cell may take "
-            f"{max_cell_bytes}. If the table can be trusted, allow more: .using(max_cell_bytes={claimed})."
+            f"it declares {header.width} x {header.height} pixels, which is {decoded_bytes} bytes decoded; the limit for a "
+            f"cell is {max_cell_bytes}. If the table can be trusted, raise it: .using(max_cell_bytes={decoded_bytes})."
         )
         raise ImageError(msg)
 
 
 def check_kind(field: Field, header: Header, channels: int | None) -> None:
-    """Refuse an image whose depth is not the field's, or which would lose colours or alpha in becoming one of the field."""
+    """Check that an image has the field's depth, and that its colours and alpha fit into the field's channels."""
     if header.itemsize != field.dtype.itemsize:
-        raise differs(field, header)
+        raise mismatch(field, header)
     if channels is not None and header.channels > channels:
         lost = "alpha" if header.channels == 4 else "colours"  # noqa: PLR2004 - red, green, blue and alpha
-        raise differs(field, header, f": its {lost} would be lost")
+        raise mismatch(field, header, f": its {lost} would be lost")
 
 
 def check_size(field: Field, header: Header, size: Sequence[int | None]) -> None:
-    """Refuse an image of another size than one, where None stands for any."""
+    """Check the size of an image; None stands for any height or width."""
     height, width = size
     if header.exact and (height not in (None, header.height) or width not in (None, header.width)):
-        raise differs(field, header)
+        raise mismatch(field, header)

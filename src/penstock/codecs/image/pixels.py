@@ -1,4 +1,4 @@
-"""Pixels in and out of OpenCV, libjpeg-turbo and libpng: the one place that knows that OpenCV's colours stand as BGR."""
+"""Calls of OpenCV, libjpeg-turbo and libpng. Only this module handles OpenCV's channel order, BGR."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ TO_RGB = {
 }
 ORDERS = {1: "GRAY", 3: "RGB", 4: "RGBA"}
 FLIPS = {2: 1, 3: -1, 4: 0, 5: None, 6: 1, 7: -1, 8: 0}
-"""How OpenCV mirrors an image of each EXIF orientation, once its sides are swapped: 0 is upside down, 1 left to right."""
+"""The flip code of OpenCV for each EXIF orientation, after height and width are swapped: 0 vertical, 1 horizontal."""
 
 TO_BGR = {3: "COLOR_RGB2BGR", 4: "COLOR_RGBA2BGRA"}
 MISSING = "Images need simplejpeg and OpenCV, which are not installed. Install them: pip install 'penstock[image]'"
 
 
 def opencv() -> Any:
-    """Return OpenCV."""
+    """Return the module of OpenCV."""
     try:
         import cv2
     except ImportError as error:
@@ -40,7 +40,7 @@ def opencv() -> Any:
 
 
 def turbojpeg() -> Any:
-    """Return simplejpeg."""
+    """Return the module simplejpeg."""
     try:
         import simplejpeg
     except ImportError as error:
@@ -48,18 +48,18 @@ def turbojpeg() -> Any:
     return simplejpeg
 
 
-def straight_png() -> Callable[..., Any] | None:
-    """Return what decodes a PNG to where its pixels belong, without a copy; None where imagecodecs is not installed."""
+def png_decoder() -> Callable[..., Any] | None:
+    """Return the function of imagecodecs that decodes a PNG into an array; None if it is not installed."""
     try:
         from imagecodecs import PNG, png_decode
     except ImportError:
         return None
-    found: Callable[..., Any] | None = png_decode if PNG.available else None
-    return found
+    decode: Callable[..., Any] | None = png_decode if PNG.available else None
+    return decode
 
 
 def check_build(title: str) -> None:
-    """Refuse a build of OpenCV without a format."""
+    """Check that OpenCV was built with a format."""
     cv2 = opencv()
     if not _can_write(title, cv2.haveImageWriter):
         msg = f"OpenCV {cv2.__version__} was built without {title}. Install one that has it: pip install -U 'penstock[image]'"
@@ -67,36 +67,36 @@ def check_build(title: str) -> None:
 
 
 @cache
-def _can_write(title: str, ask: Callable[[str], bool]) -> bool:
-    """Return whether OpenCV says that it writes a format, which it takes as long to say as to write a small image."""
-    return ask(f"image.{title.lower()}")
+def _can_write(title: str, have_writer: Callable[[str], bool]) -> bool:
+    """Return whether OpenCV writes a format; the call takes as long as encoding a small image, so it is cached."""
+    return have_writer(f"image.{title.lower()}")
 
 
 def read(cell: memoryview, header: Header, title: str) -> Pixels:
-    """Return an image as OpenCV has it: grey has two dimensions, colours stand in the order BGR.
+    """Return an image in OpenCV's form: grey with two dimensions, colours in the order BGR.
 
-    `IMREAD_UNCHANGED` keeps depth and alpha, and turns nothing that says that it was taken upside down.
+    `IMREAD_UNCHANGED` preserves depth and alpha, and ignores the EXIF orientation.
     """
     cv2 = opencv()
     try:
-        found = cv2.imdecode(np.frombuffer(cell, np.uint8), cv2.IMREAD_UNCHANGED)
+        image = cv2.imdecode(np.frombuffer(cell, np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error as error:
         raise damaged(title, f"OpenCV says {str(error).strip()!r}") from error
-    if found is None:
+    if image is None:
         check_build(title)
         raise damaged(title, "OpenCV cannot decode it")
-    real = header_of(found)
+    real = header_of(image)
     if real != (header if header.exact else header._replace(height=real.height, width=real.width, exact=True)):
         msg = (
-            f"it is decoded by OpenCV to {found.dtype} {found.shape}, and its header says {header.width} x {header.height} "
-            f"pixels and {header.channels} channels of {8 * header.itemsize} bits. Write it anew, alpha as a channel."
+            f"OpenCV decodes it to {image.dtype} {image.shape}, and its header says {header.width} x {header.height} "
+            f"pixels and {header.channels} channels of {8 * header.itemsize} bits. Rewrite it, with alpha as a channel."
         )
         raise ImageError(msg)
-    return found  # type: ignore[no-any-return]
+    return image  # type: ignore[no-any-return]
 
 
 def read_ordered(cell: memoryview, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Pixels | None:
-    """Return an image of a shape that OpenCV decodes in the order in which we have it; None where it does not."""
+    """Return an image of a shape in the order RGB, or None if OpenCV cannot decode it in that order."""
     cv2 = opencv()
     how = cv2.IMREAD_UNCHANGED
     if shape[2:]:  # no grey
@@ -104,14 +104,14 @@ def read_ordered(cell: memoryview, shape: tuple[int, ...], dtype: np.dtype[Any])
             return None
         how = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
     try:
-        found: Pixels | None = cv2.imdecode(np.frombuffer(cell, np.uint8), how)
+        image: Pixels | None = cv2.imdecode(np.frombuffer(cell, np.uint8), how)
     except cv2.error:
         return None
-    return found if found is not None and found.shape == shape and found.dtype == dtype else None
+    return image if image is not None and image.shape == shape and image.dtype == dtype else None
 
 
 def channels_of(pixels: Pixels) -> int:
-    """Return how many channels an image has."""
+    """Return the number of channels of an image."""
     return 1 if pixels.ndim == 2 else pixels.shape[2]  # noqa: PLR2004 - rows and columns alone
 
 
@@ -121,106 +121,103 @@ def shape_of(header: Header) -> tuple[int, ...]:
 
 
 def header_of(pixels: Pixels) -> Header:
-    """Return what an image is."""
+    """Return the header that describes a decoded image."""
     return Header(pixels.shape[0], pixels.shape[1], channels_of(pixels), pixels.itemsize)
 
 
-def to_rgb(found: Pixels, channels: int | None, out: Pixels | None = None) -> Pixels:
-    """Return what OpenCV read in the order RGB, in `out` where it is given; nothing may be lost by it, as the header told."""
+def to_rgb(image: Pixels, channels: int | None, out: Pixels | None = None) -> Pixels:
+    """Return an image of OpenCV in the order RGB with as many channels, in `out` if given."""
     cv2 = opencv()
-    has = channels_of(found)
+    has = channels_of(image)
     wanted = channels or has
     if wanted == has == 1:
-        return found if out is None else stored(found, out)
-    turned = cv2.cvtColor(found, getattr(cv2, TO_RGB[has, wanted]), dst=dense(out))
-    return turned if out is None else stored(turned, out)
+        return image if out is None else store(image, out)
+    rgb = cv2.cvtColor(image, getattr(cv2, TO_RGB[has, wanted]), dst=dense(out))
+    return rgb if out is None else store(rgb, out)
 
 
-def grey_of(found: Pixels) -> Pixels | None:
-    """Return the grey image that a coloured one is, or None if it has colours.
+def to_grey(image: Pixels) -> Pixels | None:
+    """Return an image of three equal channels as grey, or None if it has colours.
 
     WebP stores grey as three channels, and its lossy kind rounds them by one.
     """
     cv2 = opencv()
-    blue, green, red = cv2.split(found)
-    apart = max(cv2.norm(blue, green, cv2.NORM_INF), cv2.norm(red, green, cv2.NORM_INF))
-    return cv2.cvtColor(found, cv2.COLOR_BGR2GRAY) if apart <= 1 else None
+    blue, green, red = cv2.split(image)
+    difference = max(cv2.norm(blue, green, cv2.NORM_INF), cv2.norm(red, green, cv2.NORM_INF))
+    return cv2.cvtColor(image, cv2.COLOR_BGR2GRAY) if difference <= 1 else None
 
 
 def dense(out: Pixels | None) -> Pixels | None:
-    """Return an array that a library can write to as it lies, or None: then what it gives is copied."""
+    """Return an array if a library can write to it directly, else None: the result is then copied."""
     return out if out is not None and out.flags.c_contiguous else None
 
 
-def stored(found: Pixels, out: Pixels) -> Pixels:
-    """Return `out` with an image of its size in it, where OpenCV has not written it there already."""
-    if not np.may_share_memory(found, out):
-        np.copyto(out, found.reshape(out.shape))
+def store(image: Pixels, out: Pixels) -> Pixels:
+    """Copy an image into `out`, unless OpenCV has written it there already, and return `out`."""
+    if not np.may_share_memory(image, out):
+        np.copyto(out, image.reshape(out.shape))
     return out
 
 
-def turned(found: Pixels, orientation: int) -> Pixels:
-    """Return an image turned and mirrored as its EXIF orientation says, in memory of its own unless that is 1."""
+def oriented(image: Pixels, orientation: int) -> Pixels:
+    """Return an image rotated and mirrored by its EXIF orientation, as a copy unless that is 1."""
     if orientation == UPRIGHT:
-        return found
+        return image
     cv2 = opencv()
-    upright = cv2.transpose(found) if orientation in SIDEWAYS else found
+    upright = cv2.transpose(image) if orientation in SIDEWAYS else image
     flip = FLIPS[orientation]
     upright = upright if flip is None else cv2.flip(upright, flip)
-    made: Pixels = upright.reshape(*upright.shape[:2], *found.shape[2:])  # OpenCV drops a single channel
-    return made
+    result: Pixels = upright.reshape(*upright.shape[:2], *image.shape[2:])  # OpenCV drops a single channel
+    return result
 
 
-def resized(found: Pixels, out: Pixels) -> None:
-    """Bring an image to the size of `out`: by areas where it shrinks, which keeps every pixel, else between neighbours."""
+def resize_into(image: Pixels, out: Pixels) -> None:
+    """Resize an image to the size of `out`: by area to make it smaller, linearly to make it larger."""
     cv2 = opencv()
     height, width = out.shape[:2]
-    least = (min(width, found.shape[1]), min(height, found.shape[0]))
-    if least != (width, height) and least != (found.shape[1], found.shape[0]):
-        found = cv2.resize(found, least, interpolation=cv2.INTER_AREA)
-    if found.shape[:2] == (height, width):
-        stored(found, out)
+    smaller = (min(width, image.shape[1]), min(height, image.shape[0]))
+    if smaller != (width, height) and smaller != (image.shape[1], image.shape[0]):
+        image = cv2.resize(image, smaller, interpolation=cv2.INTER_AREA)
+    if image.shape[:2] == (height, width):
+        store(image, out)
         return
-    how = cv2.INTER_AREA if least == (width, height) else cv2.INTER_LINEAR
-    stored(cv2.resize(found, (width, height), dst=dense(out), interpolation=how), out)
+    how = cv2.INTER_AREA if smaller == (width, height) else cv2.INTER_LINEAR
+    store(cv2.resize(image, (width, height), dst=dense(out), interpolation=how), out)
 
 
 def write(title: str, pixels: Pixels, options: dict[str, int]) -> bytes:
-    """Return an image, in the order RGB, as OpenCV stores it."""
+    """Return an image, given in the order RGB, as OpenCV encodes it."""
     cv2 = opencv()
     check_build(title)
     channels = channels_of(pixels)
-    turned = cv2.cvtColor(pixels, getattr(cv2, TO_BGR[channels])) if channels > 1 else pixels
-    chosen = [number for name, value in options.items() for number in (getattr(cv2, name), value)]
+    bgr = cv2.cvtColor(pixels, getattr(cv2, TO_BGR[channels])) if channels > 1 else pixels
+    flags = [number for name, value in options.items() for number in (getattr(cv2, name), value)]
     try:
-        good, found = cv2.imencode(f".{title.lower()}", turned, chosen)
+        success, encoded = cv2.imencode(f".{title.lower()}", bgr, flags)
     except cv2.error as error:
         raise ImageError(str(error).strip()) from error
-    if not good:
-        raise ImageError("OpenCV did not say why")
-    return bytes(found)
+    if not success:
+        raise ImageError("OpenCV gave no reason")
+    return bytes(encoded)
 
 
 def webp_options(pixels: Pixels, quality: int, *, lossless: bool) -> dict[str, int]:
-    """Return what makes OpenCV write a WebP of a quality, or one without loss."""
+    """Return the options with which OpenCV writes a WebP of a quality, or a lossless one."""
     if not lossless:
         return {"IMWRITE_WEBP_QUALITY": quality}
     if hasattr(opencv(), "IMWRITE_WEBP_LOSSLESS_MODE"):
         return {"IMWRITE_WEBP_LOSSLESS_MODE": opencv().IMWRITE_WEBP_LOSSLESS_PRESERVE_COLOR}
     if channels_of(pixels) == 4 and not pixels[..., 3].all():  # noqa: PLR2004 - red, green, blue and alpha
         msg = (
-            f"OpenCV {opencv().__version__} loses the colours of pixels whose alpha is 0, and lossless=True was asked for. "
+            f"OpenCV {opencv().__version__} loses the colours of pixels whose alpha is 0, so lossless=True is not possible. "
             "Install a newer one: pip install -U 'penstock[image]'; or use penstock.codecs.Png()."
         )
         raise MissingExtraError(msg)
     return {"IMWRITE_WEBP_QUALITY": 101}
 
 
-def scaled(header: Header, at_least: Size | None) -> Size:
-    """Return the smallest size that libjpeg decodes to and that is not smaller than one, or the image's own.
-
-    It makes an image smaller by eighths.
-    """
+def scaled_size(header: Header, at_least: Size | None) -> Size:
+    """Return the smallest size, in eighths of the image's own, that libjpeg decodes to and that is not below `at_least`."""
     if at_least is not None:
         height, width = min(header.height, at_least[0]), min(header.width, at_least[1])
         for eighths in range(1, 8):
@@ -231,29 +228,29 @@ def scaled(header: Header, at_least: Size | None) -> Size:
 
 
 def read_jpeg(cell: memoryview, header: Header, channels: int, size: Size, out: Pixels | None = None) -> Pixels:
-    """Return a JPEG at a size that `scaled` gave, in `out` where it is given."""
+    """Return a JPEG decoded at a size from `scaled_size`, in `out` if given."""
     buffer = dense(out)
     shape = (*size, channels)
     try:
-        found = turbojpeg().decode_jpeg(cell, ORDERS[channels], min_height=size[0], min_width=size[1], buffer=buffer)
+        image = turbojpeg().decode_jpeg(cell, ORDERS[channels], min_height=size[0], min_width=size[1], buffer=buffer)
     except ValueError as error:
-        found, buffer = _read_odd_jpeg(cell, header, shape, error), None
-    if found.shape != shape:
-        raise damaged("JPEG", f"it decodes to {found.shape}, and its header says {shape}")
-    return found if out is None else out if buffer is not None else stored(found, out)
+        image, buffer = _read_unusual_jpeg(cell, header, shape, error), None
+    if image.shape != shape:
+        raise damaged("JPEG", f"it decodes to {image.shape}, and its header says {shape}")
+    return image if out is None else out if buffer is not None else store(image, out)
 
 
-def _read_odd_jpeg(cell: memoryview, header: Header, shape: tuple[int, int, int], error: ValueError) -> Pixels:
-    """Return a JPEG whose colours are sampled in a way that TurboJPEG has no name for, and OpenCV reads nevertheless."""
+def _read_unusual_jpeg(cell: memoryview, header: Header, shape: tuple[int, int, int], error: ValueError) -> Pixels:
+    """Return a JPEG whose chroma subsampling OpenCV supports and TurboJPEG does not."""
     if "subsampling" not in str(error) or bytes(cell[-2:]) != b"\xff\xd9":
         raise damaged("JPEG", f"libjpeg-turbo says {str(error)!r}") from error
     small = np.empty(shape, np.uint8)
-    resized(to_rgb(read(cell, header, "JPEG"), shape[2]), small)
+    resize_into(to_rgb(read(cell, header, "JPEG"), shape[2]), small)
     return small
 
 
 def write_jpeg(pixels: Pixels, quality: int) -> bytes:
-    """Return an image as JPEG. Colours are halved both ways, as Pillow and OpenCV do."""
+    """Return an image as JPEG with 4:2:0 chroma subsampling, the default of Pillow and OpenCV."""
     channels = channels_of(pixels)
     shaped = pixels.reshape(*pixels.shape[:2], channels)
     return bytes(turbojpeg().encode_jpeg(shaped, quality, ORDERS[channels], "GRAY" if channels == 1 else "420"))

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from penstock.codecs import Npy, Raw, Scalar
 from penstock.errors import ArgumentError, DataError
 from penstock.schema import Field, Schema
-from penstock.schema.compat import unsuited
+from penstock.schema.compat import incompatible
 from penstock.schema.json import KEY, load
 
 __all__ = ["FIELD", "add_action", "check_names", "delta_type", "schema_text", "stored_fields", "suited"]
@@ -199,7 +199,7 @@ def stored_fields(schema_text: str, schema: pa.Schema, url: str) -> dict[str, Fi
         except (DataError, ValueError) as error:
             raise DataError(f"{url}, column {name!r}: {error}") from error
         field = Field(name, field.dtype, field.shape, field.codec, nullable=bool(column.get("nullable", True)))
-        if unsuited(field, schema.field(name).type) is None:
+        if incompatible(field, schema.field(name).type) is None:
             fields[name] = field
     return fields
 

@@ -1,10 +1,12 @@
-"""PNGs that are decoded straight to where their pixels belong: the same as OpenCV reads, and as safe."""
+"""PNGs decoded straight into the output array: the same pixels as OpenCV reads, and the same errors."""
 
 from __future__ import annotations
 
 import io
+import struct
 import sys
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import pytest
 
 from penstock._blobs import Blobs
 from penstock.codecs import Png
-from penstock.codecs.image.pixels import straight_png
+from penstock.codecs.image.pixels import png_decoder
 from penstock.schema import CellProblem, Field
 
 cv2 = pytest.importorskip("cv2", reason="images need OpenCV")
@@ -33,7 +35,7 @@ KINDS = [
 
 
 def images(shape: tuple[int, ...], dtype: str, count: int = 5) -> list[Any]:
-    """Return images without noise, which are not stored as they are."""
+    """Return images that compress well."""
     down, right = np.mgrid[: shape[0], : shape[1]]
     most = np.iinfo(dtype).max
     found = []
@@ -68,7 +70,7 @@ def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     """Have images decoded by imagecodecs, and then without it."""
     if request.param == "OpenCV":
         monkeypatch.setitem(sys.modules, "imagecodecs", None)
-    assert (straight_png() is None) == (request.param == "OpenCV")
+    assert (png_decoder() is None) == (request.param == "OpenCV")
 
 
 @pytest.mark.usefixtures("_way")
@@ -116,10 +118,97 @@ def test_fewer_bits_are_no_kind_of_these() -> None:
 
 def by_hand(width: int, height: int, depth: int, colours: int, lines: bytes) -> bytes:
     """Return a PNG of lines that are given with their filters."""
+    return by_chunks(width, height, depth, colours, zlib.compress(lines))
+
+
+def by_chunks(width: int, height: int, depth: int, colours: int, stream: bytes) -> bytes:
+    """Return a PNG with a zlib stream of pixels."""
     header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes((depth, colours, 0, 0, 0))
-    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(lines)), (b"IEND", b"")]
-    told = [len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big") for kind, body in chunks]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(told)
+    chunks = [(b"IHDR", header), (b"IDAT", stream), (b"IEND", b"")]
+    parts = [len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big") for kind, body in chunks]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def stored(image: Any, filter_type: int = 0) -> bytes:
+    """Return a PNG whose pixels are not compressed, in blocks of whole lines, as earlier versions wrote random pixels."""
+    lines = np.full((len(image), 1 + image[0].nbytes), filter_type, np.uint8)
+    lines[:, 1:] = image.astype(image.dtype.newbyteorder(">")).reshape(len(image), -1).view(np.uint8)
+    many = 0xFFFF // lines.shape[1]
+    blocks = [lines[first : first + many].tobytes() for first in range(0, len(lines), many)]
+    heads = [(number == len(blocks), len(block)) for number, block in enumerate(blocks, 1)]
+    body = b"".join(struct.pack("<BHH", *head, 0xFFFF ^ head[1]) + block for head, block in zip(heads, blocks, strict=True))
+    stream = b"\x78\x01" + body + zlib.adler32(lines.tobytes()).to_bytes(4, "big")
+    colours = {1: 0, 3: 2, 4: 6}[image.shape[2] if image.shape[2:] else 1]
+    return by_chunks(image.shape[1], image.shape[0], 8 * image.itemsize, colours, stream)
+
+
+def noise(shape: tuple[int, ...], dtype: str = "uint8") -> Any:
+    """Return an image of random pixels, which no compression makes smaller."""
+    return np.random.default_rng(0).integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+
+
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize(("shape", "dtype"), [*KINDS, ((200, 200, 3), "uint8"), ((3, 21_844, 3), "uint8")])
+def test_stored_pixels_are_read(shape: tuple[int, ...], dtype: str) -> None:
+    """Tables of earlier versions hold PNGs that are not compressed; they are read one by one and many at once."""
+    image = noise(shape, dtype)
+    field, cell = Field("x", dtype, shape, Png()), stored(image)
+
+    found = decoded(field, [cell, None, cell])
+
+    np.testing.assert_array_equal(found, [image, np.zeros_like(image), image])
+    np.testing.assert_array_equal(Png().decode(field, memoryview(cell)), image)
+    with Image.open(io.BytesIO(stored(noise((20, 30, 3))))) as theirs:
+        np.testing.assert_array_equal(np.asarray(theirs), noise((20, 30, 3)))
+
+
+@pytest.mark.usefixtures("_way")
+def test_filters_of_stored_pixels_are_applied() -> None:
+    """An image that differs from another only by the filter type of its lines has other pixels."""
+    image = noise((12, 256, 3))
+    field = Field("x", "uint8", image.shape, Png())
+
+    found = decoded(field, [stored(image), stored(image, filter_type=1)])
+
+    np.testing.assert_array_equal(found, [image, np.cumsum(image, axis=1, dtype=np.uint8)])
+
+
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize("at", [0, 9, 17, 24, 30, 36, 39, 43, 47, 700, 5_000, 9_240])
+def test_a_changed_byte_never_gives_other_pixels(at: int) -> None:
+    """A changed byte of a stored image is an error with its row, wherever it is."""
+    image = noise((12, 256, 3))
+    cell = bytearray(stored(image))
+    cell[at] ^= 0x55
+
+    with pytest.raises(CellProblem) as caught:
+        decoded(Field("x", "uint8", image.shape, Png()), [stored(image), bytes(cell)])
+
+    assert caught.value.row == 1
+
+
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize("image", [noise((128, 256, 3)), noise((96, 96)), noise((3, 40_000, 3)), noise((64, 64, 4), "uint16")])
+@pytest.mark.parametrize("compression", [0, 1, 9])
+def test_random_pixels_come_back(image: Any, compression: int) -> None:
+    """Random pixels, which do not compress, are written and read like others, in hardly more bytes than they have."""
+    field = Field("x", image.dtype, image.shape, Png(compression=compression))
+    assert isinstance(field.codec, Png)
+    cell = field.codec.encode(field, image)
+
+    np.testing.assert_array_equal(decoded(field, [cell])[0], image)
+    assert len(cell) < 1.02 * image.nbytes
+
+
+@pytest.mark.usefixtures("_way")
+def test_the_limit_of_a_cell_holds_for_stored_pixels() -> None:
+    """An image that is not compressed has the limit of all cells."""
+    image = noise((64, 64, 3))
+    field = Field("x", "uint8", image.shape, Png())
+    cells = replace(Blobs.of(pa.array([stored(image)], pa.binary())), max_cell_bytes=image.nbytes - 1)
+
+    with pytest.raises(CellProblem, match="the limit for a cell is 12287"):
+        Png().decode_into(field, cells, np.zeros((1, *image.shape), np.uint8))
 
 
 @pytest.mark.usefixtures("_way")

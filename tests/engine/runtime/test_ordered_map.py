@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -12,32 +13,153 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock._engine.runtime.buffers import BufferPool
-from penstock._engine.runtime.ordered_map import Conveyor, Room
+from penstock._engine.runtime.ordered_map import OrderedConsumer, OrderedMap
+from penstock._engine.runtime.threads import Priority, ThreadPool
 from penstock._engine.write.encode import LARGE, CellBuffer, pieces
 
 
+def consumer(threads: int, consume: Any, measure: Any = abs, most: int = 100) -> OrderedConsumer[Any]:
+    """Return a consumer with the same bound for tasks and results."""
+    return OrderedConsumer(threads, consume, measure, max_task_bytes=most, max_result_bytes=most)
+
+
+@given(st.lists(st.integers(0, 50), max_size=30), st.integers(0, 4), st.integers(1, 5), st.integers(1, 100))
+def test_a_map_returns_results_in_the_order_of_submission(sizes: list[int], threads: int, count: int, most: int) -> None:
+    """With any number of threads, or none, and with any bounds, which are not exceeded but by a single task."""
+    pool = ThreadPool(threads) if threads else None
+    results = OrderedMap[int](pool, max_pending=count, max_bytes=most)
+    waiting, found, pending = list(enumerate(sizes)), [], [0]
+
+    while waiting or results.pending:
+        while waiting and results.has_capacity(waiting[0][1]):
+            number, size = waiting.pop(0)
+            results.submit(Priority.READ, partial(int, number), size)
+            held = sizes[number + 1 - results.pending : number + 1]
+            assert results.pending == 1 or (results.pending <= count and sum(held) <= most)
+        found.append(results.next())
+        pending.append(results.pending)
+    if pool is not None:
+        pool.close()
+
+    assert found == list(range(len(sizes)))
+    assert pending[-1] == 0
+    with pytest.raises(StopIteration):
+        results.next()
+
+
+def test_an_error_is_raised_in_its_turn() -> None:
+    """What was submitted before comes before, and what was submitted after it can be taken too."""
+    pool = ThreadPool(2)
+    for threads in (pool, None):
+        results = OrderedMap[float](threads)
+        for number in (1, 0, 2):
+            results.submit(Priority.READ, partial(lambda number: 2 / number, number))
+
+        assert results.next() == 2
+        with pytest.raises(ZeroDivisionError):
+            results.next()
+        assert results.next() == 1
+    pool.close()
+
+
+def test_a_task_cannot_end_an_iteration_without_an_error() -> None:
+    """StopIteration would end the loop of the consumer."""
+    pool = ThreadPool(1)
+    for threads in (pool, None):
+        results = OrderedMap[Any](threads)
+        results.submit(Priority.READ, partial(next, iter(())))
+
+        with pytest.raises(RuntimeError, match="A function raised StopIteration, which would end the reading in silence"):
+            results.next()
+        assert results.pending == 0
+    pool.close()
+
+
+def test_an_interrupted_wait_loses_no_result() -> None:
+    """The next call returns it."""
+
+    class Interrupted(Future[int]):
+        """A future whose first wait is interrupted."""
+
+        waits = 0
+
+        def result(self, timeout: float | None = None) -> int:
+            self.waits += 1
+            if self.waits == 1:
+                raise KeyboardInterrupt
+            return super().result(timeout)
+
+    future, results = Interrupted(), OrderedMap[int]()
+    future.set_result(42)
+    results.add(future)
+
+    with pytest.raises(KeyboardInterrupt):
+        results.next()
+    assert results.next() == 42
+
+
+def test_a_map_says_what_is_ready() -> None:
+    """Tasks that run are pending; those of a map without threads run when their results are taken."""
+    gate = threading.Event()
+    pool = ThreadPool(2)
+    results, serial = OrderedMap[bool](pool), OrderedMap[bool]()
+    results.submit(Priority.READ, gate.wait)
+    results.submit(Priority.READ, lambda: True)
+    serial.submit(Priority.READ, lambda: True)
+
+    assert (results.pending, results.has_result, serial.ready) == (2, False, 0)
+    gate.set()
+    while results.ready < 2:
+        pass
+    assert results.has_result
+    assert [results.next(), results.next(), serial.next()] == [True] * 3
+    assert not results.has_result
+    pool.close()
+
+
+def test_a_closed_map_drops_what_is_pending() -> None:
+    """Tasks that have not begun do not run; a closed pool ends the iteration."""
+    gate = threading.Event()
+    began: list[int] = []
+    pool = ThreadPool(1)
+    results = OrderedMap[Any](pool, max_bytes=5)
+    results.submit(Priority.READ, gate.wait, 5)
+    results.submit(Priority.READ, partial(began.append, 1), 5)
+
+    results.close()
+    gate.set()
+    results.submit(Priority.READ, lambda: "next", 5)
+
+    assert results.next() == "next"
+    pool.close()
+    results.submit(Priority.READ, lambda: "too late")
+    with pytest.raises(StopIteration):
+        results.next()
+    assert began == []
+
+
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 4), st.integers(1, 100))
-def test_results_are_taken_in_the_order_of_their_tasks(sizes: list[int], threads: int, most: int) -> None:
-    """Whatever the threads and the room."""
-    taken: list[int] = []
-    conveyor = Conveyor(threads, taken.append, abs, Room(given=most, made=most))
+def test_results_are_consumed_in_the_order_of_their_tasks(sizes: list[int], threads: int, most: int) -> None:
+    """With any number of threads, and any bounds."""
+    consumed: list[int] = []
+    squares = consumer(threads, consumed.append, most=most)
 
     for number, size in enumerate(sizes):
-        conveyor.put(lambda number=number: number, size)  # type: ignore[misc] # mypy cannot tell
-    conveyor.finish()
+        squares.put(partial(int, number), size)
+    squares.finish()
 
-    assert taken == list(range(len(sizes)))
+    assert consumed == list(range(len(sizes)))
 
 
-def test_a_task_waits_for_room() -> None:
-    """While what was given holds too much, no more is let in."""
+def test_a_task_waits_for_capacity() -> None:
+    """While earlier tasks hold too much, no more is submitted."""
     gate = threading.Event()
-    taken: list[int] = []
-    conveyor = Conveyor(1, taken.append, abs, Room(given=10, made=10))
+    consumed: list[int] = []
+    numbers = consumer(1, consumed.append, most=10)
 
     def produce() -> None:
         for number in range(4):
-            conveyor.put(lambda number=number: (gate.wait(), number)[1], 4)  # type: ignore[misc] # mypy cannot tell
+            numbers.put(lambda number=number: (gate.wait(), number)[1], 4)  # type: ignore[misc] # mypy cannot tell
 
     producer = threading.Thread(target=produce)
     producer.start()
@@ -45,31 +167,31 @@ def test_a_task_waits_for_room() -> None:
     waiting = producer.is_alive()
     gate.set()
     producer.join()
-    conveyor.finish()
+    numbers.finish()
 
     assert waiting
-    assert taken == [0, 1, 2, 3]
+    assert consumed == [0, 1, 2, 3]
 
 
-def test_results_wait_for_room_too() -> None:
-    """While nobody takes what was made, no more is made than there is room for."""
+def test_tasks_wait_until_results_are_consumed() -> None:
+    """No more results are made than the bounds allow."""
     gate = threading.Event()
     made: list[int] = []
-    taken: list[int] = []
+    consumed: list[int] = []
 
     def make(number: int) -> int:
         made.append(number)
         return number
 
-    def take(number: int) -> None:
+    def consume(number: int) -> None:
         gate.wait()
-        taken.append(number)
+        consumed.append(number)
 
-    conveyor = Conveyor(1, take, lambda _: 4, Room(given=1, made=10))
+    numbers = OrderedConsumer(1, consume, lambda _: 4, max_task_bytes=1, max_result_bytes=10)
 
     def produce() -> None:
         for number in range(20):
-            conveyor.put(partial(make, number), 1)
+            numbers.put(partial(make, number), 1)
 
     producer = threading.Thread(target=produce)
     producer.start()
@@ -77,16 +199,16 @@ def test_results_wait_for_room_too() -> None:
     most = len(made)
     gate.set()
     producer.join()
-    conveyor.finish()
+    numbers.finish()
 
     assert most <= 4
-    assert taken == list(range(20))
+    assert consumed == list(range(20))
 
 
-def test_an_error_is_raised_where_the_next_is_given() -> None:
-    """By put, by check and by finish; tasks behind it are not taken."""
-    taken: list[int] = []
-    conveyor = Conveyor(1, taken.append, abs, Room(given=5, made=5))
+def test_an_error_is_raised_by_a_later_put() -> None:
+    """And by check and by finish; the results of later tasks are not consumed."""
+    consumed: list[int] = []
+    numbers = consumer(1, consumed.append, most=5)
 
     def broken() -> int:
         msg = "broken"
@@ -94,44 +216,46 @@ def test_an_error_is_raised_where_the_next_is_given() -> None:
 
     def go_on() -> None:
         for _ in range(3):
-            conveyor.put(lambda: 2, 5)
+            numbers.put(lambda: 2, 5)
 
-    conveyor.put(lambda: 1, 5)
-    conveyor.put(broken, 5)
+    numbers.put(lambda: 1, 5)
+    numbers.put(broken, 5)
     with pytest.raises(RuntimeError, match="broken"):
         go_on()
     with pytest.raises(RuntimeError, match="broken"):
-        conveyor.check()
+        numbers.check()
     with pytest.raises(RuntimeError, match="broken"):
-        conveyor.finish()
+        numbers.finish()
 
-    assert taken == [1]
+    assert consumed == [1]
 
 
-def test_what_taking_raises_is_raised_too() -> None:
-    """A full disk ends the write as a bad cell does."""
+def test_an_error_of_the_consumer_is_raised_too() -> None:
+    """A full disk ends the write as a bad cell does, and nothing more is written."""
+    calls: list[int] = []
 
-    def refuse(_: int) -> None:
+    def refuse(number: int) -> None:
+        calls.append(number)
         msg = "disk full"
         raise OSError(msg)
 
-    conveyor = Conveyor(2, refuse, abs, Room(given=100, made=100))
-    conveyor.put(lambda: 1, 1)
+    numbers = consumer(2, refuse)
+    for number in range(3):
+        numbers.put(partial(int, number), 1)
 
     with pytest.raises(OSError, match="disk full"):
-        conveyor.finish()
+        numbers.finish()
+    assert calls == [0]
 
 
-def test_threads_end_when_nobody_holds_the_conveyor() -> None:
-    """Without finish or stop, and though tasks wait."""
+def test_no_thread_is_left_after_a_stop() -> None:
+    """Though tasks wait."""
     gate = threading.Event()
-    conveyor: Conveyor[bool] = Conveyor(1, print, int, Room(given=100, made=100))
-    conveyor.put(gate.wait, 1)
-    conveyor.put(gate.wait, 1)
+    results = consumer(1, print, int)
+    results.put(gate.wait, 1)
+    results.put(gate.wait, 1)
     gate.set()
-    conveyor.stop()
-
-    del conveyor
+    results.stop()
 
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")] == []
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock._engine.commit.change import Change, Mode
 from penstock._engine.runtime.buffers import BufferPool
-from penstock._engine.runtime.ordered_map import Conveyor, Room
+from penstock._engine.runtime.ordered_map import OrderedConsumer
 from penstock._engine.write.append import ExistingTable, appended, check_still, existing
 from penstock._engine.write.encode import CellBuffer, RowChunk, TableEncoder, size
 from penstock._engine.write.errors import refusals_told
@@ -118,8 +118,13 @@ class WriteJob:
         first = begun.table.files if begun.table else 0
         self._output = OutputFiles(begun.place, begun.change, self.columns, layout, first=first)
         ahead = begun.threads + CHUNKS_AHEAD
-        room = Room(given=ahead * self._chunk_bytes, made=min(MADE_BYTES, layout.row_group_bytes))
-        self._conveyor: Conveyor[Parts] = Conveyor(begun.threads, self._output.take, _bytes_in, room)
+        self._encoder = OrderedConsumer[Parts](
+            begun.threads,
+            self._output.take,
+            _bytes_in,
+            max_task_bytes=ahead * self._chunk_bytes,
+            max_result_bytes=min(MADE_BYTES, layout.row_group_bytes),
+        )
         self._buffer_pool = BufferPool(most=4 * ahead * self._chunk_bytes)
         self._rows: list[list[Any]] = []
         self._first = self._nbytes = 0
@@ -171,16 +176,16 @@ class WriteJob:
 
     def _put(self, chunk: RowChunk) -> None:
         self._taken += chunk.rows
-        self._conveyor.put(partial(_encoded, self.columns, chunk, self._begun.layout.partition_by), chunk.nbytes)
+        self._encoder.put(partial(_encoded, self.columns, chunk, self._begun.layout.partition_by), chunk.nbytes)
 
     def check(self) -> None:
         """Raise what has gone wrong so far."""
-        self._conveyor.check()
+        self._encoder.check()
 
     def finish(self) -> tuple[str, ...]:
         """Write what is left and make all of it visible; return the names of the files."""
         self.flush()
-        self._conveyor.finish()
+        self._encoder.finish()
         self._output.finish(is_new=self._begun.table is None)
         # A table that is appended to has its schema already.
         small = {} if self._begun.table is not None else {COMMON: common_metadata(self._told())}
@@ -205,7 +210,7 @@ class WriteJob:
 
     def abort(self) -> None:
         """Leave nothing."""
-        self._conveyor.stop()
+        self._encoder.stop()
         self._output.drop()
         self._begun.change.abort()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.petastorm._impl.reexports import passed_on
+from penstock.petastorm._impl.reexports import reexport
 from penstock.petastorm.errors import NoDataAvailableError
 from penstock.petastorm.reader import Reader, make_batch_reader, make_reader
 from penstock.petastorm.transform import TransformSpec
@@ -19,4 +19,4 @@ __version__ = "0.13.1"
 
 
 if not TYPE_CHECKING:
-    __getattr__ = passed_on(__name__)
+    __getattr__ = reexport(__name__)

@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock._engine.decode.concat import one_array
+from penstock.petastorm._impl.conversions import batch_column, check_cell
 from penstock.petastorm._impl.named_workers import NamedResults, NamedWorker
-from penstock.petastorm._impl.values import batch_column, check_cell
 from penstock.petastorm.cache import NullCache
 from penstock.petastorm.local_disk_cache import LocalDiskCache
 from penstock.petastorm.workers_pool import EmptyResultError

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NoReturn
 from urllib.parse import ParseResult, urlparse
 
-from penstock.petastorm._impl.dataset import normalized
+from penstock.petastorm._impl.dataset import normalize_url
 from penstock.petastorm.hdfs.namenode import HdfsConnector, HdfsNamenodeResolver
 
 __all__ = ["FilesystemResolver", "get_dataset_path", "get_filesystem_and_path_or_paths", "normalize_dir_url"]
@@ -31,7 +31,7 @@ def normalize_dir_url(dataset_url: Any) -> str:
     Raises:
         ValueError: If it is no text.
     """
-    return normalized(dataset_url)
+    return normalize_url(dataset_url)
 
 
 class FilesystemResolver:

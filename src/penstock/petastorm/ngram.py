@@ -211,7 +211,7 @@ class Windows:
         views = {offset: ngram.get_schema_at_timestep(schema, offset) for offset, _ in ngram._every()}  # noqa: SLF001 - the same
         self._kinds = {offset: (view._name, tuple(view.fields)) for offset, view in views.items()}  # noqa: SLF001 - its name
 
-    def made(self, columns: Mapping[str, list[Any]], count: int) -> list[dict[int, Any]]:
+    def make(self, columns: Mapping[str, list[Any]], count: int) -> list[dict[int, Any]]:
         """Return windows, each a dict of rows by offset."""
         found = self._ngram._starts(columns[self._time])  # noqa: SLF001 - a room beside it
         first, rows = min(self._kinds), {}

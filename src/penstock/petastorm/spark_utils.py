@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from penstock.petastorm._impl.later import refuse
-from penstock.petastorm._impl.reexports import passed_on
+from penstock.petastorm._impl.not_supported import raise_not_supported
+from penstock.petastorm._impl.reexports import reexport
 
 __all__ = ["dataset_as_rdd"]
 
@@ -21,8 +21,8 @@ def dataset_as_rdd(
     Raises:
         MissingExtraError: It is not there yet.
     """
-    refuse("petastorm.spark_utils.dataset_as_rdd", "spark", instead="petastorm.make_reader")
+    raise_not_supported("petastorm.spark_utils.dataset_as_rdd", "spark", instead="petastorm.make_reader")
 
 
 if not TYPE_CHECKING:
-    __getattr__ = passed_on(__name__)
+    __getattr__ = reexport(__name__)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from penstock.petastorm._impl.later import refuse
+from penstock.petastorm._impl.not_supported import raise_not_supported
 from penstock.petastorm.ngram import NGram
 from penstock.petastorm.unischema import Unischema
 
@@ -175,7 +175,7 @@ def _numpy_to_tf_dtypes(numpy_dtype: Any) -> NoReturn:
     if numpy_dtype is np.str_:
         msg = "Tensorflow will convert all unicode strings back to bytes type. You may need to decode values."
         warnings.warn(msg, UnicodeWarning, stacklevel=2)
-    refuse("petastorm.tf_utils._numpy_to_tf_dtypes", "tensorflow", instead="the types of reader.schema.fields")
+    raise_not_supported("petastorm.tf_utils._numpy_to_tf_dtypes", "tensorflow", instead="the types of reader.schema.fields")
 
 
 def _schema_to_tf_dtypes(schema: Unischema) -> list[Any]:
@@ -198,7 +198,9 @@ def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue
     Raises:
         MissingExtraError: It is not there yet.
     """
-    refuse("petastorm.tf_utils.tf_tensors", "tensorflow", instead="the reader itself, or tf.data.Dataset.from_generator")
+    raise_not_supported(
+        "petastorm.tf_utils.tf_tensors", "tensorflow", instead="the reader itself, or tf.data.Dataset.from_generator"
+    )
 
 
 def make_petastorm_dataset(reader: Any) -> NoReturn:  # noqa: ARG001 - the argument is Petastorm's
@@ -207,4 +209,6 @@ def make_petastorm_dataset(reader: Any) -> NoReturn:  # noqa: ARG001 - the argum
     Raises:
         MissingExtraError: It is not there yet.
     """
-    refuse("petastorm.tf_utils.make_petastorm_dataset", "tensorflow", instead="tf.data.Dataset.from_generator with the reader")
+    raise_not_supported(
+        "petastorm.tf_utils.make_petastorm_dataset", "tensorflow", instead="tf.data.Dataset.from_generator with the reader"
+    )

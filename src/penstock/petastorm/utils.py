@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.errors import DataError
 from penstock.petastorm._impl.metadata_keys import store_keys
-from penstock.petastorm._impl.pickling import packed, unpacked
+from penstock.petastorm._impl.pickling import dumps, loads
 from penstock.petastorm.etl.dataset_metadata import as_dataset
 from penstock.petastorm.workers_pool.exec_in_new_process import exec_in_new_process
 
@@ -69,7 +69,7 @@ def run_in_subprocess(func: Callable[..., Any], *args: Any, **kwargs: Any) -> An
         code = exec_in_new_process(_answered, str(answer), func, args, kwargs).wait()
         if not answer.exists():
             raise RuntimeError(f"The process that ran {func!r} ended with code {code} and no answer. Look at what it printed.")
-        value, error = unpacked(answer.read_bytes())
+        value, error = loads(answer.read_bytes())
     if error is not None:
         raise error
     return value
@@ -83,4 +83,4 @@ def _answered(answer: str, func: Callable[..., Any], args: tuple[Any, ...], kwar
     except Exception as error:  # noqa: BLE001 - whatever it is, the other process raises it
         error.add_note(f"In process {os.getpid()}:\n{traceback.format_exc()}")
         wrong = error
-    Path(answer).write_bytes(packed((value, wrong)))
+    Path(answer).write_bytes(dumps((value, wrong)))

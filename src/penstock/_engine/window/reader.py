@@ -65,7 +65,7 @@ class PendingWindow:
         self._left = 0
         self._lock = threading.Lock()
 
-    def passed_on(self) -> tuple[int, Future[UnitColumns]] | None:
+    def reexport(self) -> tuple[int, Future[UnitColumns]] | None:
         """Return the unit that this window has left half used, and let go of it: who waits for it leads back to here."""
         tail, self.tail = self.tail, None
         return tail
@@ -272,7 +272,7 @@ class WindowReader:
             filling = WindowBuilder(
                 drawn.pop().result(), self._read_spec.stacks, self.buffer_pool, writable=self._read_spec.writable
             )
-            tail = earlier.pop().passed_on() if earlier else None
+            tail = earlier.pop().reexport() if earlier else None
             reads, late = self._begin_reads(filling, pending, tail)
             pending.begun.set_result(None)
 

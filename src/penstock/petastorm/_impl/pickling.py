@@ -1,4 +1,4 @@
-"""Functions and objects of users, packed for another process: with their code, where that would not find it."""
+"""Pickles of functions and objects of users for other processes, with the code of modules that those cannot import."""
 
 from __future__ import annotations
 
@@ -13,62 +13,61 @@ import cloudpickle
 
 from penstock._engine.processes.pickling import _is_found
 
-__all__ = ["packed", "unpacked"]
+__all__ = ["dumps", "loads"]
 
-MOST = 10_000
-"""So many objects are looked at for the modules that they come from."""
+MAX_OBJECTS = 10_000
+"""Objects that are searched for the modules that they come from."""
 
 
-def packed(value: Any) -> bytes:
-    """Return an object as bytes that another process makes it from again."""
+def dumps(value: Any) -> bytes:
+    """Return the pickle of an object."""
     with _by_value(value):
-        found: bytes = cloudpickle.dumps(value)
-        return found
+        data: bytes = cloudpickle.dumps(value)
+        return data
 
 
-def unpacked(data: bytes) -> Any:
-    """Return an object that this program packed, in another of its processes."""
+def loads(data: bytes) -> Any:
+    """Return the object of a pickle that another process of this program has sent."""
     return cloudpickle.loads(data)
 
 
 @contextmanager
 def _by_value(value: Any) -> Iterator[None]:
-    """Have what comes from modules that a fresh process would not find travel with its code."""
-    names = {name for name in _modules(value) if name in sys.modules and name != "__main__"}
-    known = cloudpickle.list_registry_pickle_by_value()
-    chosen = [sys.modules[name] for name in sorted(names) if name not in known and not _is_found(sys.modules[name])]
-    for module in chosen:
+    """Pickle the code of modules that a new process cannot import."""
+    names = _module_names(value) & sys.modules.keys() - {"__main__"} - set(cloudpickle.list_registry_pickle_by_value())
+    modules = [sys.modules[name] for name in sorted(names) if not _is_found(sys.modules[name])]
+    for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
         yield
     finally:
-        for module in chosen:
+        for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _modules(value: Any) -> set[str]:
-    """Return the names of the modules that an object and what it is made of come from."""
-    found: set[str] = set()
+def _module_names(value: Any) -> set[str]:
+    """Return the names of the modules that an object and its parts come from."""
+    names: set[str] = set()
     seen: dict[int, Any] = {}
     waiting = [value]
-    while waiting and len(seen) < MOST:
+    while waiting and len(seen) < MAX_OBJECTS:
         one = waiting.pop()
         if id(one) in seen or isinstance(one, (str, bytes, int, float, types.ModuleType, type(None))):
             continue
         seen[id(one)] = one
         for each in (one, type(one)):
             name = getattr(each, "__module__", None)
-            if isinstance(name, str) and name.partition(".")[0] not in _OURS:
-                found.add(name)
+            if isinstance(name, str) and name.partition(".")[0] not in _EXCLUDED:
+                names.add(name)
         waiting += _parts(one)
-    return found
+    return names
 
 
-_OURS = frozenset({"penstock", "numpy", "pyarrow", "pandas", *sys.stdlib_module_names})
+_EXCLUDED = frozenset({"penstock", "numpy", "pyarrow", "pandas", *sys.stdlib_module_names})
 
 
 def _parts(one: Any) -> list[Any]:  # noqa: PLR0911 - one for each kind
-    """Return what an object is made of, as far as functions may be in it."""
+    """Return the parts of an object that may be functions or contain them."""
     if isinstance(one, types.FunctionType):
         cells = [cell.cell_contents for cell in one.__closure__ or () if cell.cell_contents is not cell]
         return [*cells, *(one.__defaults__ or ()), getattr(one, "__wrapped__", None)]

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.petastorm._impl.process_usage import Memory, memory_taken
-from penstock.petastorm._impl.reexports import passed_on
+from penstock.petastorm._impl.process_usage import Memory, memory_usage
+from penstock.petastorm._impl.reexports import reexport
 from penstock.petastorm.etl.dataset_metadata import get_schema_from_dataset_url
 from penstock.petastorm.reader import make_reader
 from penstock.petastorm.tf_utils import tf_tensors
@@ -135,7 +135,7 @@ def _time_warmup_and_work(
     used = time.process_time() - used
     mean = seconds / measure_cycles_count
     result = BenchmarkResult(
-        time_mean=mean, samples_per_second=1.0 / mean, memory_info=memory_taken(), cpu=100.0 * used / seconds
+        time_mean=mean, samples_per_second=1.0 / mean, memory_info=memory_usage(), cpu=100.0 * used / seconds
     )
     logger.info("Measured: %s", result)
     return result
@@ -158,4 +158,4 @@ def _time_multiple_iterations(
 
 
 if not TYPE_CHECKING:
-    __getattr__ = passed_on(__name__)
+    __getattr__ = reexport(__name__)

@@ -9,9 +9,9 @@ import numpy as np
 from penstock._engine.parquet.footer import read_footers
 from penstock.errors import DataError
 from penstock.formats.petastorm import ROW_GROUPS_KEY, UNISCHEMA_KEY
-from penstock.petastorm._impl.dataset import Piece, StoredDataset, opened
-from penstock.petastorm._impl.later import refuse
-from penstock.petastorm._impl.reexports import passed_on
+from penstock.petastorm._impl.dataset import Piece, StoredDataset, open_dataset
+from penstock.petastorm._impl.not_supported import raise_not_supported
+from penstock.petastorm._impl.reexports import reexport
 from penstock.petastorm.unischema import Unischema
 
 __all__ = [
@@ -44,7 +44,7 @@ def as_dataset(dataset: Any) -> StoredDataset:
     filesystem = getattr(dataset, "fs", None) or getattr(dataset, "filesystem", None)
     paths = getattr(dataset, "paths", None) or getattr(dataset, "_base_dir", None) or dataset.files
     paths = paths[0] if isinstance(paths, list) and len(paths) == 1 else paths
-    return opened(paths, filesystem=filesystem)
+    return open_dataset(paths, filesystem=filesystem)
 
 
 def get_schema(dataset: Any) -> Unischema:
@@ -85,7 +85,7 @@ def get_schema_from_dataset_url(
         OSError: If nothing lies there.
         ValueError: If the URL has no scheme.
     """
-    return get_schema(opened(dataset_url_or_urls, storage_options, filesystem))
+    return get_schema(open_dataset(dataset_url_or_urls, storage_options, filesystem))
 
 
 def materialize_dataset(
@@ -101,7 +101,7 @@ def materialize_dataset(
     Raises:
         MissingExtraError: It is not there yet.
     """
-    refuse(
+    raise_not_supported(
         "petastorm.etl.dataset_metadata.materialize_dataset",
         "spark",
         instead="penstock.write(url, schema, rows, format=PetastormFormat())",
@@ -130,4 +130,4 @@ def load_row_groups(dataset: Any) -> list[Piece]:
 
 
 if not TYPE_CHECKING:
-    __getattr__ = passed_on(__name__)
+    __getattr__ = reexport(__name__)

@@ -6,8 +6,8 @@ from typing import Any
 
 from penstock.errors import DataError
 from penstock.formats.petastorm import load_indexes, load_unischema
-from penstock.petastorm._impl.dataset import tell_of_moved, unischema_of
-from penstock.petastorm._impl.indexes import indexer_of
+from penstock.petastorm._impl.dataset import log_moved_modules, unischema_from_stored
+from penstock.petastorm._impl.indexes import stored_indexer
 
 __all__ = ["RestrictedUnpickler", "depickle_legacy_package_name_compatible", "restricted_loads", "safe_modules"]
 
@@ -22,10 +22,10 @@ def restricted_loads(s: bytes) -> Any:
         DataError: If it holds anything else.
     """
     try:
-        return unischema_of(load_unischema(s))
+        return unischema_from_stored(load_unischema(s))
     except DataError as error:
         try:
-            return {name: indexer_of(index) for name, index in load_indexes(s).items()}
+            return {name: stored_indexer(index) for name, index in load_indexes(s).items()}
         except DataError:
             raise error from None
 
@@ -36,7 +36,7 @@ def depickle_legacy_package_name_compatible(pickled_string: bytes) -> Any:
     Raises:
         DataError: If it holds anything else.
     """
-    tell_of_moved(pickled_string)
+    log_moved_modules(pickled_string)
     return restricted_loads(pickled_string)
 
 

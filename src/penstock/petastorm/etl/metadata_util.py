@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.petastorm._impl.dataset import opened
+from penstock.petastorm._impl.dataset import open_dataset
 from penstock.petastorm._impl.indexes import get_row_group_indexes
-from penstock.petastorm._impl.reexports import passed_on
+from penstock.petastorm._impl.reexports import reexport
 from penstock.petastorm.etl.dataset_metadata import get_schema
 from penstock.petastorm.reader import normalize_dataset_url_or_urls
 
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--skip-index", nargs="+", type=str, default=(), help="indexes whose values are not shown")
     parser.add_argument("--hdfs-driver", type=str, default="libhdfs3", help="accepted as ever, and without effect")
     args = parser.parse_args(argv)
-    dataset = opened(normalize_dataset_url_or_urls(args.dataset_url))
+    dataset = open_dataset(normalize_dataset_url_or_urls(args.dataset_url))
     if args.schema or not args.index:
         print("*** Schema from dataset metadata ***")  # noqa: T201 - a command
         print(get_schema(dataset))  # noqa: T201 - the same
@@ -49,7 +49,7 @@ def _print_index(name: str, index: Any, *, skipped: bool, groups: bool) -> None:
 
 
 if not TYPE_CHECKING:
-    __getattr__ = passed_on(__name__)
+    __getattr__ = reexport(__name__)
 
 if __name__ == "__main__":
     main()

@@ -13,9 +13,9 @@ import numpy as np
 
 from penstock._engine.parquet.footer import read_footers
 from penstock.formats.petastorm import ROW_GROUPS_KEY, SUMMARY, UNISCHEMA_KEY, pickle_unischema
-from penstock.petastorm._impl.dataset import StoredDataset, opened
-from penstock.petastorm._impl.metadata_keys import check_files, remove_checksum, store_keys, stored_of
-from penstock.petastorm._impl.reexports import passed_on
+from penstock.petastorm._impl.dataset import StoredDataset, open_dataset
+from penstock.petastorm._impl.metadata_keys import check_files, remove_checksum, store_keys, stored_schema
+from penstock.petastorm._impl.reexports import reexport
 from penstock.petastorm.etl.dataset_metadata import PetastormMetadataError, PetastormMetadataGenerationError, get_schema
 from penstock.petastorm.tools.spark_session_cli import tell_without_spark
 from penstock.petastorm.unischema import Unischema
@@ -56,10 +56,10 @@ def generate_petastorm_metadata(
         ValueError: If there is no such schema, or a log names the files.
         PetastormMetadataGenerationError: If files are too different for one summary of them.
     """
-    dataset = opened(dataset_url)
+    dataset = open_dataset(dataset_url)
     check_files(dataset)
     schema = _schema(dataset, unischema_class)
-    keys: dict[bytes, bytes | None] = {UNISCHEMA_KEY: pickle_unischema(stored_of(schema))}
+    keys: dict[bytes, bytes | None] = {UNISCHEMA_KEY: pickle_unischema(stored_schema(schema))}
     if unischema_class:
         keys[KEY] = None  # a schema of ours would count, and tell what was true before
     if use_summary_metadata:
@@ -145,7 +145,7 @@ def main() -> None:
 
 
 if not TYPE_CHECKING:
-    __getattr__ = passed_on(__name__)
+    __getattr__ = reexport(__name__)
 
 if __name__ == "__main__":
     main()

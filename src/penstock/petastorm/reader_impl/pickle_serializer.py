@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.petastorm._impl.pickling import packed, unpacked
+from penstock.petastorm._impl.pickling import dumps, loads
 
 __all__ = ["PickleSerializer"]
 
@@ -14,8 +14,8 @@ class PickleSerializer:
 
     def serialize(self, rows: Any) -> bytes:
         """Return an object as bytes."""
-        return packed(rows)
+        return dumps(rows)
 
     def deserialize(self, serialized_rows: bytes) -> Any:
         """Return the object of bytes."""
-        return unpacked(serialized_rows)
+        return loads(serialized_rows)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from penstock.petastorm._impl.later import refuse
-from penstock.petastorm._impl.reexports import passed_on
+from penstock.petastorm._impl.not_supported import raise_not_supported
+from penstock.petastorm._impl.reexports import reexport
 
 __all__ = [
     "CachedDataFrameMeta",
@@ -31,7 +31,7 @@ class SparkDatasetConverter:
 
     def __init__(self, cache_dir_url: str, file_urls: Any, dataset_size: int) -> None:  # noqa: ARG002 - Petastorm's
         """Refuse."""
-        refuse("petastorm.spark.SparkDatasetConverter", "spark", instead=INSTEAD)
+        raise_not_supported("petastorm.spark.SparkDatasetConverter", "spark", instead=INSTEAD)
 
 
 def make_spark_converter(
@@ -45,7 +45,7 @@ def make_spark_converter(
     Raises:
         MissingExtraError: It is not there yet.
     """
-    refuse("petastorm.spark.make_spark_converter", "spark", instead=INSTEAD)
+    raise_not_supported("petastorm.spark.make_spark_converter", "spark", instead=INSTEAD)
 
 
 def register_delete_dir_handler(handler: Any) -> NoReturn:  # noqa: ARG001 - Petastorm's
@@ -54,7 +54,7 @@ def register_delete_dir_handler(handler: Any) -> NoReturn:  # noqa: ARG001 - Pet
     Raises:
         MissingExtraError: It is not there yet.
     """
-    refuse("petastorm.spark.spark_dataset_converter.register_delete_dir_handler", "spark", instead=INSTEAD)
+    raise_not_supported("petastorm.spark.spark_dataset_converter.register_delete_dir_handler", "spark", instead=INSTEAD)
 
 
 class _Later:
@@ -67,7 +67,7 @@ class _Later:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Refuse."""
         del args, kwargs
-        refuse(f"petastorm.spark.spark_dataset_converter.{type(self).__name__}", "spark", instead=INSTEAD)
+        raise_not_supported(f"petastorm.spark.spark_dataset_converter.{type(self).__name__}", "spark", instead=INSTEAD)
 
 
 class CachedDataFrameMeta(_Later):
@@ -83,4 +83,4 @@ class TorchDatasetContextManager(_Later):
 
 
 if not TYPE_CHECKING:
-    __getattr__ = passed_on(__name__)
+    __getattr__ = reexport(__name__)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.petastorm._impl.later import refuse
-from penstock.petastorm._impl.reexports import passed_on
+from penstock.petastorm._impl.not_supported import raise_not_supported
+from penstock.petastorm._impl.reexports import reexport
 from penstock.petastorm.reader import make_reader
 
 __all__ = ["compute_correlation_distribution", "generate_shuffle_analysis_dataset"]
@@ -24,7 +24,9 @@ def generate_shuffle_analysis_dataset(
     Raises:
         MissingExtraError: It is not there yet.
     """
-    refuse("petastorm.test_util.shuffling_analysis.generate_shuffle_analysis_dataset", "spark", instead="penstock.write")
+    raise_not_supported(
+        "petastorm.test_util.shuffling_analysis.generate_shuffle_analysis_dataset", "spark", instead="penstock.write"
+    )
 
 
 def compute_correlation_distribution(
@@ -43,4 +45,4 @@ def compute_correlation_distribution(
 
 
 if not TYPE_CHECKING:
-    __getattr__ = passed_on(__name__)
+    __getattr__ = reexport(__name__)

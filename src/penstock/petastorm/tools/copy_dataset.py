@@ -15,10 +15,10 @@ from pyarrow import fs as pafs
 
 from penstock.errors import ArgumentError
 from penstock.formats.petastorm import UNISCHEMA_KEY, pickle_unischema
-from penstock.petastorm._impl.copy import Copy
-from penstock.petastorm._impl.dataset import StoredDataset, opened, target_of
-from penstock.petastorm._impl.metadata_keys import stored_of
-from penstock.petastorm._impl.reexports import passed_on
+from penstock.petastorm._impl.copy import DatasetCopy
+from penstock.petastorm._impl.dataset import StoredDataset, open_dataset, target_place
+from penstock.petastorm._impl.metadata_keys import stored_schema
+from penstock.petastorm._impl.reexports import reexport
 from penstock.petastorm.etl.dataset_metadata import get_schema
 from penstock.petastorm.tools.spark_session_cli import add_configure_spark_arguments, tell_without_spark
 from penstock.petastorm.unischema import Unischema, match_unischema_fields
@@ -58,7 +58,7 @@ def copy_dataset(
         ValueError: If no field matches, one is not there, a number is none, or a dataset is there that is not to be replaced.
         PetastormMetadataError: If no schema is stored with the source, neither Petastorm's nor Penstock's.
     """
-    dataset = opened(source_url)
+    dataset = open_dataset(source_url)
     schema = get_schema(dataset)
     fields = match_unischema_fields(schema, field_regex or ())
     if field_regex and not fields:
@@ -66,14 +66,14 @@ def copy_dataset(
         raise ValueError(msg)
     _check(dataset, not_null_fields or (), partitions_count, row_group_size_mb)
     view = schema.create_schema_view(fields) if fields else schema
-    copy = Copy(
+    copy = DatasetCopy(
         dataset=dataset,
         columns=_columns(dataset, view, every=not fields),
-        full=list(not_null_fields or ()),
+        not_null=list(not_null_fields or ()),
         files=partitions_count,
         row_group_bytes=(row_group_size_mb or 128) * MEGABYTE,
     )
-    place = target_of(target_url)
+    place = target_place(target_url)
     if not overwrite_output and place.filesystem.get_file_info(place.path).type != pafs.FileType.NotFound:
         msg = f"{target_url} already exists. A place where nothing lies was expected. Give another, or overwrite_output=True, "
         raise ValueError(f"{msg}which is --overwrite-output for the command.")
@@ -104,7 +104,7 @@ def _keys(dataset: StoredDataset, schema: Unischema, view: Unischema) -> dict[by
     """
     keys: dict[bytes, bytes] = {}
     try:
-        keys[UNISCHEMA_KEY] = pickle_unischema(stored_of(view))
+        keys[UNISCHEMA_KEY] = pickle_unischema(stored_schema(view))
     except ArgumentError:
         if dataset.is_petastorm and list(view.fields) != list(schema.fields):
             raise
@@ -154,7 +154,7 @@ def main() -> None:
 
 
 if not TYPE_CHECKING:
-    __getattr__ = passed_on(__name__)
+    __getattr__ = reexport(__name__)
 
 if __name__ == "__main__":
     main()

@@ -16,6 +16,7 @@ from pyarrow import fs as pafs
 from penstock._engine.parquet.footer import read_schema
 from penstock.errors import DataError
 from penstock.formats.parquet import COMMON
+from penstock.formats.petastorm.keys import INDEX_KEY, ROW_GROUPS_KEY, UNISCHEMA_KEY
 from penstock.model import Place, Snapshot
 from penstock.schema import Schema
 
@@ -57,11 +58,6 @@ __all__ = [
 
 PRECEDENCE = 50
 """This format is tried before plain Parquet."""
-
-SUMMARY = "_metadata"
-UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
-ROW_GROUPS_KEY = b"dataset-toolkit.num_row_groups_per_file.v1"
-INDEX_KEY = b"dataset-toolkit.rowgroups_index.v1"
 
 IMPORTED_ON_USE = {
     "fields": ("field_of", "schema_of"),

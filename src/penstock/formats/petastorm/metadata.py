@@ -26,9 +26,9 @@ from penstock.formats.parquet import (
     told_fields,
     unified,
 )
-from penstock.formats.petastorm import INDEX_KEY, ROW_GROUPS_KEY, SUMMARY, UNISCHEMA_KEY
 from penstock.formats.petastorm.fields import field_of, schema_of
 from penstock.formats.petastorm.index import RowGroupIndex, load_indexes, load_row_groups, summary_rows
+from penstock.formats.petastorm.keys import INDEX_KEY, ROW_GROUPS_KEY, SUMMARY, UNISCHEMA_KEY
 from penstock.formats.petastorm.schema import StoredSchema, load_unischema, pickle_unischema
 from penstock.model import IntArray, Place, Snapshot
 from penstock.schema import Field, Schema

@@ -10,7 +10,8 @@ from pyarrow import fs as pafs
 
 from penstock._engine.parquet.footer import read_schema
 from penstock.formats.parquet import COMMON
-from penstock.formats.petastorm import SUMMARY, SparkType, StoredCodec, StoredField, StoredSchema
+from penstock.formats.petastorm import SparkType, StoredCodec, StoredField, StoredSchema
+from penstock.formats.petastorm.keys import SUMMARY
 from penstock.petastorm._impl.dataset import FieldCodec, StoredDataset, UnknownCodec
 from penstock.petastorm._impl.spark_types import spark_name, spark_options
 from penstock.petastorm.codecs import CompressedImageCodec, ScalarCodec

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock._engine.parquet.footer import read_footers
-from penstock.formats.petastorm import ROW_GROUPS_KEY, SUMMARY, UNISCHEMA_KEY, pickle_unischema
+from penstock.formats.petastorm import ROW_GROUPS_KEY, UNISCHEMA_KEY, pickle_unischema
+from penstock.formats.petastorm.keys import SUMMARY
 from penstock.petastorm._impl.dataset import StoredDataset, open_dataset
 from penstock.petastorm._impl.metadata_keys import check_files, remove_checksum, store_keys, stored_schema
 from penstock.petastorm._impl.reexports import reexport

@@ -1,4 +1,4 @@
-"""What becomes of rows: cells are decoded and transformed one by one, as DeltaTorch does, and collated as torch does."""
+"""The map from rows to samples: values are decoded and transformed one by one, as in DeltaTorch, and collated by torch."""
 
 from __future__ import annotations
 
@@ -18,34 +18,33 @@ from torch.utils.data import default_collate
 
 from penstock.errors import ArgumentError, DataError, MissingExtraError
 
-__all__ = ["PACKED", "FieldSpec", "Samples", "sample"]
+__all__ = ["SAMPLE", "FieldSpec", "SampleMap", "sample_of"]
 
-PACKED = "sample"
-"""The column that carries what was made of rows, whatever it is, through the engine."""
+SAMPLE = "sample"
+"""The column in which samples pass through the engine."""
 
 VALID = "_valid"
 
-LONG, SURE = 200e-6, 3
-"""Seconds that a row takes if it takes long, and how many batches in a row must say so."""
-PATIENCE = 5.0
-"""Seconds that a thread waits for its turn."""
+SLOW_ROW_SECONDS, SLOW_BATCHES = 200e-6, 3
+"""The time of a slow row, and the number of consecutive slow batches after which threads run in parallel."""
+LOCK_TIMEOUT_SECONDS = 5.0
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 @dataclass
 class FieldSpec:
-    """A column, and what becomes of each of its values: decoded, then opened as an image, then transformed.
+    """A column, and how its values are converted: decoded, then opened as an image, then transformed.
 
-    A null stays None through decoding, and is given to the transform.
+    A null is not decoded; the transform gets None.
 
     Args:
         name: The column.
         decode_numpy_and_apply_shape: The shape of an array whose bytes the column holds.
-        load_image_using_pil: Whether the bytes are an image, to be opened by Pillow.
-        transform: What is called with each value.
-        target_name: What the result is called; by default as the column is.
-        dtype: The type of the array, where it is not of `uint8`.
+        load_image_using_pil: Whether Pillow opens the bytes as an image.
+        transform: A function that is called with each value.
+        target_name: The name of the result; by default that of the column.
+        dtype: The dtype of the array.
 
     Example:
         >>> FieldSpec("label", target_name="y").target_name
@@ -60,10 +59,10 @@ class FieldSpec:
     dtype: npt.DTypeLike = np.uint8
 
     def check(self) -> None:
-        """Refuse what could not take effect.
+        """Check the arguments.
 
         Raises:
-            ArgumentError: If the transform cannot be called, or the dtype is none, or there is nothing that it is the dtype of.
+            ArgumentError: If the transform is not callable, the dtype is invalid, or there is no array that has it.
         """
         if self.transform is not None and not callable(self.transform):
             msg = f"FieldSpec({self.name!r}) got transform={self.transform!r}. A function of one value was expected. Give one."
@@ -84,87 +83,88 @@ class FieldSpec:
 
     @property
     def target(self) -> str:
-        """What the result is called."""
+        """The name of the result."""
         return self.target_name or self.name
 
     @property
     def plain(self) -> bool:
-        """Whether values are taken as they are."""
+        """Whether values are not converted."""
         return self.decode_numpy_and_apply_shape is None and not self.load_image_using_pil and self.transform is None
 
     @property
     def only_transforms(self) -> bool:
-        """Whether values are given to the transform as they are."""
+        """Whether the transform gets the stored values."""
         return self.transform is not None and self.decode_numpy_and_apply_shape is None and not self.load_image_using_pil
 
     def value(self, cell: Any) -> Any:
-        """Return what becomes of one value."""
+        """Return a converted value."""
         if cell is not None and self.decode_numpy_and_apply_shape is not None:
-            cell = self._array(cell)
+            cell = self._decode_array(cell)
         if cell is not None and self.load_image_using_pil:
-            cell = _image(cell, self.name)
+            cell = _open_image(cell, self.name)
         return cell if self.transform is None else self.transform(cell)
 
-    def _array(self, cell: Any) -> npt.NDArray[Any]:
-        """Return bytes as an array, which nobody else has."""
+    def _decode_array(self, cell: Any) -> npt.NDArray[Any]:
+        """Return an array of the bytes, in memory of its own."""
         shape, dtype = self.decode_numpy_and_apply_shape, np.dtype(self.dtype)
         try:
-            found = np.frombuffer(cell, dtype=dtype).reshape(shape)
+            array = np.frombuffer(cell, dtype=dtype).reshape(shape)
         except (TypeError, ValueError) as error:
-            held = f"{len(cell)} bytes" if isinstance(cell, bytes | bytearray | memoryview) else repr(cell)
+            stored = f"{len(cell)} bytes" if isinstance(cell, bytes | bytearray | memoryview) else repr(cell)
             msg = (
-                f"Column {self.name!r} holds {held}, of which no array of {dtype} and shape {shape} can be made: {error}. "
+                f"Column {self.name!r} holds {stored}, of which no array of {dtype} and shape {shape} can be made: {error}. "
                 "Bytes of that many values were expected. Give its FieldSpec the shape and dtype that were stored."
             )
             raise DataError(msg) from error
-        return found.astype(dtype.newbyteorder("="))
+        return array.astype(dtype.newbyteorder("="))
 
 
-def sample(row: Mapping[str, Any], fields: Sequence[FieldSpec]) -> dict[str, Any]:
-    """Return what becomes of one row."""
+def sample_of(row: Mapping[str, Any], fields: Sequence[FieldSpec]) -> dict[str, Any]:
+    """Return the sample of a row."""
     return {field.target: field.value(row[field.name]) for field in fields}
 
 
-class Pace:
-    """Lets threads make samples one after the other, until it is seen that each of them takes long.
+class AdaptiveLock:
+    """Runs functions of several threads one at a time, until they are found to be slow; then in parallel.
 
-    What takes microseconds is Python, and threads that do it at once take the interpreter from each other after every call:
-    two are slower than one. What takes long is most likely outside of Python, as the decoding of images is.
+    A function that takes microseconds per row is Python code. Threads that run it in parallel compete for the interpreter
+    after every call: two are slower than one. A slow function most likely runs outside of Python, as image decoders do.
     """
 
     def __init__(self) -> None:
-        """Begin with turns."""
-        self._turn, self._slow = threading.Lock(), 0
+        """Begin with one thread at a time."""
+        self._lock, self._slow_batches = threading.Lock(), 0
 
-    def __reduce__(self) -> tuple[type[Pace], tuple[()]]:
-        """Begin anew in another process."""
-        return Pace, ()
+    def __reduce__(self) -> tuple[type[AdaptiveLock], tuple[()]]:
+        """Begin again in another process."""
+        return AdaptiveLock, ()
 
-    def run(self, work: Callable[[], Made], rows: int) -> Made:
-        """Return what some work on so many rows gives."""
-        # Nothing depends on whose turn it is: a lock that a fork has left behind is waited for once, and not for ever.
-        if self._slow >= SURE or not self._turn.acquire(timeout=PATIENCE):
-            return work()
+    def run(self, function: Callable[[], Result], rows: int) -> Result:
+        """Return the result of a function, which works on `rows` rows."""
+        # The lock is not needed for correctness. The timeout covers a lock that a fork has copied in locked state.
+        if self._slow_batches >= SLOW_BATCHES or not self._lock.acquire(timeout=LOCK_TIMEOUT_SECONDS):
+            return function()
         try:
-            begun = time.perf_counter()
-            made = work()
-            self._slow = self._slow + 1 if time.perf_counter() - begun > LONG * max(1, rows) else 0
-            return made
+            start = time.perf_counter()
+            result = function()
+            is_slow = time.perf_counter() - start > SLOW_ROW_SECONDS * max(1, rows)
+            self._slow_batches = self._slow_batches + 1 if is_slow else 0
+            return result
         finally:
-            self._turn.release()
+            self._lock.release()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Samples:
-    """A map of batches: rows become samples, and samples a batch.
+class SampleMap:
+    """A map function of the engine that converts rows to samples, and samples to a batch.
 
     Attributes:
-        fields: The columns, and what becomes of them.
-        masked: The columns whose nulls are told by another column.
-        zoned: The columns of moments, which Python has with their zone.
-        collate: What makes a batch of samples; None for torch's way.
-        rows: Whether samples stay apart.
-        pace: Whose turn it is.
+        fields: The columns, and how their values are converted.
+        masked: The columns whose nulls are in another column.
+        zoned: The columns of timestamps with a time zone.
+        collate: Converts samples to a batch; None for torch's `default_collate`.
+        rows: Whether the samples are returned, instead of a batch.
+        lock: Shared by the threads that call the map.
     """
 
     fields: tuple[FieldSpec, ...]
@@ -172,25 +172,25 @@ class Samples:
     zoned: frozenset[str] = frozenset()
     collate: Callable[[list[dict[str, Any]]], Any] | None = None
     rows: bool = False
-    pace: Pace = dataclasses.field(default_factory=Pace)
+    lock: AdaptiveLock = dataclasses.field(default_factory=AdaptiveLock)
 
-    finding: ClassVar[str] = ""  # the door has no way to leave rows out
+    finding: ClassVar[str] = ""  # DeltaTorch has no way to skip bad rows
 
     def __call__(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """Return samples as objects, one for each row; or a batch as the first object, and nothing else."""
+        """Return a column of one sample for each row; or with the batch as its first object."""
         count = len(next(iter(batch.values())))
-        return self.pace.run(lambda: self._made(batch, count), count)
+        return self.lock.run(lambda: self._apply(batch, count), count)
 
-    def _made(self, batch: Mapping[str, npt.NDArray[Any]], count: int) -> dict[str, npt.NDArray[Any]]:
-        made = np.empty(count, dtype=object)
+    def _apply(self, batch: Mapping[str, npt.NDArray[Any]], count: int) -> dict[str, npt.NDArray[Any]]:
+        objects = np.empty(count, dtype=object)
         if self.rows:
-            made[:] = self._samples(batch, count)
+            objects[:] = self._samples(batch, count)
         elif count:
-            made[0] = self._batch(batch) if self.collate is None else self.collate(self._samples(batch, count))
-        return {PACKED: made}
+            objects[0] = self._batch(batch) if self.collate is None else self.collate(self._samples(batch, count))
+        return {SAMPLE: objects}
 
     def __repr__(self) -> str:
-        """Return what messages call it."""
+        """Return the name of the map in messages."""
         return f"FieldSpec({', '.join(repr(field.name) for field in self.fields)})"
 
     def _samples(self, batch: Mapping[str, npt.NDArray[Any]], count: int) -> list[dict[str, Any]]:
@@ -198,55 +198,55 @@ class Samples:
         return [{name: values[row] for name, values in columns.items()} for row in range(count)]
 
     def _batch(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
-        found = {}
+        columns: dict[str, Any] = {}
         for field in self.fields:
             cells = batch[field.name]
-            if field.plain and cells.dtype.kind != "O" and self._whole(field.name, batch):
-                found[field.target] = _tensor(cells)
+            if field.plain and cells.dtype.kind != "O" and self._has_no_null(field.name, batch):
+                columns[field.target] = _tensor(cells)
             else:
-                found[field.target] = _collated(field, self._values(field, batch))
-        return found
+                columns[field.target] = _collate(field, self._values(field, batch))
+        return columns
 
     def _values(self, field: FieldSpec, batch: Mapping[str, npt.NDArray[Any]]) -> list[Any]:
-        """Return what becomes of a column's values."""
+        """Return the converted values of a column."""
         cells = batch[field.name]
         values = cells.tolist() if cells.ndim == 1 else list(cells)
-        if np.ndarray in set(map(type, values)):  # which the engine may share with other batches
-            values = [_own(value) for value in values]
+        if np.ndarray in set(map(type, values)):  # other batches may share their memory
+            values = [_copy(value) for value in values]
         if field.name in self.zoned:
             values = [value.replace(tzinfo=UTC) if isinstance(value, datetime) else value for value in values]
-        if not self._whole(field.name, batch):
+        if not self._has_no_null(field.name, batch):
             valid = batch[f"{field.name}{VALID}"].tolist()
-            values = [_with_nulls(value, known) for value, known in zip(values, valid, strict=True)]
+            values = [_with_nulls(value, is_valid) for value, is_valid in zip(values, valid, strict=True)]
         if field.only_transforms:
             return [field.transform(value) for value in values]  # type: ignore[misc] # it has one
         return values if field.plain else [field.value(value) for value in values]
 
-    def _whole(self, name: str, batch: Mapping[str, npt.NDArray[Any]]) -> bool:
-        """Return whether a column of a batch has no null that another column tells."""
+    def _has_no_null(self, name: str, batch: Mapping[str, npt.NDArray[Any]]) -> bool:
+        """Return whether no value of a masked column is null."""
         if name not in self.masked:
             return True
         valid = batch[f"{name}{VALID}"]
-        return bool(valid.all()) if valid.dtype.kind == "b" else all(_all_there(one) for one in valid)
+        return bool(valid.all()) if valid.dtype.kind == "b" else all(map(_all_valid, valid))
 
 
-def _all_there(valid: Any) -> bool:
-    """Return whether none of the items of a list is null; a null list is told by itself."""
-    return valid is None or bool(valid.all() if valid.dtype.kind == "b" else all(map(_all_there, valid)))
+def _all_valid(valid: Any) -> bool:
+    """Return whether no item of a list is null; the list itself may be."""
+    return valid is None or bool(valid.all() if valid.dtype.kind == "b" else all(map(_all_valid, valid)))
 
 
 def _with_nulls(value: Any, valid: Any) -> Any:
-    """Return a value, or the items of a list, None where they are null; a list that has no null is an array."""
+    """Return a value or a list with None for null; an array if no item is null."""
     if value is None or valid is None or isinstance(valid, bool):
         return value if valid else None
-    if _all_there(valid):
+    if _all_valid(valid):
         return value
     items = value if isinstance(value, list) else value.tolist()
-    return [_with_nulls(one, known) for one, known in zip(items, valid.tolist(), strict=True)]
+    return [_with_nulls(item, is_valid) for item, is_valid in zip(items, valid.tolist(), strict=True)]
 
 
-def _own(value: Any) -> Any:
-    """Return a value that nobody else has: arrays of numbers as they are, those of text and of lists as Python's lists."""
+def _copy(value: Any) -> Any:
+    """Return a copy of an array; arrays of text and of lists as lists."""
     if not isinstance(value, np.ndarray):
         return value
     return _as_lists(value) if value.dtype.kind == "O" else np.array(value)
@@ -259,17 +259,17 @@ def _as_lists(value: Any) -> Any:
 
 
 def _tensor(cells: npt.NDArray[Any]) -> torch.Tensor:
-    """Return numbers as torch makes them of Python's: whole ones of 64 bits, others doubles. Arrays keep their type."""
+    """Return a tensor of numbers, with 64 bits as of Python numbers; arrays keep their dtype."""
     if cells.dtype.kind in "mM":
         cells = cells.view(np.int64)
     wide = {"i": np.int64, "u": np.int64, "f": np.float64}.get(cells.dtype.kind) if cells.ndim == 1 else None
     return torch.from_numpy(cells.astype(wide or cells.dtype.newbyteorder("="), order="C"))
 
 
-def _collated(field: FieldSpec, values: list[Any]) -> Any:
-    """Return values as torch collates them; arrays of several shapes stay apart."""
+def _collate(field: FieldSpec, values: list[Any]) -> Any:
+    """Return values collated by torch; a list of tensors if shapes differ."""
     if set(map(type, values)) == {torch.Tensor} and values[0].layout is torch.strided and not values[0].is_nested:
-        return torch.stack(values)  # as torch does too, after looking at them for longer
+        return torch.stack(values)  # as default_collate, but faster
     if any(value is None or (isinstance(value, list) and None in value) for value in values):
         msg = (
             f"Column {field.name!r} has a null, of which no batch can be made. Values were expected. Give its FieldSpec a "
@@ -278,7 +278,7 @@ def _collated(field: FieldSpec, values: list[Any]) -> Any:
         raise DataError(msg)
     if isinstance(values[0], np.ndarray) and len({value.shape for value in values}) > 1:
         return [torch.from_numpy(np.array(value)) for value in values]
-    if isinstance(values[0], list) and len({str(_lengths(value)) for value in values}) > 1:
+    if isinstance(values[0], list) and len({str(_nested_lengths(value)) for value in values}) > 1:
         return values
     try:
         return default_collate(values)
@@ -290,13 +290,12 @@ def _collated(field: FieldSpec, values: list[Any]) -> Any:
         raise DataError(msg) from error
 
 
-def _lengths(value: Any) -> Any:
-    """Return how many items a list has, and the lists in it."""
-    return [_lengths(item) for item in value] if isinstance(value, list) else 1
+def _nested_lengths(value: Any) -> Any:
+    return [_nested_lengths(item) for item in value] if isinstance(value, list) else 1
 
 
-def _image(data: Any, name: str) -> Any:
-    """Return an image of a column that Pillow has opened."""
+def _open_image(data: Any, name: str) -> Any:
+    """Return an image of Pillow."""
     try:
         from PIL import Image
     except ModuleNotFoundError as error:

@@ -571,7 +571,7 @@ def test_opening_plain_parquet_does_not_import_the_pickle_reader(tmp_path: Path)
 
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
 
-    assert done.stdout.split() == ["penstock.formats.petastorm"]
+    assert done.stdout.split() == ["penstock.formats.petastorm", "penstock.formats.petastorm.keys"]
 
 
 def test_names_of_the_package_are_imported_on_use() -> None:

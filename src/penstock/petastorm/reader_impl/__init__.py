@@ -1,4 +1,4 @@
-"""What loaders hold rows in until they have enough of them: `petastorm.reader_impl`."""
+"""`petastorm.reader_impl`: shuffling buffers and serializers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows as bytes: `petastorm.reader_impl.pickle_serializer`. Readers here send none, and nothing of a dataset is given to it."""
+"""`petastorm.reader_impl.pickle_serializer`: pickled rows. Readers of Penstock do not use it, and it never reads a dataset."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["PickleSerializer"]
 
 
 class PickleSerializer:
-    """Pickles of whatever a program gives it; unpickle only what the same program has pickled."""
+    """Pickles objects. Unpickle only what the same program has pickled."""
 
     def serialize(self, rows: Any) -> bytes:
-        """Return an object as bytes."""
+        """Return the pickle of an object."""
         return dumps(rows)
 
     def deserialize(self, serialized_rows: bytes) -> Any:
-        """Return the object of bytes."""
+        """Return the object of a pickle."""
         return loads(serialized_rows)

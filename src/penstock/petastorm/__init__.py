@@ -1,7 +1,7 @@
-"""The Petastorm door: what Petastorm's users import, on Penstock's engine.
+"""The names of Petastorm, on the engine of Penstock.
 
-Import paths, names, arguments and defaults are those of Petastorm 0.13.1; `penstock.dropin` makes `import petastorm` mean
-this package. `docs/petastorm.md` says what differs.
+Import paths, names, arguments and defaults are those of Petastorm 0.13.1. With `penstock.dropin`, `import petastorm` imports
+this package. `docs/petastorm.md` lists the differences.
 """
 
 from __future__ import annotations

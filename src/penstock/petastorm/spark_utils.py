@@ -1,4 +1,4 @@
-"""Datasets as RDDs of Spark: `petastorm.spark_utils`. Not there yet."""
+"""`petastorm.spark_utils`: datasets as RDDs of Spark. Not supported yet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["dataset_as_rdd"]
 
 
 def dataset_as_rdd(
-    dataset_url: str,  # noqa: ARG001 - the arguments are Petastorm's
+    dataset_url: str,  # noqa: ARG001 - the signature of Petastorm
     spark_session: Any,  # noqa: ARG001 - the same
     schema_fields: Any = None,  # noqa: ARG001 - the same
     hdfs_driver: str = "libhdfs3",  # noqa: ARG001 - the same
@@ -19,7 +19,7 @@ def dataset_as_rdd(
     """Return the rows of a dataset as an RDD.
 
     Raises:
-        MissingExtraError: It is not there yet.
+        MissingExtraError: It is not supported yet.
     """
     raise_not_supported("petastorm.spark_utils.dataset_as_rdd", "spark", instead="petastorm.make_reader")
 

@@ -1,4 +1,4 @@
-"""Pickles of datasets of every version: `petastorm.etl.legacy`. They are read as data, and nothing of them is run."""
+"""`petastorm.etl.legacy`: pickles of datasets of all versions, which are read as data and never executed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from penstock.petastorm._impl.indexes import stored_indexer
 __all__ = ["RestrictedUnpickler", "depickle_legacy_package_name_compatible", "restricted_loads", "safe_modules"]
 
 safe_modules = {"petastorm", "collections", "numpy", "pyspark", "decimal", "builtins", "copy_reg", "__builtin__"}
-"""What pickles of datasets name. To add to it has no effect: a closed list of names of these is known, and none is imported."""
+"""The packages that pickles of datasets name. Additions have no effect: Penstock has a closed list of names."""
 
 
 def restricted_loads(s: bytes) -> Any:
-    """Return the schema, or the indexes, that a pickle of a dataset holds.
+    """Return the schema, or the indexes, of a pickle of a dataset.
 
     Raises:
-        DataError: If it holds anything else.
+        DataError: If it is another pickle.
     """
     try:
         return unischema_from_stored(load_unischema(s))
@@ -31,26 +31,26 @@ def restricted_loads(s: bytes) -> Any:
 
 
 def depickle_legacy_package_name_compatible(pickled_string: bytes) -> Any:
-    """Return what a pickle of a dataset of any version holds; modules that were renamed are known.
+    """Return the schema, or the indexes, of a pickle of any version, with old names of modules.
 
     Raises:
-        DataError: If it holds anything else.
+        DataError: If it is another pickle.
     """
     log_moved_modules(pickled_string)
     return restricted_loads(pickled_string)
 
 
 class RestrictedUnpickler:
-    """Reads one pickle of a dataset from a file."""
+    """Reads a pickle of a dataset from a file."""
 
     def __init__(self, file: Any) -> None:
         """Store the file."""
         self._file = file
 
     def load(self) -> Any:
-        """Return what it holds.
+        """Return the schema, or the indexes, of the pickle.
 
         Raises:
-            DataError: If that is neither a schema nor indexes.
+            DataError: If it is another pickle.
         """
         return restricted_loads(self._file.read())

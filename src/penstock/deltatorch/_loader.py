@@ -91,9 +91,7 @@ def _check_rows(dataset: DeltaIterableDataset) -> None:
     rows, size = dataset.count(), dataset.batch_size * dataset.num_ranks
     where = f"{dataset.path} has {rows} rows" + (f" that pass {dataset.partition_filter!r}" if dataset.partition_filter else "")
     if not rows:
-        msg = (
-            f"{where}, of which no batch can be made. At least one was expected. Look at len(loader.dataset) where none may be."
-        )
+        msg = f"{where}; expected at least one row for a batch. If there may be none, check len(loader.dataset) first."
         raise EmptyDatasetError(msg)
     if dataset.drop_last and rows < size:
         msg = (

@@ -112,8 +112,8 @@ class FieldSpec:
         except (TypeError, ValueError) as error:
             stored = f"{len(cell)} bytes" if isinstance(cell, bytes | bytearray | memoryview) else repr(cell)
             msg = (
-                f"Column {self.name!r} holds {stored}, of which no array of {dtype} and shape {shape} can be made: {error}. "
-                "Bytes of that many values were expected. Give its FieldSpec the shape and dtype that were stored."
+                f"Column {self.name!r} holds {stored}; expected the bytes of an array of {dtype} with shape {shape}: {error}. "
+                "Give its FieldSpec the shape and dtype that were stored."
             )
             raise DataError(msg) from error
         return array.astype(dtype.newbyteorder("="))
@@ -272,7 +272,7 @@ def _collate(field: FieldSpec, values: list[Any]) -> Any:
         return torch.stack(values)  # as default_collate, but faster
     if any(value is None or (isinstance(value, list) and None in value) for value in values):
         msg = (
-            f"Column {field.name!r} has a null, of which no batch can be made. Values were expected. Give its FieldSpec a "
+            f"Column {field.name!r} has a null; expected values only, because torch cannot batch None. Give its FieldSpec a "
             "transform that turns None into a value, filter the rows, or give a collate_fn."
         )
         raise DataError(msg)
@@ -284,8 +284,8 @@ def _collate(field: FieldSpec, values: list[Any]) -> Any:
         return default_collate(values)
     except TypeError as error:
         msg = (
-            f"Column {field.name!r} has {type(values[0]).__name__}, of which torch makes no batch. Numbers, text, arrays and "
-            "tensors were expected. Give its FieldSpec a transform that returns one of them, or give a collate_fn."
+            f"Column {field.name!r} has {type(values[0]).__name__}; expected numbers, text, arrays or tensors, which torch can "
+            "batch. Give its FieldSpec a transform that returns one of them, or give a collate_fn."
         )
         raise DataError(msg) from error
 
@@ -305,7 +305,7 @@ def _open_image(data: Any, name: str) -> Any:
         return Image.open(io.BytesIO(data))
     except (OSError, TypeError) as error:
         msg = (
-            f"Column {name!r} holds {repr(data)[:40]}, of which Pillow opens no image: {error}. An image of a kind that it "
-            "knows was expected. Leave load_image_using_pil out of the FieldSpec if the column holds none."
+            f"Column {name!r} holds {repr(data)[:40]}; expected an image file that Pillow can open: {error}. "
+            "Leave load_image_using_pil out of the FieldSpec if the column has no images."
         )
         raise DataError(msg) from error

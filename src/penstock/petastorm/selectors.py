@@ -39,8 +39,8 @@ class SingleIndexSelector(RowGroupSelectorBase):
         return {int(number) for value in self._values_list for number in index.get_row_group_indexes(value)}
 
 
-class IntersectIndexSelector(RowGroupSelectorBase):
-    """Row groups that all selectors select."""
+class _CombinedSelector(RowGroupSelectorBase):
+    """The base class of selectors that combine others."""
 
     def __init__(self, single_index_selectors: Sequence[SingleIndexSelector]) -> None:
         """Store the selectors."""
@@ -49,22 +49,18 @@ class IntersectIndexSelector(RowGroupSelectorBase):
     def get_index_names(self) -> list[str]:
         """Return the name of the first index of each selector."""
         return [selector.get_index_names()[0] for selector in self._selectors]
+
+
+class IntersectIndexSelector(_CombinedSelector):
+    """Row groups that all selectors select."""
 
     def select_row_groups(self, index_dict: Mapping[str, Any]) -> set[int]:
         """Return the row groups that all selectors select."""
         return reduce(set.intersection, [selector.select_row_groups(index_dict) for selector in self._selectors])
 
 
-class UnionIndexSelector(RowGroupSelectorBase):
+class UnionIndexSelector(_CombinedSelector):
     """Row groups that any selector selects."""
-
-    def __init__(self, single_index_selectors: Sequence[SingleIndexSelector]) -> None:
-        """Store the selectors."""
-        self._selectors = single_index_selectors
-
-    def get_index_names(self) -> list[str]:
-        """Return the name of the first index of each selector."""
-        return [selector.get_index_names()[0] for selector in self._selectors]
 
     def select_row_groups(self, index_dict: Mapping[str, Any]) -> set[int]:
         """Return the row groups that any selector selects."""

@@ -9,8 +9,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock._engine.row_groups.tasks import RowGroupTasks, ScheduledTask, TaskOrder
+from penstock.model import Units
 
 sizes = st.lists(st.integers(1, 30), min_size=1, max_size=12)
+
+
+def tasks_of(rows: list[int]) -> RowGroupTasks:
+    """Return tasks for the row groups of one file, with these numbers of rows."""
+    counts, tasks = np.array(rows, dtype=np.int64), len(rows)
+    units = Units(
+        file=np.zeros(tasks, dtype=np.int32),
+        row_group=np.arange(tasks, dtype=np.int32),
+        start=np.zeros(tasks, dtype=np.int64),
+        first=np.cumsum(counts) - counts,
+        rows=counts,
+        counts=counts,
+        residual=np.zeros(tasks, dtype=np.bool_),
+    )
+    return RowGroupTasks(units=units, ordinal=np.arange(tasks))
+
+
+def test_tasks_are_split_and_sharded() -> None:
+    """Parts begin at rows of their row group, may overlap, and stop at its end."""
+    tasks = tasks_of([5, 1])
+
+    assert (tasks.split(2).units.start.tolist(), tasks.split(2).units.rows.tolist()) == ([0, 3, 0], [3, 2, 1])
+    assert tasks.split(2, overlap=1).units.rows.tolist() == [4, 2, 1]
+    assert [tasks_of([5, 2, 4]).shard(rank, 3).units.rows.tolist() for rank in range(3)] == [[3], [2, 2], [4]]
 
 
 def rows(tasks: RowGroupTasks) -> list[tuple[int, int]]:
@@ -23,7 +48,7 @@ def rows(tasks: RowGroupTasks) -> list[tuple[int, int]]:
 @given(sizes=sizes, parts=st.integers(1, 40))
 def test_parts_follow_one_another_and_make_up_the_whole(sizes: list[int], parts: int) -> None:
     """A row group has as many parts as asked for, or as many as it has rows; they differ by one row at most."""
-    tasks = RowGroupTasks.of(sizes)
+    tasks = tasks_of(sizes)
 
     found = tasks.split(parts)
 
@@ -37,7 +62,7 @@ def test_parts_follow_one_another_and_make_up_the_whole(sizes: list[int], parts:
 @given(sizes=sizes, parts=st.integers(1, 40), more=st.integers(0, 5))
 def test_parts_may_have_rows_of_the_next(sizes: list[int], parts: int, more: int) -> None:
     """As far as their row group has any."""
-    plain, longer = RowGroupTasks.of(sizes).split(parts), RowGroupTasks.of(sizes).split(parts, more)
+    plain, longer = tasks_of(sizes).split(parts), tasks_of(sizes).split(parts, more)
 
     ends = np.array(sizes)[plain.ordinal]
     assert longer.units.start.tolist() == plain.units.start.tolist()
@@ -49,7 +74,7 @@ def test_parts_may_have_rows_of_the_next(sizes: list[int], parts: int, more: int
 @given(sizes=sizes, parts=st.integers(1, 5), ranks=st.integers(1, 20))
 def test_shards_are_even_and_make_up_the_whole(sizes: list[int], parts: int, ranks: int) -> None:
     """Whatever row groups there are, and whether they are cut."""
-    tasks = RowGroupTasks.of(sizes).split(parts)
+    tasks = tasks_of(sizes).split(parts)
 
     shards = [tasks.shard(rank, ranks) for rank in range(ranks)]
 

@@ -501,7 +501,7 @@ def test_fields_of_one_name_and_names_that_are_no_text_are_refused() -> None:
         (to_pickle({"a": Instance(Global("our.indexes", "Mine"), (), {})}), "its index 'a' is a our.indexes.Mine"),
         (
             stored(petastorm_pickles.INDEXES, 0).replace(b"V_column_name\n", b"V_other_colum\n"),
-            "its index 'by_label' does not tell its column",
+            "its index 'by_label' has no name of its column",
         ),
         (
             stored(petastorm_pickles.INDEXES, 0).replace(b"\nFieldNotNullIndexer\n", b"\nSingleFieldIndexer\n"),

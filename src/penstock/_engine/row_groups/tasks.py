@@ -50,13 +50,6 @@ class RowGroupTasks:
         Args:
             parts: The number of parts, which follow one another.
             overlap: Rows of the next part that each part has in addition.
-
-        Example:
-            >>> tasks = RowGroupTasks.of(rows=[5, 1])
-            >>> tasks.split(2).units.start.tolist(), tasks.split(2).units.rows.tolist()
-            ([0, 3, 0], [3, 2, 1])
-            >>> tasks.split(2, overlap=1).units.rows.tolist()
-            [4, 2, 1]
         """
         counts = np.minimum(self.units.rows, parts)
         repeated = self.take(np.repeat(np.arange(len(self)), counts))
@@ -66,12 +59,7 @@ class RowGroupTasks:
         return repeated.narrow(start, np.minimum(stop + overlap, rows) - start)
 
     def shard(self, rank: int, ranks: int) -> RowGroupTasks:
-        """Return the rows of one of several readers; the numbers of rows differ by one at most.
-
-        Example:
-            >>> [RowGroupTasks.of(rows=[5, 2, 4]).shard(rank, 3).units.rows.tolist() for rank in range(3)]
-            [[3], [2, 2], [4]]
-        """
+        """Return the rows of one of several readers; the numbers of rows differ by one at most."""
         ends = np.cumsum(self.units.rows)
         begins = ends - self.units.rows
         low, high = even_edges(0, self.num_rows, ranks)[rank : rank + 2]
@@ -84,21 +72,6 @@ class RowGroupTasks:
         units = self.units
         units = replace(units, start=units.start + start, first=units.first + start, rows=rows, counts=rows)
         return RowGroupTasks(units=units, ordinal=self.ordinal)
-
-    @classmethod
-    def of(cls, rows: list[int]) -> RowGroupTasks:
-        """Return tasks for the row groups of one file, with these numbers of rows."""
-        counts, tasks = np.array(rows, dtype=np.int64), len(rows)
-        units = Units(
-            file=np.zeros(tasks, dtype=np.int32),
-            row_group=np.arange(tasks, dtype=np.int32),
-            start=np.zeros(tasks, dtype=np.int64),
-            first=np.cumsum(counts) - counts,
-            rows=counts,
-            counts=counts,
-            residual=np.zeros(tasks, dtype=np.bool_),
-        )
-        return cls(units=units, ordinal=np.arange(tasks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

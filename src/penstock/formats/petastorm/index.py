@@ -75,7 +75,7 @@ def _index(name: str, instance: Any) -> RowGroupIndex:
         raise PickleProblem(f"its index {name[:100]!r} is {kind_of(instance)}, and a {VALUES} or a {NOT_NULL} was expected")
     index_name, column, stored = state.get("_index_name"), state.get("_column_name"), state.get("_index_data")
     if type(index_name) is not str or type(column) is not str:
-        raise PickleProblem(f"its index {name[:100]!r} does not tell its column")
+        raise PickleProblem(f"its index {name[:100]!r} has no name of its column")
     if instance.kind == NOT_NULL:
         return NotNullIndex(name=index_name, column=column, row_groups=_row_group_numbers(name, stored))
     if not isinstance(stored, dict):

@@ -32,6 +32,7 @@ from penstock.petastorm._impl.conversions import (
 )
 from penstock.petastorm._impl.pickling import dumps, loads
 from penstock.petastorm._impl.results import LazyRows, ResultList, TaskResult
+from penstock.petastorm.ngram import Windows
 from penstock.petastorm.transform import TransformSpec
 from penstock.petastorm.unischema import Unischema, row_type
 from penstock.petastorm.utils import DecodeFieldError
@@ -97,11 +98,26 @@ class ReaderJob:
         tasks: The row-group tasks.
         reader: Reads them.
         seed: Decides the order of the rows of each task; None for stored order.
+        schema: The fields that are read.
+        result_schema: The fields that are handed out; None for those that are read.
+        transform: A function of the user.
     """
 
-    def __init__(self, tasks: RowGroupTasks, reader: RowGroupReader, seed: int | None) -> None:
+    def __init__(
+        self,
+        tasks: RowGroupTasks,
+        reader: RowGroupReader,
+        seed: int | None,
+        *,
+        schema: Unischema,
+        result_schema: Unischema | None = None,
+        transform: TransformSpec | None = None,
+    ) -> None:
         """Store the arguments."""
-        self._tasks, self._reader, self._seed = tasks, reader, seed
+        self._tasks, self._reader, self._seed, self._transform = tasks, reader, seed, transform
+        result = schema if result_schema is None else result_schema
+        self._fields, self._result_fields = dict(schema.fields), dict(result.fields)
+        self._name = result._name  # noqa: SLF001 - a Unischema has no other name
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes pickled, with the functions of the user."""
@@ -137,34 +153,12 @@ class ReaderJob:
 
 
 class RowJob(ReaderJob):
-    """Makes rows.
+    """Makes rows, or windows of rows; the function of the user is called with each row."""
 
-    Args:
-        tasks: The row-group tasks.
-        reader: Reads them.
-        seed: Decides the order of the rows of each task; None for stored order.
-        schema: The fields that are read.
-        result_schema: The fields of the rows that are handed out; None for those that are read.
-        transform: A function that is called with each row.
-        windows: Makes windows of rows.
-    """
-
-    def __init__(
-        self,
-        tasks: RowGroupTasks,
-        reader: RowGroupReader,
-        seed: int | None,
-        *,
-        schema: Unischema,
-        result_schema: Unischema | None = None,
-        transform: TransformSpec | None = None,
-        windows: Any = None,
-    ) -> None:
-        """Store the arguments."""
-        super().__init__(tasks, reader, seed)
-        result = schema if result_schema is None else result_schema
-        self._fields, self._transform, self._windows = dict(schema.fields), transform, windows
-        self._name, self._names = result._name, tuple(result.fields)  # noqa: SLF001 - a Unischema has no other name
+    def __init__(self, *args: Any, windows: Windows | None = None, **options: Any) -> None:
+        """Store the arguments, and the class that makes windows."""
+        super().__init__(*args, **options)
+        self._windows, self._names = windows, tuple(self._result_fields)
 
     def slices(self, loaded: LoadedRowGroup) -> Sequence[slice]:
         """Return slices of a few rows; windows need all rows at once."""
@@ -177,7 +171,9 @@ class RowJob(ReaderJob):
         """Return the bytes of the rows as they are stored, and of the decoded rows of one slice."""
         row_bytes = self._row_bytes(loaded)
         nbytes = row_bytes * loaded.count
-        return loaded.nbytes, nbytes if self._windows else min(nbytes, max(BYTES_AT_ONCE, MIN_ROWS_AT_ONCE * row_bytes))
+        return loaded.nbytes, nbytes if self._windows is not None else min(
+            nbytes, max(BYTES_AT_ONCE, MIN_ROWS_AT_ONCE * row_bytes)
+        )
 
     def _row_bytes(self, loaded: LoadedRowGroup) -> int:
         return max(self._array_bytes(loaded), loaded.nbytes // max(1, loaded.count))
@@ -258,31 +254,13 @@ class RowJob(ReaderJob):
 class BatchJob(ReaderJob):
     """Makes one batch of each task: a named tuple of the arrays that pandas would return.
 
-    Args:
-        tasks: The row-group tasks.
-        reader: Reads them.
-        seed: Decides the order of the rows of each task; None for stored order.
-        schema: The fields that are read.
-        result_schema: The fields of the batches that are handed out.
-        transform: A function that is called with the data frame of each task.
-        partitions: The values of partition columns.
+    The function of the user is called with the data frame of each task.
     """
 
-    def __init__(
-        self,
-        tasks: RowGroupTasks,
-        reader: RowGroupReader,
-        seed: int | None,
-        *,
-        schema: Unischema,
-        result_schema: Unischema,
-        transform: TransformSpec | None = None,
-        partitions: Mapping[str, Sequence[Any]] | None = None,
-    ) -> None:
-        """Store the arguments."""
-        super().__init__(tasks, reader, seed)
-        self._fields, self._result_fields, self._transform = dict(schema.fields), dict(result_schema.fields), transform
-        self._name, self._partitions = result_schema._name, dict(partitions or {})  # noqa: SLF001 - the same
+    def __init__(self, *args: Any, partitions: Mapping[str, Sequence[Any]], **options: Any) -> None:
+        """Store the arguments, and the values of partition columns."""
+        super().__init__(*args, **options)
+        self._partitions = dict(partitions)
 
     def slices(self, loaded: LoadedRowGroup) -> Sequence[slice]:
         """Return one slice of all rows."""

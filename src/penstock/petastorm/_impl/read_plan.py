@@ -161,8 +161,7 @@ class ReadPlan:
 
     def _job(self, seed: int) -> RowJob | BatchJob:
         """Return the job that makes rows or batches of each task."""
-        selection, view, transform = self.selection, self.view, self.arguments.transform_spec
-        is_batched = self.arguments.is_batched_reader
+        selection, view, is_batched = self.selection, self.view, self.arguments.is_batched_reader
         predicate: RowwisePredicate | FramePredicate | None = None
         if selection.predicate is not None:
             names = [name for name in view.fields if name in set(selection.predicate.get_fields())]
@@ -178,31 +177,15 @@ class ReadPlan:
             cache=self.cache,
             memory_limit=self.arguments.memory,
         )
-        row_seed = seed if self.arguments.shuffle_rows else None
+        arguments = (selection.tasks, reader, seed if self.arguments.shuffle_rows else None)
+        options = {"schema": view, "result_schema": self.schema, "transform": self.arguments.transform_spec}
         if not is_batched:
-            windows = None if self.ngram is None else Windows(self.ngram, self.schema)
-            return RowJob(
-                selection.tasks,
-                reader,
-                row_seed,
-                schema=view,
-                result_schema=self.schema,
-                transform=transform,
-                windows=windows,
-            )
+            return RowJob(*arguments, **options, windows=None if self.ngram is None else Windows(self.ngram, self.schema))
         partitions = {}
         for name in selection.partitions.column_names:
             values = selection.partitions.column(name).unique().to_pylist()
             partitions[name] = sorted(value for value in values if value is not None)
-        return BatchJob(
-            selection.tasks,
-            reader,
-            row_seed,
-            schema=view,
-            result_schema=self.schema,
-            transform=transform,
-            partitions=partitions,
-        )
+        return BatchJob(*arguments, **options, partitions=partitions)
 
     def num_results(self, num_epochs: int | None) -> int:
         """Return the number of rows, or batches, of some epochs.

@@ -103,7 +103,7 @@ LIBRARIES = {
     "tensorflow": Library(modules=ADAPTERS_AND_UP, top=("tensorflow",)),
     "jax": Library(modules=ADAPTERS_AND_UP, top=("jax",)),
     "pyspark": Library(modules=ADAPTERS_AND_UP, top=("spark",)),
-    "penstock_door": Library(modules=("_aliases.*",), top=("_aliases.*",)),  # it lies beside them, on other processes' path
+    "penstock_alias": Library(modules=("_aliases.*",), top=("_aliases.*",)),  # beside them on the path of other processes
     "prometheus_client": Library(modules=("prometheus",)),
     "rich": Library(modules=("cli.*", "_engine.write.progress"), top=("cli.*",)),
 }

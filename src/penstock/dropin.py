@@ -1,7 +1,7 @@
 """`import petastorm` and `import deltatorch` mean Penstock, for scripts that cannot change.
 
-Import this module before theirs, `import penstock.dropin`, or run the script with it: `python -m penstock.dropin train.py`.
-It holds for this process and for those that it starts in the same environment of Python. `uninstall()` ends it.
+Import this module first, `import penstock.dropin`, or run the script with it: `python -m penstock.dropin train.py`.
+It applies to this process and to its child processes in the same Python environment, until `uninstall()` is called.
 
 Example:
     >>> from penstock import dropin
@@ -38,71 +38,70 @@ __all__ = [
 ]
 
 DOORS = {"petastorm": "penstock.petastorm", "deltatorch": "penstock.deltatorch"}
-"""The packages that are stood in for, and what stands in for each."""
+"""The packages that are replaced, and the package of Penstock for each."""
 
 ALIASES = str(Path(__file__).parent / "_aliases")
-"""A folder of modules with their names. Processes that are started find it on `PYTHONPATH`."""
+"""A folder of modules with the names of these packages. Child processes find it on `PYTHONPATH`."""
 
 SCRIPTS = {
     "petastorm-copy-dataset.py": "petastorm.tools.copy_dataset",
     "petastorm-generate-metadata.py": "petastorm.etl.petastorm_generate_metadata",
     "petastorm-throughput.py": "petastorm.benchmark.cli",
 }
-"""The commands that they install, and the module of each."""
+"""The commands of these packages, and the module of each."""
 
-SHIPPED = "penstock_door.py"
-"""What stands beside modules with their names, wherever they were shipped to."""
+MARKER = "penstock_alias.py"
+"""A file in each directory that the modules of `ALIASES` were copied to."""
 
 HOME = "PENSTOCK_DROPIN"
-"""The variable that tells them for which environment of Python it is meant; in others what is installed there counts."""
+"""The environment variable with the Python environment of this process; in another one, installed packages are imported."""
 
 
 class _AliasLoader(Loader):
-    """Gives a module of ours under another name: the same object, so that its classes are the same too."""
+    """Imports a module of Penstock under another name, as the same object."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._spec: ModuleSpec | None = None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:  # noqa: ARG002 - the name is known
-        """Return our own module."""
-        found = importlib.import_module(self._name)
-        self._spec = found.__spec__
-        return found
+        """Return the module of Penstock."""
+        module = importlib.import_module(self._name)
+        self._spec = module.__spec__
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Leave the module as it is; it has been run under its own name."""
+        """Restore the spec of the module, which was executed under its own name."""
         module.__spec__ = self._spec
 
     def get_code(self, fullname: str) -> CodeType | None:  # noqa: ARG002 - the name is known
-        """Return the code of our own module, for `python -m`."""
-        found = importlib.util.find_spec(self._name)
-        code: CodeType | None = None if found is None else found.loader.get_code(self._name)  # type: ignore[union-attr] # of a file
+        """Return the code of the module of Penstock, for `python -m`."""
+        spec = importlib.util.find_spec(self._name)
+        code: CodeType | None = None if spec is None else spec.loader.get_code(self._name)  # type: ignore[union-attr] # it has a file
         return code
 
 
 class _AliasFinder(MetaPathFinder):
-    """Finds the packages that are stood in for, before those that are installed."""
+    """Finds the modules of Penstock before the installed packages."""
 
     def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
-        """Return what stands in for a module; None for one that has no counterpart, or is another's."""
+        """Return the spec of the module of Penstock; None if there is none."""
         root, dot, rest = fullname.partition(".")
         if root not in DOORS:
             return None
         name = f"{DOORS[root]}{dot}{rest}"
         try:
-            found = importlib.util.find_spec(name)
+            spec = importlib.util.find_spec(name)
         except ModuleNotFoundError:
             return None
-        if found is None:
+        if spec is None:
             return None
-        return ModuleSpec(
-            fullname, _AliasLoader(name), origin=found.origin, is_package=found.submodule_search_locations is not None
-        )
+        is_package = spec.submodule_search_locations is not None
+        return ModuleSpec(fullname, _AliasLoader(name), origin=spec.origin, is_package=is_package)
 
 
 def compatibility_module(name: str) -> ModuleType:
-    """Return the module that stands in for one of another project; where we have none, that one itself.
+    """Return the module of Penstock for one of these packages; the installed module if Penstock has none.
 
     Example:
         >>> compatibility_module("petastorm").__name__
@@ -111,17 +110,17 @@ def compatibility_module(name: str) -> ModuleType:
     root, dot, rest = name.partition(".")
     if importlib.util.find_spec(DOORS[root]) is not None:
         return importlib.import_module(f"{DOORS[root]}{dot}{rest}")
-    spec = _real(name)
+    spec = _find_installed(name)
     if spec is None or spec.loader is None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    found = importlib.util.module_from_spec(spec)
-    sys.modules[name] = found
-    spec.loader.exec_module(found)
-    return found
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def install() -> None:
-    """Make those imports mean Penstock; it is done when this module is imported.
+    """Import Penstock for these packages from now on; importing this module calls it.
 
     Example:
         >>> install()
@@ -132,7 +131,7 @@ def install() -> None:
     if any(type(finder).__name__ == _AliasFinder.__name__ for finder in sys.meta_path):
         return
     for name in DOORS:
-        _warn_of_the_real_one(name)
+        _warn_of_installed(name)
     for name in [name for name in sys.modules if name.partition(".")[0] in DOORS]:
         del sys.modules[name]
     sys.meta_path.insert(0, _AliasFinder())
@@ -142,18 +141,17 @@ def install() -> None:
     if ALIASES not in path:
         os.environ["PYTHONPATH"] = os.pathsep.join([ALIASES, *path])
     os.environ[HOME] = sys.prefix
-    _ship_to_running_spark()
+    _ship_to_active_spark()
 
 
 def ship(spark: Any) -> None:
-    """Make those imports mean Penstock in the executors of a session of Spark too.
+    """Import Penstock for these packages in the executors of a Spark session too, from the next task on.
 
-    Executors that are started after this module was imported, on the machine of the driver, know it anyhow, and so do those of
-    a session that was there when it was. Others are sent a few small modules by this, from the next task on; Penstock itself
-    must be installed where they run.
+    It sends a few small modules to the executors. It is not needed for executors on the machine of the driver that start after
+    this module was imported, nor for the session that was active then. Penstock must be installed on the executors.
 
     Args:
-        spark: A session of Spark, or its context.
+        spark: A Spark session or context.
 
     Example:
         >>> class Context:
@@ -161,7 +159,7 @@ def ship(spark: Any) -> None:
         ...         print(Path(path).name)
         >>> ship(Context())
         deltatorch.py
-        penstock_door.py
+        penstock_alias.py
         petastorm.py
     """
     context = getattr(spark, "sparkContext", spark)
@@ -170,16 +168,16 @@ def ship(spark: Any) -> None:
             context.addPyFile(str(module))
 
 
-def _ship_to_running_spark() -> None:
-    """Tell the executors of a session that was there before, as there always is one in a notebook of a cluster."""
-    known = sys.modules.get("pyspark")
-    running = getattr(getattr(known, "SparkContext", None), "_active_spark_context", None)
-    if running is not None:
-        ship(running)
+def _ship_to_active_spark() -> None:
+    """Ship to the active Spark session, which notebooks of a cluster always have."""
+    pyspark = sys.modules.get("pyspark")
+    context = getattr(getattr(pyspark, "SparkContext", None), "_active_spark_context", None)
+    if context is not None:
+        ship(context)
 
 
 def uninstall() -> None:
-    """Make those imports mean what they did before; modules that were imported already stay what they are.
+    """Import the installed packages again; modules that were imported before do not change.
 
     Example:
         >>> uninstall()
@@ -197,31 +195,30 @@ def uninstall() -> None:
         del os.environ["PYTHONPATH"]
 
 
-def _warn_of_the_real_one(name: str) -> None:
-    """Warn of a package that is installed, or imported already, and is not to be meant."""
+def _warn_of_installed(name: str) -> None:
+    """Warn of a package that is installed, or was imported before."""
     if importlib.util.find_spec(DOORS[name]) is None:
         return
-    loaded, found = sys.modules.get(name), _real(name)
-    beside = Path(str(getattr(loaded, "__file__", None))).parent / SHIPPED
-    ours = beside.exists() or str(getattr(loaded, "__name__", "")) in DOORS.values()
-    if loaded is not None and not ours:
+    loaded, installed = sys.modules.get(name), _find_installed(name)
+    marker = Path(str(getattr(loaded, "__file__", None))).parent / MARKER
+    is_ours = marker.exists() or str(getattr(loaded, "__name__", "")) in DOORS.values()
+    if loaded is not None and not is_ours:
         msg = f"{name} was imported before penstock.dropin. From now on `import {name}` means {DOORS[name]}; what was imported "
         warnings.warn(msg + "before stays what it was. Import penstock.dropin first.", UserWarning, stacklevel=4)
-    elif found is not None:
-        msg = (
-            f"{name} is installed as well, at {found.origin}. `import {name}` means {DOORS[name]} now. Uninstall it, or leave "
-        )
-        warnings.warn(msg + "penstock.dropin out, to be sure of which is meant.", UserWarning, stacklevel=4)
+    elif installed is not None:
+        msg = f"{name} is installed as well, at {installed.origin}. `import {name}` means {DOORS[name]} now. Uninstall it, or "
+        warnings.warn(msg + "leave penstock.dropin out, to be sure of which is meant.", UserWarning, stacklevel=4)
 
 
-def _real(name: str) -> ModuleSpec | None:
-    """Return where a package of another project is installed; None where it is not."""
-    found = PathFinder.find_spec(name, [entry for entry in sys.path if not (Path(entry) / SHIPPED).exists()])
-    return None if found is None or found.origin is None else found  # a directory that happens to be called so has no origin
+def _find_installed(name: str) -> ModuleSpec | None:
+    """Return the spec of an installed package; None if it is not installed."""
+    spec = PathFinder.find_spec(name, [entry for entry in sys.path if not (Path(entry) / MARKER).exists()])
+    # A directory that is no package has no origin.
+    return None if spec is None or spec.origin is None else spec
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a script, or a module with `-m`, in which those imports mean Penstock; where there is none, end with 2."""
+    """Run a script, or a module with `-m`, with Penstock for these packages; exit with 2 if it does not exist."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help") or given == ["-m"]:
         print("usage: python -m penstock.dropin [-m module | script.py] [arguments]", file=sys.stderr)  # noqa: T201 - for a user
@@ -231,36 +228,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.argv[:] = given[1:]
         sys.path.insert(0, str(Path.cwd()))
         if not _is_module(given[1]):
-            _refuse(f"module {given[1]!r}")
+            _exit_not_found(f"module {given[1]!r}")
         runpy.run_module(given[1], run_name="__main__", alter_sys=True)
         return
     if given[0] in SCRIPTS and not Path(given[0]).exists():
         main(["-m", SCRIPTS[given[0]], *given[1:]])
         return
     if not Path(given[0]).exists():
-        _refuse(f"file {given[0]!r}")
+        _exit_not_found(f"file {given[0]!r}")
     sys.argv[:] = given
     sys.path.insert(0, str(Path(given[0]).resolve().parent))
     runpy.run_path(given[0], run_name="__main__")
 
 
 def copy_dataset() -> None:
-    """Run the command `penstock-petastorm-copy-dataset`, in which those imports mean Penstock."""
+    """Run the command `penstock-petastorm-copy-dataset`."""
     main(["petastorm-copy-dataset.py", *sys.argv[1:]])
 
 
 def generate_metadata() -> None:
-    """Run the command `penstock-petastorm-generate-metadata`, likewise; a schema that it is to import may import Petastorm."""
+    """Run the command `penstock-petastorm-generate-metadata`; the module of the schema may import Petastorm."""
     main(["petastorm-generate-metadata.py", *sys.argv[1:]])
 
 
 def throughput() -> None:
-    """Run the command `penstock-petastorm-throughput`, likewise."""
+    """Run the command `penstock-petastorm-throughput`."""
     main(["petastorm-throughput.py", *sys.argv[1:]])
 
 
 def _is_module(name: str) -> bool:
-    """Return whether there is a module of a name; what goes wrong inside a package that holds it is told as it is."""
+    """Return whether a module exists; an import error inside of its package is raised."""
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError as error:
@@ -269,14 +266,14 @@ def _is_module(name: str) -> bool:
         return False
 
 
-def _refuse(what: str) -> None:
-    """Say that something is not there, in one line, and end as Python does then."""
+def _exit_not_found(what: str) -> None:
+    """Print one line, and exit as Python does for a missing script."""
     print(f"python -m penstock.dropin: there is no {what}. Check its name.", file=sys.stderr)  # noqa: T201 - for a user
     raise SystemExit(2)
 
 
 if __name__ == "__main__":
-    # This copy of the module is called `__main__`; scripts that import it get the other.
+    # Scripts that import this module get another copy of it than `__main__`.
     importlib.import_module(__spec__.name).main()
 else:
     install()

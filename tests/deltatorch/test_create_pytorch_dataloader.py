@@ -278,7 +278,10 @@ def test_nulls_reach_transforms_or_are_told(tmp_path: Path) -> None:
 
     assert next(iter(create_pytorch_dataloader(path, "n", [*fields, decoded])))["n"].tolist() == [1, -1, 3]
     assert next(iter(create_pytorch_dataloader(path, None, [decoded])))["b"].tolist() == [97, 0, 99]
-    with pytest.raises(DataError, match=r"Column 'n' has a null, of which no batch can be made\. .* turns None into a value"):
+    with pytest.raises(
+        DataError,
+        match=r"Column 'n' has a null; expected values only, because torch cannot batch None\. .* turns None into a value",
+    ):
         next(iter(create_pytorch_dataloader(path, None, [FieldSpec("n")])))
 
 
@@ -429,21 +432,28 @@ def test_what_torch_cannot_collate_is_told_by_its_column(tmp_path: Path) -> None
     """With what to do about it."""
     deltalake.write_deltalake(tmp_path / "t", pa.table({"id": range(3), "d": pa.array([Decimal("1.5")] * 3)}))
 
-    with pytest.raises(DataError, match=r"Column 'd' has Decimal, of which torch makes no batch\. .*a transform"):
+    with pytest.raises(
+        DataError,
+        match=r"Column 'd' has Decimal; expected numbers, text, arrays or tensors, which torch can batch\. .*a transform",
+    ):
         list(create_pytorch_dataloader(str(tmp_path / "t"), "id", [FieldSpec("d")]))
 
 
 @pytest.mark.parametrize(
     ("cell", "options", "told"),
     [
-        (b"12345", {"decode_numpy_and_apply_shape": (2, 2)}, "holds 5 bytes, of which no array of uint8 and shape .2, 2. can"),
+        (
+            b"12345",
+            {"decode_numpy_and_apply_shape": (2, 2)},
+            "holds 5 bytes; expected the bytes of an array of uint8 with shape .2, 2.:",
+        ),
         (
             b"12345",
             {"decode_numpy_and_apply_shape": (5,), "dtype": np.float32},
             "holds 5 bytes, .* float32 and shape .5,. can",
         ),
         (b"", {"decode_numpy_and_apply_shape": (5,)}, "holds 0 bytes"),
-        (7, {"decode_numpy_and_apply_shape": (5,)}, "holds 7, of which no array"),
+        (7, {"decode_numpy_and_apply_shape": (5,)}, "holds 7; expected the bytes of an array"),
     ],
 )
 def test_bytes_that_are_no_such_array_are_told_by_their_column(tmp_path: Path, cell: Any, options: Any, told: str) -> None:
@@ -461,7 +471,7 @@ def test_bytes_that_are_no_image_are_told_by_their_column(tmp_path: Path, cell: 
     deltalake.write_deltalake(tmp_path / "t", pa.table({"id": range(3), "x": [cell] * 3}))
 
     with pytest.raises(
-        DataError, match=rf"Column 'x' holds {cell!r}, of which Pillow opens no image: .* Leave load_image_using"
+        DataError, match=rf"Column 'x' holds {cell!r}; expected an image file that Pillow can open: .* Leave load_image_using"
     ):
         list(create_pytorch_dataloader(str(tmp_path / "t"), "id", [FieldSpec("x", load_image_using_pil=True)]))
 

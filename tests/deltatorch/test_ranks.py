@@ -44,7 +44,7 @@ def changed():
 early = create_pytorch_dataloader(table, "id", [FieldSpec("id")], version=0) if change == "early" else None
 alone = create_pytorch_dataloader(table, "id", [FieldSpec("id")], use_fixed_rank=True, rank=0, num_ranks=1, version=0)
 distributed.init_process_group("gloo")
-opened = deltadataset.table_of.__globals__["open_table"]
+opened = deltadataset.open_for_ranks.__globals__["open_table"]
 
 def late(*given, **options):
     if rank != 0:
@@ -53,7 +53,7 @@ def late(*given, **options):
     changed()
     return found
 
-deltadataset.table_of.__globals__["open_table"] = late
+deltadataset.open_for_ranks.__globals__["open_table"] = late
 found = {"table": None}
 try:
     loader = early or create_pytorch_dataloader(

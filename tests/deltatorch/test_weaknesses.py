@@ -189,7 +189,7 @@ def test_only_bytes_of_two_dimensions_were_arrays_and_nothing_was_said_of_nulls_
     assert torch.equal(batch["a"], torch.from_numpy(np.stack([cells.reshape(1, 2, 3)] * 2)))
     assert (batch["t"], batch["s"].tolist()) == (["x", "y"], [1, 2])
     assert (whole["s"]["u"].tolist(), whole["s"]["v"]) == ([1, 2], ["p", "q"])
-    with pytest.raises(DataError, match="Column 'n' has a null, of which no batch can be made"):
+    with pytest.raises(DataError, match="Column 'n' has a null; expected values only, because torch cannot batch None"):
         next(iter(create_pytorch_dataloader(str(path), None, [FieldSpec("n")])))
 
 

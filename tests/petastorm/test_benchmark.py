@@ -156,9 +156,9 @@ def test_the_command_has_petastorms_defaults(capsys: pytest.CaptureFixture[str])
 
 def test_memory_is_told_by_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it does not tell, the most that there was is taken."""
-    here = _process.memory_taken()
+    here = _process.memory_usage()
     monkeypatch.setattr(_process, "PROCESS", tmp_path)
-    most = _process.memory_taken()
+    most = _process.memory_usage()
 
     assert 0 < here.uss <= here.rss <= here.vms
     assert most.rss >= here.rss // 2

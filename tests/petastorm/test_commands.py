@@ -124,7 +124,7 @@ def test_a_session_that_is_there_is_told(tmp_path: Path) -> None:
     told = run("-c", f"import pyspark; {active}; import penstock.dropin", place=tmp_path)
 
     assert without.stdout == ""
-    assert [Path(line).name for line in told.stdout.splitlines()] == ["deltatorch.py", "penstock_door.py", "petastorm.py"]
+    assert [Path(line).name for line in told.stdout.splitlines()] == ["deltatorch.py", "penstock_alias.py", "petastorm.py"]
 
 
 def test_functions_travel_under_our_own_names(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.formats.petastorm import ROW_GROUPS_KEY, UNISCHEMA_KEY, PetastormFormat
 from penstock.petastorm import make_reader
-from penstock.petastorm._impl.copy import row_groups
-from penstock.petastorm._impl.dataset import opened
+from penstock.petastorm._impl.copy import cut_row_groups
+from penstock.petastorm._impl.dataset import open_dataset
 from penstock.petastorm._impl.metadata_keys import store_keys
 from penstock.petastorm.codecs import DataframeColumnCodec
 from penstock.petastorm.etl.dataset_metadata import PetastormMetadataError, get_schema_from_dataset_url, load_row_groups
@@ -128,7 +128,7 @@ def test_there_are_as_many_files_as_were_asked_for(tmp_path: Path, files: int, f
     url = copied(source, tmp_path / "copy", partitions_count=files)
 
     assert [footer.num_rows for footer in footers(tmp_path / "copy")] == found
-    assert len(load_row_groups(opened(url))) == len(found)
+    assert len(load_row_groups(open_dataset(url))) == len(found)
 
 
 def test_row_groups_have_the_size_that_was_asked_for(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_no_row_is_lost_between_row_groups(sizes: list[int], most: int, shares: 
     pieces = [pa.table({"id": pa.array(range(edges[at], edges[at + 1]), pa.int64())}) for at in range(len(sizes))]
     whole = [*pieces, pa.table({"id": pa.array([], pa.int64())})]
 
-    found = list(row_groups(iter(whole), most, shares))
+    found = list(cut_row_groups(iter(whole), most, shares))
 
     assert [number for _, group in found for number in group["id"].to_pylist()] == list(range(edges[-1]))
     assert all(group.num_rows for _, group in found) or edges[-1] == 0
@@ -182,7 +182,7 @@ def test_columns_need_not_be_those_of_the_schema(tmp_path: Path) -> None:
     ps.write(tmp_path / "t", schema, {"id": [1, 2], "gone": [3, 4]}, format=PetastormFormat())
     (path,) = (tmp_path / "t").glob("*.parquet")
     pq.write_table(pa.table({"id": [1, 2], "more": ["a", "b"]}), path)
-    store_keys(opened((tmp_path / "t").as_uri()), {KEY: None})
+    store_keys(open_dataset((tmp_path / "t").as_uri()), {KEY: None})
 
     whole = copied((tmp_path / "t").as_uri(), tmp_path / "whole")
     some = copied((tmp_path / "t").as_uri(), tmp_path / "some", field_regex=["id"])
@@ -220,7 +220,7 @@ def test_codecs_of_users_are_copied_with_all_fields(tmp_path: Path) -> None:
 
     url = copied(place.as_uri(), tmp_path / "copy")
 
-    assert opened(url).keys[UNISCHEMA_KEY] == theirs
+    assert open_dataset(url).keys[UNISCHEMA_KEY] == theirs
     assert str(get_schema_from_dataset_url(url).vector.codec) == "our.codecs.Squash()"
     with pytest.raises(ValueError, match="Field 'vector' has the dtype"):
         copied(place.as_uri(), tmp_path / "some", field_regex=["vector"])

@@ -16,9 +16,9 @@ import pytest
 import penstock as ps
 from penstock.formats.petastorm import INDEX_KEY, ROW_GROUPS_KEY, UNISCHEMA_KEY
 from penstock.petastorm import make_reader
-from penstock.petastorm._impl.dataset import opened
-from penstock.petastorm._impl.metadata_keys import stored_of
-from penstock.petastorm._impl.spark_types import StandIn
+from penstock.petastorm._impl.dataset import open_dataset
+from penstock.petastorm._impl.metadata_keys import stored_schema
+from penstock.petastorm._impl.spark_types import StoredSparkType
 from penstock.petastorm.codecs import CompressedImageCodec, NdarrayCodec, ScalarCodec
 from penstock.petastorm.etl import metadata_util
 from penstock.petastorm.etl.dataset_metadata import (
@@ -35,7 +35,7 @@ from penstock.petastorm.unischema import Unischema, UnischemaField
 HELLO = Unischema(
     "Hello",
     [
-        UnischemaField("id", np.int64, (), ScalarCodec(StandIn("LongType", {}))),
+        UnischemaField("id", np.int64, (), ScalarCodec(StoredSparkType("LongType", {}))),
         UnischemaField("vector", np.float32, (3,), NdarrayCodec(), nullable=True),
     ],
 )
@@ -77,7 +77,7 @@ def test_plain_files_become_a_dataset(tmp_path: Path, schemas: str) -> None:
     with make_reader(url, shuffle_row_groups=False, workers_count=1) as reader:
         found = [(int(row.id), row.vector.tolist()) for row in reader]
     assert found == [(number, [number] * 3) for number in range(12)]
-    assert json.loads(opened(url).keys[ROW_GROUPS_KEY]) == {"part-0.parquet": 3, "part-1.parquet": 3}
+    assert json.loads(open_dataset(url).keys[ROW_GROUPS_KEY]) == {"part-0.parquet": 3, "part-1.parquet": 3}
     assert str(get_schema_from_dataset_url(url)) == str(HELLO)
 
 
@@ -85,13 +85,13 @@ def test_what_is_stored_is_made_anew(tmp_path: Path) -> None:
     """Row groups are counted again, and the schema and the indexes stay."""
     url = tables.small(tmp_path / "t")
     build_rowgroup_index(url, None, [SingleFieldIndexer("by id", "id")])
-    before = opened(url).keys
+    before = open_dataset(url).keys
     (name,) = json.loads(before[ROW_GROUPS_KEY])
     pq.write_table(pq.read_table(tmp_path / "t" / name), tmp_path / "t" / name, row_group_size=5)
 
     generate_petastorm_metadata(None, url)
 
-    after = opened(url).keys
+    after = open_dataset(url).keys
     assert json.loads(after[ROW_GROUPS_KEY]) == {name: 8}
     assert {key: after[key] for key in (UNISCHEMA_KEY, INDEX_KEY)} == {key: before[key] for key in (UNISCHEMA_KEY, INDEX_KEY)}
     assert ids(url) == list(range(40))
@@ -103,7 +103,7 @@ def test_directories_are_part_of_the_names_of_files(tmp_path: Path) -> None:
 
     generate_petastorm_metadata(None, url)
 
-    stored = json.loads(opened(url).keys[ROW_GROUPS_KEY])
+    stored = json.loads(open_dataset(url).keys[ROW_GROUPS_KEY])
     assert sorted(Path(name).parent.name for name in stored) == ["part=p_0", "part=p_1", "part=p_2", "part=p_3"]
     assert sorted(ids(url)) == list(range(40))
 
@@ -128,8 +128,8 @@ def test_a_summary_tells_of_row_groups(tmp_path: Path, schemas: str) -> None:
     footer = pq.read_metadata(tmp_path / "t" / "_metadata")
     assert (footer.num_row_groups, footer.num_rows) == (6, 12)
     assert footer.row_group(5).column(0).file_path == "part-1.parquet"
-    assert ROW_GROUPS_KEY not in opened(url).keys
-    assert len(load_row_groups(opened(url))) == 6
+    assert ROW_GROUPS_KEY not in open_dataset(url).keys
+    assert len(load_row_groups(open_dataset(url))) == 6
     assert ids(url) == list(range(12))
 
 
@@ -170,15 +170,17 @@ def test_a_schema_must_be_named_or_there(tmp_path: Path, schemas: str) -> None:
 def test_schemas_are_stored_as_they_are() -> None:
     """Each codec with what it was made with."""
     pytest.importorskip("cv2")
-    decimal = ScalarCodec(StandIn("DecimalType", {"precision": 10, "scale": 9, "hasPrecisionInfo": True}))
+    decimal = ScalarCodec(StoredSparkType("DecimalType", {"precision": 10, "scale": 9, "hasPrecisionInfo": True}))
     image = CompressedImageCodec("jpeg", 70)
     schema = Unischema("All", [UnischemaField("d", np.object_, (), decimal), UnischemaField("i", np.uint8, (2, 2, 3), image)])
 
-    first, second = stored_of(schema).fields
+    first, second = stored_schema(schema).fields
 
     assert first.codec is not None
     assert second.codec is not None
-    assert first.codec.spark_type == StandIn("DecimalType", {"precision": 10, "scale": 9, "hasPrecisionInfo": True}).stored
+    assert (
+        first.codec.spark_type == StoredSparkType("DecimalType", {"precision": 10, "scale": 9, "hasPrecisionInfo": True}).stored
+    )
     assert dict(second.codec.options) == {"image_codec": ".jpeg", "quality": 70}
 
 

@@ -18,7 +18,7 @@ import penstock as ps
 from penstock.errors import DataError
 from penstock.formats.petastorm import PetastormFormat, load_indexes
 from penstock.petastorm import make_reader
-from penstock.petastorm._impl.dataset import opened
+from penstock.petastorm._impl.dataset import open_dataset
 from penstock.petastorm.etl import RowGroupIndexerBase
 from penstock.petastorm.etl._index_pickle import pickle_indexes
 from penstock.petastorm.etl.dataset_metadata import (
@@ -57,7 +57,7 @@ def selected(url: str, selector: Any, **options: Any) -> list[int]:
 
 def test_indexes_are_stored_and_read(indexed: str) -> None:
     """What was built comes back, by name."""
-    found = get_row_group_indexes(opened(indexed))
+    found = get_row_group_indexes(open_dataset(indexed))
 
     assert list(found) == ["by id", "by name", "scored"]
     assert found["by id"].get_row_group_indexes(13) == {1}
@@ -105,13 +105,13 @@ def test_an_index_that_is_not_there_is_refused(indexed: str, tmp_path: Path) -> 
     with pytest.raises(ValueError, match="Row groups indexes were not found"):
         selected(tables.small(tmp_path / "t"), SingleIndexSelector("by id", [1]))
     with pytest.raises(ValueError, match="Could not find _common_metadata"):
-        get_row_group_indexes(opened(tables.plain(tmp_path / "p", {"id": [1]})))
+        get_row_group_indexes(open_dataset(tables.plain(tmp_path / "p", {"id": [1]})))
 
 
 def test_real_indexes_select_row_groups(corpus: Corpus) -> None:
     """Datasets that Petastorm indexed are selected from."""
     url = corpus("petastorm/legacy-0.7.6").as_uri()
-    indexes = get_row_group_indexes(opened(url))
+    indexes = get_row_group_indexes(open_dataset(url))
     name, index = next((name, index) for name, index in indexes.items() if index.column_names == ["id"])
     (group,) = index.get_row_group_indexes(42)
 
@@ -120,7 +120,7 @@ def test_real_indexes_select_row_groups(corpus: Corpus) -> None:
 
     assert 42 in found
     assert len(found) == 10
-    assert len(load_row_groups(opened(url))) == 10
+    assert len(load_row_groups(open_dataset(url))) == 10
     assert isinstance(index, RowGroupIndexerBase)
     assert group < 10
 
@@ -243,13 +243,13 @@ def test_schemas_are_found_or_follow_from_columns(tmp_path: Path) -> None:
 
     with pytest.raises(PetastormMetadataError, match="Could not find _common_metadata file"):
         get_schema_from_dataset_url(plain)
-    assert infer_or_load_unischema(opened(plain))._name == "inferred_schema"
-    assert list(get_schema(opened(tables.small(tmp_path / "t"))).fields) == ["id", "name", "vector", "image", "score"]
+    assert infer_or_load_unischema(open_dataset(plain))._name == "inferred_schema"
+    assert list(get_schema(open_dataset(tables.small(tmp_path / "t"))).fields) == ["id", "name", "vector", "image", "score"]
 
 
 def test_row_groups_are_listed_in_order(tmp_path: Path) -> None:
     """Files by path, and in each its row groups, with what directories say of them."""
-    dataset = opened(tables.partitioned(tmp_path / "t", rows=8, group=1))
+    dataset = open_dataset(tables.partitioned(tmp_path / "t", rows=8, group=1))
 
     pieces = load_row_groups(dataset)
 

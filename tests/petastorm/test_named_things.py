@@ -17,8 +17,8 @@ import pytest
 
 from penstock.errors import MissingExtraError
 from penstock.petastorm import Reader, make_batch_reader, make_reader
-from penstock.petastorm._impl.arguments import Arguments
-from penstock.petastorm._impl.dataset import opened
+from penstock.petastorm._impl.arguments import ReaderArguments
+from penstock.petastorm._impl.dataset import open_dataset
 from penstock.petastorm.arrow_reader_worker import ArrowReaderWorker, convert_arrow_table_to_numpy_dict
 from penstock.petastorm.hdfs.namenode import failover_all_class_methods
 from penstock.petastorm.namedtuple_gt_255_fields import namedtuple_gt_255_fields
@@ -44,7 +44,7 @@ def test_every_argument_is_described(make: Any) -> None:
 @pytest.mark.parametrize("call", [make_reader, make_batch_reader, Reader])
 def test_arguments_are_passed_on_by_their_names(call: Any) -> None:
     """What is gathered by name has the defaults of the functions that it is gathered from, and none is left behind."""
-    defaults = {field.name: field.default for field in dataclasses.fields(Arguments)}
+    defaults = {field.name: field.default for field in dataclasses.fields(ReaderArguments)}
     here = {name: given.default for name, given in inspect.signature(call).parameters.items()}
     batched = {"is_batched_reader", "decode", "batch_size", "drop_last"}
 
@@ -79,7 +79,7 @@ def test_warnings_point_at_the_line_of_the_user(tmp_path: Path) -> None:
 def test_a_worker_says_whether_batches_come(tmp_path: Path, worker: Any, *, batched: bool) -> None:
     """`Reader` is given its class; what works is the engine."""
     url = tables.plain(tmp_path / "t", {"id": [1, 2, 3]})
-    dataset = opened(url)
+    dataset = open_dataset(url)
 
     with Reader(dataset.fs, dataset.place.path, worker_class=worker) as reader:
         found = list(reader)

@@ -20,7 +20,7 @@ from penstock.codecs import CellCodec, Jpeg, Npy, Npz, Png, Raw, Scalar, Tensor
 from penstock.formats.delta import DeltaFormat
 from penstock.formats.petastorm import PetastormFormat
 from penstock.petastorm import TransformSpec, make_batch_reader, make_reader
-from penstock.petastorm._impl.dataset import opened
+from penstock.petastorm._impl.dataset import open_dataset
 from penstock.petastorm.codecs import (
     CompressedImageCodec,
     CompressedNdarrayCodec,
@@ -221,7 +221,7 @@ def test_the_schema_is_that_which_is_stored(tmp_path: Path) -> None:
     kinds = [type(field.codec) for field in schema.fields.values()]
     assert kinds[:5] == [ScalarCodec, NdarrayCodec, CompressedNdarrayCodec, CompressedImageCodec, ScalarCodec]
     assert [str(schema.fields[name].codec) for name in ("tensor", "raw")] == ["Tensor()", "Raw()"]
-    with Reader(None, dataset=opened(url)) as reader:
+    with Reader(None, dataset=open_dataset(url)) as reader:
         assert str(get_schema(reader.dataset)) == str(infer_or_load_unischema(reader.dataset)) == str(schema)
         assert len(load_row_groups(reader.dataset)) == 3
 
@@ -442,7 +442,7 @@ def test_a_delta_table_is_read_as_its_log_says(tmp_path: Path) -> None:
 def test_deleted_rows_of_a_delta_table_do_not_come_back(tmp_path: Path, make: bool) -> None:  # noqa: FBT001 - a parameter
     """Neither in rows nor in batches nor in lengths, also of the files that a predicate on directories chooses."""
     url = written(tmp_path / "t", FIELDS["npy"], Field("part", np.int16), rows=4, format="delta", partition_by=["part"])
-    dataset = opened(url)
+    dataset = open_dataset(url)
     places = {int(name): at for at, name in enumerate(dataset.raw.files.partitions["part"].to_pylist())}
     files = replace(dataset._stored.files, deletes={places[3]: np.array([0])})
     dataset.__dict__["_stored"] = replace(dataset._stored, files=files)
@@ -491,7 +491,7 @@ def test_metadata_of_petastorm_is_made_of_the_stored_schema(tmp_path: Path) -> N
 
     generate_petastorm_metadata(None, url)
 
-    assert PetastormFormat().recognises(opened(url).place)
+    assert PetastormFormat().recognises(open_dataset(url).place)
     check(rows_of(url)[3].npy, FIELDS["npy"], 3)
     with pytest.raises(ps.errors.ArgumentError, match=r"Field 'tensor' has .*penstock\.codecs\.Tensor\(\)"):
         generate_petastorm_metadata(None, other)

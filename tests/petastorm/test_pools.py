@@ -242,13 +242,13 @@ class Unmade(WorkerBase):
 
 def test_workers_that_cannot_be_made_end_the_start(capfd: pytest.CaptureFixture[str]) -> None:
     """Nothing is left behind, and the reason is on the standard error of the process."""
-    pool = ProcessPool(2)
+    pool, before = ProcessPool(2), set(threading.enumerate())
 
     with pytest.raises(RuntimeError):
         pool.start(Unmade)
 
     assert "KeyError: 'unmade'" in capfd.readouterr().err
-    assert not any(thread.is_alive() for thread in pool._threads)
+    assert set(threading.enumerate()) <= before
 
 
 ORPHANS = """
@@ -297,8 +297,8 @@ def test_a_pool_of_processes_that_all_failed_takes_no_more_items() -> None:
     pool.start(Failing)
     for _ in range(2):
         pool.ventilate()
-    for thread in pool._threads:
-        thread.join(60)
+    while pool._failed < 2:
+        pass
 
     with pytest.raises(RuntimeError, match="All 2 workers of this ProcessPool have failed, one with KeyError") as told:
         pool.ventilate()

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 import penstock.petastorm.codec
 from penstock.errors import MissingExtraError
 from penstock.petastorm import codecs, unischema
-from penstock.petastorm._impl.spark_types import StandIn
+from penstock.petastorm._impl.spark_types import StoredSparkType
 from penstock.petastorm.codecs import (
     CompressedImageCodec,
     CompressedNdarrayCodec,
@@ -35,7 +35,7 @@ from penstock.petastorm.unischema import (
     match_unischema_fields,
 )
 
-ID = UnischemaField("id", np.int32, (), ScalarCodec(StandIn("IntegerType", {})), nullable=False)
+ID = UnischemaField("id", np.int32, (), ScalarCodec(StoredSparkType("IntegerType", {})), nullable=False)
 MATRIX = UnischemaField("matrix", np.float32, (None, 3), NdarrayCodec(), nullable=True)
 IMAGE = UnischemaField("image", np.uint8, (3, 4), CompressedImageCodec("png"), nullable=True)
 NAME = UnischemaField("image_name", np.str_, (), None, nullable=False)
@@ -265,11 +265,11 @@ def test_colours_are_red_green_blue() -> None:
 @pytest.mark.parametrize(
     ("codec", "field", "value", "error", "text"),
     [
-        (ScalarCodec(StandIn("IntegerType", {})), ID, [1], TypeError, "Expected a scalar as a value for field 'id'"),
-        (ScalarCodec(StandIn("IntegerType", {})), ID, b"x", TypeError, "Expected a scalar"),
-        (ScalarCodec(StandIn("IntegerType", {})), ID, np.zeros(2), TypeError, "Expected a scalar"),
-        (ScalarCodec(StandIn("IntegerType", {})), MATRIX, 1, ValueError, "must be an empty tuple"),
-        (ScalarCodec(StandIn("StringType", {})), ID, 5, ValueError, "Expected text as a value for field 'id'"),
+        (ScalarCodec(StoredSparkType("IntegerType", {})), ID, [1], TypeError, "Expected a scalar as a value for field 'id'"),
+        (ScalarCodec(StoredSparkType("IntegerType", {})), ID, b"x", TypeError, "Expected a scalar"),
+        (ScalarCodec(StoredSparkType("IntegerType", {})), ID, np.zeros(2), TypeError, "Expected a scalar"),
+        (ScalarCodec(StoredSparkType("IntegerType", {})), MATRIX, 1, ValueError, "must be an empty tuple"),
+        (ScalarCodec(StoredSparkType("StringType", {})), ID, 5, ValueError, "Expected text as a value for field 'id'"),
         (NdarrayCodec(), MATRIX, 5, ValueError, "Unexpected type of matrix feature"),
         (NdarrayCodec(), MATRIX, np.zeros((2, 3)), ValueError, "Unexpected type of matrix feature"),
         (NdarrayCodec(), MATRIX, np.zeros((2, 4), np.float32), ValueError, "Unexpected dimensions of matrix feature"),
@@ -303,7 +303,7 @@ def test_values_that_do_not_fit_are_refused(codec: Any, field: Any, value: Any, 
 )
 def test_single_values_become_those_of_spark(kind: str, value: Any, expected: Any) -> None:
     """Plain values of Python."""
-    found = ScalarCodec(StandIn(kind, {})).encode(UnischemaField("a", type(value), ()), value)
+    found = ScalarCodec(StoredSparkType(kind, {})).encode(UnischemaField("a", type(value), ()), value)
 
     assert found == expected
     assert type(found) is type(expected)

@@ -1,1 +1,1 @@
-"""Modules that stand for others: a folder that `penstock.dropin` puts on the path of the processes that a program starts."""
+"""Modules named like other packages; `penstock.dropin` adds this folder to the `PYTHONPATH` of child processes."""

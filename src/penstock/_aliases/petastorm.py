@@ -1,4 +1,4 @@
-"""`import petastorm` where `penstock.dropin` is at work in the process that started this one."""
+"""`import petastorm` in processes that a process with `penstock.dropin` has started."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ import importlib
 import sys
 
 if __name__ == "petastorm":
-    sys.modules[__name__] = importlib.import_module("penstock_door").meant(__name__)
+    sys.modules[__name__] = importlib.import_module("penstock_alias").import_module(__name__)

@@ -1,4 +1,4 @@
-"""The loaders behind `create_pytorch_dataloader`: by the engine's threads, or by torch's own worker processes."""
+"""The loaders that `create_pytorch_dataloader` returns: with threads of the engine, or with worker processes of torch."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ from typing import Any
 
 import torch
 from torch.utils import data
-from torch.utils.data._utils.pin_memory import pin_memory as pinned
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from penstock._engine.deliver.loader import Iteration
-from penstock._engine.deliver.loader import Loader as Engine
-from penstock.deltatorch._samples import PACKED
+from penstock._engine.deliver.loader import Loader as EngineLoader
+from penstock.deltatorch._sample_map import SAMPLE
 from penstock.deltatorch.deltadataset import DeltaIterableDataset
 from penstock.errors import EmptyDatasetError
 from penstock.torch import IterableDataset, Loader
 
-__all__ = ["Dealt", "ThreadsLoader", "WorkersLoader"]
+__all__ = ["ThreadsLoader", "WorkerBatches", "WorkersLoader"]
 
 
 class ThreadsLoader(data.DataLoader[dict[str, Any]]):
-    """A `DataLoader` whose batches the engine's threads make. Each `iter()` is the next epoch.
+    """A `DataLoader` whose batches threads of the engine make. Each `iter()` is the next epoch.
 
     Attributes:
-        engine: The loader that it hands out the batches of: it has states, statistics and epochs.
+        engine: The loader of Penstock, which has states, statistics and epochs.
     """
 
-    # Accelerate takes loaders apart and builds others from their datasets, unless they say that this has been done.
+    # Without this, Accelerate builds another loader from the dataset.
     _is_accelerate_prepared = True
 
     def __init__(self, dataset: DeltaIterableDataset, engine: Loader, *, pin_memory: bool) -> None:
-        """Store the dataset that is shown, and what makes the batches."""
+        """Store the dataset and the engine's loader."""
         super().__init__(dataset, batch_size=dataset.batch_size, drop_last=dataset.drop_last, pin_memory=pin_memory)
         self.engine = engine
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # torch promises a class of its own
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # torch declares a class of its own
         """Return the batches of the next epoch."""
-        _check_rows(self.dataset)  # type: ignore[arg-type] # the one that was given
-        batches = map(_unpacked, iter(self.engine))
-        # torch.accelerator is younger than the oldest torch that is supported.
+        _check_rows(self.dataset)  # type: ignore[arg-type] # it is a DeltaIterableDataset
+        batches = map(_first_sample, iter(self.engine))
+        # The oldest supported torch has no torch.accelerator.
         if self.pin_memory and getattr(torch, "accelerator", torch.cuda).is_available():
-            return map(pinned, batches)
+            return map(pin_memory, batches)
         return batches
 
     def __len__(self) -> int:
-        """Return how many batches the next `iter()` yields."""
+        """Return the number of batches of the next `iter()`."""
         return len(self.engine)
 
     def state_dict(self) -> Any:
-        """Return how far the reading has come, as JSON can hold it."""
+        """Return the position as a state, which JSON can hold."""
         return self.engine.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Go on where a state says.
+        """Continue at a state.
 
         Raises:
-            StateError: If it was saved over another table, order or question.
+            StateError: If it was saved with another table, order or query.
         """
         self.engine.load_state_dict(state)
 
@@ -65,104 +65,102 @@ class ThreadsLoader(data.DataLoader[dict[str, Any]]):
         self.engine.set_epoch(epoch)
 
 
-class Dealt(data.IterableDataset[Any]):
-    """Batches as torch's workers yield them, each whole."""
+class WorkerBatches(data.IterableDataset[Any]):
+    """The dataset of torch's workers, whose items are whole batches."""
 
     def __init__(self, batches: IterableDataset, rows: int) -> None:
-        """Store what makes them, and the rows that they are made of."""
+        """Store the batches and the number of their rows."""
         super().__init__()
         self.batches, self.rows = batches, rows
 
     def __iter__(self) -> Iterator[Any]:
         """Yield this worker's batches."""
-        return map(_unpacked, iter(self.batches))
+        return map(_first_sample, iter(self.batches))
 
     def __len__(self) -> int:
-        """Return the rows of this rank, as of the datasets of other loaders."""
+        """Return the number of rows of this rank."""
         return self.rows
 
 
-def _check_rows(shown: DeltaIterableDataset) -> None:
-    """Refuse an epoch without a batch, in words that whoever came by this door knows.
+def _check_rows(dataset: DeltaIterableDataset) -> None:
+    """Check that an epoch has a batch; the message uses the argument names of DeltaTorch.
 
     Raises:
         EmptyDatasetError: If there are too few rows.
     """
-    rows, size = shown.count(), shown.batch_size * shown.num_ranks
-    where = f"{shown.path} has {rows} rows" + (f" that pass {shown.partition_filter!r}" if shown.partition_filter else "")
+    rows, size = dataset.count(), dataset.batch_size * dataset.num_ranks
+    where = f"{dataset.path} has {rows} rows" + (f" that pass {dataset.partition_filter!r}" if dataset.partition_filter else "")
     if not rows:
-        msg = (
-            f"{where}, of which no batch can be made. At least one was expected. Look at len(loader.dataset) where none may be."
-        )
+        msg = f"{where}; expected at least one row for a batch. If there may be none, check len(loader.dataset) first."
         raise EmptyDatasetError(msg)
-    if shown.drop_last and rows < size:
+    if dataset.drop_last and rows < size:
         msg = (
-            f"{where}, and a batch, of all {shown.num_ranks} ranks together, {size}: drop_last=True would drop them all. Give "
-            "a smaller batch_size, or leave drop_last out."
+            f"{where}, and a batch, of all {dataset.num_ranks} ranks together, {size}: drop_last=True would drop them all. "
+            "Give a smaller batch_size, or leave drop_last out."
         )
         raise EmptyDatasetError(msg)
 
 
-def _unpacked(batch: Mapping[str, Any]) -> Any:
-    """Return a batch as it was collated. A map of these, unlike a generator, raises again what it has raised."""
-    return batch[PACKED][0]
+def _first_sample(batch: Mapping[str, Any]) -> Any:
+    """Return the collated batch. A `map` of this function, unlike a generator, can continue after an error."""
+    return batch[SAMPLE][0]
 
 
 class WorkersLoader(data.DataLoader[Any]):
-    """A `DataLoader` whose batches torch's worker processes make, in the order of no workers at all.
+    """A `DataLoader` whose batches worker processes of torch make, in the same order as without workers.
 
-    Each `iter()` is the next epoch, and its workers go the way that this process knows.
+    Each `iter()` is the next epoch.
     """
 
     _is_accelerate_prepared = True
 
-    def __init__(self, dealt: Dealt, shown: DeltaIterableDataset, way: Engine, **options: Any) -> None:
-        """Store what is dealt, and what knows the way: an engine's loader that reads nothing."""
-        super().__init__(dealt, batch_size=None, **options)
-        self._shown, self._way = shown, way
-        self._course: Iteration | None = None
+    def __init__(self, batches: WorkerBatches, dataset: DeltaIterableDataset, engine: EngineLoader, **options: Any) -> None:
+        """Store the dataset, and an engine's loader that counts epochs and positions and reads nothing."""
+        super().__init__(batches, batch_size=None, **options)
+        self._delta, self._engine = dataset, engine
+        self._iteration: Iteration | None = None
 
     @property
     def batch_size(self) -> Any:
         """Rows of a batch."""
-        return self._shown.batch_size if hasattr(self, "_shown") else None
+        return self._delta.batch_size if hasattr(self, "_delta") else None
 
     @batch_size.setter
     def batch_size(self, _: Any) -> None:
-        """Take what torch says, which does not count here."""
+        """Ignore the batch size that torch sets."""
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next `iter()` begin this epoch."""
-        self._way.set_epoch(epoch)
+        self._engine.set_epoch(epoch)
 
     def state_dict(self) -> Any:
-        """Return how far the reading has come, by what was handed out, as JSON can hold it."""
-        if self._course is not None and self._course.handed:
-            self._course.at = self._course.position_at(self._course.handed)
-        return self._way.state_dict()
+        """Return the position after the last batch as a state, which JSON can hold."""
+        if self._iteration is not None and self._iteration.handed:
+            self._iteration.at = self._iteration.position_at(self._iteration.handed)
+        return self._engine.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Go on where a state says.
+        """Continue at a state.
 
         Raises:
-            StateError: If it was saved over another table, order or question.
+            StateError: If it was saved with another table, order or query.
         """
-        self._way.load_state_dict(state)
-        self._iterator = None  # workers that live on from epoch to epoch begin at the beginning of one
+        self._engine.load_state_dict(state)
+        self._iterator = None  # persistent workers start at the beginning of an epoch
 
     def __iter__(self) -> Any:
         """Return the batches of the next epoch."""
-        _check_rows(self._shown)
-        course = self._course = self._way.begin()
-        self.dataset.batches.begin_at(course.start)  # type: ignore[attr-defined] # it is what was dealt
-        return map(partial(_counted, course), super().__iter__())
+        _check_rows(self._delta)
+        iteration = self._iteration = self._engine.begin()
+        self.dataset.batches.begin_at(iteration.start)  # type: ignore[attr-defined] # it is a WorkerBatches
+        return map(partial(_count, iteration), super().__iter__())
 
     def __len__(self) -> int:
-        """Return how many batches the next `iter()` yields."""
-        return len(self._way)
+        """Return the number of batches of the next `iter()`."""
+        return len(self._engine)
 
 
-def _counted(course: Iteration, batch: Any) -> Any:
-    """Return a batch, having counted it."""
-    course.handed += 1
+def _count(iteration: Iteration, batch: Any) -> Any:
+    """Count a batch, and return it."""
+    iteration.handed += 1
     return batch

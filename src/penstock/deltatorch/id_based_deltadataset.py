@@ -1,23 +1,23 @@
-"""The dataset that DeltaTorch calls `IDBasedDeltaDataset`; ids are not needed here, whatever they are."""
+"""`deltatorch.id_based_deltadataset`: samples of a Delta table. Ids are not used."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.deltatorch._asking import check_id
+from penstock.deltatorch._arguments import check_id
 from penstock.deltatorch.deltadataset import DeltaIterableDataset, FieldSpec
 
 __all__ = ["IDBasedDeltaDataset"]
 
 
 class IDBasedDeltaDataset(DeltaIterableDataset):
-    """Samples of a Delta table whose rows may have ids: from 0, from 1, with gaps, or none.
+    """Samples of a Delta table. Rows may have any ids, or none.
 
     Args:
         path: The table.
-        id_field: A column of ids. It must exist if it is named, and is needed for nothing else.
-        fields: As of `DeltaIterableDataset`, like all that follow.
+        id_field: A column of ids. It is checked to exist, and not used.
+        fields: As in `DeltaIterableDataset`, like the arguments that follow.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""`create_pytorch_dataloader`, as DeltaTorch has it."""
+"""`deltatorch.pytorch`: the loader of a Delta table."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from penstock._engine.deliver.loader import Loader as Engine
+from penstock._engine.deliver.loader import Loader as EngineLoader
 from penstock._engine.query.values import Last
-from penstock.deltatorch._loader import Dealt, ThreadsLoader, WorkersLoader
-from penstock.deltatorch._samples import FieldSpec
+from penstock.deltatorch._loader import ThreadsLoader, WorkerBatches, WorkersLoader
+from penstock.deltatorch._sample_map import FieldSpec
 from penstock.deltatorch.id_based_deltadataset import IDBasedDeltaDataset
 from penstock.errors import ArgumentError
 from penstock.torch import IterableDataset
 
 __all__ = ["create_pytorch_dataloader"]
 
-OF_WORKERS = ("worker_init_fn", "prefetch_factor", "timeout", "in_order")
-"""What only worker processes have, and what says nothing."""
-NOTHING = {"worker_init_fn": None, "prefetch_factor": None, "timeout": 0, "in_order": True}
-ANYWAY = ("collate_fn", "pin_memory", "generator", "persistent_workers", "multiprocessing_context", "pin_memory_device")
+WORKER_DEFAULTS = {"worker_init_fn": None, "prefetch_factor": None, "timeout": 0, "in_order": True}
+"""The options of worker processes, and their defaults."""
+OTHER_OPTIONS = ("collate_fn", "pin_memory", "generator", "persistent_workers", "multiprocessing_context", "pin_memory_device")
 
 
 def create_pytorch_dataloader(
@@ -46,31 +45,31 @@ def create_pytorch_dataloader(
 
     Args:
         path: The table.
-        id_field: A column of ids; it is checked to exist, and needed for nothing else.
-        fields: The columns, and what becomes of them; None for all columns as they are.
-        partition_filter: Which rows: (column, operator, value), all of which must hold.
+        id_field: A column of ids; it is checked to exist, and not used.
+        fields: The columns, and how their values are converted; None for all columns.
+        partition_filter: Conditions (column, operator, value) that all rows fulfil.
         version: The table's version; None for the newest.
         batch_size: Rows of a batch on each rank.
-        use_fixed_rank: Whether `rank` and `num_ranks` count, and not what torch.distributed says.
-        rank: Which of the readers this is.
-        num_ranks: How many there are. All get as many batches; where rows do not divide, some come twice, or with
-            `drop_last` some not at all in that epoch.
-        num_workers: How many threads read and transform; with `multiprocessing_context`, how many processes.
-        shuffle: Whether each epoch has an order of its own.
-        drop_last: Whether rows that do not fill a batch are left out.
-        storage_options: What fsspec is told to open the path with.
-        seed: What the orders depend on; `generator` draws another.
-        pytorch_dataloader_kwargs: What else torch's loader takes.
+        use_fixed_rank: Whether `rank` and `num_ranks` are used, instead of those of torch.distributed.
+        rank: The number of this reader.
+        num_ranks: The number of readers. All get the same number of batches; if the rows do not divide evenly, some are
+            repeated, or with `drop_last` dropped in that epoch.
+        num_workers: The number of threads; with `multiprocessing_context`, of processes.
+        shuffle: Whether rows are shuffled, anew in each epoch.
+        drop_last: Whether rows that do not fill a batch are dropped.
+        storage_options: Options for fsspec to open the path.
+        seed: Decides the orders; drawn from `generator`, if there is one.
+        pytorch_dataloader_kwargs: Other arguments of torch's `DataLoader`.
 
     Raises:
-        ArgumentError: If an argument cannot be meant, or could not take effect.
+        ArgumentError: If an argument is invalid, or would have no effect.
         ColumnNotFoundError: If the table has no such column.
     """
-    options = _checked(pytorch_dataloader_kwargs, batch_size, num_workers)
+    options = _check_options(pytorch_dataloader_kwargs, batch_size, num_workers)
     generator = options.get("generator")
     if generator is not None:
         seed = int(torch.randint(2**62, (), generator=generator))
-    shown = IDBasedDeltaDataset(
+    dataset = IDBasedDeltaDataset(
         path,
         id_field,
         fields,
@@ -86,25 +85,24 @@ def create_pytorch_dataloader(
         storage_options,
         seed=seed,
     )
-    return _loader(shown, options)
+    return _loader(dataset, options)
 
 
-def _loader(shown: IDBasedDeltaDataset, options: dict[str, Any]) -> DataLoader[Any]:
-    """Return the loader of a dataset."""
-    asked = shown._asked  # noqa: SLF001 - of this door
-    last: Last = "drop" if shown.drop_last else "level" if shown.num_ranks > 1 else "uneven"
-    made = asked.samples(collate=options.pop("collate_fn", None))
-    batches = shown._share.batch(shown.batch_size, last=last).map(made)  # noqa: SLF001 - the same
+def _loader(dataset: IDBasedDeltaDataset, options: dict[str, Any]) -> DataLoader[Any]:
+    read, shard = dataset._read, dataset._shard  # noqa: SLF001 - of this package
+    last: Last = "drop" if dataset.drop_last else "level" if dataset.num_ranks > 1 else "uneven"
+    sample_map = read.sample_map(collate=options.pop("collate_fn", None))
+    batches = shard.batch(dataset.batch_size, last=last).map(sample_map)
     if options.get("multiprocessing_context") is None:
-        batches = batches.using(threads=asked.threads)
-        return ThreadsLoader(shown, asked.loader(batches), pin_memory=options.get("pin_memory", False))
-    dealt = Dealt(IterableDataset(batches.using(threads=1)), len(shown))
-    way = Engine(batches._table, batches._query)  # noqa: SLF001 - a dataset has no other parts
-    return WorkersLoader(dealt, shown, way, num_workers=shown.num_workers, **options)
+        engine = read.loader(batches.using(threads=read.threads))
+        return ThreadsLoader(dataset, engine, pin_memory=options.get("pin_memory", False))
+    worker_batches = WorkerBatches(IterableDataset(batches.using(threads=1)), len(dataset))
+    engine_loader = EngineLoader(batches._table, batches._query)  # noqa: SLF001 - a Dataset has no public query
+    return WorkersLoader(worker_batches, dataset, engine_loader, num_workers=dataset.num_workers, **options)
 
 
-def _checked(given: Mapping[str, Any], batch_size: Any, num_workers: Any) -> dict[str, Any]:
-    """Return arguments of torch's loader that will take effect."""
+def _check_options(given: Mapping[str, Any], batch_size: Any, num_workers: Any) -> dict[str, Any]:
+    """Return the arguments of torch's loader that have an effect."""
     if type(batch_size) is not int or batch_size < 1:
         msg = f"batch_size={batch_size!r} was given. A whole number from 1 on was expected. Give one: batch_size=32."
         raise ArgumentError(msg)
@@ -113,10 +111,10 @@ def _checked(given: Mapping[str, Any], batch_size: Any, num_workers: Any) -> dic
         if name in ("sampler", "batch_sampler") and value is not None:
             msg = f"{name}={value!r} was given, but rows are read and shuffled as they lie. No sampler was expected. "
             raise ArgumentError(msg + "Give shuffle=True, or use penstock.torch.MapDataset with a loader of your own.")
-        if name not in (*OF_WORKERS, *ANYWAY, "sampler", "batch_sampler"):
-            known = ", ".join(sorted((*OF_WORKERS, *ANYWAY)))
+        if name not in (*WORKER_DEFAULTS, *OTHER_OPTIONS, "sampler", "batch_sampler"):
+            known = ", ".join(sorted((*WORKER_DEFAULTS, *OTHER_OPTIONS)))
             raise ArgumentError(f"create_pytorch_dataloader got {name}={value!r}. Known are {known}. Leave it out.")
-        if name in OF_WORKERS and value != NOTHING[name] and not processes:
+        if name in WORKER_DEFAULTS and value != WORKER_DEFAULTS[name] and not processes:
             more = "" if num_workers else " and num_workers=4"
             msg = (
                 f"{name}={value!r} was given, and num_workers={num_workers} is served by threads, for which it means nothing. "
@@ -131,5 +129,5 @@ def _checked(given: Mapping[str, Any], batch_size: Any, num_workers: Any) -> dic
             "multiprocessing_context was given with num_workers=0. Workers were expected. Give num_workers=4, or leave it out."
         )
         raise ArgumentError(msg)
-    silent = {"sampler", "batch_sampler", "pin_memory_device"}
-    return {name: value for name, value in given.items() if name not in silent}
+    ignored = {"sampler", "batch_sampler", "pin_memory_device"}
+    return {name: value for name, value in given.items() if name not in ignored}

@@ -1,4 +1,4 @@
-"""The dataset that DeltaTorch calls `SkipReadDeltaDataset`: the same samples, asked for with fewer arguments."""
+"""`deltatorch.skip_batch_deltadataset`: the same samples, with fewer arguments."""
 
 from __future__ import annotations
 

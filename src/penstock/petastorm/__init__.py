@@ -1,14 +1,14 @@
-"""The Petastorm door: what Petastorm's users import, on Penstock's engine.
+"""The names of Petastorm, on the engine of Penstock.
 
-Import paths, names, arguments and defaults are those of Petastorm 0.13.1; `penstock.dropin` makes `import petastorm` mean
-this package. `docs/petastorm.md` says what differs.
+Import paths, names, arguments and defaults are those of Petastorm 0.13.1. With `penstock.dropin`, `import petastorm` imports
+this package. `docs/petastorm.md` lists the differences.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.petastorm._impl.reexports import passed_on
+from penstock.petastorm._impl.reexports import reexport
 from penstock.petastorm.errors import NoDataAvailableError
 from penstock.petastorm.reader import Reader, make_batch_reader, make_reader
 from penstock.petastorm.transform import TransformSpec
@@ -19,4 +19,4 @@ __version__ = "0.13.1"
 
 
 if not TYPE_CHECKING:
-    __getattr__ = passed_on(__name__)
+    __getattr__ = reexport(__name__)

@@ -1,4 +1,4 @@
-"""Caches of `petastorm.cache`: something that is not computed twice."""
+"""`petastorm.cache`: the base class of caches."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ __all__ = ["CacheBase", "NullCache"]
 
 
 class CacheBase(ABC):
-    """What caches have in common."""
+    """The base class of caches."""
 
     @abstractmethod
     def get(self, key: Any, fill_cache_func: Callable[[], Any]) -> Any:
-        """Return what is kept under a key; where nothing is, what a function makes, which is kept."""
+        """Return the cached value of a key; call `fill_cache_func` for it, and cache it, if there is none."""
 
 
 class NullCache(CacheBase):
-    """A cache that keeps nothing."""
+    """A cache that stores nothing."""
 
-    def get(self, key: Any, fill_cache_func: Callable[[], Any]) -> Any:  # noqa: ARG002 - nothing is kept
-        """Return what a function makes."""
+    def get(self, key: Any, fill_cache_func: Callable[[], Any]) -> Any:  # noqa: ARG002 - nothing is cached
+        """Return the result of a function."""
         return fill_cache_func()

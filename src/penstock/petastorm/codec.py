@@ -1,4 +1,4 @@
-"""The codecs under a name that articles about Petastorm use: `petastorm.codec` for `petastorm.codecs`."""
+"""`petastorm.codec`: another name of `petastorm.codecs`, which articles about Petastorm use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The codecs of `petastorm.codecs`: how a value is stored in a cell of Parquet.
+"""`petastorm.codecs`: conversions between values and the cells of Parquet files.
 
-Readers do not come here: they decode a column at a time with the engine's codecs. These are for those who encode rows for
-Spark, decode single cells, or derive codecs of their own.
+Readers do not use these classes: the codecs of the engine decode whole columns. They are for encoding rows for Spark, for
+decoding single cells, and for codecs of your own.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ JPEG = (".jpg", ".jpeg", ".jpe")
 
 
 class DataframeColumnCodec:
-    """What codecs have in common; derive from it for one of your own, and define what you use of it."""
+    """The base class of codecs. A class of your own defines the methods that you use."""
 
-    def encode(self, unischema_field: Any, value: Any) -> Any:  # noqa: ARG002 - whoever derives from it takes them
-        """Return a value as it is stored."""
-        raise self._undefined("encode")
+    def encode(self, unischema_field: Any, value: Any) -> Any:  # noqa: ARG002 - for derived classes
+        """Return the stored form of a value."""
+        raise self._not_implemented("encode")
 
     def decode(self, unischema_field: Any, value: Any) -> Any:  # noqa: ARG002 - the same
-        """Return what was stored."""
-        raise self._undefined("decode")
+        """Return the value of its stored form."""
+        raise self._not_implemented("decode")
 
     def spark_dtype(self) -> Any:
-        """Return the type of Spark that cells are stored in."""
-        raise self._undefined("spark_dtype")
+        """Return the Spark type of cells."""
+        raise self._not_implemented("spark_dtype")
 
-    def _undefined(self, what: str) -> NotImplementedError:
+    def _not_implemented(self, what: str) -> NotImplementedError:
         return NotImplementedError(f"{type(self).__name__} does not define {what}. Define it, or use another codec.")
 
     def __str__(self) -> str:
-        """Return how it is made."""
+        """Return the expression of the codec."""
         return f"{type(self).__name__}()"
 
 
 class CompressedImageCodec(DataframeColumnCodec):
-    """Images as files: PNG, JPEG, or whatever else OpenCV writes. Arrays are red, green, blue.
+    """Images as PNG, JPEG, or another format that OpenCV writes. Arrays are RGB.
 
     Args:
-        image_codec: How files of the format end, like `png`.
+        image_codec: The suffix of files of the format, like `png`.
         quality: The quality of a JPEG, up to 100.
     """
 
@@ -69,14 +69,14 @@ class CompressedImageCodec(DataframeColumnCodec):
 
     @property
     def image_codec(self) -> str:
-        """How files of the format end."""
+        """The suffix of files of the format."""
         return self._image_codec[1:]
 
     def encode(self, unischema_field: Any, value: Any) -> bytearray:
-        """Return an image as a file.
+        """Return the bytes of an image file.
 
         Raises:
-            ValueError: If it has another dtype or shape than the field, or is no image.
+            ValueError: If the dtype or the shape is not that of the field, or not that of an image.
         """
         if unischema_field.numpy_dtype != value.dtype:
             msg = (
@@ -90,46 +90,46 @@ class CompressedImageCodec(DataframeColumnCodec):
                 "are images. Use NdarrayCodec for others."
             )
             raise ValueError(msg)
-        return bytearray(self._written(unischema_field.name, value))
+        return bytearray(self._encode_image(unischema_field.name, value))
 
     def decode(self, unischema_field: Any, value: Any) -> Any:
         """Return the image of a file.
 
         Raises:
-            ValueError: If it is no image, or one with another number of channels than one or three.
+            ValueError: If it is not an image with one or three channels.
         """
         import cv2
 
-        found = cv2.imdecode(np.frombuffer(value, dtype=np.uint8), flags=cv2.IMREAD_UNCHANGED)
-        if found is None:
+        image = cv2.imdecode(np.frombuffer(value, dtype=np.uint8), flags=cv2.IMREAD_UNCHANGED)
+        if image is None:
             msg = (
                 f"Unexpected image of {unischema_field.name}: {len(value)} bytes that OpenCV cannot read. Check what wrote it."
             )
             raise ValueError(msg)
-        if found.ndim == GREY:
-            return found
-        if found.ndim == COLOURS and found.shape[2] == COLOURS:
-            return cv2.cvtColor(found, cv2.COLOR_BGR2RGB)
-        msg = f"Unexpected image dimensions of {unischema_field.name}: {found.shape}. Grey and RGB are read."
+        if image.ndim == GREY:
+            return image
+        if image.ndim == COLOURS and image.shape[2] == COLOURS:
+            return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+        msg = f"Unexpected image dimensions of {unischema_field.name}: {image.shape}. Grey and RGB are read."
         raise ValueError(msg)
 
     def spark_dtype(self) -> Any:
-        """Return the type of bytes."""
+        """Return the Spark type of bytes."""
         return pyspark_types("CompressedImageCodec.spark_dtype").BinaryType()
 
-    def _written(self, name: str, value: Any) -> bytes:
+    def _encode_image(self, name: str, value: Any) -> bytes:
         import cv2
 
         image = value if value.ndim == GREY else cv2.cvtColor(np.ascontiguousarray(value), cv2.COLOR_RGB2BGR)
         options = [int(cv2.IMWRITE_JPEG_QUALITY), self._quality] if self._image_codec in JPEG else []
-        done, found = cv2.imencode(self._image_codec, np.ascontiguousarray(image), options)
-        if not done:
+        succeeded, data = cv2.imencode(self._image_codec, np.ascontiguousarray(image), options)
+        if not succeeded:
             msg = f"OpenCV cannot write {value.dtype} {value.shape} of {name} as {self._image_codec}. Use another format."
             raise ValueError(msg)
-        return bytes(found)
+        return bytes(data)
 
     def __str__(self) -> str:
-        """Return how it is made."""
+        """Return the expression of the codec."""
         return f"CompressedImageCodec('{self.image_codec}', {self._quality})"
 
 
@@ -137,22 +137,22 @@ class NdarrayCodec(DataframeColumnCodec):
     """Arrays as `numpy.save` writes them."""
 
     def encode(self, unischema_field: Any, value: Any) -> bytearray:
-        """Return an array as a file.
+        """Return the bytes of an array file.
 
         Raises:
-            ValueError: If it is none, or has another dtype or shape than the field.
+            ValueError: If it is not an array with the dtype and the shape of the field.
         """
         _check_array(unischema_field, value)
         memory = io.BytesIO()
         np.save(memory, value, allow_pickle=False)
         return bytearray(memory.getvalue())
 
-    def decode(self, unischema_field: Any, value: Any) -> Any:  # noqa: ARG002 - others look at the field
+    def decode(self, unischema_field: Any, value: Any) -> Any:  # noqa: ARG002 - other codecs need the field
         """Return the array of a file."""
         return np.load(io.BytesIO(value), allow_pickle=False)
 
     def spark_dtype(self) -> Any:
-        """Return the type of bytes."""
+        """Return the Spark type of bytes."""
         return pyspark_types("NdarrayCodec.spark_dtype").BinaryType()
 
 
@@ -160,28 +160,28 @@ class CompressedNdarrayCodec(DataframeColumnCodec):
     """Arrays as `numpy.savez_compressed` writes them, under the name `arr`."""
 
     def encode(self, unischema_field: Any, value: Any) -> bytearray:
-        """Return an array as a file.
+        """Return the bytes of an array file.
 
         Raises:
-            ValueError: If it is none, or has another dtype or shape than the field.
+            ValueError: If it is not an array with the dtype and the shape of the field.
         """
         _check_array(unischema_field, value)
         memory = io.BytesIO()
         np.savez_compressed(memory, arr=value)
         return bytearray(memory.getvalue())
 
-    def decode(self, unischema_field: Any, value: Any) -> Any:  # noqa: ARG002 - others look at the field
+    def decode(self, unischema_field: Any, value: Any) -> Any:  # noqa: ARG002 - other codecs need the field
         """Return the array of a file."""
-        with np.load(io.BytesIO(value), allow_pickle=False) as found:
-            return found["arr"]
+        with np.load(io.BytesIO(value), allow_pickle=False) as arrays:
+            return arrays["arr"]
 
     def spark_dtype(self) -> Any:
-        """Return the type of bytes."""
+        """Return the Spark type of bytes."""
         return pyspark_types("CompressedNdarrayCodec.spark_dtype").BinaryType()
 
 
 class ScalarCodec(DataframeColumnCodec):
-    """Single values, stored as a type of Spark.
+    """Single values, stored as a Spark type.
 
     Args:
         spark_type: The type, like `pyspark.sql.types.IntegerType()`.
@@ -195,8 +195,8 @@ class ScalarCodec(DataframeColumnCodec):
         """Return a value as Spark takes it.
 
         Raises:
-            TypeError: If it is no single value.
-            ValueError: If the field has a shape, or text was expected.
+            TypeError: If it is not a single value.
+            ValueError: If the field has a shape, or the value must be text.
         """
         if not isinstance(value, np.ndarray) and hasattr(value, "__len__") and not isinstance(value, str):
             raise TypeError(f"Expected a scalar as a value for field '{unischema_field.name}'. Got {type(value).__name__}.")
@@ -207,23 +207,23 @@ class ScalarCodec(DataframeColumnCodec):
         if unischema_field.shape != ():
             msg = f"The shape of field '{unischema_field.name}' must be an empty tuple, and is {unischema_field.shape}."
             raise ValueError(msg)
-        return _plain(spark_name(self._spark_type), unischema_field.name, value)
+        return _to_python(spark_name(self._spark_type), unischema_field.name, value)
 
     def decode(self, unischema_field: Any, value: Any) -> Any:
         """Return a value as the type of the field."""
         return unischema_field.numpy_dtype(value)
 
     def spark_dtype(self) -> Any:
-        """Return the type of Spark."""
+        """Return the Spark type."""
         return to_spark(self._spark_type)
 
     def __str__(self) -> str:
-        """Return how it is made."""
+        """Return the expression of the codec."""
         return f"ScalarCodec({spark_name(self._spark_type)}())"
 
 
-def _plain(kind: str, name: str, value: Any) -> Any:
-    """Return a value as Spark takes one of a type."""
+def _to_python(kind: str, name: str, value: Any) -> Any:
+    """Return a value as the Python type of a Spark type."""
     if kind in ("ByteType", "ShortType", "IntegerType", "LongType"):
         return int(value)
     if kind in ("FloatType", "DoubleType"):
@@ -238,7 +238,7 @@ def _plain(kind: str, name: str, value: Any) -> Any:
 
 
 def _check_array(unischema_field: Any, value: Any) -> None:
-    """Refuse what is not an array of a field."""
+    """Check that a value is an array of a field."""
     if not isinstance(value, np.ndarray):
         msg = f"Unexpected type of {unischema_field.name} feature: {type(value).__name__}. An ndarray was expected."
         raise ValueError(msg)  # noqa: TRY004 - the type that Petastorm raises
@@ -249,12 +249,12 @@ def _check_array(unischema_field: Any, value: Any) -> None:
 
 
 def _is_compliant_shape(a: Sequence[int | None], b: Sequence[int | None]) -> bool:
-    """Return whether two shapes are the same; a size of None or 0, on either side, is any."""
-    return len(a) == len(b) and all(not one or not two or one == two for one, two in zip(a, b, strict=True))
+    """Return whether two shapes match; a size of None or 0 matches any size."""
+    return len(a) == len(b) and all(not size or not other or size == other for size, other in zip(a, b, strict=True))
 
 
 def _check_shape(unischema_field: Any, shape: tuple[int, ...]) -> None:
-    """Refuse another shape than a field has."""
-    wanted = unischema_field.shape
-    if not _is_compliant_shape(wanted, shape):
-        raise ValueError(f"Unexpected dimensions of {unischema_field.name} feature: {shape}. {wanted} was expected.")
+    """Check that a shape is that of a field."""
+    expected = unischema_field.shape
+    if not _is_compliant_shape(expected, shape):
+        raise ValueError(f"Unexpected dimensions of {unischema_field.name} feature: {shape}. {expected} was expected.")

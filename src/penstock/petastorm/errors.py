@@ -1,4 +1,4 @@
-"""The errors of `petastorm.errors`."""
+"""`petastorm.errors`: errors of readers."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ __all__ = ["NoDataAvailableError"]
 
 
 class NoDataAvailableError(Exception):
-    """There is nothing to read: fewer row groups than shards, or rows of which none passes, for ever."""
+    """There is nothing to read: fewer row groups than shards, or no row that passes the filters."""

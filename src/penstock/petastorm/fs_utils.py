@@ -1,6 +1,6 @@
-"""Filesystems of URLs: `petastorm.fs_utils`.
+"""`petastorm.fs_utils`: filesystems of URLs.
 
-`make_reader` does not come here; it takes the filesystems of `penstock.open`.
+`make_reader` does not use this module, but the filesystems of `penstock.open`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any, NoReturn
 from urllib.parse import ParseResult, urlparse
 
-from penstock.petastorm._impl.dataset import normalized
+from penstock.petastorm._impl.dataset import normalize_url
 from penstock.petastorm.hdfs.namenode import HdfsConnector, HdfsNamenodeResolver
 
 __all__ = ["FilesystemResolver", "get_dataset_path", "get_filesystem_and_path_or_paths", "normalize_dir_url"]
 
 
 def get_dataset_path(parsed_url: ParseResult) -> str:
-    """Return the path of a parsed URL in its filesystem: with the bucket, where there is one."""
+    """Return the path of a parsed URL in its filesystem, with the bucket."""
     if parsed_url.scheme.lower() in ("hdfs", "file"):
         return parsed_url.path
     import fsspec
@@ -26,27 +26,27 @@ def get_dataset_path(parsed_url: ParseResult) -> str:
 
 
 def normalize_dir_url(dataset_url: Any) -> str:
-    """Return a URL without the slash that it ends with.
+    """Return a URL without a trailing slash.
 
     Raises:
-        ValueError: If it is no text.
+        ValueError: If it is not text.
     """
-    return normalized(dataset_url)
+    return normalize_url(dataset_url)
 
 
 class FilesystemResolver:
-    """Finds the filesystem of a URL.
+    """The filesystem of a URL.
 
     Args:
         dataset_url: The URL, as text or parsed.
-        hadoop_configuration: Settings of Hadoop; by default those of the Hadoop that is installed.
-        connector: What connects to Hadoop.
-        hdfs_driver: "libhdfs3" to look for name nodes in those settings, "libhdfs" to leave that to Hadoop's own library.
-        user: Who connects to Hadoop.
-        storage_options: What fsspec is told, besides what the URL says.
+        hadoop_configuration: The settings of Hadoop; by default those of the installed Hadoop.
+        connector: Connects to Hadoop.
+        hdfs_driver: "libhdfs3" to find the name nodes in those settings, "libhdfs" to let the library of Hadoop find them.
+        user: The user of Hadoop.
+        storage_options: Options for fsspec.
 
     Raises:
-        ValueError: If the URL has no scheme, or no bucket where it needs one.
+        ValueError: If the URL has no scheme, or its bucket is missing.
     """
 
     def __init__(
@@ -62,16 +62,16 @@ class FilesystemResolver:
         url = urlparse(dataset_url) if isinstance(dataset_url, str) else dataset_url
         self._url = url
         if not url.scheme:
-            said = f"A scheme-less dataset url ({url.geturl()}) is no longer supported."
-            raise ValueError(f'{said} Please prepend "file://" for local filesystem.')
+            msg = f"A scheme-less dataset url ({url.geturl()}) is no longer supported. "
+            raise ValueError(msg + 'Please prepend "file://" for local filesystem.')
         if url.scheme == "hdfs":
-            self._factory = self._hadoop(hadoop_configuration, connector, hdfs_driver, user)
+            self._factory = self._hadoop_factory(hadoop_configuration, connector, hdfs_driver, user)
         else:
-            self._factory = _through_fsspec(url, storage_options)
+            self._factory = _fsspec_factory(url, storage_options)
         self._filesystem = self._factory()
 
-    def _hadoop(self, settings: Any, connector: Any, driver: str, user: str | None) -> Callable[[], Any]:
-        """Return what opens Hadoop's filesystem."""
+    def _hadoop_factory(self, settings: Any, connector: Any, driver: str, user: str | None) -> Callable[[], Any]:
+        """Return a function that opens the filesystem of Hadoop."""
         if driver != "libhdfs3":
             return partial(connector.hdfs_connect_namenode, self._url, driver, user=user)
         resolver = HdfsNamenodeResolver(settings)
@@ -97,16 +97,16 @@ class FilesystemResolver:
         return self._filesystem
 
     def filesystem_factory(self) -> Callable[[], Any]:
-        """Return what opens the filesystem again, in another process too."""
+        """Return a function that opens the filesystem again; it can be pickled."""
         return self._factory
 
     def __getstate__(self) -> NoReturn:
-        """Refuse to be sent; what opens the filesystem can be."""
+        """Raise RuntimeError: a filesystem cannot be pickled, but `filesystem_factory()` can."""
         raise RuntimeError("Pickling FilesystemResolver is not supported. Send what filesystem_factory() returns.")
 
 
-def _through_fsspec(url: Any, storage_options: Mapping[str, Any] | None) -> Callable[[], Any]:
-    """Return what opens a filesystem of fsspec."""
+def _fsspec_factory(url: Any, storage_options: Mapping[str, Any] | None) -> Callable[[], Any]:
+    """Return a function that opens a filesystem of fsspec."""
     import fsspec
 
     if url.scheme != "file" and not url.netloc:
@@ -121,10 +121,10 @@ def get_filesystem_and_path_or_paths(
     storage_options: Mapping[str, Any] | None = None,
     filesystem: Any = None,
 ) -> tuple[Any, Any]:
-    """Return the filesystem of a URL, or of a list of them, and the path or the list of paths in it.
+    """Return the filesystem of a URL or a list of URLs, and the path or the list of paths.
 
     Raises:
-        ValueError: If URLs differ in their schemes or hosts.
+        ValueError: If the URLs have different schemes or hosts.
     """
     urls = url_or_urls if isinstance(url_or_urls, list) else [url_or_urls]
     parsed = [urlparse(url) for url in urls]

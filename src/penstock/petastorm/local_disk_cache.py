@@ -1,4 +1,4 @@
-"""A cache in files of this machine: `petastorm.local_disk_cache`. Nothing in it is pickled."""
+"""`petastorm.local_disk_cache`: a cache in local files. No pickles are used."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from penstock.petastorm.cache import CacheBase
 
 __all__ = ["LocalDiskCache"]
 
-ROWS_TO_FIT = 5
+MIN_ROWS = 5
+"""Rows that a shard of the cache must have space for."""
 
 
 class LocalDiskCache(CacheBase):
-    """Keeps Arrow tables, arrays and plain values in a directory, as many as fit.
+    """Stores Arrow tables, arrays and plain values in a directory, up to a size limit.
 
     Args:
         path: The directory.
-        size_limit_bytes: What all of it may take.
-        expected_row_size_bytes: What one value takes, about.
-        shards: A number that the limit must be enough for.
-        cleanup: Whether the directory is deleted when the cache is cleaned up.
-        settings: `eviction_policy="none"` to keep what was stored first; by default what was stored first goes first.
+        size_limit_bytes: The size limit.
+        expected_row_size_bytes: The approximate size of a value.
+        shards: Used in the check of the limit only.
+        cleanup: Whether `cleanup()` deletes the directory.
+        settings: `eviction_policy="none"` never deletes a value; by default the oldest values are deleted.
 
     Raises:
-        ValueError: If the limit is too small to be of use.
+        ValueError: If the limit is too small.
     """
 
     def __init__(
@@ -48,8 +49,8 @@ class LocalDiskCache(CacheBase):
         **settings: Any,
     ) -> None:
         """Make the directory."""
-        self._keeps = settings.get("eviction_policy", "least-recently-stored") == "none"
-        if not self._keeps and size_limit_bytes / shards < ROWS_TO_FIT * expected_row_size_bytes:
+        self._never_evicts = settings.get("eviction_policy", "least-recently-stored") == "none"
+        if not self._never_evicts and size_limit_bytes / shards < MIN_ROWS * expected_row_size_bytes:
             msg = (
                 "Condition 'size_limit_bytes / shards < 5 * expected_row_size_bytes' needs to hold, otherwise, newly added "
                 f"cached values might end up being immediately evicted. Got {size_limit_bytes}, {shards} and "
@@ -61,29 +62,29 @@ class LocalDiskCache(CacheBase):
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process needs."""
+        """Return the attributes without the lock."""
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make it again."""
+        """Restore the attributes, with a new lock."""
         self.__dict__.update(state)
         self._lock = threading.Lock()
 
     def get(self, key: Any, fill_cache_func: Callable[[], Any]) -> Any:
-        """Return what is kept under a key; where nothing is, what a function makes, which is kept if it can be."""
+        """Return the cached value of a key; call `fill_cache_func` for it, and cache it, if there is none."""
         name = hashlib.blake2b(repr(key).encode(), digest_size=20).hexdigest()
-        found = self._read(name)
-        if found is not None:
-            return found
+        cached = self._read(name)
+        if cached is not None:
+            return cached
         value = fill_cache_func()
         if value is not None:
             self._write(name, value)
         return value
 
     def cleanup(self) -> None:
-        """Delete the directory, where that was asked for; it may be called again, and while readers still use the cache.
+        """Delete the directory if the `cleanup` option is set; readers may still use the cache.
 
-        What cannot be deleted is reported on standard output, as in Petastorm.
+        Errors are reported on standard output, as in Petastorm.
         """
         if not self._cleanup:
             return
@@ -97,52 +98,52 @@ class LocalDiskCache(CacheBase):
             print(f"Error during rmtree: {error}", flush=True)  # noqa: T201 - as Petastorm does
 
     def _remove(self) -> None:
-        """Delete the directory, in which threads and processes may be writing or deleting files.
+        """Delete the directory, while threads and processes may write or delete files in it.
 
-        It gets another name first: no file can appear in it then, for all are made by the path of the cache.
+        It is renamed first, so that no file can be created in it.
         """
         moved = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}")
         try:
             self._path.rename(moved)
         except FileNotFoundError:
             return
-        except OSError:  # a mount point, or a directory above that may not be changed
+        except OSError:  # a mount point, or a read-only parent directory
             shutil.rmtree(self._path, ignore_errors=True)
-            shutil.rmtree(self._path)  # which says what is left, and why
+            shutil.rmtree(self._path)  # raises the error of a remaining file
             return
         try:
             shutil.rmtree(moved)
         except OSError:
             with contextlib.suppress(OSError):
-                moved.rename(self._path)  # whoever looks for what is left looks there
+                moved.rename(self._path)  # remaining files stay at the path of the cache
             raise
 
     def size(self) -> int:
-        """Return the bytes that are kept."""
+        """Return the size of all values in bytes."""
         return sum(size for _, size, _ in self._entries())
 
     volume = size
 
     def close(self) -> None:
-        """Close it: no file stays open between calls, so there is nothing to do."""
+        """Do nothing: no file stays open between calls."""
 
     @property
     def _cache(self) -> Self:
-        """What stores the values, by the name that Petastorm has for it: the cache itself."""
+        """The cache itself, under a private name of Petastorm."""
         return self
 
     def _entries(self) -> list[tuple[float, int, Path]]:
-        """Return what is kept, oldest first."""
-        found = []
+        """Return time, size and path of each value, oldest first."""
+        entries = []
         with contextlib.suppress(OSError):
             for entry in os.scandir(self._path):
                 with contextlib.suppress(OSError):
                     info = entry.stat()
-                    found.append((info.st_mtime, info.st_size, Path(entry.path)))
-        return sorted(found)
+                    entries.append((info.st_mtime, info.st_size, Path(entry.path)))
+        return sorted(entries)
 
     def _read(self, name: str) -> Any:
-        """Return what a file holds; None where there is none."""
+        """Return a value; None if it is not stored."""
         table = self._path / f"{name}.arrow"
         try:
             if table.exists():
@@ -153,25 +154,25 @@ class LocalDiskCache(CacheBase):
             return None
 
     def _write(self, name: str, value: Any) -> None:
-        """Keep a value; what cannot be kept is not."""
+        """Store a value, if its type can be stored and there is enough space."""
         try:
-            ending, data = _stored(value)
+            suffix, data = _serialize(value)
         except UnsupportedValueError:
             return
         with self._lock:
-            if not self._make_room(len(data)):
+            if not self._evict_for(len(data)):
                 return
             with contextlib.suppress(OSError):
                 handle, temporary = tempfile.mkstemp(dir=self._path, suffix=".tmp")
                 with os.fdopen(handle, "wb") as target:
                     target.write(data)
-                Path(temporary).replace(self._path / f"{name}{ending}")
+                Path(temporary).replace(self._path / f"{name}{suffix}")
 
-    def _make_room(self, size: int) -> bool:
-        """Return whether a value of some bytes may be kept, after others that are older have gone."""
+    def _evict_for(self, size: int) -> bool:
+        """Delete old values until a new one of `size` bytes fits; return whether it does."""
         entries = self._entries()
         used = sum(length for _, length, _ in entries)
-        if self._keeps:
+        if self._never_evicts:
             return used < self._limit
         for _, length, path in entries:
             if used + size <= self._limit:
@@ -182,8 +183,8 @@ class LocalDiskCache(CacheBase):
         return used + size <= self._limit
 
 
-def _stored(value: Any) -> tuple[str, bytes | memoryview]:
-    """Return how a value's file ends, and its bytes."""
+def _serialize(value: Any) -> tuple[str, bytes | memoryview]:
+    """Return the file suffix of a value, and its bytes."""
     if not isinstance(value, pa.Table):
         return ".value", dump_value(value)
     sink = pa.BufferOutputStream()

@@ -1,4 +1,4 @@
-"""Named tuples of more than 255 fields, which every Python has today: `petastorm.namedtuple_gt_255_fields`."""
+"""`petastorm.namedtuple_gt_255_fields`: named tuples with more than 255 fields, which Python supports today."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def namedtuple_gt_255_fields(
     rename: bool = False,
     module: str | None = None,
 ) -> Any:
-    """Return a type of named tuples, with any number of fields."""
+    """Return a named tuple with any number of fields."""
     return namedtuple(typename, field_names, rename=rename, module=module)  # noqa: PYI024 - names are given

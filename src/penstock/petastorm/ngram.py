@@ -1,4 +1,4 @@
-"""Windows of rows of `petastorm.ngram`: rows that follow one another in time, each with fields of its own."""
+"""`petastorm.ngram`: windows of rows that follow one another in time, with different fields at each offset."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from penstock.petastorm.unischema import Unischema, UnischemaField, match_unisch
 __all__ = ["NGram"]
 
 EXACT = 1 << 52
-"""Whole numbers below this are the same as floats."""
+"""Integers below this are exact as floats."""
 
 
 class NGram:
-    """Rows that are read together: so many in a row, none of which is further from the one before it than a threshold.
+    """A definition of windows: consecutive rows whose timestamps differ by at most a threshold from row to row.
 
     Args:
-        fields: For each offset in time, the fields that are read there: fields, or regular expressions.
-        delta_threshold: The most that two neighbours may be apart.
-        timestamp_field: The field that says when a row was, or a regular expression that matches it alone.
-        timestamp_overlap: Whether two windows may share time. Where not, each begins later than the one before it ended.
+        fields: The fields at each offset: fields, or regular expressions.
+        delta_threshold: The maximum difference between the timestamps of consecutive rows.
+        timestamp_field: The timestamp field, or a regular expression that matches it alone.
+        timestamp_overlap: Whether windows may overlap. If not, each begins after the end of the one before it.
 
     Raises:
-        ValueError: If one of these cannot be meant.
+        ValueError: If an argument is invalid.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class NGram:
     def _validate(self) -> None:
         if not self._fields or not isinstance(self._fields, dict):
             raise ValueError("Fields must be set and must be a dictionary.")
-        for given in self._fields.values():
-            if not isinstance(given, list):
+        for fields in self._fields.values():
+            if not isinstance(fields, list):
                 raise ValueError("Each field value must be a list of unischema fields/regular expression(s)")  # noqa: TRY004
-            if not all(isinstance(field, (UnischemaField, str)) for field in given):
+            if not all(isinstance(field, (UnischemaField, str)) for field in fields):
                 raise ValueError("All field values must be of type UnischemaField/regular expression")
         if not isinstance(self._delta_threshold, Number):
             raise ValueError("delta_threshold must be a number.")  # noqa: TRY004 - the type that Petastorm raises
@@ -62,7 +62,7 @@ class NGram:
 
     @property
     def length(self) -> int:
-        """Rows of a window, from the first offset to the last."""
+        """The number of rows of a window, from the first offset to the last."""
         return max(self._fields) - min(self._fields) + 1
 
     @property
@@ -72,26 +72,26 @@ class NGram:
 
     @property
     def delta_threshold(self) -> Any:
-        """The most that two neighbours may be apart."""
+        """The maximum difference between the timestamps of consecutive rows."""
         return self._delta_threshold
 
     def resolve_regex_field_names(self, schema: Unischema) -> None:
         """Replace regular expressions by the fields of a schema that they match.
 
         Raises:
-            ValueError: If the one for the time matches several fields.
+            ValueError: If that of the timestamp matches several fields.
         """
-        self._fields = {offset: self.convert_fields(schema, given) for offset, given in self._fields.items()}
-        found = self.convert_fields(schema, [self._timestamp_field])
-        if len(found) > 1:
+        self._fields = {offset: self.convert_fields(schema, fields) for offset, fields in self._fields.items()}
+        matched = self.convert_fields(schema, [self._timestamp_field])
+        if len(matched) > 1:
             raise ValueError("timestamp_field was matched to more than one unischema field")
-        self._timestamp_field = found[0]
+        self._timestamp_field = matched[0]
 
     def convert_fields(self, unischema: Unischema, field_list: Sequence[Any]) -> list[Any]:
-        """Return fields, with those that regular expressions match in their places, and none twice.
+        """Return the fields of a list and those that its regular expressions match, without duplicates.
 
         Raises:
-            ValueError: If something is neither.
+            ValueError: If an item has a wrong type.
         """
         fields = [field for field in field_list if isinstance(field, UnischemaField)]
         patterns = [field for field in field_list if isinstance(field, str)]
@@ -101,12 +101,12 @@ class NGram:
         return list({field.name: field for field in [*fields, *match_unischema_fields(unischema, patterns)]}.values())
 
     def get_field_names_at_timestep(self, timestep: int) -> list[str]:
-        """Return the names of the fields at an offset; none where nothing is read there."""
+        """Return the names of the fields at an offset."""
         return [field if isinstance(field, str) else field.name for field in self._fields.get(timestep, ())]
 
     def get_field_names_at_all_timesteps(self) -> list[Any]:
-        """Return all fields that are read, at whatever offset, and the one that says when a row was."""
-        every = [field for given in self._fields.values() for field in given]
+        """Return the fields at all offsets, and the timestamp field."""
+        every = [field for fields in self._fields.values() for field in fields]
         every += [] if isinstance(self._timestamp_field, str) else [self._timestamp_field]
         return list({field if isinstance(field, str) else field.name: field for field in every}.values())
 
@@ -116,17 +116,17 @@ class NGram:
         return schema.create_schema_view([field for name, field in schema.fields.items() if name in names])
 
     def form_ngram(self, data: Sequence[Mapping[str, Any]], schema: Unischema) -> list[dict[int, dict[str, Any]]]:
-        """Return the windows of rows that are dicts, in which each offset has a dict of its fields.
+        """Return the windows of rows that are dicts; a window has a dict of fields at each offset.
 
         Raises:
-            NotImplementedError: If rows do not lie in the order of time.
+            NotImplementedError: If the rows are not sorted by timestamp.
         """
-        found = self._starts([row[self._timestamp_field.name] for row in data])
+        starts_of_windows = self._starts([row[self._timestamp_field.name] for row in data])
         fields = {offset: [name for name in schema.fields if name in set(names)] for offset, names in self._every()}
         first = min(self._fields)
         return [
             {offset: {name: data[start + offset - first][name] for name in names} for offset, names in fields.items()}
-            for start in found
+            for start in starts_of_windows
         ]
 
     def make_namedtuple(self, schema: Unischema, ngram_as_dicts: Mapping[int, Mapping[str, Any]]) -> dict[int, Any]:
@@ -136,87 +136,87 @@ class NGram:
         }
 
     def _every(self) -> list[tuple[int, list[str]]]:
-        """Return each offset, those between which nothing is read included, and the names of its fields."""
+        """Return all offsets from the first to the last, with the names of their fields."""
         return [(at, self.get_field_names_at_timestep(at)) for at in range(min(self._fields), max(self._fields) + 1)]
 
     def _starts(self, times: Sequence[Any]) -> list[int]:
-        """Return the rows that windows begin with."""
-        line = _as_line(times, self._delta_threshold)
+        """Return the first rows of windows."""
+        line = _as_numbers(times, self._delta_threshold)
         if line is None:
-            return self._starts_one_by_one(times)
+            return self._starts_of_any_type(times)
         counted, gap = line
         if len(times) >= self.length and first_unordered(counted, None, self.length) is not None:
             raise NotImplementedError(self._unsorted())
         rule = SequenceRule(length=self.length, gap=gap, overlap=self.timestamp_overlap)
-        found: IntArray = sequence_starts(SortedRows.of(counted), rule)
-        return [int(start) for start in found]
+        rows: IntArray = sequence_starts(SortedRows.of(counted), rule)
+        return [int(row) for row in rows]
 
-    def _starts_one_by_one(self, times: Sequence[Any]) -> list[int]:
-        """Return the rows that windows begin with, of times of any kind that can be compared and subtracted."""
-        found: list[int] = []
-        until = None
+    def _starts_of_any_type(self, times: Sequence[Any]) -> list[int]:
+        """Return the first rows of windows, for timestamps of any type that can be compared and subtracted."""
+        rows: list[int] = []
+        end = None
         for start in range(len(times) - self.length + 1):
             window = times[start : start + self.length]
             if not all(earlier <= later for earlier, later in pairwise(window)):
                 raise NotImplementedError(self._unsorted())
             close = all(later - earlier <= self._delta_threshold for earlier, later in pairwise(window))
-            if not close or (not self.timestamp_overlap and until is not None and window[0] <= until):
+            if not close or (not self.timestamp_overlap and end is not None and window[0] <= end):
                 continue
-            found.append(start)
-            until = window[-1]
-        return found
+            rows.append(start)
+            end = window[-1]
+        return rows
 
     def _unsorted(self) -> str:
         name = self._timestamp_field if isinstance(self._timestamp_field, str) else self._timestamp_field.name
         return f"NGram assumes that the data is sorted by {name} field which is not the case"
 
     def __eq__(self, other: object) -> bool:
-        """Return whether another has the same fields at the same offsets."""
+        """Return whether the other one has the same fields at the same offsets."""
         if not isinstance(other, NGram):
             return NotImplemented
         mine, theirs = ({at: set(map(str, names)) for at, names in one._every()} for one in (self, other))  # noqa: SLF001
         return self._fields.keys() == other._fields.keys() and mine == theirs
 
     def __ne__(self, other: object) -> bool:
-        """Return whether another has other fields."""
+        """Return whether the fields differ."""
         return not self == other
 
     def __hash__(self) -> int:
-        """Return a hash that equal ones share."""
+        """Return a hash of the offsets."""
         return hash(frozenset(self._fields))
 
 
-def _as_line(times: Sequence[Any], threshold: Any) -> tuple[Any, int | float | None] | None:
-    """Return times and a threshold as the engine compares them, where nothing is lost by that; else None."""
-    found = np.asarray(times) if len(times) else np.zeros(0, dtype=np.int64)
-    if found.ndim != 1 or found.dtype.kind not in "iuf" or isinstance(threshold, complex):
+def _as_numbers(times: Sequence[Any], threshold: Any) -> tuple[Any, int | float | None] | None:
+    """Return timestamps and a threshold as the engine compares them; None if that is not exact."""
+    array = np.asarray(times) if len(times) else np.zeros(0, dtype=np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iuf" or isinstance(threshold, complex):
         return None
     gap = float(threshold)
     if not 0 <= gap < EXACT:
         return None
-    if found.dtype.kind == "f":
-        return None if np.isnan(found).any() else (found.astype(np.float64), gap)
-    if found.dtype.kind == "u" or not len(found):
-        return found.astype(np.uint64), int(gap)
-    wide = found.astype(np.int64)
+    if array.dtype.kind == "f":
+        return None if np.isnan(array).any() else (array.astype(np.float64), gap)
+    if array.dtype.kind == "u" or not len(array):
+        return array.astype(np.uint64), int(gap)
+    wide = array.astype(np.int64)
     return wide.view(np.uint64) - wide.min(keepdims=True).view(np.uint64), int(gap)
 
 
 class Windows:
-    """Makes windows of the rows of a row group, as the consumer gets them."""
+    """Makes windows of the rows of a row group, with named tuples as rows."""
 
     def __init__(self, ngram: NGram, schema: Unischema) -> None:
         """Store the fields at each offset, and the types of their rows."""
-        self._ngram, self._time = ngram, ngram._timestamp_field.name  # noqa: SLF001 - a room beside it
+        self._ngram, self._time = ngram, ngram._timestamp_field.name  # noqa: SLF001 - of this module
         views = {offset: ngram.get_schema_at_timestep(schema, offset) for offset, _ in ngram._every()}  # noqa: SLF001 - the same
-        self._kinds = {offset: (view._name, tuple(view.fields)) for offset, view in views.items()}  # noqa: SLF001 - its name
+        self._row_types = {offset: (view._name, tuple(view.fields)) for offset, view in views.items()}  # noqa: SLF001 - a Unischema has no other name
 
-    def made(self, columns: Mapping[str, list[Any]], count: int) -> list[dict[int, Any]]:
-        """Return windows, each a dict of rows by offset."""
-        found = self._ngram._starts(columns[self._time])  # noqa: SLF001 - a room beside it
-        first, rows = min(self._kinds), {}
-        for offset, (name, fields) in self._kinds.items():
-            kind = row_type(name, fields)
+    def make(self, columns: Mapping[str, list[Any]], count: int) -> list[dict[int, Any]]:
+        """Return windows, which are dicts of rows by offset."""
+        starts_of_windows = self._ngram._starts(columns[self._time])  # noqa: SLF001 - of this module
+        first, rows = min(self._row_types), {}
+        for offset, (name, fields) in self._row_types.items():
+            tuple_type = row_type(name, fields)
             cells = zip(*(columns[field] for field in fields), strict=True)
-            rows[offset] = list(map(partial(tuple.__new__, kind), cells)) if fields else [kind()] * count
-        return [{offset: every[start + offset - first] for offset, every in rows.items()} for start in found]
+            rows[offset] = list(map(partial(tuple.__new__, tuple_type), cells)) if fields else [tuple_type()] * count
+        return [{offset: every[start + offset - first] for offset, every in rows.items()} for start in starts_of_windows]

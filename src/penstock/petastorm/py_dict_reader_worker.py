@@ -1,4 +1,4 @@
-"""The worker that made rows: `petastorm.py_dict_reader_worker`."""
+"""`petastorm.py_dict_reader_worker`: the name of the worker for rows."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = [
 
 
 class PyDictReaderWorkerResultsQueueReader(NamedResults):
-    """Says that rows come."""
+    """Says that rows are returned."""
 
 
 class PyDictReaderWorker(NamedWorker):
-    """The worker that made rows, by its name."""
+    """The worker for rows."""
 
     results = PyDictReaderWorkerResultsQueueReader

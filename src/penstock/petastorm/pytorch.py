@@ -1,4 +1,4 @@
-"""Loaders of `petastorm.pytorch`: batches of tensors of what a reader hands out."""
+"""`petastorm.pytorch`: loaders of batches of tensors."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _PARALLEL_ITER_ERROR = (
     "terminate early and restart from beginning, please re-create the reader and the data loader."
 )
 
-WIDER: dict[np.dtype[Any], Any] = {
+SUPPORTED_DTYPES: dict[np.dtype[Any], Any] = {
     np.dtype(np.uint16): np.int32,
     np.dtype(np.uint32): np.int64,
     np.dtype(np.bool_): np.uint8,
 }
-"""What arrays become that torch once had no type for."""
+"""The dtypes in place of those that old versions of torch did not support."""
 
 
 def _sanitize_pytorch_types(row_as_dict: dict[str, Any]) -> None:
-    """Change values in place to what torch takes.
+    """Convert values in place to dtypes of torch.
 
     Raises:
-        TypeError: If that cannot be done.
+        TypeError: If torch has no such dtype.
     """
     for name, value in row_as_dict.items():
         if isinstance(value, np.ndarray):
@@ -55,8 +55,8 @@ def _sanitize_pytorch_types(row_as_dict: dict[str, Any]) -> None:
                 )
                 msg = f"Pytorch does not support arrays of string or object classes. Found in field {name}.{hint}"
                 raise TypeError(msg)
-            if value.dtype in WIDER:
-                row_as_dict[name] = value.astype(WIDER[value.dtype])
+            if value.dtype in SUPPORTED_DTYPES:
+                row_as_dict[name] = value.astype(SUPPORTED_DTYPES[value.dtype])
         elif isinstance(value, np.bool_):
             row_as_dict[name] = np.uint8(value)
         elif value is None:
@@ -64,7 +64,7 @@ def _sanitize_pytorch_types(row_as_dict: dict[str, Any]) -> None:
 
 
 def decimal_friendly_collate(batch: Sequence[Any]) -> Any:
-    """Return a batch of rows: tensors where torch has such, and decimals, text and bytes as they are."""
+    """Return a batch of rows as tensors; decimals, text and bytes unchanged."""
     from torch.utils.data.dataloader import default_collate
 
     first = batch[0]
@@ -77,28 +77,27 @@ def decimal_friendly_collate(batch: Sequence[Any]) -> Any:
     return default_collate(batch)  # type: ignore[arg-type] # of any kind
 
 
-def _checked(batch_size: Any) -> int:
-    """Return how many rows a batch has; a batch of none would never be full."""
+def _check_batch_size(batch_size: Any) -> int:
     if not isinstance(batch_size, (int, np.integer)) or isinstance(batch_size, bool) or batch_size < 1:
         raise ValueError(f"batch_size must be a positive integer, and is {batch_size!r}. Give one: batch_size=32.")
     return int(batch_size)
 
 
 class LoaderBase(ABC):
-    """What loaders have in common: one pass at a time, each over all that its reader gives."""
+    """The base class of loaders, which make one pass over the reader at a time."""
 
     reader: Any
 
     def __init__(self) -> None:
-        """Begin before the first pass."""
+        """Prepare the first pass."""
         self._in_iter: bool | None = None
         self._error: Exception | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the batches of a pass; a second one reads the reader again.
+        """Yield the batches of a pass; a second pass resets the reader.
 
         Raises:
-            RuntimeError: If another pass is not finished, or one has failed.
+            RuntimeError: If another pass has not ended, or has failed.
         """
         if self._error is not None:
             msg = f"Cannot start a new iteration because last time iteration failed with error {self._error!r}."
@@ -106,7 +105,7 @@ class LoaderBase(ABC):
         if self._in_iter:
             raise RuntimeError(_PARALLEL_ITER_ERROR)
         if self._in_iter is not None:
-            self._read_again()
+            self._reset_reader()
         self._in_iter = True
         try:
             yield from self._iter_impl()
@@ -117,8 +116,8 @@ class LoaderBase(ABC):
         finally:
             self._in_iter = False
 
-    def _read_again(self) -> None:
-        """Have the reader begin anew, also where the pass before was left early."""
+    def _reset_reader(self) -> None:
+        """Reset the reader, even in the middle of an epoch."""
         logger.warning(
             "Start a new pass of Petastorm DataLoader, reset underlying Petastorm reader to position 0. Give the reader "
             "num_epochs instead where you can: it reads ahead from one epoch to the next."
@@ -137,7 +136,7 @@ class LoaderBase(ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the reader, and wait for it."""
+        """Stop the reader, and wait for its workers."""
         self.reader.stop()
         self.reader.join()
 
@@ -146,13 +145,13 @@ class DataLoader(LoaderBase):
     """Makes batches of the rows of a reader.
 
     Args:
-        reader: A reader of rows, or of batches, whose rows are taken apart.
+        reader: A reader of rows, or of batches, which are split into rows.
         batch_size: Rows of a batch; the last may have fewer.
-        collate_fn: What makes a batch of a list of rows.
-        shuffling_queue_capacity: Rows that are held and come in any order; 0 for the order of the reader.
-        transform: A function that is run on each row, as in the first releases of Petastorm.
-        seed: Decides the order of rows that are held; by default `numpy.random` does.
-        drop_last: Whether a last batch of fewer rows is left out.
+        collate_fn: A function that makes a batch of a list of rows.
+        shuffling_queue_capacity: The size of the shuffling buffer; 0 for the order of the reader.
+        transform: A function that is called with each row, as in the first releases of Petastorm.
+        seed: Decides the order of the shuffling buffer; by default the global generator of NumPy does.
+        drop_last: Whether a last batch with fewer rows is dropped.
     """
 
     def __init__(
@@ -168,15 +167,15 @@ class DataLoader(LoaderBase):
     ) -> None:
         """Store the reader."""
         super().__init__()
-        self.reader, self.batch_size, self.collate_fn = reader, _checked(batch_size), collate_fn
+        self.reader, self.batch_size, self.collate_fn = reader, _check_batch_size(batch_size), collate_fn
         self.shuffling_queue_capacity = shuffling_queue_capacity
         self._transform, self._seed, self._drop_last, self._passes = transform, seed, drop_last, 0
 
     def __len__(self) -> int:
-        """Return how many batches a pass has.
+        """Return the number of batches of a pass.
 
         Raises:
-            TypeError: If the reader does not know how many rows it has.
+            TypeError: If the number of rows is unknown.
         """
         rows = len(self.reader)
         if self.reader.batched_output:
@@ -185,25 +184,25 @@ class DataLoader(LoaderBase):
 
     def _iter_impl(self) -> Iterator[Any]:
         buffer = self._buffer()
-        held: list[Any] = []
+        batch: list[Any] = []
         for item in self.reader:
             buffer.add_many(self._rows(item))
             while not buffer.can_add() or (self.shuffling_queue_capacity <= 0 and buffer.can_retrieve()):
-                held.append(buffer.retrieve())
-                if len(held) == self.batch_size:
-                    yield self.collate_fn(held)
-                    held = []
+                batch.append(buffer.retrieve())
+                if len(batch) == self.batch_size:
+                    yield self.collate_fn(batch)
+                    batch = []
         buffer.finish()
         while buffer.can_retrieve():
-            held.append(buffer.retrieve())
-            if len(held) == self.batch_size:
-                yield self.collate_fn(held)
-                held = []
-        if held and not self._drop_last:
-            yield self.collate_fn(held)
+            batch.append(buffer.retrieve())
+            if len(batch) == self.batch_size:
+                yield self.collate_fn(batch)
+                batch = []
+        if batch and not self._drop_last:
+            yield self.collate_fn(batch)
 
     def _buffer(self) -> ShufflingBufferBase:
-        """Return what holds rows for one pass."""
+        """Return the buffer of a pass."""
         capacity = self.shuffling_queue_capacity
         if capacity <= 0:
             return NoopShufflingBuffer()
@@ -212,38 +211,38 @@ class DataLoader(LoaderBase):
         return RandomShufflingBuffer(capacity, capacity - 1, extra_capacity=100_000_000, rng=rng)
 
     def _rows(self, item: Any) -> list[Any]:
-        """Return what a reader handed out as rows that torch takes."""
+        """Return an item of the reader as rows that torch supports."""
         if not hasattr(item, "_asdict"):
             return [item if self._transform is None else self._transform(item)]
-        found = dict(item._asdict())
+        values = dict(item._asdict())
         if not self.reader.batched_output:
-            rows = [found] if self._transform is None else [self._transform(found)]
+            rows = [values] if self._transform is None else [self._transform(values)]
             for row in rows:
                 if isinstance(row, dict):
                     _sanitize_pytorch_types(row)
             return rows
-        columns = {name: values if isinstance(values, np.ndarray) else _categories(values) for name, values in found.items()}
+        columns = {name: cells if isinstance(cells, np.ndarray) else _categories(cells) for name, cells in values.items()}
         _sanitize_pytorch_types(columns)
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return rows if self._transform is None else [self._transform(row) for row in rows]
 
 
 def _categories(values: Any) -> Any:
-    """Return what directories say of each row, which a batch has as a Categorical: text as it is, anything else as an array."""
-    found = np.asarray(values)
-    texts = found.dtype.kind in "OU" and all(isinstance(value, str) for value in found)
-    return found.tolist() if texts else found
+    """Return the values of a partition column, which is a Categorical: text as a list, other values as an array."""
+    array = np.asarray(values)
+    is_text = array.dtype.kind in "OU" and all(isinstance(value, str) for value in array)
+    return array.tolist() if is_text else array
 
 
 class BatchedDataLoader(LoaderBase):
-    """Makes batches of the tensors of a reader, without taking rows apart.
+    """Makes batches of tensors without splitting them into rows.
 
     Args:
         reader: A reader of batches, or of rows.
         batch_size: Rows of a batch; the last may have fewer.
-        transform_fn: What makes a tensor of an array; `torch.as_tensor` by default.
-        shuffling_queue_capacity: Rows that are held and come in any order; 0 for the order of the reader.
-        seed: Decides the order of rows that are held; by default torch does.
+        transform_fn: A function that converts an array to a tensor; `torch.as_tensor` by default.
+        shuffling_queue_capacity: The size of the shuffling buffer; 0 for the order of the reader.
+        seed: Decides the order of the shuffling buffer; by default the global generator of torch does.
     """
 
     def __init__(
@@ -257,7 +256,7 @@ class BatchedDataLoader(LoaderBase):
     ) -> None:
         """Store the reader."""
         super().__init__()
-        self.reader, self.batch_size, self._seed, self._passes = reader, _checked(batch_size), seed, 0
+        self.reader, self.batch_size, self._seed, self._passes = reader, _check_batch_size(batch_size), seed, 0
         self.transform_fn = transform_fn or _as_tensor
         self.shuffling_queue_capacity = shuffling_queue_capacity
 
@@ -274,7 +273,7 @@ class BatchedDataLoader(LoaderBase):
             yield dict(zip(names, buffer.retrieve(), strict=True))
 
     def _buffer(self) -> BatchedShufflingBufferBase:
-        """Return what holds rows for one pass."""
+        """Return the buffer of a pass."""
         import torch
 
         capacity = self.shuffling_queue_capacity
@@ -292,23 +291,23 @@ class BatchedDataLoader(LoaderBase):
 
 
 def _as_tensor(values: Any) -> Any:
-    """Return an array as a tensor; a list of one array as a tensor with one row."""
+    """Return an array as a tensor; a list of one array as a tensor of one row."""
     import torch
 
     return torch.as_tensor(np.stack(values) if isinstance(values, list) and isinstance(values[0], np.ndarray) else values)
 
 
 def _columns(item: Any, reader: Any, transform_fn: Callable[[Any], Any]) -> tuple[list[str], list[Any]]:
-    """Return the names of columns, and their tensors, of a row or a batch."""
-    found = dict(item._asdict())
+    """Return the names and the tensors of the columns of a row or a batch."""
+    columns = dict(item._asdict())
     if reader.batched_output:
-        found = {name: values if isinstance(values, np.ndarray) else np.asarray(values) for name, values in found.items()}
-    _sanitize_pytorch_types(found)
-    return list(found), [transform_fn(value if reader.batched_output else [value]) for value in found.values()]
+        columns = {name: cells if isinstance(cells, np.ndarray) else np.asarray(cells) for name, cells in columns.items()}
+    _sanitize_pytorch_types(columns)
+    return list(columns), [transform_fn(cells if reader.batched_output else [cells]) for cells in columns.values()]
 
 
 def _load_rows_into_mem(reader: Any, transform_fn: Callable[[Any], Any], rows_capacity: int) -> tuple[list[str], list[Any]]:
-    """Return the names and the tensors of the first rows of a reader, as many as a capacity, and stop the reader."""
+    """Return the names and the tensors of up to `rows_capacity` rows of a reader, and stop the reader."""
     import torch
 
     names: list[str] = []
@@ -328,16 +327,16 @@ def _load_rows_into_mem(reader: Any, transform_fn: Callable[[Any], Any], rows_ca
 
 
 class InMemBatchedDataLoader:
-    """Holds rows of a reader in memory, and hands them out again and again.
+    """Loads rows of a reader into memory, and yields batches of them in several passes.
 
     Args:
-        reader: A reader of batches, or of rows; it is read and stopped at once.
+        reader: A reader of batches, or of rows; the constructor reads and stops it.
         batch_size: Rows of a batch; the last of a pass may have fewer.
-        transform_fn: What makes a tensor of an array; `torch.as_tensor` by default.
-        num_epochs: How many passes there are; None for without end.
-        seed: Decides the order of each pass, together with its number.
-        rows_capacity: How many rows are held at most.
-        shuffle: Whether rows come in another order in each pass.
+        transform_fn: A function that converts an array to a tensor; `torch.as_tensor` by default.
+        num_epochs: The number of passes; None for endless.
+        seed: Decides the order of each pass, with the number of the pass.
+        rows_capacity: The maximum number of rows in memory.
+        shuffle: Whether the rows are shuffled, anew in each pass.
     """
 
     def __init__(
@@ -351,7 +350,7 @@ class InMemBatchedDataLoader:
         shuffle: bool = False,
     ) -> None:
         """Read the rows."""
-        self.reader, self.batch_size, self.num_epochs, self.seed = reader, _checked(batch_size), num_epochs, seed
+        self.reader, self.batch_size, self.num_epochs, self.seed = reader, _check_batch_size(batch_size), num_epochs, seed
         self.rows_capacity, self.shuffle, self._used = rows_capacity, shuffle, False
         self._names, self._items = _load_rows_into_mem(reader, transform_fn or _as_tensor, rows_capacity)
 
@@ -359,7 +358,7 @@ class InMemBatchedDataLoader:
         """Yield the batches of all passes.
 
         Raises:
-            RuntimeError: If they were asked for before.
+            RuntimeError: If it is called a second time.
         """
         import torch
 
@@ -373,8 +372,8 @@ class InMemBatchedDataLoader:
             if self.shuffle:
                 order = torch.randperm(rows, generator=torch.Generator().manual_seed(self.seed + epoch))
             for start in range(0, rows, self.batch_size):
-                chosen = order[start : start + self.batch_size]
-                yield {name: column[chosen] for name, column in zip(self._names, self._items, strict=True)}
+                indices = order[start : start + self.batch_size]
+                yield {name: column[indices] for name, column in zip(self._names, self._items, strict=True)}
             epoch += 1
 
     def __enter__(self) -> Self:
@@ -382,4 +381,4 @@ class InMemBatchedDataLoader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing: the reader has stopped."""
+        """Do nothing: the reader was stopped before."""

@@ -1,4 +1,4 @@
-"""Readers of `petastorm.reader`: rows or batches of a dataset, one after the other."""
+"""`petastorm.reader`: readers of the rows or batches of a dataset."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import replace
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.petastorm._impl.argument_docs import NOT_PETASTORM, PETASTORM, PYARROW_SERIALIZE, SHARD_SEED, described
-from penstock.petastorm._impl.arguments import LOCAL_DISK_CACHE, NULL_CACHE, Arguments, cache_of, pool_of
-from penstock.petastorm._impl.dataset import StoredDataset, normalized, opened
+from penstock.petastorm._impl.argument_docs import NOT_PETASTORM, PETASTORM, PYARROW_SERIALIZE, SHARD_SEED, document_arguments
+from penstock.petastorm._impl.arguments import LOCAL_DISK_CACHE, NULL_CACHE, ReaderArguments, make_cache, make_pool
+from penstock.petastorm._impl.dataset import StoredDataset, normalize_url, open_dataset
 from penstock.petastorm._impl.named_workers import NamedResults
-from penstock.petastorm._impl.reading import Run, planned
-from penstock.petastorm._impl.reexports import passed_on
-from penstock.petastorm._impl.state import Progress
+from penstock.petastorm._impl.read_plan import ReaderRun, plan_read
+from penstock.petastorm._impl.reexports import reexport
+from penstock.petastorm._impl.state import ReaderPosition
 from penstock.petastorm.cache import NullCache
 from penstock.petastorm.errors import NoDataAvailableError
 from penstock.petastorm.predicates import PredicateBase
@@ -37,7 +37,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-NOTHING = object()
+NO_ROW = object()
 CLEANED = "Cache cleanup complete."
 STOPPED = (
     "Trying to read a sample after a reader created by make_reader/make_batch_reader has stopped. This may happen if the "
@@ -46,19 +46,19 @@ STOPPED = (
 
 
 def normalize_dataset_url_or_urls(dataset_url_or_urls: Any) -> Any:
-    """Return a URL, or a list of URLs, without the slashes that they end with.
+    """Return a URL, or a list of URLs, without trailing slashes.
 
     Raises:
-        ValueError: If there is none, or one is no text.
+        ValueError: If the list is empty, or a URL is not text.
     """
     if isinstance(dataset_url_or_urls, list):
         if not dataset_url_or_urls:
             raise ValueError("dataset url list must be non-empty.")
-        return [normalized(url) for url in dataset_url_or_urls]
-    return normalized(dataset_url_or_urls)
+        return [normalize_url(url) for url in dataset_url_or_urls]
+    return normalize_url(dataset_url_or_urls)
 
 
-@described(schema_fields="Fields, regular expressions that match whole names, or an `NGram`; by default all fields.")
+@document_arguments(schema_fields="Fields, regular expressions that match whole names, or an `NGram`; by default all fields.")
 def make_reader(
     dataset_url: str,
     schema_fields: Any = None,
@@ -93,25 +93,25 @@ def make_reader(
     codecs: Sequence[Any] = (),
     memory_limit: int | None = None,
 ) -> Reader:
-    """Return a reader of rows, each a named tuple of decoded values.
+    """Return a reader of rows, which are named tuples of decoded values.
 
     Raises:
-        ValueError: If an argument makes no sense.
-        OSError: If nothing lies at the URL.
+        ValueError: If an argument is invalid.
+        OSError: If the dataset does not exist.
     """
-    dataset = opened(normalize_dataset_url_or_urls(dataset_url), storage_options, filesystem)
-    cache = cache_of(cache_type, cache_location, cache_size_limit, cache_row_size_estimate, cache_extra_settings)
+    dataset = open_dataset(normalize_dataset_url_or_urls(dataset_url), storage_options, filesystem)
+    cache = make_cache(cache_type, cache_location, cache_size_limit, cache_row_size_estimate, cache_extra_settings)
     if not dataset.is_described:
         warnings.warn(NOT_PETASTORM, UserWarning, stacklevel=2)
     if pyarrow_serialize and reader_pool_type == "process":
         warnings.warn(PYARROW_SERIALIZE, UserWarning, stacklevel=2)
-    pool = pool_of(reader_pool_type, workers_count, results_queue_size, zmq_copy_buffers=zmq_copy_buffers)
-    return Reader(None, reader_pool=pool, cache=cache, dataset=dataset, **Arguments.of(locals()).by_name())
+    pool = make_pool(reader_pool_type, workers_count, results_queue_size, zmq_copy_buffers=zmq_copy_buffers)
+    return Reader(None, reader_pool=pool, cache=cache, dataset=dataset, **ReaderArguments.from_locals(locals()).as_dict())
 
 
-@described(
-    predicate="Which rows are read; it is given a data frame, and returns a boolean for each row.",
-    transform_spec="A function that is run on the data frame of each row group; it may return other rows.",
+@document_arguments(
+    predicate="Selects rows; it gets a data frame, and returns a boolean for each row.",
+    transform_spec="A function that is called with the data frame of each row group; it may return other rows.",
 )
 def make_batch_reader(
     dataset_url_or_urls: Any,
@@ -149,35 +149,35 @@ def make_batch_reader(
     batch_size: int | None = None,
     drop_last: bool = False,
 ) -> Reader:
-    """Return a reader of batches, each a named tuple of arrays; by default one for each row group.
+    """Return a reader of batches, which are named tuples of arrays; by default one batch for each row group.
 
     Raises:
-        ValueError: If an argument makes no sense.
-        OSError: If nothing lies at the URL.
+        ValueError: If an argument is invalid.
+        OSError: If the dataset does not exist.
     """
-    dataset = opened(normalize_dataset_url_or_urls(dataset_url_or_urls), storage_options, filesystem)
-    cache = cache_of(cache_type, cache_location, cache_size_limit, cache_row_size_estimate, cache_extra_settings)
+    dataset = open_dataset(normalize_dataset_url_or_urls(dataset_url_or_urls), storage_options, filesystem)
+    cache = make_cache(cache_type, cache_location, cache_size_limit, cache_row_size_estimate, cache_extra_settings)
     if dataset.is_petastorm and not decode:
         warnings.warn(PETASTORM, UserWarning, stacklevel=2)
-    pool = pool_of(reader_pool_type, workers_count, results_queue_size, zmq_copy_buffers=zmq_copy_buffers)
-    asked = replace(Arguments.of(locals()), is_batched_reader=True)
-    return Reader(None, reader_pool=pool, cache=cache, dataset=dataset, **asked.by_name())
+    pool = make_pool(reader_pool_type, workers_count, results_queue_size, zmq_copy_buffers=zmq_copy_buffers)
+    arguments = replace(ReaderArguments.from_locals(locals()), is_batched_reader=True)
+    return Reader(None, reader_pool=pool, cache=cache, dataset=dataset, **arguments.as_dict())
 
 
 class Reader:
-    """Hands out rows or batches of a dataset. It is an iterator, and a context that stops it.
+    """An iterator over the rows or batches of a dataset, and a context manager that stops it.
 
-    `make_reader` and `make_batch_reader` make one. Any thread may ask for the next row.
+    `make_reader` and `make_batch_reader` return one. Several threads may call `next`.
 
     Args:
         pyarrow_filesystem: A filesystem of pyarrow or fsspec; or a URL, as in the first releases of Petastorm.
         dataset_path: The path of the dataset, or of several files, in that filesystem.
-        schema_fields: As in `make_reader`; so are the others.
-        reader_pool: What works on row groups: a `ThreadPool`, a `ProcessPool` or a `DummyPool`.
-        cache: What keeps row groups.
-        worker_class: Another way to say whether batches are handed out: `ArrowReaderWorker` for those.
-        is_batched_reader: Whether batches are handed out.
-        dataset: A dataset that is open, instead of a path.
+        schema_fields: As in `make_reader`, like the arguments that are not listed here.
+        reader_pool: Where row groups are decoded: a `ThreadPool`, a `ProcessPool` or a `DummyPool`.
+        cache: A cache of row groups.
+        worker_class: `ArrowReaderWorker` for batches, instead of `is_batched_reader=True`.
+        is_batched_reader: Whether batches are returned.
+        dataset: An open dataset, instead of a path.
     """
 
     def __init__(
@@ -211,32 +211,31 @@ class Reader:
         drop_last: bool = False,
         dataset: StoredDataset | None = None,
     ) -> None:
-        """Open the dataset, choose what is read, and begin to read."""
+        """Open the dataset, select row groups, and begin to read."""
         is_batched_reader = is_batched_reader or bool(getattr(worker_class, "results", NamedResults).batched_output)
-        asked = Arguments.of(locals())
+        arguments = ReaderArguments.from_locals(locals())
         self._process, self._lock = os.getpid(), threading.Lock()
         self.stopped = self.last_row_consumed = False
         self.is_batched_reader, self.num_epochs = bool(is_batched_reader), num_epochs
         self.cache = NullCache() if cache is None else cache
-        self.dataset = dataset if dataset is not None else _opened(pyarrow_filesystem, dataset_path)
-        asked.check()
-        start = Progress(seed=asked.drawn_seed)
+        self.dataset = dataset if dataset is not None else _open(pyarrow_filesystem, dataset_path)
+        arguments.check()
+        start = ReaderPosition(seed=arguments.seed_or_random)
         if shard_seed:
             warnings.warn(SHARD_SEED, UserWarning, stacklevel=3)
-        self._reading = planned(self.dataset, asked, self.cache)
-        self.schema, self.ngram = self._reading.schema, self._reading.ngram
+        self._plan = plan_read(self.dataset, arguments, self.cache)
+        self.schema, self.ngram = self._plan.schema, self._plan.ngram
         self._workers_pool = ThreadPool(10) if reader_pool is None else reader_pool
-        self._failed: BaseException | None = self._reading.fault()
+        self._failed: BaseException | None = self._plan.deferred_error()
         self._begin(start)
 
-    def _begin(self, start: Progress) -> None:
-        """Begin to read at a place."""
+    def _begin(self, start: ReaderPosition) -> None:
         self._start = start
         self._rows: Iterator[Any] = iter(())
         self._left: Iterator[Any] = iter(())
-        self._run: Run = self._reading.begun(start, self._workers_pool, self.num_epochs)
+        self._run: ReaderRun = self._plan.run(start, self._workers_pool, self.num_epochs)
         if self._failed is None:
-            self._run.assembly.begin()
+            self._run.pipeline.start()
 
     def __iter__(self) -> Self:
         """Return itself."""
@@ -247,20 +246,20 @@ class Reader:
 
         Raises:
             StopIteration: If there is none.
-            RuntimeError: If the reader has stopped.
+            RuntimeError: If the reader was stopped.
         """
-        # An iterator of built-in parts gives each of its items to one thread alone, so most rows need no lock.
+        # `map`, `zip` and list iterators return each item to one thread only, so most rows need no lock.
         try:
             return next(self._rows)
         except StopIteration:
-            return self._refilled()
+            return self._next_result()
 
     def next(self) -> Any:
         """Return the next row, or batch."""
         return self.__next__()
 
-    def _refilled(self) -> Any:
-        """Return the next row when those that lay ready are used up."""
+    def _next_result(self) -> Any:
+        """Return the first row of the next result."""
         if os.getpid() != self._process:
             msg = (
                 f"This reader was made in process {self._process}, and its threads are there. Make another in process "
@@ -268,12 +267,12 @@ class Reader:
             )
             raise RuntimeError(msg)
         with self._lock:
-            found = next(self._rows, NOTHING)
-            if found is not NOTHING:  # another thread was faster
-                return found
+            row = next(self._rows, NO_ROW)
+            if row is not NO_ROW:  # another thread was faster
+                return row
             self._check_running()
             try:
-                rows, left = self._run.course.refill().begun()
+                rows, left = self._run.iteration.next().iterators()
             except StopIteration:
                 if self.stopped:
                     raise RuntimeError(STOPPED) from None
@@ -281,15 +280,15 @@ class Reader:
                 raise
             except BaseException as error:
                 self._failed = error
-                self._run.pool.close(0.0)
+                self._run.threads.close(0.0)
                 raise
-            found = next(rows)
+            row = next(rows)
             self._rows, self._left = rows, left
             self._check_running()
-            return found
+            return row
 
     def _check_running(self) -> None:
-        """Refuse to go on where it was stopped, or something went wrong before."""
+        """Raise the error of a reader that was stopped or has failed."""
         if self.stopped:
             self._rows = iter(())
             raise RuntimeError(STOPPED)
@@ -300,51 +299,51 @@ class Reader:
         """Return how many rows, or batches, there are in all epochs.
 
         Raises:
-            TypeError: If nobody can know before they are read.
+            TypeError: If the number is unknown before they are read.
         """
-        return self._reading.length(self.num_epochs)
+        return self._plan.num_results(self.num_epochs)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how far the reading has come, as JSON can hold it."""
+        """Return the position of the next row as a state, which JSON can hold."""
         with self._lock:
-            return self._run.course.position(length_hint(self._left)).dump(self._reading.name)
+            return self._run.iteration.position(length_hint(self._left)).dump(self._plan.fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state of a reader of the same data, made with the same arguments, says.
+        """Continue at a state, which a reader of the same data with the same arguments has saved.
 
         Raises:
-            StateError: If it was saved over other data, or with other arguments.
+            StateError: If the data or the arguments were others.
         """
-        start = Progress.load(state, self._reading.name)
+        start = ReaderPosition.load(state, self._plan.fingerprint)
         with self._lock:
             self._check_running()
-            self._run.pool.close(0.0)
+            self._run.threads.close(0.0)
             self.last_row_consumed = False
             self._begin(start)
 
     @property
     def batched_output(self) -> bool:
-        """Whether batches are handed out, and not rows."""
+        """Whether batches are returned, and not rows."""
         return self.is_batched_reader
 
     @property
     def ventilator(self) -> Any:
-        """What gives row groups to the workers."""
-        return self._run.assembly
+        """The pipeline that submits row groups to the workers."""
+        return self._run.pipeline
 
     @property
     def diagnostics(self) -> dict[str, Any]:
-        """What is going on, for those who look for what is slow."""
+        """Numbers of waiting results, under the names of Petastorm."""
         return self._run.diagnostics
 
     def reset(self, *, anytime: bool = False) -> None:
-        """Begin anew, with the epochs after those that were read.
+        """Begin again, with the epochs after those that were read.
 
         Args:
-            anytime: Whether that may be before all was read.
+            anytime: Whether the reader may be in the middle of an epoch.
 
         Raises:
-            NotImplementedError: If not all was read yet.
+            NotImplementedError: If it is, without `anytime`.
         """
         if not self.last_row_consumed and not anytime:
             msg = (
@@ -354,23 +353,23 @@ class Reader:
             raise NotImplementedError(msg)
         with self._lock:
             self._check_running()
-            first = self._run.course.position(0).epoch + 1
-            self._run.pool.close(0.0)
+            first = self._run.iteration.position(0).epoch + 1
+            self._run.threads.close(0.0)
             self.last_row_consumed = False
-            self._begin(Progress(seed=self._start.seed, first=first, epoch=first))
+            self._begin(ReaderPosition(seed=self._start.seed, first=first, epoch=first))
 
     def stop(self) -> None:
-        """Stop reading; nothing is waited for, and nothing can be read afterwards."""
+        """Stop reading, without waiting for the workers; no row can be read afterwards."""
         self.stopped = True
         self._rows = iter(())
-        self._run.pool.close(0.0)
+        self._run.threads.close(0.0)
 
     def join(self) -> None:
         """Wait until the workers have ended."""
-        self._run.pool.join()
+        self._run.threads.join()
 
     def cleanup_cache(self) -> None:
-        """Delete what the cache keeps, where that was asked for, and print that it is done, as Petastorm does."""
+        """Delete the files of the cache if its `cleanup` option is set, and print a message, as Petastorm does."""
         self._clean_cache()
         print(CLEANED)  # noqa: T201 - as Petastorm does
 
@@ -395,12 +394,12 @@ class Reader:
         logger.debug(CLEANED)
 
 
-def _opened(filesystem: Any, path: Any) -> StoredDataset:
-    """Return the dataset that a reader was made with: a filesystem and a path, or a URL, as it once was."""
+def _open(filesystem: Any, path: Any) -> StoredDataset:
+    """Return the dataset of a filesystem and a path, or of a URL as in the first releases of Petastorm."""
     if isinstance(filesystem, (str, list)) and path is None:
-        return opened(normalize_dataset_url_or_urls(filesystem))
-    return opened(path, filesystem=filesystem)
+        return open_dataset(normalize_dataset_url_or_urls(filesystem))
+    return open_dataset(path, filesystem=filesystem)
 
 
 if not TYPE_CHECKING:
-    __getattr__ = passed_on(__name__)
+    __getattr__ = reexport(__name__)

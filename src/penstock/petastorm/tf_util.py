@@ -1,4 +1,4 @@
-"""The name that `petastorm.tf_utils` had once."""
+"""`petastorm.tf_util`: an old name of `petastorm.tf_utils`."""
 
 from __future__ import annotations
 

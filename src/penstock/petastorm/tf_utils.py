@@ -1,4 +1,4 @@
-"""Readers as datasets of TensorFlow: `petastorm.tf_utils`. What needs TensorFlow itself is not there yet."""
+"""`petastorm.tf_utils`: readers as datasets of TensorFlow. Functions that need TensorFlow are not supported yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from penstock.petastorm._impl.later import refuse
+from penstock.petastorm._impl.not_supported import raise_not_supported
 from penstock.petastorm.ngram import NGram
 from penstock.petastorm.unischema import Unischema
 
@@ -33,18 +33,18 @@ _RESET_READER_WARN = (
     "num_epochs instead, or call cache() of the tf.data.Dataset before repeat()."
 )
 
-KNOWN = (
+SUPPORTED_TYPES = (
     *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.float32, np.float64, np.bool_),
     *(np.bytes_, np.str_, np.datetime64, Decimal),
 )
-"""Types of fields that TensorFlow has a counterpart of."""
+"""The types of fields that TensorFlow supports."""
 
-WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
-"""What arrays become that TensorFlow once had no type for."""
+SUPPORTED_DTYPES = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
+"""The dtypes in place of those that old versions of TensorFlow did not support."""
 
 
 def date_to_nsec_from_epoch(dt: date) -> int:
-    """Return a date, or a moment without its fraction of a second, as nanoseconds since 1970."""
+    """Return a date, or a time in whole seconds, as nanoseconds since 1970."""
     return timegm(dt.timetuple()) * NANOSECONDS
 
 
@@ -56,42 +56,42 @@ def make_namedtuple_tf_ngram(unischema: Unischema, ngram: NGram, *args: Any, **k
 
     Args:
         unischema: The fields.
-        ngram: Which of them each offset has.
-        *args: Values in order: of the first offset, then of the next.
-        **kargs: Values by name, in a dict for each offset, whose key is that offset as text.
+        ngram: The fields of each offset.
+        *args: Values in the order of offsets.
+        **kargs: A dict of values for each offset; the keyword is the offset as text.
     """
-    found, used = {}, 0
+    window, used = {}, 0
     for offset in range(min(ngram.fields), max(ngram.fields) + 1):
         view = ngram.get_schema_at_timestep(unischema, offset)
         count = len(ngram.get_field_names_at_timestep(offset))
-        found[offset] = view.make_namedtuple_tf(*args[used : used + count], **kargs.get(str(offset), {}))
+        window[offset] = view.make_namedtuple_tf(*args[used : used + count], **kargs.get(str(offset), {}))
         used += count
-    return found
+    return window
 
 
 def _sanitize_field_tf_types(sample: Any) -> Any:
-    """Return a row, or a batch, with values that TensorFlow takes.
+    """Return a row, or a batch, with values that TensorFlow supports.
 
-    Decimals become text, unsigned numbers wider ones, arrays of text lists, and arrays of dates or moments nanoseconds
-    since 1970.
+    Decimals become text, unsigned numbers larger signed ones, arrays of text lists, and arrays of dates or timestamps
+    nanoseconds since 1970.
 
     Raises:
         RuntimeError: If a value is None.
-        ValueError: If a moment is too far from 1970 for nanoseconds of 64 bits.
+        ValueError: If a timestamp is out of the range of nanoseconds.
     """
-    return type(sample)(**{name: _sanitized(name, value) for name, value in sample._asdict().items()})
+    return type(sample)(**{name: _sanitize(name, value) for name, value in sample._asdict().items()})
 
 
-def _sanitized(name: str, value: Any) -> Any:
-    """Return a value that TensorFlow takes."""
+def _sanitize(name: str, value: Any) -> Any:
+    """Return a value that TensorFlow supports."""
     if value is None:
-        raise RuntimeError(_null(name))
+        raise RuntimeError(_null_message(name))
     if isinstance(value, Decimal):
         return str(value.normalize())
     if not isinstance(value, np.ndarray):
         return value
-    if value.dtype in WIDER:
-        return value.astype(WIDER[value.dtype])
+    if value.dtype in SUPPORTED_DTYPES:
+        return value.astype(SUPPORTED_DTYPES[value.dtype])
     if value.dtype.kind in "SU":
         return value.tolist() if value.size else value
     if value.dtype.kind == "M" or (value.dtype.kind == "O" and any(isinstance(cell, date) for cell in value.flat)):
@@ -100,19 +100,18 @@ def _sanitized(name: str, value: Any) -> Any:
 
 
 def _nanoseconds(name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Return dates or moments as nanoseconds since 1970."""
-    moments = values.astype("datetime64[us]") if values.dtype.kind == "O" else values
-    if np.isnat(moments).any():
-        raise RuntimeError(_null(name))
-    found = moments.astype("datetime64[ns]")
-    if (found.astype(moments.dtype) != moments).any():
+    """Return dates or timestamps as nanoseconds since 1970."""
+    times = values.astype("datetime64[us]") if values.dtype.kind == "O" else values
+    if np.isnat(times).any():
+        raise RuntimeError(_null_message(name))
+    converted = times.astype("datetime64[ns]")
+    if (converted.astype(times.dtype) != times).any():
         msg = f"field {name} has moments outside 1677-09-21 .. 2262-04-11, and TensorFlow is given nanoseconds since 1970. "
         raise ValueError(msg + "Leave such rows out by a predicate, or the field out by schema_fields.")
-    return found.astype(np.int64)
+    return converted.astype(np.int64)
 
 
-def _null(name: str) -> str:
-    """Return what is said of a null."""
+def _null_message(name: str) -> str:
     return (
         f'Encountered "{name}"=None. Tensorflow does not support None values as a tensor. '
         "Consider filtering out these rows using a predicate."
@@ -120,7 +119,7 @@ def _null(name: str) -> str:
 
 
 def _flatten(data: Mapping[int, Any]) -> Any:
-    """Return a window as one named tuple: names end with the number of the offset, counted from 0."""
+    """Return a window as one named tuple; the number of the offset is appended to each name."""
     flat = {
         f"{name}_{number}": value
         for number, offset in enumerate(sorted(data))
@@ -130,12 +129,12 @@ def _flatten(data: Mapping[int, Any]) -> Any:
 
 
 def _sanitize_and_flatten(ngram: Mapping[int, Any]) -> Any:
-    """Return a window as one named tuple of values that TensorFlow takes."""
+    """Return a window as one named tuple of values that TensorFlow supports."""
     return _flatten({offset: _sanitize_field_tf_types(row) for offset, row in ngram.items()})
 
 
 def _ngrams_generator(reader: Any) -> Iterator[Any]:
-    """Yield the windows of a reader as flat named tuples; a reader that was read to its end begins anew."""
+    """Yield the windows of a reader as flat named tuples; reset the reader if it was read to its end."""
     if reader.last_row_consumed:
         warnings.warn(_RESET_READER_WARN, UserWarning, stacklevel=2)
         reader.reset()
@@ -143,20 +142,20 @@ def _ngrams_generator(reader: Any) -> Iterator[Any]:
 
 
 def _set_shape(schema: Unischema, fields_as_dict: Mapping[str, Any], batched_output: bool | None = None) -> None:
-    """Give each tensor that has no shape the one of its field."""
+    """Set the shapes of tensors without a shape to those of their fields."""
     for name, tensor in fields_as_dict.items():
         if tensor.get_shape().dims is None:
             tensor.set_shape((*((None,) if batched_output else ()), *schema.fields[name].shape))
 
 
 def _set_shape_to_named_tuple(schema: Unischema, fields: Any, batched_output: bool | None) -> Any:
-    """Return a row of tensors, each with the shape of its field."""
+    """Return a row of tensors with the shapes of their fields."""
     _set_shape(schema, fields._asdict(), batched_output)
     return schema.make_namedtuple_tf(**fields._asdict())
 
 
 def _unflatten_and_set_shape(schema: Unischema, ngram: NGram, fields_as_list: Sequence[Any]) -> dict[int, Any]:
-    """Return a flat list of tensors as a window, each with the shape of its field."""
+    """Return a flat list of tensors as a window, with the shapes of their fields."""
     window = make_namedtuple_tf_ngram(schema, ngram, *fields_as_list)
     for row in window.values():
         _set_shape(schema, row._asdict())
@@ -164,27 +163,27 @@ def _unflatten_and_set_shape(schema: Unischema, ngram: NGram, fields_as_list: Se
 
 
 def _numpy_to_tf_dtypes(numpy_dtype: Any) -> NoReturn:
-    """Return the type of TensorFlow that values of a NumPy type have.
+    """Return the TensorFlow type of a NumPy type.
 
     Raises:
         ValueError: If there is none.
-        MissingExtraError: It is not there yet.
+        MissingExtraError: It is not supported yet.
     """
-    if numpy_dtype not in KNOWN:
+    if numpy_dtype not in SUPPORTED_TYPES:
         raise ValueError(f"Unknown mapping of numpy {numpy_dtype} to tensorflow dtype. Leave the field out by schema_fields.")
     if numpy_dtype is np.str_:
         msg = "Tensorflow will convert all unicode strings back to bytes type. You may need to decode values."
         warnings.warn(msg, UnicodeWarning, stacklevel=2)
-    refuse("petastorm.tf_utils._numpy_to_tf_dtypes", "tensorflow", instead="the types of reader.schema.fields")
+    raise_not_supported("petastorm.tf_utils._numpy_to_tf_dtypes", "tensorflow", instead="the types of reader.schema.fields")
 
 
 def _schema_to_tf_dtypes(schema: Unischema) -> list[Any]:
-    """Return the types of TensorFlow of the fields of a schema."""
+    """Return the TensorFlow types of the fields of a schema."""
     return [_numpy_to_tf_dtypes(field.numpy_dtype) for field in schema.fields.values()]
 
 
 def _schema_to_tf_dtypes_ngram(schema: Unischema, ngram: NGram) -> list[Any]:
-    """Return the types of TensorFlow of the fields of a window, offset by offset."""
+    """Return the TensorFlow types of the fields of a window, in the order of offsets."""
     return [
         _numpy_to_tf_dtypes(field.numpy_dtype)
         for offset in sorted(ngram.fields)
@@ -192,19 +191,23 @@ def _schema_to_tf_dtypes_ngram(schema: Unischema, ngram: NGram) -> list[Any]:
     ]
 
 
-def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue: int = 0) -> NoReturn:  # noqa: ARG001 - Petastorm's
+def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue: int = 0) -> NoReturn:  # noqa: ARG001 - the signature of Petastorm
     """Return tensors of the next row.
 
     Raises:
-        MissingExtraError: It is not there yet.
+        MissingExtraError: It is not supported yet.
     """
-    refuse("petastorm.tf_utils.tf_tensors", "tensorflow", instead="the reader itself, or tf.data.Dataset.from_generator")
+    raise_not_supported(
+        "petastorm.tf_utils.tf_tensors", "tensorflow", instead="the reader itself, or tf.data.Dataset.from_generator"
+    )
 
 
-def make_petastorm_dataset(reader: Any) -> NoReturn:  # noqa: ARG001 - the argument is Petastorm's
+def make_petastorm_dataset(reader: Any) -> NoReturn:  # noqa: ARG001 - the signature of Petastorm
     """Return a `tf.data.Dataset` of the rows of a reader.
 
     Raises:
-        MissingExtraError: It is not there yet.
+        MissingExtraError: It is not supported yet.
     """
-    refuse("petastorm.tf_utils.make_petastorm_dataset", "tensorflow", instead="tf.data.Dataset.from_generator with the reader")
+    raise_not_supported(
+        "petastorm.tf_utils.make_petastorm_dataset", "tensorflow", instead="tf.data.Dataset.from_generator with the reader"
+    )

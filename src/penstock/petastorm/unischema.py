@@ -1,4 +1,4 @@
-"""Schemas of `petastorm.unischema`: fields with a NumPy type, a shape and a codec, and the rows they make."""
+"""`petastorm.unischema`: schemas of fields with a NumPy type, a shape and a codec, and the types of rows."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ __all__ = [
 ]
 
 _UNISCHEMA_FIELD_ORDER = "preserve_input_order"
-"""The order of fields: as they were given, or `alphabetical`, as it once was."""
+"""`alphabetical` sorts the fields, as old releases of Petastorm did."""
 
 INFERRED = "inferred_schema"
-"""What the schema of plain Parquet is called."""
+"""The name of the schema of plain Parquet."""
 
-_ROWS: dict[tuple[str, tuple[str, ...]], Any] = {}
-"""Types of rows. Readers of one schema share a type, since TensorFlow compares them by it."""
+_ROW_TYPES: dict[tuple[str, tuple[str, ...]], Any] = {}
+"""Readers of one schema share a row type, because TensorFlow compares types."""
 
 _fullmatch = re.fullmatch
 _new_gt_255_compatible_namedtuple = namedtuple  # noqa: PYI024 - the fields are those of a file
-"""Names that scripts written for Petastorm import; Python itself does both now."""
+"""Names that scripts import from Petastorm."""
 
 SPARK_SCALARS = {
     np.int8: "ByteType",
@@ -49,7 +49,7 @@ SPARK_SCALARS = {
     np.str_: "StringType",
     np.bool_: "BooleanType",
 }
-"""What Spark stores a single value as, where a field has no codec."""
+"""The Spark types of fields without a codec."""
 
 ARROW_SCALARS: dict[pa.DataType, Any] = {
     pa.int8(): np.int8,
@@ -65,13 +65,13 @@ ARROW_SCALARS: dict[pa.DataType, Any] = {
     pa.date32(): np.datetime64,
     pa.date64(): np.datetime64,
 }
-"""What columns of plain Parquet are."""
+"""The NumPy types of columns of plain Parquet."""
 
 
 class UnischemaField(NamedTuple):
-    """A field: its name, the NumPy type of its values, the shape of one, what stores it, and whether it may be None.
+    """A field: name, NumPy type, shape, codec, and whether it is nullable.
 
-    Two fields are equal whatever their codecs are.
+    The codec does not count in comparisons.
     """
 
     name: str
@@ -100,21 +100,21 @@ def _identity(field: UnischemaField) -> tuple[Any, ...]:
 
 
 class Unischema:
-    """A schema: named fields in their order, each also an attribute.
+    """A schema: an ordered collection of fields, each of which is an attribute too.
 
     Args:
-        name: What it is called; types of rows have that name.
+        name: The name of the schema and of its row type.
         fields: The fields.
     """
 
     def __init__(self, name: str, fields: Iterable[Any]) -> None:
         """Store the fields."""
         self._name = name
-        found = list(fields)
+        ordered = list(fields)
         if _UNISCHEMA_FIELD_ORDER == "alphabetical":
-            found.sort(key=lambda field: field.name)
-        self._fields: OrderedDict[str, Any] = OrderedDict((field.name, field) for field in found)
-        for field in found:
+            ordered.sort(key=lambda field: field.name)
+        self._fields: OrderedDict[str, Any] = OrderedDict((field.name, field) for field in ordered)
+        for field in ordered:
             if hasattr(self, field.name):
                 warnings.warn(
                     f"Can not create dynamic property {field.name} because it conflicts with an existing property of "
@@ -126,7 +126,7 @@ class Unischema:
                 setattr(self, field.name, field)
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse an attribute that there is not."""
+        """Raise AttributeError; for type checkers, which do not know the fields."""
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
@@ -135,14 +135,14 @@ class Unischema:
         return self._fields
 
     def create_schema_view(self, fields: Iterable[Any]) -> Unischema:
-        """Return a schema of some of the fields: those given first, then those that regular expressions match.
+        """Return a schema of the given fields, followed by those that match the given regular expressions.
 
         Raises:
-            ValueError: If a field is not one of this schema, or something is neither.
+            ValueError: If a field is not in this schema, or an item has a wrong type.
         """
         given = list(fields)
         patterns = [field for field in given if isinstance(field, str)]
-        chosen = []
+        selected = []
         for field in given:
             if isinstance(field, str):
                 continue
@@ -155,15 +155,15 @@ class Unischema:
             name = str(getattr(field, "name", field[0] if field else ""))
             if name not in self._fields:
                 raise ValueError(f"field {field} does not belong to the schema {self}")
-            chosen.append(self._fields[name])
-        chosen += match_unischema_fields(self, patterns)
-        return Unischema(f"{self._name}_view", OrderedDict((field.name, field) for field in chosen).values())
+            selected.append(self._fields[name])
+        selected += match_unischema_fields(self, patterns)
+        return Unischema(f"{self._name}_view", OrderedDict((field.name, field) for field in selected).values())
 
     def as_spark_schema(self) -> Any:
-        """Return the schema as Spark has it.
+        """Return the schema as a Spark type.
 
         Raises:
-            ValueError: If a field has no codec and Spark no type for it.
+            ValueError: If a field has neither a codec nor a Spark type.
         """
         types = pyspark_types("Unischema.as_spark_schema")
         return types.StructType(
@@ -171,7 +171,7 @@ class Unischema:
         )
 
     def make_namedtuple(self, **values: Any) -> Any:
-        """Return a row of values."""
+        """Return a row."""
         return self._get_namedtuple()(**values)
 
     def make_namedtuple_tf(self, *args: Any, **values: Any) -> Any:
@@ -184,21 +184,21 @@ class Unischema:
 
     @classmethod
     def from_arrow_schema(cls, parquet_dataset: Any, omit_unsupported_fields: bool = True) -> Unischema:
-        """Return the schema of plain Parquet: columns that directories name first, then those of the first file.
+        """Return the schema of plain Parquet: partition columns first, then the columns of the first file.
 
         Raises:
-            ValueError: If a column has a type that has no counterpart, unless those are to be left out.
+            ValueError: If the type of a column is not supported, unless such columns are omitted.
         """
         if hasattr(parquet_dataset, "pieces"):
             arrow = parquet_dataset.pieces[0].get_metadata().schema.to_arrow_schema()
             partitions = [(part.name, part.dictionary.type) for part in (parquet_dataset.partitions or ())]
-        else:  # pyarrow's own, of today
+        else:  # a dataset of pyarrow
             arrow = parquet_dataset.fragments[0].physical_schema
-            partitions = _partitions(parquet_dataset.schema, set(arrow.names))
+            partitions = _partition_types(parquet_dataset.schema, set(arrow.names))
         return inferred(partitions, arrow, omit_unsupported_fields=omit_unsupported_fields)
 
     def __str__(self) -> str:
-        """Return its fields, one to a line."""
+        """Return the fields, one per line."""
         lines = [
             f"  {type(field).__name__}('{field.name}', {getattr(field.numpy_dtype, '__name__', field.numpy_dtype)}, "
             f"{field.shape}, {field.codec}, {field.nullable}),\n"
@@ -207,57 +207,57 @@ class Unischema:
         return f"Unischema({self._name}, [\n{''.join(lines)}])"
 
     def __repr__(self) -> str:
-        """Return its fields."""
+        """Return the fields."""
         return str(self)
 
 
-def _partitions(schema: pa.Schema, inside: set[str]) -> list[tuple[str, pa.DataType]]:
-    """Return the columns that are not inside of files, but named by directories: text, or whole numbers of 64 bits."""
-    found = []
+def _partition_types(schema: pa.Schema, inside: set[str]) -> list[tuple[str, pa.DataType]]:
+    """Return the names and types of partition columns: text or 64-bit integers."""
+    types = []
     for column in schema:
         if column.name not in inside:
             kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-            found.append((column.name, pa.int64() if pa.types.is_integer(kind) else kind))
-    return found
+            types.append((column.name, pa.int64() if pa.types.is_integer(kind) else kind))
+    return types
 
 
 def row_type(name: str, fields: tuple[str, ...]) -> Any:
-    """Return the type of rows with some fields; for the same name and fields always the same one."""
-    found = _ROWS.get((name, fields))
-    if found is None:
-        wrong = [field for field in fields if not field.isidentifier() or keyword.iskeyword(field) or field.startswith("_")]
-        if wrong:
-            msg = f"Rows are named tuples, which cannot have a field called {wrong[0]!r}; expected a name of letters, digits "
+    """Return the named tuple of a name and fields; the same object for the same arguments."""
+    cached = _ROW_TYPES.get((name, fields))
+    if cached is None:
+        invalid = [field for field in fields if not field.isidentifier() or keyword.iskeyword(field) or field.startswith("_")]
+        if invalid:
+            msg = f"Rows are named tuples, which cannot have a field called {invalid[0]!r}; expected a name of letters, digits "
             raise ValueError(
                 f"{msg}and _ that begins with a letter and is no word of Python. Leave it out: schema_fields=[...]."
             )
-        made = namedtuple(f"{name}_view", fields)  # type: ignore[misc] # noqa: PYI024 - the fields are those of a file
-        found = _ROWS.setdefault((name, fields), made)
-    return found
+        new_type = namedtuple(f"{name}_view", fields)  # type: ignore[misc] # noqa: PYI024 - the fields are those of a file
+        cached = _ROW_TYPES.setdefault((name, fields), new_type)
+    return cached
 
 
 def inferred(partitions: Sequence[tuple[str, pa.DataType]], arrow: pa.Schema, *, omit_unsupported_fields: bool) -> Unischema:
-    """Return the schema of columns that directories name, and of those of files."""
-    found = []
+    """Return the schema of partition columns and of the columns of files."""
+    result = []
     for name, kind in partitions:
         if kind not in (pa.string(), pa.int64()):
             raise RuntimeError(f"Partition column {name!r} is {kind}. Text or whole numbers were expected.")
-        found.append(UnischemaField(name, np.str_ if kind == pa.string() else np.int64, (), None, nullable=False))
-    names = {field.name for field in found}
+        result.append(UnischemaField(name, np.str_ if kind == pa.string() else np.int64, (), None, nullable=False))
+    names = {field.name for field in result}
     for column in arrow:
         if column.name in names:
             continue
         dtype, shape = _inferred_type(column, omit_unsupported_fields=omit_unsupported_fields)
         if dtype is not None:
-            found.append(UnischemaField(column.name, dtype, shape, None, column.nullable))
-    return Unischema(INFERRED, found)
+            result.append(UnischemaField(column.name, dtype, shape, None, column.nullable))
+    return Unischema(INFERRED, result)
 
 
 _SCALAR: tuple[int | None, ...] = ()
 
 
 def _inferred_type(column: pa.Field, *, omit_unsupported_fields: bool) -> tuple[Any, tuple[int | None, ...]]:
-    """Return the NumPy type and the shape of a column; no type for one that is left out."""
+    """Return the NumPy type and the shape of a column; the type is None if the column is omitted."""
     kind, shape = column.type, _SCALAR
     if pa.types.is_list(kind):
         if pa.types.is_nested(kind.value_type):
@@ -278,7 +278,7 @@ def _inferred_type(column: pa.Field, *, omit_unsupported_fields: bool) -> tuple[
 
 
 def _spark_type(field: Any, types: Any) -> Any:
-    """Return what Spark stores a field as."""
+    """Return the Spark type of a field."""
     if field.codec is not None:
         return field.codec.spark_dtype()
     if field.shape:
@@ -293,29 +293,28 @@ def _spark_type(field: Any, types: Any) -> Any:
 
 
 def dict_to_spark_row(unischema: Unischema, row_dict: Mapping[str, Any]) -> Any:
-    """Return a row as Spark writes it: checked against a schema, and encoded by its codecs.
+    """Return a row for Spark: checked against a schema, and encoded by its codecs.
 
     Raises:
-        ValueError: If a field is missing, unknown, or None where that may not be.
+        ValueError: If a field is missing or unknown, or None though it is not nullable.
     """
     assert isinstance(unischema, Unischema), "dict_to_spark_row takes a Unischema first, and then a row"  # noqa: S101
     pyspark_types("dict_to_spark_row")
     from pyspark import Row
 
-    given = dict(row_dict)
-    insert_explicit_nulls(unischema, given)
-    if set(given) != set(unischema.fields):
+    row = dict(row_dict)
+    insert_explicit_nulls(unischema, row)
+    if set(row) != set(unischema.fields):
         msg = (
-            f"Dictionary fields {', '.join(sorted(given))} do not match schema fields {', '.join(sorted(unischema.fields))}. "
+            f"Dictionary fields {', '.join(sorted(row))} do not match schema fields {', '.join(sorted(unischema.fields))}. "
             "Give a value for each."
         )
         raise ValueError(msg)
-    encoded = [_encoded(field, given[name]) for name, field in unischema.fields.items()]
+    encoded = [_encode(field, row[name]) for name, field in unischema.fields.items()]
     return Row(*unischema.fields)(*encoded)
 
 
-def _encoded(field: Any, value: Any) -> Any:
-    """Return a value as it is stored."""
+def _encode(field: Any, value: Any) -> Any:
     if value is None:
         if not field.nullable:
             raise ValueError(f"Field {field.name} is not nullable, and its value is None.")
@@ -326,10 +325,10 @@ def _encoded(field: Any, value: Any) -> Any:
 
 
 def insert_explicit_nulls(unischema: Unischema, row_dict: dict[str, Any]) -> None:
-    """Add None for each field that a row does not have and need not.
+    """Add None for each missing field of a row.
 
     Raises:
-        ValueError: If a field is missing that may not be None.
+        ValueError: If a missing field is not nullable.
     """
     for name, field in unischema.fields.items():
         if name in row_dict:
@@ -340,18 +339,18 @@ def insert_explicit_nulls(unischema: Unischema, row_dict: dict[str, Any]) -> Non
 
 
 def match_unischema_fields(schema: Unischema, field_regex: Sequence[str]) -> list[Any]:
-    """Return the fields whose whole names match one of some regular expressions, in the order of the schema."""
+    """Return the fields whose whole names match a regular expression, in the order of the schema."""
     if not field_regex:
         return []
     fields = list(schema.fields.values())
-    found = [field for field in fields if any(re.fullmatch(pattern, field.name) for pattern in field_regex)]
-    once = [field for field in fields if any(re.match(pattern, field.name) for pattern in field_regex)]
-    if len(once) != len(found):
-        differing = sorted({field.name for field in once} - {field.name for field in found})
+    matched = [field for field in fields if any(re.fullmatch(pattern, field.name) for pattern in field_regex)]
+    matched_before = [field for field in fields if any(re.match(pattern, field.name) for pattern in field_regex)]
+    if len(matched_before) != len(matched):
+        differing = sorted({field.name for field in matched_before} - {field.name for field in matched})
         warnings.warn(
             "schema_fields behavior has changed. Now, regular expressions must match whole names. Fields that are no longer "
             f"matched: {', '.join(differing)}",
             UserWarning,
             stacklevel=2,
         )
-    return found
+    return matched

@@ -1,4 +1,4 @@
-"""Small things of `petastorm.utils`: rows decoded one by one, and what goes wrong with them."""
+"""`petastorm.utils`: decoding of single rows, and functions in subprocesses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.errors import DataError
 from penstock.petastorm._impl.metadata_keys import store_keys
-from penstock.petastorm._impl.pickling import packed, unpacked
+from penstock.petastorm._impl.pickling import dumps, loads
 from penstock.petastorm.etl.dataset_metadata import as_dataset
 from penstock.petastorm.workers_pool.exec_in_new_process import exec_in_new_process
 
@@ -22,28 +22,27 @@ __all__ = ["DecodeFieldError", "add_to_dataset_metadata", "decode_row", "run_in_
 
 
 class DecodeFieldError(RuntimeError, DataError):
-    """A cell cannot be decoded; the message names the field, and where the cell lies."""
+    """A cell cannot be decoded; the message has its field and location."""
 
 
 def decode_row(row: Mapping[str, Any], schema: Any) -> dict[str, Any]:
-    """Return a stored row decoded by the codecs of a schema; fields that the schema does not have are left out.
+    """Return the decoded values of a stored row; fields that are not in the schema are dropped.
 
     Raises:
         DecodeFieldError: If a cell cannot be decoded.
     """
-    found = {}
+    decoded = {}
     for name, field in schema.fields.items():
         if name not in row:
             continue
         try:
-            found[name] = _decoded(field, row[name])
+            decoded[name] = _decode(field, row[name])
         except Exception as error:
             raise DecodeFieldError(f'Decoding field "{name}" failed: {error}') from error
-    return found
+    return decoded
 
 
-def _decoded(field: Any, value: Any) -> Any:
-    """Return a stored value decoded."""
+def _decode(field: Any, value: Any) -> Any:
     if value is None:
         return None
     if field.codec is not None:
@@ -54,33 +53,33 @@ def _decoded(field: Any, value: Any) -> Any:
 
 
 def add_to_dataset_metadata(dataset: Any, key: bytes, value: bytes) -> None:
-    """Store a value with a dataset, in `_common_metadata`, beside whatever is there."""
+    """Add a key to the metadata of a dataset in `_common_metadata`."""
     store_keys(as_dataset(dataset), {key: value})
 
 
 def run_in_subprocess(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return what a function returns, run in another process, which does not run the script of this one.
+    """Return the result of a function in another process, which does not run the main script of this one.
 
     Raises:
-        Exception: Whatever it raises there.
+        Exception: The error of the function.
     """
-    with TemporaryDirectory() as place:
-        answer = Path(place) / "answer"
-        code = exec_in_new_process(_answered, str(answer), func, args, kwargs).wait()
+    with TemporaryDirectory() as directory:
+        answer = Path(directory) / "answer"
+        code = exec_in_new_process(_write_answer, str(answer), func, args, kwargs).wait()
         if not answer.exists():
             raise RuntimeError(f"The process that ran {func!r} ended with code {code} and no answer. Look at what it printed.")
-        value, error = unpacked(answer.read_bytes())
+        value, error = loads(answer.read_bytes())
     if error is not None:
         raise error
     return value
 
 
-def _answered(answer: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Write what a function returns, or raises, to a file."""
-    value, wrong = None, None
+def _write_answer(answer: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Write the result of a function, or its error, to a file."""
+    value, raised = None, None
     try:
         value = func(*args, **kwargs)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other process raises it
+    except Exception as error:  # noqa: BLE001 - the other process raises it
         error.add_note(f"In process {os.getpid()}:\n{traceback.format_exc()}")
-        wrong = error
-    Path(answer).write_bytes(packed((value, wrong)))
+        raised = error
+    Path(answer).write_bytes(dumps((value, raised)))

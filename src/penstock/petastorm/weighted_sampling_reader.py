@@ -1,4 +1,4 @@
-"""Several readers as one, by chance: `petastorm.weighted_sampling_reader`."""
+"""`petastorm.weighted_sampling_reader`: a random mixture of readers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["WeightedSamplingReader"]
 
 
 class WeightedSamplingReader:
-    """Takes each row, or batch, from one of several readers, which chance decides; it ends when any of them does.
+    """Takes each row, or batch, from a random one of several readers; it ends when any reader ends.
 
     Args:
-        readers: Two readers or more, of the same fields.
-        probabilities: How likely each is.
-        seed: Decides which reader is asked; by default `numpy.random` does.
+        readers: At least two readers with the same fields.
+        probabilities: The probability of each reader.
+        seed: Decides the readers; by default the global generator of NumPy does.
 
     Raises:
-        ValueError: If there are fewer, or they differ in what they hand out.
+        ValueError: If there are fewer readers, or their schemas differ.
     """
 
     def __init__(self, readers: Sequence[Any], probabilities: Sequence[float], *, seed: int | None = None) -> None:
@@ -27,11 +27,11 @@ class WeightedSamplingReader:
         if len(readers) <= 1:
             raise ValueError(f"Two or more readers must be specified. Got {len(readers)}.")
         if len(readers) != len(probabilities):
-            both = f"{len(readers)} and {len(probabilities)}"
-            msg = f"readers and probabilities are expected to be lists of the same length, and have {both}."
+            lengths = f"{len(readers)} and {len(probabilities)}"
+            msg = f"readers and probabilities are expected to be lists of the same length, and have {lengths}."
             raise ValueError(msg)
-        shares = np.array(probabilities, dtype=np.float64)
-        if not (shares >= 0).all() or not 0 < shares.sum() < np.inf:
+        weights = np.array(probabilities, dtype=np.float64)
+        if not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
             raise ValueError(f"probabilities must be numbers from 0 on, and not all 0. They are {list(probabilities)!r}.")
         first, *others = readers
         for other in others:
@@ -43,7 +43,7 @@ class WeightedSamplingReader:
                 )
             if (other.ngram is None) != (first.ngram is None) or (first.ngram is not None and other.ngram != first.ngram):
                 raise ValueError("All readers passed to WeightedSamplingReader should have the same ngram spec.")
-        self._readers, self._ends = list(readers), np.cumsum(shares / shares.sum())
+        self._readers, self._ends = list(readers), np.cumsum(weights / weights.sum())
         self._draw = np.random.random if seed is None else np.random.default_rng(seed).random
         self.schema, self.ngram, self.batched_output = first.schema, first.ngram, first.batched_output
 
@@ -52,21 +52,21 @@ class WeightedSamplingReader:
         return self
 
     def __next__(self) -> Any:
-        """Return what one of the readers hands out next."""
-        chosen = min(int(np.searchsorted(self._ends, self._draw(), side="right")), len(self._readers) - 1)
-        return next(self._readers[chosen])
+        """Return the next row, or batch, of one of the readers."""
+        index = min(int(np.searchsorted(self._ends, self._draw(), side="right")), len(self._readers) - 1)
+        return next(self._readers[index])
 
     def next(self) -> Any:
-        """Return what one of the readers hands out next."""
+        """Return the next row, or batch, of one of the readers."""
         return self.__next__()
 
     def __len__(self) -> int:
-        """Return how many rows, or batches, all readers have."""
+        """Return the number of rows, or batches, of all readers."""
         return sum(len(reader) for reader in self._readers)
 
     @property
     def last_row_consumed(self) -> bool:
-        """Whether one of the readers has ended."""
+        """Whether any reader has ended."""
         return any(reader.last_row_consumed for reader in self._readers)
 
     def stop(self) -> None:

@@ -8,6 +8,8 @@ import hashlib
 import io
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -558,3 +560,26 @@ def row_groups_by_value(place: Path, column: str, starts: Mapping[str, int]) -> 
         for value in values:
             found.setdefault(value, set()).add(starts[row["_file"]] + int(row["_row_group"]))
     return {value: frozenset(numbers) for value, numbers in found.items()}
+
+
+def test_opening_plain_parquet_does_not_import_the_pickle_reader(tmp_path: Path) -> None:
+    """Only the module that recognises datasets of Petastorm is imported."""
+    put(tmp_path / "a.parquet", pa.table({"id": [1, 2]}))
+    script = (
+        "import sys, penstock\n"
+        f"assert penstock.open({str(tmp_path)!r}).num_rows == 2\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('penstock.formats.petastorm')))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+
+    assert done.stdout.split() == ["penstock.formats.petastorm", "penstock.formats.petastorm.keys"]
+
+
+def test_names_of_the_package_are_imported_on_use() -> None:
+    """All that it exports is there, and nothing else."""
+    import penstock.formats.petastorm as package
+
+    assert all(getattr(package, name) is not None for name in package.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        getattr(package, "nothing")  # noqa: B009 - it has no such name

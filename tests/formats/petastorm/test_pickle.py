@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from penstock.formats.petastorm.index import NotNullIndex, ValueIndex, load_indexes, load_row_groups
 from penstock.formats.petastorm.pickle import io as _pickles
-from penstock.formats.petastorm.pickle.io import Global, Instance, PickleProblem, interpret, pickled
+from penstock.formats.petastorm.pickle.io import Global, Instance, PickleProblem, interpret, to_pickle
 from penstock.formats.petastorm.schema import (
     SparkType,
     StoredCodec,
@@ -411,7 +411,7 @@ def test_hostile_pickles_are_refused_in_plain_words(data: bytes, told: str) -> N
 
 def test_a_pickle_that_is_too_large_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is on bytes too."""
-    monkeypatch.setattr(_pickles, "MOST_BYTES", 10)
+    monkeypatch.setattr(_pickles, "MAX_BYTES", 10)
 
     with pytest.raises(PickleProblem, match="it has 11 bytes, and 10 are read at most"):
         interpret(b"N" * 11)
@@ -439,17 +439,17 @@ INT, ARRAY = Global("numpy", "int32"), Instance(Global("petastorm.codecs", "Ndar
 
 def unischema(*parts: Any) -> bytes:
     """Return the pickle of a Unischema whose one field has these parts."""
-    return pickled(Instance(UNISCHEMA, (), {"_name": "S", "_fields": OrderedDict(x=Instance(FIELD, parts))}))
+    return to_pickle(Instance(UNISCHEMA, (), {"_name": "S", "_fields": OrderedDict(x=Instance(FIELD, parts))}))
 
 
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (pickled(None), "it holds nothing, and a petastorm.unischema.Unischema was expected"),
-        (pickled(Instance(UNISCHEMA)), "it holds a petastorm.unischema.Unischema"),
-        (pickled(Instance(UNISCHEMA, (), {"_name": 1, "_fields": {}})), "its Unischema is called a int"),
-        (pickled(Instance(UNISCHEMA, (), {"_name": "S", "_fields": {"x": 1}})), "a int stands where a petastorm.unischema"),
-        (pickled(Instance(Global("our.place", "Schema"), (), {"_name": "S"})), "it holds a our.place.Schema"),
+        (to_pickle(None), "it holds nothing, and a petastorm.unischema.Unischema was expected"),
+        (to_pickle(Instance(UNISCHEMA)), "it holds a petastorm.unischema.Unischema"),
+        (to_pickle(Instance(UNISCHEMA, (), {"_name": 1, "_fields": {}})), "its Unischema is called a int"),
+        (to_pickle(Instance(UNISCHEMA, (), {"_name": "S", "_fields": {"x": 1}})), "a int stands where a petastorm.unischema"),
+        (to_pickle(Instance(Global("our.place", "Schema"), (), {"_name": "S"})), "it holds a our.place.Schema"),
         (unischema("x", INT), "stands where a petastorm.unischema.UnischemaField was expected"),
         (unischema(1, INT, (), None), "a int stands where the name of a field was expected"),
         (unischema("x", Global("our.types", "Angle"), ()), "the name our.types.Angle stands where a type of NumPy was"),
@@ -484,7 +484,7 @@ def test_attributes_that_share_parts_without_end_are_refused() -> None:
 def test_fields_of_one_name_and_names_that_are_no_text_are_refused() -> None:
     """Columns are told apart by their names."""
     field = Instance(FIELD, ("x", INT, (), None, False))
-    twice = pickled(Instance(UNISCHEMA, (), {"_name": "S", "_fields": {"x": field, "y": field}}))
+    twice = to_pickle(Instance(UNISCHEMA, (), {"_name": "S", "_fields": {"x": field, "y": field}}))
 
     with pytest.raises(PickleProblem, match="its Unischema has two fields of one name"):
         load_unischema(twice)
@@ -498,10 +498,10 @@ def test_fields_of_one_name_and_names_that_are_no_text_are_refused() -> None:
         (pickle.dumps([]), "it holds a list, and indexes by name were expected"),
         (pickle.dumps({1: 2}), "it holds a dict"),
         (pickle.dumps({"a": 2}), "its index 'a' is a int, and a petastorm.etl.rowgroup_indexers.SingleFieldIndexer"),
-        (pickled({"a": Instance(Global("our.indexes", "Mine"), (), {})}), "its index 'a' is a our.indexes.Mine"),
+        (to_pickle({"a": Instance(Global("our.indexes", "Mine"), (), {})}), "its index 'a' is a our.indexes.Mine"),
         (
             stored(petastorm_pickles.INDEXES, 0).replace(b"V_column_name\n", b"V_other_colum\n"),
-            "its index 'by_label' does not tell its column",
+            "its index 'by_label' has no name of its column",
         ),
         (
             stored(petastorm_pickles.INDEXES, 0).replace(b"\nFieldNotNullIndexer\n", b"\nSingleFieldIndexer\n"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from penstock._engine.runtime.threads import PATIENCE, Priority, ThreadPool
 
@@ -166,7 +167,7 @@ class OrderedConsumer(Generic[Result]):
         max_result_bytes: int,
     ) -> None:
         """Store the functions; threads start with the first task."""
-        self._consume, self._measure = _UntilError(consume), measure
+        self._consume, self._measure = partial(_consume_until_error, consume, threading.Event()), measure
         self._pools = ThreadPool(threads), ThreadPool(1)
         self._tasks = OrderedMap[Result](self._pools[0], max_bytes=max_task_bytes)
         self._consumed = OrderedMap[None](self._pools[1], max_bytes=max_result_bytes)
@@ -226,16 +227,10 @@ class OrderedConsumer(Generic[Result]):
         self._consumed.submit(Priority.READ, partial(self._consume, result), self._measure(result))
 
 
-class _UntilError:
-    """A function that is not called again after it raised."""
-
-    def __init__(self, function: Callable[[Any], None]) -> None:
-        self._function, self._failed = function, False
-
-    def __call__(self, argument: Any) -> None:
-        if not self._failed:
-            try:
-                self._function(argument)
-            except BaseException:
-                self._failed = True
-                raise
+def _consume_until_error(consume: Callable[[Result], None], failed: threading.Event, result: Result) -> None:
+    if not failed.is_set():
+        try:
+            consume(result)
+        except BaseException:
+            failed.set()
+            raise

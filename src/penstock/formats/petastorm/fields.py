@@ -1,4 +1,4 @@
-"""Fields of Petastorm and fields of ours: what a column that Petastorm wrote is here, and what one of ours is there."""
+"""Conversions between fields of Petastorm and fields of Penstock."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from penstock.schema import Codec, Field, Schema
 
 __all__ = ["field_of", "schema_of", "suited"]
 
-IMAGES: dict[str, type[Png | Jpeg | Webp]] = {"png": Png, "jpg": Jpeg, "jpeg": Jpeg, "jpe": Jpeg, "webp": Webp}
-PYTHON: dict[Any, Any] = {int: np.int64, float: np.float64, bool: np.bool_, Decimal: np.object_}
-SPARK = {
+IMAGE_CODECS: dict[str, type[Png | Jpeg | Webp]] = {"png": Png, "jpg": Jpeg, "jpeg": Jpeg, "jpe": Jpeg, "webp": Webp}
+PYTHON_TYPES: dict[Any, Any] = {int: np.int64, float: np.float64, bool: np.bool_, Decimal: np.object_}
+SPARK_TYPES = {
     pa.bool_(): "BooleanType",
     pa.int8(): "ByteType",
     pa.uint8(): "ShortType",
@@ -50,58 +50,58 @@ SPARK = {
     pa.date32(): "DateType",
     pa.date64(): "DateType",
 }
-"""What Spark reads columns of Arrow types as."""
+"""The Spark types of Arrow types."""
 
 RGB = 3
 PETASTORM_QUALITY = 80
-MOST_DIGITS = 38
+MAX_DIGITS = 38
 
 
 def field_of(stored: StoredField, kind: pa.DataType | None) -> Field | None:
-    """Return a field of Petastorm as one of ours, or None for a column that is shown as it is stored.
+    """Return the field of Penstock for a field of Petastorm; None for a column that is read as it is stored.
 
     Args:
-        stored: What Petastorm says of the column.
-        kind: The Arrow type of the column in the files; None where no file has it.
+        stored: The field of Petastorm.
+        kind: The Arrow type of the column in the files; None if no file has it.
     """
     codec = stored.codec
     if codec is None or codec.name == SCALAR:
         return _lists(stored, kind) if stored.shape else _scalar(stored, kind)
     dtype = _dtype(stored)
     timeless = dtype.kind in "mM" and np.datetime_data(dtype)[0] == "generic"
-    shape = tuple(size or None for size in stored.shape)  # which 0 means too there
-    found: Codec | None = None
+    shape = tuple(size or None for size in stored.shape)  # 0 means None in Petastorm
+    known: Codec | None = None
     if codec.name in (ARRAY, PACKED_ARRAY):
         packed = codec.name == PACKED_ARRAY
-        found = Times(packed=packed) if timeless else Npz() if packed else Npy()
+        known = Times(packed=packed) if timeless else Npz() if packed else Npy()
     elif codec.name == IMAGE:
-        found = _image(codec)
-    called = f"{codec.name}({str(codec.options.get('image_codec')).removeprefix('.')!r})" if codec.name == IMAGE else codec.name
-    unknown = Unknown(called=called, stored=json.dumps(dict(codec.options), default=str))
-    for choice in (found, unknown):
+        known = _image_codec(codec)
+    name = f"{codec.name}({str(codec.options.get('image_codec')).removeprefix('.')!r})" if codec.name == IMAGE else codec.name
+    unknown = Unknown(called=name, stored=json.dumps(dict(codec.options), default=str))
+    for choice in (known, unknown):
         try:
             return Field(stored.name, object if timeless else dtype, shape, choice or unknown, nullable=stored.nullable)
         except ArgumentError:
             continue
-    raise AssertionError  # pragma: no cover - what is unknown stores anything
+    raise AssertionError  # pragma: no cover - Unknown fits any field
 
 
 def _dtype(stored: StoredField) -> np.dtype[Any]:
-    """Return what NumPy calls the type of a field's values, which for decimals is an object."""
-    found: np.dtype[Any] = np.dtype(PYTHON.get(stored.numpy_dtype, stored.numpy_dtype))
-    return found
+    """Return the dtype of a field; object for decimals."""
+    dtype: np.dtype[Any] = np.dtype(PYTHON_TYPES.get(stored.numpy_dtype, stored.numpy_dtype))
+    return dtype
 
 
-def _image(codec: StoredCodec) -> Codec | None:
-    """Return the codec of an image's format; None for one that we do not have."""
+def _image_codec(codec: StoredCodec) -> Codec | None:
+    """Return the codec of an image format; None for an unknown format."""
     ending, quality = codec.options.get("image_codec"), codec.options.get("quality")
-    kind = IMAGES.get(str(ending).removeprefix(".").lower())
+    kind = IMAGE_CODECS.get(str(ending).removeprefix(".").lower())
     if kind is None:
         return None
     try:
         return kind.of({} if quality is None or kind is Png else {"quality": quality})
     except ArgumentError:
-        return kind()  # it says how to write, and cells are read without it
+        return kind()  # the quality is not needed for reading
 
 
 def _scalar(stored: StoredField, kind: pa.DataType | None) -> Field | None:
@@ -115,7 +115,7 @@ def _scalar(stored: StoredField, kind: pa.DataType | None) -> Field | None:
     elif dtype.kind == "O" and stored.numpy_dtype is Decimal:
         codec = _decimal(stored, kind)
     elif dtype.kind == "M":
-        dtype, codec = _moment(stored, dtype, kind)
+        dtype, codec = _timestamp(stored, dtype, kind)
     elif dtype.kind == "m" and np.datetime_data(dtype)[0] != "generic":
         codec = Scalar()
     if codec is None:
@@ -134,12 +134,12 @@ def _decimal(stored: StoredField, kind: pa.DataType | None) -> Scalar | None:
     if kind is not None:
         return Scalar(kind) if pa.types.is_decimal(kind) else None
     precision, scale = (_spark_type(stored).options.get(option) for option in ("precision", "scale"))
-    whole = type(precision) is int and type(scale) is int and 0 <= scale <= precision <= MOST_DIGITS and precision > 0
+    whole = type(precision) is int and type(scale) is int and 0 <= scale <= precision <= MAX_DIGITS and precision > 0
     return Scalar(pa.decimal128(precision, scale)) if whole else Scalar()
 
 
-def _moment(stored: StoredField, dtype: np.dtype[Any], kind: pa.DataType | None) -> tuple[np.dtype[Any], Scalar | None]:
-    """Return the dtype and the codec of moments, in the unit of the files where the field tells none."""
+def _timestamp(stored: StoredField, dtype: np.dtype[Any], kind: pa.DataType | None) -> tuple[np.dtype[Any], Scalar | None]:
+    """Return the dtype and the codec of timestamps, in the unit of the files if the field has none."""
     if np.datetime_data(dtype)[0] != "generic":
         return dtype, Scalar()
     if kind is None:
@@ -150,7 +150,7 @@ def _moment(stored: StoredField, dtype: np.dtype[Any], kind: pa.DataType | None)
 
 
 def _lists(stored: StoredField, kind: pa.DataType | None) -> Field | None:
-    """Return the field of lists that Parquet stores itself: arrays of one shape, or as they are stored."""
+    """Return the field of lists of Parquet; None if they do not have the declared shape and dtype."""
     if kind is None or not is_ragged(kind) or NUMPY.get(_dtype(stored)) != kind.value_type:
         return None
     try:
@@ -160,25 +160,27 @@ def _lists(stored: StoredField, kind: pa.DataType | None) -> Field | None:
 
 
 def suited(schema: Schema) -> Schema:
-    """Return a schema whose fields without a codec get one that Petastorm has: arrays are stored as `.npy`.
+    """Return a schema whose fields without a codec get one that Petastorm has; arrays are stored as `.npy`.
 
     Example:
         >>> suited(Schema("Hello", [Field("x", np.float32, (3,))]))["x"].codec
         Npy()
     """
-    return Schema(schema.name, [each if each.codec is not None else each.with_codec(_default(each)) for each in schema])
+    return Schema(
+        schema.name, [field if field.codec is not None else field.with_codec(_default_codec(field)) for field in schema]
+    )
 
 
-def _default(field: Field) -> Codec:
+def _default_codec(field: Field) -> Codec:
     return Npy() if field.shape and not field.dtype.hasobject else codecs.default(field)
 
 
 def schema_of(schema: Schema, *, check_names: bool = True) -> StoredSchema:
-    """Return a schema of ours as one of Petastorm, which reads what is written by it.
+    """Return the schema of Petastorm for a schema of Penstock.
 
     Args:
         schema: The schema.
-        check_names: Whether names that Petastorm cannot have are refused.
+        check_names: Whether names are checked.
 
     Raises:
         ArgumentError: If Petastorm has no counterpart for a field, or cannot have its name.
@@ -189,11 +191,11 @@ def schema_of(schema: Schema, *, check_names: bool = True) -> StoredSchema:
     """
     if check_names:
         _check_names(schema)
-    return StoredSchema(schema.name, tuple(_stored(each) for each in suited(schema)))
+    return StoredSchema(schema.name, tuple(_stored_field(field) for field in suited(schema)))
 
 
 def _check_names(schema: Schema) -> None:
-    """Refuse names that Petastorm cannot have."""
+    """Check that Petastorm can have the names."""
     if not f"{schema.name}_view".isidentifier():
         msg = f"Schema {schema.name!r} cannot be one of Petastorm, which names a class after it. Give it a name of letters, "
         raise ArgumentError(msg + "digits and _ that begins with a letter.")
@@ -203,54 +205,56 @@ def _check_names(schema: Schema) -> None:
             raise ArgumentError(msg + "letters, digits and _ that begins with a letter and is no word of Python.")
 
 
-def _stored(field: Field) -> StoredField:
+def _stored_field(field: Field) -> StoredField:
     codec = field.codec
     if isinstance(codec, Scalar):
         kind = codec.storage(field)
         numpy_dtype = _scalar_type(field, kind)
-        stored = StoredCodec(SCALAR, {"spark_type": _spark(field, kind)})
+        stored = StoredCodec(SCALAR, {"spark_type": _spark_scalar(field, kind)})
     else:
         numpy_dtype = field.dtype.type
-        stored = _cells(field, codec)
+        stored = _cell_codec(field, codec)
     return StoredField(field.name, numpy_dtype, field.shape, stored, field.nullable)
 
 
 def _scalar_type(field: Field, kind: pa.DataType) -> Any:
-    """Return the type of NumPy that single values are given as; what is an object here is told by how it is stored."""
+    """Return the type of single values; that of objects follows from the storage type."""
     if field.dtype.kind != "O":
         return field.dtype.type
-    return Decimal if pa.types.is_decimal(kind) else np.str_ if SPARK[kind] == "StringType" else np.bytes_
+    return Decimal if pa.types.is_decimal(kind) else np.str_ if SPARK_TYPES[kind] == "StringType" else np.bytes_
 
 
-def _spark(field: Field, kind: pa.DataType) -> SparkType:
-    """Return the type that Spark reads a column as."""
-    if kind in SPARK:
-        return SparkType(SPARK[kind])
-    if pa.types.is_timestamp(kind) and kind.tz is None and kind.unit != "ns":  # whose last digits Petastorm cuts off
+def _spark_scalar(field: Field, kind: pa.DataType) -> SparkType:
+    """Return the Spark type of a column."""
+    if kind in SPARK_TYPES:
+        return SparkType(SPARK_TYPES[kind])
+    if pa.types.is_timestamp(kind) and kind.tz is None and kind.unit != "ns":  # Petastorm truncates nanoseconds
         return SparkType("TimestampType")
-    if pa.types.is_decimal(kind) and kind.precision <= MOST_DIGITS and 0 <= kind.scale <= kind.precision:
+    if pa.types.is_decimal(kind) and kind.precision <= MAX_DIGITS and 0 <= kind.scale <= kind.precision:
         return SparkType("DecimalType", {"precision": kind.precision, "scale": kind.scale, "hasPrecisionInfo": True})
     if kind == pa.uint64():
         return SparkType("DecimalType", {"precision": 20, "scale": 0, "hasPrecisionInfo": True})
-    raise _refused(field, f"stored as {kind}", "Give it another dtype, or a shape and penstock.codecs.Npy()")
+    raise _no_counterpart(field, f"stored as {kind}", "Give it another dtype, or a shape and penstock.codecs.Npy()")
 
 
-def _cells(field: Field, codec: Codec | None) -> StoredCodec:
-    """Return the codec of Petastorm that reads the cells of one of ours."""
+def _cell_codec(field: Field, codec: Codec | None) -> StoredCodec:
+    """Return the codec of Petastorm that reads the cells of a codec of Penstock."""
     if isinstance(codec, Npy):
         return StoredCodec(ARRAY)
     if isinstance(codec, Npz):
         return StoredCodec(PACKED_ARRAY)
     endings: dict[type[Any], str] = {Png: ".png", Jpeg: ".jpeg", Webp: ".webp"}
     if type(codec) in endings:
-        plain = len(field.shape) == 2 and not isinstance(codec, Webp)  # noqa: PLR2004 - grey, which WebP stores as colours
+        plain = len(field.shape) == 2 and not isinstance(codec, Webp)  # noqa: PLR2004 - gray; WebP stores it as RGB
         if plain or field.shape[2:] == (RGB,):
             quality = getattr(codec, "quality", PETASTORM_QUALITY)
             return StoredCodec(IMAGE, {"image_codec": endings[type(codec)], "quality": quality})
         shapes = "(height, width, 3)" if isinstance(codec, Webp) else "(height, width) and (height, width, 3)"
-        raise _refused(field, f"an image of the shape {field.shape}", f"It reads {shapes} so: give such a shape, or use Npy()")
-    raise _refused(field, f"stored by {codec!r}", "Use Npy(), Npz(), Png() or Jpeg()")
+        raise _no_counterpart(
+            field, f"an image of the shape {field.shape}", f"It reads {shapes} so: give such a shape, or use Npy()"
+        )
+    raise _no_counterpart(field, f"stored by {codec!r}", "Use Npy(), Npz(), Png() or Jpeg()")
 
 
-def _refused(field: Field, what: str, advice: str) -> ArgumentError:
+def _no_counterpart(field: Field, what: str, advice: str) -> ArgumentError:
     return ArgumentError(f"Field {field.name!r} is {what}, for which Petastorm has no counterpart. {advice}.")

@@ -1,4 +1,4 @@
-"""The schema that Petastorm pickles with a dataset, as a value with nothing of Petastorm behind it."""
+"""The stored schema of a Petastorm dataset as a plain value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import ArgumentError
-from penstock.formats.petastorm.pickle.io import Global, Instance, PickleProblem, interpret, kind_of, pickled
+from penstock.formats.petastorm.pickle.io import Global, Instance, PickleProblem, interpret, kind_of, to_pickle
 from penstock.formats.petastorm.pickle.names import CODECS, NUMPY, DType
 
 __all__ = [
@@ -28,33 +28,33 @@ __all__ = [
 ]
 
 SCALAR, ARRAY, PACKED_ARRAY, IMAGE = (f"petastorm.codecs.{name}" for name in CODECS)
-"""What Petastorm calls its codecs."""
+"""The names of the codecs."""
 
 UNISCHEMA, FIELD = (Global("petastorm.unischema", name) for name in ("Unischema", "UnischemaField"))
 TYPES: dict[Global, Any] = {
-    **{Global("numpy", name): found for name, found in NUMPY.items()},
-    **{Global("builtins", found.__name__): found for found in (bool, bytes, float, int, str)},
+    **{Global("numpy", name): kind for name, kind in NUMPY.items()},
+    **{Global("builtins", kind.__name__): kind for kind in (bool, bytes, float, int, str)},
     Global("decimal", "Decimal"): Decimal,
 }
-TAKEN = frozenset(
+RESERVED = frozenset(
     {"_name", "_fields", "fields", "create_schema_view", "as_spark_schema", "make_namedtuple", "make_namedtuple_tf"}
     | {"_get_namedtuple", "from_arrow_schema"}
 )
-"""Attributes of a Unischema that no field can have the name of; such a field has none of its own."""
+"""Attributes of a Unischema; a field with such a name is not an attribute."""
 
-MOST_FIELDS = 100_000
-MOST_DIMENSIONS = 32
-MOST_PARTS = 500_000
-DEEPEST = 16
+MAX_FIELDS = 100_000
+MAX_DIMENSIONS = 32
+MAX_PARTS = 500_000
+MAX_DEPTH = 16
 
 
 @dataclass(frozen=True, slots=True)
 class SparkType:
-    """A type of Spark.
+    """A Spark type.
 
     Attributes:
-        name: What `pyspark.sql.types` calls it, like `DecimalType`.
-        options: What it was made with, like `precision` and `scale`.
+        name: The name of its class, like `DecimalType`.
+        options: Its attributes, like `precision` and `scale`.
     """
 
     name: str
@@ -63,12 +63,12 @@ class SparkType:
 
 @dataclass(frozen=True, slots=True)
 class StoredCodec:
-    """A codec of Petastorm, or of a user of it.
+    """A codec of Petastorm, or of a user.
 
     Attributes:
-        name: The whole name of its class, like `petastorm.codecs.NdarrayCodec`.
-        options: Its attributes without the underscore that they begin with: `image_codec` and `quality` of an image,
-            `spark_type` of a scalar, which is a `SparkType`, and whatever a user's own has.
+        name: The full name of its class, like `petastorm.codecs.NdarrayCodec`.
+        options: Its attributes without the leading underscore: `image_codec` and `quality` of images, `spark_type` of
+            scalars (a `SparkType`), and those of the codecs of users.
     """
 
     name: str
@@ -76,9 +76,9 @@ class StoredCodec:
 
     @property
     def spark_type(self) -> SparkType | None:
-        """The type of Spark that a scalar is stored as."""
-        found = self.options.get("spark_type")
-        return found if isinstance(found, SparkType) else None
+        """The Spark type of a scalar."""
+        spark_type = self.options.get("spark_type")
+        return spark_type if isinstance(spark_type, SparkType) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,11 @@ class StoredField:
     """A field of a Unischema.
 
     Attributes:
-        name: The column's name.
-        numpy_dtype: What was given: a type of NumPy like `numpy.int32`, a dtype, a type of Python, or `decimal.Decimal`.
-        shape: The shape of a cell; None for sizes that differ.
-        codec: What stores it; None for what Parquet stores itself.
-        nullable: Whether it may be null.
+        name: The column.
+        numpy_dtype: A NumPy type like `numpy.int32`, a dtype, a Python type, or `decimal.Decimal`.
+        shape: The shape of a cell; None for a size that differs from cell to cell.
+        codec: The codec; None for values that Parquet stores itself.
+        nullable: Whether a cell may be null.
     """
 
     name: str
@@ -102,7 +102,7 @@ class StoredField:
 
 @dataclass(frozen=True, slots=True)
 class StoredSchema:
-    """A Unischema: its name, and its fields in their order.
+    """A Unischema: its name and its fields.
 
     Example:
         >>> schema = StoredSchema("Hello", (StoredField("id", np.int32, (), None, False),))
@@ -115,40 +115,40 @@ class StoredSchema:
 
 
 def load_unischema(data: bytes) -> StoredSchema:
-    """Return the schema in a pickle of a Unischema, by any version of Petastorm; nothing of it is run.
+    """Return the schema in the pickle of a Unischema of any version of Petastorm, without executing it.
 
     Raises:
-        PickleProblem: If there is none.
+        PickleProblem: If it is not a Unischema.
     """
-    found = interpret(data)
-    state = found.state if isinstance(found, Instance) and found.kind == UNISCHEMA else None
+    value = interpret(data)
+    state = value.state if isinstance(value, Instance) and value.kind == UNISCHEMA else None
     if not isinstance(state, dict):
-        raise PickleProblem(f"it holds {kind_of(found)}, and a {UNISCHEMA} was expected")
+        raise PickleProblem(f"it holds {kind_of(value)}, and a {UNISCHEMA} was expected")
     name, fields = state.get("_name"), state.get("_fields")
-    if type(name) is not str or not isinstance(fields, dict) or len(fields) > MOST_FIELDS:
+    if type(name) is not str or not isinstance(fields, dict) or len(fields) > MAX_FIELDS:
         raise PickleProblem(f"its Unischema is called {kind_of(name)} and has {kind_of(fields)} of fields")
-    left = [MOST_PARTS]
-    found = tuple(_field(each, left) for each in fields.values())
-    if len({each.name for each in found}) < len(found):
+    budget = [MAX_PARTS]
+    stored = tuple(_field(field, budget) for field in fields.values())
+    if len({field.name for field in stored}) < len(stored):
         raise PickleProblem("its Unischema has two fields of one name")
-    return StoredSchema(_text(name), found)
+    return StoredSchema(_text(name), stored)
 
 
-def _field(made: Any, left: list[int]) -> StoredField:
-    """Return a field; whatever is wrong with it is told with its name."""
-    if not isinstance(made, Instance) or made.kind != FIELD or not 3 <= len(made.parts) <= 5:  # noqa: PLR2004 - what it has
-        raise PickleProblem(f"{kind_of(made)} stands where a {FIELD} was expected")
-    name, dtype, shape, codec, nullable = (*made.parts, None, False)[:5] if len(made.parts) < 5 else made.parts  # noqa: PLR2004
+def _field(instance: Any, budget: list[int]) -> StoredField:
+    """Return a field; the message of a problem has its name."""
+    if not isinstance(instance, Instance) or instance.kind != FIELD or not 3 <= len(instance.parts) <= 5:  # noqa: PLR2004 - the parts of a field
+        raise PickleProblem(f"{kind_of(instance)} stands where a {FIELD} was expected")
+    name, dtype, shape, codec, nullable = (*instance.parts, None, False)[:5] if len(instance.parts) < 5 else instance.parts  # noqa: PLR2004
     if type(name) is not str or not name:
         raise PickleProblem(f"{kind_of(name)} stands where the name of a field was expected")
     try:
-        return StoredField(_text(name), _dtype(dtype), _shape(shape), _codec(codec, left), bool(_plain(nullable, left)))
+        return StoredField(_text(name), _dtype(dtype), _shape(shape), _codec(codec, budget), bool(_plain(nullable, budget)))
     except PickleProblem as problem:
         raise PickleProblem(f"its field {name[:100]!r} makes no sense: {problem}") from problem.__cause__
 
 
 def _text(name: str) -> str:
-    """Return a name, which Python 2 may have written in any bytes."""
+    """Check that a name is Unicode; Python 2 may have written any bytes."""
     try:
         name.encode()
     except UnicodeEncodeError as error:
@@ -156,83 +156,86 @@ def _text(name: str) -> str:
     return name
 
 
-def _dtype(told: Any) -> Any:
-    if isinstance(told, DType):
-        return told.numpy()
-    if type(told) is Global and told in TYPES:
-        return TYPES[told]
-    raise PickleProblem(f"{kind_of(told)} stands where a type of NumPy was expected")
+def _dtype(value: Any) -> Any:
+    if isinstance(value, DType):
+        return value.numpy()
+    if type(value) is Global and value in TYPES:
+        return TYPES[value]
+    raise PickleProblem(f"{kind_of(value)} stands where a type of NumPy was expected")
 
 
-def _shape(told: Any) -> tuple[int | None, ...]:
-    if type(told) not in (tuple, list) or len(told) > MOST_DIMENSIONS:
-        raise PickleProblem(f"{kind_of(told)} stands where a shape was expected")
-    if not all(size is None or (isinstance(size, (int, np.integer)) and 0 <= size < 2**31) for size in told):
+def _shape(value: Any) -> tuple[int | None, ...]:
+    if type(value) not in (tuple, list) or len(value) > MAX_DIMENSIONS:
+        raise PickleProblem(f"{kind_of(value)} stands where a shape was expected")
+    if not all(size is None or (isinstance(size, (int, np.integer)) and 0 <= size < 2**31) for size in value):
         raise PickleProblem("its shape has sizes that are none")
-    return tuple(None if size is None else int(size) for size in told)
+    return tuple(None if size is None else int(size) for size in value)
 
 
-def _codec(told: Any, left: list[int]) -> StoredCodec | None:
-    if told is None:
+def _codec(value: Any, budget: list[int]) -> StoredCodec | None:
+    if value is None:
         return None
-    if not isinstance(told, Instance) or (told.kind.known and told.kind.module != "petastorm.codecs"):
-        raise PickleProblem(f"{kind_of(told)} stands where a codec was expected")
-    return StoredCodec(str(told.kind), _options(told.state, left))
+    if not isinstance(value, Instance) or (value.kind.known and value.kind.module != "petastorm.codecs"):
+        raise PickleProblem(f"{kind_of(value)} stands where a codec was expected")
+    return StoredCodec(str(value.kind), _options(value.state, budget))
 
 
-def _options(state: Any, left: list[int], depth: int = 0) -> dict[str, Any]:
+def _options(state: Any, budget: list[int], depth: int = 0) -> dict[str, Any]:
     """Return the attributes of an object, as plain values."""
     if state is None:
         return {}
     if not isinstance(state, dict) or not all(type(name) is str for name in state):
         raise PickleProblem(f"{kind_of(state)} stands where attributes were expected")
-    return {name.removeprefix("_"): _plain(value, left, depth + 1) for name, value in state.items()}
+    return {name.removeprefix("_"): _plain(value, budget, depth + 1) for name, value in state.items()}
 
 
-def _plain(value: Any, left: list[int], depth: int = 0) -> Any:
-    """Return a value as one that JSON can hold, types of Spark aside; `left` counts, for parts may be shared without end."""
-    left[0] -= 1
-    if left[0] < 0 or depth > DEEPEST:
-        raise PickleProblem(f"its codecs have more than {MOST_PARTS} parts, or parts more than {DEEPEST} deep in each other")
+def _plain(value: Any, budget: list[int], depth: int = 0) -> Any:
+    """Return a value as JSON can hold it, or a SparkType. `budget` limits the number of parts, which may be shared."""
+    budget[0] -= 1
+    if budget[0] < 0 or depth > MAX_DEPTH:
+        raise PickleProblem(f"its codecs have more than {MAX_PARTS} parts, or parts more than {MAX_DEPTH} deep in each other")
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) in (list, tuple):
-        return [_plain(each, left, depth + 1) for each in value]
+        return [_plain(item, budget, depth + 1) for item in value]
     if isinstance(value, dict):
-        return _options(value, left, depth)
+        return _options(value, budget, depth)
     if isinstance(value, Instance) and value.kind.module == "pyspark.sql.types":
-        return SparkType(value.kind.name, _options(value.state, left, depth))
+        return SparkType(value.kind.name, _options(value.state, budget, depth))
     return str(value) if type(value) is Global else f"<{kind_of(value)}>"
 
 
 def pickle_unischema(schema: StoredSchema) -> bytes:
-    """Return the pickle of a Unischema, as Petastorm reads it: all that it names is Petastorm's, NumPy's or Spark's.
+    """Return the pickle of a Unischema for Petastorm, with names of Petastorm, NumPy and Spark only.
 
     Raises:
-        ArgumentError: If a field has a dtype or a codec that these do not have.
+        ArgumentError: If a field has another dtype or codec.
     """
-    fields = {each.name: Instance(FIELD, _parts(each)) for each in schema.fields}
-    attributes = {name: made for name, made in fields.items() if name not in TAKEN and not name.startswith("__")}
+    fields = {field.name: Instance(FIELD, _field_parts(field)) for field in schema.fields}
+    attributes = {name: instance for name, instance in fields.items() if name not in RESERVED and not name.startswith("__")}
     state = {"_name": schema.name, "_fields": OrderedDict(fields), **attributes}
-    return pickled(Instance(UNISCHEMA, (), state))
+    return to_pickle(Instance(UNISCHEMA, (), state))
 
 
-def _parts(told: StoredField) -> tuple[Any, ...]:
-    kind = told.numpy_dtype.type if isinstance(told.numpy_dtype, np.dtype) else told.numpy_dtype
-    dtype = next((name for name, found in TYPES.items() if found is kind), None)
-    if dtype is None or (told.codec is not None and told.codec.name not in (SCALAR, ARRAY, PACKED_ARRAY, IMAGE)):
-        msg = f"Field {told.name!r} has the dtype {told.numpy_dtype!r} and the codec {told.codec!r}. Petastorm has others. "
+def _field_parts(field: StoredField) -> tuple[Any, ...]:
+    kind = field.numpy_dtype.type if isinstance(field.numpy_dtype, np.dtype) else field.numpy_dtype
+    dtype = next((name for name, known in TYPES.items() if known is kind), None)
+    if dtype is None or (field.codec is not None and field.codec.name not in (SCALAR, ARRAY, PACKED_ARRAY, IMAGE)):
+        msg = f"Field {field.name!r} has the dtype {field.numpy_dtype!r} and the codec {field.codec!r}. Petastorm has others. "
         raise ArgumentError(msg + "Give one that it has.")
-    return (told.name, dtype, told.shape, None if told.codec is None else _made(told.codec), told.nullable)
+    return (field.name, dtype, field.shape, None if field.codec is None else _codec_instance(field.codec), field.nullable)
 
 
-def _made(codec: StoredCodec) -> Instance:
+def _codec_instance(codec: StoredCodec) -> Instance:
     module, _, name = codec.name.rpartition(".")
-    state = {f"_{option}": _spark(value) if isinstance(value, SparkType) else value for option, value in codec.options.items()}
+    state = {
+        f"_{option}": _spark_instance(value) if isinstance(value, SparkType) else value
+        for option, value in codec.options.items()
+    }
     return Instance(Global(module, name), (), state or None)
 
 
-def _spark(told: SparkType) -> Instance:
-    return Instance(Global("pyspark.sql.types", told.name), (), dict(told.options) or None)
+def _spark_instance(kind: SparkType) -> Instance:
+    return Instance(Global("pyspark.sql.types", kind.name), (), dict(kind.options) or None)

@@ -1,4 +1,4 @@
-"""Arrays of times whose field tells no unit, as Petastorm's fields do not: each cell has its own."""
+"""Arrays of times without a unit in the schema, as in Petastorm: each cell has its own unit."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["Times"]
 
 @dataclass(frozen=True)
 class Times(CellCodec):
-    """Arrays of moments or durations, each stored as the bytes of `numpy.save` and decoded in the unit that it has there.
+    """Arrays of timestamps or durations, stored by `numpy.save` and decoded in their stored units.
 
     Args:
-        packed: Whether they are compressed, as by `numpy.savez_compressed`.
+        packed: Whether they are stored by `numpy.savez_compressed`.
 
     Example:
         >>> import numpy as np
@@ -36,17 +36,17 @@ class Times(CellCodec):
     packed: bool = False
 
     def check(self, field: Field) -> None:
-        """Refuse a field that tells a unit.
+        """Check that the dtype of a field has no unit.
 
         Raises:
-            ArgumentError: If it does.
+            ArgumentError: If it has one.
         """
         if field.dtype.kind != "O":
             msg = f"Field {field.name!r} is {field.dtype}, and Times stores times of any unit. Use penstock.codecs.Npy()."
             raise ArgumentError(msg)
 
     def encode(self, field: Field, cell: Any) -> bytes:
-        """Return what `numpy.save` writes."""
+        """Return the stored form of an array."""
         exact = Field(field.name, cell.dtype, field.shape)
         return Npz().encode(exact, cell) if self.packed else Npy().encode(exact, cell)
 
@@ -54,16 +54,16 @@ class Times(CellCodec):
         """Return an array of times.
 
         Raises:
-            CellProblem: If there is none, or one that does not fit the field.
+            CellProblem: If the cell is not an array of times that fits the field.
         """
         return self._array(field, 0, cell, MAX_CELL_BYTES)
 
     def decode_each(self, field: Field, cells: Blobs) -> list[Any]:
-        """Return decoded cells one by one, None for nulls."""
-        found: list[Any] = [None] * len(cells)
+        """Return decoded cells, None for nulls."""
+        arrays: list[Any] = [None] * len(cells)
         for row, cell in cells.present():
-            found[row] = self._array(field, row, cell, cells.max_cell_bytes)
-        return found
+            arrays[row] = self._array(field, row, cell, cells.max_cell_bytes)
+        return arrays
 
     def _array(self, field: Field, row: int, cell: memoryview, max_cell_bytes: int) -> npt.NDArray[Any]:
         try:

@@ -1,4 +1,4 @@
-"""What the arguments of readers mean, said once for all functions that have them; and what users are warned of."""
+"""The meanings of the arguments of readers, for the docstrings of all functions that have them; and warnings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["NOT_PETASTORM", "PETASTORM", "PYARROW_SERIALIZE", "SHARD_SEED", "described"]
+__all__ = ["NOT_PETASTORM", "PETASTORM", "PYARROW_SERIALIZE", "SHARD_SEED", "document_arguments"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,56 +27,56 @@ PYARROW_SERIALIZE = (
 )
 
 MEANINGS = {
-    "dataset_url": "Where a dataset of Petastorm, or a table of Penstock, lies; other Parquet is read too, with a warning.",
-    "dataset_url_or_urls": "Where Parquet or a Delta table lies: a directory, a file, or a list of files.",
+    "dataset_url": "The URL of a Petastorm dataset or a Penstock table; other Parquet files are read with a warning.",
+    "dataset_url_or_urls": "The URL of Parquet files or a Delta table: a directory, a file, or a list of files.",
     "schema_fields": "Fields, or regular expressions that match whole names; by default all fields.",
-    "reader_pool_type": 'What works on row groups: "thread", "process" or "dummy".',
-    "workers_count": "How many of them.",
-    "pyarrow_serialize": "Accepted as ever, and without effect.",
-    "results_queue_size": "Accepted as ever; how much is read ahead is bounded by its bytes.",
-    "seed": "Decides the order; 0 is a seed. By default it is another each time.",
-    "shuffle_rows": "Whether the rows of each row group come in another order.",
-    "shuffle_row_groups": "Whether row groups do, another one in each epoch.",
-    "shuffle_row_drop_partitions": "Parts that each row group is cut into, which then come in any order.",
-    "predicate": "Which rows are read.",
-    "rowgroup_selector": "Which row groups are read, by stored indexes.",
-    "num_epochs": "How often the dataset is read; None for without end.",
-    "cur_shard": "Which of `shard_count` shards this is.",
-    "shard_count": "How many there are; row group `n` belongs to shard `n % shard_count`.",
-    "shard_seed": "Deprecated; takes the place of `seed` for the order of the row groups of a shard. Use `seed`.",
-    "cache_type": '"local-disk" to keep row groups on disk, or "null".',
-    "cache_location": "In which directory.",
-    "cache_size_limit": "How many bytes.",
-    "cache_row_size_estimate": "What a row takes.",
+    "reader_pool_type": 'Where row groups are decoded: "thread", "process" or "dummy".',
+    "workers_count": "The number of threads or processes.",
+    "pyarrow_serialize": "No effect; accepted for compatibility.",
+    "results_queue_size": "No effect; accepted for compatibility. The bytes of row groups limit what is read ahead.",
+    "seed": "Decides the order; 0 is a seed. Random by default.",
+    "shuffle_rows": "Whether the rows of each row group are shuffled.",
+    "shuffle_row_groups": "Whether the row groups are shuffled, anew in each epoch.",
+    "shuffle_row_drop_partitions": "The number of parts that each row group is split into; the parts are shuffled.",
+    "predicate": "Selects rows.",
+    "rowgroup_selector": "Selects row groups by stored indexes.",
+    "num_epochs": "The number of epochs; None for endless reading.",
+    "cur_shard": "The number of this shard.",
+    "shard_count": "The number of shards; row group `n` belongs to shard `n % shard_count`.",
+    "shard_seed": "Deprecated; replaces `seed` for the order of the row groups of a shard. Use `seed`.",
+    "cache_type": '"local-disk" to cache row groups on disk, or "null".',
+    "cache_location": "The directory of the cache.",
+    "cache_size_limit": "The size of the cache in bytes.",
+    "cache_row_size_estimate": "The size of a row in bytes.",
     "cache_extra_settings": "More options of `LocalDiskCache`.",
-    "hdfs_driver": "Accepted as ever, and without effect: one driver is left, and pyarrow finds it.",
-    "transform_spec": "A function that is run on each row.",
-    "filters": "Conditions as tuples, of any columns.",
-    "storage_options": "What fsspec is told to open the URL with.",
-    "zmq_copy_buffers": "Accepted as ever, and without effect.",
+    "hdfs_driver": "No effect; accepted for compatibility. pyarrow finds the driver.",
+    "transform_spec": "A function that is called with each row.",
+    "filters": "Conditions on any columns, as tuples.",
+    "storage_options": "Options for fsspec to open the URL.",
+    "zmq_copy_buffers": "No effect; accepted for compatibility.",
     "filesystem": "A filesystem of pyarrow or fsspec.",
-    "convert_early_to_numpy": "Accepted as ever, and without effect: workers always do.",
-    "shard_by": '"rows" for shards whose numbers of rows differ by one at most, whatever row groups there are.',
-    "codecs": "Classes of codecs of your own that the dataset was written with.",
-    "memory_limit": "Bytes that may be read ahead.",
-    "decode": "Whether images and arrays of a dataset of Petastorm are decoded, as those of a table of Penstock always are.",
-    "batch_size": "Rows of each batch but the last, whatever row groups have.",
-    "drop_last": "Whether a last batch of fewer rows is left out.",
+    "convert_early_to_numpy": "No effect; accepted for compatibility. Workers always convert.",
+    "shard_by": '"rows" for shards whose numbers of rows differ by one at most.',
+    "codecs": "Your codec classes that the dataset was written with.",
+    "memory_limit": "Bytes that read-ahead may use.",
+    "decode": "Whether images and arrays of a Petastorm dataset are decoded; those of a Penstock table always are.",
+    "batch_size": "Rows of each batch but the last; by default those of a row group.",
+    "drop_last": "Whether a last batch with fewer rows is dropped.",
 }
 
 
-def described(**others: str) -> Callable[[F], F]:
-    """Return what adds the meanings of its arguments to the docstring of a function, before what it raises.
+def document_arguments(**others: str) -> Callable[[F], F]:
+    """Return a decorator that adds an `Args` section to the docstring of a function, before `Raises`.
 
     Args:
-        **others: Arguments that mean something else there.
+        **others: Meanings that differ for this function.
     """
 
     def add(function: F) -> F:
-        if function.__doc__ is not None:  # which `python -OO` leaves out
+        if function.__doc__ is not None:  # `python -OO` removes it
             names = inspect.signature(function).parameters
-            told = "\n".join(f"        {name}: {(MEANINGS | others)[name]}" for name in names)
-            function.__doc__ = function.__doc__.replace("    Raises:", f"    Args:\n{told}\n\n    Raises:", 1)
+            meanings = "\n".join(f"        {name}: {(MEANINGS | others)[name]}" for name in names)
+            function.__doc__ = function.__doc__.replace("    Raises:", f"    Args:\n{meanings}\n\n    Raises:", 1)
         return function
 
     return add

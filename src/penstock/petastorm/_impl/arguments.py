@@ -1,4 +1,4 @@
-"""What users say of a reading: the arguments that `make_reader`, `make_batch_reader` and `Reader` have in common."""
+"""The arguments that `make_reader`, `make_batch_reader` and `Reader` share."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from penstock.petastorm.workers_pool.dummy_pool import DummyPool
 from penstock.petastorm.workers_pool.process_pool import ProcessPool
 from penstock.petastorm.workers_pool.thread_pool import ThreadPool
 
-__all__ = ["LOCAL_DISK_CACHE", "NULL_CACHE", "Arguments", "cache_of", "pool_of"]
+__all__ = ["LOCAL_DISK_CACHE", "NULL_CACHE", "ReaderArguments", "make_cache", "make_pool"]
 
 NULL_CACHE = "null"
 LOCAL_DISK_CACHE = "local-disk"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arguments:
-    """What is read, and in which order; `described` tells what each of them means.
+class ReaderArguments:
+    """The arguments of a reader; `argument_docs` has their meanings.
 
-    The functions of Petastorm have them all as arguments, whose names, order and defaults are not ours to change. They are
-    gathered here by their names, so that nothing is listed once more where it is passed on.
+    Petastorm fixed the names, the order and the defaults of the arguments of its functions. One object passes them on, so
+    that they are not listed again.
     """
 
     schema_fields: Any = None
@@ -55,38 +55,38 @@ class Arguments:
     drop_last: bool = False
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Self:
-        """Return those that a function was called with, of its local variables."""
-        return cls(**{field.name: given[field.name] for field in fields(cls) if field.name in given})
+    def from_locals(cls, variables: Mapping[str, Any]) -> Self:
+        """Return the arguments of a function, from its local variables."""
+        return cls(**{field.name: variables[field.name] for field in fields(cls) if field.name in variables})
 
-    def by_name(self) -> dict[str, Any]:
-        """Return all of them, as they are passed on."""
+    def as_dict(self) -> dict[str, Any]:
+        """Return all arguments by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
-    def drawn_seed(self) -> int:
-        """The seed that was given, or another each time."""
+    def seed_or_random(self) -> int:
+        """The seed of the user, or a random one."""
         name = "shard_seed" if self.shard_seed and self.seed is None else "seed"
-        given = getattr(self, name)
-        return int.from_bytes(os.urandom(7), "little") if given is None else _seed(name, given) % (1 << 63)
+        seed = getattr(self, name)
+        return int.from_bytes(os.urandom(7), "little") if seed is None else _as_seed(name, seed) % (1 << 63)
 
     @property
     def seed_of_shard(self) -> int | None:
-        """The seed of the order that the row groups of a shard have before they are shuffled; None for stored order.
+        """The seed of the order of a shard's row groups before they are shuffled; None for stored order.
 
-        As in Petastorm `shard_seed` takes the place of `seed`, unless it is 0. Where row groups are shuffled anyway, `seed`
-        alone decides their order.
+        As in Petastorm, `shard_seed` replaces `seed` unless it is 0. If row groups are shuffled, `seed` alone decides their
+        order.
         """
         if self.shard_seed:
-            return _seed("shard_seed", self.shard_seed)
-        return None if self.seed is None or self.shuffle_row_groups else _seed("seed", self.seed)
+            return _as_seed("shard_seed", self.shard_seed)
+        return None if self.seed is None or self.shuffle_row_groups else _as_seed("seed", self.seed)
 
     @property
     def shard(self) -> tuple[int, int] | None:
-        """Which shard is read, of how many."""
+        """The number of this shard, and of all shards; None for the whole dataset."""
         if self.cur_shard is None and self.shard_count is None:
             return None
-        if not all(_is_whole(one) for one in (self.cur_shard, self.shard_count)) or self.shard_count < 1:
+        if not (_is_integer(self.cur_shard) and _is_integer(self.shard_count)) or self.shard_count < 1:
             msg = (
                 "partition and num_partitions must be ints and both specified to use partitioning: cur_shard is "
                 f"{self.cur_shard!r} and shard_count {self.shard_count!r}."
@@ -96,16 +96,16 @@ class Arguments:
 
     @property
     def memory(self) -> int:
-        """Bytes that may be read ahead."""
+        """The memory limit in bytes."""
         return self.memory_limit or MEMORY_LIMIT
 
     def check(self) -> None:
-        """Refuse arguments of other kinds.
+        """Check the arguments.
 
         Raises:
-            ValueError: If there is one.
+            ValueError: If one has a wrong type or value.
         """
-        if self.num_epochs is not None and not (_is_whole(self.num_epochs) and self.num_epochs > 0):
+        if self.num_epochs is not None and not (_is_integer(self.num_epochs) and self.num_epochs > 0):
             raise ValueError(f"iterations must be positive integer or None, and num_epochs is {self.num_epochs!r}.")
         if self.predicate is not None and not isinstance(self.predicate, PredicateBase):
             raise ValueError("predicate parameter is expected to be derived from PredicateBase")
@@ -120,14 +120,14 @@ class Arguments:
             raise ValueError(
                 f"shuffle_row_drop_partitions must be a positive integer, and is {parts!r}. 1 leaves row groups whole."
             )
-        # Another object that has all of a description will do.
+        # Any object with these attributes is a TransformSpec.
         spec = self.transform_spec
         if spec is not None and not all(hasattr(spec, name) for name in ("func", "removed_fields", "edit_fields")):
             msg = f"transform_spec must be a TransformSpec or None, and is {spec!r}. Give one: TransformSpec(the_function)."
             raise ValueError(msg)
 
 
-def _seed(name: str, value: Any) -> int:
+def _as_seed(name: str, value: Any) -> int:
     try:
         return index(value)
     except TypeError:
@@ -135,15 +135,15 @@ def _seed(name: str, value: Any) -> int:
         raise ValueError(msg) from None
 
 
-def _is_whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def pool_of(kind: str, workers_count: int, results_queue_size: int, *, zmq_copy_buffers: bool) -> Any:
-    """Return what works on row groups.
+def make_pool(kind: str, workers_count: int, results_queue_size: int, *, zmq_copy_buffers: bool) -> Any:
+    """Return a pool of Petastorm.
 
     Raises:
-        ValueError: If nothing is called so.
+        ValueError: If the kind is unknown.
     """
     if kind == "thread":
         return ThreadPool(workers_count, results_queue_size)
@@ -154,17 +154,17 @@ def pool_of(kind: str, workers_count: int, results_queue_size: int, *, zmq_copy_
     raise ValueError(f"Unknown reader_pool_type: {kind}. It is one of 'thread', 'process' and 'dummy'.")
 
 
-def cache_of(
+def make_cache(
     kind: str | None,
     location: str | None,
     size_limit: int | None,
     row_size: int | None,
     settings: Mapping[str, Any] | None,
 ) -> Any:
-    """Return what keeps row groups.
+    """Return a cache of row groups.
 
     Raises:
-        ValueError: If nothing is called so, or it is not said where and how large it is.
+        ValueError: If the kind is unknown, or an option of a cache on disk is missing.
     """
     if kind in (None, NULL_CACHE):
         return NullCache()

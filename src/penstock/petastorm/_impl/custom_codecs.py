@@ -1,4 +1,4 @@
-"""Codecs of users, as the engine decodes with them: one of ours, or a class derived from Petastorm's."""
+"""Codec classes of users, as codecs of the engine."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = ["engine_codecs"]
 
 
 def engine_codecs(given: Sequence[Any]) -> list[type[Codec]]:
-    """Return classes of codecs as the engine takes them.
+    """Return codec classes of the engine.
 
     Raises:
-        ArgumentError: If something is none.
+        ArgumentError: If one is not a codec class of Penstock or of Petastorm.
     """
-    return [_engine_codec(one) for one in given]
+    return [_engine_codec(codec) for codec in given]
 
 
 def _engine_codec(given: Any) -> type[Codec]:
     if isinstance(given, type) and issubclass(given, Codec):
         return given
     if isinstance(given, type) and issubclass(given, DataframeColumnCodec):
-        return _adapted(given)  # type: ignore[arg-type] # classes have a hash
+        return _adapt(given)  # type: ignore[arg-type] # classes have a hash
     msg = (
         f"codecs got {given!r}. Classes derived from petastorm.codecs.DataframeColumnCodec, or from penstock.codecs.CellCodec, "
         "were expected. Give them: codecs=[TheCodec]."
@@ -38,8 +38,8 @@ def _engine_codec(given: Any) -> type[Codec]:
 
 
 @lru_cache(maxsize=256)
-def _adapted(kind: type[DataframeColumnCodec]) -> type[Codec]:
-    """Return a codec of the engine that decodes with a class of a user, known by the name that datasets store."""
+def _adapt(kind: type[DataframeColumnCodec]) -> type[Codec]:
+    """Return a codec of the engine that decodes with a codec class of Petastorm. Datasets store its name."""
 
     @dataclass(frozen=True)
     class Adapted(CellCodec):
@@ -49,10 +49,10 @@ def _adapted(kind: type[DataframeColumnCodec]) -> type[Codec]:
 
         @classmethod
         def of(cls, options: Mapping[str, Any]) -> Codec:
-            made = kind.__new__(kind)
+            codec = kind.__new__(kind)
             for option, value in options.items():
-                setattr(made, f"_{option}", value)
-            return cls(made, repr(dict(options)))
+                setattr(codec, f"_{option}", value)
+            return cls(codec, repr(dict(options)))
 
         def options(self) -> Mapping[str, Any]:
             return {name.removeprefix("_"): value for name, value in vars(self.theirs).items()}

@@ -1,4 +1,4 @@
-"""What Petastorm's functions call a dataset: files at a place, what was stored of them, and their row groups in order."""
+"""A dataset as the functions of Petastorm see it: files, stored metadata, schema and partitions."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ from penstock.formats.petastorm import (
     PetastormFacts,
     PetastormFormat,
     StoredCodec,
+    StoredField,
     StoredSchema,
     schema_of,
 )
 from penstock.formats.petastorm.pickle.names import OLD_PACKAGES
 from penstock.model import Place, Snapshot
-from penstock.petastorm._impl.spark_types import StandIn, pyspark_types
+from penstock.petastorm._impl.spark_types import StoredSparkType, pyspark_types
 from penstock.petastorm.codecs import (
     CompressedImageCodec,
     CompressedNdarrayCodec,
@@ -51,78 +52,94 @@ from penstock.schema import Field, Schema
 from penstock.schema.compat import family, storage_of
 from penstock.schema.json import KEY, load
 
-__all__ = ["Partition", "Piece", "StoredDataset", "normalized", "opened", "target_of", "tell_of_moved", "unischema_of"]
+__all__ = [
+    "Partition",
+    "Piece",
+    "StoredDataset",
+    "log_moved_modules",
+    "normalize_url",
+    "open_dataset",
+    "target_place",
+    "unischema_from_stored",
+]
 
 logger = logging.getLogger(__name__)
 
 
 class UnknownCodec(DataframeColumnCodec):
-    """A codec that a dataset was written with and nobody has told us of."""
+    """A codec of a dataset whose class was not given.
+
+    Args:
+        stored: The stored name and options.
+    """
 
     def __init__(self, stored: StoredCodec) -> None:
-        """Store what is known of it."""
+        """Store the codec."""
         self._stored = stored
 
-    def _refuse(self) -> Any:
+    def _raise_unknown(self) -> Any:
         msg = (
             f"The codec {self._stored.name} is not known here. Its columns are read when its class is given: "
             f"make_reader(..., codecs=[{self._stored.name.rpartition('.')[2]}])."
         )
         raise ValueError(msg)
 
-    def encode(self, unischema_field: Any, value: Any) -> Any:  # noqa: ARG002 - it does nothing
-        """Refuse."""
-        return self._refuse()
+    def encode(self, unischema_field: Any, value: Any) -> Any:  # noqa: ARG002 - it always raises
+        """Raise ValueError."""
+        return self._raise_unknown()
 
-    def decode(self, unischema_field: Any, value: Any) -> Any:  # noqa: ARG002 - it does nothing
-        """Refuse."""
-        return self._refuse()
+    def decode(self, unischema_field: Any, value: Any) -> Any:  # noqa: ARG002 - it always raises
+        """Raise ValueError."""
+        return self._raise_unknown()
 
     def spark_dtype(self) -> Any:
-        """Refuse."""
-        return self._refuse()
+        """Raise ValueError."""
+        return self._raise_unknown()
 
     def __str__(self) -> str:
-        """Return its name."""
+        """Return the name of the codec."""
         return f"{self._stored.name}()"
 
 
-def _image(options: Any) -> CompressedImageCodec:
-    """Return the codec of images, which need not be made as it was when OpenCV is not there to write any."""
-    made = CompressedImageCodec.__new__(CompressedImageCodec)
-    made._image_codec = str(options.get("image_codec", ".png"))  # noqa: SLF001 - what its constructor does
-    made._quality = options.get("quality", 80)  # noqa: SLF001 - the same
-    return made
+def _image_codec(options: Any) -> CompressedImageCodec:
+    """Return the codec of images, without its constructor, which needs OpenCV."""
+    codec = CompressedImageCodec.__new__(CompressedImageCodec)
+    codec._image_codec = str(options.get("image_codec", ".png"))  # noqa: SLF001 - as the constructor does
+    codec._quality = options.get("quality", 80)  # noqa: SLF001 - the same
+    return codec
 
 
-def codec_of(stored: StoredCodec | None) -> Any:
-    """Return the codec of Petastorm that a dataset stores."""
+def _codec_from_stored(stored: StoredCodec | None) -> Any:
     if stored is None:
         return None
     match stored.name:
         case "petastorm.codecs.ScalarCodec":
             kind = stored.spark_type
-            return ScalarCodec(StandIn("" if kind is None else kind.name, {} if kind is None else kind.options))
+            return ScalarCodec(StoredSparkType("" if kind is None else kind.name, {} if kind is None else kind.options))
         case "petastorm.codecs.NdarrayCodec":
             return NdarrayCodec()
         case "petastorm.codecs.CompressedNdarrayCodec":
             return CompressedNdarrayCodec()
         case "petastorm.codecs.CompressedImageCodec":
-            return _image(stored.options)
+            return _image_codec(stored.options)
     return UnknownCodec(stored)
 
 
-def unischema_of(stored: StoredSchema) -> Unischema:
-    """Return the schema that a dataset stores."""
-    fields = [UnischemaField(one.name, one.numpy_dtype, one.shape, codec_of(one.codec), one.nullable) for one in stored.fields]
-    return _silent(stored.name, fields)
+def unischema_from_stored(stored: StoredSchema) -> Unischema:
+    """Return the Unischema of a stored schema of Petastorm."""
+    return _unischema_without_warnings(stored.name, [_field_from_stored(field) for field in stored.fields])
+
+
+def _field_from_stored(field: StoredField) -> UnischemaField:
+    codec = _codec_from_stored(field.codec)
+    return UnischemaField(field.name, field.numpy_dtype, field.shape, codec, field.nullable)
 
 
 class FieldCodec(DataframeColumnCodec):
-    """A codec of Penstock that Petastorm has no counterpart for, as a codec of a Unischema.
+    """A codec of Penstock without a counterpart in Petastorm, as a codec of a Unischema.
 
     Args:
-        field: The field that it stores.
+        field: The field that has the codec.
     """
 
     def __init__(self, field: Field) -> None:
@@ -130,14 +147,14 @@ class FieldCodec(DataframeColumnCodec):
         self.field = field
 
     def encode(self, unischema_field: Any, value: Any) -> Any:  # noqa: ARG002 - the stored field says the same
-        """Return a value as it is stored."""
+        """Return the stored form of a value."""
         codec = self.field.codec
         if isinstance(codec, CellCodec):
             return bytearray(codec.encode(self.field, value))
         return np.asarray(value, self.field.dtype).ravel().tolist() if isinstance(codec, Tensor) else value
 
     def decode(self, unischema_field: Any, value: Any) -> Any:  # noqa: ARG002 - the stored field says the same
-        """Return what was stored."""
+        """Return the value of its stored form."""
         codec = self.field.codec
         if isinstance(codec, CellCodec):
             return codec.decode(self.field, memoryview(value))
@@ -146,10 +163,10 @@ class FieldCodec(DataframeColumnCodec):
         return self.field.dtype.type(value) if self.field.dtype in NUMPY else value
 
     def spark_dtype(self) -> Any:
-        """Return the type of bytes, where cells are bytes.
+        """Return the Spark type of bytes.
 
         Raises:
-            ValueError: If they are not.
+            ValueError: If cells are not stored as bytes.
         """
         if isinstance(self.field.codec, CellCodec):
             return pyspark_types("FieldCodec.spark_dtype").BinaryType()
@@ -157,28 +174,28 @@ class FieldCodec(DataframeColumnCodec):
         raise ValueError(msg)
 
     def __str__(self) -> str:
-        """Return how the codec is made."""
+        """Return the repr of the codec."""
         return repr(self.field.codec)
 
 
 def unischema_field(field: Field) -> UnischemaField:
-    """Return a field of a table that Penstock wrote as one of a Unischema."""
+    """Return the field of a Unischema for a field of a Penstock table."""
     try:
         (stored,) = schema_of(Schema("", [field]), check_names=False).fields
     except ArgumentError:
         return UnischemaField(field.name, _numpy_type(field), field.shape, FieldCodec(field), field.nullable)
-    return UnischemaField(stored.name, stored.numpy_dtype, stored.shape, codec_of(stored.codec), stored.nullable)
+    return _field_from_stored(stored)
 
 
 def _numpy_type(field: Field) -> Any:
-    """Return the type of NumPy, or of Python, that the values of a field are told by."""
+    """Return the NumPy or Python type of the values of a field."""
     if field.dtype.kind != "O" or isinstance(field.codec, CellCodec):
         return field.dtype.type
     return {"decimal": Decimal, "text": np.str_, "bytes": np.bytes_}.get(str(family(storage_of(field))), np.object_)
 
 
-def _silent(name: str, fields: Sequence[UnischemaField]) -> Unischema:
-    """Return a schema without a word about names that are taken: whoever wrote the dataset could have been told."""
+def _unischema_without_warnings(name: str, fields: Sequence[UnischemaField]) -> Unischema:
+    """Return a schema without warnings about field names, which a reader of the dataset cannot change."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return Unischema(name, fields)
@@ -189,9 +206,9 @@ class Piece:
     """A file, or a row group of one.
 
     Attributes:
-        path: Where the file lies.
-        row_group: The number of the row group in it; None for all.
-        partition_keys: What directories say of it.
+        path: The path of the file.
+        row_group: The number of the row group; None for the whole file.
+        partition_keys: The names and values of partition columns.
     """
 
     path: str
@@ -207,7 +224,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A column that directories name, and its values."""
+    """A partition column and its values."""
 
     name: str
     dictionary: pa.Array
@@ -219,20 +236,20 @@ class Partition:
 
 
 class StoredDataset:
-    """Files at a place.
+    """A dataset at a place. Nothing is read before it is needed.
 
     Args:
-        place: Where they lie.
-        partitioned: Whether the names of directories are columns, as they are not where single files were named.
+        place: The filesystem and the path.
+        partitioned: Whether directory names are partition columns; not so for a list of files.
     """
 
     def __init__(self, place: Place, *, partitioned: bool = True) -> None:
-        """Store the place; nothing is read yet."""
+        """Store the place."""
         self.place, self.partitioned = place, partitioned
 
     @property
     def fs(self) -> pafs.FileSystem:
-        """Where the files lie."""
+        """The filesystem of the files."""
         return self.place.filesystem
 
     @property
@@ -242,48 +259,51 @@ class StoredDataset:
 
     @cached_property
     def format(self) -> TableFormat:
-        """The format of the table; single files are taken as they lie."""
-        found = recognised(self.place) if self.partitioned else ParquetFormat()
-        return ParquetFormat() if isinstance(found, Unclaimed) else found
+        """The format of the table; plain Parquet for a list of files."""
+        table_format = recognised(self.place) if self.partitioned else ParquetFormat()
+        return ParquetFormat() if isinstance(table_format, Unclaimed) else table_format
 
     @cached_property
     def _stored(self) -> Snapshot:
         """The table as its format reads it."""
-        return self._checked(self.format.snapshot(self.place, None))
+        return self._without_partitions(self.format.snapshot(self.place, None))
 
     @cached_property
     def raw(self) -> Snapshot:
-        """The files as they lie, with nothing decoded."""
-        found = self._checked(ParquetFormat().snapshot(self.place, None)) if self.is_petastorm else self._stored
-        return replace(found, fields={})
+        """The table as plain Parquet, with nothing decoded."""
+        snapshot = self._stored
+        if self.is_petastorm:
+            snapshot = self._without_partitions(ParquetFormat().snapshot(self.place, None))
+        return replace(snapshot, fields={})
 
     @cached_property
     def facts(self) -> PetastormFacts:
-        """What Petastorm has stored of the files; nothing of a table whose log names them."""
+        """The metadata of Petastorm; none for a table with a transaction log."""
         return PetastormFacts() if self.has_log else PetastormFormat().facts(self.place)
 
     @cached_property
     def fields(self) -> Mapping[str, Field]:
-        """What a schema of Penstock says of columns; nothing where none is stored."""
+        """The fields of the stored schema of Penstock; none without one."""
         if not self.is_petastorm:
             return self._stored.fields
         return {} if self.common_metadata is None else told_fields(self.place.url, self.common_metadata)
 
     @property
     def has_log(self) -> bool:
-        """Whether a log names the files, as that of Delta Lake does."""
+        """Whether a transaction log lists the files, as in Delta Lake."""
         return not isinstance(self.format, ParquetFormat | PetastormFormat)
 
     @property
     def is_described(self) -> bool:
-        """Whether a schema is stored, Petastorm's or Penstock's, so that rows can be decoded."""
+        """Whether a schema of Petastorm or of Penstock is stored, so that cells can be decoded."""
         return self.is_petastorm or bool(self.fields)
 
     def decoding(self, codecs: Sequence[type[Codec]] = ()) -> Snapshot:
-        """Return the files with their columns decoded."""
+        """Return the table with the codecs that decode its columns, some of them classes of the user."""
         return replace(self._stored, fields={name: resolved(field, codecs) for name, field in self._stored.fields.items()})
 
-    def _checked(self, snapshot: Snapshot) -> Snapshot:
+    def _without_partitions(self, snapshot: Snapshot) -> Snapshot:
+        """Return a snapshot without partition columns, unless the dataset is partitioned."""
         if self.partitioned or not snapshot.files.partitions.column_names:
             return snapshot
         names = set(snapshot.files.partitions.column_names)
@@ -294,20 +314,20 @@ class StoredDataset:
     @property
     def pieces(self) -> list[Piece]:
         """The files."""
-        return [Piece(path, self.fs, None, self._keys(at)) for at, path in enumerate(self.raw.files.path.to_pylist())]
+        return [Piece(path, self.fs, None, self._partition_keys(at)) for at, path in enumerate(self.raw.files.path.to_pylist())]
 
-    def _keys(self, file: int) -> tuple[tuple[str, Any], ...]:
+    def _partition_keys(self, file: int) -> tuple[tuple[str, Any], ...]:
         return tuple((name, column[file].as_py()) for name, column in _columns(self.raw.files.partitions))
 
     @property
     def partitions(self) -> list[Partition]:
-        """The columns that directories name."""
+        """The partition columns."""
         columns = _columns(self.raw.files.partitions)
         return [Partition(name, column.combine_chunks().unique().drop_null()) for name, column in columns]
 
     @cached_property
     def common_metadata(self) -> pa.Schema | None:
-        """What `_common_metadata` says; None where there is none."""
+        """The schema in `_common_metadata`; None without that file."""
         path = f"{self.place.path.rstrip('/')}/{COMMON}"
         if self.place.paths or self.fs.get_file_info(path).type != pafs.FileType.File:
             return None
@@ -315,7 +335,7 @@ class StoredDataset:
 
     @property
     def keys(self) -> dict[bytes, bytes]:
-        """What `_common_metadata` has besides columns."""
+        """The metadata in `_common_metadata`."""
         return {} if self.common_metadata is None else dict(self.common_metadata.metadata or {})
 
     @property
@@ -325,7 +345,7 @@ class StoredDataset:
 
     @property
     def has_row_groups(self) -> bool:
-        """Whether Petastorm has stored how many row groups files have."""
+        """Whether the numbers of row groups are stored."""
         return ROW_GROUPS_KEY in self.keys
 
     @property
@@ -335,23 +355,27 @@ class StoredDataset:
 
     @cached_property
     def schema(self) -> Unischema:
-        """The schema of rows: Petastorm's, Penstock's where that says otherwise, or the one that follows from the columns.
+        """The schema of rows: stored by Petastorm or by Penstock, or inferred from the columns.
 
-        What Penstock's schema says of a column counts, for the engine decodes by it.
+        If both are stored and a field differs, that of Penstock is used, because the engine decodes by it.
         """
-        told = {name: unischema_field(field) for name, field in self.fields.items()}
+        ours = {name: unischema_field(field) for name, field in self.fields.items()}
         if self.is_petastorm and self.facts.schema is not None:
-            tell_of_moved(self.keys[UNISCHEMA_KEY])
-            found = unischema_of(self.facts.schema)
-            return _silent(found._name, [_agreed(field, told.get(name)) for name, field in found.fields.items()])  # noqa: SLF001 - the name, which has no other way
+            log_moved_modules(self.keys[UNISCHEMA_KEY])
+            theirs = unischema_from_stored(self.facts.schema)
+            fields = [_field_to_decode(field, ours.get(name)) for name, field in theirs.fields.items()]
+            return _unischema_without_warnings(theirs._name, fields)  # noqa: SLF001 - a Unischema has no other name
         partitions = [] if self.has_log else [(part.name, part.dictionary.type) for part in self.partitions]
-        left = pa.schema([column for column in self.raw.schema if column.name not in told])
-        others = inferred([one for one in partitions if one[0] not in told], left, omit_unsupported_fields=True)
-        return _silent(self._schema_name, [*told.values(), *others.fields.values()]) if told else others
+        partitions = [(name, kind) for name, kind in partitions if name not in ours]
+        columns = pa.schema([column for column in self.raw.schema if column.name not in ours])
+        others = inferred(partitions, columns, omit_unsupported_fields=True)
+        if not ours:
+            return others
+        return _unischema_without_warnings(self._schema_name, [*ours.values(), *others.fields.values()])
 
     @property
     def _schema_name(self) -> str:
-        """What the stored schema of Penstock is called, where a type of rows can have that name."""
+        """The name of the stored schema of Penstock, if it is an identifier."""
         text = self.keys.get(KEY)
         if text is None and not self.has_log and len(self.raw.files):
             text = (read_schema(self.raw.files.path[0].as_py(), self.fs).metadata or {}).get(KEY)
@@ -359,17 +383,17 @@ class StoredDataset:
         return name if name.isidentifier() else INFERRED
 
     def row_group_counts(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return how many row groups each file has, as far as Petastorm has stored it; -1 where it has not."""
+        """Return the stored number of row groups of each file; -1 where it is not stored."""
         return self.facts.counts(self.raw.files.path.to_pylist(), self.place.path)
 
     def forget(self) -> None:
-        """Read anew what is stored, the next time that somebody asks."""
+        """Drop what was read, so that it is read again when it is needed."""
         for name in ("common_metadata", "facts", "fields", "format", "_stored", "schema", "raw"):
             self.__dict__.pop(name, None)
 
 
-def _agreed(theirs: UnischemaField, ours: UnischemaField | None) -> UnischemaField:
-    """Return a field of Petastorm's schema, or that of Penstock's where it has other values."""
+def _field_to_decode(theirs: UnischemaField, ours: UnischemaField | None) -> UnischemaField:
+    """Return the field of Petastorm's schema; that of Penstock's if its dtype or shape differs."""
     same = ours is None or (ours.numpy_dtype, ours.shape) == (theirs.numpy_dtype, theirs.shape)
     return theirs if same or ours is None else ours
 
@@ -378,19 +402,19 @@ def _columns(table: pa.Table) -> list[tuple[str, pa.ChunkedArray]]:
     return list(zip(table.column_names, table.columns, strict=True))
 
 
-def tell_of_moved(data: bytes) -> None:
-    """Log which modules of a pickle have other names today."""
+def log_moved_modules(data: bytes) -> None:
+    """Log the modules of a pickle that have new names."""
     for package in OLD_PACKAGES:
         for module in sorted(set(re.findall(rf"c{re.escape(package)}\.([\w.]+)\n".encode(), data))):
             name = module.decode()
             logger.warning("%s.%s has moved to petastorm.%s. Regenerate metadata.", package, name, name)
 
 
-def normalized(url: Any) -> str:
-    """Return a URL without the slash that it ends with.
+def normalize_url(url: Any) -> str:
+    """Return a URL without a trailing slash.
 
     Raises:
-        ValueError: If it is no text.
+        ValueError: If it is not text.
     """
     if not isinstance(url, str):
         raise ValueError(f"directory url must be a string, and is {url!r}.")  # noqa: TRY004 - the type that Petastorm raises
@@ -398,9 +422,9 @@ def normalized(url: Any) -> str:
 
 
 def path_of(url: str) -> str:
-    """Return the path of a URL in its filesystem: with the bucket, where there is one.
+    """Return the path of a URL in its filesystem, with the bucket.
 
-    Characters that a URL writes otherwise are taken as they stand, as Petastorm takes them.
+    Percent-encoded characters are not decoded, as in Petastorm.
     """
     scheme, colon, rest = url.partition(":")
     if not colon or "/" in scheme:
@@ -411,41 +435,41 @@ def path_of(url: str) -> str:
     return f"{host}{slash}{path}".rstrip("/")
 
 
-def opened(dataset_url_or_urls: Any, storage_options: Any = None, filesystem: Any = None) -> StoredDataset:
+def open_dataset(dataset_url_or_urls: Any, storage_options: Any = None, filesystem: Any = None) -> StoredDataset:
     """Return the dataset at a URL, or of a list of URLs of files. A list of one URL is that URL.
 
     Raises:
-        ValueError: If a URL has no scheme, or URLs differ in it.
-        OSError: If nothing lies there.
+        ValueError: If a URL has no scheme, or the schemes differ.
+        OSError: If the URL does not exist.
     """
     given = list(dataset_url_or_urls) if isinstance(dataset_url_or_urls, (list, tuple)) else [dataset_url_or_urls]
-    urls, several = [normalized(url) for url in given], len(given) > 1
+    urls = [normalize_url(url) for url in given]
     if not urls:
         raise ValueError("dataset url list must be non-empty.")
     if filesystem is None:
         _check_urls(urls)
     paths = [_source(url, storage_options, filesystem) for url in urls]
     try:
-        place = locate(paths if several else paths[0], filesystem=filesystem, options=storage_options or None)
+        place = locate(paths if len(paths) > 1 else paths[0], filesystem=filesystem, options=storage_options or None)
     except TableNotFoundError as error:
         raise FileNotFoundError(f"Passed non-file path: {', '.join(urls)}. {error}") from error
-    single = several or place.filesystem.get_file_info(place.path).type == pafs.FileType.File
-    return StoredDataset(place, partitioned=not single)
+    is_files = len(urls) > 1 or place.filesystem.get_file_info(place.path).type == pafs.FileType.File
+    return StoredDataset(place, partitioned=not is_files)
 
 
-def target_of(dataset_url: Any) -> Place:
-    """Return where a dataset is to be written, at a URL.
+def target_place(dataset_url: Any) -> Place:
+    """Return the place of a dataset that will be written.
 
     Raises:
-        ValueError: If it has no scheme, or lies inside of a table.
+        ValueError: If the URL has no scheme, or is inside of a table.
     """
-    url = normalized(dataset_url)
+    url = normalize_url(dataset_url)
     _check_urls([url])
     return table_destination(_source(url))
 
 
 def _source(url: str, storage_options: Any = None, filesystem: Any = None) -> str:
-    """Return what the engine opens: a path where it is one, whatever characters are in it."""
+    """Return what the engine opens: the URL; for a local file its path, whatever characters are in it."""
     if filesystem is not None:
         return path_of(url)
     if urlsplit(url).scheme == "file" and not storage_options:

@@ -1,99 +1,106 @@
-"""The way of one reading: what comes next, and how far it has come."""
+"""The iteration of a reader: which result comes next, and the position of each row."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
-from penstock._engine.row_groups.pipeline import Assembly
-from penstock.petastorm._impl.rebatch import Rebatch
-from penstock.petastorm._impl.rows import Made, Rows
-from penstock.petastorm._impl.state import Progress
+from penstock._engine.row_groups.tasks import ScheduledTask
+from penstock.petastorm._impl.fixed_size_batches import FixedSizeBatches
+from penstock.petastorm._impl.results import ResultList, TaskResult
+from penstock.petastorm._impl.state import ReaderPosition
 from penstock.petastorm.errors import NoDataAvailableError
 
-__all__ = ["Course"]
+__all__ = ["ReaderIteration"]
 
 
-class Course:
-    """Takes what is made of row groups, leaves out what was handed out before it began, and knows where each row stands.
+class ReaderIteration:
+    """Takes the results of tasks, skips those before the start position, and computes the position of each row.
 
     Args:
-        assembly: What makes rows, or batches.
-        start: Where it begins.
-        lots: How many row groups an epoch has, where there is no last one; None where there is.
-        rebatch: What cuts batches of one size, where that is asked for.
-        drop_last: Whether a last batch of fewer rows is left out.
+        next_result: Returns the next task and its result.
+        start: The first position.
+        tasks_per_epoch: The number of tasks of an endless iteration; None for an iteration that ends.
+        batches: Makes batches of a fixed size; None for the batches of row groups.
+        drop_last: Whether a last batch with fewer rows is dropped.
     """
 
     def __init__(
-        self, assembly: Assembly[Rows | Made], start: Progress, lots: int | None, rebatch: Rebatch | None, *, drop_last: bool
+        self,
+        next_result: Callable[[], tuple[ScheduledTask, TaskResult]],
+        start: ReaderPosition,
+        tasks_per_epoch: int | None,
+        batches: FixedSizeBatches | None,
+        *,
+        drop_last: bool,
     ) -> None:
-        """Store where it begins."""
-        self._assembly, self._start, self._lots = assembly, start, lots
-        self._rebatch, self._drop_last = rebatch, drop_last
-        self._at: tuple[int, int] | None = None
-        self._made = self._empty = 0
+        """Store the arguments."""
+        self._next_result, self._start, self._tasks_per_epoch = next_result, start, tasks_per_epoch
+        self._batches, self._drop_last = batches, drop_last
+        self._place: tuple[int, int] | None = None
+        self._rows_of_task = self._empty_tasks = 0
         self._first, self._after = start, start
         self._count = 0
 
-    def refill(self) -> Rows | Made:
-        """Return what comes next, at least one row or batch.
+    def next(self) -> TaskResult:
+        """Return the next rows or batches, at least one.
 
         Raises:
             StopIteration: If there is nothing more.
         """
-        if self._rebatch is not None:
-            return Made([self._batch(self._rebatch)])
+        if self._batches is not None:
+            return ResultList([self._next_batch(self._batches)])
         while True:
-            first, made = self._next()
-            if len(made):
-                self._first, self._count = first, len(made)
-                return made
+            first, result = self._next()
+            if len(result):
+                self._first, self._count = first, len(result)
+                return result
 
-    def position(self, left: int) -> Progress:
-        """Return where the next row stands, when so many of those that came last are not handed out yet."""
-        if self._rebatch is not None:
+    def position(self, left: int) -> ReaderPosition:
+        """Return the position of the next row, if `left` of the results that came last were not handed out yet."""
+        if self._batches is not None:
             return self._first if left else self._after
         return replace(self._first, rows=self._first.rows + self._count - left)
 
-    def _batch(self, rebatch: Rebatch) -> Any:
-        """Return a batch of the size that was asked for, or what is left."""
-        while rebatch.rows < rebatch.size:
+    def _next_batch(self, batches: FixedSizeBatches) -> Any:
+        """Return a batch of the fixed size, or the last rows."""
+        while batches.rows < batches.size:
             try:
-                first, made = self._next()
+                first, result = self._next()
             except StopIteration:
-                if self._drop_last or not rebatch.rows:
+                if self._drop_last or not batches.rows:
                     raise
                 break
-            for batch in cast("Made", made):
-                here = (first.epoch, first.place) == (self._start.epoch, self._start.place)
-                rebatch.put(first, batch, self._start.rows if here else 0)
-        self._first, found = self._after, rebatch.take(min(rebatch.size, rebatch.rows))
-        origin, row = rebatch.next_row
+            is_start = (first.epoch, first.place) == (self._start.epoch, self._start.place)
+            for batch in cast("ResultList", result):
+                batches.put(first, batch, self._start.rows if is_start else 0)
+        self._first, batch = self._after, batches.take(min(batches.size, batches.rows))
+        origin, row = batches.next_row
         self._after = replace(origin, rows=row)
-        return found
+        return batch
 
-    def _next(self) -> tuple[Progress, Rows | Made]:
-        """Return what is made next, and where the first of it stands.
+    def _next(self) -> tuple[ReaderPosition, TaskResult]:
+        """Return the next result, and the position of its first row.
 
         Raises:
-            NoDataAvailableError: If nothing ever would be.
+            NoDataAvailableError: If an endless iteration would never return a row.
         """
-        step, made = self._assembly.next()
-        self._empty = 0 if len(made) else self._empty + 1
-        if self._lots is not None and self._empty > self._lots:
+        scheduled, result = self._next_result()
+        self._empty_tasks = 0 if len(result) else self._empty_tasks + 1
+        if self._tasks_per_epoch is not None and self._empty_tasks > self._tasks_per_epoch:
             msg = (
                 "A whole epoch went by without a row: the predicate, the filters or the function of transform_spec leave none. "
                 "Reading without end would never come to any. Check them, or give num_epochs."
             )
             raise NoDataAvailableError(msg)
-        place = (step.epoch, step.place)
-        if place != self._at:
-            self._at, self._made = place, 0
-        before = self._made
-        self._made += len(made)
-        first = replace(self._start, epoch=step.epoch, place=step.place, rows=before)
-        if self._rebatch is None and place == (self._start.epoch, self._start.place) and before < self._start.rows:
-            gone = min(len(made), self._start.rows - before)
-            return replace(first, rows=before + gone), made.after(gone)
-        return first, made
+        place = (scheduled.epoch, scheduled.place)
+        if place != self._place:
+            self._place, self._rows_of_task = place, 0
+        before = self._rows_of_task
+        self._rows_of_task += len(result)
+        first = replace(self._start, epoch=scheduled.epoch, place=scheduled.place, rows=before)
+        if self._batches is None and place == (self._start.epoch, self._start.place) and before < self._start.rows:
+            skipped = min(len(result), self._start.rows - before)
+            return replace(first, rows=before + skipped), result.skip(skipped)
+        return first, result

@@ -1,4 +1,4 @@
-"""Workers of Petastorm that scripts name and that readers here do not need: the engine does what they did."""
+"""Worker classes of Petastorm that scripts refer to by name. The engine does their work."""
 
 from __future__ import annotations
 
@@ -10,16 +10,12 @@ __all__ = ["NamedResults", "NamedWorker"]
 
 
 class NamedResults:
-    """Whether a worker makes batches.
-
-    Attributes:
-        batched_output: Whether it does.
-    """
+    """Says whether a worker makes rows or batches."""
 
     batched_output = False
 
     def read_next(self, workers_pool: Any, schema: Any, ngram: Any) -> NoReturn:
-        """Refuse: readers here take what the engine makes.
+        """Raise an error: readers take their results from the engine.
 
         Raises:
             NotImplementedError: Always.
@@ -29,17 +25,17 @@ class NamedResults:
 
 
 class NamedWorker(WorkerBase):
-    """A worker by its name: `Reader(worker_class=...)` takes it, and it says whether rows or batches come."""
+    """A worker class for `Reader(worker_class=...)`, which decides whether rows or batches are returned."""
 
     results: type[NamedResults] = NamedResults
 
     @classmethod
     def new_results_queue_reader(cls) -> NamedResults:
-        """Return what says whether batches come."""
+        """Return the class that says whether batches are made."""
         return cls.results()
 
     def process(self, *args: Any, **kargs: Any) -> None:
-        """Refuse: the engine reads row groups.
+        """Raise an error: the engine reads row groups.
 
         Raises:
             NotImplementedError: Always.

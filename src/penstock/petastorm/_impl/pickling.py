@@ -1,4 +1,4 @@
-"""Functions and objects of users, packed for another process: with their code, where that would not find it."""
+"""Pickles of functions and objects of users for other processes, with the code of modules that those cannot import."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import cloudpickle
 
-from penstock._engine.processes.pickling import dumps_by_value as packed
+from penstock._engine.processes.pickling import dumps_by_value as dumps
 
-__all__ = ["packed", "unpacked"]
+__all__ = ["dumps", "loads"]
 
 
-def unpacked(data: bytes) -> Any:
-    """Return an object that this program packed, in another of its processes."""
+def loads(data: bytes) -> Any:
+    """Return the object of a pickle that another process of this program has sent."""
     return cloudpickle.loads(data)

@@ -1,4 +1,4 @@
-"""What this process takes of the machine, as the kernel of Linux tells it."""
+"""The memory of this process, as the Linux kernel reports it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import resource
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Memory", "memory_taken"]
+__all__ = ["Memory", "memory_usage"]
 
 PROCESS = Path("/proc/self")
 KILOBYTE = 1024
 
 
 class Memory(NamedTuple):
-    """Bytes that a process takes, under the names that psutil has for them.
+    """Bytes of memory, under the names of psutil; 0 for what the kernel does not report.
 
     Attributes:
-        rss: In memory.
-        vms: Of its addresses.
-        shared: Of `rss`, what files back and others may share.
-        uss: Of `rss`, what no other process has; 0 where that is not told.
-        pss: The same, with its part of what is shared.
-        swap: What lies on disk.
+        rss: Resident memory.
+        vms: Virtual memory.
+        shared: The part of `rss` that other processes may share.
+        uss: The part of `rss` that no other process shares.
+        pss: `uss` and a proportional part of the shared memory.
+        swap: Memory on disk.
     """
 
     rss: int
@@ -32,21 +32,21 @@ class Memory(NamedTuple):
     swap: int = 0
 
 
-def memory_taken() -> Memory:
-    """Return what this process takes; where the kernel does not tell, what it took at most."""
+def memory_usage() -> Memory:
+    """Return the memory of this process; its peak if the kernel does not report more."""
     try:
         pages = [int(number) for number in (PROCESS / "statm").read_text().split()]
     except OSError:
         return Memory(rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KILOBYTE)
-    told = _rollup()
-    own = told.get("Private_Clean", 0) + told.get("Private_Dirty", 0)
+    rollup = _smaps_rollup()
+    own = rollup.get("Private_Clean", 0) + rollup.get("Private_Dirty", 0)
     size = resource.getpagesize()
     rest = Memory(rss=pages[1] * size, vms=pages[0] * size, shared=pages[2] * size)
-    return rest._replace(uss=own, pss=told.get("Pss", 0), swap=told.get("Swap", 0))
+    return rest._replace(uss=own, pss=rollup.get("Pss", 0), swap=rollup.get("Swap", 0))
 
 
-def _rollup() -> dict[str, int]:
-    """Return the sums over all pieces of memory, in bytes; nothing where the kernel does not tell."""
+def _smaps_rollup() -> dict[str, int]:
+    """Return the numbers of smaps_rollup in bytes."""
     try:
         lines = (PROCESS / "smaps_rollup").read_text().splitlines()[1:]
     except OSError:

@@ -1,4 +1,4 @@
-"""Names that Petastorm's modules have because they import them, and that scripts take from there."""
+"""Names that modules of Petastorm import, and that scripts import from those modules."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["PASSED_ON", "passed_on"]
+__all__ = ["REEXPORTS", "reexport"]
 
 ROOT = "penstock.petastorm"
 
-PASSED_ON: Mapping[str, Mapping[str, str]] = {
+REEXPORTS: Mapping[str, Mapping[str, str]] = {
     "": {
         "": "arrow_reader_worker cache errors etl fs_utils hdfs local_disk_cache ngram predicates py_dict_reader_worker reader "
         "reader_impl selectors transform unischema utils workers_pool",
@@ -84,24 +84,24 @@ PASSED_ON: Mapping[str, Mapping[str, str]] = {
     },
     "workers_pool.thread_pool": {"workers_pool": "EmptyResultError VentilatedItemProcessedMessage"},
 }
-"""By module, then by the one that they come from; both without `petastorm.`. A name may be a module too."""
+"""Names by module and source module, both without `petastorm.`. A name may be that of a module."""
 
 
-def passed_on(module: str) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module: what finds names that others have, when somebody asks for them.
+def reexport(module: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module, which imports a name when it is first used.
 
-    Nothing is imported before, so that modules which import each other can pass on names of each other.
+    Modules that import each other can therefore re-export names of each other.
     """
     here = module.removeprefix(ROOT).removeprefix(".")
-    found_in = {name: source for source, names in PASSED_ON.get(here, {}).items() for name in names.split()}
+    sources = {name: source for source, names in REEXPORTS.get(here, {}).items() for name in names.split()}
 
-    def find(name: str) -> Any:
-        if name not in found_in:
+    def import_name(name: str) -> Any:
+        if name not in sources:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        source = f"{ROOT}.{found_in[name]}".removesuffix(".")
-        home = importlib.import_module(source)
-        if name in vars(home):
-            return vars(home)[name]
+        source = f"{ROOT}.{sources[name]}".removesuffix(".")
+        module_of_name = importlib.import_module(source)
+        if name in vars(module_of_name):
+            return vars(module_of_name)[name]
         return importlib.import_module(f"{source}.{name}")
 
-    return find
+    return import_name

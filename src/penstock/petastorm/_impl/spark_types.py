@@ -1,4 +1,4 @@
-"""Types of Spark where Spark is not installed: names and options, which say all that a reader needs."""
+"""Spark types without Spark: names and options, which are all that a reader needs."""
 
 from __future__ import annotations
 
@@ -8,31 +8,36 @@ from typing import Any
 from penstock.errors import MissingExtraError
 from penstock.formats.petastorm import SparkType
 
-__all__ = ["StandIn", "pyspark_types", "spark_name", "spark_options", "to_spark"]
+__all__ = ["StoredSparkType", "pyspark_types", "spark_name", "spark_options", "to_spark"]
 
 
-class StandIn:
-    """A type of Spark as a dataset stores it, that becomes the real one where somebody asks for that."""
+class StoredSparkType:
+    """A Spark type as a dataset stores it; `to_spark` returns the type itself.
+
+    Args:
+        name: The name of its class.
+        options: The arguments of its constructor.
+    """
 
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
-        """Store what it is."""
+        """Store the name and the options."""
         self._name, self._options = name, dict(options)
 
     @property
     def stored(self) -> SparkType:
-        """What a dataset stores of it."""
+        """The stored form."""
         return SparkType(self._name, self._options)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether it stands for the same type."""
-        return isinstance(other, StandIn) and self.stored == other.stored
+        """Return whether the other one is the same type."""
+        return isinstance(other, StoredSparkType) and self.stored == other.stored
 
     def __hash__(self) -> int:
         """Return a hash that equal ones share."""
         return hash(self._name)
 
     def __repr__(self) -> str:
-        """Return what Spark calls it."""
+        """Return the expression of the type in Spark."""
         given = ", ".join(str(self._options[name]) for name in ("precision", "scale") if name in self._options)
         return f"{self._name}({given})"
 
@@ -52,15 +57,15 @@ def pyspark_types(what: str) -> Any:
 
 
 def spark_name(kind: Any) -> str:
-    """Return what Spark calls a type, given as an object, a class or a stand-in."""
-    if isinstance(kind, StandIn):
+    """Return the name of a Spark type, given as an object or a class."""
+    if isinstance(kind, StoredSparkType):
         return kind.stored.name
     return kind.__name__ if isinstance(kind, type) else type(kind).__name__
 
 
 def spark_options(kind: Any) -> dict[str, Any]:
-    """Return what a type of Spark was made with, as a dataset stores it."""
-    if isinstance(kind, StandIn):
+    """Return the options of a Spark type, as a dataset stores them."""
+    if isinstance(kind, StoredSparkType):
         return dict(kind.stored.options)
     if spark_name(kind) == "DecimalType" and not isinstance(kind, type):
         return {"precision": int(kind.precision), "scale": int(kind.scale), "hasPrecisionInfo": True}
@@ -68,15 +73,15 @@ def spark_options(kind: Any) -> dict[str, Any]:
 
 
 def to_spark(kind: Any) -> Any:
-    """Return a type of Spark itself.
+    """Return the type of pyspark.
 
     Raises:
         MissingExtraError: If Spark is not installed.
     """
-    if not isinstance(kind, StandIn):
+    if not isinstance(kind, StoredSparkType):
         return kind
-    made = getattr(pyspark_types(f"The type {kind}"), kind.stored.name)
+    spark_type = getattr(pyspark_types(f"The type {kind}"), kind.stored.name)
     if kind.stored.name == "DecimalType":
         options = kind.stored.options
-        return made(options.get("precision", 10), options.get("scale", 0))
-    return made()
+        return spark_type(options.get("precision", 10), options.get("scale", 0))
+    return spark_type()

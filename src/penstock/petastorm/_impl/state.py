@@ -1,4 +1,4 @@
-"""How far a reader has come, as a few numbers, and what they are numbers of."""
+"""The position of a reader as a state, and the fingerprint of what is read."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from penstock._engine.row_groups.order import RowGroupTasks
+from penstock._engine.row_groups.tasks import RowGroupTasks
 from penstock.errors import StateError
 from penstock.model import Snapshot
 
-__all__ = ["Progress", "fingerprint"]
+__all__ = ["ReaderPosition", "read_fingerprint"]
 
 VERSION = 1
+NUMBERS = ("seed", "first", "epoch", "place", "rows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """The row that comes next.
+class ReaderPosition:
+    """The position of the next row.
 
     Attributes:
         seed: Decides the order.
-        first: The epoch that the reading began with.
+        first: The first epoch of the iteration.
         epoch: The epoch of the row.
-        place: Which of the row groups of that epoch it is in.
-        rows: How many rows, or batches, of that row group come before it.
+        place: The place of its task in that epoch.
+        rows: The number of rows, or batches, of the task that come before it.
     """
 
     seed: int
@@ -37,36 +38,34 @@ class Progress:
     place: int = 0
     rows: int = 0
 
-    def dump(self, name: str) -> dict[str, Any]:
-        """Return it as JSON can hold it, with the name of what is read."""
-        numbers = {each: getattr(self, each) for each in ("seed", "first", "epoch", "place", "rows")}
-        return {"state": VERSION, "reader": name, **numbers}
+    def dump(self, fingerprint: str) -> dict[str, Any]:
+        """Return the position as a state, which JSON can hold."""
+        return {"state": VERSION, "reader": fingerprint, **{name: getattr(self, name) for name in NUMBERS}}
 
     @classmethod
-    def load(cls, state: Any, name: str) -> Progress:
-        """Return what was saved of a reader of the same.
+    def load(cls, state: Any, fingerprint: str) -> ReaderPosition:
+        """Return the position of a state.
 
         Raises:
-            StateError: If it was saved over other data or with other arguments, or is none.
+            StateError: If it is not a state, or that of other data or arguments.
         """
-        numbers = ("seed", "first", "epoch", "place", "rows")
-        told = dict(state) if isinstance(state, Mapping) else {}
-        if told.get("state") != VERSION or not all(type(told.get(number)) is int for number in numbers):
+        values = dict(state) if isinstance(state, Mapping) else {}
+        if values.get("state") != VERSION or not all(type(values.get(name)) is int for name in NUMBERS):
             raise StateError(f"load_state_dict got {state!r}, which is no state of a reader. Give what state_dict() returned.")
-        if state.get("reader") != name:
+        if values.get("reader") != fingerprint:
             msg = (
                 "load_state_dict got the state of another reader: its data, or the arguments that decide which rows come in "
                 "which order, were others. Make the reader with the same, or begin anew."
             )
             raise StateError(msg)
-        return cls(**{number: state[number] for number in numbers})
+        return cls(**{name: values[name] for name in NUMBERS})
 
 
-def fingerprint(snapshot: Snapshot, lots: RowGroupTasks, asked: Mapping[str, Any]) -> str:
-    """Return a name of what is read in which order: files, row groups, and the arguments that decide it."""
-    found = hashlib.blake2b(json.dumps(asked, sort_keys=True, default=str).encode(), digest_size=16)
+def read_fingerprint(snapshot: Snapshot, tasks: RowGroupTasks, arguments: Mapping[str, Any]) -> str:
+    """Return a hash of the files, the row groups, and the arguments that decide the order of rows."""
+    digest = hashlib.blake2b(json.dumps(arguments, sort_keys=True, default=str).encode(), digest_size=16)
     for column in (snapshot.files.path, snapshot.files.stamp):
-        found.update("\n".join(column.to_pylist()).encode())
-    for array in (lots.ordinal, lots.units.start, lots.units.rows):
-        found.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
-    return found.hexdigest()
+        digest.update("\n".join(column.to_pylist()).encode())
+    for array in (tasks.ordinal, tasks.units.start, tasks.units.rows):
+        digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
+    return digest.hexdigest()

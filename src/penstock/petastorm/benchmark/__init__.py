@@ -1,1 +1,1 @@
-"""How fast readers and loaders are: `petastorm.benchmark`."""
+"""`petastorm.benchmark`: the throughput of readers and loaders."""

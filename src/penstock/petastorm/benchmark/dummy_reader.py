@@ -1,4 +1,4 @@
-"""How fast loaders for PyTorch are by themselves, fed by a reader that reads nothing: `petastorm.benchmark.dummy_reader`."""
+"""`petastorm.benchmark.dummy_reader`: the throughput of loaders for PyTorch, without reading."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["BatchedDataLoader", "DataLoader", "DummyReader", "main"]
 
 SIZES = (10, 100, 1000)
 LARGE = 100_000
-QUEUE = 10
-"""How many batches a loader holds to shuffle them."""
+BUFFERED_BATCHES = 10
+"""The size of the shuffling buffer in batches."""
 
 
 class _Row(NamedTuple):
@@ -25,11 +25,11 @@ class _Row(NamedTuple):
 
 
 class DummyReader:
-    """Hands out the same batch without end.
+    """Yields the same batch endlessly.
 
     Args:
-        batch: Its rows.
-        dim: The numbers of a row.
+        batch: The number of rows.
+        dim: The size of a row.
     """
 
     batched_output = True
@@ -61,25 +61,27 @@ def main(
     iterations: int = 100,
     batch_sizes: Sequence[int] = (*SIZES, LARGE),
 ) -> None:
-    """Print how many rows each loader makes batches of in a second.
+    """Print the rows per second of each loader.
 
     Args:
-        device: Where `BatchedDataLoader` puts tensors.
-        batch: Rows of the batches that it is fed.
-        dim: Numbers of a row.
-        iterations: Batches that are made to warm up, and again while the clock runs.
-        batch_sizes: Their sizes; `DataLoader` is tried with those up to 1000, since it is slow.
+        device: The device of the tensors of `BatchedDataLoader`.
+        batch: Rows of the batches of the reader.
+        dim: The size of a row.
+        iterations: Batches for the warm-up, and for the measurement.
+        batch_sizes: Batch sizes; those above 1000 are not used for `DataLoader`, which is slow.
     """
     import torch
 
     reader = DummyReader(int(batch), int(dim))
     _print("Testing DataLoader on cpu")
     for size in [size for size in batch_sizes if size < LARGE]:
-        _measure(DataLoader(reader, batch_size=size, shuffling_queue_capacity=QUEUE * size), size, iterations)
+        _measure(DataLoader(reader, batch_size=size, shuffling_queue_capacity=BUFFERED_BATCHES * size), size, iterations)
     _print(f"Testing BatchedDataLoader on {device}")
-    put = partial(torch.as_tensor, device=device)
+    to_tensor = partial(torch.as_tensor, device=device)
     for size in batch_sizes:
-        loader = BatchedDataLoader(reader, batch_size=size, transform_fn=put, shuffling_queue_capacity=QUEUE * size)
+        loader = BatchedDataLoader(
+            reader, batch_size=size, transform_fn=to_tensor, shuffling_queue_capacity=BUFFERED_BATCHES * size
+        )
         _measure(loader, size, iterations)
 
 

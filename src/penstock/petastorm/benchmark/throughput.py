@@ -1,4 +1,4 @@
-"""How fast a reader is: `petastorm.benchmark.throughput`."""
+"""`petastorm.benchmark.throughput`: the throughput of a reader."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.petastorm._impl.process_usage import Memory, memory_taken
-from penstock.petastorm._impl.reexports import passed_on
+from penstock.petastorm._impl.process_usage import Memory, memory_usage
+from penstock.petastorm._impl.reexports import reexport
 from penstock.petastorm.etl.dataset_metadata import get_schema_from_dataset_url
 from penstock.petastorm.reader import make_reader
 from penstock.petastorm.tf_utils import tf_tensors
@@ -24,13 +24,13 @@ logger = logging.getLogger(__name__)
 
 
 class BenchmarkResult(NamedTuple):
-    """What was measured.
+    """The result of a measurement.
 
     Attributes:
-        time_mean: Seconds for a row.
-        samples_per_second: Rows in a second.
-        memory_info: Bytes that the process takes; `memory_info.rss` are those in memory.
-        cpu: Percent of a processor that it used; more than 100 where it used several.
+        time_mean: Seconds per row.
+        samples_per_second: Rows per second.
+        memory_info: The memory of the process in bytes.
+        cpu: The CPU usage of the process in percent of one processor.
     """
 
     time_mean: float
@@ -40,25 +40,25 @@ class BenchmarkResult(NamedTuple):
 
 
 class WorkerPoolType(Enum):
-    """What works on row groups."""
+    """The types of pools."""
 
     THREAD = "thread"
     PROCESS = "process"
     NONE = "dummy"
 
     def __str__(self) -> str:
-        """Return what `make_reader` calls it."""
+        """Return the name of the type in `make_reader`."""
         return self.value
 
 
 class ReadMethod(Enum):
-    """What takes rows: `next(reader)`, or a graph of TensorFlow."""
+    """How rows are read: by `next(reader)`, or by a graph of TensorFlow."""
 
     TF = "tf"
     PYTHON = "python"
 
     def __str__(self) -> str:
-        """Return what the command calls it."""
+        """Return the name of the method in the command."""
         return self.value
 
 
@@ -76,25 +76,25 @@ def reader_throughput(
     reader_extra_args: Mapping[str, Any] | None = None,
     spawn_new_process: bool = True,
 ) -> BenchmarkResult:
-    """Read rows for a while, and return how fast that was.
+    """Return the throughput of a reader.
 
     Args:
-        dataset_url: The dataset, which is read without end.
-        field_regex: Regular expressions that match the whole names of the fields that are read; by default all.
-        warmup_cycles_count: Rows that are read before.
-        measure_cycles_count: Rows that are read while the clock runs.
-        pool_type: What works on row groups.
-        loaders_count: How many of them.
-        profile_threads: Accepted as ever, and without effect.
-        read_method: What takes rows.
-        shuffling_queue_size: Of TensorFlow's queue, how many rows it holds.
-        min_after_dequeue: Of TensorFlow's queue, how many rows stay in it.
+        dataset_url: The dataset.
+        field_regex: Regular expressions that match the whole names of fields; by default all fields are read.
+        warmup_cycles_count: Rows that are read before the measurement.
+        measure_cycles_count: Rows that are measured.
+        pool_type: The type of the pool.
+        loaders_count: The number of workers.
+        profile_threads: No effect; accepted for compatibility.
+        read_method: How rows are read.
+        shuffling_queue_size: The size of the queue of TensorFlow.
+        min_after_dequeue: The minimum of rows in the queue of TensorFlow.
         reader_extra_args: More arguments of `make_reader`.
-        spawn_new_process: Whether it is done in another process, so that memory is that of the reader alone.
+        spawn_new_process: Whether to measure in a new process, whose memory is that of the reader alone.
 
     Raises:
-        MissingExtraError: If rows are to be taken by TensorFlow, which this release does not do yet.
-        ValueError: If no row is to be measured, or no field is called so.
+        MissingExtraError: If rows are read by TensorFlow, which is not supported yet.
+        ValueError: If no row is measured, or no field matches.
     """
     _check_counts(warmup_cycles_count, measure_cycles_count)
     if spawn_new_process:
@@ -103,7 +103,7 @@ def reader_throughput(
     if read_method is ReadMethod.TF:
         tf_tensors(None, shuffling_queue_size, int(min_after_dequeue))
     if "schema_fields" not in extra:
-        extra["schema_fields"] = _matching(dataset_url, field_regex)
+        extra["schema_fields"] = _matching_fields(dataset_url, field_regex)
     logger.info("Fields that are read: %s", extra["schema_fields"])
     extra |= {"reader_pool_type": str(pool_type), "workers_count": loaders_count, "num_epochs": None}
     with make_reader(dataset_url, **extra) as reader:
@@ -111,23 +111,23 @@ def reader_throughput(
 
 
 def _check_counts(warmup: int, measured: int) -> None:
-    """Refuse to measure nothing."""
+    """Check that a row is measured."""
     if measured < 1 or warmup < 0:
         raise ValueError(f"{warmup} rows to warm up and {measured} to measure were asked for. Measure one or more.")
 
 
-def _matching(dataset_url: str, field_regex: Any) -> Any:
+def _matching_fields(dataset_url: str, field_regex: Any) -> Any:
     """Return the fields that are read."""
-    found = match_unischema_fields(get_schema_from_dataset_url(dataset_url), field_regex)
-    if field_regex and not found:
+    fields = match_unischema_fields(get_schema_from_dataset_url(dataset_url), field_regex)
+    if field_regex and not fields:
         raise ValueError(f"No field of {dataset_url} matches {field_regex!r}. Give names of its fields, or leave it out.")
-    return found
+    return fields
 
 
 def _time_warmup_and_work(
     reader: Any, warmup_cycles_count: int, measure_cycles_count: int, do_work_func: Callable[[], Any] | None = None
 ) -> BenchmarkResult:
-    """Return how fast a reader hands out rows, or how fast a function that takes one is, once it is warm."""
+    """Return the throughput of a reader, or of a function that reads a row, after a warm-up."""
     work = do_work_func or (lambda: next(reader))
     _time_multiple_iterations(warmup_cycles_count, work, lambda: reader.diagnostics)
     used = time.process_time()
@@ -135,7 +135,7 @@ def _time_warmup_and_work(
     used = time.process_time() - used
     mean = seconds / measure_cycles_count
     result = BenchmarkResult(
-        time_mean=mean, samples_per_second=1.0 / mean, memory_info=memory_taken(), cpu=100.0 * used / seconds
+        time_mean=mean, samples_per_second=1.0 / mean, memory_info=memory_usage(), cpu=100.0 * used / seconds
     )
     logger.info("Measured: %s", result)
     return result
@@ -144,18 +144,18 @@ def _time_warmup_and_work(
 def _time_multiple_iterations(
     iterations: int, work_func: Callable[[], Any], diags_info_func: Callable[[], Any], report_period: float = REPORT_SECONDS
 ) -> float:
-    """Return how many seconds it takes to do something so many times; what goes on is logged meanwhile."""
-    start = told = time.perf_counter()
+    """Return the seconds that a number of calls takes; log the progress."""
+    start = reported = time.perf_counter()
     before = 0
     for done in range(1, iterations + 1):
         work_func()
         now = time.perf_counter()
-        if now - told > report_period:
-            rates = (done - before) / (now - told), done / (now - start)
+        if now - reported > report_period:
+            rates = (done - before) / (now - reported), done / (now - start)
             logger.debug("%.2f (mean: %.2f) iterations/sec. %s", *rates, diags_info_func())
-            told, before = now, done
+            reported, before = now, done
     return max(time.perf_counter() - start, 1e-9)
 
 
 if not TYPE_CHECKING:
-    __getattr__ = passed_on(__name__)
+    __getattr__ = reexport(__name__)

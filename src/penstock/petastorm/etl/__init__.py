@@ -1,4 +1,4 @@
-"""Indexes of row groups, and what Petastorm stores with a dataset: `petastorm.etl`."""
+"""`petastorm.etl`: indexes of row groups, and the stored metadata of datasets."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from penstock.petastorm._impl.reexports import passed_on
+from penstock.petastorm._impl.reexports import reexport
 
 __all__ = ["RowGroupIndexerBase"]
 
 
 class RowGroupIndexerBase(ABC):
-    """What indexes of row groups have in common; derive from it for one of your own."""
+    """The base class of indexes of row groups."""
 
     @abstractmethod
     def __add__(self, other: Any) -> Any:
-        """Return this index with another of the same column merged into it."""
+        """Merge another index of the same column into this one, and return it."""
 
     @property
     @abstractmethod
     def index_name(self) -> str:
-        """What the index is called."""
+        """The name of the index."""
 
     @property
     @abstractmethod
     def column_names(self) -> list[str]:
-        """The columns that it is made of."""
+        """The indexed columns."""
 
     @property
     @abstractmethod
     def indexed_values(self) -> list[Any]:
-        """The values that it knows row groups of."""
+        """The indexed values."""
 
     @abstractmethod
     def get_row_group_indexes(self, value_key: Any) -> Iterable[int]:
-        """Return the numbers of the row groups that hold a value."""
+        """Return the numbers of the row groups that contain a value."""
 
     @abstractmethod
     def build_index(self, decoded_rows: Any, piece_index: int) -> Any:
@@ -43,4 +43,4 @@ class RowGroupIndexerBase(ABC):
 
 
 if not TYPE_CHECKING:
-    __getattr__ = passed_on(__name__)
+    __getattr__ = reexport(__name__)

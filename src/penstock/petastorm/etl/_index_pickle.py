@@ -1,4 +1,4 @@
-"""Indexes of row groups as Petastorm stores them: a pickle, made opcode by opcode of names that are its own."""
+"""Pickles of indexes of row groups, written opcode by opcode with names of Petastorm."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MODULE = "petastorm.etl.rowgroup_indexers"
 
 
 def pickle_indexes(indexers: Mapping[str, Any]) -> bytes:
-    """Return the pickle of indexes by name, of protocol 2, which Petastorm reads on every Python.
+    """Return the pickle of indexes by name, with protocol 2, which Petastorm reads on every Python.
 
     Raises:
-        ValueError: If an index holds values of a type that it does not know.
+        ValueError: If the type of an index or of a value is not supported.
     """
     items = b"".join(_text(name) + _indexer(index) for name, index in indexers.items())
     return b"\x80\x02}(" + items + b"u."
@@ -31,7 +31,7 @@ def _indexer(index: Any) -> bytes:
         raise ValueError(
             f"Indexes of the type {kind} cannot be stored. SingleFieldIndexer and FieldNotNullIndexer can. Use one."
         )
-    data = index._index_data  # noqa: SLF001 - what Petastorm stores of it
+    data = index._index_data  # noqa: SLF001 - as Petastorm stores it
     stored = _groups(data) if kind == "FieldNotNullIndexer" else _values(index.index_name, data)
     state = _text("_index_name") + _text(index.index_name)
     state += _text("_column_name") + _text(index.column_names[0]) + _text("_index_data") + stored
@@ -39,28 +39,28 @@ def _indexer(index: Any) -> bytes:
 
 
 def _values(name: str, data: Mapping[Any, set[int]]) -> bytes:
-    """Return a dict of sets that makes empty ones of its own, as Petastorm has it."""
+    """Return the opcodes of a defaultdict of sets, as Petastorm has it."""
     items = b"".join(_value(name, value) + _groups(numbers) for value, numbers in data.items())
     return _name("collections", "defaultdict") + b"(" + _name("__builtin__", "set") + b"tR(" + items + b"u"
 
 
 def _groups(numbers: set[int]) -> bytes:
-    return _name("__builtin__", "set") + b"(](" + b"".join(_whole(int(number)) for number in sorted(numbers)) + b"etR"
+    return _name("__builtin__", "set") + b"(](" + b"".join(_integer(int(number)) for number in sorted(numbers)) + b"etR"
 
 
 def _value(name: str, value: Any) -> bytes:
-    """Return a value as a plain one of Python, which is equal to NumPy's and has the same hash."""
+    """Return the opcodes of a value as a Python value, which equals that of NumPy and has the same hash."""
     plain = value.item() if isinstance(value, np.generic) else value
     if isinstance(plain, bool):
         return b"\x88" if plain else b"\x89"
     if isinstance(plain, int):
-        return _whole(plain)
+        return _integer(plain)
     if isinstance(plain, float):
         return b"G" + struct.pack(">d", plain)
     if isinstance(plain, str):
         return _text(plain)
     if isinstance(plain, bytes):
-        # An opcode of protocol 3: what protocol 2 has for bytes calls a function that Petastorm does not allow.
+        # An opcode of protocol 3: for bytes, protocol 2 calls a function that Petastorm does not allow.
         return b"B" + struct.pack("<I", len(plain)) + plain
     if isinstance(plain, Decimal):
         return _name("decimal", "Decimal") + b"(" + _text(str(plain)) + b"tR"
@@ -79,7 +79,7 @@ def _text(text: str) -> bytes:
     return b"X" + struct.pack("<I", len(raw)) + raw
 
 
-def _whole(number: int) -> bytes:
+def _integer(number: int) -> bytes:
     if -(2**31) <= number < 2**31:
         return b"J" + struct.pack("<i", number)
     raw = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)

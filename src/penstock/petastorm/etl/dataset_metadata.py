@@ -1,4 +1,4 @@
-"""What Petastorm stores with a dataset: `petastorm.etl.dataset_metadata`."""
+"""`petastorm.etl.dataset_metadata`: the stored schema and row groups of a dataset."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from penstock._engine.parquet.footer import read_footers
 from penstock.errors import DataError
 from penstock.formats.petastorm import ROW_GROUPS_KEY, UNISCHEMA_KEY
-from penstock.petastorm._impl.dataset import Piece, StoredDataset, opened
-from penstock.petastorm._impl.later import refuse
-from penstock.petastorm._impl.reexports import passed_on
+from penstock.petastorm._impl.dataset import Piece, StoredDataset, open_dataset
+from penstock.petastorm._impl.not_supported import raise_not_supported
+from penstock.petastorm._impl.reexports import reexport
 from penstock.petastorm.unischema import Unischema
 
 __all__ = [
@@ -30,78 +30,78 @@ ROW_GROUPS_PER_FILE_KEY = ROW_GROUPS_KEY
 
 
 class PetastormMetadataError(Exception):
-    """What Petastorm stores with a dataset is not there, or cannot be read."""
+    """The metadata of a dataset is missing, or cannot be read."""
 
 
 class PetastormMetadataGenerationError(Exception):
-    """What Petastorm stores with a dataset could not be written."""
+    """The metadata of a dataset cannot be written."""
 
 
 def as_dataset(dataset: Any) -> StoredDataset:
-    """Return a dataset of ours for one of pyarrow's."""
+    """Return the dataset of Penstock for one of pyarrow."""
     if isinstance(dataset, StoredDataset):
         return dataset
     filesystem = getattr(dataset, "fs", None) or getattr(dataset, "filesystem", None)
     paths = getattr(dataset, "paths", None) or getattr(dataset, "_base_dir", None) or dataset.files
     paths = paths[0] if isinstance(paths, list) and len(paths) == 1 else paths
-    return opened(paths, filesystem=filesystem)
+    return open_dataset(paths, filesystem=filesystem)
 
 
 def get_schema(dataset: Any) -> Unischema:
-    """Return the schema that is stored with a dataset.
+    """Return the stored schema of a dataset.
 
     Raises:
         PetastormMetadataError: If there is none.
     """
-    found = as_dataset(dataset)
-    if not found.is_described and found.common_metadata is None:
+    stored = as_dataset(dataset)
+    if not stored.is_described and stored.common_metadata is None:
         msg = (
-            f"Could not find _common_metadata file in {found.place.url}. Use materialize_dataset(..) in "
+            f"Could not find _common_metadata file in {stored.place.url}. Use materialize_dataset(..) in "
             "petastorm.etl.dataset_metadata to write it, or make_batch_reader to read the files as they are."
         )
         raise PetastormMetadataError(msg)
-    if not found.is_described:
+    if not stored.is_described:
         msg = (
-            f"Could not find the unischema in the dataset common metadata file of {found.place.url}. Please provide or "
+            f"Could not find the unischema in the dataset common metadata file of {stored.place.url}. Please provide or "
             "generate dataset with the unischema attached, or use make_batch_reader to read the files as they are."
         )
         raise PetastormMetadataError(msg)
     try:
-        return found.schema
+        return stored.schema
     except DataError as error:
         raise PetastormMetadataError(str(error)) from error
 
 
 def get_schema_from_dataset_url(
     dataset_url_or_urls: Any,
-    hdfs_driver: str = "libhdfs3",  # noqa: ARG001 - one driver is left, and pyarrow finds it
+    hdfs_driver: str = "libhdfs3",  # noqa: ARG001 - pyarrow finds the driver
     storage_options: Any = None,
     filesystem: Any = None,
 ) -> Unischema:
-    """Return the schema that is stored with the dataset at a URL.
+    """Return the stored schema of the dataset at a URL.
 
     Raises:
         PetastormMetadataError: If there is none.
-        OSError: If nothing lies there.
+        OSError: If the dataset does not exist.
         ValueError: If the URL has no scheme.
     """
-    return get_schema(opened(dataset_url_or_urls, storage_options, filesystem))
+    return get_schema(open_dataset(dataset_url_or_urls, storage_options, filesystem))
 
 
 def materialize_dataset(
-    spark: Any,  # noqa: ARG001 - the arguments are Petastorm's
+    spark: Any,  # noqa: ARG001 - the signature of Petastorm
     dataset_url: str,  # noqa: ARG001 - the same
     schema: Unischema,  # noqa: ARG001 - the same
     row_group_size_mb: int | None = None,  # noqa: ARG001 - the same
     use_summary_metadata: bool = False,  # noqa: ARG001 - the same
     filesystem_factory: Any = None,  # noqa: ARG001 - the same
 ) -> NoReturn:
-    """Return a context in which Spark writes a dataset.
+    """Return a context manager in which Spark writes a dataset.
 
     Raises:
-        MissingExtraError: It is not there yet.
+        MissingExtraError: It is not supported yet.
     """
-    refuse(
+    raise_not_supported(
         "petastorm.etl.dataset_metadata.materialize_dataset",
         "spark",
         instead="penstock.write(url, schema, rows, format=PetastormFormat())",
@@ -109,25 +109,25 @@ def materialize_dataset(
 
 
 def infer_or_load_unischema(dataset: Any) -> Unischema:
-    """Return the schema that is stored with a dataset, or else the one that follows from its columns."""
+    """Return the stored schema of a dataset, or the one inferred from its columns."""
     return as_dataset(dataset).schema
 
 
 def load_row_groups(dataset: Any) -> list[Piece]:
-    """Return the row groups of a dataset in order: files by path, and in each its row groups one after the other."""
-    found = as_dataset(dataset)
-    counts = found.row_group_counts().copy()
+    """Return the row groups of a dataset, in the order of file paths and of row groups in a file."""
+    stored = as_dataset(dataset)
+    counts = stored.row_group_counts().copy()
     unknown = np.flatnonzero(counts < 0)
     if len(unknown):
-        groups = read_footers(found.raw, unknown.tolist(), [], found.fs)
+        groups = read_footers(stored.raw, unknown.tolist(), [], stored.fs)
         counts[unknown] = 0
         counts += np.bincount(groups.file, minlength=len(counts))
     return [
-        Piece(piece.path, found.fs, number, piece.partition_keys)
-        for piece, count in zip(found.pieces, counts.tolist(), strict=True)
+        Piece(piece.path, stored.fs, number, piece.partition_keys)
+        for piece, count in zip(stored.pieces, counts.tolist(), strict=True)
         for number in range(count)
     ]
 
 
 if not TYPE_CHECKING:
-    __getattr__ = passed_on(__name__)
+    __getattr__ = reexport(__name__)

@@ -1,4 +1,4 @@
-"""Indexes of row groups: which of them hold which values, and which hold any."""
+"""`petastorm.etl.rowgroup_indexers`: indexes of row groups by value, and of row groups without nulls only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["FieldNotNullIndexer", "SingleFieldIndexer"]
 
 
 class _FieldIndexer(RowGroupIndexerBase):
-    """What indexes of one field have in common."""
+    """The base class of indexes of one field."""
 
     def __init__(self, index_name: str, index_field: str) -> None:
         """Store the name of the index and of the field."""
@@ -22,7 +22,7 @@ class _FieldIndexer(RowGroupIndexerBase):
 
     @property
     def index_name(self) -> str:
-        """What the index is called."""
+        """The name of the index."""
         return self._index_name
 
     @property
@@ -31,7 +31,7 @@ class _FieldIndexer(RowGroupIndexerBase):
         return [self._column_name]
 
     def _check(self, other: Any) -> None:
-        """Refuse to be merged with an index of another kind or field."""
+        """Check that an index can be merged: it has the same type and field."""
         if not isinstance(other, type(self)):
             raise TypeError(f"Make sure Spark map function return the same indexer type: {type(other).__name__}")
         if self.column_names != other.column_names:
@@ -46,15 +46,15 @@ class _FieldIndexer(RowGroupIndexerBase):
 
 
 class SingleFieldIndexer(_FieldIndexer):
-    """Which row groups hold each value of a field, or each value of the arrays in it."""
+    """The row groups that contain each value of a field, or of the arrays in it."""
 
     def __init__(self, index_name: str, index_field: str) -> None:
-        """Begin without any."""
+        """Begin without values."""
         super().__init__(index_name, index_field)
         self._index_data: dict[Any, set[int]] = defaultdict(set)
 
     def __add__(self, other: Any) -> SingleFieldIndexer:
-        """Return this index with another merged into it."""
+        """Merge another index into this one, and return it."""
         self._check(other)
         for value, numbers in other._index_data.items():
             self._index_data[value].update(numbers)
@@ -62,55 +62,55 @@ class SingleFieldIndexer(_FieldIndexer):
 
     @property
     def indexed_values(self) -> list[Any]:
-        """The values."""
+        """The indexed values."""
         return list(self._index_data)
 
     def get_row_group_indexes(self, value_key: Any) -> set[int]:
-        """Return the row groups that hold a value; none where nobody has seen it."""
+        """Return the row groups that contain a value."""
         return set(self._index_data.get(value_key, ()))
 
     def build_index(self, decoded_rows: Iterable[Mapping[str, Any]], piece_index: int) -> dict[Any, set[int]]:
         """Add the rows of a row group.
 
         Raises:
-            ValueError: If there is none.
+            ValueError: If there are no rows.
         """
         for value in self._column(decoded_rows):
             if value is None:
                 continue
-            for one in value.reshape(-1) if isinstance(value, np.ndarray) else (value,):
-                self._index_data[one].add(piece_index)
+            for item in value.reshape(-1) if isinstance(value, np.ndarray) else (value,):
+                self._index_data[item].add(piece_index)
         return self._index_data
 
 
 class FieldNotNullIndexer(_FieldIndexer):
-    """Which row groups hold a value of a field at all."""
+    """The row groups in which a field is not always null."""
 
     def __init__(self, index_name: str, index_field: str) -> None:
-        """Begin without any."""
+        """Begin without values."""
         super().__init__(index_name, index_field)
         self._index_data: set[int] = set()
 
     def __add__(self, other: Any) -> FieldNotNullIndexer:
-        """Return this index with another merged into it."""
+        """Merge another index into this one, and return it."""
         self._check(other)
         self._index_data.update(other._index_data)
         return self
 
     @property
     def indexed_values(self) -> list[str]:
-        """One that stands for all."""
+        """A single name for all values."""
         return ["Field is Not Null"]
 
-    def get_row_group_indexes(self, value_key: Any = None) -> set[int]:  # noqa: ARG002 - whatever it is
-        """Return the row groups that hold a value."""
+    def get_row_group_indexes(self, value_key: Any = None) -> set[int]:  # noqa: ARG002 - any value
+        """Return the row groups that contain a value."""
         return set(self._index_data)
 
     def build_index(self, decoded_rows: Iterable[Mapping[str, Any]], piece_index: int) -> set[int]:
         """Add the rows of a row group.
 
         Raises:
-            ValueError: If there is none.
+            ValueError: If there are no rows.
         """
         if any(value is not None for value in self._column(decoded_rows)):
             self._index_data.add(piece_index)

@@ -1,4 +1,4 @@
-"""Indexes of row groups that are stored with a dataset: `petastorm.etl.rowgroup_indexing`."""
+"""`petastorm.etl.rowgroup_indexing`: stored indexes of row groups."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock._engine.query.values import Column
-from penstock._engine.row_groups.order import Step
 from penstock._engine.row_groups.reader import RowGroupReader
+from penstock._engine.row_groups.tasks import ScheduledTask
 from penstock.formats.petastorm import INDEX_KEY
-from penstock.petastorm._impl.dataset import opened
+from penstock.petastorm._impl.dataset import open_dataset
 from penstock.petastorm._impl.indexes import get_row_group_indexes
-from penstock.petastorm._impl.reexports import passed_on
-from penstock.petastorm._impl.row_group_selection import Asked, selected
-from penstock.petastorm._impl.row_job import RowJob
+from penstock.petastorm._impl.jobs import RowJob
+from penstock.petastorm._impl.reexports import reexport
+from penstock.petastorm._impl.row_group_selection import SelectionArguments, select_row_groups
 from penstock.petastorm.etl import RowGroupIndexerBase
 from penstock.petastorm.etl._index_pickle import pickle_indexes
 from penstock.petastorm.etl.dataset_metadata import get_schema
@@ -29,35 +29,35 @@ PieceInfo = namedtuple("PieceInfo", ["piece_index", "path", "row_group", "partit
 
 def build_rowgroup_index(
     dataset_url: str,
-    spark_context: Any,  # noqa: ARG001 - threads of this machine do it
+    spark_context: Any,  # noqa: ARG001 - Spark is not needed
     indexers: Sequence[RowGroupIndexerBase],
-    hdfs_driver: str = "libhdfs3",  # noqa: ARG001 - one driver is left, and pyarrow finds it
+    hdfs_driver: str = "libhdfs3",  # noqa: ARG001 - pyarrow finds the driver
     *,
     storage_options: Mapping[str, Any] | None = None,
     filesystem: Any = None,
 ) -> None:
-    """Build indexes of the row groups of a dataset, and store them with it; its other indexes are replaced.
+    """Build indexes of the row groups of a dataset, and store them with it; they replace its other indexes.
 
-    Spark is not needed: row groups are read here, one after the other, and of them the indexed fields alone.
+    Spark is not needed: this process reads the indexed fields of each row group.
 
     Raises:
-        ValueError: If there is no index to build, or one of a field that the dataset does not have.
-        PetastormMetadataError: If the dataset is none of Petastorm.
+        ValueError: If there is no indexer, or the dataset does not have the field of one.
+        PetastormMetadataError: If it is not a dataset of Petastorm.
     """
     if not indexers:
         raise ValueError("build_rowgroup_index got no indexers. Give at least one.")
-    dataset = opened(dataset_url, storage_options, filesystem)
+    dataset = open_dataset(dataset_url, storage_options, filesystem)
     schema = get_schema(dataset)
     names = list(dict.fromkeys(name for indexer in indexers for name in indexer.column_names))
     unknown = [name for name in names if name not in schema.fields]
     if unknown:
         raise ValueError(f"Fields {unknown} are to be indexed, and the schema has {list(schema.fields)}. Index one of those.")
-    selection = selected(dataset, dataset.decoding(), schema, Asked(numbered=True))
+    selection = select_row_groups(dataset, dataset.decoding(), schema, SelectionArguments(numbered=True))
     fields = selection.snapshot.fields
     reader = RowGroupReader(selection.snapshot, dataset.fs, [Column(name=name, field=fields.get(name)) for name in names])
-    job = RowJob(selection.lots, reader, None, schema=schema.create_schema_view([schema.fields[name] for name in names]))
-    for place, number in enumerate(selection.lots.ordinal.tolist()):
-        rows = job.dicts(Step(epoch=0, place=place, lot=place))
+    job = RowJob(selection.tasks, reader, None, schema=schema.create_schema_view([schema.fields[name] for name in names]))
+    for task, number in enumerate(selection.tasks.ordinal.tolist()):
+        rows = job.dicts(ScheduledTask(epoch=0, place=task, task=task))
         for indexer in indexers:
             indexer.build_index(rows, int(number))
     value = pickle_indexes({indexer.index_name: indexer for indexer in indexers})
@@ -65,4 +65,4 @@ def build_rowgroup_index(
 
 
 if not TYPE_CHECKING:
-    __getattr__ = passed_on(__name__)
+    __getattr__ = reexport(__name__)

@@ -1,1 +1,1 @@
-"""Where Hadoop keeps files: `petastorm.hdfs`."""
+"""`petastorm.hdfs`: clusters of Hadoop."""

@@ -1,6 +1,6 @@
-"""Clusters of Hadoop with several name nodes: `petastorm.hdfs.namenode`.
+"""`petastorm.hdfs.namenode`: clusters of Hadoop with several name nodes.
 
-`make_reader` does not come here: libhdfs, which pyarrow uses, reads Hadoop's settings itself, and finds the active name node.
+`make_reader` does not use this module: libhdfs, which pyarrow uses, reads the settings and finds the active name node.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-PLACES = ("HADOOP_HOME", "HADOOP_PREFIX", "HADOOP_INSTALL")
-"""Variables that say where Hadoop is installed; the first that is there counts."""
+INSTALL_VARIABLES = ("HADOOP_HOME", "HADOOP_PREFIX", "HADOOP_INSTALL")
+"""Environment variables with the directory of Hadoop; the first that is set is used."""
 
 PORT = 8020
 
@@ -40,15 +40,15 @@ class HdfsConnectError(IOError):
 
 
 class MaxFailoversExceeded(RuntimeError):  # noqa: N818 - Petastorm's name
-    """Something failed with every name node that was tried.
+    """A call failed with each name node.
 
     Attributes:
-        failed_exceptions: What went wrong each time.
-        max_failover_attempts: How often another one was tried.
+        failed_exceptions: The errors.
+        max_failover_attempts: The maximum number of failovers.
     """
 
     def __init__(self, failed_exceptions: Sequence[BaseException], max_failover_attempts: int, func_name: str) -> None:
-        """Store what went wrong."""
+        """Store the errors."""
         self.failed_exceptions, self.max_failover_attempts = failed_exceptions, max_failover_attempts
         self.__name__ = func_name
         super().__init__(
@@ -61,79 +61,81 @@ class HdfsNamenodeResolver:
     """Finds the name nodes of a service in the settings of Hadoop.
 
     Args:
-        hadoop_configuration: The settings, anything with `get`; by default those of the Hadoop that is installed.
+        hadoop_configuration: The settings, any object with `get`; by default those of the installed Hadoop.
 
     Raises:
-        OSError: If a file of settings is not there.
+        OSError: If a file of settings is missing.
     """
 
     def __init__(self, hadoop_configuration: Any = None) -> None:
         """Read the settings."""
         self._hadoop_env = self._hadoop_path = None
         if hadoop_configuration is None:
-            self._hadoop_env = next((name for name in PLACES if name in os.environ), None)
+            self._hadoop_env = next((name for name in INSTALL_VARIABLES if name in os.environ), None)
             self._hadoop_path = None if self._hadoop_env is None else os.environ[self._hadoop_env]
             hadoop_configuration = {} if self._hadoop_path is None else _settings(Path(self._hadoop_path))
             if self._hadoop_path is None:
-                logger.warning("No settings of Hadoop were found: none of %s is set. Set HADOOP_HOME.", ", ".join(PLACES))
+                logger.warning(
+                    "No settings of Hadoop were found: none of %s is set. Set HADOOP_HOME.", ", ".join(INSTALL_VARIABLES)
+                )
         self._settings: Any = hadoop_configuration
 
-    def _told(self, message: str) -> str:
+    def _with_source(self, message: str) -> str:
         if self._hadoop_path is None:
             return f"{message} the settings that were given"
         return f"{message} the settings at {self._hadoop_path}, which {self._hadoop_env} names. Check them."
 
     def resolve_hdfs_name_service(self, namespace: str) -> list[str] | None:
-        """Return the addresses of the name nodes of a service; None where it is no service.
+        """Return the addresses of the name nodes of a service; None for an unknown service.
 
         Raises:
-            RuntimeError: If one has no address.
+            RuntimeError: If a name node has no address.
         """
         nodes = self._settings.get(f"dfs.ha.namenodes.{namespace}")
         if not nodes:
             return None
-        found = []
+        addresses = []
         for node in nodes.split(","):
             key = f"dfs.namenode.rpc-address.{namespace}.{node.strip()}"
             address = self._settings.get(key)
             if not address:
-                raise RuntimeError(self._told(f'Failed to get property "{key}" from'))
-            found.append(str(address))
-        return found
+                raise RuntimeError(self._with_source(f'Failed to get property "{key}" from'))
+            addresses.append(str(address))
+        return addresses
 
     def resolve_default_hdfs_service(self) -> list[Any]:
         """Return the default service and the addresses of its name nodes.
 
         Raises:
             RuntimeError: If there is no default.
-            OSError: If it is no service.
+            OSError: If the default service is unknown.
         """
         default = self._settings.get("fs.defaultFS")
         if not default:
-            raise RuntimeError(self._told('Failed to get property "fs.defaultFS" from'))
+            raise RuntimeError(self._with_source('Failed to get property "fs.defaultFS" from'))
         service = urlparse(default).netloc
         nodes = self.resolve_hdfs_name_service(service)
         if nodes is None:
-            raise OSError(self._told(f'Unable to get namenodes for default service "{default}" from'))
+            raise OSError(self._with_source(f'Unable to get namenodes for default service "{default}" from'))
         return [service, nodes]
 
 
 def _settings(place: Path) -> dict[str, str]:
-    """Return what the files of an installation of Hadoop set."""
-    found: dict[str, str] = {}
+    """Return the settings of an installed Hadoop."""
+    settings: dict[str, str] = {}
     for name in ("hdfs-site.xml", "core-site.xml"):
         path = place / "etc" / "hadoop" / name
         data = path.read_bytes()
         try:
-            found.update(_properties(data))
+            settings.update(_properties(data))
         except expat.ExpatError as error:
             logger.error("The settings of Hadoop in %s are not read: %s", path, error)  # noqa: TRY400 - as Petastorm does
-    return found
+    return settings
 
 
 def _properties(data: bytes) -> dict[str, str]:
-    """Return names and values of a file of settings; nothing that it declares is expanded."""
-    found: dict[str, str] = {}
+    """Return the names and values of a file of settings. Entities are not expanded."""
+    properties: dict[str, str] = {}
     texts: dict[str, str] = {}
     inside: list[str] = []
 
@@ -141,7 +143,7 @@ def _properties(data: bytes) -> dict[str, str]:
         inside.pop()
         if tag == "property":
             if "name" in texts:
-                found[texts["name"].strip()] = texts.get("value", "").strip()
+                properties[texts["name"].strip()] = texts.get("value", "").strip()
             texts.clear()
 
     def letters(text: str) -> None:
@@ -154,33 +156,33 @@ def _properties(data: bytes) -> dict[str, str]:
     parser = expat.ParserCreate()
     parser.StartElementHandler = lambda tag, _: inside.append(tag)
     parser.EndElementHandler, parser.CharacterDataHandler, parser.EntityDeclHandler = end, letters, entity
-    parser.Parse(data, True)  # noqa: FBT003 - there is no more
-    return found
+    parser.Parse(data, True)  # noqa: FBT003 - the end of the data
+    return properties
 
 
 class namenode_failover:  # noqa: N801 - Petastorm's name
-    """A method that is tried again with the next name node when it fails."""
+    """A method that is called again with the next name node when it fails."""
 
     MAX_FAILOVER_ATTEMPTS = 3
 
     def __init__(self, func: Callable[..., Any]) -> None:
-        """Store which method it is."""
+        """Store the name of the method."""
         self._func_name = func.__name__
 
     def __get__(self, obj: Any, obj_type: Any = None) -> Callable[..., Any]:
-        """Return it for one client."""
+        """Return the method of a client."""
         return functools.partial(self.__call__, obj)
 
     def __call__(self, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return what the method returns.
+        """Call the method.
 
         Raises:
-            MaxFailoversExceeded: If it fails with each of them.
+            MaxFailoversExceeded: If it fails with each name node.
         """
         failures: list[BaseException] = []
         while len(failures) <= self.MAX_FAILOVER_ATTEMPTS:
             try:
-                return getattr(obj._hdfs, self._func_name)(*args, **kwargs)  # noqa: SLF001 - what it stands before
+                return getattr(obj._hdfs, self._func_name)(*args, **kwargs)  # noqa: SLF001 - of the client
             except OSError as error:
                 failures.append(error)
                 obj._do_connect()  # noqa: SLF001 - the same
@@ -188,7 +190,7 @@ class namenode_failover:  # noqa: N801 - Petastorm's name
 
 
 def failover_all_class_methods(decorator: Callable[..., Any]) -> Callable[[type], type]:
-    """Return what decorates every public method of a class, those that it inherits too."""
+    """Return a class decorator that decorates all public methods, inherited ones included."""
 
     @functools.wraps(decorator)
     def decorate(cls: type) -> type:
@@ -200,15 +202,15 @@ def failover_all_class_methods(decorator: Callable[..., Any]) -> Callable[[type]
 
 
 class HAHdfsClient:
-    """A filesystem of a cluster: each method of it is tried again with the next name node when it fails.
+    """A filesystem of a cluster whose methods are called again with the next name node when they fail.
 
     Args:
-        connector_cls: What connects.
+        connector_cls: Connects to a name node.
         list_of_namenodes: The addresses of the name nodes.
-        user: Who connects.
+        user: The user.
 
     Raises:
-        HdfsConnectError: If none of them can be reached.
+        HdfsConnectError: If no name node can be reached.
     """
 
     def __init__(self, connector_cls: Any, list_of_namenodes: Sequence[str], user: str | None = None) -> None:
@@ -218,16 +220,16 @@ class HAHdfsClient:
         self._do_connect()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what it was made with."""
+        """Pickle the arguments."""
         return type(self), (self._connector_cls, self._list_of_namenodes, self._user)
 
     def __getattr__(self, name: str) -> Any:
         """Return a method of the filesystem."""
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        found = getattr(self._hdfs, name)
-        if not callable(found):
-            return found
+        attribute = getattr(self._hdfs, name)
+        if not callable(attribute):
+            return attribute
 
         def method() -> None: ...
 
@@ -236,7 +238,7 @@ class HAHdfsClient:
 
     def _do_connect(self) -> None:
         """Connect to the next name node."""
-        connect = self._connector_cls._try_next_namenode  # noqa: SLF001 - its other half
+        connect = self._connector_cls._try_next_namenode  # noqa: SLF001 - of this module
         self._index_of_nn, self._hdfs = connect(self._index_of_nn, self._list_of_namenodes, user=self._user)
 
 
@@ -244,16 +246,16 @@ class HdfsConnector:
     """Connects to name nodes."""
 
     @classmethod
-    def hdfs_connect_namenode(cls, url: Any, driver: str = "libhdfs3", user: str | None = None) -> Any:  # noqa: ARG003 - one is left
-        """Return the filesystem of one name node, whose URL is parsed already."""
+    def hdfs_connect_namenode(cls, url: Any, driver: str = "libhdfs3", user: str | None = None) -> Any:  # noqa: ARG003 - pyarrow finds it
+        """Return the filesystem of a name node with a parsed URL."""
         return pafs.HadoopFileSystem(str(url.hostname or "default"), url.port or PORT, user=user)
 
     @classmethod
     def connect_to_either_namenode(cls, list_of_namenodes: Sequence[str], user: str | None = None) -> HAHdfsClient:
-        """Return the filesystem of whichever of several name nodes can be reached.
+        """Return the filesystem of the first name node that can be reached.
 
         Raises:
-            HdfsConnectError: If none can.
+            HdfsConnectError: If none can be reached.
         """
         assert list_of_namenodes is not None, "Must supply a list of namenodes"  # noqa: S101 - Petastorm's
         return HAHdfsClient(cls, list_of_namenodes, user=user)

@@ -1,1 +1,1 @@
-"""What Petastorm does with Arrow tables: `petastorm.pyarrow_helpers`."""
+"""`petastorm.pyarrow_helpers`: queues of Arrow tables."""

@@ -1,4 +1,4 @@
-"""Tables of one size made of others: `petastorm.pyarrow_helpers.batching_table_queue`."""
+"""`petastorm.pyarrow_helpers.batching_table_queue`: tables of a fixed size."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ __all__ = ["BatchingTableQueue"]
 
 
 class BatchingTableQueue:
-    """Takes Arrow tables of any size, and gives their rows, in their order, in tables of one size.
+    """Takes Arrow tables of any size, and returns their rows in tables of a fixed size.
 
     Args:
-        batch_size: The rows of each table that comes out.
+        batch_size: Rows of a returned table.
     """
 
     def __init__(self, batch_size: int) -> None:
-        """Begin with nothing."""
-        self._batch_size, self._held, self._rows = batch_size, deque[pa.Table](), 0
+        """Begin without tables."""
+        self._batch_size, self._tables, self._rows = batch_size, deque[pa.Table](), 0
 
     def put(self, table: pa.Table) -> None:
-        """Take a table."""
+        """Add a table."""
         if table.num_rows:
-            self._held.append(table)
+            self._tables.append(table)
             self._rows += table.num_rows
 
     def empty(self) -> bool:
@@ -35,10 +35,10 @@ class BatchingTableQueue:
         assert not self.empty(), "get() was called though empty() is true: put more tables before"  # noqa: S101 - Petastorm's
         parts, missing = [], self._batch_size
         while missing:
-            first = self._held.popleft()
+            first = self._tables.popleft()
             parts.append(first.slice(0, missing))
             missing -= parts[-1].num_rows
             if first.num_rows > parts[-1].num_rows:
-                self._held.appendleft(first.slice(parts[-1].num_rows))
+                self._tables.appendleft(first.slice(parts[-1].num_rows))
         self._rows -= self._batch_size
         return pa.concat_tables(parts)

@@ -1,10 +1,10 @@
-"""What loaders hold rows in until they have enough of them: `petastorm.reader_impl`."""
+"""`petastorm.reader_impl`: shuffling buffers and serializers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.petastorm._impl.reexports import passed_on
+from penstock.petastorm._impl.reexports import reexport
 
 if not TYPE_CHECKING:
-    __getattr__ = passed_on(__name__)
+    __getattr__ = reexport(__name__)

@@ -1,4 +1,4 @@
-"""Arrow tables as bytes: `petastorm.reader_impl.arrow_table_serializer`. Readers here send none."""
+"""`petastorm.reader_impl.arrow_table_serializer`: Arrow tables as bytes. Readers of Penstock do not use it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["ArrowTableSerializer"]
 
 
 class ArrowTableSerializer:
-    """Arrow's own stream."""
+    """Serializes tables as Arrow streams."""
 
     def serialize(self, rows: pa.Table) -> pa.Buffer:
-        """Return a table as bytes."""
+        """Return the bytes of a table."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows)

@@ -1,21 +1,21 @@
-"""Rows as bytes: `petastorm.reader_impl.pickle_serializer`. Readers here send none, and nothing of a dataset is given to it."""
+"""`petastorm.reader_impl.pickle_serializer`: pickled rows. Readers of Penstock do not use it, and it never reads a dataset."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from penstock.petastorm._impl.pickling import packed, unpacked
+from penstock.petastorm._impl.pickling import dumps, loads
 
 __all__ = ["PickleSerializer"]
 
 
 class PickleSerializer:
-    """Pickles of whatever a program gives it; unpickle only what the same program has pickled."""
+    """Pickles objects. Unpickle only what the same program has pickled."""
 
     def serialize(self, rows: Any) -> bytes:
-        """Return an object as bytes."""
-        return packed(rows)
+        """Return the pickle of an object."""
+        return dumps(rows)
 
     def deserialize(self, serialized_rows: bytes) -> Any:
-        """Return the object of bytes."""
-        return unpacked(serialized_rows)
+        """Return the object of a pickle."""
+        return loads(serialized_rows)

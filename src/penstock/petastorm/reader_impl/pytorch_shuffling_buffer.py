@@ -1,4 +1,4 @@
-"""Buffers of tensors, a column each: batches as they came, or of rows in any order."""
+"""Buffers of tensors that return batches of rows in their order, or in random order."""
 
 from __future__ import annotations
 
@@ -10,44 +10,43 @@ __all__ = ["BatchedNoopShufflingBuffer", "BatchedRandomShufflingBuffer", "Batche
 
 
 class BatchedShufflingBufferBase(ABC):
-    """What buffers of tensors have in common.
+    """The base class of buffers of tensors.
 
     Args:
         batch_size: Rows of a batch.
     """
 
     def __init__(self, batch_size: int = 1) -> None:
-        """Store how many rows are taken at once."""
+        """Store the batch size."""
         self._keys: list[str] | None = None
         self.batch_size, self._done_adding = batch_size, False
 
     def add_many(self, items: Sequence[Any]) -> None:
-        """Add rows: tensors of as many, one for each column."""
+        """Add rows: a tensor for each column."""
         self._add_many([_tensor(item) for item in items])
 
     @abstractmethod
-    def _add_many(self, items: list[Any]) -> None:
-        """Add rows."""
+    def _add_many(self, items: list[Any]) -> None: ...
 
     @abstractmethod
     def retrieve(self) -> list[Any]:
-        """Return a batch, whose rows are not in the buffer any more."""
+        """Remove a batch of rows, and return it."""
 
     @abstractmethod
     def can_add(self) -> bool:
-        """Return whether more rows may be added now."""
+        """Return whether rows can be added."""
 
     @abstractmethod
     def can_retrieve(self) -> bool:
-        """Return whether a batch may be taken now."""
+        """Return whether a batch can be retrieved."""
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
 
     def finish(self) -> None:
-        """Say that no more rows come, so that all may be taken."""
+        """End the input; all rows can be retrieved then."""
         self._done_adding = True
 
 
@@ -58,7 +57,7 @@ def _tensor(item: Any) -> Any:
 
 
 class BatchedNoopShufflingBuffer(BatchedShufflingBufferBase):
-    """Gives batches of rows in the order they came in."""
+    """Returns batches of rows in their order."""
 
     def __init__(self, batch_size: int = 1) -> None:
         """Begin without rows."""
@@ -71,22 +70,22 @@ class BatchedNoopShufflingBuffer(BatchedShufflingBufferBase):
             self._parts.append(items)
 
     def retrieve(self) -> list[Any]:
-        """Return the rows that came first."""
+        """Remove the first rows, and return them."""
         import torch
 
-        left, taken = min(self.batch_size, self.size), []
-        while left:
+        missing, taken = min(self.batch_size, self.size), []
+        while missing:
             columns = self._parts[0]
-            count = min(left, len(columns[0]) - self._at)
+            count = min(missing, len(columns[0]) - self._at)
             taken.append([column[self._at : self._at + count] for column in columns])
-            left, self._at = left - count, self._at + count
+            missing, self._at = missing - count, self._at + count
             if self._at == len(columns[0]):
                 self._parts.pop(0)
                 self._at = 0
         return taken[0] if len(taken) == 1 else [torch.cat(parts) for parts in zip(*taken, strict=True)]
 
     def can_retrieve(self) -> bool:
-        """Return whether there is a whole batch, or, where no more rows come, any row."""
+        """Return whether there is a whole batch; after the end of the input, whether there is any row."""
         return self.size >= (1 if self._done_adding else self.batch_size)
 
     def can_add(self) -> bool:
@@ -95,12 +94,12 @@ class BatchedNoopShufflingBuffer(BatchedShufflingBufferBase):
 
     @property
     def size(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return sum(len(columns[0]) for columns in self._parts) - self._at
 
 
 def _signed(column: Any) -> Any:
-    """Return the memory of a tensor, as signed numbers where it holds unsigned ones of more than a byte."""
+    """Return a view of an unsigned tensor as signed numbers; other tensors unchanged."""
     import torch
 
     signed = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}.get(column.dtype)
@@ -108,14 +107,14 @@ def _signed(column: Any) -> Any:
 
 
 class BatchedRandomShufflingBuffer(BatchedShufflingBufferBase):
-    """Gives batches of rows in any order.
+    """Returns batches of random rows.
 
     Args:
-        shuffling_buffer_capacity: From how many rows on no more are added.
-        min_after_retrieve: Rows that must be there before the last row of a batch is taken, as long as more are to come.
-        extra_capacity: Rows by which one addition may exceed the capacity.
+        shuffling_buffer_capacity: The number of rows from which on no more can be added.
+        min_after_retrieve: The minimum of rows for the last row of a batch before the end of the input.
+        extra_capacity: Rows by which one call of `add_many` may exceed the capacity.
         batch_size: Rows of a batch.
-        generator: What draws, a `torch.Generator`; by default that of torch.
+        generator: A `torch.Generator`; by default the global one of torch.
     """
 
     def __init__(
@@ -129,7 +128,7 @@ class BatchedRandomShufflingBuffer(BatchedShufflingBufferBase):
     ) -> None:
         """Begin without rows."""
         super().__init__(batch_size)
-        self._capacity, self._least, self._extra = shuffling_buffer_capacity, min_after_retrieve, extra_capacity
+        self._capacity, self._min_rows, self._extra = shuffling_buffer_capacity, min_after_retrieve, extra_capacity
         self._items: list[Any] | None = None
         self._size, self._generator = 0, generator
 
@@ -148,8 +147,8 @@ class BatchedRandomShufflingBuffer(BatchedShufflingBufferBase):
             )
             raise RuntimeError(msg)
         if self._items is None or needed > len(self._items[0]):
-            room = max(needed, min(2 * needed, self._capacity + self._extra))
-            grown = [torch.empty((room, *item.shape[1:]), dtype=item.dtype, device=item.device) for item in items]
+            rows = max(needed, min(2 * needed, self._capacity + self._extra))
+            grown = [torch.empty((rows, *item.shape[1:]), dtype=item.dtype, device=item.device) for item in items]
             for new, old in zip(grown, self._items or (), strict=False):
                 new[: self._size] = old[: self._size]
             self._items = grown
@@ -158,38 +157,39 @@ class BatchedRandomShufflingBuffer(BatchedShufflingBufferBase):
         self._size = needed
 
     def retrieve(self) -> list[Any]:
-        """Return any of the rows, a batch of them.
+        """Remove a batch of random rows, and return it.
 
         Raises:
-            RuntimeError: If too few are there.
+            RuntimeError: If there are too few rows.
         """
         import torch
 
         if not self.can_retrieve() or self._items is None:
             raise RuntimeError("Can not dequeue. Check the return value of can_dequeue() to check if any items are available.")
         count = min(self.batch_size, self._size)
-        chosen = torch.randperm(self._size, generator=self._generator)[:count]
-        found = [column[chosen] for column in self._items]
-        # Rows at the end that stay fill the places of those that go.
-        left = self._size - count
-        going = torch.zeros(self._size, dtype=torch.bool)
-        going[chosen] = True
-        holes, movers = going[:left].nonzero().squeeze(1), (~going[left:]).nonzero().squeeze(1) + left
+        indices = torch.randperm(self._size, generator=self._generator)[:count]
+        batch = [column[indices] for column in self._items]
+        # Remaining rows at the end replace removed rows before it.
+        remaining = self._size - count
+        removed = torch.zeros(self._size, dtype=torch.bool)
+        removed[indices] = True
+        holes = removed[:remaining].nonzero().squeeze(1)
+        moved = (~removed[remaining:]).nonzero().squeeze(1) + remaining
         for column in self._items:
-            cells = _signed(column)  # torch does not write rows of unsigned numbers
-            cells[holes] = cells[movers]
-        self._size = left
-        return found
+            cells = _signed(column)  # torch does not support indexed writes of unsigned numbers
+            cells[holes] = cells[moved]
+        self._size = remaining
+        return batch
 
     def can_add(self) -> bool:
-        """Return whether there is room, and more were to come."""
+        """Return whether there is capacity, and the input has not ended."""
         return self._size < self._capacity and not self._done_adding
 
     def can_retrieve(self) -> bool:
-        """Return whether enough rows are there for a whole batch, or any where no more come."""
-        return self._size >= (1 if self._done_adding else max(1, self._least + self.batch_size - 1))
+        """Return whether there are enough rows for a batch; after the end of the input, whether there is any row."""
+        return self._size >= (1 if self._done_adding else max(1, self._min_rows + self.batch_size - 1))
 
     @property
     def size(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self._size

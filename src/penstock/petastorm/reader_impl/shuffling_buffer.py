@@ -1,4 +1,4 @@
-"""Buffers of rows: as they came, or in any order."""
+"""Buffers that return rows in their order, or in random order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["NoopShufflingBuffer", "RandomShufflingBuffer", "ShufflingBufferBase"
 
 
 class ShufflingBufferBase(ABC):
-    """What buffers have in common."""
+    """The base class of buffers."""
 
     @abstractmethod
     def add_many(self, items: Iterable[Any]) -> None:
@@ -21,28 +21,28 @@ class ShufflingBufferBase(ABC):
 
     @abstractmethod
     def retrieve(self) -> Any:
-        """Return a row, which is not in the buffer any more."""
+        """Remove a row, and return it."""
 
     @abstractmethod
     def can_add(self) -> bool:
-        """Return whether more rows may be added now."""
+        """Return whether rows can be added."""
 
     @abstractmethod
     def can_retrieve(self) -> bool:
-        """Return whether a row may be taken now."""
+        """Return whether a row can be retrieved."""
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Say that no more rows come, so that all may be taken."""
+        """End the input; all rows can be retrieved then."""
 
 
 class NoopShufflingBuffer(ShufflingBufferBase):
-    """Gives rows in the order they came in."""
+    """Returns rows in their order."""
 
     def __init__(self) -> None:
         """Begin without rows."""
@@ -53,7 +53,7 @@ class NoopShufflingBuffer(ShufflingBufferBase):
         self._items.extend(items)
 
     def retrieve(self) -> Any:
-        """Return the row that came first."""
+        """Remove the first row, and return it."""
         return self._items.popleft()
 
     def can_retrieve(self) -> bool:
@@ -66,80 +66,80 @@ class NoopShufflingBuffer(ShufflingBufferBase):
 
     @property
     def size(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self._items)
 
     def finish(self) -> None:
-        """Do nothing: whatever is there may be taken."""
+        """Do nothing: all rows can be retrieved."""
 
 
 class RandomShufflingBuffer(ShufflingBufferBase):
-    """Gives rows in any order.
+    """Returns rows in random order.
 
     Args:
-        shuffling_buffer_capacity: From how many rows on no more are added.
-        min_after_retrieve: Rows that must be there before one is taken, as long as more are to come.
-        extra_capacity: Rows by which one addition may exceed the capacity.
-        rng: What draws, a `numpy.random.Generator`; by default `numpy.random` itself.
+        shuffling_buffer_capacity: The number of rows from which on no more can be added.
+        min_after_retrieve: The minimum of rows for a retrieval before the end of the input.
+        extra_capacity: Rows by which one call of `add_many` may exceed the capacity.
+        rng: A `numpy.random.Generator`; by default the global one of NumPy.
     """
 
     def __init__(
         self, shuffling_buffer_capacity: int, min_after_retrieve: int, extra_capacity: int = 1000, *, rng: Any = None
     ) -> None:
         """Begin without rows."""
-        self._capacity, self._least, self._extra = shuffling_buffer_capacity, min_after_retrieve, extra_capacity
+        self._capacity, self._min_rows, self._extra = shuffling_buffer_capacity, min_after_retrieve, extra_capacity
         self._items: list[Any] = []
-        self._draw = np.random.randint if rng is None else rng.integers
+        self._random = np.random.randint if rng is None else rng.integers
         self._done_adding = False
 
     def add_many(self, items: Iterable[Any]) -> None:
         """Add rows.
 
         Raises:
-            RuntimeError: If there is no room, or no more were to come.
+            RuntimeError: If there is no capacity, or the input has ended.
         """
         if self._done_adding:
             raise RuntimeError("Can not call add_many after done_adding() was called. No more rows were to come.")
         if not self.can_add():
             raise RuntimeError("Can not enqueue. Check the return value of can_enqueue() to check if more items can be added.")
-        given = list(items)
-        most = self._capacity + self._extra
-        if len(self._items) + len(given) > most:
+        rows = list(items)
+        limit = self._capacity + self._extra
+        if len(self._items) + len(rows) > limit:
             msg = (
                 f"Attempt to enqueue more elements than the capacity allows. Current size: {len(self._items)}, new size "
-                f"{len(self._items) + len(given)}, maximum allowed: {most}"
+                f"{len(self._items) + len(rows)}, maximum allowed: {limit}"
             )
             raise RuntimeError(msg)
-        self._items += given
+        self._items += rows
 
     def retrieve(self) -> Any:
-        """Return any of the rows.
+        """Remove a random row, and return it.
 
         Raises:
-            RuntimeError: If too few are there.
+            RuntimeError: If there are too few rows.
         """
         if not self._done_adding and not self.can_retrieve():
             raise RuntimeError("Can not dequeue. Check the return value of can_dequeue() to check if any items are available.")
-        place = int(self._draw(0, len(self._items)))
-        found = self._items[place]
+        place = int(self._random(0, len(self._items)))
+        row = self._items[place]
         last = self._items.pop()
         if place < len(self._items):
             self._items[place] = last
-        return found
+        return row
 
     def can_add(self) -> bool:
-        """Return whether there is room, and more were to come."""
+        """Return whether there is capacity, and the input has not ended."""
         return len(self._items) < self._capacity and not self._done_adding
 
     def can_retrieve(self) -> bool:
-        """Return whether enough rows are there, or any where no more come."""
-        return len(self._items) >= (1 if self._done_adding else max(1, self._least))
+        """Return whether there are enough rows; after the end of the input, whether there is any."""
+        return len(self._items) >= (1 if self._done_adding else max(1, self._min_rows))
 
     @property
     def size(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self._items)
 
     def finish(self) -> None:
-        """Say that no more rows come."""
+        """End the input."""
         self._done_adding = True

@@ -1,4 +1,4 @@
-"""Data frames of Spark as datasets: `petastorm.spark`. Not there yet."""
+"""`petastorm.spark`: data frames of Spark as datasets. Not supported yet."""
 
 from __future__ import annotations
 

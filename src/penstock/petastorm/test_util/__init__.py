@@ -1,1 +1,1 @@
-"""What Petastorm gives to those who test against it: `petastorm.test_util`."""
+"""`petastorm.test_util`: tools for tests."""

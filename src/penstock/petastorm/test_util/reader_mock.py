@@ -1,4 +1,4 @@
-"""A reader that reads nothing: `petastorm.test_util.reader_mock`."""
+"""`petastorm.test_util.reader_mock`: a reader of generated rows."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from penstock.petastorm.unischema import Unischema
 __all__ = ["ReaderMock", "schema_data_generator_example"]
 
 SIZE = 10
-"""What stands for a size that differs from row to row."""
+"""The size of a dimension without a declared size."""
 
 
 class ReaderMock:
-    """Hands out rows without end that a function makes.
+    """Returns rows of a function, endlessly.
 
     Args:
         schema: The fields of the rows.
-        schema_data_generator: The function, which takes the schema and returns a dict.
+        schema_data_generator: The function; it takes the schema and returns a dict.
         ngram: Must be None.
 
     Raises:
-        ValueError: If windows are asked for.
+        ValueError: If an NGram is given.
     """
 
     def __init__(

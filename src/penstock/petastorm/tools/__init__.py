@@ -1,1 +1,1 @@
-"""Commands of Petastorm: `petastorm.tools`."""
+"""`petastorm.tools`: commands."""

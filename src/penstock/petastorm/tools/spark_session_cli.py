@@ -1,4 +1,4 @@
-"""Options of a command that starts Spark: `petastorm.tools.spark_session_cli`."""
+"""`petastorm.tools.spark_session_cli`: options of commands that start Spark."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["add_configure_spark_arguments", "configure_spark", "tell_without_spark"]
+__all__ = ["add_configure_spark_arguments", "configure_spark", "warn_without_spark"]
 
 
 def configure_spark(spark_session_builder: Any, args: Any) -> Any:
-    """Return a builder of a session of Spark, set up as the options of a command say.
+    """Return the builder of a Spark session, configured by the options of a command.
 
     Raises:
         RuntimeError: If the command does not have the options.
-        ValueError: If a setting is no pair.
+        ValueError: If a setting is not a key=value pair.
     """
     if not hasattr(args, "spark_session_config") or not hasattr(args, "master"):
         msg = (
@@ -32,14 +32,14 @@ def configure_spark(spark_session_builder: Any, args: Any) -> Any:
 
 def add_configure_spark_arguments(argparser: ArgumentParser) -> None:
     """Add the options to a command."""
-    argparser.add_argument("--master", type=str, help='Where Spark runs; "local[4]" for four workers on this machine.')
+    argparser.add_argument("--master", type=str, help='The master of Spark; "local[4]" for four workers on this machine.')
     argparser.add_argument(
-        "--spark-session-config", type=str, nargs="+", help="Settings of the session of Spark, like spark.executor.memory=10g."
+        "--spark-session-config", type=str, nargs="+", help="Settings of the Spark session, like spark.executor.memory=10g."
     )
 
 
-def tell_without_spark(**options: Any) -> None:
-    """Warn of options of a command that set up Spark, which it does without; those that nobody gave are None."""
+def warn_without_spark(**options: Any) -> None:
+    """Warn of the options of Spark, which have no effect; those that are not given are None."""
     given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
     if given:
         verb, them = ("sets", "it") if len(given) == 1 else ("set", "them")
@@ -48,11 +48,11 @@ def tell_without_spark(**options: Any) -> None:
 
 
 def _cli_spark_session_config_to_dict(spark_session_config: Sequence[str] | None) -> dict[str, str]:
-    found = {}
+    settings = {}
     for pair in spark_session_config or ():
         key, sign, value = pair.partition("=")
         if not sign or not key or "=" in value:
             msg = f"Elements of spark_session_config list are expected to be in key=value format. Got: {pair}"
             raise ValueError(msg)
-        found[key] = value
-    return found
+        settings[key] = value
+    return settings

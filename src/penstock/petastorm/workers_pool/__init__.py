@@ -1,25 +1,25 @@
-"""Pools of `petastorm.workers_pool`: what works on row groups."""
+"""`petastorm.workers_pool`: pools of workers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.petastorm._impl.reexports import passed_on
+from penstock.petastorm._impl.reexports import reexport
 
 __all__ = ["EmptyResultError", "TimeoutWaitingForResultError", "VentilatedItemProcessedMessage"]
 
 
 class EmptyResultError(RuntimeError):
-    """There is nothing more to come from a pool."""
+    """A pool has no more results."""
 
 
 class TimeoutWaitingForResultError(RuntimeError):
-    """A pool has made nothing for too long."""
+    """A pool has returned no result for too long."""
 
 
 class VentilatedItemProcessedMessage:
-    """Says that an item that was given to a pool has been worked on."""
+    """An item of a pool was processed."""
 
 
 if not TYPE_CHECKING:
-    __getattr__ = passed_on(__name__)
+    __getattr__ = reexport(__name__)

@@ -1,186 +1,166 @@
-"""What pools have in common: items are worked on, and what is made of them comes in the order of the items."""
+"""The base of all pools: workers process items, and results are returned in the order of the items."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from penstock._engine.runtime.ordered_map import OrderedMap
+from penstock._engine.runtime.threads import Priority, ThreadPool
 from penstock.petastorm.workers_pool import EmptyResultError
 
-__all__ = ["WorkingPool"]
+__all__ = ["WorkerPool"]
 
-GLANCE = 0.02
-"""Seconds after which a ventilator is asked again whether more will come, since it does not say so itself."""
-
-NOTHING: deque[Any] = deque(maxlen=0)
-"""The results of an item that has none yet."""
+POLL_SECONDS = 0.02
+"""How often a ventilator is asked whether it has completed; it sends no notification."""
 
 
-class WorkingPool:
-    """Threads that work on items, each with a worker of its own.
+class WorkerPool:
+    """Workers that process items on threads.
 
     Args:
-        workers_count: How many workers.
-        most: How many results may wait; None where whoever asks for results works himself.
+        workers_count: The number of workers, and of threads.
+        max_results: Results that may wait; None for no threads: each item is processed by the call that takes its results.
     """
 
-    def __init__(self, workers_count: int, most: int | None) -> None:
-        """Begin without any."""
-        self.workers_count, self._most = workers_count, most
-        self._handed = 0
-        self._threads: list[threading.Thread] = []
-        self._change = threading.Condition()
-        self._items: deque[tuple[int, tuple[Any, ...], dict[str, Any]]] = deque()
-        self._made: dict[int, deque[Any]] = {}
-        self._places: list[int] = []
-        self._waiting = self._given = self._turn = 0
-        self._finished: set[int] = set()
-        self._error: BaseException | None = None
-        self._failed = 0
-        self._stopped = False
-        self._ventilator: Any = None
+    def __init__(self, workers_count: int, max_results: int | None) -> None:
+        """Store the bounds; threads start with the first items."""
+        self.workers_count, self._max_results = workers_count, max_results
+        self._threads = None if max_results is None else ThreadPool(max(1, workers_count))
+        self._items = OrderedMap[deque[Any]](self._threads)
+        self._results: deque[Any] | None = None
         self._workers: list[Any] = []
+        self._idle: list[int] = []
+        self._processed: dict[int, tuple[int, deque[Any]]] = {}
+        self._change = threading.Condition()
+        self._submitted = self._turn = self._waiting = self._taken = self._failed = 0
+        self._error: BaseException | None = None
+        self._stopped = self._has_raised = False
+        self._ventilator: Any = None
 
     def start(self, worker_class: Any, worker_args: Any = None, ventilator: Any = None) -> None:
-        """Begin to work.
+        """Make the workers.
 
         Args:
             worker_class: A class derived from `WorkerBase`.
-            worker_args: What each worker is made with.
-            ventilator: What gives items; without one `ventilate` does.
+            worker_args: The last argument of its constructor.
+            ventilator: Submits items; without one, call `ventilate`.
 
         Raises:
-            RuntimeError: If it has begun before.
+            RuntimeError: If the pool was started before.
         """
         if self._workers:
             name = f"{type(self).__name__}({self.workers_count})"
             raise RuntimeError(f"{name} cannot be reused! stop_event set? {self._stopped}. Make another pool.")
-        count = max(1, self.workers_count)
-        self._places = [-1] * count
-        self._workers = [self._worker(worker_class, number, self._publisher(number), worker_args) for number in range(count)]
-        for number in range(0 if self._most is None else count):
-            thread = threading.Thread(target=self._run, args=(number,), name=f"worker-{number}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        self._idle = list(range(max(1, self.workers_count)))
+        self._workers = [self._make_worker(worker_class, at, partial(self._publish, at), worker_args) for at in self._idle]
         self._ventilator = ventilator
         if ventilator is not None:
             ventilator.start()
 
-    def _worker(self, worker_class: Any, number: int, publish: Callable[[Any], None], worker_args: Any) -> Any:
-        """Return a worker."""
+    def _make_worker(self, worker_class: Any, number: int, publish: Callable[[Any], None], worker_args: Any) -> Any:
         return worker_class(number, publish, worker_args)
 
     def ventilate(self, *args: Any, **kargs: Any) -> None:
-        """Give an item."""
+        """Submit an item."""
         with self._change:
-            self._items.append((self._given, args, kargs))
-            self._made[self._given] = deque()
-            self._given += 1
+            self._items.submit(Priority.READ, partial(self._process, self._submitted, args, kargs))
+            self._submitted += 1
             self._change.notify_all()
 
     def get_results(self) -> Any:
-        """Return what a worker has made next.
+        """Return the next result of a worker.
 
         Raises:
-            EmptyResultError: If all items have been worked on, and no more will come.
+            EmptyResultError: If there is none, and no more items are submitted.
         """
         while True:
+            if self._results is None:
+                self._results = self._next_item()
             with self._change:
-                if self._error is not None:
-                    self._stopped = True
+                if self._results:
+                    self._waiting -= 1
+                    self._taken += 1
                     self._change.notify_all()
-                    raise self._error
-                made = self._made.get(self._turn, NOTHING)
-                taken = [made.popleft()] if made else []
-                self._waiting -= len(taken)
-                self._handed += len(taken)
-                passed = not made and self._turn in self._finished
-                if passed:
-                    self._finished.remove(self._turn)
-                    del self._made[self._turn]
-                    self._turn += 1
-                if taken or passed:
-                    self._change.notify_all()
-                elif self._stopped or (self._turn == self._given and self._will_end()):
-                    raise EmptyResultError("All items have been worked on.")
-                elif self._threads or not self._items:
-                    self._change.wait(GLANCE)
-                    continue
-            if passed and self._ventilator is not None:
-                self._ventilator.processed_item()  # only now: an item is under way until its results were taken
-            if taken:
-                return taken[0]
-            if not passed:
-                self._work(0)
+                    return self._results.popleft()
+                self._results = None
+                self._turn += 1
+                self._change.notify_all()
+            if self._ventilator is not None:
+                self._ventilator.processed_item()  # not before: an item is under way until its results are taken
 
-    def _will_end(self) -> bool:
-        """Return whether no more items will be given."""
-        return self._ventilator is None or bool(self._ventilator.completed())
+    def _next_item(self) -> deque[Any]:
+        """Return the results of the next item, waiting for it."""
+        while not self._has_raised:
+            with self._change:
+                if self._stopped and not self._items.has_result:
+                    break
+                if not self._items.pending:
+                    if self._ventilator is None or self._ventilator.completed():
+                        break
+                    self._change.wait(POLL_SECONDS)
+                    continue
+            try:
+                return self._items.next()
+            except StopIteration:  # the pool was stopped
+                break
+            except Exception:  # noqa: BLE001 - raised below
+                with self._change:
+                    self._has_raised = self._stopped = True
+                    self._change.notify_all()
+        if self._has_raised and self._error is not None:
+            raise self._error
+        raise EmptyResultError("All items have been worked on.")
 
     def stop(self) -> None:
-        """Begin no more items; those that wait for room give up."""
+        """Begin no more items; workers that wait to publish a result go on."""
         if self._ventilator is not None:
             self._ventilator.stop()
         with self._change:
             self._stopped = True
             self._change.notify_all()
+        if self._threads is not None:
+            self._threads.close(0.0)
 
     def join(self) -> None:
         """Wait until all workers have ended."""
-        for thread in self._threads:
-            thread.join()
+        if self._threads is not None:
+            self._threads.join(threading.TIMEOUT_MAX)
         for worker in self._workers:
             worker.shutdown()
 
     def results_qsize(self) -> int:
-        """Return how many results wait."""
+        """Return the number of results that wait."""
         return self._waiting
 
-    def _has_room(self) -> bool:
-        """Return whether one more result may wait."""
-        return self._most is None or self._waiting < self._most
-
-    def _publisher(self, number: int) -> Callable[[Any], None]:
-        """Return what a worker hands results to."""
-
-        def publish(result: Any) -> None:
-            with self._change:
-                item = self._places[number]
-                self._change.wait_for(lambda: self._stopped or self._has_room() or item == self._turn)
-                self._made[item].append(result)
-                self._waiting += 1
-                self._change.notify_all()
-
-        return publish
-
-    def _run(self, number: int) -> None:
-        """Work on items until there are none."""
-        while True:
-            with self._change:
-                self._change.wait_for(lambda: self._stopped or self._items)
-                if self._stopped:
-                    return
-            if not self._work(number):
-                return
-
-    def _work(self, number: int) -> bool:
-        """Work on an item, if nobody else has taken it; return whether the worker can go on."""
+    def _publish(self, worker: int, result: Any) -> None:
+        """Add a result to those of the worker's item; wait while there are too many, unless it is the item's turn."""
+        item, results = self._processed[worker]
         with self._change:
-            if not self._items or self._stopped:
-                return True
-            item, args, kargs = self._items.popleft()
-            self._places[number] = item
+            self._change.wait_for(lambda: self._stopped or self._has_capacity() or item == self._turn)
+            results.append(result)
+            self._waiting += 1
+
+    def _has_capacity(self) -> bool:
+        return self._max_results is None or self._waiting < self._max_results
+
+    def _process(self, item: int, args: tuple[Any, ...], kargs: dict[str, Any]) -> deque[Any]:
+        """Return the results of an item; a worker that fails processes no more items."""
+        with self._change:
+            if self._error is not None and not self._idle:
+                raise self._error
+            worker, results = self._idle.pop(), deque[Any]()
+            self._processed[worker] = (item, results)
         try:
-            self._workers[number].process(*args, **kargs)
-        except Exception as error:  # noqa: BLE001 - whoever asks for results gets it
+            self._workers[worker].process(*args, **kargs)
+        except Exception as error:
             with self._change:
                 self._error = self._error or error
                 self._failed += 1
-                self._change.notify_all()
-            return False
+            raise
         with self._change:
-            self._finished.add(item)
-            self._change.notify_all()
-        return True
+            self._idle.append(worker)
+        return results

@@ -1,19 +1,19 @@
-"""What a process of `exec_in_new_process` runs: the function that its parent sends it."""
+"""The main function of a process of `exec_in_new_process`."""
 
 from __future__ import annotations
 
 import logging
 import sys
 
-from penstock.petastorm._impl.pickling import unpacked
+from penstock.petastorm._impl.pickling import loads
 
 __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the function; only the parent has the other end of standard input."""
+    """Run the function that the parent process has written to standard input."""
     logging.basicConfig()
-    func, args, kargs = unpacked(sys.stdin.buffer.read())
+    func, args, kargs = loads(sys.stdin.buffer.read())
     func(*args, **kargs)
 
 

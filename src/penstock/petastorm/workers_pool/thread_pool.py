@@ -1,30 +1,30 @@
-"""Threads: `petastorm.workers_pool.thread_pool`."""
+"""`petastorm.workers_pool.thread_pool`: a pool of threads."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.petastorm._impl.reexports import passed_on
-from penstock.petastorm.workers_pool._pool import WorkingPool
+from penstock.petastorm._impl.reexports import reexport
+from penstock.petastorm.workers_pool._pool import WorkerPool
 
 __all__ = ["ThreadPool", "WorkerTerminationRequested"]
 
-RESULTS_OF_A_WORKER = 5
+MIN_RESULTS_PER_WORKER = 5
 
 
 class WorkerTerminationRequested(Exception):  # noqa: N818 - Petastorm's name
-    """A worker is to end; pools here end theirs without it."""
+    """A worker must end; Penstock does not raise it."""
 
 
-class ThreadPool(WorkingPool):
-    """So many threads work on row groups, or on the items of whoever drives it himself.
+class ThreadPool(WorkerPool):
+    """Processes items on threads. A reader that gets one decodes row groups on as many threads.
 
     Args:
-        workers_count: How many.
-        results_queue_size: How many results wait at most, but five of each worker may; a reader bounds them by bytes.
-        profiling_enabled: Accepted as ever.
-        shuffle_rows: Accepted as ever.
-        seed: Accepted as ever.
+        workers_count: The number of threads.
+        results_queue_size: Results that may wait, at least five per worker; readers bound them by bytes instead.
+        profiling_enabled: No effect; accepted for compatibility.
+        shuffle_rows: No effect; accepted for compatibility.
+        seed: No effect; accepted for compatibility.
     """
 
     def __init__(
@@ -35,17 +35,17 @@ class ThreadPool(WorkingPool):
         shuffle_rows: bool = False,
         seed: int | None = None,
     ) -> None:
-        """Store how many."""
+        """Store the arguments."""
         workers = max(1, workers_count)
-        super().__init__(workers_count, workers * max(RESULTS_OF_A_WORKER, results_queue_size // workers))
+        super().__init__(workers_count, workers * max(MIN_RESULTS_PER_WORKER, results_queue_size // workers))
         self._results_queue_size = results_queue_size
         self._profiling_enabled, self._shuffle_rows, self._seed = profiling_enabled, shuffle_rows, seed
 
     @property
     def diagnostics(self) -> dict[str, Any]:
-        """What is going on, where nobody else drives it."""
+        """The number of results that wait."""
         return {"output_queue_size": self.results_qsize()}
 
 
 if not TYPE_CHECKING:
-    __getattr__ = passed_on(__name__)
+    __getattr__ = reexport(__name__)

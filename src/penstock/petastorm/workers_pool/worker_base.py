@@ -1,4 +1,4 @@
-"""What workers have in common: `petastorm.workers_pool.worker_base`."""
+"""`petastorm.workers_pool.worker_base`: the base class of workers."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ __all__ = ["WorkerBase"]
 
 
 class WorkerBase:
-    """Derive from it for a worker of your own; readers here have theirs, and take no others.
+    """The base class of workers for pools that you use without a reader.
 
     Args:
-        worker_id: Its number.
-        publish_func: What it hands results to.
-        args: Whatever else it needs.
+        worker_id: The number of the worker.
+        publish_func: Takes a result.
+        args: The argument of `start`.
     """
 
     def __init__(self, worker_id: int, publish_func: Callable[[Any], None], args: Any) -> None:
-        """Store them."""
+        """Store the arguments."""
         self.worker_id, self.publish_func, self.args = worker_id, publish_func, args
 
     def process(self, *args: Any, **kargs: Any) -> None:
-        """Work on an item."""
+        """Process an item."""
 
     def shutdown(self) -> None:
-        """End."""
+        """End the worker."""

@@ -1,4 +1,4 @@
-"""The closed table of names in pickles of Petastorm: what each stands for, and what a call of it gives. All of it is inert."""
+"""The closed table of names in pickles of Petastorm, with harmless functions for those that are called."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from penstock.formats.petastorm.pickle.machine import Global, Instance, PickleProblem, kind_of, old_bytes, shown
+from penstock.formats.petastorm.pickle.machine import Global, Instance, PickleProblem, kind_of, old_bytes, printable
 
 __all__ = ["CODECS", "INDEXERS", "NUMPY", "SPARK", "ClosedNames", "DType"]
 
 OLD_PACKAGES = ("av.experimental.deepdrive.dataset_toolkit", "av.ml.dataset_toolkit")
-"""What the package was called before it was published."""
+"""Names of the package before it was published."""
 
 MODULES = {
     "__builtin__": "builtins",
@@ -28,7 +28,7 @@ MODULES = {
         for module in ("codecs", "unischema", "sequence", "etl.rowgroup_indexers")
     },
 }
-"""Modules that were renamed."""
+"""Renamed modules."""
 
 NUMPY = {
     name: getattr(np, name)
@@ -38,7 +38,7 @@ NUMPY = {
         *("complex64", "complex128"),
     )
 }
-"""The types of NumPy that a field may have."""
+"""The NumPy types of fields."""
 
 ALIASES = {
     ("builtins", "unicode"): "str",
@@ -67,7 +67,7 @@ ALIASES = {
         }.items()
     },
 }
-"""Other names for the same."""
+"""Other names of types."""
 
 DTYPE_CLASSES = {
     **{f"{name[0].upper()}{name[1:]}DType": name for name in NUMPY if name[-1].isdigit()},
@@ -79,7 +79,7 @@ DTYPE_CLASSES = {
     "DateTime64DType": "datetime64",
     "TimeDelta64DType": "timedelta64",
 }
-"""What NumPy calls the classes of its dtypes, and the types of their values."""
+"""The classes of dtypes in `numpy.dtypes`, and the types of their values."""
 
 CODECS = ("ScalarCodec", "NdarrayCodec", "CompressedNdarrayCodec", "CompressedImageCodec")
 INDEXERS = ("SingleFieldIndexer", "FieldNotNullIndexer")
@@ -88,7 +88,7 @@ SPARK = (
     *("TimestampNTZType", "DecimalType", "DoubleType", "FloatType", "ByteType", "ShortType", "IntegerType", "LongType"),
     *("DayTimeIntervalType", "YearMonthIntervalType", "ArrayType", "MapType", "StructType", "StructField"),
 )
-"""What `pyspark.sql.types` calls the types of columns."""
+"""The names of types in `pyspark.sql.types`."""
 
 CLASSES = frozenset(
     {
@@ -98,7 +98,7 @@ CLASSES = frozenset(
         *(Global("pyspark.sql.types", name) for name in SPARK),
     }
 )
-"""What objects may be made of."""
+"""The classes of objects."""
 
 VALUES = frozenset(
     {
@@ -106,57 +106,57 @@ VALUES = frozenset(
         *(Global("numpy", name) for name in NUMPY),
     }
 )
-"""What only stands for itself."""
+"""Names that are values only."""
 
 NEVER = frozenset({"numpy", "pyspark", "commands", "exceptions", "urllib2"})
-"""Packages beside those of Python that hold no class of a user's own."""
+"""Packages, besides the standard library, that contain no classes of users."""
 
 DTYPE = re.compile(r"[<>|=]?([?biufcmMSU])(\d{0,6})")
 UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns")
 DECIMAL = re.compile(r"[+-]?(?:\d{1,80}(?:\.\d{0,80})?(?:[eE][+-]?\d{1,4})?|NaN|Infinity|Inf)", re.ASCII)
-MOST_ITEM_BYTES = 1 << 16
-MOST_NAMES = 1000
+MAX_ITEM_BYTES = 1 << 16
+MAX_NAMES = 1000
 FIELD_PARTS = 5
 
 
 @dataclass(slots=True)
 class DType:
-    """A dtype of NumPy as a pickle tells it: a code, and a state with the order of bytes, the size and the unit."""
+    """A NumPy dtype in a pickle: a code, and a state with the byte order, the size and the unit."""
 
     code: str
     state: Any = None
-    found: np.dtype[Any] | None = None
+    converted: np.dtype[Any] | None = None
 
     def numpy(self) -> np.dtype[Any]:
         """Return the dtype.
 
         Raises:
-            PickleProblem: If it is none of single numbers, times, texts or bytes.
+            PickleProblem: If it is not a dtype of numbers, times, text or bytes.
         """
-        if self.found is None:
-            self.found = self._numpy()
-        return self.found
+        if self.converted is None:
+            self.converted = self._convert()
+        return self.converted
 
-    def _numpy(self) -> np.dtype[Any]:
+    def _convert(self) -> np.dtype[Any]:
         code = DTYPE.fullmatch(self.code)
         state = self.state if isinstance(self.state, tuple) else ()
-        if code is None or (self.state is not None and len(state) < 8):  # noqa: PLR2004 - what NumPy writes
+        if code is None or (self.state is not None and len(state) < 8):  # noqa: PLR2004 - as NumPy writes it
             raise PickleProblem(f"it has a dtype {self.code[:40]!r} that makes no sense")
         kind, size = code[1], code[2]
         if kind in "SU" and state:
-            size = str(_whole(state[5]) // (4 if kind == "U" else 1))
-        unit = f"[{_unit(state)}]" if kind in "mM" and len(state) > 8 else ""  # noqa: PLR2004 - where NumPy writes it
+            size = str(_item_size(state[5]) // (4 if kind == "U" else 1))
+        unit = f"[{_unit(state)}]" if kind in "mM" and len(state) > 8 else ""  # noqa: PLR2004 - as NumPy writes it
         try:
-            made: np.dtype[Any] = np.dtype(kind + size + unit)
+            dtype: np.dtype[Any] = np.dtype(kind + size + unit)
         except TypeError as error:
             raise PickleProblem(f"it has a dtype {self.code[:40]!r} that NumPy does not know") from error
-        if made.itemsize > MOST_ITEM_BYTES:
-            raise PickleProblem(f"it has a dtype {self.code[:40]!r} of {made.itemsize} bytes that is not read")
-        return made.newbyteorder(">") if state[1:2] == (">",) else made
+        if dtype.itemsize > MAX_ITEM_BYTES:
+            raise PickleProblem(f"it has a dtype {self.code[:40]!r} of {dtype.itemsize} bytes that is not read")
+        return dtype.newbyteorder(">") if state[1:2] == (">",) else dtype
 
 
-def _whole(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= MOST_ITEM_BYTES:
+def _item_size(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_ITEM_BYTES:
         raise PickleProblem("it has a dtype whose size makes no sense")
     return value
 
@@ -172,84 +172,84 @@ def _unit(state: tuple[Any, ...]) -> str:
 
 
 class ClosedNames:
-    """What the names in one pickle stand for.
+    """The table of names for one pickle.
 
     Args:
-        size: The bytes of the pickle, by which calls may make values anew of what was written once.
+        size: The size of the pickle, which limits the size of the values that calls return.
     """
 
     def __init__(self, size: int) -> None:
-        """Begin with nothing made."""
-        self._left = 2 * size + 1024
-        self._found: dict[tuple[str, str], Global] = {}
+        """Store the limit."""
+        self._budget = 2 * size + 1024
+        self._cache: dict[tuple[str, str], Global] = {}
 
     def find(self, module: str, name: str) -> Global:
-        """Return what a name stands for; one that nobody knows may be a class of a user's own.
+        """Return the entry of a name; an unknown name may be a class of a user.
 
         Raises:
-            PickleProblem: If it is one of Python or its libraries that no pickle of Petastorm needs.
+            PickleProblem: If it is in the standard library or another package, and no pickle of Petastorm needs it.
         """
-        found = self._found.get((module, name))
-        if found is None:
-            self._found[module, name] = found = self._looked_up(module, name)
-            if len(self._found) > MOST_NAMES:
-                raise PickleProblem(f"it names more than {MOST_NAMES} things")
-        return found
+        entry = self._cache.get((module, name))
+        if entry is None:
+            self._cache[module, name] = entry = self._look_up(module, name)
+            if len(self._cache) > MAX_NAMES:
+                raise PickleProblem(f"it names more than {MAX_NAMES} things")
+        return entry
 
-    def _looked_up(self, module: str, name: str) -> Global:
+    def _look_up(self, module: str, name: str) -> Global:
         module = MODULES.get(module, module)
         if module == "numpy.dtypes" and name in DTYPE_CLASSES:
             module, name = "numpy", DTYPE_CLASSES[name]
-        found = Global(module, ALIASES.get((module, name), name))
-        if found in CLASSES or found in VALUES or found in CALLS:
-            return found
+        entry = Global(module, ALIASES.get((module, name), name))
+        if entry in CLASSES or entry in VALUES or entry in CALLS:
+            return entry
         package = module.partition(".")[0]
         if package in sys.stdlib_module_names or package in NEVER:
-            raise PickleProblem(f"it names {shown(found)}, which no dataset of Petastorm consists of")
+            raise PickleProblem(f"it names {printable(entry)}, which no dataset of Petastorm consists of")
         return Global(module, name, known=False)
 
     def make(self, kind: Any, parts: tuple[Any, ...]) -> Any:
-        """Return an object of a class, without a state.
+        """Return an object of a class without a state.
 
         Raises:
-            PickleProblem: If it is none that objects are made of.
+            PickleProblem: If it is not a class of objects.
         """
         if type(kind) is Global and (kind in CLASSES or not kind.known):
             return Instance(kind, parts)
         raise PickleProblem(f"it makes an object of {kind_of(kind)}, which is no class of Petastorm")
 
-    def call(self, function: Any, given: tuple[Any, ...]) -> Any:
-        """Return what a call gives.
+    def call(self, function: Any, arguments: tuple[Any, ...]) -> Any:
+        """Return the result of a function of the table.
 
         Raises:
-            PickleProblem: If it is none that is known, or what it is given makes no sense.
+            PickleProblem: If it is not in the table, or its arguments are invalid.
         """
         known = CALLS.get(function) if type(function) is Global else None
         if known is None:
             raise PickleProblem(f"it calls {kind_of(function)}, and nothing that a pickle names is ever called")
         try:
-            return known(self, *given)
+            return known(self, *arguments)
         except (TypeError, ValueError, ArithmeticError) as error:
             if isinstance(error, PickleProblem):
                 raise
             raise PickleProblem(f"it calls {function} with what makes no sense") from error
 
-    def build(self, made: Any, state: Any) -> None:
-        """Give an object its state.
+    def build(self, instance: Any, state: Any) -> None:
+        """Set the state of an object.
 
         Raises:
-            PickleProblem: If it can have none.
+            PickleProblem: If it cannot have a state.
         """
-        if type(made) not in (Instance, DType):
-            raise PickleProblem(f"it gives {kind_of(made)} a state, which has none")
-        made.state = state
-        if isinstance(made, DType):
-            made.found = None
+        if type(instance) not in (Instance, DType):
+            raise PickleProblem(f"it gives {kind_of(instance)} a state, which has none")
+        instance.state = state
+        if isinstance(instance, DType):
+            instance.converted = None
 
     def _charge(self, size: int) -> None:
-        """Count what is made anew of values that may have been written once and are used over and over."""
-        self._left -= size
-        if self._left < 0:
+        """Count the size of a new value; its arguments may be used many times, though they are written once."""
+        self._budget -= size
+        if self._budget < 0:
             raise PickleProblem("it makes more of what it holds than it holds: a pickle of Petastorm uses a value once")
 
     def _reconstructor(self, kind: Any, base: Any, parts: Any) -> Any:
@@ -262,28 +262,28 @@ class ClosedNames:
     def _new(self, kind: Any, *parts: Any) -> Any:
         return self.make(kind, parts)
 
-    def _restored(self, name: Any, names: Any, values: Any) -> Any:
-        """Return what Spark makes of a named tuple, which it cannot pickle otherwise."""
+    def _restore(self, name: Any, names: Any, values: Any) -> Any:
+        """Return the named tuple of a UnischemaField that Spark has pickled."""
         if name != "UnischemaField" or type(names) is not tuple or type(values) is not tuple or len(names) != len(values):
             raise PickleProblem("it restores a named tuple that is no UnischemaField")
-        if len(names) > FIELD_PARTS or not all(type(each) is str for each in names):
+        if len(names) > FIELD_PARTS or not all(type(part) is str for part in names):
             raise PickleProblem("it restores a UnischemaField whose parts make no sense")
-        found = dict(zip(names, values, strict=True))
-        parts = [found.get(part) for part in ("name", "numpy_dtype", "shape", "codec", "nullable")]
+        by_name = dict(zip(names, values, strict=True))
+        parts = [by_name.get(part) for part in ("name", "numpy_dtype", "shape", "codec", "nullable")]
         return Instance(Global("petastorm.unischema", "UnischemaField"), tuple(parts))
 
-    def _ordered(self, pairs: Any = ()) -> OrderedDict[str, Any]:
+    def _ordered_dict(self, pairs: Any = ()) -> OrderedDict[str, Any]:
         if type(pairs) not in (list, tuple):
             raise PickleProblem(f"it makes an OrderedDict of {kind_of(pairs)}")
         self._charge(len(pairs))
-        found: OrderedDict[str, Any] = OrderedDict()
+        result: OrderedDict[str, Any] = OrderedDict()
         for pair in pairs:
             if type(pair) not in (list, tuple) or len(pair) != 2 or type(pair[0]) is not str:  # noqa: PLR2004 - a pair
                 raise PickleProblem("it makes an OrderedDict of what are no pairs of a name and a value")
-            found[pair[0]] = pair[1]
-        return found
+            result[pair[0]] = pair[1]
+        return result
 
-    def _default(self, factory: Any = None) -> dict[Any, Any]:
+    def _defaultdict(self, factory: Any = None) -> dict[Any, Any]:
         if factory not in (None, Global("builtins", "set")):
             raise PickleProblem(f"it makes a defaultdict of {kind_of(factory)}")
         return {}
@@ -299,8 +299,8 @@ class ClosedNames:
     def _bytes(self) -> bytes:
         return b""
 
-    def _encoded(self, text: Any, encoding: Any = "latin1") -> bytes:
-        """Return bytes, which the older protocols write as text."""
+    def _encode(self, text: Any, encoding: Any = "latin1") -> bytes:
+        """Return bytes, which old protocols write as text."""
         if type(text) is not str or encoding not in ("latin1", "latin-1"):
             raise PickleProblem(f"it encodes {kind_of(text)}")
         self._charge(len(text))
@@ -317,7 +317,7 @@ class ClosedNames:
         return DType(code)
 
     def _scalar(self, dtype: Any, raw: Any) -> Any:
-        """Return a single value of NumPy."""
+        """Return a NumPy scalar."""
         if type(dtype) is not DType or type(raw) not in (bytes, str):
             raise PickleProblem(f"it makes a value of NumPy of {kind_of(dtype)} and {kind_of(raw)}")
         kind, data = dtype.numpy(), raw if isinstance(raw, bytes) else old_bytes(raw)
@@ -328,16 +328,16 @@ class ClosedNames:
 
 
 CALLS: dict[Any, Any] = {
-    Global("copyreg", "_reconstructor"): ClosedNames._reconstructor,  # noqa: SLF001 - of this module, like all here
+    Global("copyreg", "_reconstructor"): ClosedNames._reconstructor,  # noqa: SLF001 - of this module, like the following
     Global("copyreg", "__newobj__"): ClosedNames._new,  # noqa: SLF001
-    Global("pyspark.serializers", "_restore"): ClosedNames._restored,  # noqa: SLF001
-    Global("collections", "OrderedDict"): ClosedNames._ordered,  # noqa: SLF001
-    Global("collections", "defaultdict"): ClosedNames._default,  # noqa: SLF001
+    Global("pyspark.serializers", "_restore"): ClosedNames._restore,  # noqa: SLF001
+    Global("collections", "OrderedDict"): ClosedNames._ordered_dict,  # noqa: SLF001
+    Global("collections", "defaultdict"): ClosedNames._defaultdict,  # noqa: SLF001
     Global("builtins", "set"): ClosedNames._set,  # noqa: SLF001
     Global("builtins", "bytes"): ClosedNames._bytes,  # noqa: SLF001
-    Global("_codecs", "encode"): ClosedNames._encoded,  # noqa: SLF001
+    Global("_codecs", "encode"): ClosedNames._encode,  # noqa: SLF001
     Global("decimal", "Decimal"): ClosedNames._decimal,  # noqa: SLF001
     Global("numpy", "dtype"): ClosedNames._dtype,  # noqa: SLF001
     Global("numpy.core.multiarray", "scalar"): ClosedNames._scalar,  # noqa: SLF001
 }
-"""What may be called, and what it gives."""
+"""The functions in place of those that a pickle calls."""

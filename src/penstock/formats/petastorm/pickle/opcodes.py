@@ -1,4 +1,4 @@
-"""What each opcode of a pickle does to the machine: all those of protocols 0 to 5 that a Petastorm dataset may hold."""
+"""The functions of the opcodes of protocols 0 to 5 that a dataset of Petastorm may have."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from penstock.formats.petastorm.pickle.machine import Machine, PickleProblem, ol
 
 __all__ = ["REFUSED", "STEPS", "STOP"]
 
-MOST_MARKS = 1_000
-MOST_INTEGER_BYTES = 9
-NEWEST = 5
+MAX_MARKS = 1_000
+MAX_INTEGER_BYTES = 9
+NEWEST_PROTOCOL = 5
 ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|([\\'\"ntr])|())")
 ESCAPED = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
 
 Step: TypeAlias = Callable[[Machine], None]
-"""What an opcode does to the machine."""
+"""The function of an opcode."""
 
 
 def _constant(value: Any) -> Step:
@@ -37,8 +37,8 @@ def _signed(machine: Machine) -> None:
 def _long(width: int) -> Step:
     def step(machine: Machine) -> None:
         size = machine.number(width)
-        if size > MOST_INTEGER_BYTES:
-            raise PickleProblem(f"a whole number has {size} bytes, and {MOST_INTEGER_BYTES} are read at most")
+        if size > MAX_INTEGER_BYTES:
+            raise PickleProblem(f"a whole number has {size} bytes, and {MAX_INTEGER_BYTES} are read at most")
         machine.push(int.from_bytes(machine.take(size), "little", signed=True))
 
     return step
@@ -77,48 +77,48 @@ def _old_text(width: int) -> Step:
 
 
 def _old_text_line(machine: Machine) -> None:
-    """Push text that Python 2 wrote in quotes."""
+    """Push a quoted text of Python 2."""
     line = machine.line().strip()
     if len(line) < 2 or line[:1] not in (b"'", b'"') or line[-1:] != line[:1]:  # noqa: PLR2004 - two quotes
         raise PickleProblem("a text has no quotes around it")
-    machine.push(old_text(ESCAPE.sub(_unescaped, line[1:-1])))
+    machine.push(old_text(ESCAPE.sub(_unescape, line[1:-1])))
 
 
-def _unescaped(found: re.Match[bytes]) -> bytes:
-    if found[1] is not None:
-        return bytes([int(found[1], 16)])
-    if found[2] is None:
+def _unescape(match: re.Match[bytes]) -> bytes:
+    if match[1] is not None:
+        return bytes([int(match[1], 16)])
+    if match[2] is None:
         raise PickleProblem("a text has a backslash that stands for nothing")
-    return ESCAPED.get(found[2], found[2])
+    return ESCAPED.get(match[2], match[2])
 
 
 def _list(machine: Machine) -> None:
-    machine.push(machine.marked())
+    machine.push(machine.pop_marked())
 
 
 def _append(machine: Machine) -> None:
     value = machine.pop()
-    machine.into(list).append(value)
+    machine.container(list).append(value)
 
 
 def _extend(machine: Machine) -> None:
-    values = machine.marked()
-    machine.into(list).extend(values)
+    values = machine.pop_marked()
+    machine.container(list).extend(values)
 
 
 def _tuple(machine: Machine) -> None:
-    machine.push(tuple(machine.marked()))
+    machine.push(tuple(machine.pop_marked()))
 
 
 def _tuple_of(size: int) -> Step:
     def step(machine: Machine) -> None:
-        machine.push(tuple(machine.last(size)))
+        machine.push(tuple(machine.pop_many(size)))
 
     return step
 
 
 def _dict(machine: Machine) -> None:
-    values = machine.marked()
+    values = machine.pop_marked()
     machine.push({})
     _fill(machine, values)
 
@@ -129,12 +129,12 @@ def _set_item(machine: Machine) -> None:
 
 
 def _set_items(machine: Machine) -> None:
-    _fill(machine, machine.marked())
+    _fill(machine, machine.pop_marked())
 
 
 def _fill(machine: Machine, values: list[Any]) -> None:
-    """Put keys and values, one after the other, into the dict on the stack."""
-    target = machine.into(dict, OrderedDict)
+    """Add alternating keys and values to the dict on the stack."""
+    target = machine.container(dict, OrderedDict)
     if len(values) % 2:
         raise PickleProblem("a key has no value")
     for at in range(0, len(values), 2):
@@ -142,22 +142,22 @@ def _fill(machine: Machine, values: list[Any]) -> None:
 
 
 def _add_items(machine: Machine) -> None:
-    values = [machine.key(value) for value in machine.marked()]
-    machine.into(set).update(values)
+    values = [machine.key(value) for value in machine.pop_marked()]
+    machine.container(set).update(values)
 
 
 def _frozen_set(machine: Machine) -> None:
-    machine.push(frozenset([machine.key(value) for value in machine.marked()]))
+    machine.push(frozenset([machine.key(value) for value in machine.pop_marked()]))
 
 
 def _mark(machine: Machine) -> None:
-    if len(machine.marks) >= MOST_MARKS:
-        raise PickleProblem(f"values lie more than {MOST_MARKS} deep in each other")
+    if len(machine.marks) >= MAX_MARKS:
+        raise PickleProblem(f"values lie more than {MAX_MARKS} deep in each other")
     machine.marks.append(len(machine.stack))
 
 
 def _drop(machine: Machine) -> None:
-    """Drop the last value, or the last mark where nothing came after it."""
+    """Drop the last value, or the last mark if no value is after it."""
     if machine.marks and machine.marks[-1] == len(machine.stack):
         machine.marks.pop()
     else:
@@ -165,10 +165,10 @@ def _drop(machine: Machine) -> None:
 
 
 def _drop_marked(machine: Machine) -> None:
-    machine.marked()
+    machine.pop_marked()
 
 
-def _twice(machine: Machine) -> None:
+def _duplicate(machine: Machine) -> None:
     machine.push(machine.top())
 
 
@@ -184,8 +184,10 @@ def _put(machine: Machine, number: int) -> None:
 
 def _proto(machine: Machine) -> None:
     protocol = machine.number(1)
-    if protocol > NEWEST:
-        raise PickleProblem(f"it is of protocol {protocol}, and those up to {NEWEST} are known; a newer Penstock may read it")
+    if protocol > NEWEST_PROTOCOL:
+        raise PickleProblem(
+            f"it is of protocol {protocol}, and those up to {NEWEST_PROTOCOL} are known; a newer Penstock may read it"
+        )
 
 
 def _frame(machine: Machine) -> None:
@@ -205,13 +207,13 @@ def _stack_global(machine: Machine) -> None:
 
 
 def _reduce(machine: Machine) -> None:
-    given = machine.parts()
-    machine.push(machine.names.call(machine.pop(), given))
+    arguments = machine.arguments()
+    machine.push(machine.names.call(machine.pop(), arguments))
 
 
 def _new(machine: Machine) -> None:
-    parts = machine.parts()
-    machine.push(machine.names.make(machine.pop(), parts))
+    arguments = machine.arguments()
+    machine.push(machine.names.make(machine.pop(), arguments))
 
 
 def _new_with_names(machine: Machine) -> None:
@@ -222,12 +224,12 @@ def _new_with_names(machine: Machine) -> None:
 
 def _old_instance(machine: Machine) -> None:
     kind = machine.names.find(machine.line().decode(), machine.line().decode())
-    machine.push(machine.names.make(kind, tuple(machine.marked())))
+    machine.push(machine.names.make(kind, tuple(machine.pop_marked())))
 
 
 def _old_object(machine: Machine) -> None:
-    kind, *parts = machine.marked()
-    machine.push(machine.names.make(kind, tuple(parts)))
+    kind, *arguments = machine.pop_marked()
+    machine.push(machine.names.make(kind, tuple(arguments)))
 
 
 def _build(machine: Machine) -> None:
@@ -241,8 +243,8 @@ STEPS: dict[int, Step] = {
     for code, step in {
         # Single values.
         b"N": _constant(None),
-        b"\x88": _constant(True),  # noqa: FBT003 - what the opcode means
-        b"\x89": _constant(False),  # noqa: FBT003 - what the opcode means
+        b"\x88": _constant(True),  # noqa: FBT003 - the value of the opcode
+        b"\x89": _constant(False),  # noqa: FBT003 - the value of the opcode
         b"I": _int_line,
         b"L": lambda machine: machine.push(machine.digits()),
         b"J": _signed,
@@ -262,7 +264,7 @@ STEPS: dict[int, Step] = {
         b"C": _bytes(1),
         b"B": _bytes(4),
         b"\x8e": _bytes(8),
-        # Values made of others.
+        # Containers.
         b")": _constant(()),
         b"t": _tuple,
         b"\x85": _tuple_of(1),
@@ -283,7 +285,7 @@ STEPS: dict[int, Step] = {
         b"(": _mark,
         b"0": _drop,
         b"1": _drop_marked,
-        b"2": _twice,
+        b"2": _duplicate,
         b"g": lambda machine: _get(machine, machine.digits()),
         b"h": lambda machine: _get(machine, machine.number(1)),
         b"j": lambda machine: _get(machine, machine.number(4)),
@@ -291,7 +293,7 @@ STEPS: dict[int, Step] = {
         b"q": lambda machine: _put(machine, machine.number(1)),
         b"r": lambda machine: _put(machine, machine.number(4)),
         b"\x94": lambda machine: _put(machine, len(machine.memo)),
-        # Names, and what is made by them.
+        # Names and objects.
         b"c": _global,
         b"\x93": _stack_global,
         b"R": _reduce,

@@ -1,4 +1,4 @@
-"""What Petastorm's users import and Penstock does not do yet: it can be imported, and says so when it is used."""
+"""The error of functions of Petastorm that Penstock has only by name."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import NoReturn
 
 from penstock.errors import MissingExtraError
 
-__all__ = ["refuse"]
+__all__ = ["raise_not_supported"]
 
 LIBRARIES = {"spark": "Spark", "tensorflow": "TensorFlow"}
 
 
-def refuse(what: str, extra: str, *, instead: str) -> NoReturn:
-    """Refuse what needs a library that nothing here uses yet.
+def raise_not_supported(what: str, extra: str, *, instead: str) -> NoReturn:
+    """Raise the error of a function that is not supported yet.
 
     Raises:
         MissingExtraError: Always.

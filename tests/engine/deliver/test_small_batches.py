@@ -46,6 +46,7 @@ def alone(ds: ps.Dataset) -> list[list[tuple[Any, ...]]]:
         return [told(batch) for batch in ds]
 
 
+@pytest.mark.slow
 @given(
     size=st.integers(1, 50),
     threads=st.integers(1, 3),

@@ -14,6 +14,7 @@ from typing import Any
 
 import installs
 import pytest
+from gloo_ranks import Ranks, driver
 from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
@@ -206,6 +207,14 @@ def spark_python(shared: Path) -> Path:
 def azurite(shared: Path) -> Path:
     """Return the program that speaks to clients of Azure's blob storage."""
     return installed("azurite", shared)
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[Ranks]:
+    """Return the driver that runs jobs on real ranks."""
+    pytest.importorskip("torch")
+    with driver() as ranks:
+        yield ranks
 
 
 @pytest.fixture(scope="session")

@@ -113,6 +113,7 @@ def test_an_epoch_ends_as_asked(given_: list[tuple[ps.Dataset, float | Fraction]
         assert any(len(part) == size for part, size in zip(found, sizes, strict=True))
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(1, 40), st.integers(0, 99))
 def test_every_batch_has_the_shares(weights: list[int], strata: int, seed: int) -> None:
     """A batch as long as a stratum has each source's share exactly, and any other is off by a few rows."""

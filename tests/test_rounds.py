@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from statistics import median
 
+import pytest
+
 ROUNDS = """
 import gc, json, os, sys, threading
 import numpy as np

@@ -19,6 +19,7 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
+import torch.distributed.nn  # before there is a process group, which it would keep alive until Python ends, and then abort
 from torch import distributed
 
 import penstock as ps
@@ -150,7 +151,7 @@ def main() -> None:
         distributed.barrier()
     train(options.table, options.epochs)
     if distributed.is_initialized():
-        distributed.barrier()  # torch's own threads let go of the last tensors before Python ends
+        distributed.barrier()  # no process ends while another still waits for it
         distributed.destroy_process_group()
 
 

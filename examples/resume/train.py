@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed.nn  # before there is a process group, which it would keep alive until Python ends, and then abort
 from torch import distributed
 
 import penstock as ps
@@ -80,7 +81,7 @@ def main() -> None:
         write(options.work / "table")
     distributed.barrier()
     train(options.work, options.kill)
-    distributed.barrier()  # torch's own threads let go of the last tensors before Python ends
+    distributed.barrier()  # no process ends while another still waits for it
     distributed.destroy_process_group()
 
 

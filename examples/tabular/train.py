@@ -21,6 +21,7 @@ from zipfile import ZipFile
 import numpy as np
 import pyarrow as pa
 import torch
+import torch.distributed.nn  # before there is a process group, which it would keep alive until Python ends, and then abort
 from pyarrow import csv
 from torch import distributed
 
@@ -122,7 +123,7 @@ def main() -> None:
         distributed.barrier()
     train(options.table, options.epochs)
     if distributed.is_initialized():
-        distributed.barrier()  # torch's own threads let go of the last tensors before Python ends
+        distributed.barrier()  # no process ends while another still waits for it
         distributed.destroy_process_group()
 
 

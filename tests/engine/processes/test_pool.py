@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
+from products import slow_except
 from strategies import aligned, rows
 
 import penstock as ps
@@ -158,7 +159,7 @@ QUESTIONS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
 }
 
 
-@pytest.mark.parametrize("query", QUESTIONS)
+@pytest.mark.parametrize("query", slow_except(QUESTIONS, fast=["batches", "rows"]))
 def test_processes_give_what_threads_give(table: Path, query: str) -> None:
     """Rows, their order, their types, randomness and padding do not depend on what runs maps."""
     ds = QUESTIONS[query](ps.open(table))
@@ -179,7 +180,7 @@ LOOSE = {
 }
 
 
-@pytest.mark.parametrize("policy", [None, ps.Pad(), ps.Offsets()])
+@pytest.mark.parametrize("policy", slow_except([None, ps.Pad(), ps.Offsets()], fast=[None]))
 def test_columns_of_objects_cross(policy: Any) -> None:
     """Text, bytes, lists, structs, decimals, times and nulls are for a map, and after it, what they are with threads."""
     ds = MemoryFormat.of(LOOSE, row_group_rows=10).open().shuffle(seed=1)
@@ -214,7 +215,7 @@ DECODED: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
 }
 
 
-@pytest.mark.parametrize("query", DECODED)
+@pytest.mark.parametrize("query", slow_except(DECODED, fast=["mapped batches"]))
 def test_cells_are_decoded_in_processes(pictures: Path, query: str) -> None:
     """Cells of bytes, in memory or in files, are decoded as by threads, with maps and without."""
     ds = DECODED[query](ps.open(pictures))
@@ -523,19 +524,31 @@ def left_second(batch: dict[str, Any]) -> dict[str, Any]:
 END = "A function must return or raise an error that tells what is wrong."
 
 
+KILLED = (killed, ("was ended by SIGKILL during map killed, on what begins at place ", "where memory runs out: use fewer"))
+
+
 @pytest.mark.parametrize(
     ("function", "parts"),
-    [
-        (killed, ("was ended by SIGKILL during map killed, on what begins at place ", "where memory runs out: use fewer")),
-        (crashed, ("was ended by SIGSEGV during map crashed, on what begins at place ", "Native code may have crashed: ")),
-        (exited, ("ended with exit code 3 during map exited, on what begins at place ", "A function must return or raise")),
-        (
-            left,
-            ("was asked to end during map left, on what begins at place 0 of epoch 0: SystemExit('enough') was raised", END),
-        ),
-        (interrupted, ("during map interrupted, on what begins at place 0 of epoch 0: KeyboardInterrupt() was raised", END)),
-        (closed, ("during map closed, on what begins at place 0 of epoch 0: GeneratorExit() was raised there. ", END)),
-    ],
+    slow_except(
+        [
+            KILLED,
+            (crashed, ("was ended by SIGSEGV during map crashed, on what begins at place ", "Native code may have crashed: ")),
+            (exited, ("ended with exit code 3 during map exited, on what begins at place ", "A function must return or raise")),
+            (
+                left,
+                (
+                    "was asked to end during map left, on what begins at place 0 of epoch 0: SystemExit('enough') was raised",
+                    END,
+                ),
+            ),
+            (
+                interrupted,
+                ("during map interrupted, on what begins at place 0 of epoch 0: KeyboardInterrupt() was raised", END),
+            ),
+            (closed, ("during map closed, on what begins at place 0 of epoch 0: GeneratorExit() was raised there. ", END)),
+        ],
+        fast=[KILLED],
+    ),
 )
 def test_a_process_that_ends_is_told(function: Callable[..., Any], parts: tuple[str, ...]) -> None:
     """Whoever waits for a process that has ended is told how, during what and on which batch."""

@@ -47,6 +47,7 @@ OPTIONAL = {
 }
 """Libraries that tests may need and that Penstock does not depend on."""
 ABSENT = {name for name in OPTIONAL if find_spec(name) is None}
+MISSING = re.compile(r"No module named '(\w+)")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -75,10 +76,10 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Skip a module that imports a library which is not installed."""
     report = yield
-    missing = re.findall(r"ModuleNotFoundError: No module named '(\w+)", str(report.longrepr))
-    if report.failed and ABSENT.intersection(missing):
+    missing = ABSENT.intersection(MISSING.findall(str(report.longrepr)))
+    if report.failed and missing:
         report.outcome = "skipped"
-        report.longrepr = (report.nodeid, 0, f"Skipped: {missing[0]} is not installed")
+        report.longrepr = (report.nodeid, 0, f"Skipped: {min(missing)} is not installed")
     return report
 
 
@@ -99,15 +100,16 @@ def _skipping() -> Generator[None, Any, Any]:
         return (yield)
     except Exception as error:
         for cause in _causes(error):
-            name = (getattr(cause, "name", None) or "").partition(".")[0]
-            if isinstance(cause, ImportError) and name in ABSENT:
-                pytest.skip(f"{name} is not installed")
+            texts = [str(cause), *getattr(cause, "__notes__", ())]  # notes tell what was raised in another process
+            missing = ABSENT.intersection(MISSING.findall("\n".join(texts)))
+            if missing:
+                pytest.skip(f"{min(missing)} is not installed")
         raise
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and those that it was raised from; a failing doctest holds its error."""
+    """Yield an error and those that it was raised from; a failed doctest has its error in `exc_info`."""
     while error is not None:
         yield error
-        held = getattr(error, "exc_info", None)
-        error = held[1] if held else error.__cause__ or error.__context__
+        doctest_error = getattr(error, "exc_info", None)
+        error = doctest_error[1] if doctest_error else error.__cause__ or error.__context__

@@ -265,6 +265,7 @@ def test_a_writer_that_is_killed_leaves_all_or_nothing(
         assert not Path(lake.path, "_penstock").exists()
 
 
+@pytest.mark.slow
 def test_what_others_put_there_outlives_a_writer_that_is_killed(killed: Path) -> None:
     """A file that came while directories were exchanged is in the table in the end, whenever the writer died."""
     lakes = steps(killed / "meddled" / "append")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -61,18 +62,20 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 INSTALLED = {"peer": "petastorm", "sail": "sail", "spark": "spark", "azurite": "azurite"}
 """What is installed for the tests with a marker."""
 
-MEASURED = ("test_memory.py", "test_interrupts.py", "engine/runtime/test_timers.py")
+MEASURED = ("test_memory.py", "test_rounds.py", "test_interrupts.py", "engine/runtime/test_timers.py")
 """Files that measure memory or time, or interrupt: they run one after the other, never beside each other."""
+RANKS = ("torch/test_ranks.py", "torch/test_mix.py", "deltatorch/test_ranks.py")
+"""Files that run jobs on real ranks: one process runs them, and starts one driver for all."""
+TOGETHER = {**dict.fromkeys(MEASURED, "measured"), **dict.fromkeys(RANKS, "ranks")}
 
 # Files that take long come first, and those that wait for an installation come after others. Short files fill the end.
 LONG = (
     "torch/test_frameworks.py",
     "torch/test_examples.py",
     *MEASURED,
-    "torch/test_ranks.py",
+    *RANKS,
     "petastorm/test_spark_executors.py",
     "engine/processes/test_pool.py",
-    "deltatorch/test_ranks.py",
     "petastorm/test_our_tables.py",
     "formats/delta/test_sail.py",
     "formats/delta/test_stores.py",
@@ -93,18 +96,14 @@ LONG = (
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Share out whole files in the order of the tests, and files that measure as if they were one."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return "measured" if file.removeprefix("tests/") in MEASURED else file
-
+    """Share out whole files in the order of the tests, and some files together as if they were one."""
     if config.option.dist != "loadfile":
         return None
     config.option.loadscopereorder = False
-    return Scheduling(config, log)
+    scheduler = import_module("xdist.scheduler").LoadFileScheduling(config, log)
+    file_of = scheduler._split_scope
+    scheduler._split_scope = lambda nodeid: TOGETHER.get(file_of(nodeid).removeprefix("tests/"), file_of(nodeid))
+    return scheduler
 
 
 @pytest.hookimpl(tryfirst=True)

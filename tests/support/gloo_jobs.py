@@ -236,11 +236,11 @@ def changed_table(rank: int, size: int, place: Path, arguments: dict[str, Any]) 
     """
     table, change = arguments["table"], arguments["change"]
     fields = [deltatorch.FieldSpec("id")]
-    make = partial(deltatorch.create_pytorch_dataloader, table, "id", fields)
+    make: Any = partial(deltatorch.create_pytorch_dataloader, table, "id", fields)
     loader = make(version=0) if change == "early" else None
     alone = make(use_fixed_rank=True, rank=0, num_ranks=1, version=0)
     join(rank, size, place)
-    names = deltadataset.table_of.__globals__
+    names = vars(deltadataset)["table_of"].__globals__
     open_table = names["open_table"]
 
     def open_and_change(*given: Any, **options: Any) -> Any:

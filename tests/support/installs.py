@@ -113,5 +113,4 @@ INSTALLS: dict[str, Callable[[Path], Path]] = {
 
 
 if __name__ == "__main__":
-    os.nice(10)  # tests run at the same time
     installed(sys.argv[1], Path(sys.argv[2]))

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import installs
 import pytest
+from gloo_ranks import Ranks, driver
 from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
-PETASTORM = (
-    "petastorm==0.13.1",
-    "pyarrow==14.0.2",
-    "numpy<2",
-    "pandas<3",
-    "pyspark==3.5.9",
-    "opencv-python-headless==4.11.0.86",
-    "setuptools<70",
-)
-SAIL = ("pysail==0.7.2", "pyspark-client==4.1.3")
-AZURITE = "azurite@3.35.0"
 # A reader of Petastorm ends early where its last row group is handed out between its two looks at whether one is left. So
 # all are handed out before the first is read.
 PETASTORM_READS = """
@@ -63,8 +56,64 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Tests start hundreds of interpreters, each of which would compile the package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+INSTALLED = {"peer": "petastorm", "sail": "sail", "spark": "spark", "azurite": "azurite"}
+"""What is installed for the tests with a marker."""
+
+MEASURED = ("test_memory.py", "test_rounds.py", "test_interrupts.py", "engine/runtime/test_timers.py")
+"""Files that measure memory or time, or interrupt: they run one after the other, never beside each other."""
+RANKS = ("torch/test_ranks.py", "torch/test_mix.py", "deltatorch/test_ranks.py")
+"""Files that run jobs on real ranks: one process runs them, and starts one driver for all."""
+TOGETHER = {**dict.fromkeys(MEASURED, "measured"), **dict.fromkeys(RANKS, "ranks")}
+
+# Files that take long come first, and those that wait for an installation come after others. Short files fill the end.
+LONG = (
+    "torch/test_frameworks.py",
+    "torch/test_examples.py",
+    *MEASURED,
+    *RANKS,
+    "petastorm/test_spark_executors.py",
+    "engine/processes/test_pool.py",
+    "petastorm/test_our_tables.py",
+    "formats/delta/test_sail.py",
+    "formats/delta/test_stores.py",
+    "engine/processes/test_serialize.py",
+    "test_dropin.py",
+    "formats/delta/test_corpus.py",
+    "test_write_faults.py",
+    "torch/test_loader.py",
+    "formats/delta/test_damage.py",
+    "deltatorch/test_mnist_article.py",
+    "cli/test_demo.py",
+    "petastorm/test_pools.py",
+    "test_properties.py",
+    "petastorm/test_seeds.py",
+    "torch/test_workers.py",
+)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Share out whole files in the order of the tests, and some files together as if they were one."""
+    if config.option.dist != "loadfile":
+        return None
+    config.option.loadscopereorder = False
+    scheduler = import_module("xdist.scheduler").LoadFileScheduling(config, log)
+    file_of = scheduler._split_scope
+    scheduler._split_scope = lambda nodeid: TOGETHER.get(file_of(nodeid).removeprefix("tests/"), file_of(nodeid))
+    return scheduler
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where coverage is measured, measure that of the tests which are there to cover."""
+    """Bring long files to the front, mark what waits for an installation as slow, and choose what coverage is measured of."""
+    order = {Path(__file__).parent / name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
+    for item in items:
+        if any(item.get_closest_marker(mark) for mark in INSTALLED):
+            item.add_marker("slow")
     if not config.pluginmanager.hasplugin("_cov"):
         return
     covering = [Path(__file__).parent / name for name in COVERING]
@@ -101,77 +150,70 @@ def corpus() -> Callable[[str], Path]:
     return find
 
 
-@pytest.fixture(scope="session")
-def petastorm_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an interpreter that has Petastorm 0.13.1, which cannot live beside today's pyarrow.
-
-    It is that of the folder which `benchmarks/peers/install.sh` made, where PENSTOCK_PEERS names one; else it is installed.
-    """
-    peers = os.environ.get("PENSTOCK_PEERS")
-    if peers is not None:
-        return Path(peers) / "petastorm" / "bin" / "python"
-    return _installed(tmp_path_factory, "petastorm", lambda place: _interpreter(place, PETASTORM))
-
-
-@pytest.fixture(scope="session")
-def sail_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an interpreter that has Sail, whose `pyspark-client` stands in the place of `pyspark`.
-
-    It is the one that PENSTOCK_PYSAIL names; else it is installed.
-    """
-    given = os.environ.get("PENSTOCK_PYSAIL")
-    if given is not None:
-        return Path(given)
-    return _installed(tmp_path_factory, "sail", lambda place: _interpreter(place, SAIL))
+@pytest.fixture(scope="session", autouse=True)
+def _begin_installs(request: pytest.FixtureRequest, shared: Path) -> Iterator[None]:
+    """Begin to install what the selected tests need; the tests that need nothing run meanwhile."""
+    selected = request.session.items if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0" else []
+    needed = [name for mark, name in INSTALLED.items() if any(item.get_closest_marker(mark) for item in selected)]
+    processes = [
+        subprocess.Popen([sys.executable, installs.__file__, name, shared], start_new_session=True, stderr=subprocess.DEVNULL)
+        for name in needed
+        if installs.provided(name) is None
+    ]
+    yield
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
 
 
 @pytest.fixture(scope="session")
-def azurite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the program that speaks to clients of Azure's blob storage.
-
-    It is the one that PENSTOCK_AZURITE names, or that is on the PATH; else npm installs it.
-    """
-    given = os.environ.get("PENSTOCK_AZURITE") or shutil.which("azurite-blob")
-    if given is not None:
-        return Path(given)
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("azurite-blob is neither on the PATH nor named by PENSTOCK_AZURITE, and there is no npm to install it")
-
-    def install(place: Path) -> Path:
-        _install([npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", place, AZURITE], AZURITE)
-        return place / "node_modules" / ".bin" / "azurite-blob"
-
-    return _installed(tmp_path_factory, "azurite", install)
-
-
-def _installed(tmp_path_factory: pytest.TempPathFactory, name: str, install: Callable[[Path], Path]) -> Path:
-    """Return what was installed in a folder that all processes of this test run share; the first process installs it.
-
-    A failed installation skips the test in each of them.
-    """
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that all processes of this test run share."""
     base = tmp_path_factory.getbasetemp()
-    shared = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
-    place, done = shared / f"{name}-installed", shared / f"{name}-installed.path"
-    with (shared / f"{name}-installed.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done.exists():
-            done.write_text(str(install(place)))
-        return Path(done.read_text())
+    return base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
 
 
-def _interpreter(place: Path, packages: Sequence[str]) -> Path:
-    """Return an interpreter of its own that has some packages, or skip the test where they cannot be had."""
-    python = place / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", place], check=True)
-    _install([python, "-m", "pip", "install", "--quiet", *packages], packages[0])
-    return python
+def installed(name: str, shared: Path) -> Path:
+    """Return a program that is on this machine or can be installed, or skip the test."""
+    try:
+        return installs.provided(name) or installs.installed(name, shared)
+    except installs.InstallError as error:
+        pytest.skip(str(error))
 
 
-def _install(command: Sequence[str | Path], what: str) -> None:
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"{what} cannot be installed: {done.stderr.strip().splitlines()[-1:]}")
+@pytest.fixture(scope="session")
+def petastorm_python(shared: Path) -> Path:
+    """Return an interpreter that has Petastorm 0.13.1, which cannot live beside today's pyarrow."""
+    return installed("petastorm", shared)
+
+
+@pytest.fixture(scope="session")
+def sail_python(shared: Path) -> Path:
+    """Return an interpreter that has Sail, whose `pyspark-client` stands in the place of `pyspark`."""
+    return installed("sail", shared)
+
+
+@pytest.fixture(scope="session")
+def spark_python(shared: Path) -> Path:
+    """Return an interpreter that has Spark, and everything that this one has."""
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        pytest.skip("Spark needs Java, which is not installed.")
+    return installed("spark", shared)
+
+
+@pytest.fixture(scope="session")
+def azurite(shared: Path) -> Path:
+    """Return the program that speaks to clients of Azure's blob storage."""
+    return installed("azurite", shared)
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[Ranks]:
+    """Return the driver that runs jobs on real ranks."""
+    pytest.importorskip("torch")
+    with driver() as ranks:
+        yield ranks
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,10 @@ from __future__ import annotations
 import ast
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -134,6 +135,9 @@ class Import:
     top: bool
 
 
+parsed = cache(ast.parse)
+
+
 def source_files() -> dict[str, Path]:
     """Return the file of each module, by its name without `penstock.`; the package itself is ""."""
     names = {path: path.relative_to(PACKAGE).with_suffix("").parts for path in sorted(PACKAGE.rglob("*.py"))}
@@ -163,16 +167,19 @@ def package_of(module: str) -> str | None:
     return None if parts else ""
 
 
-def imports(module: str, source: str) -> Iterator[Import]:
-    """Yield every import of a source text, those in functions and those by a literal name included."""
-    tree = ast.parse(source)
+@cache
+def imports(module: str, source: str) -> tuple[Import, ...]:
+    """Return every import of a source text, those in functions and those by a literal name included."""
+    tree = parsed(source)
     package = ["penstock", *module.split(".")] if module else ["penstock"]
     if module and FILES.get(module, Path()).name != "__init__.py":
         package.pop()
     later = {id(inner) for node in ast.walk(tree) for part in run_later(node) for inner in ast.walk(part)}
-    for node in ast.walk(tree):
-        for name in imported_names(node, package):
-            yield Import(name=name, line=getattr(node, "lineno", 0), top=id(node) not in later)
+    return tuple(
+        Import(name=name, line=getattr(node, "lineno", 0), top=id(node) not in later)
+        for node in ast.walk(tree)
+        for name in imported_names(node, package)
+    )
 
 
 def run_later(node: ast.AST) -> Sequence[ast.AST]:
@@ -245,7 +252,7 @@ def import_faults(module: str, source: str) -> list[str]:
 def unsafe_calls(module: str, source: str) -> list[str]:
     """Return the calls of a source text that could run code that came with the data."""
     faults = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Call):
             if ast.unparse(node.func) in UNSAFE_CALLS:
                 faults.append(f"{module}:{node.lineno} runs text as code.")
@@ -258,7 +265,7 @@ def unsafe_calls(module: str, source: str) -> list[str]:
 def signature_faults(module: str, source: str) -> list[str]:
     """Return the functions of a source text that have too many parameters."""
     faults = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         count = len(parameters(node))

@@ -25,6 +25,7 @@ def cell(dtype: np.dtype[Any], shape: tuple[int, ...], number: int) -> Any:
     return (values % 7).astype(dtype) if dtype.kind in "biSU" else values.astype(dtype)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     dtype=st.sampled_from(DTYPES).map(np.dtype),

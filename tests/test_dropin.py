@@ -129,6 +129,7 @@ def test_an_error_of_a_script_is_its_own(tmp_path: Path) -> None:
     assert "usage: python -m penstock.dropin" in run("-m", "penstock.dropin", "--help").stderr
 
 
+@pytest.mark.slow
 def test_what_is_not_there_is_told_in_one_line() -> None:
     """A script or a module, as Python does: with 2 and no traceback."""
     for arguments, what in (
@@ -151,6 +152,7 @@ def test_a_module_that_misses_another_is_told_by_python(tmp_path: Path) -> None:
     assert "ModuleNotFoundError: No module named 'missing_part'" in found.stderr
 
 
+@pytest.mark.slow
 def test_processes_that_are_started_know_it_too(tmp_path: Path) -> None:
     """By `subprocess`, and by `multiprocessing` with a fresh interpreter, which runs the script again."""
     script = tmp_path / "train.py"
@@ -170,6 +172,7 @@ def test_processes_that_are_started_know_it_too(tmp_path: Path) -> None:
     assert found.stdout.split() == ["penstock.petastorm.predicates", "penstock.petastorm.reader"]
 
 
+@pytest.mark.slow
 def test_workers_of_readers_know_it_too(tmp_path: Path) -> None:
     """A function of another module imports Petastorm in the process that runs it."""
     (tmp_path / "beside.py").write_text(
@@ -190,6 +193,7 @@ def test_workers_of_readers_know_it_too(tmp_path: Path) -> None:
     assert run("-m", "penstock.dropin", str(script), str(tmp_path)).stdout.split()[0] == "penstock.petastorm.unischema"
 
 
+@pytest.mark.slow
 def test_the_real_one_is_warned_of(tmp_path: Path) -> None:
     """Whoever has both installed is told which is meant."""
     package = tmp_path / "petastorm"
@@ -214,6 +218,7 @@ def test_a_directory_that_is_called_so_is_no_package(tmp_path: Path) -> None:
     assert (found.stdout, found.stderr) == ("penstock.petastorm\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("installed", [False, True])
 def test_another_environment_keeps_what_is_installed_there(tmp_path: Path, *, installed: bool) -> None:
     """A child that runs in an environment without Penstock imports its own Petastorm, or learns that it has none."""
@@ -250,6 +255,7 @@ def test_it_can_be_ended(tmp_path: Path) -> None:
     assert found.stdout == "True False False\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("installed", [False, True])
 def test_a_name_without_a_door_is_left_alone(tmp_path: Path, *, installed: bool) -> None:
     """Where Penstock has no door for a name, whatever is installed under it is meant."""
@@ -265,6 +271,7 @@ def test_a_name_without_a_door_is_left_alone(tmp_path: Path, *, installed: bool)
         assert ("No module named 'elsewhere'" in found.stderr) is not installed
 
 
+@pytest.mark.slow
 def test_deltatorch_is_stood_in_for_too() -> None:
     """The same module under both names, in a process that is started too."""
     pytest.importorskip("torch")

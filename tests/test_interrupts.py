@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from interrupts import Interrupt
+from products import slow_except
 
 import penstock as ps
 from penstock._engine.runtime.threads import InterruptibleCondition, InterruptibleFuture, wait_for_one
@@ -62,7 +63,7 @@ def threads() -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of Python's own, when it is interrupted
-@pytest.mark.parametrize("kind", QUESTIONS)
+@pytest.mark.parametrize("kind", slow_except(QUESTIONS, fast=["views"]))
 def test_ctrl_c_at_any_moment_ends_an_iteration_and_nothing_else(table: Path, kind: str) -> None:
     """It is raised, the batches before it are right, no thread waits for ever, and the state goes on where it came."""
     ds = QUESTIONS[kind](ps.open(table).using(threads=2))

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LIMIT = 256 << 20
 
-pytestmark = [pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 if not (ROOT / "benchmarks" / "memory.py").exists() or not Path("/proc/self/status").exists():
     pytest.skip("benchmarks/memory.py and /proc are needed to measure memory.", allow_module_level=True)

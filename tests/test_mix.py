@@ -113,6 +113,7 @@ def test_an_epoch_ends_as_asked(given_: list[tuple[ps.Dataset, float | Fraction]
         assert any(len(part) == size for part, size in zip(found, sizes, strict=True))
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(1, 40), st.integers(0, 99))
 def test_every_batch_has_the_shares(weights: list[int], strata: int, seed: int) -> None:
     """A batch as long as a stratum has each source's share exactly, and any other is off by a few rows."""
@@ -161,6 +162,7 @@ def shards(mixture: ps.Mixture, ranks: int, **options: Any) -> list[ps.Mixture]:
     return [mixture.shard(rank, ranks, **options) for rank in range(ranks)]
 
 
+@pytest.mark.slow
 @given(sources(), stops, st.integers(1, 5), st.integers(1, 3), st.integers(1, 5), st.integers(0, 2))
 def test_ranks_share_an_epoch(
     given_: list[tuple[ps.Dataset, float | Fraction]], stop: Any, ranks: int, lanes: int, size: int, epoch: int
@@ -236,6 +238,7 @@ def test_a_resume_goes_on_with_the_same_batches(
     assert ids(again) == ids(loader)
 
 
+@pytest.mark.slow
 @given(sources(), stops, st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), min_size=1, max_size=4), st.integers(1, 4))
 def test_a_resume_on_other_ranks_loses_and_repeats_nothing(
     given_: list[tuple[ps.Dataset, float | Fraction]], stop: Any, history: list[tuple[int, int]], size: int
@@ -261,6 +264,7 @@ def test_a_resume_on_other_ranks_loses_and_repeats_nothing(
     assert found == whole
 
 
+@pytest.mark.slow
 @given(sources(most=3), stops, st.integers(1, 5), st.integers(1, 5), st.integers(1, 6), st.integers(1, 3))
 def test_one_state_is_enough_where_ranks_advance_alike(
     given_: list[tuple[ps.Dataset, float | Fraction]], stop: Any, before: int, after: int, steps: int, size: int

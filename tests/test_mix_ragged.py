@@ -88,6 +88,7 @@ def test_rows_of_all_sources_are_padded_together(left: list[Any], right: list[An
         assert batch["x_length"].tolist() == [len(cell) for cell in expected]
 
 
+@pytest.mark.slow
 def test_ranks_resumes_and_processes_give_the_same_batches() -> None:
     """Policies change neither which rows come nor in which order, wherever the maps run."""
     cells = [list(range(n % 5)) for n in range(40)]

@@ -140,6 +140,7 @@ def test_the_same_seed_gives_the_same_order(case: Case, ranks: int, size: int, l
     assert once == again
 
 
+@pytest.mark.slow
 @given(cases(), RANKS, SIZES, LASTS, st.sampled_from([1, 1, 2, 3]), st.data())
 def test_a_resume_at_any_batch_gives_the_identical_rest(
     case: Case, ranks: int, size: int, last: Any, share: int, data: st.DataObject
@@ -173,6 +174,7 @@ def test_a_state_can_be_computed_for_any_step(case: Case, ranks: int, size: int,
     assert (computed[-1]["epoch"], computed[-1]["deals"]) == (1, [])
 
 
+@pytest.mark.slow
 @given(cases(smallest=1), st.sampled_from(["drop", "pad", "wrap", "uneven"]), st.integers(1, 4), st.data())
 def test_elastic_resumes_lose_and_repeat_nothing(case: Case, last: Any, resumes: int, data: st.DataObject) -> None:
     """Up to four resumes on other numbers of ranks in one epoch lose no more than the dropped tail, and the next is whole."""
@@ -321,6 +323,7 @@ def _later(ds: ps.Dataset) -> Any:
     return reader
 
 
+@pytest.mark.slow
 @given(filtered, st.integers(1, 4), st.data())
 def test_lazy_filters_resume_on_other_ranks_from_all_states(case: Case, size: int, data: st.DataObject) -> None:
     """Ranks that advance unlike each other go on elsewhere when all of their states are given."""

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from statistics import median
 
+import pytest
+
 ROUNDS = """
 import gc, json, os, sys, threading
 import numpy as np
@@ -57,6 +59,7 @@ print(json.dumps(seen))
 """
 
 
+@pytest.mark.slow
 def test_two_hundred_rounds_leave_nothing(tmp_path: Path) -> None:
     """After the first fifty, what a process holds no longer grows, whether iterations end, are broken off, closed or fail."""
     command = [sys.executable, "-c", ROUNDS, str(tmp_path / "t")]

@@ -165,6 +165,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
+@pytest.mark.slow
 @given(cases(), st.integers(1, 5), st.integers(1, 4))
 def test_every_sequence_comes_once_each_epoch(case: Case, ranks: int, size: int) -> None:
     """Over all ranks, whatever the shuffle, the filter, the deletes and the borders."""

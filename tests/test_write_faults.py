@@ -266,6 +266,7 @@ def written(place: Path, mode: Mode) -> Callable[[], None]:
     return write
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of Python's own, when it is interrupted
 @pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
 def test_ctrl_c_at_any_moment_leaves_all_or_nothing(tmp_path: Path, mode: Mode) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
+import torch.distributed.nn  # before there is a process group, which it would keep alive until Python ends, and then abort
 from torch import distributed
 
 import penstock as ps

@@ -21,6 +21,7 @@ from zipfile import ZipFile
 import numpy as np
 import pyarrow as pa
 import torch
+import torch.distributed.nn  # before there is a process group, which it would keep alive until Python ends, and then abort
 from pyarrow import csv
 from torch import distributed
 

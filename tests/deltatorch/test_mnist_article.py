@@ -36,6 +36,7 @@ class BinaryToFloatTensor:
         return torch.from_numpy(np.frombuffer(pic, dtype=np.uint8).reshape(8, 8).copy()).float()
 
 
+@pytest.mark.slow
 def test_the_articles_snippet_trains(tmp_path: Path) -> None:
     """Its loader is torch's, its bar has the right total, every digit comes once an epoch, and the network learns."""
     digits = datasets.load_digits(n_class=4)

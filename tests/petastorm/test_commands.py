@@ -56,6 +56,7 @@ def test_datasets_are_copied_by_a_command(tmp_path: Path, how: str) -> None:
     assert (done.stdout, done.stderr) == ("", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["name", "module", "command"])
 def test_a_schema_is_found_in_the_folder_of_the_user(tmp_path: Path, how: str) -> None:
     """Its module imports Petastorm, which means Penstock there."""
@@ -100,6 +101,7 @@ def test_commands_have_names_of_our_own() -> None:
     assert all(name.startswith("penstock") for name in SCRIPTS)
 
 
+@pytest.mark.slow
 def test_modules_that_were_shipped_are_no_other_petastorm(tmp_path: Path) -> None:
     """Spark brings them to a folder of its own, whose name nobody knows; a process in another environment may have both."""
     for module in Path(dropin.ALIASES).glob("*.py"):
@@ -113,6 +115,7 @@ def test_modules_that_were_shipped_are_no_other_petastorm(tmp_path: Path) -> Non
     assert there.stdout == both.stdout == "penstock.petastorm\n"
 
 
+@pytest.mark.slow
 def test_a_session_that_is_there_is_told(tmp_path: Path) -> None:
     """As in a notebook of a cluster, where a session is made before anything is imported."""
     (tmp_path / "pyspark.py").write_text(
@@ -127,6 +130,7 @@ def test_a_session_that_is_there_is_told(tmp_path: Path) -> None:
     assert [Path(line).name for line in told.stdout.splitlines()] == ["deltatorch.py", "penstock_alias.py", "petastorm.py"]
 
 
+@pytest.mark.slow
 def test_functions_travel_under_our_own_names(tmp_path: Path) -> None:
     """What a function takes from Petastorm is pickled as Penstock's, and needs no drop-in where it arrives."""
     (tmp_path / "driver.py").write_text(

@@ -51,7 +51,7 @@ def expected(name: str, cell: Any) -> Any:
     return {key: cell[key] for key in ("dtype", "shape")} if name in LOSSY and cell is not None else cell
 
 
-@pytest.mark.parametrize("pool", ["dummy", "thread", "process"])
+@pytest.mark.parametrize("pool", ["dummy", "thread", pytest.param("process", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", KEYS)
 def test_every_row_is_what_petastorm_read(corpus: Corpus, name: str, pool: str) -> None:
     """Types of values, their dtypes, shapes and bytes are those that Petastorm 0.13.1 gave."""

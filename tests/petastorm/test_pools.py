@@ -276,6 +276,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "ended", "child"])
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path, how: str) -> None:
     """However that ends, and though nobody stopped the pool."""

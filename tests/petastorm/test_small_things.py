@@ -166,6 +166,7 @@ def test_options_of_a_command_set_up_spark() -> None:
         configure_spark(builder, argparse.Namespace())
 
 
+@pytest.mark.slow
 def test_a_function_runs_in_another_process() -> None:
     """Its answer comes back, and so does what it raises."""
     assert run_in_subprocess(sorted, [1, 3, 2], reverse=True) == [3, 2, 1]
@@ -180,6 +181,7 @@ def test_a_process_that_ends_without_an_answer_is_an_error() -> None:
         run_in_subprocess(os._exit, 3)
 
 
+@pytest.mark.slow
 def test_a_function_of_a_script_runs_without_the_script(tmp_path: Path) -> None:
     """A script need not guard what it does by `if __name__ == "__main__"`."""
     script = tmp_path / "script.py"

@@ -35,6 +35,8 @@ from penstock.petastorm.unischema import (
     match_unischema_fields,
 )
 
+pytest.importorskip("cv2", reason="images need OpenCV")
+
 ID = UnischemaField("id", np.int32, (), ScalarCodec(StoredSparkType("IntegerType", {})), nullable=False)
 MATRIX = UnischemaField("matrix", np.float32, (None, 3), NdarrayCodec(), nullable=True)
 IMAGE = UnischemaField("image", np.uint8, (3, 4), CompressedImageCodec("png"), nullable=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.nn  # before there is a process group, which it would keep alive until Python ends, and then abort
 from torch import distributed
 from torch.utils.data import DataLoader
 
@@ -164,7 +165,7 @@ def main() -> None:
     found["undealt"], found["collated"] = undealt(accelerator, table), collated(accelerator, table)
     found["shares"] = shares(table)
     (Path(place) / f"accelerate-{os.environ['RANK']}.json").write_text(json.dumps(found))
-    distributed.barrier()  # torch's own threads let go of the last tensors before Python ends
+    distributed.barrier()  # no process ends while another still waits for it
     distributed.destroy_process_group()
 
 

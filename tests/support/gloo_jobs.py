@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ from torch import distributed
 
 import penstock as ps
 import penstock.torch  # loaded once, before ranks are forked
+from penstock import deltatorch
 from penstock._engine.read.reader import Reader
+from penstock.deltatorch import deltadataset
+from penstock.formats.delta import DeltaFormat
 from penstock.policies import DefaultNulls
 
 TIMEOUT = dt.timedelta(seconds=60)
@@ -225,8 +229,61 @@ def mixture(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> A
     return [[ids(batch) for batch in loader] for _ in range(2)]
 
 
+def changed_table(rank: int, size: int, place: Path, arguments: dict[str, Any]) -> Any:
+    """Return two epochs of DeltaTorch's loader over a table that changes after rank 0 and before the others opened it.
+
+    With the change `early`, the loader is made before the process group, and nothing changes.
+    """
+    table, change = arguments["table"], arguments["change"]
+    fields = [deltatorch.FieldSpec("id")]
+    make: Any = partial(deltatorch.create_pytorch_dataloader, table, "id", fields)
+    loader = make(version=0) if change == "early" else None
+    alone = make(use_fixed_rank=True, rank=0, num_ranks=1, version=0)
+    join(rank, size, place)
+    names = vars(deltadataset)["table_of"].__globals__
+    open_table = names["open_table"]
+
+    def open_and_change(*given: Any, **options: Any) -> Any:
+        opened = open_table(*given, **options)
+        if rank == 0 and change in ("append", "overwrite"):
+            data = {"id": list(range(1000, 1050))} if change == "append" else {"other": [1.5]}
+            ps.write(table, data=data, format=DeltaFormat(), mode=change)
+        return opened
+
+    names["open_table"] = open_and_change  # this process ends with the job
+    loader = loader or make(shuffle=True, batch_size=8, drop_last=change == "drop", version=None)
+    epochs: list[list[list[int]]] = []
+    for _ in range(2):
+        epochs.append([])
+        for batch in loader:
+            distributed.all_reduce(torch.ones(1))  # which waits for ever where steps are not equal
+            epochs[-1].append(batch["id"].tolist())
+    return {
+        "steps": len(loader),
+        "rows": len(loader.dataset),
+        "epochs": epochs,
+        "version": loader.state_dict()["version"],
+        "newest": ps.open(table)._table.snapshot.version,
+        "ranks": [loader.dataset.rank, loader.dataset.num_ranks],
+        "alone": sorted(number for batch in alone for number in batch["id"].tolist()),
+    }
+
+
 JOBS: dict[str, Callable[[int, int, Path, dict[str, Any]], Any]] = {
     job.__name__: job
-    for job in (epochs, counts, failing_count, unlike, misgiven, vanished, appended, train, tensor_parallel, too_early, mixture)
+    for job in (
+        epochs,
+        counts,
+        failing_count,
+        unlike,
+        misgiven,
+        vanished,
+        appended,
+        train,
+        tensor_parallel,
+        too_early,
+        mixture,
+        changed_table,
+    )
 }
-EARLY = {"too_early"}
+EARLY = {"too_early", "changed_table"}

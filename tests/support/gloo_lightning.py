@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.nn  # before there is a process group, which it would keep alive until Python ends, and then abort
 from torch import distributed
 
 import penstock as ps
@@ -124,7 +125,7 @@ def main() -> None:
         runs.fit(model, ckpt_path=path)
         found[name] = model.trained
     (Path(place) / f"{'resumed' if checkpoints else 'begun'}-{os.environ['RANK']}.json").write_text(json.dumps(found))
-    distributed.barrier()  # torch's own threads let go of the last tensors before Python ends
+    distributed.barrier()  # no process ends while another still waits for it
     distributed.destroy_process_group()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.nn  # before there is a process group, which it would keep alive until Python ends, and then abort
 from torch import distributed
 
 import penstock as ps
@@ -70,7 +71,7 @@ def main() -> None:
         "numbers": trained(ps.torch.MapDataset(ds), place),
     }
     (place / f"transformers-{os.environ['RANK']}.json").write_text(json.dumps(found))
-    distributed.barrier()  # torch's own threads let go of the last tensors before Python ends
+    distributed.barrier()  # no process ends while another still waits for it
     distributed.destroy_process_group()
 
 

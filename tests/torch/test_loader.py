@@ -436,6 +436,7 @@ def assert_own(ds: ps.Dataset) -> None:
     assert all(listed(held["batch"]) == held["values"] for held in kept)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(cases(), st.integers(1, 5), LASTS)
 def test_tensors_are_the_consumers_own(case: Case, size: int, last: Any) -> None:
@@ -846,6 +847,7 @@ def test_options_of_torchs_loader_are_told_where_they_belong(option: str, value:
     assert advice in str(refused.value)
 
 
+@pytest.mark.slow
 def test_lightning_does_not_doubt_the_length_of_a_loader(tmp_path: Path) -> None:
     """It warns where the dataset of a loader is a stream with a length, and ours is right; a fit comes without that warning."""
     if find_spec("lightning") is None:

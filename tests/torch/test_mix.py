@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from gloo_ranks import Ranks, driver
+from gloo_ranks import Ranks
 from strategies import rows
 
 import penstock as ps
@@ -42,13 +41,6 @@ def mixture(tables: list[str], **options: Any) -> ps.Mixture:
 def numbers(batches: Any) -> list[list[int]]:
     """Return the ids of batches."""
     return [batch["id"].tolist() for batch in batches]
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    """Return what runs jobs on real ranks."""
-    with driver() as found:
-        yield found
 
 
 def test_a_loader_hands_out_tensors_of_all_sources(tmp_path: Path) -> None:
@@ -126,6 +118,7 @@ def test_workers_hand_out_every_row_once(tmp_path: Path, workers: int, size: int
     assert len(dataset) == len(mixed)
 
 
+@pytest.mark.slow
 def test_spawned_workers_get_the_plans(tmp_path: Path) -> None:
     """A mixture travels to workers that are started anew, maps and plans with it."""
     mixed = mixture(written(tmp_path, 30, 30)).batch(6).map(lambda batch: {"id": batch["id"] + 1})

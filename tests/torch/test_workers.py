@@ -88,6 +88,7 @@ def loader_of(ds: ps.Dataset, **options: Any) -> tuple[Any, Any]:
     return torch.utils.data.DataLoader(dataset, batch_size=None, **options), dataset
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "workers"), [("fork", 1), ("fork", 2), ("fork", 3), ("spawn", 2), ("forkserver", 3)])
 def test_workers_give_the_batches_of_none_in_the_same_order(
     table: Path, started: dict[str, Any], method: str, workers: int
@@ -221,6 +222,7 @@ def test_what_travels_is_the_batch_alone(table: Path) -> None:
     assert {batch["id"].untyped_storage().nbytes() for batch in loader} == {5 * 8}
 
 
+@pytest.mark.slow
 def test_functions_of_all_kinds_travel(table: Path, started: dict[str, Any]) -> None:
     """A lambda that knows a variable is no obstacle to a worker that is spawned, and nested tensors come back."""
     shift = 1000

@@ -236,6 +236,7 @@ def steps(place: Path) -> list[Lake]:
     return [Lake(LOCAL, f"{place}/{number}/t") for number in range(len(list(place.iterdir())))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "mode"), CHANGES)
 def test_a_writer_that_is_killed_leaves_all_or_nothing(
     killed: Path, monkeypatch: pytest.MonkeyPatch, way: str, mode: Mode
@@ -264,6 +265,7 @@ def test_a_writer_that_is_killed_leaves_all_or_nothing(
         assert not Path(lake.path, "_penstock").exists()
 
 
+@pytest.mark.slow
 def test_what_others_put_there_outlives_a_writer_that_is_killed(killed: Path) -> None:
     """A file that came while directories were exchanged is in the table in the end, whenever the writer died."""
     lakes = steps(killed / "meddled" / "append")
@@ -394,6 +396,7 @@ def test_appends_at_the_same_time_all_land(tmp_path: Path, way: str) -> None:
     assert [each.name for each in (tmp_path / "lake").iterdir()] == ["t"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_a_reader_at_work_sees_whole_tables_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
     """While a table is changed thirty times, software that just lists it reads one of its states each time, in their order.

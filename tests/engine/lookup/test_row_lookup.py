@@ -87,6 +87,7 @@ def is_read_back(place: Path, rows: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data(), LAYOUTS, st.sampled_from(COSTS), st.integers(1, 200))
 def test_rows_by_number_are_those_that_come_in_turn(

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
+from products import slow_except
 from strategies import aligned, rows
 
 import penstock as ps
@@ -158,7 +159,7 @@ QUESTIONS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
 }
 
 
-@pytest.mark.parametrize("query", QUESTIONS)
+@pytest.mark.parametrize("query", slow_except(QUESTIONS, fast=["batches", "rows"]))
 def test_processes_give_what_threads_give(table: Path, query: str) -> None:
     """Rows, their order, their types, randomness and padding do not depend on what runs maps."""
     ds = QUESTIONS[query](ps.open(table))
@@ -179,7 +180,7 @@ LOOSE = {
 }
 
 
-@pytest.mark.parametrize("policy", [None, ps.Pad(), ps.Offsets()])
+@pytest.mark.parametrize("policy", slow_except([None, ps.Pad(), ps.Offsets()], fast=[None]))
 def test_columns_of_objects_cross(policy: Any) -> None:
     """Text, bytes, lists, structs, decimals, times and nulls are for a map, and after it, what they are with threads."""
     ds = MemoryFormat.of(LOOSE, row_group_rows=10).open().shuffle(seed=1)
@@ -192,6 +193,7 @@ def test_columns_of_objects_cross(policy: Any) -> None:
     assert repr(processes) == repr(threads)
 
 
+@pytest.mark.slow
 def test_sequences_are_mapped_in_processes(table: Path) -> None:
     """Sequences of rows, which are gathered after they were decoded, are mapped like rows."""
     ds = ps.open(table).sequence(Sequence(length=3, by="id")).shuffle(seed=2).batch(4).map(noisy)
@@ -213,7 +215,7 @@ DECODED: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
 }
 
 
-@pytest.mark.parametrize("query", DECODED)
+@pytest.mark.parametrize("query", slow_except(DECODED, fast=["mapped batches"]))
 def test_cells_are_decoded_in_processes(pictures: Path, query: str) -> None:
     """Cells of bytes, in memory or in files, are decoded as by threads, with maps and without."""
     ds = DECODED[query](ps.open(pictures))
@@ -230,6 +232,7 @@ def test_nothing_is_started_where_there_is_nothing_to_do(table: Path) -> None:
     batches.close()
 
 
+@pytest.mark.slow
 def test_a_state_says_where_it_is(table: Path) -> None:
     """A state saved with processes is that of threads at the same batch, and either goes on from it."""
     ds = ps.open(table).shuffle(seed=5).batch(8).map(noisy)
@@ -249,6 +252,7 @@ def test_a_state_says_where_it_is(table: Path) -> None:
     assert rests[0] == rests[1]
 
 
+@pytest.mark.slow
 def test_epochs_of_a_loader_follow_each_other(table: Path) -> None:
     """Each epoch is another, and is what it is with threads."""
     ds = ps.open(table).limit(40).shuffle(seed=5).batch(8).map(noisy)
@@ -402,6 +406,7 @@ class Odd(CellCodec):
         return np.array([int(bytes(cell))], field.dtype)
 
 
+@pytest.mark.slow
 def test_a_bad_cell_is_told_with_its_place(tmp_path: Path) -> None:
     """An error of a cell names file, row group, row and column, whoever has decoded it."""
     fields = [ps.Field("id", np.int64), ps.Field("cell", np.int64, (1,), Odd())]
@@ -537,19 +542,37 @@ def left_second(batch: dict[str, Any]) -> dict[str, Any]:
 END = "A function must return or raise an error that tells what is wrong."
 
 
+KILLED = (killed, ("was ended by SIGKILL during map killed, on the rows from position ", "where memory runs out: use fewer"))
+
+
 @pytest.mark.parametrize(
     ("function", "parts"),
-    [
-        (killed, ("was ended by SIGKILL during map killed, on the rows from position ", "where memory runs out: use fewer")),
-        (crashed, ("was ended by SIGSEGV during map crashed, on the rows from position ", "Native code may have crashed: ")),
-        (exited, ("ended with exit code 3 during map exited, on the rows from position ", "A function must return or raise")),
-        (
-            left,
-            ("was asked to end during map left, on the rows from position 0 of epoch 0: SystemExit('enough') was raised", END),
-        ),
-        (interrupted, ("during map interrupted, on the rows from position 0 of epoch 0: KeyboardInterrupt() was raised", END)),
-        (closed, ("during map closed, on the rows from position 0 of epoch 0: GeneratorExit() was raised there. ", END)),
-    ],
+    slow_except(
+        [
+            KILLED,
+            (
+                crashed,
+                ("was ended by SIGSEGV during map crashed, on the rows from position ", "Native code may have crashed: "),
+            ),
+            (
+                exited,
+                ("ended with exit code 3 during map exited, on the rows from position ", "A function must return or raise"),
+            ),
+            (
+                left,
+                (
+                    "was asked to end during map left, on the rows from position 0 of epoch 0: SystemExit('enough') was raised",
+                    END,
+                ),
+            ),
+            (
+                interrupted,
+                ("during map interrupted, on the rows from position 0 of epoch 0: KeyboardInterrupt() was raised", END),
+            ),
+            (closed, ("during map closed, on the rows from position 0 of epoch 0: GeneratorExit() was raised there. ", END)),
+        ],
+        fast=[KILLED],
+    ),
 )
 def test_a_process_that_ends_is_told(function: Callable[..., Any], parts: tuple[str, ...]) -> None:
     """Whoever waits for a process that has ended is told how, during what and on which batch."""
@@ -562,6 +585,7 @@ def test_a_process_that_ends_is_told(function: Callable[..., Any], parts: tuple[
         assert part in str(caught.value)
 
 
+@pytest.mark.slow
 def test_of_several_maps_the_one_that_ends_its_process_is_told() -> None:
     """And the place in the epoch at which its batch begins, with batches and with single rows."""
     for ds, place in ((example().batch(4), 4), (example(), 4)):
@@ -594,6 +618,7 @@ def test_whatever_a_map_raises_on_a_thread_is_noted(kind: type[BaseException]) -
     assert caught.value.__notes__ == [note + (found if kind is ZeroDivisionError else "")]
 
 
+@pytest.mark.slow
 def test_a_function_that_hangs_is_ended() -> None:
     """After the time that was allowed, a process that says nothing is ended, and whoever waits is told."""
 
@@ -652,6 +677,7 @@ def test_batches_that_are_kept_stay_as_they_are(table: Path) -> None:
         assert (batch["large"] == batch["id"][:, None]).all()
 
 
+@pytest.mark.slow
 def test_what_a_map_keeps_stays_as_it_is() -> None:
     """A function may keep what it was given; its memory is not used again meanwhile."""
     seen: list[tuple[int, npt.NDArray[Any]]] = []
@@ -676,6 +702,7 @@ def test_a_break_ends_the_processes(table: Path) -> None:
         break
 
 
+@pytest.mark.slow
 def test_many_rounds_leave_nothing(table: Path) -> None:
     """Begun and broken off again and again, files, processes and threads stay as many; the fixture counts them."""
     ds = ps.open(table).batch(50).map(noisy).using(processes=1)
@@ -686,6 +713,7 @@ def test_many_rounds_leave_nothing(table: Path) -> None:
         assert children() == set()
 
 
+@pytest.mark.slow
 def test_torch_gets_tensors(pictures: Path) -> None:
     """The tensors of a torch loader are made here, of what processes have made."""
     torch = pytest.importorskip("torch")
@@ -715,6 +743,7 @@ def script(text: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_script_needs_no_guard(tmp_path: Path) -> None:
     """A script is not run again by processes; its functions, what they print, its path and its environment work there."""
     (tmp_path / "lib").mkdir()
@@ -755,6 +784,7 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
     assert ran.stderr == "to the other\n" * 2
 
 
+@pytest.mark.slow
 def test_python_ends_while_a_thread_goes_on_with_epochs() -> None:
     """No more processes are started then, which would have to be ended again and again."""
     text = """
@@ -798,6 +828,7 @@ WAITING = """
     """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait", ["threading.Event().wait()", "import re; re.match('(a+)+$', 'a' * 60 + 'b')"])
 def test_processes_end_with_their_parent(wait: str) -> None:
     """When the parent is killed its processes end by themselves, also those that never let go of the interpreter."""
@@ -809,6 +840,7 @@ def test_processes_end_with_their_parent(wait: str) -> None:
         assert ended(pids)
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_parent_and_processes() -> None:
     """Ctrl-C while processes hang ends all of them, promptly, and with nothing but the traceback of the parent."""
     with script(WAITING.format(wait="threading.Event().wait()")) as parent:
@@ -822,6 +854,7 @@ def test_an_interrupt_ends_parent_and_processes() -> None:
         assert parent.stderr.read().count("Traceback (most recent call last)") == 1
 
 
+@pytest.mark.slow
 def test_a_fork_of_the_parent_leaves_its_processes_alone() -> None:
     """A forked process that exits does not end the processes of the one that it was forked from."""
     with script(

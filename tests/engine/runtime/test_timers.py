@@ -250,6 +250,7 @@ def test_what_processes_do_is_counted_here() -> None:
     assert stats.inline.map == 0
 
 
+@pytest.mark.slow
 def test_the_start_of_processes_is_told_as_such() -> None:
     """Of an iteration that is over as soon as its process has started, it is the larger part, and the remedy says so."""
     ds = table().open().batch(10).map(lambda batch: batch).using(workers="processes", processes=1)

@@ -112,6 +112,7 @@ def damaged(data: bytes, draw: Any) -> bytes:
     return bytes(found)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=120)
 @given(st.data())
 def test_a_damaged_log_gives_rows_or_an_error_of_ours(
@@ -169,6 +170,7 @@ def changed(told: Any, draw: Any) -> Any:
     return told
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=120)
 @given(st.data())
 def test_a_log_of_odd_values_gives_rows_or_an_error_of_ours(

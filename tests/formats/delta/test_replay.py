@@ -142,6 +142,7 @@ KINDS = ("classic", "parts", "v2 json", "v2 parquet")
 COMPACTED = ("reconciled", "as committed", "removes first", "adds first")
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.data())
 def test_checkpoints_and_compacted_commits_change_nothing(
@@ -159,6 +160,7 @@ def test_checkpoints_and_compacted_commits_change_nothing(
     assert [history.rows(version) for version in range(count)] == alone
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.data())
 def test_compacted_commits_are_right_or_refused_without_their_commits(

@@ -14,7 +14,7 @@ import pytest
 import penstock as ps
 from penstock.formats.delta import DeltaFormat
 
-pytestmark = pytest.mark.server
+pytestmark = pytest.mark.sail
 
 DELTA = DeltaFormat()
 

@@ -109,7 +109,9 @@ def azure(tmp_path_factory: pytest.TempPathFactory, azurite: Path) -> Iterator[S
         yield Store(url="abfs://lake", options=options)
 
 
-@pytest.fixture(params=["s3", pytest.param("azure", marks=pytest.mark.filterwarnings("ignore::ResourceWarning"))])
+@pytest.fixture(
+    params=["s3", pytest.param("azure", marks=[pytest.mark.azurite, pytest.mark.filterwarnings("ignore::ResourceWarning")])]
+)
 def store(request: pytest.FixtureRequest) -> Store:
     """Return a bucket of each store that has a server here."""
     found: Store = request.getfixturevalue(request.param)

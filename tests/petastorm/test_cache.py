@@ -63,7 +63,9 @@ def test_values_of_each_kind_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "odd", [object(), {1}, Path("x"), dt.datetime(2020, 1, 1, tzinfo=type("Zone", (dt.tzinfo,), {})())], ids=repr
+    "odd",
+    [object(), {1}, Path("x"), dt.datetime(2020, 1, 1, tzinfo=type("Zone", (dt.tzinfo,), {})())],
+    ids=["object", "set", "path", "time with a zone"],
 )
 def test_other_objects_are_not_kept(tmp_path: Path, odd: Any) -> None:
     """An object that is no plain value is computed each time, also inside of a list."""

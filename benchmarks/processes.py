@@ -27,8 +27,7 @@ import numpy as np
 import penstock as ps
 from penstock._engine.processes.pool import ProcessPool, Reply, Task
 from penstock._engine.processes.task import Recipe, WorkerInput, pack_input
-from penstock._engine.query.query import Query
-from penstock._engine.query.values import Batch, Map
+from penstock._engine.query.query import Batch, Map, Query
 from penstock._engine.runtime.threads import ThreadPool
 from penstock.testing import MemoryFormat
 

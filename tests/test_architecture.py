@@ -42,7 +42,7 @@ LAYERS: tuple[str | tuple[str, ...], ...] = (
     ("_blobs", "policies"),
     "schema",
     ("model", "sequences"),
-    ("_ranges", "protocols"),
+    "protocols",
     ("filters", "codecs", "shuffles"),
     ("schema.compat", "schema.json"),
     "_engine",

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._ranges import Ranges, between, cut, even_edges, joined, length
+from penstock.model import Ranges, even_edges, join_ranges, ranges_length, slice_ranges, split_ranges
 
 
 @st.composite
@@ -26,23 +26,23 @@ def places(ranges: Ranges) -> list[int]:
 @given(parts(), st.integers(1, 9))
 def test_cut_gives_parts_that_make_the_whole(ranges: Ranges, count: int) -> None:
     """Parts follow one another, lose nothing and differ in length by at most one."""
-    found = cut(ranges, count)
+    found = split_ranges(ranges, count)
 
     assert [place for part in found for place in places(part)] == places(ranges)
     assert len(found) == count
-    assert max(map(length, found)) - min(map(length, found)) <= 1
+    assert max(map(ranges_length, found)) - min(map(ranges_length, found)) <= 1
 
 
 @given(parts(), st.integers(0, 70), st.integers(0, 70))
 def test_between_gives_places_by_number(ranges: Ranges, start: int, stop: int) -> None:
     """Numbers count along the stretches in turn."""
-    assert places(between(ranges, start, stop)) == places(ranges)[start:stop]
+    assert places(slice_ranges(ranges, start, stop)) == places(ranges)[start:stop]
 
 
 @given(parts())
 def test_joined_keeps_places_and_merges_what_touches(ranges: Ranges) -> None:
     """No two neighbours of the result could be one stretch."""
-    found = joined([ranges[:2], ranges[2:]])
+    found = join_ranges([ranges[:2], ranges[2:]])
 
     assert places(found) == places(ranges)
     assert all(before[1] != after[0] for before, after in pairwise(found))

@@ -17,8 +17,7 @@ from penstock._engine.batch.ragged import depends_on_batch
 from penstock._engine.deliver.interleave import SOURCE
 from penstock._engine.deliver.mixture import MixtureTable, Source
 from penstock._engine.order.mixture import Stop
-from penstock._engine.query.query import Query
-from penstock._engine.query.values import Column
+from penstock._engine.query.query import Column, Query
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError, ColumnNotFoundError
 from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED, AsObjects, Offsets, Pad, Ragged, RaiseIfRagged, Resize

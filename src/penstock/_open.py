@@ -54,7 +54,7 @@ def open(
         10
     """
     wanted = None if format is None else _named(format)
-    given = classes(codecs, "open")
+    given = classes(codecs, "open") if codecs != () else []
     place = locate(source, filesystem=filesystem, options=storage_options)
     found = recognised(place) if wanted is None else wanted
     snapshot = found.snapshot(place, version if timestamp is None else _version_at(found, place, version, timestamp))

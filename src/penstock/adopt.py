@@ -26,7 +26,7 @@ from penstock._engine.write.validate import InvalidCellError
 from penstock.dtypes import is_encoded, is_ragged, plain
 from penstock.errors import ArgumentError, ColumnNotFoundError, DataError, TableNotFoundError
 from penstock.formats._hive import hive_values, partition_table
-from penstock.formats.parquet import COMMON, data_files, unified
+from penstock.formats.parquet import COMMON, data_files, unify_schemas
 from penstock.model import Place
 from penstock.schema import CellCodec, Field, Schema
 from penstock.schema.compat import incompatible, storage_of
@@ -109,7 +109,7 @@ def _check_files(place: Place, paths: Sequence[str], schema: Schema) -> pa.Schem
         schemas = dict(zip(paths, pool.map(partial(read_schema, filesystem=place.filesystem), paths), strict=True))
     values = [hive_values(path, place.path) for path in paths]
     partitions = {name for value in values for name in value}
-    columns = unified(schemas)
+    columns = unify_schemas(schemas)
     for field in schema:
         if field.name in partitions:
             _check_partition(field, [value.get(field.name) for value in values])

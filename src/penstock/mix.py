@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from penstock import _mix_clauses
 from penstock._dataset import clauses, explain
-from penstock._dataset.base import BaseDataset
 from penstock._engine.deliver.mixture import MixtureTable
 from penstock._engine.order.mixture import Stop
 from penstock._engine.order.shard import RankEpoch
-from penstock._engine.query.query import Query
-from penstock._engine.query.values import Last
-from penstock.dataset import Dataset
+from penstock._engine.query.query import Last, Query
+from penstock.dataset import BaseDataset, Dataset
 from penstock.errors import ArgumentError
 from penstock.model import Position
 from penstock.policies import Ragged

@@ -5,7 +5,7 @@ All of them are frozen. Facts about files and units, of which there can be milli
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -27,12 +27,18 @@ __all__ = [
     "Place",
     "Plan",
     "Position",
+    "Ranges",
     "Read",
     "Rows",
     "SequenceLinks",
     "Snapshot",
     "Units",
     "Window",
+    "even_edges",
+    "join_ranges",
+    "ranges_length",
+    "slice_ranges",
+    "split_ranges",
 ]
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -310,3 +316,86 @@ class Plan:
     def num_rows(self) -> int:
         """The rows of an epoch."""
         return int(self.counts.sum())
+
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+
+
+def even_edges(start: int, stop: int, parts: int) -> IntArray:
+    """Return the edges of `parts` consecutive parts of `start..stop`, whose lengths differ by at most one.
+
+    Example:
+        >>> even_edges(10, 20, 3).tolist()
+        [10, 13, 16, 20]
+    """
+    whole, rest = divmod(stop - start, parts)
+    part = np.arange(parts + 1, dtype=np.int64)
+    # part * (stop - start) // parts, written so that no product leaves 64 bits.
+    return start + part * whole + part * rest // parts
+
+
+def ranges_length(ranges: Ranges) -> int:
+    """Return the number of places in ranges.
+
+    Example:
+        >>> ranges_length(((0, 3), (10, 11)))
+        4
+    """
+    return sum(stop - start for start, stop in ranges)
+
+
+def slice_ranges(ranges: Ranges, start: int, stop: int) -> Ranges:
+    """Return the places with the numbers `start` to `stop` in ranges.
+
+    Example:
+        >>> slice_ranges(((0, 3), (10, 20)), 2, 5)
+        ((2, 3), (10, 12))
+    """
+    result = []
+    passed = 0
+    for low, high in ranges:
+        if passed >= stop:
+            break
+        first, last = max(start, passed), min(stop, passed + high - low)
+        if first < last:
+            result.append((low + first - passed, low + last - passed))
+        passed += high - low
+    return tuple(result)
+
+
+def split_ranges(ranges: Ranges, parts: int) -> list[Ranges]:
+    """Return `parts` consecutive parts of ranges, whose lengths differ by at most one.
+
+    Example:
+        >>> split_ranges(((0, 3), (10, 13)), 2)
+        [((0, 3),), ((10, 13),)]
+    """
+    edges = even_edges(0, ranges_length(ranges), parts).tolist()
+    result: list[list[tuple[int, int]]] = [[] for _ in range(parts)]
+    part, passed = 0, 0
+    for low, high in ranges:
+        place = low
+        while place < high:
+            while edges[part + 1] <= passed:
+                part += 1
+            step = min(high - place, edges[part + 1] - passed)
+            result[part].append((place, place + step))
+            place += step
+            passed += step
+    return [tuple(part) for part in result]
+
+
+def join_ranges(parts: Iterable[Ranges]) -> Ranges:
+    """Return several parts as one, with adjacent ranges merged.
+
+    Example:
+        >>> join_ranges([((0, 2),), ((2, 5), (8, 9))])
+        ((0, 5), (8, 9))
+    """
+    result: list[tuple[int, int]] = []
+    for low, high in (span for part in parts for span in part):
+        if result and result[-1][1] == low:
+            result[-1] = (result[-1][0], high)
+        else:
+            result.append((low, high))
+    return tuple(result)

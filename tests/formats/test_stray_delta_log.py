@@ -18,8 +18,7 @@ from pyarrow import fs as pafs
 
 import penstock as ps
 from penstock.errors import ArgumentError
-from penstock.formats._stray_delta_log import _parents
-from penstock.formats.parquet import ParquetFormat
+from penstock.formats.parquet import ParquetFormat, _parents
 
 
 def ids(ds: ps.Dataset) -> list[int]:

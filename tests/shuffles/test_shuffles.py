@@ -14,8 +14,8 @@ import penstock.shuffles
 from penstock._engine.order.epoch import Epoch
 from penstock.model import IntArray
 from penstock.protocols import Shuffle
-from penstock.shuffles._unit_stream import UnitStream, window_rows
 from penstock.shuffles.exact import scatter
+from penstock.shuffles.window import UnitStream, window_rows
 from penstock.testing import check_shuffle
 
 MODULES = [found.name for found in pkgutil.iter_modules(penstock.shuffles.__path__) if not found.name.startswith("_")]

@@ -17,8 +17,7 @@ from penstock._dataset.names import maps_run_last, matching_names
 from penstock._dataset.sequence import check_sequence
 from penstock._dataset.stack import check_stack
 from penstock._engine.order.shard import first_assignment
-from penstock._engine.query.query import Query, SkipBadRows
-from penstock._engine.query.values import Column, Last, Map
+from penstock._engine.query.query import Column, Last, Map, Query, SkipBadRows
 from penstock.dtypes import numpy_type
 from penstock.errors import ArgumentError, ColumnNotFoundError, FilterError, listed
 from penstock.filters import Expr, from_tuples, in_split

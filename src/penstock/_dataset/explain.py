@@ -18,8 +18,7 @@ from penstock._engine.lookup.access import columns_of
 from penstock._engine.order.shard import RankEpoch
 from penstock._engine.parquet.footer import column_bytes
 from penstock._engine.plan.table import Planned, Table
-from penstock._engine.query.query import Query
-from penstock._engine.query.values import MEMORY_LIMIT, Column
+from penstock._engine.query.query import MEMORY_LIMIT, Column, Query
 from penstock._engine.runtime.stats import format_bytes
 from penstock.errors import PenstockError, listed
 from penstock.model import Position

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock._dataset.names import maps_run_last, matching_names
-from penstock._engine.query.query import Query
-from penstock._engine.query.values import Stack
+from penstock._engine.query.query import Query, Stack
 from penstock.dtypes import numpy_type
 from penstock.errors import ArgumentError
 from penstock.model import Snapshot

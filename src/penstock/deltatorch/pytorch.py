@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from penstock._engine.deliver.loader import Loader as EngineLoader
-from penstock._engine.query.values import Last
+from penstock._engine.query.query import Last
 from penstock.deltatorch._loader import ThreadsLoader, WorkerBatches, WorkersLoader
 from penstock.deltatorch._sample_map import FieldSpec
 from penstock.deltatorch.id_based_deltadataset import IDBasedDeltaDataset

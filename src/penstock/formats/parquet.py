@@ -1,9 +1,9 @@
-"""Plain Parquet: a file, files, or a directory of them, with hive partitions in the names of directories."""
+"""Plain Parquet: a file, several files, or a directory of them, with Hive partitions in the names of directories."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,6 @@ from penstock._engine.storage.filesystem import ENDINGS, is_hidden, list_files, 
 from penstock.codecs import CellCodec, Scalar, Tensor, Unknown
 from penstock.errors import ArgumentError, DataError, TableNotFoundError
 from penstock.formats._hive import hive_values, partition_table
-from penstock.formats._stray_delta_log import refuse_strays
 from penstock.model import DataFiles, Place, Snapshot
 from penstock.schema import Field
 from penstock.schema.compat import incompatible, storage_of
@@ -29,12 +28,17 @@ PRECEDENCE = 100
 """Tried last: formats that add a log or a schema to Parquet files come first."""
 
 COMMON = "_common_metadata"
-"""How writers of tables name whole numbers; Arrow reads other spellings, such as 0x1, as numbers too."""
+"""The file beside the data files that holds only a schema."""
+
+DELTA_LOG = "_delta_log"
+
+MAX_URL_LENGTH = 300
+"""Characters of a URL in a message: a list may have thousands of names."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetFormat:
-    """Parquet files as they lie.
+    """Parquet files as they are.
 
     Args:
         columns: The columns of the table. By default those of its first and its last file together; a file without
@@ -53,38 +57,38 @@ class ParquetFormat:
         """The name of the format."""
         return "parquet"
 
-    def recognises(self, place: Place) -> bool:  # noqa: ARG002 - whatever lies there is tried
-        """Return True: what no other format claims is taken for Parquet."""
+    def recognises(self, place: Place) -> bool:  # noqa: ARG002 - any place may hold Parquet files
+        """Return True: a place that no other format recognises is read as Parquet."""
         return True
 
     def snapshot(self, place: Place, version: str | int | None) -> Snapshot:
-        """Return the files that lie at a place now.
+        """Return the files at a place.
 
         Raises:
             ArgumentError: If a version is asked for.
             TableNotFoundError: If there is no data file.
-            DataError: If a file's schema cannot be read, or does not go with the others.
+            DataError: If a file's schema cannot be read, or does not fit the others.
         """
         if version is not None:
-            msg = f"version={version!r} was asked of {place.url}, but plain Parquet files have no versions. Leave it out."
+            msg = f"open() got version={version!r} for {place.url}; plain Parquet files have no versions. Leave it out."
             raise ArgumentError(msg)
         every = list_files(place)
         infos = data_files(place, visible(place.filesystem, place.path, every))
         self._check(place, every, infos)
         schemas = self._schemas(place, [info.path for info in infos])
-        schema = self.columns if isinstance(self.columns, pa.Schema) else unified(schemas)
+        schema = self.columns if isinstance(self.columns, pa.Schema) else unify_schemas(schemas)
         fields = stored_fields(place, every, schemas)
         if not isinstance(self.columns, pa.Schema):
             check_types(place, schema, fields)
         return assembled(place, infos, schema, fields, sampled=self.columns is None)
 
     def _check(self, place: Place, every: list[pafs.FileInfo], infos: list[pafs.FileInfo]) -> None:
-        """Refuse nothing: whoever asks for files as they lie gets them."""
+        """Accept all files: the user asked for them as they are."""
 
     def _schemas(self, place: Place, paths: Sequence[str]) -> dict[str, pa.Schema]:
-        """Return the schemas of whatever files the policy looks at, by path."""
+        """Return the schemas of the files that the columns come from, by path."""
         if self.columns is not None and not isinstance(self.columns, pa.Schema) and self.columns != "union":
-            msg = f'ParquetFormat got columns={self.columns!r}. An Arrow schema, "union" or nothing was expected. Give one.'
+            msg = f'ParquetFormat() got columns={self.columns!r}; expected an Arrow schema, "union" or None.'
             raise ArgumentError(msg)
         return file_schemas(place, paths if self.columns == "union" else [paths[0], paths[-1]])
 
@@ -93,7 +97,7 @@ FORMAT = ParquetFormat()
 
 
 class Unclaimed(ParquetFormat):
-    """Parquet files that nobody asked for as they lie: no other format has claimed them, which does not yet make them a table.
+    """Parquet files that no other format recognises, where the user has not named the format.
 
     Example:
         >>> Unclaimed().name
@@ -103,27 +107,43 @@ class Unclaimed(ParquetFormat):
     __slots__ = ()
 
     def _check(self, place: Place, every: list[pafs.FileInfo], infos: list[pafs.FileInfo]) -> None:
-        """Refuse files of a Delta table."""
-        refuse_strays(place, every, infos)
+        """Refuse files of a Delta table: without its log, deleted rows come back and others come twice.
+
+        Raises:
+            ArgumentError: If a file that would be read is in a Delta table.
+        """
+        table = _delta_table_below(every, infos) or _delta_table_above(place)
+        if table is None:
+            return
+        before, found, _ = place.url.partition(place.path) if place.path.strip("/.") else ("", "", "")
+        url = f"{before}{table}" if found else table
+        opened = place.url if len(place.url) <= MAX_URL_LENGTH else f"{place.url[:MAX_URL_LENGTH]}…"
+        msg = (
+            f"{opened} would be read as plain Parquet, and holds files of the Delta table {url}, whose log says which of "
+            f"their rows count. Open the table, penstock.open({url!r}), and choose a partition with where; or give "
+            "format='parquet' to read files as they are, with rows that were deleted or replaced."
+        )
+        raise ArgumentError(msg)
 
 
 def assembled(
     place: Place, infos: Sequence[pafs.FileInfo], schema: pa.Schema, fields: Mapping[str, Field], *, sampled: bool
 ) -> Snapshot:
-    """Return the snapshot of a table without a log: its data files, the columns in them, and those that directories name.
+    """Return the snapshot of a table without a log: its data files, their columns, and the partition columns.
 
     Args:
-        place: Where it lies.
+        place: The place of the table.
         infos: Its data files, in order.
         schema: The columns of the files.
-        fields: What a stored schema says of columns.
+        fields: The fields of a stored schema.
         sampled: Whether the columns are those of some files only.
 
     Raises:
         DataError: If a partition value does not fit its type.
     """
-    values = [hive_values(info.path, place.path) for info in infos]
-    partitions = partition_table(values, _typed(schema, fields))
+    partitions = pa.table({})
+    if any("=" in info.path[len(place.path) :] for info in infos):
+        partitions = partition_table([hive_values(info.path, place.path) for info in infos], _typed(schema, fields))
     inside = [field for field in schema if field.name not in partitions.column_names]
     files = DataFiles(
         path=pa.array([info.path for info in infos], type=pa.string()),
@@ -153,8 +173,8 @@ def file_schemas(place: Place, paths: Sequence[str]) -> dict[str, pa.Schema]:
     return schemas
 
 
-def _together(one: pa.Schema, two: pa.Schema) -> pa.Schema:
-    """Return two schemas as one; a dictionary in one of them only is as good as its values, and a zone as good as another."""
+def _unify(one: pa.Schema, two: pa.Schema) -> pa.Schema:
+    """Return two schemas as one; where types differ, dictionaries become their values and time zones UTC."""
     try:
         return pa.unify_schemas([one, two], promote_options="permissive")
     except pa.ArrowException:
@@ -162,7 +182,7 @@ def _together(one: pa.Schema, two: pa.Schema) -> pa.Schema:
 
 
 def _plainer(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
-    """Return a schema without dictionaries, views and zones but UTC, in those columns that another has in other types."""
+    """Return a schema without dictionaries, views and zones other than UTC in the columns that differ from another schema."""
     types = {field.name: field.type for field in other}
     same = {field.name for field in schema if types.get(field.name, field.type) == field.type}
     return pa.schema([field if field.name in same else field.with_type(_plain(field.type)) for field in schema])
@@ -173,7 +193,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def data_files(place: Place, every: list[pafs.FileInfo]) -> list[pafs.FileInfo]:
-    """Return the data files among those at a place: hidden names left out, and other endings where Parquet's own are there.
+    """Return the data files at a place: no hidden names, and only those with a suffix of Parquet if there are any.
 
     Raises:
         TableNotFoundError: If there is none.
@@ -183,47 +203,47 @@ def data_files(place: Place, every: list[pafs.FileInfo]) -> list[pafs.FileInfo]:
     found = named or shown
     if not found:
         msg = (
-            f"No Parquet file lies at {place.url!r}: of {len(every)} files there none is data "
-            "(names that begin with _ or . are left out). Check the path."
+            f"{place.url!r} has no Parquet file: none of {len(every)} files is a data file (names that begin with _ or . "
+            "are ignored). Check the path."
         )
         raise TableNotFoundError(msg)
     return found
 
 
 def _hidden(path: str, place: Place) -> bool:
-    """Return whether a path below a place has a part that readers of tables pass over, as Spark does."""
+    """Return whether a part of a path below a place is hidden, as for Spark."""
     if place.paths and path in place.paths:
         return False
     return any(is_hidden(part) for part in path[len(place.path) :].strip("/").split("/"))
 
 
 def stored_fields(place: Place, every: list[pafs.FileInfo], schemas: Mapping[str, pa.Schema]) -> dict[str, Field]:
-    """Return what schemas of ours say of columns: the one in `_common_metadata`, or else those in the footers of files.
+    """Return the fields of the stored schema: that of `_common_metadata`, or else those of footers.
 
     Raises:
-        DataError: If a schema cannot be read, or two files say different things of one column.
+        DataError: If a schema cannot be read, or two files have different fields of one name.
     """
     common = small_file(place.filesystem, place.path, COMMON, every)
     if common is not None:
         path = place.path.rstrip("/") + "/" + COMMON
-        found = told_fields(path, read_schema(path, common))
-        if found:
-            return found
-    told: dict[str, tuple[str, Field]] = {}
+        common_fields = schema_fields(path, read_schema(path, common))
+        if common_fields:
+            return common_fields
+    fields: dict[str, tuple[str, Field]] = {}
     for path, schema in schemas.items():
-        for name, field in told_fields(path, schema).items():
-            where, before = told.setdefault(name, (path, field))
+        for name, field in schema_fields(path, schema).items():
+            where, before = fields.setdefault(name, (path, field))
             if before != field:
                 msg = (
-                    f"{where} and {path} were written with different schemas: column {name!r} is {before} in the one and "
-                    f"{field} in the other. One was expected. Open them apart, or adopt a schema that fits both."
+                    f"{where} and {path} were written with different schemas: column {name!r} is {before} in one and {field} "
+                    "in the other. Open them apart, or adopt a schema that fits both."
                 )
                 raise DataError(msg)
-    return {name: field for name, (_, field) in told.items()}
+    return {name: field for name, (_, field) in fields.items()}
 
 
 def check_types(place: Place, schema: pa.Schema, fields: Mapping[str, Field]) -> None:
-    """Refuse what a stored schema says of columns that the files do not hold.
+    """Refuse a stored schema that does not fit the columns of the files.
 
     Raises:
         DataError: If a column has a type that its field's codec does not read.
@@ -242,8 +262,8 @@ def check_types(place: Place, schema: pa.Schema, fields: Mapping[str, Field]) ->
             )
 
 
-def told_fields(path: str, schema: pa.Schema) -> dict[str, Field]:
-    """Return what a schema of ours in a file's metadata says of columns; nothing where there is none."""
+def schema_fields(path: str, schema: pa.Schema) -> dict[str, Field]:
+    """Return the fields of the schema in a file's metadata; none if there is no schema."""
     text = (schema.metadata or {}).get(KEY)
     if text is None:
         return {}
@@ -254,7 +274,7 @@ def told_fields(path: str, schema: pa.Schema) -> dict[str, Field]:
 
 
 def _typed(schema: pa.Schema, fields: Mapping[str, Field]) -> pa.Schema:
-    """Return a schema that also has the columns which only the names of directories hold."""
+    """Return a schema with the partition columns too."""
     more = [
         pa.field(name, field.codec.storage(field))
         for name, field in fields.items()
@@ -263,7 +283,7 @@ def _typed(schema: pa.Schema, fields: Mapping[str, Field]) -> pa.Schema:
     return pa.schema([*schema, *more])
 
 
-def unified(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
+def unify_schemas(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
     """Return one schema for files whose schemas differ: all columns, each in the widest of its types.
 
     Raises:
@@ -271,18 +291,64 @@ def unified(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
 
     Example:
         >>> one, two = pa.schema({"a": pa.int32()}), pa.schema({"a": pa.int64(), "b": pa.string()})
-        >>> unified({"1.parquet": one, "2.parquet": two}).types
+        >>> unify_schemas({"1.parquet": one, "2.parquet": two}).types
         [DataType(int64), DataType(string)]
     """
     found, *others = schemas.items()
     path, schema = found
     for other, more in others:
         try:
-            schema = _together(schema.remove_metadata(), more.remove_metadata())
+            schema = _unify(schema.remove_metadata(), more.remove_metadata())
         except pa.ArrowException as error:
             msg = (
-                f"The schemas of {path} and {other} do not go together: {error} One type was expected for each column. "
+                f"The schemas of {path} and {other} do not fit together: {error} Each column needs one type. "
                 "Rewrite one of the files, or open with a schema of your own: format=ParquetFormat(columns=schema)."
             )
             raise DataError(msg) from error
     return schema
+
+
+def _delta_table_below(every: Sequence[pafs.FileInfo], chosen: Sequence[pafs.FileInfo]) -> str | None:
+    """Return a Delta table whose log was listed, and that one of the chosen files is in."""
+    folders = {info.path.rpartition("/")[0] for info in every}
+    tables: set[str] = {folder.removesuffix(f"/{DELTA_LOG}") for folder in folders if folder.endswith(f"/{DELTA_LOG}")}
+    if not tables:
+        return None
+    for folder in dict.fromkeys(str(info.path).rpartition("/")[0] for info in chosen):
+        table = next((each for each in (folder, *_parents(folder)) if each in tables), None)
+        if table is not None:
+            return table
+    return None
+
+
+def _delta_table_above(place: Place) -> str | None:
+    """Return a Delta table that the place is in; each directory above is looked up once."""
+    seen: set[str] = set()
+    for path in place.paths or (place.path,):
+        for parent in _parents(path):
+            if parent in seen:
+                break
+            seen.add(parent)
+            if _has_delta_log(place.filesystem, parent):
+                return parent
+    return None
+
+
+def _parents(path: str) -> Iterator[str]:
+    """Yield the directories of a path, the nearest first; the last is the root, "/" or empty.
+
+    Paths of some stores begin with a scheme, and have no directory before it.
+    """
+    while path and not path.endswith((":", ":/")):
+        before, slash, _ = path.rpartition("/")
+        path = before
+        if not before.endswith((":", ":/")):
+            yield before or slash
+
+
+def _has_delta_log(filesystem: pafs.FileSystem, folder: str) -> bool:
+    path = f"{folder.rstrip('/')}/{DELTA_LOG}" if folder else DELTA_LOG
+    try:
+        return bool(filesystem.get_file_info(path).type == pafs.FileType.Directory)
+    except Exception:  # noqa: BLE001 - each store has its own errors for missing rights and missing buckets
+        return False

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.model import IntArray, Window
 from penstock.randomness import key
-from penstock.shuffles._unit_stream import UnitStream, positive, window_edges, window_rows
+from penstock.shuffles.window import UnitStream, positive, window_edges, window_rows
 from penstock.stable_hash import mix
 
 __all__ = ["ExactShuffle"]

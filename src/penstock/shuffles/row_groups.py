@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.model import IntArray
-from penstock.shuffles._unit_stream import UnitStream
+from penstock.shuffles.window import UnitStream
 
 __all__ = ["RowGroupShuffle"]
 

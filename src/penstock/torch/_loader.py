@@ -313,7 +313,8 @@ def loader(
         >>> [batch["id"].tolist() for batch in batches]
         [[0, 2, 9, 4], [1, 6, 5, 3], [8, 7]]
     """
-    refuse_options("penstock.torch.loader", options, OPTIONS)
+    if options:
+        refuse_options("penstock.torch.loader", options, OPTIONS)
     group, made = talking(rank, world_size, process_group), []
 
     def check() -> dict[str, Any]:

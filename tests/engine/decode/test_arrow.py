@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock._engine.decode.arrow import CellError, decode
-from penstock._engine.query.values import Column
+from penstock._engine.query.query import Column
 from penstock.errors import ArgumentError
 from penstock.policies import AsObjects, DefaultNulls, Fill, Mask, Nulls, Offsets, Pad, Ragged, RaiseIfRagged, RaiseOnNull
 

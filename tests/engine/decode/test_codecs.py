@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 import penstock as ps
 from penstock._blobs import Blobs
 from penstock._engine.decode.codecs import decode_cells
-from penstock._engine.query.values import Column
+from penstock._engine.query.query import Column
 from penstock._engine.runtime.memory import BufferPool
 from penstock.codecs import Npy, Npz, Png, Raw, Tensor
 from penstock.errors import ArgumentError, DataError

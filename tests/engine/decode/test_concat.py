@@ -18,7 +18,7 @@ from penstock._engine.decode import concat
 from penstock._engine.decode.arrow import CellError
 from penstock._engine.decode.columns import deferred_cells
 from penstock._engine.decode.concat import concat_wide, take_wide
-from penstock._engine.query.values import Column
+from penstock._engine.query.query import Column
 from penstock.errors import DataError
 
 FEW = pa.dictionary(pa.int8(), pa.string())

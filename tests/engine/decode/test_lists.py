@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock._engine.decode import lists
 from penstock._engine.decode.arrow import CellError, decode
-from penstock._engine.query.values import Column
+from penstock._engine.query.query import Column
 from penstock._engine.runtime.memory import BufferPool
 from penstock.errors import ArgumentError
 from penstock.policies import AsObjects, Fill, Mask, Nulls, Offsets, Pad, Ragged, RaiseIfRagged, RaiseOnNull

@@ -24,8 +24,7 @@ from pyarrow import fs as pafs
 from strategies import aligned, rows
 
 import penstock as ps
-from penstock._engine.query.query import ReadSpec
-from penstock._engine.query.values import Column
+from penstock._engine.query.query import Column, ReadSpec
 from penstock._engine.runtime.threads import Priority, ThreadPool
 from penstock._engine.window.buffer import WindowBuffer
 from penstock._engine.window.prefetch import Prefetcher

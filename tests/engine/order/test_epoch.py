@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies import shuffles
 
 from penstock._engine.order.epoch import Epoch
-from penstock._ranges import Ranges, between
+from penstock.model import Ranges, slice_ranges
 from penstock.protocols import Shuffle
 
 counts = st.lists(st.integers(0, 9), max_size=12).map(lambda numbers: np.array(numbers, dtype=np.int64))
@@ -21,7 +21,7 @@ def test_pieces_make_up_the_part_asked_for(shuffle: Shuffle, of: np.ndarray, lan
     """Pieces follow one another without gap, each inside one window, the last of a window marked."""
     epoch = Epoch(shuffle, of, seed=0, epoch=0, lanes=lanes)
     start = data.draw(st.integers(0, epoch.num_rows))
-    ranges: Ranges = between(((start, epoch.num_rows), (0, start)), 0, epoch.num_rows)
+    ranges: Ranges = slice_ranges(((start, epoch.num_rows), (0, start)), 0, epoch.num_rows)
     pieces = list(epoch.pieces(ranges))
 
     found = [place for piece in pieces for place in range(piece.place, piece.place + piece.stop - piece.start)]

@@ -12,8 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from penstock._engine.order.mixture import MAX_SLOTS, MixtureOrder, MixturePart, Pattern, Stop, shares
-from penstock._ranges import even_edges
 from penstock.errors import ArgumentError
+from penstock.model import even_edges
 from penstock.protocols import Shuffle
 from penstock.shuffles import InOrder, WindowShuffle
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock._engine.order.shard import BatchRows, Schedule, Shard, row_group_schedule, schedule, shards
-from penstock._ranges import Ranges
-from penstock.model import Assignment, Position
+from penstock.model import Assignment, Position, Ranges
 
 NINE = Assignment(lanes=2, stride=2, ranks=2)
 

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock._engine.order.shard import Shard, first_assignment, merge_positions, reassign, shards
-from penstock._ranges import Ranges, cut
 from penstock.errors import ArgumentError, StateError
-from penstock.model import Assignment, Position
+from penstock.model import Assignment, Position, Ranges, split_ranges
 
 
 def places(ranges: Ranges) -> list[int]:
@@ -18,7 +17,7 @@ def places(ranges: Ranges) -> list[int]:
 
 
 hand_of = st.builds(
-    lambda rows, lanes, stride: Shard(tuple(cut(((0, rows),), lanes)), stride),
+    lambda rows, lanes, stride: Shard(tuple(split_ranges(((0, rows),), lanes)), stride),
     st.integers(0, 60),
     st.integers(1, 5),
     st.integers(1, 7),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._engine.query.values import Stack
+from penstock._engine.query.query import Stack
 from penstock._engine.runtime.memory import BufferPool
 from penstock._engine.window import buffer
 from penstock._engine.window.buffer import WindowBuilder

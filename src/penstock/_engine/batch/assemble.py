@@ -18,8 +18,7 @@ from penstock._engine.batch.user_map import apply_map, apply_stack, apply_to_row
 from penstock._engine.decode.bad_cells import ROW_CODE, BadRow, bad_row_of, find_bad_rows
 from penstock._engine.decode.columns import PASSED
 from penstock._engine.order.shard import BatchRows, RankEpoch
-from penstock._engine.query.query import Query
-from penstock._engine.query.values import Batch, Places
+from penstock._engine.query.query import Batch, Places, Query
 from penstock._engine.runtime.timers import MAP
 from penstock._engine.window.buffer import WindowBuffer, concat_arrays
 from penstock._engine.window.reader import WindowReader, WindowRows
@@ -299,6 +298,7 @@ class BatchTask:
         """Return all rows, or some of them."""
         query, window_reader, batch = self.query, self.window_reader, self.batch
         rows = some = self.own_rows()
+        made = self.empty()
         count, dropped = len(rows), 0
         # Maps get a copy: a map that fails may have changed it, and runs again.
         if selected is not None and (len(selected) < count or query.maps):
@@ -311,7 +311,6 @@ class BatchTask:
         if query.maps and (self.steps.step > 1 or selected is not None):
             places = self.own_places()
             places = fill_up({}, places if selected is None else places[selected], len(some), count)[1]
-        made = self.empty()
         made.columns, made.count, made.places = columns, count, places
         if query.skip is not None:
             columns.pop(ROW_CODE, None)

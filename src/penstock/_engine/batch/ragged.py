@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock._engine.decode.arrow import CellError
 from penstock._engine.decode.codecs import check_nulls, combine_cells
 from penstock._engine.decode.lists import pad_lists, pad_width, too_long_problem
-from penstock._engine.query.values import Batch, Column
+from penstock._engine.query.query import Batch, Column
 from penstock._engine.runtime.memory import BufferPool
 from penstock.dtypes import Values
 from penstock.policies import Mask, Offsets, Pad, RaiseIfRagged, fitted, fitted_to

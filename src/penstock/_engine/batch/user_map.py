@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import randomness
-from penstock._engine.query.values import NOTE, Batch, Map, Places, Stack
+from penstock._engine.query.query import NOTE, Batch, Map, Places, Stack
 from penstock.errors import MapError
 from penstock.schema import Field
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock import dtypes
 from penstock._engine.decode.lists import decode_number_lists, list_views, pad_lists, pad_width, too_long_problem
-from penstock._engine.query.values import Column
+from penstock._engine.query.query import Column
 from penstock._engine.runtime.memory import BufferPool
 from penstock.codecs.scalar import Scalar
 from penstock.dtypes import Marks, Values

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock._engine.decode.arrow import CellError, decode
-from penstock._engine.query.values import Batch, Column, raised_by_map
+from penstock._engine.query.query import Batch, Column, raised_by_map
 from penstock.model import IntArray
 
 __all__ = [

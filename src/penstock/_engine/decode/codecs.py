@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock._blobs import Blobs
 from penstock._engine.decode.arrow import CellError, decode, null_problem
 from penstock._engine.decode.lists import pad_width, too_long_problem
-from penstock._engine.query.values import Column
+from penstock._engine.query.query import Column
 from penstock._engine.runtime.memory import BufferPool
 from penstock.codecs import Scalar, Tensor
 from penstock.dtypes import Marks, Values, extension_name, is_ragged, numpy_type

@@ -21,7 +21,7 @@ from penstock._engine.decode.bad_cells import ROW_CODE, UnreadableCellError
 from penstock._engine.decode.codecs import decode_cells, decode_flat_tensors, is_stored_flat
 from penstock._engine.decode.concat import one_array
 from penstock._engine.parquet.file_blobs import FileBlobs
-from penstock._engine.query.values import Batch, Column, Stack
+from penstock._engine.query.query import Batch, Column, Stack
 from penstock._engine.runtime.memory import BufferPool
 from penstock._engine.runtime.timers import READ, Meter
 from penstock.dtypes import Values

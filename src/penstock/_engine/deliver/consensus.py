@@ -9,8 +9,7 @@ from typing import Any
 from penstock._engine.lookup.access import columns_of
 from penstock._engine.plan.group import Group
 from penstock._engine.plan.table import Table, order_of
-from penstock._engine.query.query import Query
-from penstock._engine.query.values import Column
+from penstock._engine.query.query import Column, Query
 from penstock.errors import ArgumentError
 from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED
 

@@ -17,16 +17,14 @@ from penstock._engine.batch.user_map import apply_map, by_row
 from penstock._engine.decode.arrow import CellError
 from penstock._engine.order.mixture import MixtureEpoch, SourceOrder
 from penstock._engine.order.shard import RankEpoch
-from penstock._engine.query.query import BatchAdapter, Query
-from penstock._engine.query.values import Batch, Column
+from penstock._engine.query.query import Batch, BatchAdapter, Column, Query
 from penstock._engine.runtime.memory import BufferPool
 from penstock._engine.runtime.timers import GATHER, MAP
 from penstock._engine.window.buffer import WindowBuffer
 from penstock._engine.window.prefetch import LanePrefetcher, Prefetcher
 from penstock._engine.window.reader import WindowReader, WindowRows
-from penstock._ranges import Ranges
 from penstock.errors import DataError, MapError
-from penstock.model import IntArray
+from penstock.model import IntArray, Ranges
 
 __all__ = ["SOURCE", "MixturePrefetcher", "SourceReading", "interleaved"]
 

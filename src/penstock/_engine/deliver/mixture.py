@@ -23,8 +23,7 @@ from penstock._engine.order.mixture import MixtureOrder, MixturePart, Pattern, S
 from penstock._engine.order.shard import RankEpoch
 from penstock._engine.plan.group import Group
 from penstock._engine.plan.table import Planned, Table, check_row_maps, check_rows
-from penstock._engine.query.query import BatchAdapter, Query, ReadSpec
-from penstock._engine.query.values import Batch
+from penstock._engine.query.query import Batch, BatchAdapter, Query, ReadSpec
 from penstock._engine.runtime.memory import BufferPool
 from penstock._engine.runtime.threads import ThreadPool
 from penstock._engine.runtime.timers import Meter

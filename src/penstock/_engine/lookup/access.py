@@ -21,8 +21,7 @@ from penstock._engine.lookup.cache import LookupCache, LruCache
 from penstock._engine.lookup.data_frames import frame_of
 from penstock._engine.lookup.row_lookup import RowLookup, RowTaker
 from penstock._engine.plan.table import Table
-from penstock._engine.query.query import Query, ReadSpec
-from penstock._engine.query.values import Batch, Column
+from penstock._engine.query.query import Batch, Column, Query, ReadSpec
 from penstock._engine.read.reader import Reader
 from penstock._engine.runtime.threads import ThreadPool, default_threads
 from penstock._engine.window.reader import WindowReader

@@ -27,8 +27,7 @@ from penstock._engine.parquet.chunk_layout import FileLayout
 from penstock._engine.parquet.file_blobs import FileBlobs, LocalFile
 from penstock._engine.parquet.plain_pages import as_arrow
 from penstock._engine.parquet.thrift import ThriftError
-from penstock._engine.query.query import ReadSpec
-from penstock._engine.query.values import Batch
+from penstock._engine.query.query import Batch, ReadSpec
 from penstock._engine.read.reader import Reader, Unit, UnitTable
 from penstock._engine.runtime.threads import ThreadPool
 from penstock._engine.window.buffer import Cells, UnitColumns, concat_arrays, concat_cells

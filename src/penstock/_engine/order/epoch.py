@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock._ranges import Ranges, even_edges
-from penstock.model import IntArray, Window
+from penstock.model import IntArray, Ranges, Window, even_edges
 from penstock.protocols import Arrangement, Shuffle
 
 __all__ = ["Epoch", "WindowSlice"]

@@ -17,9 +17,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from penstock._engine.order.epoch import Epoch, WindowSlice
-from penstock._ranges import even_edges
 from penstock.errors import ArgumentError
-from penstock.model import IntArray, Window
+from penstock.model import IntArray, Window, even_edges
 from penstock.protocols import Shuffle
 from penstock.randomness import generator
 

@@ -16,11 +16,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from penstock._engine.order.epoch import Epoch
-from penstock._engine.query.query import Query
-from penstock._engine.query.values import Last
-from penstock._ranges import Ranges, between, cut, joined, length
+from penstock._engine.query.query import Last, Query
 from penstock.errors import ArgumentError, StateError
-from penstock.model import Assignment, IntArray, Plan, Position
+from penstock.model import Assignment, IntArray, Plan, Position, Ranges, join_ranges, ranges_length, slice_ranges, split_ranges
 from penstock.protocols import Shuffle
 
 __all__ = [
@@ -50,7 +48,7 @@ class Shard:
     @cached_property
     def lengths(self) -> tuple[int, ...]:
         """The rows of each lane; they differ by at most one."""
-        return tuple(length(lane) for lane in self.lanes)
+        return tuple(ranges_length(lane) for lane in self.lanes)
 
     @cached_property
     def num_rows(self) -> int:
@@ -89,7 +87,7 @@ class Shard:
         """
         used, ranges = list(self.used(start)), list[tuple[int, int]]()
         for lane, rows in self.turns(start, stop):
-            ranges += between(self.lanes[lane], used[lane], used[lane] + rows)
+            ranges += slice_ranges(self.lanes[lane], used[lane], used[lane] + rows)
             used[lane] += rows
         return tuple(ranges)
 
@@ -122,7 +120,8 @@ class Shard:
         if not start:
             return self.lanes
         return tuple(
-            between(lane, used, total) for lane, used, total in zip(self.lanes, self.used(start), self.lengths, strict=True)
+            slice_ranges(lane, used, total)
+            for lane, used, total in zip(self.lanes, self.used(start), self.lengths, strict=True)
         )
 
     def rest(self, rows: int) -> Ranges:
@@ -132,7 +131,7 @@ class Shard:
             >>> Shard((((0, 5),), ((5, 10),)), stride=2).rest(7)
             ((4, 5), (8, 10))
         """
-        return joined(self.ahead(rows))
+        return join_ranges(self.ahead(rows))
 
 
 def first_assignment(*, ranks: int, lanes: int | None, size: int) -> Assignment:
@@ -174,8 +173,8 @@ def shards(num_rows: int, assignments: tuple[Assignment, ...]) -> list[Shard]:
     for number, assignment in enumerate(assignments):
         if number:
             last = assignments[number - 1]
-            rest = joined(shard.rest(min(last.consumed(rank), shard.num_rows)) for rank, shard in enumerate(by_rank))
-        lanes = cut(rest, assignment.lanes)
+            rest = join_ranges(shard.rest(min(last.consumed(rank), shard.num_rows)) for rank, shard in enumerate(by_rank))
+        lanes = split_ranges(rest, assignment.lanes)
         share = assignment.lanes // assignment.ranks
         by_rank = [Shard(tuple(lanes[at : at + share]), assignment.stride) for at in range(0, assignment.lanes, share)]
         for rank, shard in enumerate(by_rank) if assignment.rows else ():

@@ -7,8 +7,7 @@ from operator import index
 from typing import Any, SupportsIndex, TypeAlias
 
 from penstock._engine.order.shard import merge_positions, shards
-from penstock._engine.query.query import Query
-from penstock._engine.query.values import ORDER
+from penstock._engine.query.query import ORDER, Query
 from penstock.errors import ArgumentError, StateError
 from penstock.model import Assignment, Plan, Position
 

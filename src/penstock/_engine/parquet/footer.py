@@ -24,13 +24,8 @@ from pyarrow import fs as pafs
 from penstock._engine.parquet import thrift
 from penstock._engine.parquet.thrift import Leaf, Only, ThriftError, Wanted, leaves, parse, parse_start
 from penstock._engine.runtime.threads import run_over
-from penstock._engine.storage.file_errors import (
-    changed_file_error,
-    check_unchanged,
-    footer_error,
-    missing_file_error,
-    opened_size,
-)
+from penstock._engine.storage.file_errors import changed_file_error, footer_error, missing_file_error
+from penstock._engine.storage.filesystem import check_unchanged, opened_size
 from penstock.errors import DataError
 from penstock.filters.literals import array_of, kind, plain
 from penstock.model import ColumnRange, IntArray, Snapshot

@@ -19,8 +19,7 @@ from penstock._engine.plan import prune
 from penstock._engine.plan.count import count_units, link_sequences
 from penstock._engine.plan.group import Group
 from penstock._engine.plan.sequence_times import SequenceFinder
-from penstock._engine.query.query import Query
-from penstock._engine.query.values import ORDER, Column, Map
+from penstock._engine.query.query import ORDER, Column, Map, Query
 from penstock._engine.read.reader import Reader, UnitTable
 from penstock._engine.read.schema_evolution import field_id
 from penstock._engine.runtime.memory import TableCache, format_bytes

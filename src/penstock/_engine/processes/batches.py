@@ -27,8 +27,7 @@ from penstock._engine.decode.columns import decode_deferred
 from penstock._engine.parquet.file_blobs import LocalFile
 from penstock._engine.processes.pool import ProcessPool, Reply, Task
 from penstock._engine.processes.task import Recipe, WorkerInput, WorkerOutput, pack_input
-from penstock._engine.query.query import STORED_ORDER, BatchAdapter, Query
-from penstock._engine.query.values import Batch
+from penstock._engine.query.query import STORED_ORDER, Batch, BatchAdapter, Query
 from penstock._engine.runtime.threads import InterruptibleFuture, Priority, ThreadPool, default_threads
 from penstock._engine.runtime.timers import DECODE, HAND_OVER
 from penstock._engine.window.reader import WindowReader, WindowRows

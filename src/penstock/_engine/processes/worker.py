@@ -24,7 +24,7 @@ from penstock._engine.processes.errors import pack_error
 from penstock._engine.processes.serialize import unpack
 from penstock._engine.processes.shared_memory import SECOND_END, Block, SharedMemory
 from penstock._engine.processes.task import BatchWorker, pack_output
-from penstock._engine.query.values import raised_by_map
+from penstock._engine.query.query import raised_by_map
 from penstock.errors import WorkerError
 
 __all__ = ["main"]

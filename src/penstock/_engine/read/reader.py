@@ -39,13 +39,13 @@ from penstock._engine.read.schema_evolution import (
 )
 from penstock._engine.runtime.memory import BufferPool, PinnedMemory, TableCache
 from penstock._engine.storage.file_errors import (
-    check_unchanged,
     missing_file_error,
     read_columns,
     read_error,
     row_count_error,
     timestamp_range_error,
 )
+from penstock._engine.storage.filesystem import check_unchanged
 from penstock.errors import DataChangedError, DataError
 from penstock.filters import Expr
 from penstock.model import WHOLE_FILE, BoolArray, IntArray, Snapshot, Units

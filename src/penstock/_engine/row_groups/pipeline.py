@@ -13,8 +13,7 @@ import numpy as np
 from penstock._blobs import MAX_CELL_BYTES
 from penstock._engine.processes.pool import ProcessPool, Reply, Task
 from penstock._engine.processes.task import Recipe, WorkerInput, pack_input
-from penstock._engine.query.query import Query
-from penstock._engine.query.values import MEMORY_LIMIT, Map
+from penstock._engine.query.query import MEMORY_LIMIT, Map, Query
 from penstock._engine.row_groups.tasks import ScheduledTask
 from penstock._engine.runtime.ordered_map import OrderedMap
 from penstock._engine.runtime.threads import InterruptibleFuture, Priority, ThreadPool, succeeded

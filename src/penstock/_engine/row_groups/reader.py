@@ -23,7 +23,7 @@ from penstock._engine.decode.arrow import CellError
 from penstock._engine.decode.codecs import decode_cells
 from penstock._engine.decode.columns import DeferredCells, decode_deferred, deferred_cells
 from penstock._engine.parquet.file_blobs import FileBlobs
-from penstock._engine.query.values import MEMORY_LIMIT, Column
+from penstock._engine.query.query import MEMORY_LIMIT, Column
 from penstock._engine.read.reader import UNCOUNTED, Reader, Unit, UnitTable
 from penstock._engine.runtime.timers import Meter
 from penstock.errors import DataError

@@ -11,8 +11,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from penstock._ranges import even_edges
-from penstock.model import IntArray, Units
+from penstock.model import IntArray, Units, even_edges
 from penstock.randomness import permutation
 
 __all__ = ["RowGroupTasks", "ScheduledTask", "TaskOrder"]

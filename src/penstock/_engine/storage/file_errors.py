@@ -6,18 +6,14 @@ import errno
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
-from pyarrow import fs as pafs
 
-from penstock._engine.storage.filesystem import stamp
 from penstock.errors import DataChangedError, DataError, listed
 from penstock.model import Snapshot
 
 __all__ = [
     "changed_file_error",
-    "check_unchanged",
     "footer_error",
     "missing_file_error",
-    "opened_size",
     "os_message",
     "read_columns",
     "read_error",
@@ -169,33 +165,3 @@ def changed_file_error(where: str) -> DataChangedError:
         f"{where}: the file was changed after the table was opened: its size or the time of its last write differ. "
         "Open the table again; a state saved before cannot be resumed."
     )
-
-
-def check_unchanged(snapshot: Snapshot, file: int, filesystem: pafs.FileSystem, where: str) -> None:
-    """Raise an error if a file differs from its stamp in the snapshot, or a local file from the size in the table's log.
-
-    The size of remote files is not compared with the log: that would take one more request per file.
-
-    Raises:
-        DataChangedError: If it differs.
-    """
-    expected, size = snapshot.files.stamp[file].as_py(), int(snapshot.files.size[file])
-    stamped = expected.startswith("@")
-    if not stamped and not (snapshot.version and size > 0 and isinstance(filesystem, pafs.LocalFileSystem)):
-        return
-    info = filesystem.get_file_info(snapshot.files.path[file].as_py())
-    if info.type != pafs.FileType.File:
-        return
-    if stamped and stamp(info) != expected:
-        raise changed_file_error(where)
-    if not stamped and info.size != size:
-        msg = (
-            f"{where}: it has {info.size} bytes, and the log of {snapshot.table} says {size}. The file was replaced or cut "
-            "after its commit. Restore it."
-        )
-        raise DataChangedError(msg)
-
-
-def opened_size(snapshot: Snapshot, file: int) -> int | None:
-    """Return the size of a file when the table was opened; None if the snapshot has no stamp of it."""
-    return int(snapshot.files.size[file]) if snapshot.files.stamp[file].as_py().startswith("@") else None

@@ -13,18 +13,20 @@ from urllib.parse import quote, urlsplit
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from penstock.errors import ArgumentError, MissingExtraError, TableNotFoundError
-from penstock.model import Place
-from penstock.schema import is_unicode
+from penstock._engine.storage.file_errors import changed_file_error
+from penstock.errors import ArgumentError, DataChangedError, MissingExtraError, TableNotFoundError
+from penstock.model import Place, Snapshot
 
 __all__ = [
     "ENDINGS",
     "Source",
     "cache_directory",
+    "check_unchanged",
     "destination",
     "is_hidden",
     "list_files",
     "locate",
+    "opened_size",
     "stamp",
     "table_destination",
 ]
@@ -219,7 +221,7 @@ def _filesystem(name: str, filesystem: Any, options: Mapping[str, Any] | None) -
     if options is not None and not isinstance(options, Mapping):
         msg = f"storage_options={options!r} is not a mapping; expected options of fsspec, for example {{'anon': True}}."
         raise ArgumentError(msg)
-    if "\0" in name or not is_unicode(name):
+    if "\0" in name or name.encode(errors="replace").decode() != name:
         msg = f"{name!r} is not a valid path: it has characters that no storage allows in names. Give a path or a URL."
         raise ArgumentError(msg)
     if filesystem is not None:
@@ -437,3 +439,33 @@ def cache_directory() -> Path:
     if configured:
         return Path(configured)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
+
+
+def check_unchanged(snapshot: Snapshot, file: int, filesystem: pafs.FileSystem, where: str) -> None:
+    """Raise an error if a file differs from its stamp in the snapshot, or a local file from the size in the table's log.
+
+    The size of remote files is not compared with the log: that would take one more request per file.
+
+    Raises:
+        DataChangedError: If it differs.
+    """
+    expected, size = snapshot.files.stamp[file].as_py(), int(snapshot.files.size[file])
+    stamped = expected.startswith("@")
+    if not stamped and not (snapshot.version and size > 0 and isinstance(filesystem, pafs.LocalFileSystem)):
+        return
+    info = filesystem.get_file_info(snapshot.files.path[file].as_py())
+    if info.type != pafs.FileType.File:
+        return
+    if stamped and stamp(info) != expected:
+        raise changed_file_error(where)
+    if not stamped and info.size != size:
+        msg = (
+            f"{where}: it has {info.size} bytes, and the log of {snapshot.table} says {size}. The file was replaced or cut "
+            "after its commit. Restore it."
+        )
+        raise DataChangedError(msg)
+
+
+def opened_size(snapshot: Snapshot, file: int) -> int | None:
+    """Return the size of a file when the table was opened; None if the snapshot has no stamp of it."""
+    return int(snapshot.files.size[file]) if snapshot.files.stamp[file].as_py().startswith("@") else None

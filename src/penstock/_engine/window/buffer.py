@@ -17,12 +17,13 @@ from penstock._blobs import Blobs
 from penstock._engine.decode.concat import concat_wide, take_wide
 from penstock._engine.parquet.blob_chunks import concat_blobs
 from penstock._engine.parquet.file_blobs import FileBlobs
-from penstock._engine.query.values import Batch, Stack
+from penstock._engine.query.query import Batch, Stack
 from penstock._engine.read.reader import Unit, UnitTable
 from penstock._engine.runtime.memory import BufferPool
 from penstock.model import IntArray, Window
 
 __all__ = [
+    "STEP_BYTES",
     "Cells",
     "UnitColumns",
     "WindowBuffer",
@@ -222,6 +223,7 @@ class WindowBuilder:
         window: What is read, and the order of its rows.
         ends: The number of the row after the last of each read.
         num_rows: The rows of the window.
+        nbytes: The bytes of its columns, once all were put in.
     """
 
     def __init__(self, window: Window, stacks: Sequence[Stack], buffer_pool: BufferPool, *, writable: bool = False) -> None:
@@ -230,6 +232,7 @@ class WindowBuilder:
         rows = [read.rows for read in window.reads]
         self.ends: IntArray = np.cumsum([at.stop - at.start if isinstance(at, slice) else len(at) for at in rows])
         self.num_rows = int(self.ends[-1])
+        self.nbytes = 0
         self._has = [False] * len(rows)
         self._stacks, self._buffer_pool = stacks, buffer_pool
         self._copies = writable if window.take is None else len(rows) > 1
@@ -271,6 +274,7 @@ class WindowBuilder:
         for one in self._outputs:
             if self._copies and one.name not in self._copied:
                 self._columns[one.name] = column = _Column(None, waiting=[part[one.name] for part in self._parts], left=1)
+                self.nbytes += sum(part.nbytes for part in column.waiting)
                 self._steps.append((column, slice(0, self.num_rows)))
                 continue
             whole = self._filled(one) if self._copies else self._joined(one)
@@ -280,6 +284,7 @@ class WindowBuilder:
                 ends = [len(whole) * at // count for at in range(count + 1)]
                 self._steps.extend((column, slice(*pair)) for pair in pairwise(ends))
                 column.left = count
+            self.nbytes += whole.nbytes
         self._parts = []
         return len(self._steps)
 

@@ -14,8 +14,7 @@ from penstock._engine.query.query import BatchAdapter, Query
 from penstock._engine.runtime.threads import ThreadPool, succeeded
 from penstock._engine.window.buffer import WindowBuffer
 from penstock._engine.window.reader import PendingWindow, WindowReader, WindowRows
-from penstock._ranges import Ranges
-from penstock.model import Window
+from penstock.model import Ranges, Window
 
 __all__ = ["EpochPrefetcher", "LanePrefetcher", "MakePrefetcher", "Prefetcher", "windows_ahead"]
 

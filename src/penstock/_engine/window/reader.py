@@ -19,13 +19,13 @@ import pyarrow as pa
 from penstock._engine.decode.arrow import CellError, check_values
 from penstock._engine.decode.bad_cells import ROW_CODE, BadRow, decode_good_rows, row_codes
 from penstock._engine.decode.columns import PASSED, ROW_IDS, ColumnDecoder, decode_deferred, in_order
-from penstock._engine.query.query import ReadSpec
-from penstock._engine.query.values import Batch, Column
+from penstock._engine.query.query import Batch, Column, ReadSpec
 from penstock._engine.read.reader import Reader, Unit, UnitTable
 from penstock._engine.runtime.memory import MemoryBudget
 from penstock._engine.runtime.threads import InterruptibleFuture, Priority, ThreadPool, result_of
 from penstock._engine.runtime.timers import DECODE, GATHER, READ, Meter
 from penstock._engine.window.buffer import (
+    STEP_BYTES,
     Cells,
     UnitColumns,
     WindowBuffer,
@@ -49,8 +49,8 @@ MAX_REORDERED = 1 << 30
 
 NO_COLUMNS = pa.table({})
 
-GROUP_BYTES = 1 << 22
-"""Bytes of the units that one task reads, at most: a task for each of many small row groups takes longer than to read them."""
+GROUP_BYTES, MIN_GROUP_BYTES = 1 << 22, 1 << 18
+"""Bytes of the small units that one task reads: at most, and at least where there are more."""
 
 UnitFuture: TypeAlias = tuple[int, "Future[list[UnitColumns]]"]
 """The number of a unit, and the future of a list that holds it alone."""
@@ -309,7 +309,8 @@ class WindowReader:
     def _groups(self, reads: Sequence[Read], numbers: Sequence[int]) -> list[tuple[int, ...]]:
         """Return the reads of a window in groups, each for one task: small units of a file are read by one thread."""
         rows = int(sum(self._plan.units.rows[reads[at].unit] for at in numbers))
-        limit = max(1, min(GROUP_BYTES // max(1, self._min_row_bytes), rows // (2 * self._pool.threads)))
+        row_bytes = max(1, self._min_row_bytes)
+        limit = min(GROUP_BYTES // row_bytes, max(rows // (2 * self._pool.threads), MIN_GROUP_BYTES // row_bytes))
         groups: list[tuple[int, ...]] = []
         open_groups: dict[int, tuple[list[int], int]] = {}
         for at in numbers:
@@ -334,7 +335,7 @@ class WindowReader:
         for at, unit in enumerate(units):
             if not builder.has(at):  # begun by the window before
                 builder.put(at, unit.fixed)
-        helpers = min(builder.steps(), self._pool.threads) - 1
+        helpers = min(builder.steps(), builder.nbytes // STEP_BYTES, self._pool.threads) - 1
         helping = [self._submit(builder.order) for _ in range(helpers)]
         builder.order()
 

@@ -20,8 +20,7 @@ from penstock._engine.decode.arrow import CellError
 from penstock._engine.decode.columns import ROW_IDS, decode_deferred, in_order
 from penstock._engine.parquet.blob_chunks import concat_blobs
 from penstock._engine.plan.sequence_times import SequenceFinder
-from penstock._engine.query.query import ReadSpec
-from penstock._engine.query.values import Batch, Column
+from penstock._engine.query.query import Batch, Column, ReadSpec
 from penstock._engine.read.reader import UNCOUNTED, Reader, Unit, UnitTable
 from penstock._engine.runtime.threads import ThreadPool
 from penstock._engine.runtime.timers import DECODE, GATHER, READ, Meter

@@ -18,7 +18,7 @@ from penstock.codecs.scalar import Scalar
 from penstock.codecs.tensor import Tensor
 from penstock.errors import ArgumentError, TableNotFoundError, listed
 from penstock.formats._hive import hive_values, partition_table
-from penstock.formats.parquet import COMMON, data_files, file_schemas, unified
+from penstock.formats.parquet import COMMON, data_files, file_schemas, unify_schemas
 from penstock.model import Place
 from penstock.schema import Schema
 from penstock.schema.json import KEY, dump, load
@@ -49,7 +49,7 @@ def read_existing(place: Place) -> ExistingTable | None:
     except TableNotFoundError:
         return None
     schemas = file_schemas(place, [paths[0], paths[-1]])  # readers take the columns of a table from these two
-    columns = unified(schemas).with_metadata(schemas[paths[0]].metadata)
+    columns = unify_schemas(schemas).with_metadata(schemas[paths[0]].metadata)
     common = small_file(place.filesystem, place.path, COMMON, listing)
     metadata = {} if common is None else dict(read_schema(f"{place.path}/{COMMON}", common).metadata or {})
     if any(name.startswith(PETASTORM) for name in metadata):

@@ -23,8 +23,8 @@ from penstock.formats.parquet import (
     check_types,
     data_files,
     file_schemas,
-    told_fields,
-    unified,
+    schema_fields,
+    unify_schemas,
 )
 from penstock.formats.petastorm.fields import field_of, schema_of
 from penstock.formats.petastorm.index import RowGroupIndex, load_indexes, load_row_groups, summary_rows
@@ -81,8 +81,8 @@ def read_snapshot(place: Place, version: str | int | None) -> Snapshot:
     if common is None or UNISCHEMA_KEY not in metadata:
         return ParquetFormat().snapshot(place, version)
     infos = data_files(place, visible(place.filesystem, place.path, listing))
-    schema = unified(file_schemas(place, [infos[0].path, infos[-1].path]))
-    fields, names = told_fields(_path(place, COMMON), common), []
+    schema = unify_schemas(file_schemas(place, [infos[0].path, infos[-1].path]))
+    fields, names = schema_fields(_path(place, COMMON), common), []
     check_types(place, schema, fields)
     if not fields.keys() >= {*schema.names}:
         stored = _load_schema(place, metadata[UNISCHEMA_KEY])

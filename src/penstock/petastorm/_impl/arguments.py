@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from penstock._engine.query.values import MEMORY_LIMIT
+from penstock._engine.query.query import MEMORY_LIMIT
 from penstock.petastorm.cache import NullCache
 from penstock.petastorm.local_disk_cache import LocalDiskCache
 from penstock.petastorm.predicates import PredicateBase

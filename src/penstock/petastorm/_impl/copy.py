@@ -15,16 +15,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock._engine.commit.change import Change, Mode, begin
-from penstock._engine.query.values import Column
+from penstock._engine.query.query import Column
 from penstock._engine.read.reader import Unit
 from penstock._engine.row_groups.reader import RowGroupReader
 from penstock._engine.runtime.ordered_map import OrderedMap
 from penstock._engine.runtime.threads import Priority, ThreadPool
 from penstock._engine.write.parquet_options import common_metadata
-from penstock._ranges import even_edges
 from penstock.formats.parquet import COMMON
 from penstock.formats.petastorm import ROW_GROUPS_KEY
-from penstock.model import Place
+from penstock.model import Place, even_edges
 from penstock.petastorm._impl.dataset import StoredDataset
 from penstock.petastorm._impl.row_group_selection import Selection, SelectionArguments, select_row_groups
 

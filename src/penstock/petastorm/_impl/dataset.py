@@ -24,7 +24,7 @@ from penstock._open import recognised
 from penstock.codecs import CellCodec, Codec, Tensor, resolved
 from penstock.codecs.scalar import NUMPY
 from penstock.errors import ArgumentError, TableNotFoundError
-from penstock.formats.parquet import COMMON, ParquetFormat, Unclaimed, told_fields
+from penstock.formats.parquet import COMMON, ParquetFormat, Unclaimed, schema_fields
 from penstock.formats.petastorm import (
     INDEX_KEY,
     ROW_GROUPS_KEY,
@@ -286,7 +286,7 @@ class StoredDataset:
         """The fields of the stored schema of Penstock; none without one."""
         if not self.is_petastorm:
             return self._stored.fields
-        return {} if self.common_metadata is None else told_fields(self.place.url, self.common_metadata)
+        return {} if self.common_metadata is None else schema_fields(self.place.url, self.common_metadata)
 
     @property
     def has_log(self) -> bool:

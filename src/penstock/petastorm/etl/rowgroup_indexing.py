@@ -6,7 +6,7 @@ from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock._engine.query.values import Column
+from penstock._engine.query.query import Column
 from penstock._engine.row_groups.reader import RowGroupReader
 from penstock._engine.row_groups.tasks import ScheduledTask
 from penstock.formats.petastorm import INDEX_KEY

@@ -450,7 +450,7 @@ def test_what_torch_cannot_collate_is_told_by_its_column(tmp_path: Path) -> None
         (
             b"12345",
             {"decode_numpy_and_apply_shape": (5,), "dtype": np.float32},
-            "holds 5 bytes, .* float32 and shape .5,. can",
+            "holds 5 bytes; .* float32 with shape .5,.:",
         ),
         (b"", {"decode_numpy_and_apply_shape": (5,)}, "holds 0 bytes"),
         (7, {"decode_numpy_and_apply_shape": (5,)}, "holds 7; expected the bytes of an array"),

@@ -32,8 +32,8 @@ import penstock as ps
 from benchmarks import tabular
 from penstock._engine.deliver import loader as engine
 from penstock._engine.read.reader import FileHandle
-from penstock._engine.runtime.stats import Stats
 from penstock._engine.runtime.timers import MAP, PROBE_INTERVAL, SAMPLE_INTERVAL, Meter
+from penstock.stats import Stats
 
 COLUMNS = ("i0", "f3")
 ENGINE: Any = engine  # the module whose meter is replaced

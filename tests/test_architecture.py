@@ -38,7 +38,7 @@ class Library:
 # not import each other. Inside a package any order without a cycle is fine.
 LAYERS: tuple[str | tuple[str, ...], ...] = (
     "errors",
-    ("dtypes", "randomness", "stable_hash", "_arrow_types", "_loader_options"),
+    ("dtypes", "randomness", "stable_hash", "stats", "_arrow_types", "_loader_options"),
     ("_blobs", "policies"),
     "schema",
     ("model", "sequences"),
@@ -65,7 +65,7 @@ LAYERS: tuple[str | tuple[str, ...], ...] = (
     "mix",
     "loading",
     "_open",
-    ("_changes", "_write_input"),
+    ("_changes", "_write"),
     "write",
     "adopt",
     ("torch", "tensorflow", "jax", "spark", "prometheus"),
@@ -79,7 +79,7 @@ LAYERS: tuple[str | tuple[str, ...], ...] = (
 ANYWHERE = ("*",)
 ADAPTERS_AND_UP = ("torch.*", "tensorflow", "jax", "spark", "petastorm.*", "deltatorch.*", "dropin", "cli.*", "testing.*")
 PICKLING = (
-    "_engine.processes.errors",
+    "_engine.processes.channel",
     "_engine.processes.pickling",
     "_engine.processes.worker",
     "dataset",
@@ -99,14 +99,14 @@ LIBRARIES = {
     "imagecodecs": Library(modules=("codecs.*", *ADAPTERS_AND_UP)),
     "simplejpeg": Library(modules=("codecs.*", *ADAPTERS_AND_UP)),
     "PIL": Library(modules=("codecs.*", *ADAPTERS_AND_UP)),
-    "pandas": Library(modules=("_engine.lookup.data_frames", "dataset", "write", *ADAPTERS_AND_UP)),
+    "pandas": Library(modules=("_dataset.data_frames", "dataset", "write", *ADAPTERS_AND_UP)),
     "torch": Library(modules=ADAPTERS_AND_UP, top=("torch.*", "deltatorch.*")),
     "tensorflow": Library(modules=ADAPTERS_AND_UP, top=("tensorflow",)),
     "jax": Library(modules=ADAPTERS_AND_UP, top=("jax",)),
     "pyspark": Library(modules=ADAPTERS_AND_UP, top=("spark",)),
     "penstock_alias": Library(modules=("_aliases.*",), top=("_aliases.*",)),  # beside them on the path of other processes
     "prometheus_client": Library(modules=("prometheus",)),
-    "rich": Library(modules=("cli.*", "_engine.write.progress"), top=("cli.*",)),
+    "rich": Library(modules=("cli.*", "_write.progress"), top=("cli.*",)),
 }
 
 # What could run code that came with the data.

@@ -26,7 +26,7 @@ from rights import run_without_rights
 
 import penstock as ps
 from penstock._engine.commit import swap
-from penstock._engine.commit.change import Mode
+from penstock._engine.commit.target import Mode
 from penstock.errors import WriteError
 
 STAYS = "Nothing of this write appears; existing data stays."

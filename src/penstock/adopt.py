@@ -39,11 +39,7 @@ FIRST_ROWS = 16
 
 
 def adopt(
-    source: str | os.PathLike[str],
-    schema: Schema,
-    *,
-    filesystem: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
+    source: str | os.PathLike[str], schema: Schema, *, filesystem: Any = None, storage_options: Mapping[str, Any] | None = None
 ) -> None:
     """Add a schema to a directory of Parquet files, so that opening it decodes its cells.
 

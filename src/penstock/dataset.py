@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock import sequences
-from penstock._dataset import clauses, explain
+from penstock._dataset import clauses, data_frames, explain
 from penstock._dataset.sequence import sequence_changes
 from penstock._dataset.stack import new_stack
 from penstock._engine.deliver.loader import Batches, Iteration
@@ -58,11 +58,7 @@ class BaseDataset:
         raise NotImplementedError
 
     def map(
-        self,
-        function: Callable[..., Mapping[str, Any]],
-        *,
-        per_row: bool = False,
-        fields: Sequence[Field] | None = None,
+        self, function: Callable[..., Mapping[str, Any]], *, per_row: bool = False, fields: Sequence[Field] | None = None
     ) -> Self:
         """Return the results of a function of each batch, or of each row if there are no batches.
 
@@ -489,7 +485,7 @@ class Dataset(BaseDataset):
             >>> MemoryFormat.of({"id": [2**53 + 1, None]}, row_group_rows=2).open().to_pandas()["id"].dtype
             Int64Dtype()
         """
-        return access.to_pandas(self._table, self._query)
+        return data_frames.to_pandas(self._table, self._query)
 
     @property
     def schema(self) -> Schema:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol, cast
 
-from penstock._engine.runtime.stats import Stats
 from penstock.errors import ArgumentError, MissingExtraError
+from penstock.stats import Stats
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

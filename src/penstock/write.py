@@ -11,22 +11,22 @@ from typing import Any, Self, TypeVar, get_args
 
 import pyarrow as pa
 
-from penstock._engine.commit.change import Change, Mode, begin
-from penstock._engine.commit.target import check_mode
+from penstock._engine.commit.change import Change, begin
+from penstock._engine.commit.target import Mode, check_mode
 from penstock._engine.runtime.threads import default_threads
 from penstock._engine.storage.filesystem import table_destination
 from penstock._engine.write.append import ExistingTable, read_existing
 from penstock._engine.write.encode import TableEncoder
 from penstock._engine.write.errors import storage_errors
 from penstock._engine.write.hive import partition_encoder
-from penstock._engine.write.input import TabularInput, as_columns, is_batch, is_tabular, read_tabular, without_unnamed_index
 from penstock._engine.write.job import Missing, OpenWrite, WriteJob, abandon
 from penstock._engine.write.parquet_options import Layout, LoggedChange, LoggedFormat, WrittenFormat
-from penstock._engine.write.progress import ProgressLine
 from penstock._engine.write.schema import encoder_from_arrow, encoder_from_schema
-from penstock._engine.write.type_inference import FirstRows, infer_encoder
 from penstock._engine.write.validate import describe
-from penstock._write_input import WriteInput, read_dataset, with_format_codecs
+from penstock._write.input import TabularInput, as_columns, is_batch, is_tabular, read_tabular, without_unnamed_index
+from penstock._write.progress import ProgressLine
+from penstock._write.source import WriteInput, read_dataset, with_format_codecs
+from penstock._write.type_inference import FirstRows, infer_encoder
 from penstock.errors import ArgumentError, DataError
 from penstock.formats import known_formats
 from penstock.model import Place

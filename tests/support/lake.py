@@ -14,9 +14,9 @@ import pytest
 from pyarrow import fs as pafs
 
 from penstock._engine.commit import log as markers
-from penstock._engine.commit.change import Change, Mode, begin
+from penstock._engine.commit.change import Change, begin
 from penstock._engine.commit.log import small_file, visible
-from penstock._engine.commit.target import hidden
+from penstock._engine.commit.target import Mode, hidden
 from penstock._engine.storage.filesystem import list_files
 from penstock.model import Place
 

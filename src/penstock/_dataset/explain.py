@@ -19,13 +19,13 @@ from penstock._engine.order.shard import RankEpoch
 from penstock._engine.parquet.footer import column_bytes
 from penstock._engine.plan.table import Planned, Table
 from penstock._engine.query.query import MEMORY_LIMIT, Column, Query
-from penstock._engine.runtime.stats import format_bytes
 from penstock.errors import PenstockError, listed
 from penstock.model import Position
 from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED, Mask, Offsets, Pad, Resize
 from penstock.schema import CellCodec, Field, Schema
 from penstock.sequences import Sequence
 from penstock.shuffles import InOrder, WindowShuffle
+from penstock.stats import format_bytes
 
 __all__ = [
     "append_timings",

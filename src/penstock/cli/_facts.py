@@ -27,11 +27,7 @@ __all__ = ["ColumnFacts", "PartitionFacts", "TableFacts", "first_files", "table_
 CODEC, PLAIN_SIZE = 4, 6  # of a column chunk's metadata, in parquet.thrift
 OFFSET_INDEX, COLUMN_INDEX = 4, 6  # of a column chunk
 COMPRESSIONS = ("none", "snappy", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4_raw")
-CHUNK: thrift.Wanted = {
-    thrift.META: {CODEC: int, PLAIN_SIZE: int, thrift.SIZE: int},
-    OFFSET_INDEX: int,
-    COLUMN_INDEX: int,
-}
+CHUNK: thrift.Wanted = {thrift.META: {CODEC: int, PLAIN_SIZE: int, thrift.SIZE: int}, OFFSET_INDEX: int, COLUMN_INDEX: int}
 FILTERABLE = frozenset({"bool", "int", "float", "decimal", "text", "timestamp", "date", "time", "duration"})
 
 

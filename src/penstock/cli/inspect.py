@@ -110,11 +110,7 @@ def facts_in_json(facts: TableFacts, format_name: str, rows: Mapping[str, Sequen
         "bytes": facts.bytes,
         "rows": facts.rows,
         "rows_deleted": facts.rows_deleted,
-        "row_groups": {
-            "count": len(facts.group_rows),
-            "rows": _spread(facts.group_rows),
-            "bytes": _spread(facts.group_bytes),
-        },
+        "row_groups": {"count": len(facts.group_rows), "rows": _spread(facts.group_rows), "bytes": _spread(facts.group_bytes)},
         "columns": [_column_in_json(column) for column in facts.columns],
         "partitions": [
             {"name": one.name, "arrow_type": one.arrow_type, "values": one.values, "first": list(one.first)}

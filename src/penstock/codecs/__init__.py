@@ -21,21 +21,7 @@ from penstock.codecs.tensor import Tensor
 from penstock.errors import ArgumentError, DataError
 from penstock.schema import CellCodec, Codec, Field
 
-__all__ = [
-    "Avif",
-    "CellCodec",
-    "Codec",
-    "Jpeg",
-    "Npy",
-    "Npz",
-    "Png",
-    "Raw",
-    "Scalar",
-    "Tensor",
-    "Webp",
-    "default",
-    "register",
-]
+__all__ = ["Avif", "CellCodec", "Codec", "Jpeg", "Npy", "Npz", "Png", "Raw", "Scalar", "Tensor", "Webp", "default", "register"]
 
 _REGISTERED: dict[str, type[Codec]] = {}
 

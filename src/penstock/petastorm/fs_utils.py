@@ -116,10 +116,7 @@ def _fsspec_factory(url: Any, storage_options: Mapping[str, Any] | None) -> Call
 
 
 def get_filesystem_and_path_or_paths(
-    url_or_urls: Any,
-    hdfs_driver: str = "libhdfs3",
-    storage_options: Mapping[str, Any] | None = None,
-    filesystem: Any = None,
+    url_or_urls: Any, hdfs_driver: str = "libhdfs3", storage_options: Mapping[str, Any] | None = None, filesystem: Any = None
 ) -> tuple[Any, Any]:
     """Return the filesystem of a URL or a list of URLs, and the path or the list of paths.
 

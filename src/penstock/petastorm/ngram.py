@@ -34,11 +34,7 @@ class NGram:
     """
 
     def __init__(
-        self,
-        fields: dict[int, list[Any]],
-        delta_threshold: Any,
-        timestamp_field: Any,
-        timestamp_overlap: bool = True,
+        self, fields: dict[int, list[Any]], delta_threshold: Any, timestamp_field: Any, timestamp_overlap: bool = True
     ) -> None:
         """Store the fields and the threshold."""
         self._fields, self._delta_threshold, self._timestamp_field = fields, delta_threshold, timestamp_field

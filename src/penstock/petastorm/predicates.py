@@ -12,15 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = [
-    "PredicateBase",
-    "in_intersection",
-    "in_lambda",
-    "in_negate",
-    "in_pseudorandom_split",
-    "in_reduce",
-    "in_set",
-]
+__all__ = ["PredicateBase", "in_intersection", "in_lambda", "in_negate", "in_pseudorandom_split", "in_reduce", "in_set"]
 
 
 class PredicateBase(ABC):

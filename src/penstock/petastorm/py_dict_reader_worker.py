@@ -8,14 +8,7 @@ from penstock.petastorm.cache import NullCache
 from penstock.petastorm.workers_pool import EmptyResultError
 from penstock.petastorm.workers_pool.worker_base import WorkerBase
 
-__all__ = [
-    "EmptyResultError",
-    "NullCache",
-    "PyDictReaderWorker",
-    "PyDictReaderWorkerResultsQueueReader",
-    "WorkerBase",
-    "utils",
-]
+__all__ = ["EmptyResultError", "NullCache", "PyDictReaderWorker", "PyDictReaderWorkerResultsQueueReader", "WorkerBase", "utils"]
 
 
 class PyDictReaderWorkerResultsQueueReader(NamedResults):

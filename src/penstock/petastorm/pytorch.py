@@ -17,13 +17,7 @@ from penstock.petastorm.reader_impl.pytorch_shuffling_buffer import (
 )
 from penstock.petastorm.reader_impl.shuffling_buffer import NoopShufflingBuffer, RandomShufflingBuffer, ShufflingBufferBase
 
-__all__ = [
-    "BatchedDataLoader",
-    "DataLoader",
-    "InMemBatchedDataLoader",
-    "LoaderBase",
-    "decimal_friendly_collate",
-]
+__all__ = ["BatchedDataLoader", "DataLoader", "InMemBatchedDataLoader", "LoaderBase", "decimal_friendly_collate"]
 
 logger = logging.getLogger(__name__)
 

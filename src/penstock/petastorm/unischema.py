@@ -15,13 +15,7 @@ import pyarrow as pa
 
 from penstock.petastorm._impl.spark_types import pyspark_types
 
-__all__ = [
-    "Unischema",
-    "UnischemaField",
-    "dict_to_spark_row",
-    "insert_explicit_nulls",
-    "match_unischema_fields",
-]
+__all__ = ["Unischema", "UnischemaField", "dict_to_spark_row", "insert_explicit_nulls", "match_unischema_fields"]
 
 _UNISCHEMA_FIELD_ORDER = "preserve_input_order"
 """`alphabetical` sorts the fields, as old releases of Petastorm did."""

@@ -39,10 +39,7 @@ __all__ = [
 ACCELERATE = ("accelerate.data_loader",)
 CHECKPOINTS = ("accelerate.checkpointing",)
 LIGHTNING = ("lightning.pytorch.loops.fit_loop", "pytorch_lightning.loops.fit_loop")
-CONNECTORS = (
-    "lightning.pytorch.trainer.connectors.data_connector",
-    "pytorch_lightning.trainer.connectors.data_connector",
-)
+CONNECTORS = ("lightning.pytorch.trainer.connectors.data_connector", "pytorch_lightning.trainer.connectors.data_connector")
 MEASURING = frozenset({"has_len", "has_len_all_ranks"})
 """What Lightning calls its functions that ask for the length of a loader, and warn where its dataset is a stream."""
 

@@ -18,7 +18,6 @@ from penstock._engine.deliver.mixture import MixtureTable, agreed_mixture
 from penstock._engine.deliver.skipped import SkippedRow
 from penstock._engine.order.state import State, checked_epoch
 from penstock._engine.query.query import Query
-from penstock._engine.runtime.stats import Stats
 from penstock._loader_options import refuse_options
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError
@@ -26,6 +25,7 @@ from penstock.mix import Mixture
 from penstock.model import Position
 from penstock.policies import Offsets
 from penstock.shuffles import InOrder
+from penstock.stats import Stats
 from penstock.torch._distributed import ProcessGroup, Ranks, check_ranks, ranks, talking
 from penstock.torch._frameworks import (
     Epochs,

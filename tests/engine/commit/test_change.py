@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from lake import LOCAL, MEMORY, Lake, parquet_bytes, unsupported
 
 from penstock._engine.commit import in_place, swap
-from penstock._engine.commit.change import Mode, begin
-from penstock._engine.commit.target import check_name, check_small, hidden, is_overwritten
+from penstock._engine.commit.change import begin
+from penstock._engine.commit.target import Mode, check_name, check_small, hidden, is_overwritten
 from penstock._engine.storage.filesystem import stamp
 from penstock.errors import ArgumentError, DataError
 

@@ -22,7 +22,7 @@ from pyarrow import fs as pafs
 
 from penstock._engine.commit import log as markers
 from penstock._engine.commit import swap
-from penstock._engine.commit.change import Mode
+from penstock._engine.commit.target import Mode
 
 # Makes each of some changes again and again, each time in a fresh copy of a table, and each time kills itself one step later:
 # before anything is created, written, renamed, linked or deleted, and in the middle of every write.

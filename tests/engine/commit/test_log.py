@@ -18,8 +18,8 @@ from pyarrow import fs as pafs
 
 from penstock._engine.commit import in_place, swap
 from penstock._engine.commit import log as markers
-from penstock._engine.commit.change import Mode
 from penstock._engine.commit.log import Commit, small_file, visible
+from penstock._engine.commit.target import Mode
 from penstock.errors import DataChangedError, DataError
 
 

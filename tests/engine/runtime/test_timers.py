@@ -20,9 +20,9 @@ import penstock as ps
 from penstock._dataset import explain
 from penstock._engine.deliver.loader import Loader
 from penstock._engine.runtime import timers as metering
-from penstock._engine.runtime.stats import Stats
 from penstock._engine.runtime.timers import DECODE, MAP, READ, Meter
 from penstock.protocols import Shuffle
+from penstock.stats import Stats
 from penstock.testing import MemoryFormat
 
 PATIENCE = 60.0

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock._engine.write.encode import TableEncoder
-from penstock._engine.write.input import as_columns, infer_schema, is_batch, read_tabular
 from penstock._engine.write.schema import encoder_from_arrow, encoder_from_schema
+from penstock._write.input import as_columns, infer_schema, is_batch, read_tabular
 from penstock.codecs import Npy, Npz, Raw, Scalar, Tensor
 from penstock.errors import ArgumentError, DataError
 from penstock.schema import CellCodec, Field, Schema

@@ -26,20 +26,6 @@ from penstock._engine.window.sequences import SequenceWindowBuffer
 from penstock.model import BoolArray, IntArray
 from penstock.policies import Offsets
 
-__all__ = [
-    "NO_PLACES",
-    "AssembledRows",
-    "BatchTask",
-    "assemble",
-    "fill_up",
-    "in_query_order",
-    "map_good_rows",
-    "mapped",
-    "mapped_row",
-    "stacked",
-    "thinned",
-]
-
 NO_PLACES: IntArray = np.zeros(0, dtype=np.int64)
 NO_NAMES: frozenset[str] = frozenset()
 
@@ -123,11 +109,7 @@ def thinned(rows: WindowRows, first: int, every: int) -> WindowRows:
 
 
 def assemble(query: Query, window_reader: WindowReader, rows: WindowRows, size: int) -> tuple[Batch, IntArray]:
-    """Return rows as columns, filled up to `size` with the last row, and their places in the sequence.
-
-    Raises:
-        MemoryLimitError: If so many rows do not fit in memory.
-    """
+    """Return rows as columns, filled up to `size` with the last row, and their places in the sequence."""
     count = len(rows)
     batch = rows.assemble(window_reader)
     places = rows.sequence if query.maps else NO_PLACES

@@ -22,17 +22,11 @@ from penstock.dtypes import Values
 from penstock.policies import Mask, Offsets, Pad, RaiseIfRagged, fitted, fitted_to
 from penstock.schema import Field
 
-__all__ = ["apply_ragged", "depends_on_batch"]
-
 OBJECTS = np.dtype(object)
 
 
 def depends_on_batch(column: Column, shape: tuple[int | None, ...]) -> bool:
     """Return whether the arrays of a column depend on the other rows of their batch.
-
-    Args:
-        column: The column and its policy.
-        shape: The shape of its cells, with None for sizes that differ.
 
     Example:
         >>> depends_on_batch(Column(name="x", ragged=Pad()), (None,))
@@ -49,10 +43,6 @@ def apply_ragged(batch: Batch, column: Column, buffer_pool: BufferPool | None = 
     """Return a batch with the lists or arrays of one column padded, flattened or checked, as its policy says.
 
     The memory of padded lists comes from `buffer_pool`.
-
-    Raises:
-        CellError: If the policies do not allow a null cell or the shape of a cell.
-        ArgumentError: If the value of a policy does not fit the column.
 
     Example:
         >>> cells = np.fromiter((np.arange(2), np.arange(1)), object, 2)

@@ -14,9 +14,6 @@ from penstock._engine.query.query import NOTE, Batch, Map, Places, Stack
 from penstock.errors import MapError
 from penstock.schema import Field
 
-__all__ = ["apply_map", "apply_stack", "apply_to_row", "by_row"]
-
-
 ADVICE = ' A dataset with .on_bad_row("skip") finds the rows that it fails on, and lists them in loader.skipped.'
 """The end of the note for errors that a bad row can cause."""
 
@@ -28,27 +25,9 @@ def apply_stack(stack: Stack, batch: Batch) -> Batch:
 
 
 def apply_map(
-    step: Map,
-    batch: Batch,
-    places: Places,
-    key: tuple[int, int, int],
-    *,
-    resize: bool,
-    free: frozenset[str] = frozenset(),
+    step: Map, batch: Batch, places: Places, key: tuple[int, int, int], *, resize: bool, free: frozenset[str] = frozenset()
 ) -> Batch:
-    """Return the batch that a user's function returns.
-
-    Args:
-        step: The function and its declaration.
-        batch: The rows.
-        places: The position of each row in the epoch; the function's generator depends on nothing else of the batch.
-        key: The seed, the epoch, and the number of the map.
-        resize: Whether the function may change the number of rows.
-        free: Columns that do not have one entry per row.
-
-    Raises:
-        MapError: If the result is not as declared, or not a batch.
-    """
+    """Return the batch that a user's function returns."""
     if step.per_row:
         return _apply_by_rows(step, batch, places, key)
     returned = _call(step, batch, int(places[0]) if len(places) else 0, key)

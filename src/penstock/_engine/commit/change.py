@@ -23,8 +23,6 @@ from penstock._engine.commit.target import Mode, check_mode, check_target
 from penstock.errors import ArgumentError
 from penstock.model import Place
 
-__all__ = ["Change", "Mode", "begin"]
-
 
 class Change(Protocol):
     """A change of a table that was begun: write files to the paths that `path` returns, then call `finish` or `abort`."""

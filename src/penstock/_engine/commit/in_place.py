@@ -20,8 +20,6 @@ from penstock._engine.storage.filesystem import stamp
 from penstock.errors import DataChangedError
 from penstock.model import Place
 
-__all__ = ["InPlaceChange", "begin", "warn_leftovers"]
-
 OBJECT_STORES = frozenset({"s3", "gcs", "abfs"})
 """The names in pyarrow of stores without directories, in which an object appears only when it is complete."""
 

@@ -31,23 +31,6 @@ from penstock._engine.storage.filesystem import list_files, stamp
 from penstock.errors import DataChangedError, DataError
 from penstock.model import Place
 
-__all__ = [
-    "FOLDER",
-    "Commit",
-    "complete",
-    "delete",
-    "dump",
-    "file_exists",
-    "fresh_listing",
-    "load",
-    "recover",
-    "relative",
-    "remove_empty",
-    "small_file",
-    "sync",
-    "visible",
-]
-
 FOLDER = "_penstock"
 VERSION = 1
 MARKER = re.compile(rf"(?P<table>(?:.*/)?){FOLDER}/(?P<id>[0-9a-f]{{12,64}})\.(?P<state>pending|committed)")

@@ -28,8 +28,6 @@ from penstock._engine.commit.target import Mode, check_name, check_small, check_
 from penstock.errors import ArgumentError, DataError
 from penstock.model import Place
 
-__all__ = ["UNSUPPORTED", "DirectorySwap", "begin"]
-
 UNSUPPORTED = frozenset(
     {errno.ENOSYS, errno.EINVAL, errno.EXDEV, errno.EPERM, errno.EBUSY, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}
 )

@@ -13,8 +13,6 @@ from penstock._engine.storage.filesystem import ENDINGS, is_hidden
 from penstock.errors import ArgumentError, listed
 from penstock.model import Place
 
-__all__ = ["Mode", "check_mode", "check_name", "check_small", "check_target", "hidden", "is_overwritten"]
-
 Mode: TypeAlias = Literal["error", "append", "overwrite"]
 """What happens to an existing table: an error, more rows, or a replacement."""
 

@@ -43,8 +43,6 @@ from penstock.policies import (
 )
 from penstock.schema import Field
 
-__all__ = ["CellError", "check_values", "decode", "null_problem", "output_dtype"]
-
 PERMUTATION = re.compile(r"extension<arrow\.variable_shape_tensor\[value_type=.*?, ndim=\d+, permutation=\[([\d,]+)\]")
 
 
@@ -94,10 +92,6 @@ def decode(array: pa.Array | pa.ChunkedArray, column: Column, buffer_pool: Buffe
 
     The result also has `<name>_valid` under `Mask`, and for lists `<name>_length` under `Pad` and `<name>_offsets` under
     `Offsets`. The memory of padded lists comes from `buffer_pool`.
-
-    Raises:
-        CellError: If the column's policies do not allow one of its nulls or lists.
-        ArgumentError: If the value of a policy does not fit the column.
 
     Example:
         >>> decode(pa.array([1.5, None]), Column(name="x", nulls=Mask()))
@@ -280,9 +274,6 @@ def check_values(column: pa.ChunkedArray, name: str) -> None:
 
     Damaged files have such values, and some writers: text that is not UTF-8, decimals with more digits than their type has,
     times of day beyond midnight.
-
-    Raises:
-        CellError: With the first bad row, or without a row if a dictionary is bad.
 
     Example:
         >>> check_values(pa.chunked_array([pa.array([b"a", b"\xff"]).view(pa.string())]), "x")  # doctest: +ELLIPSIS

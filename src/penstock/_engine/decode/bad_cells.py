@@ -17,17 +17,6 @@ from penstock._engine.decode.arrow import CellError, decode
 from penstock._engine.query.query import Batch, Column, raised_by_map
 from penstock.model import IntArray
 
-__all__ = [
-    "ROW_CODE",
-    "BadRow",
-    "UnreadableCellError",
-    "bad_row_of",
-    "decode_good_rows",
-    "file_and_row",
-    "find_bad_rows",
-    "row_codes",
-]
-
 Result = TypeVar("Result")
 
 ROW_CODE = "_at"
@@ -83,14 +72,6 @@ def find_bad_rows(
     """Return the result of an attempt without the bad rows, None if all are bad, and the bad rows.
 
     Bad rows are those that fail alone, and then those that fail together with the rows before them.
-
-    Args:
-        rows: Numbers of rows.
-        attempt: A function of some of these rows. It is called more than once.
-        classify: Returns the bad row that an error of the attempt describes; None if the error has another cause.
-
-    Raises:
-        Exception: An error that has another cause, or that no row causes alone.
 
     Example:
         >>> def attempt(rows):
@@ -150,11 +131,7 @@ def _row_in_error(error: BaseException) -> int | None:
 
 
 def decode_good_rows(array: pa.ChunkedArray, column: Column) -> tuple[Batch, dict[int, BadRow]]:
-    """Return a column with cells of a fixed size as arrays, and its bad rows, whose values are arbitrary.
-
-    Raises:
-        CellError: If the fault is not in a row.
-    """
+    """Return a column with cells of a fixed size as arrays, and its bad rows, whose values are arbitrary."""
 
     def decode_rows(rows: IntArray) -> Batch:
         return decode(array.take(pa.array(rows)), column)

@@ -38,16 +38,11 @@ from penstock.policies import (
 )
 from penstock.schema import CellProblem, Field
 
-__all__ = ["check_nulls", "combine_cells", "decode_cells", "decode_flat_tensors", "is_stored_flat"]
-
 
 def decode_cells(cells: Blobs, column: Column, buffer_pool: BufferPool) -> dict[str, Values]:
     """Return cells of bytes as arrays, rows first.
 
     The result also has `<name>_valid` under `Mask`, `<name>_length` under `Pad` and `<name>_offsets` under `Offsets`.
-
-    Raises:
-        CellError: If a cell cannot be decoded, or the column's policies do not allow its null or its shape.
     """
     field, codec = column.field, column.codec
     assert field is not None  # noqa: S101 - columns of bytes have a field
@@ -209,11 +204,7 @@ def is_stored_flat(column: Column, kind: pa.DataType) -> bool:
 
 
 def decode_flat_tensors(array: pa.Array | pa.ChunkedArray, column: Column) -> dict[str, Values]:
-    """Return plain lists of numbers in the shape of the column's field.
-
-    Raises:
-        CellError: If a list has another number of values.
-    """
+    """Return plain lists of numbers in the shape of the column's field."""
     assert column.field is not None  # noqa: S101 - it has a codec
     shape = tuple(size or 0 for size in column.field.shape)
     if len(numpy_type(array.type)[1]) == len(shape) > 1:

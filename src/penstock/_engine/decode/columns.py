@@ -29,8 +29,6 @@ from penstock.errors import DataError
 from penstock.policies import DEFAULT_NULLS, AsObjects, Resize
 from penstock.schema import CellProblem
 
-__all__ = ["PASSED", "ROW_IDS", "ColumnDecoder", "DeferredCells", "decode_deferred", "deferred_cells", "in_order"]
-
 ROW_IDS = ("_file", "_row_group", "_row")
 """Columns that say where a row is stored."""
 
@@ -110,9 +108,6 @@ class ColumnDecoder:
             max_cell_bytes: The most that a decoded cell may take.
             meter: What counts the time of reading.
             permuted: Whether the rows are copied before they are handed out, so that a codec's views will do.
-
-        Raises:
-            CellError: If a cell cannot be decoded.
         """
         by_codec = permuted and self._codec is not None and self.column.nulls == DEFAULT_NULLS
         view = None
@@ -139,22 +134,14 @@ class ColumnDecoder:
         return view
 
     def keep(self, stored: pa.ChunkedArray) -> pa.Array | Blobs:
-        """Return a deferred column of a unit as it is kept until its batch is made.
-
-        Raises:
-            CellError: If its codec did not write it, or it is too large.
-        """
+        """Return a deferred column of a unit as it is kept until its batch is made."""
         if stored.num_chunks == 1 and self._codec is None:
             return stored.chunk(0)
         return deferred_cells(stored, self.column)
 
 
 def deferred_cells(stored: pa.ChunkedArray, column: Column) -> pa.Array | Blobs:
-    """Return a column as it is kept until its batch is made.
-
-    Raises:
-        CellError: If its codec did not write it, or it is too large.
-    """
+    """Return a column as it is kept until its batch is made."""
     try:
         if column.codec is None:
             return one_array(stored)
@@ -164,11 +151,7 @@ def deferred_cells(stored: pa.ChunkedArray, column: Column) -> pa.Array | Blobs:
 
 
 def decode_deferred(cells: DeferredCells, column: Column, buffer_pool: BufferPool, max_cell_bytes: int, meter: Meter) -> Batch:
-    """Return a deferred column as arrays.
-
-    Raises:
-        CellError: If a cell cannot be read or decoded.
-    """
+    """Return a deferred column as arrays."""
     if isinstance(cells, FileBlobs):
         try:
             with meter.busy(READ):

@@ -17,8 +17,6 @@ from penstock._arrow_types import around
 from penstock.errors import DataError
 from penstock.model import IntArray
 
-__all__ = ["concat_wide", "one_array", "split_for_dictionaries", "take_wide", "with_wide_indices", "writable_type"]
-
 MIN_INDEX_BITS = 32
 """The width of dictionary indices that no dictionary exceeds in practice."""
 
@@ -31,9 +29,6 @@ COPY_FACTOR = 8
 
 def concat_wide(arrays: Sequence[pa.Array]) -> pa.Array:
     """Return several arrays of one type, or of its wide type, as one array, in the wide type if necessary.
-
-    Raises:
-        DataError: If the values do not fit one array.
 
     Example:
         >>> concat_wide([pa.array(["a"]), pa.array(["b"], pa.large_string())]).type
@@ -48,20 +43,12 @@ def concat_wide(arrays: Sequence[pa.Array]) -> pa.Array:
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array, in a wider type if necessary.
-
-    Raises:
-        DataError: If the values do not fit one array.
-    """
+    """Return a column as one array, in a wider type if necessary."""
     return concat_wide(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
 
 
 def take_wide(array: pa.Array, rows: IntArray) -> pa.Array:
-    """Return values of an array by position, in a wider type if necessary.
-
-    Raises:
-        DataError: If the values do not fit one array.
-    """
+    """Return values of an array by position, in a wider type if necessary."""
     numbers = pa.array(rows)
     if _is_bytewise(array) and array.offset + len(array) <= COPY_FACTOR * len(rows):
         return _take_bytewise(array, numbers)

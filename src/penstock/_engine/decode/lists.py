@@ -16,8 +16,6 @@ from penstock._engine.runtime.memory import BufferPool
 from penstock.dtypes import Marks, Values
 from penstock.policies import AsObjects, Offsets, Pad, Ragged
 
-__all__ = ["decode_number_lists", "list_views", "pad_lists", "pad_width", "too_long_problem"]
-
 NUMBERS: dict[int, np.dtype[Any]] = {
     pa.from_numpy_dtype(np.dtype(name)).id: np.dtype(name)
     for name in (*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16", "float32", "float64")
@@ -38,12 +36,6 @@ def decode_number_lists(
     array: pa.Array, ragged: Ragged, padding: Any, buffer_pool: BufferPool | None
 ) -> dict[str, Values] | None:
     """Return lists of numbers without nulls as arrays by the suffix of their name; None for other lists.
-
-    Args:
-        array: The lists.
-        ragged: The policy of the column.
-        padding: The value that fills lists under `Pad`.
-        buffer_pool: Where padded arrays take their memory from.
 
     Example:
         >>> decode_number_lists(pa.array([[1, 2], [3]]), Offsets(), None, None)

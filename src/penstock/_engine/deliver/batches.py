@@ -33,8 +33,6 @@ from penstock._engine.window.prefetch import EpochPrefetcher, MakePrefetcher, Pr
 from penstock._engine.window.reader import WindowReader
 from penstock.model import Position
 
-__all__ = ["BatchSource", "BatchStream", "Steps", "is_view_of_window"]
-
 ROWS_AT_ONCE = 256
 """Rows assembled at a time where the consumer takes single rows."""
 
@@ -52,11 +50,7 @@ class BatchSource(Protocol):
     """Makes the batches of an iteration, in order."""
 
     def next(self) -> AssembledRows:
-        """Return the next batch, or some single rows.
-
-        Raises:
-            StopIteration: At the end.
-        """
+        """Return the next batch, or some single rows."""
         ...
 
 
@@ -64,8 +58,6 @@ class Steps:
     """The steps of a rank's epochs, in order, with the rows of each.
 
     Attributes:
-        query: The query.
-        window_reader: What reads windows.
         rank_epoch: The current epoch; None before the first and after the last.
         prefetcher: What reads its rows.
     """
@@ -344,16 +336,7 @@ class BatchStream:
         may_use_processes: bool = True,
         skipping: SkippedBatches | None = None,
     ) -> None:
-        """Choose where batches are made; nothing is read.
-
-        Args:
-            steps: The rows of each step.
-            pool: Threads.
-            adapter: What turns batches into the types of a framework.
-            inline: Whether batches are nothing but views of windows.
-            may_use_processes: Whether worker processes make batches, where the query asks for them.
-            skipping: What counts bad rows.
-        """
+        """Choose where batches are made: `inline`, if they are nothing but views of windows, on threads or in processes."""
         query, window_reader = steps.query, steps.window_reader
         self._query, self._window_reader, self._adapter, self._steps = query, window_reader, adapter, steps
         self._meter, self.skipping = window_reader.meter, skipping
@@ -388,9 +371,9 @@ class BatchStream:
 
     def close(self) -> None:
         """Drop what was read; nothing can be asked for after that."""
-        self._source, self._rows = _NoBatches(), None
-        self._steps = Steps(self._query, self._window_reader, iter(()), _no_prefetcher)
-        self.next = _raise_stop  # a method of this object would keep it alive
+        for name in ("_source", "_steps"):
+            self.__dict__.pop(name, None)
+        self._rows, self.next = None, _raise_stop  # a method of this object would keep it alive
 
     def next_rows(self) -> AssembledRows:
         """Return the next batch as it was made, or some single rows; the time that the consumer waits is counted."""
@@ -451,17 +434,6 @@ class BatchStream:
             self.delivered = position
             if batch is not None:
                 yield batch
-
-
-class _NoBatches:
-    """A source that has ended."""
-
-    def next(self) -> AssembledRows:
-        raise StopIteration
-
-
-def _no_prefetcher(_: RankEpoch) -> Prefetcher:
-    raise StopIteration
 
 
 def _raise_stop() -> dict[str, Any]:

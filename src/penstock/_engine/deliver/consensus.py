@@ -7,23 +7,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from penstock._engine.lookup.access import columns_of
-from penstock._engine.plan.group import Group
+from penstock._engine.plan.count import Group
 from penstock._engine.plan.table import Table, order_of
 from penstock._engine.query.query import Column, Query
 from penstock.errors import ArgumentError
 from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED
-
-__all__ = ["check_same_on_ranks", "describe_maps", "describe_policies", "shared_table"]
 
 
 def shared_table(table: Table, query: Query, group: Group) -> Table:
     """Return the table as rank 0 sees it, with its plan.
 
     All ranks read the same rows, even if the table changes between the starts of two ranks.
-
-    Raises:
-        ArgumentError: If ranks have different queries.
-        DataError: If rank 0 cannot read what it needs, or a rank cannot count its share.
     """
     check_same_on_ranks(group, lambda: _describe_query(table, query))
     snapshot, laid = group.share(lambda: (table.snapshot, table.uncounted(query)))
@@ -35,11 +29,7 @@ def shared_table(table: Table, query: Query, group: Group) -> Table:
 
 
 def check_same_on_ranks(group: Group, describe: Callable[[], Mapping[str, Any]]) -> None:
-    """Compare the descriptions of all ranks.
-
-    Raises:
-        ArgumentError: On all ranks, if they differ.
-    """
+    """Compare the descriptions of all ranks."""
     descriptions = group.gather(describe)
     for rank, description in enumerate(descriptions):
         for key in {**descriptions[0], **description}:

@@ -26,8 +26,6 @@ from penstock._engine.window.reader import WindowReader, WindowRows
 from penstock.errors import DataError, MapError
 from penstock.model import IntArray, Ranges
 
-__all__ = ["SOURCE", "MixturePrefetcher", "SourceReading", "interleaved"]
-
 SOURCE = "_source"
 """The column that says which source a row comes from."""
 
@@ -130,12 +128,7 @@ class MixtureRows(WindowRows):
         return np.arange(self.readings[source].size(len(self.parts[source]))) + int(self.slots[0]) * self.width
 
     def assemble(self, window_reader: WindowReader) -> Batch:  # noqa: ARG002 - each source has its own
-        """Return the rows as columns: a batch of one source as it is, or single rows of all sources in turn.
-
-        Raises:
-            DataError: If a cell cannot be decoded; it says where the cell lies.
-            MapError: If what the maps of sources return does not go together.
-        """
+        """Return the rows as columns: a batch of one source as it is, or single rows of all sources in turn."""
         if self.readings[0].query.size is not None:
             source = int(self.order[0])
             found = self.readings[source].made(self.parts[source])
@@ -152,11 +145,7 @@ class MixtureRows(WindowRows):
         return {**found, SOURCE: order.copy()} if self.numbered else found
 
     def _ragged(self, found: Batch) -> Batch:
-        """Return rows of all sources with the mixture's ragged policies applied.
-
-        Raises:
-            DataError: If a cell does not fit its policy; it says where the cell lies.
-        """
+        """Return rows of all sources with the mixture's ragged policies applied."""
         for column in self.policies:
             if column.name not in found:  # a map of the sources has left it out
                 continue
@@ -383,11 +372,7 @@ class _MixtureLane:
 
 
 def interleaved(parts: Sequence[tuple[str, IntArray, Batch]], buffer_pool: BufferPool) -> Batch:
-    """Return rows of several sources as one batch: each a name for messages, where its rows belong, and its columns.
-
-    Raises:
-        MapError: If columns differ in their names or types; only maps can make them so.
-    """
+    """Return rows of several sources as one batch: each a name for messages, where its rows belong, and its columns."""
     count = sum(len(places) for _, places, _ in parts)
     first, _, columns = parts[0]
     for name, _, batch in parts[1:]:

@@ -20,8 +20,6 @@ from penstock._engine.runtime.timers import MAP, Meter
 from penstock.errors import EmptyDatasetError
 from penstock.model import Position
 
-__all__ = ["LazyFilter"]
-
 
 class LazyFilter:
     """Regroups the rows that pass to batches, or returns them as single rows, and maps them."""
@@ -35,15 +33,9 @@ class LazyFilter:
         meter: Meter,
         skipping: SkippedBatches | None,
     ) -> None:
-        """Store what is filtered.
+        """Store what is filtered: `next_rows` returns rows with the column that says which pass.
 
-        Args:
-            query: The query.
-            next_rows: Returns the next rows, with the column that says which pass.
-            mapped_row: Returns one of some rows as the consumer gets it; None if it is bad.
-            processes: What maps batches, where worker processes do.
-            meter: What counts the time.
-            skipping: What counts bad rows; None where they raise.
+        `mapped_row` returns one of some rows as the consumer gets it, None if it is bad.
         """
         self._query, self._next_rows, self._mapped_row = query, next_rows, mapped_row
         self._processes = processes if query.maps else None

@@ -21,7 +21,6 @@ from penstock._engine.order import state as states
 from penstock._engine.order.shard import RankEpoch
 from penstock._engine.plan.table import Planned, Table, check_rows
 from penstock._engine.query.query import BatchAdapter, Query, ReadSpec
-from penstock._engine.runtime.stats import Stats
 from penstock._engine.runtime.threads import PATIENCE, ThreadPool, default_threads
 from penstock._engine.runtime.timers import Meter
 from penstock._engine.window.prefetch import Prefetcher, windows_ahead
@@ -29,8 +28,7 @@ from penstock._engine.window.reader import WindowReader
 from penstock._engine.window.sequences import SequenceWindowReader
 from penstock.errors import ArgumentError
 from penstock.model import Position
-
-__all__ = ["Batches", "Iteration", "Loader"]
+from penstock.stats import Stats
 
 
 class Iteration:

@@ -21,7 +21,7 @@ from penstock._engine.deliver.consensus import check_same_on_ranks, describe_map
 from penstock._engine.deliver.interleave import MixturePrefetcher, SourceReading
 from penstock._engine.order.mixture import MixtureOrder, MixturePart, Pattern, Stop, shares
 from penstock._engine.order.shard import RankEpoch
-from penstock._engine.plan.group import Group
+from penstock._engine.plan.count import Group
 from penstock._engine.plan.table import Planned, Table, check_row_maps, check_rows
 from penstock._engine.query.query import Batch, BatchAdapter, Query, ReadSpec
 from penstock._engine.runtime.memory import BufferPool
@@ -35,8 +35,6 @@ from penstock.model import DataFiles, Plan, Snapshot, Units
 from penstock.policies import Offsets
 from penstock.protocols import Shuffle
 from penstock.shuffles import InOrder
-
-__all__ = ["MixturePlan", "MixtureReader", "MixtureTable", "Source", "agreed_mixture", "open_mixture"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,13 +104,7 @@ class MixtureTable:
             source.table.expect_again()
 
     def plan(self, query: Query) -> MixturePlan:
-        """Return what is read; the sources are planned the first time it is asked.
-
-        Raises:
-            DataError: If a file that is needed cannot be read.
-            EmptyDatasetError: If a source has nothing to hand out.
-            ArgumentError: If rows are asked for of what only batches have.
-        """
+        """Return what is read; the sources are planned the first time it is asked."""
         planned = tuple(source.table.plan(source.query) for source in self.sources)
         pairs = list(zip(self.sources, planned, strict=True))
         if self.batched:
@@ -214,11 +206,7 @@ class MixtureReader:
         return max(reading.window_reader.dense_bytes for reading in self.readings)
 
     def check_batch(self, rows: int) -> None:
-        """Refuse to fill up a batch to more rows than fit in memory.
-
-        Raises:
-            MemoryLimitError: If they do not fit, by what the largest rows took so far.
-        """
+        """Refuse to fill up a batch to more rows than fit in memory."""
         budgets = [reading.window_reader.budget for reading in self.readings]
         max(budgets, key=lambda budget: budget.row_bytes).check_batch(rows, sum(budget.limit for budget in budgets))
 
@@ -297,13 +285,7 @@ def open_mixture(
     def make_prefetcher(rank_epoch: RankEpoch) -> MixturePrefetcher:
         mixing = planned.blend.epoch(rank_epoch.position.epoch, rank_epoch.position.assignments[0].lanes)
         return MixturePrefetcher(
-            readings,
-            mixing,
-            rank_epoch,
-            buffer_pool=buffer_pool,
-            numbered=mixture.numbered,
-            policies=policies,
-            adapter=adapter,
+            readings, mixing, rank_epoch, buffer_pool=buffer_pool, numbered=mixture.numbered, policies=policies, adapter=adapter
         )
 
     as_reader = cast("WindowReader", reader)
@@ -319,12 +301,7 @@ def open_mixture(
 
 
 def agreed_mixture(mixture: MixtureTable, query: Query, group: Group) -> MixtureTable:
-    """Return a mixture with the tables of its sources as rank 0 sees them, and their plans made.
-
-    Raises:
-        ArgumentError: If ranks ask different questions.
-        DataError: If rank 0 cannot read what it needs, or a rank cannot count its share.
-    """
+    """Return a mixture with the tables of its sources as rank 0 sees them, and their plans made."""
     told: dict[str, Any] = {
         "the sources": [source.table.snapshot.table for source in mixture.sources],
         "the shares": list(mixture.shares),

@@ -21,8 +21,6 @@ from penstock._engine.query.query import Query
 from penstock.errors import ArgumentError, DataError
 from penstock.model import WHOLE_FILE, Plan
 
-__all__ = ["SkippedBatches", "SkippedRow", "SkippedRows", "report_path"]
-
 MAX_LISTED = 100_000
 """Skipped rows that are listed in memory; further ones are only counted, and written to the report."""
 
@@ -78,11 +76,7 @@ class SkippedRows:
         return tuple(self._listed)
 
     def begin(self) -> None:
-        """Create the report, so that an unwritable path raises before any row is skipped.
-
-        Raises:
-            ArgumentError: If it cannot be written.
-        """
+        """Create the report, so that an unwritable path raises before any row is skipped."""
         if not self._writable and self._path is not None:
             self._append(b"")
         self._writable = True
@@ -93,11 +87,7 @@ class SkippedRows:
         return self
 
     def add(self, epoch: int, bad: Iterable[tuple[int, BadRow]]) -> None:
-        """Add rows that were skipped in an epoch, by their row codes; a row counts once per epoch.
-
-        Raises:
-            DataError: If they are more than the query allows.
-        """
+        """Add rows that were skipped in an epoch, by their row codes; a row counts once per epoch."""
         with self._lock:
             seen = self._seen.setdefault(epoch, set())
             while len(self._seen) > 2:  # noqa: PLR2004 - this epoch and the one before, which another thread may finish
@@ -196,11 +186,7 @@ class SkippedBatches:
         self._pending: deque[tuple[int, tuple[int, BadRow]]] = deque()
 
     def record(self, chunk: AssembledRows) -> None:
-        """Record the rows that are missing from a chunk.
-
-        Raises:
-            DataError: If they are more than the query allows.
-        """
+        """Record the rows that are missing from a chunk."""
         if self._rows is not None:
             self._rows.begin()
             # Single rows are recorded one by one when they are returned.
@@ -208,11 +194,7 @@ class SkippedBatches:
                 self._rows.add(chunk.rank_epoch.position.epoch, chunk.bad)
 
     def skips_batch(self, chunk: AssembledRows, *, record: bool = False) -> bool:
-        """Return whether a batch is skipped because all its rows are bad; `record` records the rows that maps have dropped.
-
-        Raises:
-            DataError: If ranks must have equal numbers of batches.
-        """
+        """Return whether a batch is skipped because all its rows are bad; `record` records the rows that maps have dropped."""
         if record:
             self.record(chunk)
         if chunk.count or not chunk.bad:
@@ -237,21 +219,13 @@ class SkippedBatches:
             self._epoch, self._pending = chunk.rank_epoch.position.epoch, deque(zip(missing, chunk.bad, strict=True))
 
     def step(self, chunk: AssembledRows, at: int) -> int:
-        """Return the step of a chunk's row, after recording the missing rows before it.
-
-        Raises:
-            DataError: If they are more than the query allows.
-        """
+        """Return the step of a chunk's row, after recording the missing rows before it."""
         step = at if chunk.selected is None else int(chunk.selected[at])
         self._record_pending(step)
         return step
 
     def skips_row(self, chunk: AssembledRows, at: int, error: BaseException) -> bool:
-        """Return whether a single row is skipped because of the error that a map raised on it.
-
-        Raises:
-            DataError: If more rows are skipped than the query allows.
-        """
+        """Return whether a single row is skipped because of the error that a map raised on it."""
         bad = None if self._rows is None else bad_row_of(error)
         if self._rows is None or bad is None or chunk.ids is None:
             return False

@@ -6,31 +6,26 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import index
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from penstock._blobs import MAX_CELL_BYTES
 from penstock._engine.batch.assemble import in_query_order
 from penstock._engine.batch.user_map import apply_map, by_row
 from penstock._engine.lookup.byte_ranges import LOCAL, REMOTE
 from penstock._engine.lookup.cache import LookupCache, LruCache
-from penstock._engine.lookup.data_frames import frame_of
 from penstock._engine.lookup.row_lookup import RowLookup, RowTaker
 from penstock._engine.plan.table import Table
-from penstock._engine.query.query import Batch, Column, Query, ReadSpec
+from penstock._engine.query.query import MEMORY_LIMIT, Batch, Query, ReadSpec
 from penstock._engine.read.reader import Reader
 from penstock._engine.runtime.threads import ThreadPool, default_threads
 from penstock._engine.window.reader import WindowReader
 from penstock._engine.window.sequences import SequenceWindowReader
-from penstock.errors import ArgumentError, MissingExtraError, RowNotFoundError
+from penstock.errors import ArgumentError, RowNotFoundError
 from penstock.model import IntArray
-from penstock.shuffles import ExactShuffle, WindowShuffle
-
-__all__ = ["columns_of", "read_spec", "stored_tables", "take_rows", "to_arrow", "to_pandas"]
 
 MIN_NUMBER, MAX_NUMBER = -(2**63), 2**63 - 1
 """The limits of an array of row numbers."""
@@ -40,12 +35,7 @@ MAX_QUERIES = 8
 
 
 def take_rows(table: Table, query: Query, rows: Sequence[int] | IntArray) -> Batch:
-    """Return rows by number, in the order of the numbers, as one batch.
-
-    Raises:
-        ArgumentError: If the dataset is shuffled or batched, or `rows` are no integers.
-        RowNotFoundError: If the dataset has fewer rows.
-    """
+    """Return rows by number, in the order of the numbers, as one batch."""
     _check_stored_order(query, "Rows by number count")
     ready = _ready(table, query)
     query, taker = ready.query, ready.taker
@@ -125,7 +115,10 @@ def _ready(table: Table, requested: Query) -> _ReadyQuery:
         planned = table.plan(query)
         cost = LOCAL if isinstance(table.filesystem, pafs.LocalFileSystem) else REMOTE
         options = {option.name: getattr(planned.reader, option.name) for option in fields(Reader)}
-        reader, spec = RowLookup(**options, cost=cost, cache=caches.files), read_spec(table, query)
+        reader, spec = (
+            RowLookup(**options, cost=cost, cache=caches.files),
+            ReadSpec.of(table.snapshot, query, memory_limit=MEMORY_LIMIT),
+        )
         taker: RowTaker | SequenceWindowReader
         if spec.sequence is not None:
             taker = SequenceWindowReader(reader, planned.plan, spec, ThreadPool(1))
@@ -143,9 +136,6 @@ def to_arrow(table: Table, query: Query, *, call: str = "to_arrow") -> pa.Table:
         table: The table.
         query: The dataset's clauses.
         call: The method that the user called, for messages.
-
-    Raises:
-        ArgumentError: If the dataset has clauses that an Arrow table cannot represent.
     """
     _check_stored_order(query, f"{call} counts")
     if query.maps or query.stacks or query.sequence is not None:
@@ -153,54 +143,19 @@ def to_arrow(table: Table, query: Query, *, call: str = "to_arrow") -> pa.Table:
         msg = f"{call} shows rows as they are stored, and this dataset has {clauses}. Iterate over it, or leave them out."
         raise ArgumentError(msg)
     if not columns_of(table, query) and not query.row_ids:
-        return pa.table({"rows": pa.nulls(table.plan(query).plan.num_rows)}).select(
-            []
-        )  # a table without columns still has rows
+        rows = pa.nulls(table.plan(query).plan.num_rows)
+        return pa.table({"rows": rows}).select([])  # a table without columns still has rows
     return pa.concat_tables(stored_tables(table, query))
 
 
 def stored_tables(table: Table, query: Query) -> Iterator[pa.Table]:
     """Yield the rows of each unit in stored order as Arrow, as they are stored; one empty table if there are none."""
     planned = table.plan(query)
-    window_reader = WindowReader(planned.reader, planned.plan, read_spec(table, query), ThreadPool(1))
+    window_reader = WindowReader(
+        planned.reader, planned.plan, ReadSpec.of(table.snapshot, query, memory_limit=MEMORY_LIMIT), ThreadPool(1)
+    )
     units = np.flatnonzero(planned.plan.counts).tolist()
     yield from map(window_reader.unit, units) if units else [window_reader.empty_table()]
-
-
-def to_pandas(table: Table, query: Query) -> Any:
-    """Return all rows in stored order as a pandas data frame with the same values.
-
-    Raises:
-        ArgumentError: If the dataset has clauses that a data frame cannot represent.
-        MissingExtraError: If pandas is not installed.
-    """
-    rows = to_arrow(table, query, call="to_pandas")
-    try:
-        return frame_of(rows)
-    except ModuleNotFoundError as error:
-        msg = "to_pandas needs pandas, which is not installed. Install it: pip install pandas."
-        raise MissingExtraError(msg) from error
-
-
-def read_spec(table: Table, query: Query, *, as_numbers: bool = False) -> ReadSpec:
-    """Return what is read of each row. With `as_numbers`, times become integers unless a map needs them."""
-    policies = {column.name: column for column in query.policies}
-    schema_fields = table.snapshot.fields
-    columns = tuple(
-        replace(
-            policies.get(name) or Column(name=name), field=schema_fields.get(name), as_numbers=as_numbers and not query.maps
-        )
-        for name in columns_of(table, query)
-    )
-    return ReadSpec(
-        columns=columns,
-        stacks=query.stacks,
-        row_ids=query.row_ids,
-        max_cell_bytes=query.max_cell_bytes or MAX_CELL_BYTES,
-        sequence=query.sequence,
-        skip=query.skip is not None,
-        permuted=isinstance(query.shuffle, WindowShuffle | ExactShuffle) and query.sequence is None,
-    )
 
 
 def columns_of(table: Table, query: Query) -> tuple[str, ...]:

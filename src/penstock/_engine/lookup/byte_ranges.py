@@ -19,8 +19,6 @@ from penstock._engine.parquet.thrift import ThriftError
 from penstock._engine.runtime.memory import BufferPool
 from penstock.model import IntArray
 
-__all__ = ["LOCAL", "MAX_REQUESTS", "REMOTE", "Cost", "OpenFile", "side_by_side"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -62,13 +60,7 @@ class OpenFile:
 
     @classmethod
     def at(cls, path: str, source: LocalFile | Any) -> OpenFile:
-        """Return a file with its footer.
-
-        Raises:
-            OSError: If it cannot be read.
-            DataError: If it has no footer.
-            ThriftError: If its footer is damaged.
-        """
+        """Return a file with its footer."""
         size = source.size if isinstance(source, LocalFile) else source.size()
         tail = read_tail(size, partial(_read, source))
         try:
@@ -81,11 +73,7 @@ class OpenFile:
         return _read(self.source, start, size)
 
     def fetch(self, spans: Sequence[tuple[int, int]], cost: Cost, buffer_pool: BufferPool) -> list[memoryview]:
-        """Return the bytes of some spans; neighbours are read with one request.
-
-        Raises:
-            OSError: If the file ends before they do.
-        """
+        """Return the bytes of some spans; neighbours are read with one request."""
         requests = coalesce(spans, cost.request, cost.max_bytes)
         size = sum(stop - start for start, stop, _ in requests)
         memory: memoryview = buffer_pool.empty((size,), np.dtype(np.uint8)).data

@@ -14,8 +14,6 @@ from penstock._engine.lookup.page_reads import StoredColumn
 from penstock._engine.parquet.page_index import ColumnChunk, PageTable, parse_page_index, walk_pages
 from penstock._engine.runtime.memory import BufferPool
 
-__all__ = ["LookupCache", "LruCache"]
-
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
@@ -115,11 +113,7 @@ class LookupCache:
     def columns(
         self, file: OpenFile, group: int, names: tuple[str, ...], cost: Cost, buffer_pool: BufferPool
     ) -> list[StoredColumn]:
-        """Return columns of a row group, except those that are left to pyarrow.
-
-        Raises:
-            OSError: If their page indexes cannot be read.
-        """
+        """Return columns of a row group, except those that are left to pyarrow."""
         columns = self._columns.get((file.path, group, names))
         if columns is None:
             columns = self._parse(file, group, names, cost, buffer_pool)

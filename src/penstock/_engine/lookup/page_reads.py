@@ -20,8 +20,6 @@ from penstock._engine.read.schema_evolution import without_views
 from penstock._engine.runtime.memory import BufferPool
 from penstock.model import IntArray
 
-__all__ = ["ColumnRead", "PageRead", "StoredColumn", "StoredRows", "take_rows"]
-
 StoredRows: TypeAlias = pa.ChunkedArray | Blobs | FileBlobs
 PageRows: TypeAlias = tuple[IntArray, IntArray]
 """The numbers of pages, and the indices of rows among the rows of these pages."""
@@ -69,11 +67,7 @@ class _LeafPages:
         return cls(chunk=chunk, spans=spans + pages.spans(numbers), sizes=sizes.tolist(), paged=True, flat=flat)
 
     def page_range(self, data: Sequence[memoryview]) -> PageRange:
-        """Return the pages in the bytes of the spans.
-
-        Raises:
-            ThriftError: If they are other pages.
-        """
+        """Return the pages in the bytes of the spans."""
         if not self.paged:
             return PageRange(chunk=self.chunk, values=self.chunk.values, dictionary=EMPTY, pages=data)
         dictionary, pages, values = EMPTY, data, 0
@@ -102,11 +96,7 @@ class ColumnRead:
     page: int | None = None
 
     def rows(self, data: Sequence[memoryview], buffer_pool: BufferPool) -> StoredRows:
-        """Return the rows, given the bytes of the spans.
-
-        Raises:
-            OSError, ValueError, ArrowException, CellProblem: If the bytes are damaged, or cannot be read.
-        """
+        """Return the rows, given the bytes of the spans."""
         raise NotImplementedError
 
 

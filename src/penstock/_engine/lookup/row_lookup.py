@@ -37,8 +37,6 @@ from penstock.model import WHOLE_FILE, BoolArray, IntArray, Plan, Window
 from penstock.schema import CellProblem
 from penstock.shuffles import InOrder
 
-__all__ = ["RowLookup", "RowTaker"]
-
 SELECTED_BYTES = 16 << 20
 """Bytes of cached numbers of selected rows."""
 
@@ -105,12 +103,7 @@ class RowLookup(Reader):
     selected: LruCache[tuple[int, int, int], IntArray] = field(default_factory=lambda: LruCache(SELECTED_BYTES), repr=False)
 
     def stored(self, unit: Unit, rows: IntArray) -> IntArray:
-        """Return the stored rows of a unit, given their numbers among its selected rows.
-
-        Raises:
-            DataError: If the file cannot be read.
-            DataChangedError: If other rows are selected than were counted.
-        """
+        """Return the stored rows of a unit, given their numbers among its selected rows."""
         if not unit.residual and unit.file not in self.snapshot.files.deletes:
             return rows
         key = (unit.file, unit.row_group, unit.start)
@@ -125,10 +118,6 @@ class RowLookup(Reader):
         """Return rows of units of one file as one unit, by their ascending stored numbers in each unit.
 
         It is None if the units must be read whole.
-
-        Raises:
-            DataError: If the file cannot be read.
-            DataChangedError: If it is not the file that the table was opened with.
         """
         if self.checksums:  # which only pyarrow checks
             return None
@@ -157,11 +146,7 @@ class RowLookup(Reader):
         return unit, replace(part, selected=kept)
 
     def _open(self, unit: Unit) -> OpenFile:
-        """Return the file of a unit.
-
-        Raises:
-            ThriftError: If its footer is damaged.
-        """
+        """Return the file of a unit."""
         path = self.snapshot.files.path[unit.file].as_py()
         file = self.cache.files.get(path)
         if file is None:
@@ -336,11 +321,7 @@ class RowTaker(WindowReader):
         self.num_rows = plan.num_rows
 
     def rows(self, numbers: IntArray) -> Batch:
-        """Return rows by their numbers in stored order, in the order of the numbers.
-
-        Raises:
-            DataError: If a file cannot be read, or a cell cannot be decoded.
-        """
+        """Return rows by their numbers in stored order, in the order of the numbers."""
         if not len(numbers):
             return WindowRows(pieces=((self.fetch(Window(reads=())), 0, 0),), places=(0,)).assemble(self)
         order = _ONE if len(numbers) == 1 else np.argsort(numbers, kind="stable")

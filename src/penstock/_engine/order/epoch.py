@@ -1,7 +1,7 @@
-"""The order of one epoch: counts, a shuffle, a seed and an epoch become one sequence of rows, by arithmetic.
+"""The order of rows in an epoch: counts, a shuffle, a seed and an epoch become one sequence of rows, by arithmetic.
 
-The stream of rows kept is cut into lanes of equal length, each lane into windows, and the rows of a window are
-permuted. The lanes one after the other are the epoch's *sequence*; deals speak of its places and of nothing else.
+The stream of selected rows is cut into lanes of equal length, each lane into windows, and the rows of a window are permuted.
+The lanes one after the other are the epoch's *sequence*; assignments to ranks count places in it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,14 @@ import numpy as np
 from penstock.model import IntArray, Ranges, Window, even_edges
 from penstock.protocols import Arrangement, Shuffle
 
-__all__ = ["Epoch", "WindowSlice"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSlice:
-    """Rows `start..stop` of one window, in the order it hands them out.
+    """Rows `start..stop` of one window, in its order.
 
     Attributes:
-        lane: The window's lane.
-        window: The window's number in its lane.
-        start: The first row.
-        stop: The row after the last.
-        place: Where the first row stands in the sequence.
-        last: Whether the window has no row after these.
+        place: The place of the first row in the sequence.
+        last: Whether these are the last rows of the window.
     """
 
     lane: int
@@ -39,7 +33,7 @@ class WindowSlice:
 
 
 class Epoch:
-    """The sequence of one epoch, asked for piece by piece.
+    """The sequence of one epoch.
 
     Example:
         >>> from penstock.shuffles import InOrder
@@ -51,14 +45,14 @@ class Epoch:
     __slots__ = ("_arrangement", "_edges", "_lane_edges", "num_rows")
 
     def __init__(self, shuffle: Shuffle, counts: IntArray, *, seed: int, epoch: int, lanes: int | IntArray) -> None:
-        """Arrange the stream of one epoch; `lanes` is that of the epoch's first deal, or the edges of unequal lanes."""
+        """Arrange the stream of one epoch; `lanes` is the number of the first assignment's lanes, or their edges."""
         self.num_rows = int(counts.sum())
         self._arrangement: Arrangement = shuffle.arrange(counts, seed=seed, epoch=epoch)
         self._lane_edges = even_edges(0, self.num_rows, lanes) if isinstance(lanes, int) else lanes
         self._edges: dict[int, IntArray] = {}
 
     def pieces(self, ranges: Iterable[tuple[int, int]]) -> Iterator[WindowSlice]:
-        """Yield the pieces of windows that make up a part of the sequence, in its order."""
+        """Yield the slices of windows that make up a part of the sequence."""
         for start, stop in ranges:
             place = start
             while place < stop:
@@ -72,7 +66,7 @@ class Epoch:
                 place = until
 
     def edges(self, ranges: Ranges) -> IntArray:
-        """Return where windows begin in a part of the sequence, counted in rows of that part, and its length."""
+        """Return the rows of a part of the sequence at which windows begin, and its length."""
         found, passed = [np.zeros(0, dtype=np.int64)], 0
         for start, stop in ranges:
             low, high = np.searchsorted(self._lane_edges, [start, stop - 1], side="right") - 1
@@ -84,12 +78,12 @@ class Epoch:
         return np.unique(np.concatenate([*found, [passed]]))  # where there are more lanes than rows, some are empty
 
     def window(self, lane: int, index: int) -> Window:
-        """Return one window of a lane: what to read, and in which order to hand it out."""
+        """Return one window of a lane: what to read, and the order of its rows."""
         edges = self._window_edges(lane)
         return self._arrangement.window(int(edges[index]), int(edges[index + 1]), lane=lane, index=index)
 
     def _window_edges(self, lane: int) -> IntArray:
-        """Return the edges of a lane's windows in the sequence, kept for the next question."""
+        """Return the edges of a lane's windows in the sequence; computed once."""
         edges = self._edges.get(lane)
         if edges is None:
             start, stop = self._lane_edges[lane : lane + 2].tolist()

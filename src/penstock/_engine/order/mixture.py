@@ -22,8 +22,6 @@ from penstock.model import IntArray, Window, even_edges
 from penstock.protocols import Shuffle
 from penstock.randomness import generator
 
-__all__ = ["MAX_SLOTS", "MixtureEpoch", "MixtureOrder", "MixturePart", "Pattern", "SourceOrder", "Stop", "shares"]
-
 Stop: TypeAlias = Literal["first", "all"]
 
 MAX_SLOTS = 1 << 16
@@ -40,9 +38,6 @@ def shares(weights: Sequence[Fraction]) -> tuple[int, ...]:
 
     The stratum is the shortest one that represents the weights exactly. If that is longer than `MAX_SLOTS`, the stratum has
     `MAX_SLOTS` slots, and the shares are rounded by largest remainder.
-
-    Raises:
-        ArgumentError: If a weight is less than one slot of the longest stratum.
 
     Example:
         >>> shares([Fraction(7, 10), Fraction(3, 10)]), shares([Fraction(2), Fraction(4)])
@@ -254,14 +249,7 @@ class SourceOrder:
     """
 
     def __init__(self, part: MixturePart, cuts: IntArray, *, epochs: int, first: int) -> None:
-        """Compute where the lanes are cut.
-
-        Args:
-            part: The source.
-            cuts: The number of its slots before each edge of the mixture's lanes.
-            epochs: The number of its epochs that the mixture uses.
-            first: The number of the first of them.
-        """
+        """Compute where the lanes are cut."""
         self.part, self._first, self._epochs, self._lanes = part, first, epochs, len(cuts) - 1
         begin = (epochs - 1) * part.slots
         late = np.cumsum(cuts[1:-1] > begin)

@@ -21,19 +21,6 @@ from penstock.errors import ArgumentError, StateError
 from penstock.model import Assignment, IntArray, Plan, Position, Ranges, join_ranges, ranges_length, slice_ranges, split_ranges
 from penstock.protocols import Shuffle
 
-__all__ = [
-    "BatchRows",
-    "RankEpoch",
-    "Schedule",
-    "Shard",
-    "first_assignment",
-    "merge_positions",
-    "reassign",
-    "row_group_schedule",
-    "schedule",
-    "shards",
-]
-
 
 @dataclass(frozen=True)
 class Shard:
@@ -60,12 +47,7 @@ class Shard:
         return min(self.lengths) // self.stride
 
     def used(self, rows: int) -> tuple[int, ...]:
-        """Return how many rows of each lane are used when the rank has consumed `rows`.
-
-        Example:
-            >>> Shard((((0, 5),), ((5, 10),)), stride=2).used(7)
-            (4, 3)
-        """
+        """Return how many rows of each lane are used when the rank has consumed `rows`."""
         if len(self.lanes) == 1:
             return (min(rows, self.num_rows),)
         turn = len(self.lanes) * self.stride
@@ -111,12 +93,7 @@ class Shard:
         return turns
 
     def ahead(self, start: int) -> tuple[Ranges, ...]:
-        """Return what is left of each lane when the rank has consumed `start` rows.
-
-        Example:
-            >>> Shard((((0, 5),), ((5, 10),)), stride=2).ahead(3)
-            (((2, 5),), ((6, 10),))
-        """
+        """Return what is left of each lane when the rank has consumed `start` rows."""
         if not start:
             return self.lanes
         return tuple(
@@ -125,12 +102,7 @@ class Shard:
         )
 
     def rest(self, rows: int) -> Ranges:
-        """Return what the rank leaves when it has consumed `rows`, lane after lane.
-
-        Example:
-            >>> Shard((((0, 5),), ((5, 10),)), stride=2).rest(7)
-            ((4, 5), (8, 10))
-        """
+        """Return what the rank leaves when it has consumed `rows`, lane after lane."""
         return join_ranges(self.ahead(rows))
 
 
@@ -139,9 +111,6 @@ def first_assignment(*, ranks: int, lanes: int | None, size: int) -> Assignment:
 
     If the rows of a global batch divide by the lanes, every global batch takes as many rows of each lane. Another number of
     ranks that divides the lanes then gets the same global batches.
-
-    Raises:
-        ArgumentError: If the lanes do not divide by the ranks.
 
     Example:
         >>> first_assignment(ranks=2, lanes=8, size=64)
@@ -160,9 +129,6 @@ def first_assignment(*, ranks: int, lanes: int | None, size: int) -> Assignment:
 
 def shards(num_rows: int, assignments: tuple[Assignment, ...]) -> list[Shard]:
     """Return the shard of each rank in the last of an epoch's assignments.
-
-    Raises:
-        StateError: If the assignments are not those of an epoch with so many rows.
 
     Example:
         >>> shards(10, (Assignment(lanes=2, stride=2, ranks=2, rows=4), Assignment(lanes=1, stride=2, ranks=1)))
@@ -220,9 +186,6 @@ def merge_positions(num_rows: int, positions: Sequence[Position]) -> Position:
     """Return the position of all ranks together, from the position of each, in rank order.
 
     A rank that is already in the next epoch has consumed its whole shard of this one.
-
-    Raises:
-        StateError: If the positions are not those of all ranks of one run.
 
     Example:
         >>> assignment = Assignment(lanes=2, stride=4, ranks=2, rows=4)

@@ -11,8 +11,6 @@ from penstock._engine.query.query import ORDER, Query
 from penstock.errors import ArgumentError, StateError
 from penstock.model import Assignment, Plan, Position
 
-__all__ = ["STATE", "State", "checked_epoch", "dump", "load"]
-
 STATE = 1
 State: TypeAlias = dict[str, Any]
 MAX_EPOCHS = 1 << 62
@@ -22,11 +20,7 @@ KEYS = ("state", "order", "table", "version", "fingerprint", "seed", "epoch", "d
 
 
 def checked_epoch(epoch: Any) -> int:
-    """Return the number of an epoch to start.
-
-    Raises:
-        ArgumentError: If it is not an integer from 0 to 2**62 - 1.
-    """
+    """Return the number of an epoch to start."""
     if isinstance(epoch, SupportsIndex) and not isinstance(epoch, bool) and 0 <= index(epoch) < MAX_EPOCHS:
         return index(epoch)
     msg = (
@@ -61,11 +55,7 @@ def dump(plan: Plan, position: Position, query: Query, *, alike: bool) -> State:
 
 
 def load(state: Mapping[str, Any] | Sequence[Mapping[str, Any]], plan: Plan, query: Query) -> Position:
-    """Return the position of a state, or of the states of all ranks.
-
-    Raises:
-        StateError: If a state is damaged, or belongs to another table, order or query.
-    """
+    """Return the position of a state, or of the states of all ranks."""
     states: list[Any] = list(state) if isinstance(state, list | tuple) else [state]
     if not states:
         msg = "The list of states is empty; expected one state, or the states of all ranks."

@@ -28,8 +28,6 @@ from penstock._engine.runtime.memory import BufferPool
 from penstock.dtypes import Marks
 from penstock.model import BoolArray, IntArray
 
-__all__ = ["LARGE_CELL", "CellPlaces", "CellPlacesCache", "concat_blobs", "find_chunks", "locate_chunk", "read_chunk"]
-
 LARGE_CELL = 16 << 10
 """Bytes from which on a cell stays in its file until it is needed: a read of its own costs less than a second copy."""
 
@@ -50,11 +48,7 @@ class CellPlaces:
 
 
 def find_chunks(path: str, filesystem: pafs.FileSystem, columns: Iterable[str]) -> dict[str, list[ColumnChunk]]:
-    """Return the chunks of each row group, for those columns whose chunks all need no decoding.
-
-    Raises:
-        DataError: If the footer cannot be read.
-    """
+    """Return the chunks of each row group, for those columns whose chunks all need no decoding."""
     footer = footer_of(path, filesystem)
     names = {column.encode(): column for column in columns}
     try:

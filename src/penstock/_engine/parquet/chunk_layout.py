@@ -15,8 +15,6 @@ from penstock._engine.parquet.page_index import ColumnChunk
 from penstock._engine.parquet.thrift import Leaf, Only, ThriftError, Wanted, leaves, parse
 from penstock.model import IntArray
 
-__all__ = ["CHUNK_FIELDS", "FileLayout", "column_chunk"]
-
 INT96 = 3  # the physical type of timestamps whose unit the table chooses
 OPTIONAL = 1
 METADATA, WRITER = 5, 6
@@ -37,12 +35,7 @@ _META: Wanted = {
 CHUNK_FIELDS: Wanted = {FILE_PATH: bytes, thrift.META: _META, INDEX_AT: int, INDEX_SIZE: int, ENCRYPTION: {}}
 """The fields of a column chunk that `column_chunk` needs."""
 
-_FOOTER: dict[int, Wanted] = {
-    thrift.SCHEMA: [memoryview],
-    thrift.GROUPS: [memoryview],
-    METADATA: [memoryview],
-    WRITER: bytes,
-}
+_FOOTER: dict[int, Wanted] = {thrift.SCHEMA: [memoryview], thrift.GROUPS: [memoryview], METADATA: [memoryview], WRITER: bytes}
 
 
 class FileLayout:
@@ -55,16 +48,7 @@ class FileLayout:
     """
 
     def __init__(self, footer: bytes, size: int) -> None:
-        """Parse the schema of a footer.
-
-        Args:
-            footer: The bytes of the footer.
-            size: The bytes of the file.
-
-        Raises:
-            ThriftError: If the footer is damaged.
-            OSError, ArrowException: If pyarrow cannot read its schema.
-        """
+        """Parse the schema of a footer."""
         fields = parse(footer, _FOOTER)
         self._elements: list[bytes] = fields.get(thrift.SCHEMA, [])
         self._groups: list[bytes] = fields.get(thrift.GROUPS, [])
@@ -82,22 +66,14 @@ class FileLayout:
         self.nbytes = 4 * len(footer)
 
     def rows(self, group: int) -> int:
-        """Return the rows of a row group; -1 if there is no such row group, or its rows are unknown.
-
-        Raises:
-            ThriftError: If the row group is damaged.
-        """
+        """Return the rows of a row group; -1 if there is no such row group, or its rows are unknown."""
         if group not in self._rows:
             fields = parse(self._groups[group], {thrift.ROWS: int}) if group < len(self._groups) else {}
             self._rows[group] = fields.get(thrift.ROWS, -1)
         return self._rows[group]
 
     def group_rows(self) -> IntArray:
-        """Return the rows of all row groups.
-
-        Raises:
-            ThriftError: If a row group is damaged.
-        """
+        """Return the rows of all row groups."""
         return np.array([self.rows(group) for group in range(len(self._groups))], dtype=np.int64)
 
     def column(self, name: str) -> PageFile | None:
@@ -146,13 +122,7 @@ class FileLayout:
 
 
 def column_chunk(group: Mapping[int, Any], leaf: Leaf, file_size: int = sys.maxsize) -> ColumnChunk | None:
-    """Return the chunk of a leaf in a row group; None if it is encrypted, in another file, or not in the file's bytes.
-
-    Args:
-        group: The fields of the row group: its rows, and `CHUNK_FIELDS` of its chunks.
-        leaf: The leaf.
-        file_size: The bytes of the file, if they are known.
-    """
+    """Return the chunk of a leaf in a row group; None if it is encrypted, in another file, or not in the file's bytes."""
     chunks, rows = group.get(thrift.CHUNKS) or [], group.get(thrift.ROWS, -1)
     fields = (chunks[leaf.place] or {}) if leaf.place < len(chunks) else {}
     meta = fields.get(thrift.META, {})

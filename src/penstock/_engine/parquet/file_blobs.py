@@ -21,8 +21,6 @@ from penstock.dtypes import Marks
 from penstock.model import IntArray
 from penstock.schema import CellProblem
 
-__all__ = ["FileBlobs", "LocalFile"]
-
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 GAP = 4096
@@ -43,11 +41,7 @@ class LocalFile:
     __slots__ = ("__weakref__", "_descriptor", "path")
 
     def __init__(self, path: str, descriptor: int | None = None) -> None:
-        """Open the file, or use an open descriptor of it, which is closed with this object.
-
-        Raises:
-            OSError: If it cannot be opened.
-        """
+        """Open the file, or use an open descriptor of it, which is closed with this object."""
         self.path = path
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)) if descriptor is None else descriptor
         # Not __del__: while that runs, other threads can still get the object by their weak references to it.
@@ -163,11 +157,7 @@ class FileBlobs:
         return self.nbytes + int((self.stop - self.start).sum())
 
     def loaded(self, buffer_pool: Allocator) -> Blobs:
-        """Return the cells in memory. Neighbouring cells of a file are read with one request.
-
-        Raises:
-            CellProblem: If a file ends before a cell does, or cannot be read.
-        """
+        """Return the cells in memory. Neighbouring cells of a file are read with one request."""
         rows = self._in_files()
         source, start, stop = self.source[rows], self.start[rows], self.stop[rows]
         apart = np.ones(len(rows), dtype=np.bool_)

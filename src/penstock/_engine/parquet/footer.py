@@ -30,19 +30,6 @@ from penstock.errors import DataError
 from penstock.filters.literals import array_of, kind, plain
 from penstock.model import ColumnRange, IntArray, Snapshot
 
-__all__ = [
-    "RowGroups",
-    "by_schema",
-    "column_bytes",
-    "footer_of",
-    "of_each",
-    "read_footers",
-    "read_schema",
-    "read_tail",
-    "row_bytes",
-    "stored_size",
-]
-
 T = TypeVar("T")
 Fields: TypeAlias = dict[int, Any]
 
@@ -141,10 +128,6 @@ def read_footers(
     A column that a file does not have is null in all its rows, unless the table maps its columns to other names. Of a column
     below a list nothing is known.
 
-    Raises:
-        DataError: If a file has no footer that can be read; the first such file is named.
-        DataChangedError: If a file is missing, or its size differs from the one in the snapshot.
-
     Example:
         >>> from penstock.testing import MemoryFormat
         >>> table = MemoryFormat.of({"id": range(10)}, row_group_rows=4)
@@ -210,9 +193,6 @@ def _memory_bytes(meta: Fields, element: Fields) -> int:
 def read_schema(path: str, filesystem: pafs.FileSystem | bytes) -> pa.Schema:
     """Return the Arrow schema of one data file, with its metadata; `filesystem` may be the bytes of the file.
 
-    Raises:
-        DataError: If the file is missing, or has no footer that can be read.
-
     Example:
         >>> from penstock.testing import MemoryFormat
         >>> table = MemoryFormat.of({"id": range(10)}, row_group_rows=4)
@@ -259,12 +239,7 @@ def of_each(
 
 
 def footer_of(path: str, place: pafs.FileSystem | bytes, *, size: int | None = None) -> bytes:
-    """Return the bytes of a file's footer.
-
-    Raises:
-        DataError: If the file is missing, or has no footer.
-        DataChangedError: If the file does not have the given size.
-    """
+    """Return the bytes of a file's footer."""
     try:
         with pa.BufferReader(place) if isinstance(place, bytes) else place.open_input_file(path) as source:
             expected, size = size, source.size()
@@ -346,11 +321,7 @@ def _parse_stats(footer: bytes, columns: _Columns, types: list[pa.DataType]) -> 
 
 
 def _check_rows(number: int, group: Fields, counted: Leaf | None) -> None:
-    """Check the rows of a row group: every row has one value in a column, or at least one in a column of lists.
-
-    Raises:
-        ThriftError: If the number of rows is impossible.
-    """
+    """Check the rows of a row group: every row has one value in a column, or at least one in a column of lists."""
     rows, chunks = group.get(thrift.ROWS), group.get(thrift.CHUNKS, [])
     if rows is None or not 0 <= rows < MAX_COUNT:
         raise ThriftError(f"it says that row group {number} has {rows} rows")
@@ -496,9 +467,6 @@ def column_bytes(
     snapshot: Snapshot, files: Sequence[int], columns: Sequence[str], filesystem: pafs.FileSystem, *, threads: int = 16
 ) -> dict[str, int]:
     """Return the bytes of top-level columns in some data files.
-
-    Raises:
-        DataError: If a file is missing, or has no footer that can be read; the first such file is named.
 
     Example:
         >>> from penstock.testing import MemoryFormat

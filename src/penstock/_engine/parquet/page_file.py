@@ -19,8 +19,6 @@ from penstock._engine.parquet.page_index import ColumnChunk
 from penstock._engine.parquet.thrift import BINARY, I32, I64, LIST, STRUCT, Leaf
 from penstock._engine.runtime.memory import BufferPool
 
-__all__ = ["PageFile", "PageRange", "joined", "leaf_count", "put_together", "schema_of"]
-
 MAGIC = b"PAR1"
 ROOT = b"\x48\x06schema\x15\x02\x00"  # the element above all columns: its name, and one child
 
@@ -73,16 +71,7 @@ class PageFile:
         return cls(field=field, leaves=tuple(leaves), splits=splits, before=before, after=after)
 
     def decode(self, pieces: Sequence[PageRange | None], rows: int, buffer_pool: BufferPool) -> pa.ChunkedArray:
-        """Return pages as pyarrow reads them.
-
-        Args:
-            pieces: Pages of each leaf, all with the same rows; or pages of one leaf, and None for all others.
-            rows: The expected number of rows. The result may have fewer or more.
-            buffer_pool: The memory for the file.
-
-        Raises:
-            OSError, ArrowException: If pyarrow cannot read them.
-        """
+        """Return pages as pyarrow reads them."""
         content: list[bytes | memoryview] = [MAGIC]
         chunks, at = [], len(MAGIC)
         for leaf, piece in zip(self.leaves, pieces, strict=True):
@@ -109,11 +98,7 @@ def joined(parts: Sequence[bytes | memoryview], buffer_pool: BufferPool) -> pa.B
 
 
 def schema_of(elements: Sequence[bytes], metadata: Sequence[bytes], writer: bytes) -> pa.Schema:
-    """Return a file's columns as pyarrow reads them, given the elements of its schema, its metadata and its writer.
-
-    Raises:
-        OSError, ArrowException: If they are damaged.
-    """
+    """Return a file's columns as pyarrow reads them, given the elements of its schema, its metadata and its writer."""
     before, after = _around(elements, metadata, writer)
     footer = before + _list(STRUCT, []) + after
     whole = MAGIC + footer + len(footer).to_bytes(4, "little") + MAGIC

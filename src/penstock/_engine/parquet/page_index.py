@@ -16,18 +16,6 @@ import numpy as np
 from penstock._engine.parquet.thrift import ThriftError, Wanted, parse, parse_start
 from penstock.model import IntArray
 
-__all__ = [
-    "ColumnChunk",
-    "PageHeader",
-    "PageTable",
-    "PeekedBytes",
-    "coalesce",
-    "header_at",
-    "page_header",
-    "parse_page_index",
-    "walk_pages",
-]
-
 Read: TypeAlias = Callable[[int, int], bytes]
 """Reads so many bytes from a place in a file; fewer at its end."""
 
@@ -215,11 +203,7 @@ class PageHeader(NamedTuple):
 
 
 def page_header(data: bytes | memoryview) -> PageHeader:
-    """Return the page header at the start of some bytes.
-
-    Raises:
-        ThriftError: If there is none.
-    """
+    """Return the page header at the start of some bytes."""
     common = _COMMON_HEADER.match(data)
     if common is not None:
         unpacked, packed, _, values, encoding = common.groups()
@@ -271,11 +255,7 @@ class PeekedBytes:
 
 
 def header_at(data: memoryview | PeekedBytes, at: int) -> PageHeader:
-    """Return the page header at a place, reading few bytes where they are enough.
-
-    Raises:
-        ThriftError: If there is none.
-    """
+    """Return the page header at a place, reading few bytes where they are enough."""
     try:
         return page_header(data[at : at + PEEK])
     except ThriftError:
@@ -283,13 +263,7 @@ def header_at(data: memoryview | PeekedBytes, at: int) -> PageHeader:
 
 
 def walk_pages(read: Read, chunk: ColumnChunk, *, flat: bool) -> PageTable | None:
-    """Return the pages of a chunk, from their headers; None if the headers do not say enough.
-
-    Args:
-        read: Reads the file.
-        chunk: The chunk.
-        flat: Whether each row has one value, so that a page has as many rows as values.
-    """
+    """Return the pages of a chunk, from their headers; None if the headers do not say enough."""
     data, at, row = PeekedBytes(read, chunk.start, chunk.size), 0, 0
     pages: list[tuple[int, int, int]] = []
     while at < chunk.size and len(pages) < MAX_PAGES:
@@ -313,11 +287,6 @@ def walk_pages(read: Read, chunk: ColumnChunk, *, flat: bool) -> PageTable | Non
 
 def coalesce(spans: Sequence[tuple[int, int]], gap: int, max_bytes: int) -> list[tuple[int, int, list[int]]]:
     """Return few requests that read many spans: the first byte, the byte after the last, and the spans in it.
-
-    Args:
-        spans: The first byte of each span, and the byte after its last.
-        gap: Bytes between two spans that are read rather than making two requests.
-        max_bytes: The size from which on no span is added to a request.
 
     Example:
         >>> coalesce([(100, 110), (0, 10), (12, 20)], gap=4, max_bytes=1000)

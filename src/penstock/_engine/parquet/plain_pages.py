@@ -20,8 +20,6 @@ from penstock._engine.parquet.thrift import LENGTH, Leaf, ThriftError
 from penstock._engine.runtime.memory import BufferPool
 from penstock.model import BoolArray, IntArray
 
-__all__ = ["BYTES", "DAMAGED", "PLAIN", "SIMPLE", "Data", "PlainCells", "are_plain", "as_arrow", "cell_edges", "cells_present"]
-
 Data: TypeAlias = memoryview | PeekedBytes
 
 BYTES, FIXED = 6, 7  # physical types
@@ -112,14 +110,7 @@ class PlainCells:
     def cells(
         self, numbers: IntArray, page: Callable[[int], memoryview], rows: IntArray, buffer_pool: BufferPool
     ) -> Blobs | None:
-        """Return the cells of some rows; None if they cannot be found.
-
-        Args:
-            numbers: The pages that hold the rows.
-            page: Returns the bytes of one of these pages, by its index among them. They are used before the next call.
-            rows: The numbers of the rows in the row group, ascending.
-            buffer_pool: The memory for the cells.
-        """
+        """Return the cells of some rows; None if they cannot be found."""
         parsed: dict[int, bytes] = {}
         number = -1
         try:
@@ -170,11 +161,7 @@ class PlainCells:
         return Blobs(buffers=(memory,), source=np.zeros(len(rows), dtype=np.int64), start=ends - (stop - start), stop=ends)
 
     def _parse(self, number: int, page: Data) -> Data:
-        """Find the cells of a page, and return the bytes that their places refer to.
-
-        Raises:
-            ValueError, ThriftError: If the page has nulls, or is not what the footer says.
-        """
+        """Find the cells of a page, and return the bytes that their places refer to."""
         first, last = int(self._pages.first[number]), int(self._pages.first[number + 1])
         header = header_at(page, 0)
         begin, end = header.length, header.length + header.packed
@@ -204,11 +191,7 @@ class PlainCells:
 
 
 def cells_present(data: Data, at: int, header: PageHeader, *, optional: bool) -> tuple[int, BoolArray | None]:
-    """Return where the values of a page begin, and which cells are not null; None if none can be null.
-
-    Raises:
-        ValueError, IndexError, StructError: If it is not a data page of a flat column.
-    """
+    """Return where the values of a page begin, and which cells are not null; None if none can be null."""
     if header.kind == DATA_V2 and header.flat:
         size = header.levels
     elif header.kind == DATA:
@@ -245,11 +228,7 @@ def _levels(levels: memoryview | bytes, count: int) -> BoolArray:
 
 
 def cell_edges(data: Data, at: int, stop: int, count: int, width: int = 0) -> tuple[list[int], list[int]]:
-    """Return where each of `count` values begins and ends; `width` is that of values of a fixed size.
-
-    Raises:
-        ValueError, StructError: If they do not end where they should.
-    """
+    """Return where each of `count` values begins and ends; `width` is that of values of a fixed size."""
     starts, stops = [], []
     unpack = _SIZE.unpack
     for _ in range(count):
@@ -263,11 +242,7 @@ def cell_edges(data: Data, at: int, stop: int, count: int, width: int = 0) -> tu
 
 
 def as_arrow(cells: Blobs, kind: pa.DataType, buffer_pool: BufferPool) -> pa.Array:
-    """Return cells without nulls as an Arrow array of bytes or text.
-
-    Raises:
-        ValueError: If they are too many bytes for its type.
-    """
+    """Return cells without nulls as an Arrow array of bytes or text."""
     contiguous = len(cells.buffers) == 1 and bool((cells.start[1:] == cells.stop[:-1]).all())
     if contiguous:
         data = pa.py_buffer(cells.buffers[0][int(cells.start[0]) : int(cells.stop[-1])])

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["Leaf", "Only", "ThriftError", "Wanted", "leaves", "parse", "parse_start"]
-
 MAX_DEPTH = 64  # levels of nested structs, lists and maps
 MAX_SCHEMA_DEPTH = 100  # levels; the limit of pyarrow
 
@@ -80,13 +78,6 @@ def parse(data: bytes | memoryview, wanted: Mapping[int, Wanted] | None = None) 
 
     Parsing stops after the last wanted field. A map becomes a list of pairs.
 
-    Args:
-        data: The bytes of the struct; others may follow.
-        wanted: The fields to read; None for all.
-
-    Raises:
-        ThriftError: If the bytes end too early or are invalid, or a wanted field has another type.
-
     Example:
         >>> parse(bytes.fromhex("150218026869191502 00"))
         {1: 1, 2: b'hi', 3: [1]}
@@ -120,9 +111,6 @@ class Leaf(NamedTuple):
 
 def leaves(footer: dict[int, Any]) -> tuple[list[Leaf], set[bytes]]:
     """Return the leaf columns of a file, in the order of the column chunks of its row groups, and the top-level names.
-
-    Raises:
-        ThriftError: If the schema is not a tree.
 
     Example:
         >>> leaves({SCHEMA: [{NAME: b"root", CHILDREN: 1}, {NAME: b"id", TYPE: 1}]})

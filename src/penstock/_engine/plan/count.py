@@ -17,7 +17,6 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from penstock._engine.plan.group import Group
 from penstock._engine.plan.sequence_links import NotInOrderError, SequenceLinker
 from penstock._engine.plan.sequence_times import RowTimes, SequenceFinder
 from penstock._engine.read.reader import Unit
@@ -25,9 +24,32 @@ from penstock._engine.runtime.threads import Priority, ThreadPool, default_threa
 from penstock._engine.storage.filesystem import cache_directory
 from penstock.model import IntArray, SequenceLinks, Units
 
-__all__ = ["UnitCounter", "count_units", "counts_of", "link_sequences"]
-
 Result = TypeVar("Result")
+
+
+class Group(Protocol):
+    """A group of ranks, which all make the same calls in the same order.
+
+    An error on one rank is raised on all, so no rank waits forever.
+    """
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        ...
+
+    def share(self, compute: Callable[[], Result], /) -> Result:
+        """Return on every rank the result of the function on rank 0; other ranks do not call it."""
+        ...
+
+    def gather(self, compute: Callable[[], Result], /) -> list[Result]:
+        """Return on every rank the results of the function on each rank."""
+        ...
 
 
 class UnitCounter(Protocol):

@@ -20,18 +20,6 @@ from penstock.filters import Expr
 from penstock.model import WHOLE_FILE, ColumnRange, DataFiles, IntArray, Snapshot, Units
 from penstock.protocols import Shuffle
 
-__all__ = [
-    "concat_ranges",
-    "files_to_split",
-    "fingerprint",
-    "limit_counts",
-    "make_units",
-    "prune_files",
-    "undeleted_rows",
-    "unknown_range",
-    "without_row_count",
-]
-
 
 def prune_files(snapshot: Snapshot, condition: Expr | None) -> IntArray:
     """Return the indices of the files that may have rows which pass a filter."""

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from penstock.model import BoolArray, IntArray
 
-__all__ = ["SequenceRule", "SortedRows", "Times", "first_unordered", "run_starts", "sequence_starts"]
-
 Times: TypeAlias = npt.NDArray[Any]
 """The times of rows: `uint64`, so that differences cannot overflow, or finite `float64`."""
 

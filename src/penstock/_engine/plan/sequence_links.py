@@ -17,8 +17,6 @@ import numpy.typing as npt
 from penstock._engine.plan.sequence_find import SequenceRule, SortedRows, Times, run_starts, sequence_starts
 from penstock.model import BoolArray, IntArray, SequenceLinks
 
-__all__ = ["ExtendedRows", "NotInOrderError", "SequenceLinker", "extend_rows"]
-
 
 class NotInOrderError(Exception):
     """A group continues at an earlier time than it ended in a previous unit."""
@@ -49,16 +47,7 @@ class ExtendedRows:
 def extend_rows(
     links: SequenceLinks, unit: int, stored: IntArray, times: Times, groups: IntArray | None, length: int
 ) -> ExtendedRows:
-    """Return the sorted rows of a unit and of the later units that its sequences may continue with.
-
-    Args:
-        links: The links of all units.
-        unit: The number of the unit.
-        stored: The numbers of its rows, ascending.
-        times: Their times.
-        groups: Their groups; None if all are in one group.
-        length: The number of rows of a sequence.
-    """
+    """Return the sorted rows of a unit and of the later units that its sequences may continue with."""
     groups = np.zeros(len(times), dtype=np.int64) if groups is None else groups
     alone = SortedRows.of(times, groups)
     starts = alone.group_starts
@@ -105,18 +94,7 @@ class SequenceLinker:
         self._held: list[tuple[IntArray, IntArray]] = []
 
     def add(self, unit: int, stored: IntArray, times: Times, groups: IntArray | None, names: Sequence[Hashable]) -> None:
-        """Add a unit.
-
-        Args:
-            unit: Its number.
-            stored: The numbers of its rows, ascending.
-            times: Their times.
-            groups: Their groups, as indices of `names`; None if all are in one group.
-            names: The names of the groups, the same in all units.
-
-        Raises:
-            NotInOrderError: If a group continues at an earlier time than it ended.
-        """
+        """Add a unit."""
         if not len(times):
             return
         line = SortedRows.of(times, groups)

@@ -19,8 +19,6 @@ from penstock._engine.read.reader import UNCOUNTED, Reader, Unit, UnitTable
 from penstock.errors import ArgumentError, DataChangedError, DataError, UnorderedError
 from penstock.model import IntArray, SequenceLinks, Units
 
-__all__ = ["RowTimes", "SequenceFinder", "UnitSequences", "sequence_rule"]
-
 SIGN = np.uint64(1 << 63)
 MAX_TICKS = 1 << 64
 
@@ -86,12 +84,7 @@ class SequenceFinder:
         return len(sequence_starts(SortedRows.of(rows.times, rows.groups), self.rule))
 
     def find(self, index: int, unit: Unit, part: UnitTable) -> UnitSequences:
-        """Return the sequences that begin in a unit.
-
-        Raises:
-            DataChangedError: If their number differs from the plan.
-            DataError: If a time is null or not finite.
-        """
+        """Return the sequences that begin in a unit."""
         row_times, none = self.row_times(unit, part), np.zeros(0, dtype=np.int64)
         if self.links is None:
             line = SortedRows.of(row_times.times, row_times.groups)
@@ -110,12 +103,7 @@ class SequenceFinder:
         return UnitSequences(line=line.rows, places=places[np.argsort(line.rows[places])], units=units, rows=rows)
 
     def row_times(self, unit: Unit, part: UnitTable) -> RowTimes:
-        """Return the time and the group of each row of a unit.
-
-        Raises:
-            DataError: If a time is null or not finite.
-            UnorderedError: If the rows are not in the order of time, and `unordered="raise"` is set.
-        """
+        """Return the time and the group of each row of a unit."""
         by, column = self.sequence.by, part.table.column(self.sequence.by)
         valid = dtypes.valid(_one_chunk(column))
         if valid is not None and not valid.all():
@@ -170,9 +158,6 @@ class SequenceFinder:
 
 def sequence_rule(sequence: sequences.Sequence, schema: pa.Schema) -> SequenceRule:
     """Return the rule of a table's sequences, with the gap in the numbers that its times are converted to.
-
-    Raises:
-        ArgumentError: If a column cannot hold times or groups, or the gap does not fit the type of the times.
 
     Example:
         >>> sequence_rule(sequences.Sequence(length=2, by="t", gap=1.5), pa.schema({"t": pa.decimal128(9, 2)}))

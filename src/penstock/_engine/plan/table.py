@@ -16,8 +16,7 @@ from pyarrow import fs as pafs
 
 from penstock._engine.parquet.footer import RowGroups, of_each, read_footers, row_bytes
 from penstock._engine.plan import prune
-from penstock._engine.plan.count import count_units, link_sequences
-from penstock._engine.plan.group import Group
+from penstock._engine.plan.count import Group, count_units, link_sequences
 from penstock._engine.plan.sequence_times import SequenceFinder
 from penstock._engine.query.query import ORDER, Column, Map, Query
 from penstock._engine.read.reader import Reader, UnitTable
@@ -29,8 +28,6 @@ from penstock.model import WHOLE_FILE, IntArray, Plan, SequenceLinks, Snapshot, 
 from penstock.policies import Offsets, Pad
 from penstock.protocols import Shuffle
 from penstock.shuffles import RowGroupShuffle
-
-__all__ = ["Planned", "Pruned", "Table", "UncountedPlan", "check_row_maps", "check_rows", "order_of"]
 
 MAX_PLANS = 8
 """Plans of a table that are kept, and lists of row groups."""
@@ -99,11 +96,7 @@ class Table:
         self._table_cache.expect_again()
 
     def plan(self, query: Query) -> Planned:
-        """Return the plan of a query; footers are read and rows counted the first time.
-
-        Raises:
-            DataError: If a file that is needed cannot be read.
-        """
+        """Return the plan of a query; footers are read and rows counted the first time."""
         name = _plan_name(query)
         planned = self._plans.get(name)
         if planned is not None:
@@ -114,11 +107,7 @@ class Table:
         return self._alive.get(name) or self.count(query, self.uncounted(query))
 
     def uncounted(self, query: Query) -> UncountedPlan:
-        """Return the units that a query may read, before their rows are counted; footers are read.
-
-        Raises:
-            DataError: If a file that is needed cannot be read.
-        """
+        """Return the units that a query may read, before their rows are counted; footers are read."""
         snapshot, condition = self.snapshot, query.condition
         files = prune.prune_files(snapshot, condition)
         row_groups = self._footers(prune.without_row_count(snapshot.files, files), query)
@@ -273,16 +262,6 @@ def check_rows(plan: Plan, query: Query, *, source: int | None = None) -> None:
     """Refuse an epoch in which some rank would get nothing.
 
     A dataset of single rows for one reader may be empty, as the result of a query may be.
-
-    Args:
-        plan: The plan.
-        query: The query.
-        source: The number of the source, for a source of a mixture.
-
-    Raises:
-        EmptyDatasetError: If there are too few rows.
-        ArgumentError: If a column needs batches and there are none, or a map of rows gets a column that only batches have.
-        MemoryLimitError: If a batch is filled up with more rows than fit in memory.
     """
     _check_policies(query, source)
     check_row_maps(query.maps, query.policies, query.columns)
@@ -317,11 +296,7 @@ def check_rows(plan: Plan, query: Query, *, source: int | None = None) -> None:
 
 
 def check_row_maps(maps: Sequence[Map], policies: Sequence[Column], columns: Sequence[str] | None = None) -> None:
-    """Refuse a map of single rows over a column that only batches have.
-
-    Raises:
-        ArgumentError: If the first map is one of rows, and a column that is read comes as values and offsets.
-    """
+    """Refuse a map of single rows over a column that only batches have."""
     flat = [one.name for one in policies if isinstance(one.ragged, Offsets) and (columns is None or one.name in columns)]
     if flat and maps and maps[0].per_row:
         msg = (

@@ -33,8 +33,6 @@ from penstock._engine.runtime.timers import DECODE, HAND_OVER
 from penstock._engine.window.reader import WindowReader, WindowRows
 from penstock.errors import DataError
 
-__all__ = ["ProcessBatches"]
-
 TIMEOUT = 600.0
 """Default seconds that a process may take for one batch."""
 

@@ -8,12 +8,15 @@ import os
 import select
 import socket
 import threading
+import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
-__all__ = ["Channel", "Message"]
+import cloudpickle
+
+from penstock.errors import WorkerError
 
 HEAD = Struct("<QQ")
 
@@ -66,11 +69,7 @@ class Channel:
         self._files: deque[int] = deque()
 
     def send(self, content: Mapping[str, Any], more: bytes = b"", files: Sequence[int] = ()) -> None:
-        """Send a message. If it has files, its JSON has an entry for each of them under "files".
-
-        Raises:
-            OSError: If the other end has closed.
-        """
+        """Send a message. If it has files, its JSON has an entry for each of them under "files"."""
         text = _as_json(content).encode()
         head = HEAD.pack(len(text), len(more))
         with self._sending:
@@ -120,3 +119,46 @@ class Channel:
             self._received = self._received + data if self._received else data
         data, self._received = self._received[:count], self._received[count:]
         return data
+
+
+def pack_error(error: BaseException) -> bytes:
+    """Return an error as a pickle, with the text of its traceback."""
+    where = f"In process {os.getpid()}:\n{''.join(traceback.format_exception(error)).rstrip()}"
+    by_parts = (type(error), error.args, error.__dict__)  # for a class that cannot be called with its own arguments
+    for function, arguments in ((_same, (error,)), (_rebuild, by_parts)):
+        with contextlib.suppress(Exception):  # it may hold anything, and pickling runs what it holds
+            packed: bytes = cloudpickle.dumps((function, arguments, where))
+            rebuild, unpacked, _ = cloudpickle.loads(packed)
+            rebuild(*unpacked)
+            return packed
+    described: bytes = cloudpickle.dumps((_unknown, (f"{type(error).__qualname__}: {error}",), where))
+    return described
+
+
+def unpack_error(packed: bytes) -> BaseException:
+    """Return an error that another process has packed; the traceback there is its note."""
+    try:
+        function, arguments, where = cloudpickle.loads(packed)
+        error: BaseException = function(*arguments)
+    except Exception as problem:  # noqa: BLE001 - a class that can be unpickled there and not here
+        return _unknown(f"an error that cannot be unpickled here ({problem})")
+    error.add_note(where)
+    return error
+
+
+def _same(error: BaseException) -> BaseException:
+    return error
+
+
+def _rebuild(kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
+
+
+def _unknown(description: str) -> BaseException:
+    return WorkerError(
+        f"A process raised {description}. An error that can be pickled would have come with its own type. "
+        "See below where it was raised."
+    )

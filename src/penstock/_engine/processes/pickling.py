@@ -14,8 +14,6 @@ from typing import Any
 
 import cloudpickle
 
-__all__ = ["dumps_by_value"]
-
 MAX_OBJECTS = 10_000
 """How many objects are searched for the modules that they come from."""
 
@@ -29,9 +27,6 @@ def dumps_by_value(value: Any) -> bytes:
     """Return the pickle of an object; `cloudpickle.loads` makes it again in another process of this program.
 
     Functions of modules that a fresh process would not find are pickled with their code, as those of a notebook are.
-
-    Raises:
-        Exception: Whatever pickling raises for an object that cannot be pickled.
     """
     with _registering, _modules_by_value(value):
         data: bytes = cloudpickle.dumps(value)

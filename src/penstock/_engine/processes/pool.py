@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock._engine.parquet.file_blobs import LocalFile
-from penstock._engine.processes.channel import Channel, Message
-from penstock._engine.processes.errors import unpack_error
+from penstock._engine.processes.channel import Channel, Message, unpack_error
 from penstock._engine.processes.pickling import dumps_by_value
 from penstock._engine.processes.serialize import unpack
 from penstock._engine.processes.shared_memory import Bytes, SharedMemory, anonymous_file
@@ -26,8 +25,6 @@ from penstock._engine.processes.task import Recipe, WorkerOutput
 from penstock._engine.runtime.threads import ThreadPool
 from penstock._engine.runtime.timers import Wait
 from penstock.errors import ArgumentError, WorkerError
-
-__all__ = ["ProcessPool", "Reply", "Task"]
 
 PATIENCE = 1.0
 """Seconds that a process has to end by itself."""
@@ -123,11 +120,7 @@ class _Process:
             self._expected += 1
 
     def submit(self, task: Task) -> None:
-        """Send a task that was announced by `expect`.
-
-        Raises:
-            WorkerError: If there is no memory for it.
-        """
+        """Send a task that was announced by `expect`."""
         try:
             self._send(task)
         finally:
@@ -335,12 +328,7 @@ class ProcessPool:
         self._next = 0
 
     def submit(self, task: Task) -> None:
-        """Send a task to the process with the fewest. A new process is started while all are busy and the pool is not full.
-
-        Raises:
-            ArgumentError: If functions cannot be sent to another process.
-            WorkerError: If a process cannot be started.
-        """
+        """Send a task to the process with the fewest. A new process is started while all are busy and the pool is not full."""
         with self._processes.lock:
             process = self._choose()
             if process is not None:
@@ -382,11 +370,7 @@ class ProcessPool:
 
 
 def _pack_recipe(recipe: Recipe) -> bytes:
-    """Return a recipe for other processes.
-
-    Raises:
-        ArgumentError: If a function refers to something that cannot be pickled.
-    """
+    """Return a recipe for other processes."""
     try:
         return dumps_by_value(recipe)
     except Exception as error:

@@ -22,8 +22,6 @@ from penstock._blobs import Blobs
 from penstock._engine.parquet.file_blobs import FileBlobs, LocalFile
 from penstock._engine.processes.shared_memory import SMALL, Bytes
 
-__all__ = ["pack", "unpack"]
-
 FileNumber: TypeAlias = Callable[[LocalFile], int]
 """Returns the number by which the other process knows a file."""
 
@@ -33,9 +31,6 @@ def pack(value: Any, file_number: FileNumber | None = None) -> list[memoryview]:
 
     Cells of bytes are copied without the bytes between them. Cells that are in files stay there: the pickle holds the number
     of the file.
-
-    Raises:
-        Exception: Whatever pickling raises for a value that cannot be pickled.
 
     Example:
         >>> blocks = pack({"x": np.zeros(1 << 20, np.uint8), "y": np.arange(3)})
@@ -62,11 +57,7 @@ def pack(value: Any, file_number: FileNumber | None = None) -> list[memoryview]:
 
 
 def unpack(blocks: Sequence[Bytes]) -> Any:
-    """Return a value that was packed. Its large arrays keep their blocks alive.
-
-    Raises:
-        Exception: Whatever unpickling raises, for example for a class that this process does not find.
-    """
+    """Return a value that was packed. Its large arrays keep their blocks alive."""
     return pickle.loads(blocks[0].data, buffers=blocks[1:])  # noqa: S301 - a process of ours has packed it
 
 

@@ -21,8 +21,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["SECOND_END", "SMALL", "Block", "Bytes", "SharedMemory", "anonymous_file"]
-
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Block: TypeAlias = tuple[int, int, int]
 """Where a block begins in the file, its capacity, and how many bytes of it are used."""
@@ -87,11 +85,7 @@ class SharedMemory:
         self._released: deque[int] = deque()
 
     def write(self, data: memoryview) -> Block:
-        """Write bytes to a block, which belongs to the other end until it is released.
-
-        Raises:
-            OSError: If there is no memory for it.
-        """
+        """Write bytes to a block, which belongs to the other end until it is released."""
         with self._lock:
             first, capacity = self._allocate(data.nbytes)
             memory = self._own[first]

@@ -16,8 +16,6 @@ from penstock._engine.runtime.timers import DECODE, MAP, Meter
 from penstock.errors import DataError, MapError, PenstockError
 from penstock.model import IntArray
 
-__all__ = ["BatchWorker", "Recipe", "WorkerInput", "WorkerOutput", "pack_input", "pack_output"]
-
 IDLE_BYTES = 64 << 20
 """Memory of decoded batches that may wait to be reused."""
 
@@ -94,12 +92,7 @@ class BatchWorker:
         self._buffer_pool, self._meter = BufferPool(IDLE_BYTES), Meter()
 
     def run(self, batch: WorkerInput, files: Mapping[int, LocalFile]) -> WorkerOutput:
-        """Return what becomes of a batch; `files` are those that the sender has numbered.
-
-        Raises:
-            CellError: If a cell cannot be decoded.
-            Exception: Whatever a map raises.
-        """
+        """Return what becomes of a batch; `files` are those that the sender has numbered."""
         recipe, query = self.recipe, self.recipe.query
         columns, outputs = dict(batch.columns), dict(batch.outputs or {})
         with self._meter.busy(DECODE):
@@ -143,11 +136,7 @@ def _with_files(cells: DeferredCells, files: Mapping[int, LocalFile]) -> Deferre
 
 
 def pack_input(batch: WorkerInput, query: Query, file_number: FileNumber) -> list[memoryview]:
-    """Return the blocks of what is sent to a worker.
-
-    Raises:
-        MapError, DataError: If a value cannot be pickled.
-    """
+    """Return the blocks of what is sent to a worker."""
     try:
         return pack(batch, file_number)
     except Exception as error:
@@ -155,11 +144,7 @@ def pack_input(batch: WorkerInput, query: Query, file_number: FileNumber) -> lis
 
 
 def pack_output(output: WorkerOutput, query: Query) -> list[memoryview]:
-    """Return the blocks of what a worker sends back.
-
-    Raises:
-        MapError, DataError: If a value cannot be pickled.
-    """
+    """Return the blocks of what a worker sends back."""
     try:
         return pack(output if output.error is None else replace(output, error=None))
     except Exception as error:

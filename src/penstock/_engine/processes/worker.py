@@ -19,15 +19,12 @@ from typing import Any
 import cloudpickle
 
 from penstock._engine.parquet.file_blobs import LocalFile
-from penstock._engine.processes.channel import Channel
-from penstock._engine.processes.errors import pack_error
+from penstock._engine.processes.channel import Channel, pack_error
 from penstock._engine.processes.serialize import unpack
 from penstock._engine.processes.shared_memory import SECOND_END, Block, SharedMemory
 from penstock._engine.processes.task import BatchWorker, pack_output
 from penstock._engine.query.query import raised_by_map
 from penstock.errors import WorkerError
-
-__all__ = ["main"]
 
 POLL_SECONDS = 2.0
 """Seconds between two checks that the parent is alive."""

@@ -19,23 +19,6 @@ from penstock.protocols import Shuffle
 from penstock.schema import CellCodec, Field
 from penstock.shuffles import ExactShuffle, InOrder, RowGroupShuffle, WindowShuffle
 
-__all__ = [
-    "MEMORY_LIMIT",
-    "NOTE",
-    "ORDER",
-    "Batch",
-    "BatchAdapter",
-    "Column",
-    "Last",
-    "Map",
-    "Places",
-    "Query",
-    "ReadSpec",
-    "SkipBadRows",
-    "Stack",
-    "raised_by_map",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:

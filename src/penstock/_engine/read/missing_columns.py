@@ -15,8 +15,6 @@ from penstock._engine.read.schema_evolution import FIELD_ID, field_id, field_ind
 from penstock.errors import DataError, listed
 from penstock.model import ALIAS, COLUMN_ID, DROPPED, UNMAPPED, Snapshot
 
-__all__ = ["check_missing_columns"]
-
 
 def check_missing_columns(snapshot: Snapshot, file: int, columns: Sequence[str], file_schema: pa.Schema) -> str:
     """Raise an error if a file lacks a column, or a nested field, that cannot be null in it.
@@ -33,9 +31,6 @@ def check_missing_columns(snapshot: Snapshot, file: int, columns: Sequence[str],
     Returns:
         A warning if only statistics say that the column has values, or if the file has a column that may be an older one of
         the same name; else an empty text.
-
-    Raises:
-        DataError: With the column, its name in files, the reason, and the columns of the file.
     """
     partitions = snapshot.files.partitions.column_names
     stored = snapshot.schema if snapshot.stored is None else snapshot.stored

@@ -51,8 +51,6 @@ from penstock.filters import Expr
 from penstock.model import WHOLE_FILE, BoolArray, IntArray, Snapshot, Units
 from penstock.schema import CellCodec, CellProblem
 
-__all__ = ["UNCOUNTED", "FileHandle", "FileHandles", "ReadColumns", "Reader", "Unit", "UnitTable"]
-
 COLUMN_BYTES = 1536
 """Memory of a column of a unit beside its values; it counts where units are many and small."""
 
@@ -86,9 +84,6 @@ class FileHandle:
     """An open data file.
 
     Attributes:
-        file: The file as pyarrow reads it.
-        source: Its bytes.
-        names: The names of its columns.
         in_nanoseconds: Whether INT96 timestamps are read in nanoseconds.
         blob_chunks: The column chunks whose cells can be read without decoding pages; None before the first request.
         ids: The names of columns by field id; None before the first request.

@@ -7,7 +7,6 @@ read.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,20 +14,6 @@ import pyarrow.compute as pc
 from penstock._arrow_types import converted, enlarged, in_utc, unviewed
 from penstock.errors import DataError
 from penstock.model import Snapshot
-
-__all__ = [
-    "FIELD_ID",
-    "ReadColumns",
-    "columns_by_id",
-    "evolve_column",
-    "exceeds_nanoseconds",
-    "field_id",
-    "field_index",
-    "has_timestamps",
-    "int96_unit",
-    "match_name",
-    "without_views",
-]
 
 FIELD_ID = b"PARQUET:field_id"
 """pyarrow's metadata key of a Parquet column's id."""
@@ -55,11 +40,7 @@ def field_id(field: pa.Field, key: bytes = FIELD_ID) -> int | None:
 
 
 def columns_by_id(file: pa.Schema, path: str) -> dict[int, str]:
-    """Return the names of a file's columns by their ids.
-
-    Raises:
-        DataError: If the file has columns, but none with an id.
-    """
+    """Return the names of a file's columns by their ids."""
     names = {number: field.name for field in file if (number := field_id(field)) is not None}
     if len(file) and not names:
         msg = (
@@ -72,9 +53,6 @@ def columns_by_id(file: pa.Schema, path: str) -> dict[int, str]:
 
 def match_name(name: str, names: Collection[str]) -> str:
     """Return a column's name as a file has it, which may differ in case; `name` itself if the file has no such column.
-
-    Raises:
-        pa.ArrowInvalid: If several names differ in case only.
 
     Example:
         >>> match_name("id", ["ID", "x"]), match_name("id", ["ID", "id"]), match_name("y", ["ID"])
@@ -129,35 +107,8 @@ def _exceeds(array: pa.Array) -> bool:
     return _is_any_list(array.type) and _exceeds(array.flatten())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ReadColumns:
-    """The columns to read from each unit.
-
-    Attributes:
-        schema: Their names and types in the result.
-        inside: Those that the files have.
-        partitions: Those that are partition columns.
-    """
-
-    schema: pa.Schema
-    inside: tuple[str, ...]
-    partitions: frozenset[str]
-
-    @classmethod
-    def of(cls, snapshot: Snapshot, columns: Sequence[str]) -> ReadColumns:
-        """Return the columns to read from the units of a table."""
-        partitions = frozenset(columns).intersection(snapshot.files.partitions.column_names)
-        inside = tuple(name for name in columns if name not in partitions)
-        schema = pa.schema([without_views(snapshot.schema.field(name)) for name in columns])
-        return cls(schema=schema, inside=inside, partitions=partitions)
-
-
 def evolve_column(column: pa.ChunkedArray, name: str, kind: pa.DataType, snapshot: Snapshot) -> pa.ChunkedArray:
-    """Return a stored column in the table's type, without views.
-
-    Raises:
-        pa.ArrowException: If a value does not fit the type.
-    """
+    """Return a stored column in the table's type, without views."""
     if column.type == kind and (snapshot.stored is None or not pa.types.is_nested(kind)):
         return column
     if snapshot.stored is not None:
@@ -226,11 +177,7 @@ def _evolve_struct(array: pa.StructArray, kind: pa.DataType, file_type: pa.DataT
 
 
 def field_index(fields: Sequence[pa.Field], wanted: pa.Field) -> int | None:
-    """Return the index of a field among those of a file, by its id if it has one, else by name; None if it is missing.
-
-    Raises:
-        pa.ArrowInvalid: If several names differ in case only.
-    """
+    """Return the index of a field among those of a file, by its id if it has one, else by name; None if it is missing."""
     number, name = field_id(wanted), match_name(wanted.name, [field.name for field in fields])
     matches = (field.name == name if number is None else field_id(field) == number for field in fields)
     return next((at for at, match in enumerate(matches) if match), None)

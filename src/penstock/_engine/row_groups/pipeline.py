@@ -18,8 +18,6 @@ from penstock._engine.row_groups.tasks import ScheduledTask
 from penstock._engine.runtime.ordered_map import OrderedMap
 from penstock._engine.runtime.threads import InterruptibleFuture, Priority, ThreadPool, succeeded
 
-__all__ = ["ProcessPipeline", "RowGroupJob", "ThreadPipeline"]
-
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 Loaded = TypeVar("Loaded")

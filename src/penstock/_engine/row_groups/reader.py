@@ -32,8 +32,6 @@ from penstock.model import BoolArray, IntArray, Snapshot
 from penstock.policies import Fill, Mask
 from penstock.schema import CellProblem
 
-__all__ = ["DecodedColumn", "LoadedRowGroup", "RowGroupReader", "RowPredicate"]
-
 OWN_MEMORY_BYTES = 1 << 10
 """Cells of at least this size get memory of their own. A user who holds on to a smaller one holds on to its neighbours too."""
 
@@ -164,11 +162,7 @@ class RowGroupReader:
         return self._columns
 
     def load(self, unit: Unit) -> LoadedRowGroup:
-        """Return the selected rows of a unit.
-
-        Raises:
-            DataError: If the file cannot be read.
-        """
+        """Return the selected rows of a unit."""
         if self._predicate is None:
             return self._read(unit, list(self._columns))
         loaded = self._read(unit, list(self._predicate.columns))
@@ -191,11 +185,7 @@ class RowGroupReader:
         return buffer
 
     def decode(self, loaded: LoadedRowGroup, name: str, rows: slice) -> DecodedColumn:
-        """Return the values of a column and which are null; null floats are NaN. Null policies do not apply.
-
-        Raises:
-            CellError: If a cell cannot be decoded; it names the file, the row group and the row.
-        """
+        """Return the values of a column and which are null; null floats are NaN. Null policies do not apply."""
         column, cells = self._columns[name], loaded.cells(name, rows)
         try:
             if isinstance(cells, FileBlobs):

@@ -14,8 +14,6 @@ import numpy as np
 from penstock.model import IntArray, Units, even_edges
 from penstock.randomness import permutation
 
-__all__ = ["RowGroupTasks", "ScheduledTask", "TaskOrder"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowGroupTasks:

@@ -25,8 +25,6 @@ import pyarrow as pa
 
 from penstock.errors import MemoryLimitError
 
-__all__ = ["BufferPool", "MemoryBudget", "PinnedMemory", "TableCache", "allocate", "format_bytes"]
-
 SMALLEST = 1 << 16
 """Bytes of the smallest buffer, and of the smallest step between two sizes."""
 
@@ -152,11 +150,7 @@ class _BufferOwner:
 
 
 def allocate(size: int) -> npt.NDArray[np.uint8]:
-    """Return new memory; large blocks return to the operating system as soon as they are freed.
-
-    Raises:
-        MemoryError: If the system has not enough.
-    """
+    """Return new memory; large blocks return to the operating system as soon as they are freed."""
     if size < MAPPED or sys.platform == "win32":
         return np.empty(size, dtype=np.uint8)
     try:
@@ -294,13 +288,7 @@ class TableCache(Generic[Part]):
         self._read_again = True
 
     def accepts(self, name: Hashable, nbytes: int, total: int) -> bool:
-        """Return whether to keep a unit that was just read: it was read before or will be read again, and all units fit.
-
-        Args:
-            name: Its name.
-            nbytes: The memory that it takes.
-            total: An estimate of the memory that all units take.
-        """
+        """Return whether to keep a unit that was just read: it was read before or will be read again, and all units fit."""
         if self.is_full:
             return False
         with self._lock:
@@ -371,11 +359,7 @@ class MemoryBudget:
         return self._buffer_pool.used_bytes + self._stored
 
     def add_unit(self, *, rows: int, nbytes: int, window_rows: int = 0) -> None:
-        """Count a unit that was read for a window of `window_rows` rows.
-
-        Raises:
-            MemoryLimitError: If the window alone exceeds the limit.
-        """
+        """Count a unit that was read for a window of `window_rows` rows."""
         with self._lock:
             self._units += 1
             self._rows += rows
@@ -432,11 +416,7 @@ class MemoryBudget:
         return self.used_bytes > (rows + self.early_rows) * self.row_bytes + PINNED * self.limit
 
     def check_unit(self, name: Callable[[], str], rows: int, row_bytes: int) -> None:
-        """Refuse a unit that cannot fit.
-
-        Raises:
-            MemoryLimitError: If its numbers alone exceed the limit.
-        """
+        """Refuse a unit that cannot fit."""
         if rows * row_bytes > self.limit:
             msg = (
                 f"{name()}: it has {rows} rows, whose numbers alone take {format_bytes(rows * row_bytes)} in memory, and "
@@ -446,11 +426,7 @@ class MemoryBudget:
             raise MemoryLimitError(msg)
 
     def check_batch(self, rows: int, limit: int) -> None:
-        """Refuse to fill up a batch beyond a limit, by what rows took so far.
-
-        Raises:
-            MemoryLimitError: If it exceeds the limit.
-        """
+        """Refuse to fill up a batch beyond a limit, by what rows took so far."""
         if rows * self.row_bytes > limit:
             msg = (
                 f'A batch filled up to {rows} rows by last="pad" takes {format_bytes(int(rows * self.row_bytes))} in memory, '

@@ -11,8 +11,6 @@ from typing import Generic, TypeVar
 
 from penstock._engine.runtime.threads import PATIENCE, Priority, ThreadPool
 
-__all__ = ["OrderedConsumer", "OrderedMap"]
-
 Result = TypeVar("Result")
 
 
@@ -92,12 +90,7 @@ class OrderedMap(Generic[Result]):
         self._futures.append((future, nbytes))
 
     def next(self) -> Result:
-        """Return the next result, waiting for it.
-
-        Raises:
-            StopIteration: If nothing is pending, or the pool was closed.
-            RuntimeError: If the task raised StopIteration, which would end an iteration without an error.
-        """
+        """Return the next result, waiting for it."""
         if not self._futures:
             raise StopIteration
         future = self._futures[0][0]
@@ -174,11 +167,7 @@ class OrderedConsumer(Generic[Result]):
         self._error: BaseException | None = None
 
     def put(self, task: Callable[[], Result], nbytes: int) -> None:
-        """Submit a task that holds `nbytes`, waiting until it is within the bounds.
-
-        Raises:
-            BaseException: The error of an earlier task, or of consuming its result.
-        """
+        """Submit a task that holds `nbytes`, waiting until it is within the bounds."""
         self.check()
         try:
             while self._tasks.has_result or not self._tasks.has_capacity(nbytes):
@@ -189,20 +178,12 @@ class OrderedConsumer(Generic[Result]):
         self._tasks.submit(Priority.READ, task, nbytes)
 
     def check(self) -> None:
-        """Raise the error that was raised before.
-
-        Raises:
-            BaseException: The error of a task, or of consuming its result.
-        """
+        """Raise the error that was raised before."""
         if self._error is not None:
             raise self._error
 
     def finish(self) -> None:
-        """Wait until all results are consumed, and end the threads.
-
-        Raises:
-            BaseException: The error of a task, or of consuming its result.
-        """
+        """Wait until all results are consumed, and end the threads."""
         try:
             while self._tasks.pending and self._error is None:
                 self._pass_on()

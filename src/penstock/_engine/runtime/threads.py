@@ -24,19 +24,6 @@ from queue import Empty, SimpleQueue
 from threading import main_thread
 from typing import Any, Generic, TypeVar
 
-__all__ = [
-    "PATIENCE",
-    "InterruptibleCondition",
-    "InterruptibleFuture",
-    "Priority",
-    "ThreadPool",
-    "default_threads",
-    "result_of",
-    "run_over",
-    "succeeded",
-    "wait_for_one",
-]
-
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 

@@ -14,10 +14,8 @@ from threading import get_ident, get_native_id
 from time import perf_counter_ns, sleep, thread_time_ns
 from typing import TypeVar
 
-from penstock._engine.runtime.stats import Busy, Stats
 from penstock._engine.runtime.threads import default_threads
-
-__all__ = ["DECODE", "GATHER", "HAND_OVER", "MAP", "READ", "Meter"]
+from penstock.stats import Busy, Stats
 
 Result = TypeVar("Result")
 

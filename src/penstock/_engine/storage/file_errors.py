@@ -10,17 +10,6 @@ import pyarrow as pa
 from penstock.errors import DataChangedError, DataError, listed
 from penstock.model import Snapshot
 
-__all__ = [
-    "changed_file_error",
-    "footer_error",
-    "missing_file_error",
-    "os_message",
-    "read_columns",
-    "read_error",
-    "row_count_error",
-    "timestamp_range_error",
-]
-
 ADVICE = {
     errno.EACCES: "Get the right to read it.",
     errno.EPERM: "Get the right to read it.",
@@ -39,11 +28,6 @@ class _ColumnsError(OSError):
 
 def read_columns(read: Callable[[list[str]], pa.Table], columns: list[str], rows: int) -> pa.Table:
     """Return the columns that a function reads; on failure, find out which of them cannot be read.
-
-    Args:
-        read: Reads columns by name.
-        columns: The names.
-        rows: The number of rows that each column should have.
 
     Raises:
         OSError: If a column cannot be read; `read_error` reports which.
@@ -68,11 +52,6 @@ def _is_bad(read: Callable[[list[str]], pa.Table], column: str, rows: int) -> bo
 
 def read_error(where: str, rows: int, error: Exception) -> DataError:
     """Return the error for a file, or one of its row groups, that cannot be read.
-
-    Args:
-        where: The file, and the row group.
-        rows: The number of rows that it should have.
-        error: The cause.
 
     Example:
         >>> print(read_error("a.parquet, row group 3", 10, OSError(errno.EACCES, "Permission denied")))

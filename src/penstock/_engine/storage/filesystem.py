@@ -17,20 +17,6 @@ from penstock._engine.storage.file_errors import changed_file_error
 from penstock.errors import ArgumentError, DataChangedError, MissingExtraError, TableNotFoundError
 from penstock.model import Place, Snapshot
 
-__all__ = [
-    "ENDINGS",
-    "Source",
-    "cache_directory",
-    "check_unchanged",
-    "destination",
-    "is_hidden",
-    "list_files",
-    "locate",
-    "opened_size",
-    "stamp",
-    "table_destination",
-]
-
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A table's path or URL, also with wildcards, or several files."""
 
@@ -69,11 +55,6 @@ WILDCARD = re.compile(r"[*?[]")
 
 def locate(source: Any, *, filesystem: Any = None, options: Mapping[str, Any] | None = None) -> Place:
     """Return the filesystem and the paths of a source.
-
-    Args:
-        source: A path, a URL, either with wildcards, or a list of them, as `Source` says.
-        filesystem: A filesystem of pyarrow or fsspec, if the source is a path in it.
-        options: Options of fsspec for the URL: keys, endpoints.
 
     Raises:
         ArgumentError: If the source is not a path or URL.

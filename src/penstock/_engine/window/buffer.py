@@ -22,18 +22,6 @@ from penstock._engine.read.reader import Unit, UnitTable
 from penstock._engine.runtime.memory import BufferPool
 from penstock.model import IntArray, Window
 
-__all__ = [
-    "STEP_BYTES",
-    "Cells",
-    "UnitColumns",
-    "WindowBuffer",
-    "WindowBuilder",
-    "concat_arrays",
-    "concat_cells",
-    "joined_cells",
-    "reordered_columns",
-]
-
 Cells: TypeAlias = Blobs | FileBlobs
 
 STEP_BYTES = 1 << 22

@@ -16,8 +16,6 @@ from penstock._engine.window.buffer import WindowBuffer
 from penstock._engine.window.reader import PendingWindow, WindowReader, WindowRows
 from penstock.model import Ranges, Window
 
-__all__ = ["EpochPrefetcher", "LanePrefetcher", "MakePrefetcher", "Prefetcher", "windows_ahead"]
-
 LARGE = 8
 """A window is large if fewer than this many fit in memory; a single batch should not keep it alive."""
 

@@ -38,8 +38,6 @@ from penstock._engine.window.buffer import (
 from penstock.errors import DataError
 from penstock.model import IntArray, Plan, Read, Window
 
-__all__ = ["PendingWindow", "WindowReader", "WindowRows"]
-
 REORDER_SHARE = 8
 """Text and lists of a window are put in order at once if this many times their size fits in memory; else per batch."""
 
@@ -151,11 +149,7 @@ class WindowRows:
         return replace(self, pieces=tuple(pieces), places=tuple(places))
 
     def assemble(self, window_reader: WindowReader) -> Batch:
-        """Return the rows as columns; deferred columns are decoded now.
-
-        Raises:
-            DataError: If a cell cannot be decoded; it names the file, row group, row and column.
-        """
+        """Return the rows as columns; deferred columns are decoded now."""
         batch = self.fixed_columns()
         for column in window_reader.deferred:
             with window_reader.meter.busy(DECODE):
@@ -179,11 +173,7 @@ class WindowRows:
         return concat_cells([buffer.pick(name, start, stop) for buffer, start, stop in self.pieces])
 
     def decoded(self, column: Column, window_reader: WindowReader) -> Batch:
-        """Return a deferred column decoded.
-
-        Raises:
-            DataError: If a cell cannot be decoded; it names the file, row group, row and column.
-        """
+        """Return a deferred column decoded."""
         try:
             arrays = decode_deferred(
                 self.cells(column.name), column, window_reader.buffer_pool, window_reader.max_cell_bytes, window_reader.meter
@@ -253,11 +243,7 @@ class WindowReader:
         return self.budget.row_bytes
 
     def check_batch(self, rows: int) -> None:
-        """Refuse to fill up a batch to more rows than fit in memory.
-
-        Raises:
-            MemoryLimitError: If they do not fit, by what rows took so far.
-        """
+        """Refuse to fill up a batch to more rows than fit in memory."""
         self.budget.check_batch(rows, self.budget.limit)
 
     def arranged(self, batch: Batch) -> Batch:

@@ -1,8 +1,8 @@
-"""Windows of sequences: units are read and decoded once, and each sequence is gathered from their rows when its batch is made.
+"""Windows of sequences: the rows of units are kept once, and each sequence is assembled from them with its batch.
 
-In memory a window is the rows of its units, each once, and for every sequence the place of its first row in a line where its
-rows are neighbours. So a window takes no more for long sequences than for short ones, and a blob that is part of several
-sequences of a batch is decoded once.
+A window holds the rows of its units and, for every sequence, the place of its first row in a line in which the rows of a
+sequence are neighbours. So long sequences take no more memory than short ones, and a blob that is in several sequences of a
+batch is decoded once.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock._engine.decode.arrow import CellError
-from penstock._engine.decode.columns import ROW_IDS, decode_deferred, in_order
+from penstock._engine.decode.columns import ROW_IDS, in_order
 from penstock._engine.parquet.blob_chunks import concat_blobs
 from penstock._engine.plan.sequence_times import SequenceFinder
 from penstock._engine.query.query import Batch, Column, ReadSpec
@@ -29,43 +28,41 @@ from penstock._engine.window.reader import WindowReader, WindowRows
 from penstock.errors import DataChangedError
 from penstock.model import IntArray, Plan
 from penstock.policies import Offsets
-from penstock.sequences import Sequence as Asked
+from penstock.sequences import Sequence as SequenceSpec
 from penstock.shuffles import InOrder
 
-__all__ = ["SequenceWindowReader"]
-
-NONE: IntArray = np.zeros(0, dtype=np.int64)
-ANY = (Column(name=""),)
-"""What stands for columns that are put together per batch: all of them are."""
+NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
+ALL_COLUMNS = (Column(name=""),)
+"""Stands for the deferred columns: all columns of a sequence are assembled with its batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UnitSequenceColumns(UnitColumns):
-    """A unit that has been read, and its sequences.
+    """The rows of a unit, and its sequences.
 
     Attributes:
-        flat: Columns of a fixed size, a row each.
-        more: Rows of other units that its sequences go on with.
-        line: Rows, those of `more` numbered after the unit's own, in such an order that sequences are neighbours.
-        begins: Where in the line each sequence begins.
+        flat: Columns of a fixed size, one entry per row.
+        more: Rows of other units, with which its sequences continue.
+        line: Row numbers in which the rows of a sequence are neighbours; those of `more` come after the unit's own.
+        begins: The place in the line where each sequence begins.
     """
 
     flat: Batch = field(default_factory=dict)
     more: tuple[UnitSequenceColumns, ...] = ()
-    line: IntArray = field(default_factory=lambda: NONE)
-    begins: IntArray = field(default_factory=lambda: NONE)
+    line: IntArray = field(default_factory=lambda: NO_ROWS)
+    begins: IntArray = field(default_factory=lambda: NO_ROWS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SequenceWindowBuffer(WindowBuffer):
-    """A window of sequences in memory; what is handed out, and in which order, are sequences.
+    """A window of sequences in memory; its order is one of sequences.
 
     Attributes:
-        rows: The rows, with what was left as stored.
-        flat: Columns of a fixed size, a row each.
-        line: Numbers of rows, in such an order that sequences are neighbours.
-        begins: Where in the line each sequence begins, in the order they were read.
-        steps: How far after its beginning the rows of a sequence stand that are handed out.
+        rows: The rows, with their deferred columns.
+        flat: Columns of a fixed size, one entry per row.
+        line: Row numbers in which the rows of a sequence are neighbours.
+        begins: The place in the line where each sequence begins.
+        steps: The distances of a sequence's rows from its beginning.
     """
 
     rows: WindowBuffer
@@ -75,12 +72,12 @@ class SequenceWindowBuffer(WindowBuffer):
     steps: IntArray
 
     def members(self, start: int, stop: int) -> IntArray:
-        """Return the rows of sequences `start..stop` of what is handed out, a sequence each."""
-        found: IntArray = self.line[self.begins[self.numbers(start, stop)][:, None] + self.steps]
-        return found
+        """Return the row numbers of sequences `start..stop`, one sequence per row."""
+        rows: IntArray = self.line[self.begins[self.numbers(start, stop)][:, None] + self.steps]
+        return rows
 
     def cut(self, start: int, stop: int) -> SequenceWindowBuffer:
-        """Return some sequences in memory of their own, so that the window can be let go."""
+        """Return a copy of some sequences, so that the window can be freed."""
         members = self.members(start, stop)
         distinct, line = np.unique(members, return_inverse=True)
         count, width = members.shape
@@ -95,23 +92,19 @@ class SequenceWindowBuffer(WindowBuffer):
 
 
 class SequenceRows(WindowRows):
-    """Sequences of some windows, one after the other, not yet put together."""
+    """Consecutive sequences of one or several windows, not yet assembled."""
 
     __slots__ = ()
 
     def assemble(self, window_reader: WindowReader) -> Batch:
-        """Return the sequences as columns; the rows of each are the second dimension.
-
-        Raises:
-            DataError: If a cell cannot be decoded; it says where the cell lies.
-        """
+        """Return the sequences as columns; the rows of each are the second dimension."""
         assert isinstance(window_reader, SequenceWindowReader)  # noqa: S101 - which alone makes these
         pieces = [
             (buffer, buffer.members(start, stop))
             for buffer, start, stop in self.pieces
             if isinstance(buffer, SequenceWindowBuffer)
         ]
-        return window_reader.spread(pieces)
+        return window_reader.assemble_sequences(pieces)
 
 
 class SequenceWindowReader(WindowReader):
@@ -123,12 +116,12 @@ class SequenceWindowReader(WindowReader):
         """Store what is read, with which threads, and what counts how long it takes."""
         super().__init__(reader, plan, read_spec, pool, meter)
         assert read_spec.sequence is not None  # noqa: S101 - asked before
-        self._sequence: Asked = read_spec.sequence
+        self._sequence: SequenceSpec = read_spec.sequence
         self._finder = SequenceFinder.of(reader, read_spec.sequence, plan.links)
         self._named = {column.name: column for column in read_spec.columns}
         self._is_fixed = frozenset(one.name for one in self._fixed)
         # Every batch is assembled by a task, whatever its columns are.
-        self.deferred, self.decodes_by_row, self._read_columns = ANY, False, self.columns
+        self.deferred, self.decodes_by_row, self._read_columns = ALL_COLUMNS, False, self.columns
         named = read_spec.sequence.columns
         if named is not None:
             ids = ROW_IDS if read_spec.row_ids else ()
@@ -150,11 +143,7 @@ class SequenceWindowReader(WindowReader):
         return self._plan.num_rows
 
     def rows(self, numbers: IntArray) -> Batch:
-        """Return sequences by their numbers in stored order, in the order asked for.
-
-        Raises:
-            DataError: If a file cannot be read, or a cell cannot be decoded.
-        """
+        """Return sequences by their numbers in stored order, in the order asked for."""
         buffer = self.fetch(InOrder().arrange(self._plan.counts, seed=0, epoch=0).scattered(numbers))
         return SequenceRows(pieces=((buffer, 0, len(numbers)),), places=(0,)).assemble(self)
 
@@ -223,23 +212,23 @@ class SequenceWindowReader(WindowReader):
         with self.meter.busy(DECODE):
             return self._unit(unit, UnitTable(table=table, first=part.first, count=len(rows), selected=rows, cells=cells))
 
-    def _buffer(self, filling: WindowBuilder, reads: Sequence[UnitColumns]) -> SequenceWindowBuffer:
+    def _buffer(self, builder: WindowBuilder, reads: Sequence[UnitColumns]) -> SequenceWindowBuffer:
         """Return a window: the rows that its sequences need, and where each begins."""
         units = [read if isinstance(read, UnitSequenceColumns) else _flat(read) for read in reads]
-        chosen = [self._chosen(read, read_spec.rows) for read, read_spec in zip(units, filling.window.reads, strict=True)]
-        parts = [part for one in chosen for part in one.parts]
-        kept = tuple((replace(read, flat={}, more=(), line=NONE, begins=NONE), rows) for read, rows in parts)
+        selected = [self._select(read, read_spec.rows) for read, read_spec in zip(units, builder.window.reads, strict=True)]
+        parts = [part for one in selected for part in one.parts]
+        kept = tuple((replace(read, flat={}, more=(), line=NO_ROWS, begins=NO_ROWS), rows) for read, rows in parts)
         cells = {name: concat_blobs([read.deferred[name].take(rows) for read, rows in kept]) for name in self._blobs}
         buffer = SequenceWindowBuffer(
             fixed={},
-            take=filling.window.take,
+            take=builder.window.take,
             rows=WindowBuffer(fixed={}, parts=kept, ends=np.cumsum([_size(rows) for _, rows in parts]), cells=cells),
             flat={name: concat_arrays([read.flat[name][rows] for read, rows in parts]) for name in parts[0][0].flat},
             line=concat_arrays(
-                [one.line + before for one, before in zip(chosen, _before([one.size for one in chosen]), strict=True)]
+                [one.line + before for one, before in zip(selected, _before([one.size for one in selected]), strict=True)]
             ),
             begins=concat_arrays(
-                [one.begins + at for one, at in zip(chosen, _before([len(one.line) for one in chosen]), strict=True)]
+                [one.begins + at for one, at in zip(selected, _before([len(one.line) for one in selected]), strict=True)]
             ),
             steps=self._steps,
         )
@@ -247,47 +236,47 @@ class SequenceWindowReader(WindowReader):
         self.budget.count_while_alive(buffer, sum(stored))
         return buffer
 
-    def _chosen(self, read: UnitSequenceColumns, which: slice | IntArray) -> _Chosen:
+    def _select(self, read: UnitSequenceColumns, which: slice | IntArray) -> _SelectedSequences:
         """Return some sequences of a unit, and no more rows than they need."""
         begins, every = read.begins[which], (read, *read.more)
         sizes = [one.rows.count for one in every]
         if len(begins) == len(read.begins):
             whole = [(one, slice(0, size)) for one, size in zip(every, sizes, strict=True)]
-            return _Chosen(parts=whole, line=read.line, begins=begins)
+            return _SelectedSequences(parts=whole, line=read.line, begins=begins)
         used = np.zeros(sum(sizes), dtype=np.bool_)
         for step in self._steps.tolist():
             used[read.line[begins + step]] = True
         parts = [(one, np.flatnonzero(used[at : at + one.rows.count])) for one, at in zip(every, _before(sizes), strict=True)]
-        return _Chosen(parts=parts, line=(np.cumsum(used) - 1)[read.line], begins=begins)
+        return _SelectedSequences(parts=parts, line=(np.cumsum(used) - 1)[read.line], begins=begins)
 
-    def spread(self, pieces: Sequence[tuple[SequenceWindowBuffer, IntArray]]) -> Batch:
+    def assemble_sequences(self, pieces: Sequence[tuple[SequenceWindowBuffer, IntArray]]) -> Batch:
         """Return sequences as columns, given the rows of each."""
         named, row_ids = self._sequence.columns, ROW_IDS if self._read_spec.row_ids else ()
-        spreading = _Spreading(self, pieces)
+        assembler = _SequenceAssembler(self, pieces)
         found: Batch = {}
         if named is None:
             for name in (*self._read_columns, *row_ids):
-                found.update(spreading.column(name, range(len(self._steps))))
+                found.update(assembler.column(name, range(len(self._steps))))
             for stack in self._read_spec.stacks:
                 found[stack.name] = np.stack([found.pop(name) for name in stack.columns], axis=2)
             return found
         at = {offset: number for number, offset in enumerate(named)}
         for name in (*self._read_columns, *row_ids):
             offsets = [offset for offset, names in named.items() if name in names or name in row_ids]
-            made = spreading.column(name, [at[offset] for offset in offsets])
+            made = assembler.column(name, [at[offset] for offset in offsets])
             for number, offset in enumerate(offsets):
                 self.outputs[f"{name}/{offset}"] = tuple(f"{one}/{offset}" for one in made)
                 found.update({f"{one}/{offset}": values[:, number] for one, values in made.items()})
         return found
 
-    def gathered_from(self, name: str) -> Column | None:
-        """Return how a column is decoded when its batch is made; None where that was done when its unit was read."""
+    def deferred_column(self, name: str) -> Column | None:
+        """Return a column that is decoded with its batch; None for one that was decoded with its unit."""
         return None if name in self._is_fixed or name in ROW_IDS else self._named[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Chosen:
-    """Sequences of a unit: the rows that they need, and where in their line each begins."""
+class _SelectedSequences:
+    """Sequences of a unit: the rows that they need, and where each begins in their line."""
 
     parts: Sequence[tuple[UnitSequenceColumns, slice | IntArray]]
     line: IntArray
@@ -295,7 +284,7 @@ class _Chosen:
 
     @property
     def size(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return sum(_size(rows) for _, rows in self.parts)
 
 
@@ -304,18 +293,18 @@ def _size(rows: slice | IntArray) -> int:
 
 
 def _before(sizes: Sequence[int]) -> list[int]:
-    """Return how much comes before each of several."""
+    """Return the sum of the sizes before each one."""
     ends: list[int] = np.cumsum([0, *sizes]).tolist()
     return ends[:-1]
 
 
 def _flat(read: UnitColumns) -> UnitSequenceColumns:
-    """Return a unit that has been read, without sequences yet."""
+    """Return the rows of a unit, without sequences."""
     return UnitSequenceColumns(unit=read.unit, rows=read.rows, fixed={}, deferred=read.deferred, flat=read.fixed)
 
 
-class _Spreading:
-    """Gathers the columns of one batch."""
+class _SequenceAssembler:
+    """Assembles the columns of one batch of sequences."""
 
     def __init__(self, window_reader: SequenceWindowReader, pieces: Sequence[tuple[SequenceWindowBuffer, IntArray]]) -> None:
         self._window_reader, self._pieces = window_reader, pieces
@@ -323,8 +312,8 @@ class _Spreading:
         self._known: dict[tuple[int, ...], list[IntArray]] = {}
 
     def column(self, name: str, which: Sequence[int]) -> Batch:
-        """Return what becomes of a column, of some of the rows of each sequence."""
-        column = self._window_reader.gathered_from(name)
+        """Return a column as arrays, with the given rows of each sequence."""
+        column = self._window_reader.deferred_column(name)
         if column is None:
             with self._window_reader.meter.busy(GATHER):
                 return {one: self._fixed(one, which) for one in self._window_reader.outputs.get(name, (name,))}
@@ -335,29 +324,14 @@ class _Spreading:
             index.append(inverse.reshape(members.shape) + before)
             distinct.append((replace(buffer.rows, take=rows), 0, len(rows)))
             before += len(rows)
-        made = self._decoded(column, WindowRows(pieces=tuple(distinct), places=(0,) * len(distinct)))
+        rows_once = WindowRows(pieces=tuple(distinct), places=(0,) * len(distinct))
+        with self._window_reader.meter.busy(DECODE):
+            decoded = rows_once.decoded(column, self._window_reader)
         with self._window_reader.meter.busy(GATHER):
-            return _repeated(made, np.concatenate(index), column, self._window_reader)
-
-    def _decoded(self, column: Column, rows: WindowRows) -> Batch:
-        """Return a column that was left as stored, of each row once."""
-        window_reader = self._window_reader
-        try:
-            with window_reader.meter.busy(DECODE):
-                made = decode_deferred(
-                    rows.cells(column.name),
-                    column,
-                    window_reader.buffer_pool,
-                    window_reader.max_cell_bytes,
-                    window_reader.meter,
-                )
-        except CellError as error:
-            raise rows.located(error, window_reader) from error
-        window_reader.outputs[column.name] = tuple(made)
-        return made
+            return _repeated(decoded, np.concatenate(index), column, self._window_reader)
 
     def _fixed(self, name: str, which: Sequence[int]) -> npt.NDArray[Any]:
-        """Return a column that was decoded before."""
+        """Return a column that was decoded with its unit."""
         like = self._pieces[0][0].flat[name]
         found = self._window_reader.buffer_pool.empty((self._count, len(which), *like.shape[1:]), like.dtype)
         start = 0
@@ -368,7 +342,7 @@ class _Spreading:
         return found
 
     def _members(self, which: Sequence[int]) -> list[IntArray]:
-        """Return some of the rows of each sequence, piece by piece; worked out once for all columns that ask for them."""
+        """Return the given rows of each sequence, for each piece; computed once for all columns."""
         found = self._known.get(tuple(which))
         if found is None:
             found = self._known[tuple(which)] = [members[:, list(which)] for _, members in self._pieces]
@@ -376,7 +350,7 @@ class _Spreading:
 
 
 def _repeated(made: Batch, index: IntArray, column: Column, window_reader: WindowReader) -> Batch:
-    """Return rows as often as sequences have them, given the number of each."""
+    """Return rows as often as sequences have them; `index` has the row of each."""
     offsets = made.get(f"{column.name}_offsets") if isinstance(column.ragged, Offsets) else None
     if offsets is None:
         found = {}
@@ -384,7 +358,7 @@ def _repeated(made: Batch, index: IntArray, column: Column, window_reader: Windo
             out = window_reader.buffer_pool.empty((*index.shape, *values.shape[1:]), values.dtype)
             found[name] = values.take(index, axis=0, mode="clip", out=out)
         return found
-    # Lists one after the other: those that come again are copied, and all of them told apart anew.
+    # Lists one after the other: repeated ones are copied, and all get new offsets.
     rows = index.reshape(-1)
     sizes = np.diff(offsets)[rows]
     ends = np.cumsum(sizes)

@@ -23,8 +23,6 @@ from penstock.model import Place
 from penstock.schema import Schema
 from penstock.schema.json import KEY, dump, load
 
-__all__ = ["ExistingTable", "append_encoder", "check_unchanged", "read_existing"]
-
 PETASTORM = b"dataset-toolkit."
 """The prefix of Petastorm's metadata keys."""
 

@@ -26,8 +26,6 @@ from penstock.errors import DataError
 from penstock.schema import CellCodec, Codec, Field
 from penstock.schema.compat import family, holds_bytes
 
-__all__ = ["cast_column", "check_first_cell"]
-
 
 def cast_column(field: Field, codec: Codec | None, arrow: pa.Field, given: pa.Array | pa.ChunkedArray) -> Any:
     """Return the cells of an Arrow column: as they are stored, or as NumPy values that the codec encodes later.

@@ -24,8 +24,6 @@ from penstock.errors import DataError, MissingExtraError, listed
 from penstock.schema import CellCodec, Codec, Field, Schema
 from penstock.schema.json import KEY, dump
 
-__all__ = ["CellBuffer", "ColumnEncoder", "RowChunk", "TableEncoder", "fill_missing", "pieces"]
-
 ALIGNMENT = 64
 LARGE = 16 << 10
 """The size in bytes from which copying a blob costs more than an array of its own."""

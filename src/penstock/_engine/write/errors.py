@@ -11,8 +11,6 @@ import pyarrow as pa
 from penstock._engine.storage.file_errors import os_message
 from penstock.errors import DataError, PenstockError, WriteError
 
-__all__ = ["parquet_errors", "storage_errors"]
-
 ADVICE = {
     errno.ENOSPC: "Free some space, or write to another place.",
     errno.EDQUOT: "Free some space of your quota, or write to another place.",
@@ -28,10 +26,6 @@ ADVICE = {
 @contextmanager
 def storage_errors(what: str, url: str) -> Iterator[None]:
     """Raise errors of storage as a `WriteError`.
-
-    Args:
-        what: What is written, as the beginning of a sentence.
-        url: The name of the table.
 
     Example:
         >>> with storage_errors("The file a.parquet", "/data/t"):

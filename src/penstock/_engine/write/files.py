@@ -19,8 +19,6 @@ from penstock._engine.write.hive import Partition, directory, empty_table_direct
 from penstock._engine.write.parquet_options import Layout, LoggedChange, split_blob_pages, writer_options
 from penstock.model import Place
 
-__all__ = ["OutputFiles"]
-
 MAX_OPEN, MAX_OPEN_REMOTE = 128, 16
 """Files that are open at once, on a local disk and on other storage, where each holds megabytes that are not sent yet. With
 more partitions, the file that was written longest ago is closed, and its directory goes on in a new file."""

@@ -18,8 +18,6 @@ from penstock.dtypes import is_encoded
 from penstock.errors import ArgumentError, ColumnNotFoundError, DataError
 from penstock.formats._hive import NULL
 
-__all__ = ["Partition", "directory", "empty_table_directory", "partition_encoder", "split_partitions"]
-
 ESCAPED = frozenset([*map(chr, range(32)), "\x7f", *"\"#%'*/:=?\\{[]^"])
 """The characters that Hive writes as %XX; all others, letters of any language included, stay."""
 

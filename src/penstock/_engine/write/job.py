@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock._engine.commit.change import Change, Mode
+from penstock._engine.commit.change import Change
+from penstock._engine.commit.target import Mode
 from penstock._engine.runtime.memory import BufferPool
 from penstock._engine.runtime.ordered_map import OrderedConsumer
 from penstock._engine.write.append import ExistingTable, append_encoder, check_unchanged, read_existing
@@ -28,8 +29,6 @@ from penstock.errors import ArgumentError
 from penstock.formats.parquet import COMMON
 from penstock.model import Place
 from penstock.schema import Schema
-
-__all__ = ["Missing", "OpenWrite", "WriteJob", "abandon"]
 
 CHUNK_BYTES, CHUNKS_PER_ROW_GROUP = 1 << 20, 16
 """The size of the rows that are encoded together: so many bytes, or this part of a row group if that is less."""

@@ -9,14 +9,13 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock._engine.commit.change import Change, Mode
+from penstock._engine.commit.change import Change
+from penstock._engine.commit.target import Mode
 from penstock._engine.write.encode import TableEncoder
 from penstock.codecs.tensor import Tensor
 from penstock.errors import ArgumentError
 from penstock.model import Place
 from penstock.schema import CellCodec, Schema
-
-__all__ = ["Layout", "LoggedChange", "LoggedFormat", "WrittenFormat", "common_metadata", "split_blob_pages", "writer_options"]
 
 PAGE_BYTES = 64 << 10
 """The size at which a page ends. A blob of this size or more has a page of its own, so that it can be read alone."""

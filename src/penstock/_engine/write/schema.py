@@ -17,8 +17,6 @@ from penstock.schema import Field, Schema
 from penstock.schema.compat import incompatible
 from penstock.schema.json import KEY, dump, load
 
-__all__ = ["encoder_from_arrow", "encoder_from_schema"]
-
 
 def encoder_from_schema(schema: Schema) -> TableEncoder:
     """Return the encoder of a `Schema`: fields without a codec get their default, nullable ones may be missing in rows."""

@@ -27,22 +27,6 @@ from penstock.dtypes import TENSOR, extension_name, is_compound, is_encoded, is_
 from penstock.schema import CellCodec, Field
 from penstock.schema.compat import family
 
-__all__ = [
-    "Check",
-    "DataLossError",
-    "InvalidCellError",
-    "castable",
-    "cell_check",
-    "describe",
-    "fits_storage",
-    "is_compatible",
-    "is_in_c_order",
-    "make_array",
-    "nested_check",
-    "nested_parts",
-    "type_name",
-]
-
 Check: TypeAlias = Callable[[Any], Any]
 """Takes a value that is not None and returns the value to store; None for a null of another kind, like NaT."""
 

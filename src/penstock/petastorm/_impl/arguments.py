@@ -155,11 +155,7 @@ def make_pool(kind: str, workers_count: int, results_queue_size: int, *, zmq_cop
 
 
 def make_cache(
-    kind: str | None,
-    location: str | None,
-    size_limit: int | None,
-    row_size: int | None,
-    settings: Mapping[str, Any] | None,
+    kind: str | None, location: str | None, size_limit: int | None, row_size: int | None, settings: Mapping[str, Any] | None
 ) -> Any:
     """Return a cache of row groups.
 

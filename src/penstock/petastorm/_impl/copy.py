@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from penstock._engine.commit.change import Change, Mode, begin
+from penstock._engine.commit.change import Change, begin
+from penstock._engine.commit.target import Mode
 from penstock._engine.query.query import Column
 from penstock._engine.read.reader import Unit
 from penstock._engine.row_groups.reader import RowGroupReader

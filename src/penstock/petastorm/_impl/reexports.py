@@ -13,7 +13,7 @@ ROOT = "penstock.petastorm"
 REEXPORTS: Mapping[str, Mapping[str, str]] = {
     "": {
         "": "arrow_reader_worker cache errors etl fs_utils hdfs local_disk_cache ngram predicates py_dict_reader_worker reader "
-        "reader_impl selectors transform unischema utils workers_pool",
+        "reader_impl selectors transform unischema utils workers_pool"
     },
     "benchmark.throughput": {
         "reader_impl.pickle_serializer": "PickleSerializer",
@@ -60,11 +60,7 @@ REEXPORTS: Mapping[str, Mapping[str, str]] = {
         "fs_utils": "FilesystemResolver get_filesystem_and_path_or_paths normalize_dir_url",
         "reader": "make_batch_reader",
     },
-    "spark_utils": {
-        "": "utils",
-        "etl.dataset_metadata": "get_schema_from_dataset_url",
-        "fs_utils": "FilesystemResolver",
-    },
+    "spark_utils": {"": "utils", "etl.dataset_metadata": "get_schema_from_dataset_url", "fs_utils": "FilesystemResolver"},
     "test_util.shuffling_analysis": {
         "codecs": "ScalarCodec",
         "etl.dataset_metadata": "materialize_dataset",

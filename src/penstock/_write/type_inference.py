@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock._engine.write.encode import ColumnEncoder, TableEncoder, copy_if_writeable, fill_missing
-from penstock._engine.write.input import infer_schema
 from penstock._engine.write.schema import encoder_from_arrow, encoder_from_schema
 from penstock._engine.write.validate import CONVERSION_ERRORS, Check, InvalidCellError, describe
+from penstock._write.input import infer_schema
 from penstock.errors import ArgumentError
 from penstock.schema import Schema
 from penstock.schema.json import KEY, dump

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._engine.runtime.stats import SENTENCES, Busy, Stats, advice, format_bytes
 from penstock.errors import ArgumentError
+from penstock.stats import SENTENCES, Busy, Stats, advice, format_bytes
 
 SECONDS = st.floats(0, 1e6)
 BUSY = st.builds(Busy, **dict.fromkeys(asdict(Busy()), SECONDS))

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._engine.write import type_inference
+from penstock._write import type_inference
 from penstock.errors import ArgumentError, DataError
 
 ADVICE = r"Give a schema: penstock\.write\(url, pyarrow\.schema\(\.\.\.\), data\)\.$"

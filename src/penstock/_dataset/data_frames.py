@@ -7,7 +7,12 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["frame_of"]
+from penstock._engine.lookup import access
+from penstock._engine.plan.table import Table
+from penstock._engine.query.query import Query
+from penstock.errors import MissingExtraError
+
+__all__ = ["frame_of", "to_pandas"]
 
 Parent: TypeAlias = Literal["column", "list", "struct"]
 """The parent of some values: a column, its lists, or its structs and maps."""
@@ -17,6 +22,21 @@ UNCONVERTIBLE = (ValueError, OverflowError, NotImplementedError)
 
 NOT_A_TIME = -(2**63)
 """The number that means a missing time to NumPy, and a valid time to Arrow."""
+
+
+def to_pandas(table: Table, query: Query) -> Any:
+    """Return all rows in stored order as a pandas data frame with the same values.
+
+    Raises:
+        ArgumentError: If the dataset has clauses that a data frame cannot represent.
+        MissingExtraError: If pandas is not installed.
+    """
+    rows = access.to_arrow(table, query, call="to_pandas")
+    try:
+        return frame_of(rows)
+    except ModuleNotFoundError as error:
+        msg = "to_pandas needs pandas, which is not installed. Install it: pip install pandas."
+        raise MissingExtraError(msg) from error
 
 
 def frame_of(table: pa.Table) -> Any:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._engine.lookup.data_frames import frame_of
+from penstock._dataset.data_frames import frame_of
 from penstock.errors import ArgumentError
 from penstock.testing import MemoryFormat, example
 

@@ -366,7 +366,7 @@ def test_every_module_whose_coverage_is_demanded_exists() -> None:
         ("_engine.processes.serialize", "import marshal", "can run code that came with the data"),
         ("_engine.processes.channel", "import pickle", "can run code that came with the data"),
         ("petastorm.local_disk_cache", "import pickle", "can run code that came with the data"),
-        ("filters", "import cloudpickle", "which belongs to _engine.processes.errors"),
+        ("filters", "import cloudpickle", "which belongs to _engine.processes.channel"),
         ("filters", "import requests", "a library that no module may import"),
     ],
 )

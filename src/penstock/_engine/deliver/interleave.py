@@ -1,4 +1,4 @@
-"""Rows of several sources in the order of their slots: taken of each source's own windows, and put together to batches."""
+"""Interleave the rows of several sources: rows of each source's windows, in the order of the mixture's slots."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from penstock.errors import DataError, MapError
 from penstock.model import IntArray, Ranges
 
 SOURCE = "_source"
-"""The column that says which source a row comes from."""
+"""The column with the number of a row's source."""
 
 ROWS_AT_ONCE = 1 << 13
-"""Rows that are put together at a time where nothing but copying is to be done: many cost little more than one."""
+"""Rows that are interleaved at a time where they are only copied: many cost little more than one."""
 
-WORTH_LENDING = 1 << 16
+POOLED_BYTES = 1 << 16
+"""Arrays of fewer bytes do not come from the buffer pool."""
 
 BYTES_AT_ONCE = 4 << 20
-"""What they may take: more would no longer lie near when it is cut."""
+"""The most bytes of these rows: more would not stay in the processor's cache until they are cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,12 +44,12 @@ class SourceReading:
     """How one source of a mixture is read.
 
     Attributes:
-        name: What it is called in messages.
-        query: What is asked of it.
-        window_reader: What reads its windows.
-        num_rows: The rows of an epoch of it.
-        ahead: How many windows of each lane are read before they are needed, at most.
-        memory_limit: Bytes that its windows in memory may have, where one of each lane does not have more.
+        name: Its name in messages.
+        query: Its query.
+        window_reader: The reader of its windows.
+        num_rows: The rows of its epoch.
+        ahead: The most windows of each lane that are read ahead.
+        memory_limit: Memory of its windows; one window of each lane is always read.
     """
 
     name: str
@@ -59,12 +60,12 @@ class SourceReading:
     memory_limit: int
 
     def size(self, rows: int) -> int:
-        """Return how many rows are handed out, of so many that were read."""
+        """Return the number of rows handed out, given the number read."""
         size = self.query.batch_rows
         return rows if size is None or self.query.ending != "pad" else size
 
     def made(self, rows: WindowRows) -> Batch:
-        """Return rows as the source hands them out: columns in its order, its maps run."""
+        """Return rows as the source hands them out, with its maps applied."""
         query, size = self.query, self.size(len(rows))
         columns, places = assemble(query, self.window_reader, rows, size)
         if query.size is None:
@@ -72,13 +73,13 @@ class SourceReading:
                 return columns
             with self.window_reader.meter.busy(MAP):
                 return self._mapped_by_row(columns, places)
-        # A batch never goes on into the next epoch.
+        # A batch is within one epoch.
         epoch = int(places[0]) // self.num_rows if len(places) else 0
         with self.window_reader.meter.busy(MAP):
             return mapped(query, columns, places % self.num_rows, epoch, (size, len(rows)))
 
     def _mapped_by_row(self, columns: Batch, places: IntArray) -> Batch:
-        """Return what maps make of single rows, some of which may be of the source's next epoch."""
+        """Return single rows with the maps applied; some may be of the source's next epoch."""
         epochs = places // self.num_rows
         edges = [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist(), len(places)]
         found = []
@@ -93,17 +94,14 @@ class SourceReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MixtureRows(WindowRows):
-    """What the next slots are made of, not yet put together.
+    """The rows of the next slots, not yet assembled.
 
     Attributes:
-        slots: The numbers of the slots.
-        order: The source of each.
-        parts: Each source's rows of them.
-        readings: How sources are read.
-        width: Rows of a slot, at most.
-        numbered: Whether the column that names the source is added.
-        policies: Columns whose lists are padded, flattened or checked over rows of all sources.
-        buffer_pool: What lends the memory of batches.
+        order: The source of each slot.
+        parts: The rows of each source.
+        width: The most rows of a slot.
+        numbered: Whether the column `_source` is added.
+        policies: Columns whose ragged policies act on rows of all sources.
     """
 
     slots: IntArray
@@ -121,14 +119,14 @@ class MixtureRows(WindowRows):
 
     @property
     def sequence(self) -> IntArray:
-        """Where each row stands in the epoch's sequence; batches stand as far apart as the largest of them asks for."""
+        """The place of each row in the epoch's sequence; all batches take as many places as the largest one."""
         if self.width == 1:
             return self.slots
         source = int(self.order[0])
         return np.arange(self.readings[source].size(len(self.parts[source]))) + int(self.slots[0]) * self.width
 
     def assemble(self, window_reader: WindowReader) -> Batch:  # noqa: ARG002 - each source has its own
-        """Return the rows as columns: a batch of one source as it is, or single rows of all sources in turn."""
+        """Return the rows as columns: a batch of one source as it is, or single rows of all sources interleaved."""
         if self.readings[0].query.size is not None:
             source = int(self.order[0])
             found = self.readings[source].made(self.parts[source])
@@ -147,7 +145,7 @@ class MixtureRows(WindowRows):
     def _ragged(self, found: Batch) -> Batch:
         """Return rows of all sources with the mixture's ragged policies applied."""
         for column in self.policies:
-            if column.name not in found:  # a map of the sources has left it out
+            if column.name not in found:  # a map of the sources dropped it
                 continue
             try:
                 found = apply_ragged(found, column, self.buffer_pool)
@@ -156,7 +154,7 @@ class MixtureRows(WindowRows):
         return found
 
     def _located(self, error: CellError) -> DataError:
-        """Return an error of a cell with the place of the cell in its source."""
+        """Return the error of a cell with its place in its source."""
         source = int(self.order[error.row or 0])
         row = None if error.row is None else int((self.order[: error.row] == source).sum())
         reading = self.readings[source]
@@ -164,14 +162,14 @@ class MixtureRows(WindowRows):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Taken:
-    """What has been taken of one source for the next slots."""
+class _SourceRows:
+    """The rows of one source for the next slots."""
 
     pieces: list[tuple[WindowBuffer, int, int]] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
 
     def fetch(self, reading: SourceReading, source_order: SourceOrder, places: Sequence[tuple[int, int]]) -> None:
-        """Add rows that are read out of turn."""
+        """Append rows that are read out of turn."""
         for piece in source_order.pieces(places):
             self.pieces.append(
                 (reading.window_reader.fetch(source_order.window(piece.lane, piece.window)), piece.start, piece.stop)
@@ -179,17 +177,17 @@ class _Taken:
             self.places.append(piece.place)
 
     def rows(self, reading: SourceReading) -> WindowRows:
-        """Return it as rows that can be put together."""
+        """Return the rows, not yet assembled."""
         return reading.window_reader.rows_type(pieces=tuple(self.pieces), places=tuple(self.places))
 
 
 class MixturePrefetcher(Prefetcher):
-    """Hands out a leg's slots from its beginning on, lane after lane in turn, each made of rows of its source."""
+    """Returns the slots of a rank's epoch, lane after lane in turn, each with the rows of its source."""
 
     def __init__(
         self,
         readings: Sequence[SourceReading],
-        mixing: MixtureEpoch,
+        epoch: MixtureEpoch,
         rank_epoch: RankEpoch,
         *,
         buffer_pool: BufferPool,
@@ -197,38 +195,35 @@ class MixturePrefetcher(Prefetcher):
         policies: tuple[Column, ...],
         adapter: BatchAdapter | None,
     ) -> None:
-        """Store where the leg begins, how sources are read, and what views are turned into, if they are."""
+        """Store where the epoch begins, and how sources are read."""
         self._buffer_pool, self._policies = buffer_pool, policies
-        self._rank_epoch, self._mixing, self._readings, self._numbered = rank_epoch, mixing, tuple(readings), numbered
+        self._rank_epoch, self._epoch, self._readings, self._numbered = rank_epoch, epoch, tuple(readings), numbered
         self._adapter = adapter
         self._at = rank_epoch.schedule.start
         self._cuts: Iterator[dict[str, Any]] = iter(())
         lanes = rank_epoch.lanes_ahead()
-        self._mixture = [_MixtureLane(self._readings, mixing, lane, share=len(lanes)) for lane in lanes]
-        self._width = max(source_order.part.width for source_order in mixing.orders)
+        self._mixture_lanes = [_MixtureLane(self._readings, epoch, lane, share=len(lanes)) for lane in lanes]
+        self._width = max(source_order.part.width for source_order in epoch.orders)
 
     def rows(self, start: int, stop: int, fill: Ranges = ()) -> WindowRows:
-        """Return slots `start..stop` of the rank's hand, which must go on where the last ones ended.
-
-        `fill` is read out of turn and comes after them.
-        """
+        """Return slots `start..stop` of the rank's shard, which continue the last ones; then those of `fill`."""
         self._at = stop
-        # All sources begin to read before one of them is waited for.
-        for lane in self._mixture:
+        # All sources begin to read before the first one is waited for.
+        for lane in self._mixture_lanes:
             lane.begin()
-        taken = [_Taken() for _ in self._readings]
+        taken = [_SourceRows() for _ in self._readings]
         runs: list[tuple[int, int, int]] = []
         for number, count in self._rank_epoch.turns(start, stop):
-            runs += self._mixture[number].take(count, taken)
-        for run in self._mixing.runs(fill):
+            runs += self._mixture_lanes[number].take(count, taken)
+        for run in self._epoch.runs(fill):
             for source, one in enumerate(taken):
-                one.fetch(self._readings[source], self._mixing.orders[source], tuple(self._mixing.source_places(source, [run])))
+                one.fetch(self._readings[source], self._epoch.orders[source], tuple(self._epoch.source_places(source, [run])))
             runs.append(run)
         return MixtureRows(
             pieces=(),
             places=(),
             slots=np.concatenate([np.zeros(0, dtype=np.int64), *(np.arange(begin, end) for _, begin, end in runs)]),
-            order=np.concatenate([np.zeros(0, dtype=np.int64), *(self._mixing.pattern.sources(*run[1:]) for run in runs)]),
+            order=np.concatenate([np.zeros(0, dtype=np.int64), *(self._epoch.pattern.sources(*run[1:]) for run in runs)]),
             parts=tuple(one.rows(reading) for one, reading in zip(taken, self._readings, strict=True)),
             readings=self._readings,
             width=self._width,
@@ -238,7 +233,7 @@ class MixturePrefetcher(Prefetcher):
         )
 
     def cut(self, count: int) -> dict[str, Any] | None:
-        """Return the next slots as views, of many that are put together at a time; None where they must be waited for."""
+        """Return the next batch as views of several that are interleaved at once; None where it must be waited for."""
         found = next(self._cuts, None)
         if found is not None or self._readings[0].query.size is not None:
             return found
@@ -251,7 +246,7 @@ class MixturePrefetcher(Prefetcher):
         return next(self._cuts)
 
     def _batches_ready(self, count: int) -> int:
-        """Return how many of the next batches are in memory, as far as it is worth to put them together at once."""
+        """Return how many of the next batches are in memory and may be interleaved at once."""
         row_bytes = max(1.0, *(reading.window_reader.row_bytes for reading in self._readings))
         most = min(ROWS_AT_ONCE // count, int(BYTES_AT_ONCE / row_bytes / count))
         whole = min(max(1, most), (self._rank_epoch.shard.num_rows - self._at) // count)
@@ -260,45 +255,45 @@ class MixturePrefetcher(Prefetcher):
         return whole
 
     def _cut_all(self, made: Batch, whole: int, count: int) -> Iterator[dict[str, Any]]:
-        """Yield batches of what was put together, as a framework has them."""
+        """Yield batches in the types of the framework."""
         if self._adapter is not None and made:
             return self._adapter.cuts(made, count)
         starts = range(0, whole * count, count)
         return ({name: values[start : start + count] for name, values in made.items()} for start in starts)
 
     def prefetch(self) -> bool:
-        """Have the windows read that come next; the next leg is not begun before its turn, for sources share the memory."""
-        for lane in self._mixture:
+        """Begin to read the next windows; the next epoch is not begun early, because sources share the memory."""
+        for lane in self._mixture_lanes:
             lane.prefetch()
         return False
 
     def coming(self) -> list[Future[WindowBuffer]]:
-        """Return nothing: the windows of a mixture are waited for when their rows are needed."""
+        """Return nothing: a window of a mixture is waited for when its rows are needed."""
         return []
 
     def rows_ready(self, start: int, stop: int) -> int:
         """Return how many of the slots `start..stop` are in memory: all or none."""
         turns = self._rank_epoch.turns(start, stop)
-        return stop - start if all(self._mixture[number].ready(count) for number, count in turns) else 0
+        return stop - start if all(self._mixture_lanes[number].ready(count) for number, count in turns) else 0
 
 
 class _MixtureLane:
-    """What is left of one lane of a mixture: its slots, and a lane of each source."""
+    """The rest of one lane of a mixture: its slots, and a lane of each source."""
 
-    def __init__(self, readings: Sequence[SourceReading], mixing: MixtureEpoch, ranges: Ranges, *, share: int) -> None:
-        self._readings, self._mixing = readings, mixing
-        self._runs = list(mixing.runs(ranges))
+    def __init__(self, readings: Sequence[SourceReading], epoch: MixtureEpoch, ranges: Ranges, *, share: int) -> None:
+        self._readings, self._epoch = readings, epoch
+        self._runs = list(epoch.runs(ranges))
         self._run, self._passed = 0, 0
         self._counts: IntArray | None = None
         self._lanes = [
             LanePrefetcher(
-                one.window_reader, source_order, mixing.source_places(source, self._runs), one.ahead, one.memory_limit // share
+                one.window_reader, source_order, epoch.source_places(source, self._runs), one.ahead, one.memory_limit // share
             )
-            for source, (one, source_order) in enumerate(zip(readings, mixing.orders, strict=True))
+            for source, (one, source_order) in enumerate(zip(readings, epoch.orders, strict=True))
         ]
 
-    def take(self, count: int, taken: Sequence[_Taken]) -> list[tuple[int, int, int]]:
-        """Add the next `count` slots to what is made of each source, and return them."""
+    def take(self, count: int, taken: Sequence[_SourceRows]) -> list[tuple[int, int, int]]:
+        """Append the rows of the next `count` slots, and return these slots."""
         runs = self._coming(count)
         for run in runs:
             slots = self._slots(run)
@@ -311,19 +306,19 @@ class _MixtureLane:
         return runs
 
     def begin(self) -> None:
-        """Begin to read what is needed next of every source."""
+        """Begin to read the next window of every source."""
         for lane in self._lanes:
             lane.begin()
 
     def prefetch(self) -> None:
-        """Have the windows read that come next."""
+        """Begin to read the next windows."""
         for lane in self._lanes:
             lane.prefetch()
 
     def ready(self, count: int) -> bool:
         """Return whether the next `count` slots are in memory."""
         slots = np.sum([self._slots(run) for run in self._coming(count)], axis=0).tolist()
-        needed = (number * source_order.part.width for number, source_order in zip(slots, self._mixing.orders, strict=True))
+        needed = (number * source_order.part.width for number, source_order in zip(slots, self._epoch.orders, strict=True))
         return all(lane.rows_ready(rows) == rows for lane, rows in zip(self._lanes, needed, strict=True))
 
     def _coming(self, count: int) -> list[tuple[int, int, int]]:
@@ -338,30 +333,30 @@ class _MixtureLane:
         return found
 
     def _slots(self, run: tuple[int, int, int]) -> IntArray:
-        """Return how many of some slots each source has."""
-        return np.bincount(self._mixing.pattern.sources(*run[1:]), minlength=len(self._lanes))
+        """Return the number of slots of each source."""
+        return np.bincount(self._epoch.pattern.sources(*run[1:]), minlength=len(self._lanes))
 
     def _places(self, run: tuple[int, int, int], slots: IntArray) -> list[list[tuple[int, int]]]:
-        """Return what the next slots take of each source; where slots are single rows, only how many of them."""
+        """Return the places that the next slots take of each source; for single rows only their number."""
         if self._readings[0].query.size is None:
             return [[(0, number)] if number else [] for number in slots.tolist()]
         if self._counts is None:
-            self._counts = self._mixing.pattern.counts(run[1])
+            self._counts = self._epoch.pattern.counts(run[1])
         return [
             list(source_order.places(run[0], low, low + number))
-            for source_order, low, number in zip(self._mixing.orders, self._counts.tolist(), slots.tolist(), strict=True)
+            for source_order, low, number in zip(self._epoch.orders, self._counts.tolist(), slots.tolist(), strict=True)
         ]
 
     def _pass(self, run: tuple[int, int, int], slots: IntArray) -> None:
-        """Go on behind some slots."""
+        """Pass some slots."""
         self._passed += run[2] - run[1]
         self._counts = None if self._counts is None else self._counts + slots
         if run[2] == self._runs[self._run][2]:
             self._run, self._passed, self._counts = self._run + 1, 0, None
 
-    def _wrap(self, source: int, start: int, rows: int, taken: _Taken) -> None:
-        """Fill a source's last batch up with rows of the beginning of its epoch, where that was asked for."""
-        query, source_order = self._readings[source].query, self._mixing.orders[source]
+    def _wrap(self, source: int, start: int, rows: int, taken: _SourceRows) -> None:
+        """Fill the last batch of a source with rows from the beginning of its epoch, under `last="wrap"`."""
+        query, source_order = self._readings[source].query, self._epoch.orders[source]
         size = query.batch_rows
         if query.ending != "wrap" or size is None or rows == size:
             return
@@ -372,7 +367,7 @@ class _MixtureLane:
 
 
 def interleaved(parts: Sequence[tuple[str, IntArray, Batch]], buffer_pool: BufferPool) -> Batch:
-    """Return rows of several sources as one batch: each a name for messages, where its rows belong, and its columns."""
+    """Return rows of several sources as one batch; each part has a name, the places of its rows, and its columns."""
     count = sum(len(places) for _, places, _ in parts)
     first, _, columns = parts[0]
     for name, _, batch in parts[1:]:
@@ -395,8 +390,8 @@ def _column(
     arrays = [array for _, array in parts]
     if all(array.dtype == values.dtype and array.shape[1:] == values.shape[1:] for array in arrays):
         shape = (len(order), *values.shape[1:])
-        # What is small is not worth to be lent. mode="clip" spares the check of every index; they come from a permutation.
-        large = sum(array.nbytes for array in arrays) > WORTH_LENDING
+        # mode="clip" saves the check of every index; they come from a permutation.
+        large = sum(array.nbytes for array in arrays) > POOLED_BYTES
         whole = np.concatenate(arrays, out=buffer_pool.empty(shape, values.dtype) if large else None) if others else values
         return whole.take(order, axis=0, mode="clip", out=buffer_pool.empty(shape, values.dtype) if large else None)
     for other, array in others:

@@ -263,7 +263,7 @@ def test_an_interrupt_that_does_not_end_a_wait_is_seen_all_the_same(wait: Callab
     at_last = threading.Timer(60, promise.set_result, [None])
 
     def interrupt() -> None:
-        while not (promise._condition._waiting or promise._done_callbacks):  # type: ignore[attr-defined] # it waits by then
+        while not (promise._condition._waiters or promise._done_callbacks):  # type: ignore[attr-defined] # it waits by then
             pass
         _thread.interrupt_main()  # which only notes it
 

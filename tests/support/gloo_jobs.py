@@ -240,7 +240,7 @@ def changed_table(rank: int, size: int, place: Path, arguments: dict[str, Any]) 
     loader = make(version=0) if change == "early" else None
     alone = make(use_fixed_rank=True, rank=0, num_ranks=1, version=0)
     join(rank, size, place)
-    names = vars(deltadataset)["table_of"].__globals__
+    names = vars(deltadataset)["open_for_ranks"].__globals__
     open_table = names["open_table"]
 
     def open_and_change(*given: Any, **options: Any) -> Any:

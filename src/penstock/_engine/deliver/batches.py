@@ -36,7 +36,7 @@ from penstock.model import Position
 ROWS_AT_ONCE = 256
 """Rows assembled at a time where the consumer takes single rows."""
 
-TASK_BYTES = 1 << 20
+TASK_BYTES = 1 << 18
 """Bytes of batches that one task makes: the overhead of a task is more than the work for a few short texts."""
 
 MAX_TOGETHER = 16
@@ -292,8 +292,12 @@ def _cut(made: AssembledRows, task: BatchTask, adapter: BatchAdapter | None) -> 
     """Yield several batches that were made together."""
     size = made.count // len(task.steps)
     if adapter is None:
+        # Objects are copied: a batch that is kept must not keep the objects of the others.
         cuts: Iterator[dict[str, Any]] = (
-            {name: values[at : at + size] for name, values in made.columns.items()} for at in range(0, made.count, size)
+            {name: part.copy() if part.dtype.hasobject else part for name, part in batch.items()}
+            for batch in (
+                {name: values[at : at + size] for name, values in made.columns.items()} for at in range(0, made.count, size)
+            )
         )
     else:
         with task.window_reader.meter.busy(HAND_OVER):

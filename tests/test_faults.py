@@ -227,7 +227,7 @@ os.chmod(place + "/t", 0o700)
     assert done.stdout == (
         "3 LAST, row group 0: cannot be read: Permission denied. The table says it has 10 rows. Get the right to read it.\n"
         "LAST: the footer cannot be read: Permission denied. Get the right to read it.\n"
-        "PLACE/t/_common_metadata may not be read, and says what the columns of the table are. Get the right to read it.\n"
+        "PLACE/t/_common_metadata holds the columns of the table and may not be read. Get the permission to read it.\n"
         "'PLACE/t' cannot be looked into: Permission denied. Check the path, and what you may read there.\n"
     )
 

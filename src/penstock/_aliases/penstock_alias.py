@@ -28,6 +28,9 @@ def import_module(name: str) -> Any:
         real.loader.exec_module(module)
         return module
     try:
+        import numpy as np  # noqa: F401 - `import penstock` alone loads none of its dependencies
+        import pyarrow as pa  # noqa: F401 - the same
+
         from penstock import dropin
     except ImportError as error:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name) from error

@@ -18,6 +18,7 @@ from pyarrow import fs as pafs
 import penstock as ps
 from penstock._blobs import Blobs
 from penstock._engine.parquet.blob_chunks import find_chunks, read_chunk
+from penstock._engine.parquet.footer import footer_of
 from penstock._engine.parquet.page_index import ColumnChunk
 from penstock._engine.runtime.memory import BufferPool
 from penstock.codecs import Npy
@@ -47,7 +48,7 @@ def put(path: Path, cells: list[bytes | None], **options: Any) -> pa.Table:
 
 def direct(path: Path) -> list[bytes | None] | None:
     """Return the cells of all row groups as they lie; None where they cannot be read so."""
-    chunks = find_chunks(str(path), LOCAL, ["x", "nowhere"]).get("x")
+    chunks = find_chunks(footer_of(str(path), LOCAL), ["x", "nowhere"]).get("x")
     if chunks is None:
         return None
     with LOCAL.open_input_file(str(path)) as source:
@@ -101,7 +102,7 @@ def test_a_damaged_chunk_gives_cells_or_nothing(tmp_path_factory: pytest.TempPat
     """Whatever bytes stand there, no error but ours arises and no cell lies outside of the chunk."""
     path = tmp_path_factory.mktemp("chunks") / "a.parquet"
     put(path, [b"some", None, b"cells", b"", b"x" * 50] * 5)
-    chunk = find_chunks(str(path), LOCAL, ["x"])["x"][0]
+    chunk = find_chunks(footer_of(str(path), LOCAL), ["x"])["x"][0]
     broken = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
         broken[chunk.start + data.draw(st.integers(0, chunk.size - 1))] = data.draw(st.integers(0, 255))
@@ -128,7 +129,7 @@ def test_a_table_is_the_same_whichever_way_its_cells_are_read(tmp_path: Path) ->
     rows = [{"id": number, "x": None if number % 7 == 3 else np.arange(number % 5, dtype=np.int16)} for number in range(100)]
     for name, compression in (("plain", "none"), ("packed", "zstd")):
         ps.write(tmp_path / name, schema, rows, row_group_rows=30, compression=compression)
-    chunks = find_chunks(str(next((tmp_path / "plain").glob("*.parquet"))), LOCAL, ["x"])
+    chunks = find_chunks(footer_of(str(next((tmp_path / "plain").glob("*.parquet"))), LOCAL), ["x"])
     queries: list[Callable[[ps.Dataset], ps.Dataset]] = [
         lambda ds: ds.batch(7, last="uneven"),
         lambda ds: ds.where(ps.col("id") > 41).batch(9, last="uneven"),

@@ -21,6 +21,7 @@ from penstock._blobs import Blobs
 from penstock._engine.parquet import blob_chunks as local_cells
 from penstock._engine.parquet.blob_chunks import CellPlacesCache, concat_blobs, find_chunks, locate_chunk, read_chunk
 from penstock._engine.parquet.file_blobs import FileBlobs, LocalFile
+from penstock._engine.parquet.footer import footer_of
 from penstock._engine.runtime.memory import BufferPool
 from penstock.codecs import Npy
 
@@ -52,7 +53,7 @@ def test_cells_in_files_are_those_that_are_read_at_once(
     """In any order, some of them in memory and some more than once."""
     path = tmp_path_factory.mktemp("t") / "t.parquet"
     put(path, cells, data_page_version=version, **more)
-    chunks, places = find_chunks(str(path), LOCAL, ["x"])["x"], CellPlacesCache()
+    chunks, places = find_chunks(footer_of(str(path), LOCAL), ["x"])["x"], CellPlacesCache()
     with LOCAL.open_input_file(str(path)) as source:
         read = [read_chunk(source, chunk, BufferPool(1 << 20)) for chunk in chunks]
     located = [places.located(str(path), chunk, lambda: None) for chunk in chunks]
@@ -70,7 +71,7 @@ def test_damaged_pages_are_left_to_pyarrow(tmp_path_factory: pytest.TempPathFact
     """Whatever stands in a chunk, its places are found or not, and nothing is raised."""
     path = tmp_path_factory.mktemp("t") / "t.parquet"
     put(path, [bytes(40)] * 30)
-    (chunk, *_) = find_chunks(str(path), LOCAL, ["x"])["x"]
+    (chunk, *_) = find_chunks(footer_of(str(path), LOCAL), ["x"])["x"]
     at = data.draw(st.integers(chunk.start, chunk.start + chunk.size - 1))
     with path.open("r+b") as file:
         file.seek(at)

@@ -66,11 +66,7 @@ class Iteration:
             self.at = Position(epoch=self.end)
 
     def __len__(self) -> int:
-        """Return the number of batches, or rows, of the whole iteration.
-
-        Raises:
-            TypeError: If it has no length: it repeats without end, or has a lazy filter.
-        """
+        """Return the number of batches, or rows, of the whole iteration."""
         if self._query.lazy:
             msg = "A dataset with a lazy filter has no length before it is read. Leave lazy=True out to count rows first."
             raise TypeError(msg)
@@ -86,11 +82,7 @@ class Iteration:
         )
 
     def position_at(self, step: Any) -> Position:
-        """Return the position after `step` batches.
-
-        Raises:
-            ArgumentError: If the iteration has fewer batches, or a lazy filter.
-        """
+        """Return the position after `step` batches."""
         if self._query.lazy:
             msg = "state_at cannot tell how many rows a lazy filter passes. Use state_dict(), or leave lazy=True out."
             raise ArgumentError(msg)
@@ -151,11 +143,7 @@ class Loader:
         self._next = state["next"]
 
     def __iter__(self) -> Batches:
-        """Return the batches of the next epoch.
-
-        Raises:
-            EmptyDatasetError: If there are no batches, or too few rows for one.
-        """
+        """Return the batches of the next epoch."""
         self._table.expect_again()  # a loader is made to read several times
         with self._lock:  # each of several threads has an epoch of its own
             batches = Batches(self._table, self._query, self._next, self._adapter, self._skipped)
@@ -165,11 +153,7 @@ class Loader:
         return batches
 
     def begin(self) -> Iteration:
-        """Return the next iteration for a caller that reads it in other processes, and counts what is handed out.
-
-        Raises:
-            EmptyDatasetError: If there are no batches, or too few rows for one.
-        """
+        """Return the next iteration for a caller that reads it in other processes, and counts what is handed out."""
         iteration = self.coming
         check_rows(iteration.planned.plan, self._query)
         self._begin(iteration)
@@ -180,19 +164,11 @@ class Loader:
         self._next = Position(epoch=iteration.start.epoch + 1 if iteration.end is None else iteration.end)
 
     def __len__(self) -> int:
-        """Return the number of batches that the next `iter()` yields.
-
-        Raises:
-            TypeError: If it has no length: it repeats without end, or has a lazy filter.
-        """
+        """Return the number of batches that the next `iter()` yields."""
         return len(self.coming)
 
     def set_epoch(self, epoch: Any) -> None:
-        """Make the next `iter()` begin this epoch; a state loaded inside of the same epoch stays.
-
-        Raises:
-            ArgumentError: If it is not an integer from 0 to 2**62 - 1.
-        """
+        """Make the next `iter()` begin this epoch; a state loaded inside of the same epoch stays."""
         number = states.checked_epoch(epoch)
         if self._running is None and self._next.epoch == number:
             return
@@ -212,19 +188,12 @@ class Loader:
         """Return the state after `step` batches of the running iteration, whatever was prefetched.
 
         Steps count from the beginning of the iteration: the start of an epoch, or the state that was loaded.
-
-        Raises:
-            ArgumentError: If the iteration has fewer steps.
         """
         position = (self.coming if self._running is None else self._running).position_at(step)
         return _state(self._table.plan(self._query), self._query, position)
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Go on from a state: that of any rank, or a list of the states of all ranks in rank order.
-
-        Raises:
-            StateError: If the state is damaged, or was saved for another table, order or query.
-        """
+        """Go on from a state: that of any rank, or a list of the states of all ranks in rank order."""
         plan = self._table.plan(self._query).plan
         position = states.load(state, plan, self._query)
         self._running, self._next, self._handed_at_set = None, position, 0
@@ -280,11 +249,7 @@ class Batches:
         adapter: BatchAdapter | None = None,
         skipped: SkippedRows | None = None,
     ) -> None:
-        """Plan the iteration; no data is read before the first `next`.
-
-        Raises:
-            EmptyDatasetError: If there are no batches, or too few rows for one.
-        """
+        """Plan the iteration; no data is read before the first `next`."""
         if query.epochs != 1:
             table.expect_again()
         self.planned: Planned | MixturePlan = table.plan(query)
@@ -361,11 +326,7 @@ class Batches:
         return batch
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be copied, or sent to another process.
-
-        Raises:
-            ArgumentError: Always.
-        """
+        """Refuse to be copied, or sent to another process."""
         msg = (
             "An iteration can neither be copied nor sent to another process, for its threads are here. Give the loader, or the "
             "dataset, and begin one there; the loader's state_dict() tells where this one is."
@@ -378,11 +339,7 @@ class Batches:
             self.close()
 
     def __len__(self) -> int:
-        """Return the number of batches, or rows, of the whole iteration.
-
-        Raises:
-            TypeError: If it has no length: it repeats without end, or has a lazy filter.
-        """
+        """Return the number of batches, or rows, of the whole iteration."""
         return len(self.iteration)
 
     @property

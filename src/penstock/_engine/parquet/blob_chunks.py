@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from pyarrow import fs as pafs
 
 from penstock._blobs import Blobs
 from penstock._engine.parquet import thrift
 from penstock._engine.parquet.chunk_layout import CHUNK_FIELDS, column_chunk
 from penstock._engine.parquet.file_blobs import FileBlobs, LocalFile
-from penstock._engine.parquet.footer import footer_of
 from penstock._engine.parquet.page_index import ColumnChunk, PeekedBytes, header_at
 from penstock._engine.parquet.plain_pages import BYTES, DAMAGED, PLAIN, SIMPLE, Data, cell_edges, cells_present
 from penstock._engine.parquet.thrift import Only, ThriftError, Wanted, leaves, parse
@@ -47,9 +45,8 @@ class CellPlaces:
     valid: Marks = None
 
 
-def find_chunks(path: str, filesystem: pafs.FileSystem, columns: Iterable[str]) -> dict[str, list[ColumnChunk]]:
+def find_chunks(footer: bytes, columns: Iterable[str]) -> dict[str, list[ColumnChunk]]:
     """Return the chunks of each row group, for those columns whose chunks all need no decoding."""
-    footer = footer_of(path, filesystem)
     names = {column.encode(): column for column in columns}
     try:
         every, _ = leaves(parse(footer, {thrift.SCHEMA: [thrift.ELEMENT]}))

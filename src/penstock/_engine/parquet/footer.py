@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import math
 import struct
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -38,6 +40,7 @@ ENDING = 8  # bytes at the very end: the footer's length and "PAR1"
 MAX_BOUND_BYTES = 4096  # longer bounds are not worth their memory
 WEIGHED_FILES = 4  # tables of more files have an unknown size of a row
 WEIGHED_GROUPS = 16  # row groups of a file whose rows are weighed
+MAX_CACHED_BYTES = 32 << 20  # bytes of the footers of a table that stay in memory
 MAX_COUNT = 2**48  # rows or bytes of a row group, so that sums of them fit into 64 bits
 OFFSET = 4  # bytes of the offset of a text in memory
 
@@ -120,8 +123,44 @@ class _FileStats(NamedTuple):
     columns: list[_Bounds]
 
 
+class FooterCache:
+    """The footers of a table's files, so that each is read once: for the plan, for pyarrow and for blobs. Thread-safe."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._footers: OrderedDict[str, bytes] = OrderedDict()
+        self._lock, self._nbytes = threading.Lock(), 0
+
+    def __reduce__(self) -> tuple[type[FooterCache], tuple[()]]:
+        """Begin empty in a copy, and in another process."""
+        return FooterCache, ()
+
+    def get(self, path: str, filesystem: pafs.FileSystem, *, size: int | None = None) -> bytes:
+        """Return the bytes of a file's footer; `size` is the size that the file must have, where it is known."""
+        footer = self._footers.get(path)
+        if footer is None:
+            footer = footer_of(path, filesystem, size=size)
+            with self._lock:
+                self._nbytes += len(footer) if path not in self._footers else 0
+                self._footers[path] = footer
+                while self._nbytes > MAX_CACHED_BYTES:
+                    self._nbytes -= len(self._footers.popitem(last=False)[1])
+        return footer
+
+    def metadata(self, path: str) -> pq.FileMetaData | None:
+        """Return the footer of a file as pyarrow has it; None if the file's footer was not read."""
+        footer = self._footers.get(path)
+        return None if footer is None else pq.read_metadata(pa.BufferReader(_as_file(footer)))
+
+
 def read_footers(
-    snapshot: Snapshot, files: Sequence[int], columns: Sequence[str], filesystem: pafs.FileSystem, *, threads: int = 16
+    snapshot: Snapshot,
+    files: Sequence[int],
+    columns: Sequence[str],
+    filesystem: pafs.FileSystem,
+    *,
+    threads: int = 16,
+    footers: FooterCache | None = None,
 ) -> RowGroups:
     """Return the row groups of some data files, with statistics of some columns, by dotted names.
 
@@ -146,7 +185,7 @@ def read_footers(
             weights.append(row_bytes(footer))
         return _parse_stats(footer, columns_in(footer), types)
 
-    stats = of_each(snapshot, files, filesystem, parse_file, threads)
+    stats = of_each(snapshot, files, filesystem, parse_file, threads, footers)
     counts = [len(one.rows) for one in stats]
     return RowGroups(
         row_bytes=max(weights, default=0.0),
@@ -202,7 +241,7 @@ def read_schema(path: str, filesystem: pafs.FileSystem | bytes) -> pa.Schema:
     footer = footer_of(path, filesystem)
     try:
         every, _ = leaves(parse(footer, {thrift.SCHEMA: [thrift.ELEMENT]}))
-        whole = footer + len(footer).to_bytes(4, "little") + b"PAR1"
+        whole = _as_file(footer)
         file = pq.ParquetFile(pa.BufferReader(whole))  # its schema has UUID and JSON, that of `pq.read_metadata` has not
         by_spark = any(key.startswith(b"org.apache.spark.") for key in file.metadata.metadata or ())
         if by_spark and any(leaf.element[thrift.TYPE] == INT96 for leaf in every):  # which Spark writes in microseconds
@@ -212,15 +251,26 @@ def read_schema(path: str, filesystem: pafs.FileSystem | bytes) -> pa.Schema:
     return file.schema_arrow
 
 
+def _as_file(footer: bytes) -> bytes:
+    """Return a footer as the end of a Parquet file."""
+    return footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
 def of_each(
-    snapshot: Snapshot, files: Sequence[int], filesystem: pafs.FileSystem, parse_footer: Callable[[bytes], T], threads: int
+    snapshot: Snapshot,
+    files: Sequence[int],
+    filesystem: pafs.FileSystem,
+    parse_footer: Callable[[bytes], T],
+    threads: int,
+    footers: FooterCache | None = None,
 ) -> list[T]:
     """Return what `parse_footer` returns for the footer of each file, in their order. Footers are read in parallel."""
 
     def parse_file(file: int) -> T:
         path = snapshot.files.path[file].as_py()
         try:
-            return parse_footer(footer_of(path, filesystem, size=opened_size(snapshot, file)))
+            read = footer_of if footers is None else footers.get
+            return parse_footer(read(path, filesystem, size=opened_size(snapshot, file)))
         except (DataError, ThriftError) as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise missing_file_error(snapshot, file, path) from error

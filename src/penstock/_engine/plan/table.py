@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pyarrow import fs as pafs
 
-from penstock._engine.parquet.footer import RowGroups, of_each, read_footers, row_bytes
+from penstock._engine.parquet.footer import FooterCache, RowGroups, of_each, read_footers, row_bytes
 from penstock._engine.plan import prune
 from penstock._engine.plan.count import Group, count_units, link_sequences
 from penstock._engine.plan.sequence_times import SequenceFinder
@@ -89,6 +89,7 @@ class Table:
     _plans: OrderedDict[str, Planned] = field(default_factory=OrderedDict, repr=False)
     _row_groups: OrderedDict[bytes, RowGroups] = field(default_factory=OrderedDict, repr=False)
     _table_cache: TableCache[UnitTable] = field(default_factory=TableCache, repr=False)
+    _footer_cache: FooterCache = field(default_factory=FooterCache, repr=False)
     _alive: WeakValueDictionary[str, Planned] = field(default_factory=WeakValueDictionary, repr=False)
 
     def expect_again(self) -> None:
@@ -152,6 +153,7 @@ class Table:
             lazy=query.lazy,
             checksums=query.checksums,
             table_cache=self._table_cache,
+            footers=self._footer_cache,
         )
 
     def count(self, query: Query, uncounted: UncountedPlan, group: Group | None = None) -> Planned:
@@ -215,7 +217,8 @@ class Table:
         """Return row groups and statistics; no statistics where columns have field ids, which each file may name otherwise."""
         snapshot = self.snapshot
         by_id = snapshot.stored is not None and any(field_id(column) is not None for column in snapshot.stored)
-        row_groups = read_footers(snapshot, files.tolist(), [] if by_id else columns, self.filesystem)
+        names = [] if by_id else columns
+        row_groups = read_footers(snapshot, files.tolist(), names, self.filesystem, footers=self._footer_cache)
         stated = snapshot.files.ranges
         unknown = {name: prune.unknown_range(len(row_groups.rows), stated.get(name)) for name in columns}
         return replace(row_groups, ranges=unknown) if by_id else row_groups

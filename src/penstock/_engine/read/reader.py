@@ -25,6 +25,7 @@ from pyarrow import fs as pafs
 from penstock._blobs import Blobs
 from penstock._engine.parquet.blob_chunks import LARGE_CELL, CellPlacesCache, concat_blobs, find_chunks, read_chunk
 from penstock._engine.parquet.file_blobs import FileBlobs
+from penstock._engine.parquet.footer import FooterCache
 from penstock._engine.parquet.page_index import ColumnChunk
 from penstock._engine.read.missing_columns import check_missing_columns
 from penstock._engine.read.schema_evolution import (
@@ -138,15 +139,15 @@ class FileHandle:
 class FileHandles(threading.local):
     """The open data files of each thread: the most recent ones, closed when the thread ends.
 
-    Footers are shared by all threads, so that a file is opened by several threads but its footer is read once.
+    What pyarrow made of footers is shared by all threads: a file is opened by several, but its footer is parsed once.
     """
 
     MAX_OPEN = 8
 
-    def __init__(self, footers: OrderedDict[str, pq.FileMetaData] | None = None) -> None:
-        """Begin without open files; Python calls this again in every thread, with the same footers."""
+    def __init__(self, metadata: OrderedDict[str, pq.FileMetaData] | None = None) -> None:
+        """Begin without open files; Python calls this again in every thread, with the same metadata."""
         self._files: OrderedDict[str, FileHandle] = OrderedDict()
-        self._footers = OrderedDict() if footers is None else footers
+        self._metadata = OrderedDict() if metadata is None else metadata
         self.bytes_read = 0
 
     def get(self, path: str) -> FileHandle | None:
@@ -156,16 +157,18 @@ class FileHandles(threading.local):
             self._files.move_to_end(path)
         return handle
 
-    def open(self, path: str, filesystem: pafs.FileSystem, int96: str | None, *, checksums: bool) -> FileHandle:
+    def open(
+        self, path: str, filesystem: pafs.FileSystem, footers: FooterCache, int96: str | None, *, checksums: bool
+    ) -> FileHandle:
         """Open a file; `int96` is the unit of its INT96 timestamps, None for nanoseconds."""
         remote = not isinstance(filesystem, pafs.LocalFileSystem)
         source = filesystem.open_input_file(path)
         options = {"pre_buffer": remote, "coerce_int96_timestamp_unit": int96, "page_checksum_verification": checksums}
-        file = pq.ParquetFile(source, metadata=self._footers.get(path), **options)
+        file = pq.ParquetFile(source, metadata=self._metadata.get(path) or footers.metadata(path), **options)
         handle = FileHandle(file=file, source=source, names=frozenset(file.schema_arrow.names), in_nanoseconds=int96 is None)
-        self._footers[path] = file.metadata
-        while len(self._footers) > 8 * self.MAX_OPEN:
-            self._footers.popitem(last=False)
+        self._metadata[path] = file.metadata
+        while len(self._metadata) > 8 * self.MAX_OPEN:
+            self._metadata.popitem(last=False)
         self._files[path] = handle
         while len(self._files) > self.MAX_OPEN:
             self._files.popitem(last=False)[1].file.close(force=True)
@@ -287,6 +290,7 @@ class Reader:
         lazy: Whether rows that do not pass are only marked, because they were not counted.
         checksums: Whether page checksums are verified.
         table_cache: Units that stay in memory, shared by all queries of the table.
+        footers: Footers of files, shared by all queries of the table.
         buffer_pool: Memory of windows, reused from one epoch to the next.
         handles: The open files.
         read_columns: What is the same for all units, by columns.
@@ -300,6 +304,7 @@ class Reader:
     lazy: bool = False
     checksums: bool = False
     table_cache: TableCache[UnitTable] = field(default_factory=TableCache, repr=False)
+    footers: FooterCache = field(default_factory=FooterCache, repr=False)
     buffer_pool: BufferPool = field(default_factory=lambda: BufferPool(IDLE_BYTES), repr=False)
     handles: FileHandles = field(default_factory=lambda: FileHandles(OrderedDict()), repr=False)
     read_columns: dict[tuple[str, ...], ReadColumns] = field(default_factory=dict, repr=False)
@@ -482,7 +487,7 @@ class Reader:
             self._check_unchanged(unit)
             kinds = self.snapshot.schema
             int96 = "us" if all(kind.id in PLAIN_IDS for kind in kinds.types) else int96_unit(kinds)
-            handle = self.handles.open(path, self.filesystem, int96, checksums=self.checksums)
+            handle = self.handles.open(path, self.filesystem, self.footers, int96, checksums=self.checksums)
         return handle
 
     def _called(self, unit: Unit, columns: Sequence[str], present: Collection[str] | None = None) -> dict[str, str]:
@@ -531,7 +536,8 @@ class Reader:
             names = {called: name for name, called in self._called(unit, columns).items()}
             if handle.blob_chunks is None:
                 every = [name for name, column in self.snapshot.fields.items() if isinstance(column.codec, CellCodec)]
-                handle.blob_chunks = find_chunks(path, self.filesystem, list(self._called(unit, every).values()))
+                footer = self.footers.get(path, self.filesystem)
+                handle.blob_chunks = find_chunks(footer, list(self._called(unit, every).values()))
             cells: dict[str, Blobs | FileBlobs] = {}
             for called, chunks in handle.blob_chunks.items():
                 if called not in names:

@@ -99,15 +99,9 @@ class ColumnDecoder:
         *,
         permuted: bool,
     ) -> Batch:
-        """Return the column of a unit as arrays.
+        """Return the column of a unit as arrays; if it is a view of Arrow's memory, it is added to `views`.
 
-        Args:
-            stored: The column.
-            views: Columns of the unit that are views of Arrow's memory; this one is added if it is.
-            buffer_pool: Where memory comes from.
-            max_cell_bytes: The most that a decoded cell may take.
-            meter: What counts the time of reading.
-            permuted: Whether the rows are copied before they are handed out, so that a codec's views will do.
+        `permuted` says that rows are copied before they are handed out, so that a codec's views will do.
         """
         by_codec = permuted and self._codec is not None and self.column.nulls == DEFAULT_NULLS
         view = None

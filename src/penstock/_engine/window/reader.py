@@ -198,14 +198,9 @@ class WindowReader:
     """Reads units and puts windows together, on the threads of a pool.
 
     Attributes:
-        buffer_pool: Where the arrays of windows and batches come from.
-        meter: What counts the time.
-        budget: What counts the memory.
         units_read: The number of units read from storage.
         outputs: The names of the arrays that each column became.
         bad_rows: The bad rows found so far, by where they are stored; see `row_codes`.
-        columns: The names of the table's columns that are read, in the order of the query.
-        deferred: The columns that are decoded per batch.
         decodes_by_row: Whether a cell becomes the same whatever the other rows of its batch are.
         dense_bytes: The bytes that the deferred cells of a row take decoded, where they are all of one shape.
         max_cell_bytes: The most that a decoded cell may take.

@@ -43,6 +43,7 @@ COVERING = (
     "test_sequences.py",
     "test_stable_hash.py",
     "test_ranges.py",
+    "test_stats.py",
 )
 
 # The same examples on every run, so that what fails is to blame on what was changed; "long" looks for others.

@@ -1,11 +1,24 @@
-"""`import penstock` stays light: it loads no framework and no optional library."""
+"""`import penstock` stays light: it loads no library at all until a name is used."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-HEAVY = {"PIL", "cv2", "deltalake", "imagecodecs", "jax", "pandas", "pyspark", "simplejpeg", "tensorflow", "torch"}
+HEAVY = {
+    "PIL",
+    "cv2",
+    "deltalake",
+    "imagecodecs",
+    "jax",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "pyspark",
+    "simplejpeg",
+    "tensorflow",
+    "torch",
+}
 
 
 def loaded_by(statement: str) -> set[str]:

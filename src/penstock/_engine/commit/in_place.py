@@ -24,6 +24,8 @@ OBJECT_STORES = frozenset({"s3", "gcs", "abfs"})
 """The names in pyarrow of stores without directories, in which an object appears only when it is complete."""
 
 RENEW_SECONDS = 3600
+MARKER_TRIES = 20
+"""How often a change creates the directory of markers again if other changes keep removing it."""
 
 
 def begin(place: Place, mode: Mode, change: str) -> InPlaceChange:
@@ -57,13 +59,13 @@ class InPlaceChange:
 
     def write_marker(self) -> None:
         """Write the pending marker, or renew it before it counts as abandoned."""
-        for last in (False, False, True):
+        for left in reversed(range(MARKER_TRIES)):
             self._create_directory(f"{self._place.path}/{FOLDER}")
             try:
                 self._write(self._pending, str(time.time_ns()).encode())
                 break
             except FileNotFoundError:  # another change has just ended and removed the directory
-                if last:
+                if not left:
                     raise
         self._renewed = time.monotonic()
 

@@ -161,6 +161,7 @@ def _begin_installs(request: pytest.FixtureRequest, shared: Path) -> Iterator[No
         for name in needed
         if installs.provided(name) is None
     ]
+    installs.STARTED.update(process.pid for process in processes)
     yield
     for process in processes:
         with suppress(ProcessLookupError):

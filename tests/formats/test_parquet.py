@@ -360,7 +360,7 @@ def test_types_that_have_none_in_common_are_refused(tmp_path: Path) -> None:
         ps.open(tmp_path)
 
     text = str(caught.value)
-    assert f"The schemas of {tmp_path}/1.parquet and {tmp_path}/2.parquet do not go together" in text
+    assert f"The schemas of {tmp_path}/1.parquet and {tmp_path}/2.parquet do not fit together" in text
     assert "open with a schema of your own: format=ParquetFormat(columns=schema)." in text
 
 
@@ -380,7 +380,7 @@ def test_a_missing_table_raises(tmp_path: Path) -> None:
         (f"{tmp_path}/*.pq", f"No file or directory matches '{tmp_path}/*.pq'. Check the pattern."),
         (
             tmp_path,
-            f"No Parquet file lies at '{tmp_path}': of 0 files there none is data (names that begin with _ or . are left out). "
+            f"'{tmp_path}' has no Parquet file: none of 0 files is a data file (names that begin with _ or . are ignored). "
             "Check the path.",
         ),
     ):
@@ -394,7 +394,7 @@ def test_a_missing_table_raises(tmp_path: Path) -> None:
     put(tmp_path / "a.parquet", id=[1])
     with pytest.raises(ArgumentError, match=r"plain Parquet files have no versions\. Leave it out\."):
         ps.open(tmp_path, version=3)
-    with pytest.raises(ArgumentError, match='An Arrow schema, "union" or nothing was expected'):
+    with pytest.raises(ArgumentError, match="got columns='all'; expected an Arrow schema"):
         ps.open(tmp_path, format=ParquetFormat(columns="all"))
 
 

@@ -66,7 +66,9 @@ def test_files_of_a_table_are_not_read_without_its_log(lake: Path, name: str) ->
     with pytest.raises(ArgumentError) as told:
         ps.open(source)
     assert f"holds files of the Delta table {lake}/t, whose log says which of their rows count." in str(told.value)
-    assert f"Open it, penstock.open('{lake}/t'), and choose a partition with where; or say format='parquet'" in str(told.value)
+    assert f"Open the table, penstock.open('{lake}/t'), and choose a partition with where; or give format='parquet'" in str(
+        told.value
+    )
 
 
 def test_what_the_message_says_helps(lake: Path) -> None:

@@ -30,6 +30,9 @@ SAIL = ("pysail==0.7.2", "pyspark-client==4.1.3")
 SPARK = ("pyspark==4.3.0",)
 AZURITE = "azurite@3.35.0"
 
+STARTED: set[int] = set()
+"""The processes that install in the background of this test run; tests that count processes leave them out."""
+
 
 class InstallError(Exception):
     """Says what could not be installed."""

@@ -13,7 +13,7 @@ from penstock.errors import ArgumentError
 from penstock.model import IntArray, Read, Window, even_edges
 from penstock.randomness import permutation
 
-__all__ = ["WINDOW_BYTES", "UnitStream", "WindowShuffle", "positive", "window_edges", "window_rows"]
+__all__ = ["WindowShuffle"]
 
 WINDOW_BYTES = 128 << 20
 """The default size of a window on storage."""

@@ -21,6 +21,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import installs
 import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
@@ -82,7 +83,7 @@ def children() -> set[int]:
             found.remove(number)
         else:
             found -= set() if not command or b"penstock._engine.processes.worker" in command else {number}
-    return found
+    return found - installs.STARTED
 
 
 def descriptors() -> list[str]:

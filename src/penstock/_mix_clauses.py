@@ -17,7 +17,7 @@ from penstock._engine.batch.ragged import depends_on_batch
 from penstock._engine.deliver.interleave import SOURCE
 from penstock._engine.deliver.mixture import MixtureTable, Source
 from penstock._engine.order.mixture import Stop
-from penstock._engine.query.query import Column, Query
+from penstock._engine.query.query import ColumnDecoding, Query
 from penstock.dataset import Dataset
 from penstock.errors import ArgumentError, ColumnNotFoundError
 from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED, AsObjects, Offsets, Pad, Ragged, RaiseIfRagged, Resize
@@ -111,7 +111,7 @@ def _fields_of(field: Field, mixture: MixtureTable, query: Query) -> list[Field]
     return [field] if mixture.batched else explain.decoded_fields(field, query.policies)
 
 
-def shared_policies(sources: tuple[Source, ...]) -> tuple[tuple[Source, ...], tuple[Column, ...]]:
+def shared_policies(sources: tuple[Source, ...]) -> tuple[tuple[Source, ...], tuple[ColumnDecoding, ...]]:
     """Return sources without the policies that act on batches with rows of all sources, and these policies.
 
     If sources have batches of their own, their policies act on those.
@@ -134,7 +134,7 @@ def shared_policies(sources: tuple[Source, ...]) -> tuple[tuple[Source, ...], tu
     return plain, tuple(shared[0].values())
 
 
-def _batch_policies(source: Source) -> dict[str, Column]:
+def _batch_policies(source: Source) -> dict[str, ColumnDecoding]:
     """Return the policies of a source whose results depend on the other rows of a batch."""
     query = source.query
     if query.size is not None or query.sequence is not None or not query.policies:
@@ -142,13 +142,13 @@ def _batch_policies(source: Source) -> dict[str, Column]:
     plain = replace(query, policies=tuple(replace(one, ragged=DEFAULT_RAGGED) for one in query.policies), maps=())
     fields = {field.name: field for field in explain.output_schema(source.table, plain)}
     return {
-        one.name: Column(name=one.name, ragged=one.ragged, field=fields[one.name])
+        one.name: ColumnDecoding(name=one.name, ragged=one.ragged, field=fields[one.name])
         for one in query.policies
         if one.name in fields and depends_on_batch(one, fields[one.name].shape)
     }
 
 
-def _without_policies(source: Source, shared: dict[str, Column]) -> Source:
+def _without_policies(source: Source, shared: dict[str, ColumnDecoding]) -> Source:
     """Return a source without the shared policies, and without policies for columns of one shape, which need none."""
     query = source.query
     if not query.policies:
@@ -187,7 +187,7 @@ def with_ragged(policy: Ragged, columns: Sequence[str], mixture: MixtureTable, q
                 raise
             names = [pattern]  # a map of the sources can add it
         names = [name for name in names if name not in fields or _may_be_ragged(fields[name], first, named=name == pattern)]
-        policies.update({name: Column(name=name, ragged=policy, field=fields.get(name)) for name in names})
+        policies.update({name: ColumnDecoding(name=name, ragged=policy, field=fields.get(name)) for name in names})
     changed = tuple(one for one in policies.values() if not isinstance(one.ragged, AsObjects))
     return mixture, replace(query, policies=changed)
 

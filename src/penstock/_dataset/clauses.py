@@ -17,7 +17,7 @@ from penstock._dataset.names import maps_run_last, matching_names
 from penstock._dataset.sequence import check_sequence
 from penstock._dataset.stack import check_stack
 from penstock._engine.order.shard import first_assignment
-from penstock._engine.query.query import Column, Last, Map, Query, SkipBadRows
+from penstock._engine.query.query import ColumnDecoding, Last, Map, Query, SkipBadRows
 from penstock.dtypes import numpy_type
 from penstock.errors import ArgumentError, ColumnNotFoundError, FilterError, listed
 from penstock.filters import Expr, from_tuples, in_split
@@ -189,7 +189,7 @@ def skip_bad_rows(action: object, most: Any, report: object) -> SkipBadRows | No
 
 def with_policy(
     columns: Sequence[str], query: Query, snapshot: Snapshot, *, nulls: Nulls | None = None, ragged: Ragged | None = None
-) -> tuple[Column, ...]:
+) -> tuple[ColumnDecoding, ...]:
     """Return the column policies of a query with a new one for some columns."""
     check_policy("ragged" if nulls is None else "nulls", ragged if nulls is None else nulls, columns)
     policies = {column.name: column for column in query.policies}
@@ -200,7 +200,7 @@ def with_policy(
             _check_resize(name, ragged, snapshot)
             if ragged is not None and name == pattern:
                 _check_lists(name, ragged, snapshot)
-            before = policies.get(name) or Column(name=name)
+            before = policies.get(name) or ColumnDecoding(name=name)
             policies[name] = replace(before, nulls=nulls or before.nulls, ragged=ragged or before.ragged)
     return tuple(policies.values())
 

@@ -18,7 +18,7 @@ from penstock._engine.lookup.access import columns_of
 from penstock._engine.order.shard import RankEpoch
 from penstock._engine.parquet.footer import column_bytes
 from penstock._engine.plan.table import Planned, Table
-from penstock._engine.query.query import MEMORY_LIMIT, Column, Query
+from penstock._engine.query.query import MEMORY_LIMIT, ColumnDecoding, Query
 from penstock.errors import PenstockError, listed
 from penstock.model import Position
 from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED, Mask, Offsets, Pad, Resize
@@ -98,7 +98,7 @@ def _output_field(field: Field) -> Field:
     return output
 
 
-def decoded_fields(field: Field, policies: Iterable[Column]) -> list[Field]:
+def decoded_fields(field: Field, policies: Iterable[ColumnDecoding]) -> list[Field]:
     """Return the columns that one stored column becomes with its policies."""
     policy = next((column for column in policies if column.name == field.name), None)
     if policy is None:

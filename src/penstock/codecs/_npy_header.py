@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from penstock.schema import CellProblem, Field, check_shape
 
-__all__ = ["Header", "checked_header", "header_bytes", "owned", "stored_array"]
+__all__ = ["NpyHeader", "checked_header", "header_bytes", "owned", "stored_array"]
 
 MAGIC = b"\x93NUMPY"
 WIDTHS = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
@@ -31,7 +31,7 @@ PYTHON_2_SIZE = rb"(?<=\d)L(?=[,)])"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class NpyHeader:
     """The header of a `.npy` file.
 
     Attributes:
@@ -69,7 +69,7 @@ def header_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return file.getvalue()
 
 
-def read_header(cell: memoryview) -> Header:
+def read_header(cell: memoryview) -> NpyHeader:
     """Return the header of a `.npy` file.
 
     Raises:
@@ -97,7 +97,7 @@ def read_header(cell: memoryview) -> Header:
 
 
 @lru_cache(1024)
-def _parsed(text: bytes) -> Header:
+def _parsed(text: bytes) -> NpyHeader:
     """Return a parsed header; NumPy parses it as a literal."""
     # Python 2 wrote long sizes as 10L, about which NumPy warns each time.
     file = io.BytesIO(re.sub(PYTHON_2_SIZE, b" ", text[8:]))
@@ -119,10 +119,12 @@ def _parsed(text: bytes) -> Header:
         raise ValueError(f"its .npy header has the shape {shape}; expected non-negative sizes. Check what wrote it.")
     start, nbytes = len(text), math.prod(shape) * stored.itemsize
     dtype = stored.newbyteorder("=")
-    return Header(dtype=dtype, stored=stored, shape=tuple(shape), fortran_order=fortran_order, start=start, stop=start + nbytes)
+    return NpyHeader(
+        dtype=dtype, stored=stored, shape=tuple(shape), fortran_order=fortran_order, start=start, stop=start + nbytes
+    )
 
 
-def checked_header(field: Field, row: int, cell: memoryview, max_cell_bytes: int) -> Header:
+def checked_header(field: Field, row: int, cell: memoryview, max_cell_bytes: int) -> NpyHeader:
     """Return the header of a complete `.npy` file that fits the field.
 
     Raises:
@@ -160,7 +162,7 @@ def stored_array(field: Field, row: int, cell: memoryview, max_cell_bytes: int) 
     return array if header.stored == header.dtype else array.view(header.stored)
 
 
-def _array_in(header: Header, row: int, cell: memoryview) -> npt.NDArray[Any]:
+def _array_in(header: NpyHeader, row: int, cell: memoryview) -> npt.NDArray[Any]:
     """Return a view of the array in a `.npy` file, as if it were in native byte order."""
     order: Literal["C", "F"] = "F" if header.fortran_order else "C"
     try:

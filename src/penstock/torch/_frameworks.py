@@ -19,11 +19,11 @@ from penstock.errors import ArgumentError, StateError
 from penstock.model import Position
 
 __all__ = [
+    "AccelerateLoader",
     "Epochs",
     "LightningEpochs",
     "Passed",
     "ToldAccelerate",
-    "Watched",
     "is_dispatching",
     "is_lightning",
     "is_lightning_measuring",
@@ -183,7 +183,7 @@ def _caller(modules: tuple[str, ...], within: str) -> FrameType | None:
     return None
 
 
-class Watched(Protocol):
+class AccelerateLoader(Protocol):
     """A loader as Accelerate looks at it while it accumulates gradients."""
 
     end_of_dataloader: bool
@@ -219,7 +219,7 @@ class Passed:
 class ToldAccelerate(Passed):
     """Batches of which Accelerate is told the last: it is then that gradients are applied, complete or not."""
 
-    def __init__(self, batches: Iterator[dict[str, Any]], loader: Watched, length: int | None) -> None:
+    def __init__(self, batches: Iterator[dict[str, Any]], loader: AccelerateLoader, length: int | None) -> None:
         """Store the batches, and how many there are where that is known."""
         super().__init__(batches)
         self._loader, self._length, self._number = loader, length, 0

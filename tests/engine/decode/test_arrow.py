@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock._engine.decode.arrow import CellError, decode
-from penstock._engine.query.query import Column
+from penstock._engine.query.query import ColumnDecoding
 from penstock.errors import ArgumentError
 from penstock.policies import AsObjects, DefaultNulls, Fill, Mask, Nulls, Offsets, Pad, Ragged, RaiseIfRagged, RaiseOnNull
 
@@ -168,7 +168,7 @@ def test_every_type_is_what_the_table_says(case: Case, rows: list[int | None], l
     array = laid(case.array(rows), layout)
     nulls = [row is None or case.kind == pa.null() for row in rows]
     kind = np.dtype(case.dtype).kind
-    column = Column(name="x")
+    column = ColumnDecoding(name="x")
 
     if any(nulls) and (case.nested or kind in "biu"):
         with pytest.raises(CellError) as refused:
@@ -190,7 +190,7 @@ def test_every_type_can_be_masked_or_refuse_nulls(case: Case, rows: list[int | N
     array = laid(case.array(rows), layout)
     nulls = np.array([row is None or case.kind == pa.null() for row in rows], bool)
 
-    found = decode(array, Column(name="x", nulls=Mask()))
+    found = decode(array, ColumnDecoding(name="x", nulls=Mask()))
 
     wanted = case.expected(rows, {"m": "NaT", "M": "NaT", "O": None}.get(np.dtype(case.dtype).kind, 0))
     marks = np.broadcast_to(~nulls.reshape(-1, *[1] * (wanted.ndim - 1)), wanted.shape)
@@ -199,10 +199,10 @@ def test_every_type_can_be_masked_or_refuse_nulls(case: Case, rows: list[int | N
     assert equal(found["x_valid"], marks)
     if nulls.any():
         with pytest.raises(CellError) as refused:
-            decode(array, Column(name="x", nulls=RaiseOnNull()))
+            decode(array, ColumnDecoding(name="x", nulls=RaiseOnNull()))
         assert refused.value.row == nulls.argmax()
     else:
-        assert equal(decode(array, Column(name="x", nulls=RaiseOnNull()))["x"], wanted)
+        assert equal(decode(array, ColumnDecoding(name="x", nulls=RaiseOnNull()))["x"], wanted)
 
 
 # Lists: a second, slower way to the same result, cell by cell over Python's lists.
@@ -319,7 +319,7 @@ def refused_row(oracle: Oracle, kind: Any, cells: list[Any], *, dense: bool) -> 
 def test_lists_are_arrays_in_an_object_array(drawn: tuple[Any, list[Any], Any, Oracle]) -> None:
     """Under `AsObjects` each cell is an array of its own, whatever is nested in what, and nulls follow their policy."""
     kind, cells, array, oracle = drawn
-    column = Column(name="x", nulls=oracle.nulls)
+    column = ColumnDecoding(name="x", nulls=oracle.nulls)
 
     if refused_row(oracle, kind, cells, dense=False) is not None:
         with pytest.raises(CellError, match="null") as refused:
@@ -354,7 +354,7 @@ def test_padded_lists_are_one_array(drawn: tuple[Any, list[Any], Any, Oracle], a
     padding: Any = {"i": 9, "b": True, "f": -1.5, "O": "pad", "M": np.datetime64(9, "us")}[oracle.dtype.kind]
     length = None if asked is None else abs(asked)
     pad = Pad(padding, length, truncate=asked is not None and asked < 0)
-    column = Column(name="x", nulls=oracle.nulls, ragged=pad)
+    column = ColumnDecoding(name="x", nulls=oracle.nulls, ragged=pad)
     sizes, _, lists = ragged_level(kind, cells)
     counts = np.array([0 if is_fixed(kind) or one is None else len(one) for one in lists], "int64")
     lengths = counts.reshape(len(cells), *sizes)
@@ -380,7 +380,7 @@ def test_padded_lists_are_one_array(drawn: tuple[Any, list[Any], Any, Oracle], a
 def test_offsets_tell_the_lists_of_flat_values_apart(drawn: tuple[Any, list[Any], Any, Oracle]) -> None:
     """Under `Offsets` the items follow each other, and no item of a null list is among them."""
     kind, cells, array, oracle = drawn
-    column = Column(name="x", nulls=oracle.nulls, ragged=Offsets())
+    column = ColumnDecoding(name="x", nulls=oracle.nulls, ragged=Offsets())
     _, level, lists = ragged_level(kind, cells)
 
     homeless = isinstance(oracle.nulls, DefaultNulls) and not is_fixed(kind) and None in lists
@@ -411,7 +411,7 @@ def is_uneven(kind: Any, cells: list[Any]) -> bool:
 def test_lists_of_one_length_are_one_array(drawn: tuple[Any, list[Any], Any, Oracle]) -> None:
     """Under `RaiseIfRagged` the result is dense or there is an error, and nothing is cut or filled up but null lists."""
     kind, cells, array, oracle = drawn
-    column = Column(name="x", nulls=oracle.nulls, ragged=RaiseIfRagged())
+    column = ColumnDecoding(name="x", nulls=oracle.nulls, ragged=RaiseIfRagged())
 
     null = refused_row(oracle, kind, cells, dense=True) is not None
     if null or is_uneven(kind, cells):
@@ -436,12 +436,12 @@ def test_numbers_and_times_without_nulls_are_views_of_arrows_memory() -> None:
     flat = lists.values
 
     for array, buffer, column in [
-        (pa.array([1, 2, 3]), None, Column(name="x")),
-        (pa.array(np.arange(3, dtype="f2")), None, Column(name="x")),
-        (moments, None, Column(name="x")),
-        (tensors, tensors.storage.values.buffers()[1], Column(name="x")),
-        (lists, flat.buffers()[1], Column(name="x", ragged=Offsets())),
-        (pa.array([[1, 2], [3, 4]]), None, Column(name="x", ragged=RaiseIfRagged())),
+        (pa.array([1, 2, 3]), None, ColumnDecoding(name="x")),
+        (pa.array(np.arange(3, dtype="f2")), None, ColumnDecoding(name="x")),
+        (moments, None, ColumnDecoding(name="x")),
+        (tensors, tensors.storage.values.buffers()[1], ColumnDecoding(name="x")),
+        (lists, flat.buffers()[1], ColumnDecoding(name="x", ragged=Offsets())),
+        (pa.array([[1, 2], [3, 4]]), None, ColumnDecoding(name="x", ragged=RaiseIfRagged())),
     ]:
         found = decode(array[1:], column)["x"]
         memory = (buffer or (array.values if hasattr(array, "values") else array).buffers()[1]).address
@@ -452,7 +452,7 @@ def test_numbers_and_times_without_nulls_are_views_of_arrows_memory() -> None:
 
 def test_cells_of_lists_are_views_of_one_array() -> None:
     """No cell is copied."""
-    found = decode(pa.array([[1, 2], [3]]), Column(name="x"))["x"]
+    found = decode(pa.array([[1, 2], [3]]), ColumnDecoding(name="x"))["x"]
 
     assert found[0].base is found[1].base
 
@@ -461,10 +461,10 @@ def test_a_null_does_not_write_into_arrows_memory() -> None:
     """What stands in for a null stands in a copy."""
     array = pa.array([1, None, 3])
 
-    decode(array, Column(name="x", nulls=Fill(9)))
+    decode(array, ColumnDecoding(name="x", nulls=Fill(9)))
 
     assert array.to_pylist() == [1, None, 3]
-    assert decode(array, Column(name="x", nulls=Mask()))["x"].tolist() == [1, 0, 3]
+    assert decode(array, ColumnDecoding(name="x", nulls=Mask()))["x"].tolist() == [1, 0, 3]
 
 
 @pytest.mark.parametrize(("kind", "value"), [
@@ -474,7 +474,7 @@ def test_a_null_does_not_write_into_arrows_memory() -> None:
 ])  # fmt: skip
 def test_a_fill_stands_where_a_null_was(kind: Any, value: Any) -> None:
     """The value keeps all its bits, and the column its dtype."""
-    found = decode(pa.nulls(2, kind), Column(name="x", nulls=Fill(value)))
+    found = decode(pa.nulls(2, kind), ColumnDecoding(name="x", nulls=Fill(value)))
 
     assert list(found) == ["x"]
     assert found["x"].tolist() == np.array([value, value], found["x"].dtype).tolist()
@@ -484,7 +484,7 @@ def test_a_null_in_a_dictionary_is_a_null() -> None:
     """A null may lie in the indices or among the values."""
     array = pa.DictionaryArray.from_arrays(pa.array([0, None, 1]), pa.array(["a", None]))
 
-    found = decode(array, Column(name="x", nulls=Mask()))
+    found = decode(array, ColumnDecoding(name="x", nulls=Mask()))
 
     assert found["x"].tolist() == ["a", None, None]
     assert found["x_valid"].tolist() == [True, False, False]
@@ -496,22 +496,30 @@ def test_encoded_lists_and_structs_are_decoded() -> None:
     structs = pa.DictionaryArray.from_arrays(pa.array([0, 0]), pa.array([{"a": 1}]))
     runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array([[1.0], [2.0, 3.0]]))
 
-    dicts = decode(structs, Column(name="x"))["x"]
-    inside = decode(pa.StructArray.from_arrays([lists], names=["a"]), Column(name="x"))["x"]
+    dicts = decode(structs, ColumnDecoding(name="x"))["x"]
+    inside = decode(pa.StructArray.from_arrays([lists], names=["a"]), ColumnDecoding(name="x"))["x"]
 
     assert inside.tolist() == [{"a": [1, 2]}, {"a": None}, {"a": [1, 2]}]
-    assert [cell if cell is None else cell.tolist() for cell in decode(lists, Column(name="x"))["x"]] == [[1, 2], None, [1, 2]]
+    assert [cell if cell is None else cell.tolist() for cell in decode(lists, ColumnDecoding(name="x"))["x"]] == [
+        [1, 2],
+        None,
+        [1, 2],
+    ]
     assert dicts.tolist() == [{"a": 1}, {"a": 1}]
     assert dicts[0] is not dicts[1]
-    assert decode(runs[1:], Column(name="x", ragged=Pad()))["x"].tolist() == [[1.0, 0.0], [2.0, 3.0]]
+    assert decode(runs[1:], ColumnDecoding(name="x", ragged=Pad()))["x"].tolist() == [[1.0, 0.0], [2.0, 3.0]]
 
 
 def test_items_that_a_null_list_still_owns_are_not_handed_out() -> None:
     """Arrow allows garbage behind a null."""
     array = pa.ListArray.from_arrays(pa.array([0, 1, 3, 4]), pa.array([1, None, 3, 4]), mask=pa.array([False, True, False]))
 
-    assert decode(array, Column(name="x", nulls=Fill(0), ragged=Offsets()))["x"].tolist() == [1, 4]
-    assert [cell if cell is None else cell.tolist() for cell in decode(array, Column(name="x"))["x"]] == [[1], None, [4]]
+    assert decode(array, ColumnDecoding(name="x", nulls=Fill(0), ragged=Offsets()))["x"].tolist() == [1, 4]
+    assert [cell if cell is None else cell.tolist() for cell in decode(array, ColumnDecoding(name="x"))["x"]] == [
+        [1],
+        None,
+        [4],
+    ]
 
 
 def test_what_lies_behind_a_null_is_not_handed_out() -> None:
@@ -522,20 +530,20 @@ def test_what_lies_behind_a_null_is_not_handed_out() -> None:
     index = pa.Array.from_buffers(pa.int8(), 3, [pa.py_buffer(b"\5"), pa.py_buffer(b"\0\x63\0")])
     words = pa.DictionaryArray.from_arrays(index, pa.array(["a"]), safe=False)
 
-    filled = decode(pairs, Column(name="x", nulls=Mask()))
-    padded = decode(nested, Column(name="x", nulls=Fill(7), ragged=Pad()))
+    filled = decode(pairs, ColumnDecoding(name="x", nulls=Mask()))
+    padded = decode(nested, ColumnDecoding(name="x", nulls=Fill(7), ragged=Pad()))
 
     assert filled["x"].tolist() == [[1, 2], [0, 0], [5, 6]]
     assert filled["x_valid"].tolist() == [[True, True], [False, False], [True, True]]
     assert (padded["x"].tolist(), padded["x_length"].tolist()) == ([[[1]], [[0]], [[4]]], [[1], [0], [1]])
-    assert decode(words, Column(name="x"))["x"].tolist() == ["a", None, "a"]
+    assert decode(words, ColumnDecoding(name="x"))["x"].tolist() == ["a", None, "a"]
 
 
 def test_long_lists_are_cut_at_their_end() -> None:
     """The first values stay, and the the real lengths are returned."""
     array = pa.array([[1, 2, 3], [4], [], [5, 6], [7, 8, 9, 10]])
 
-    found = decode(array, Column(name="x", nulls=Mask(), ragged=Pad(-1, 2, truncate=True)))
+    found = decode(array, ColumnDecoding(name="x", nulls=Mask(), ragged=Pad(-1, 2, truncate=True)))
 
     assert found["x"].tolist() == [[1, 2], [4, -1], [-1, -1], [5, 6], [7, 8]]
     assert found["x_length"].tolist() == [3, 1, 0, 2, 4]
@@ -546,7 +554,7 @@ def test_list_views_may_overlap_and_lie_in_any_order() -> None:
     """A list view says where each list starts."""
     array = pa.ListViewArray.from_arrays(pa.array([2, 0, 1]), pa.array([2, 2, 2]), pa.array([1, 2, 3, 4]))
 
-    assert decode(array, Column(name="x", ragged=RaiseIfRagged()))["x"].tolist() == [[3, 4], [1, 2], [2, 3]]
+    assert decode(array, ColumnDecoding(name="x", ragged=RaiseIfRagged()))["x"].tolist() == [[3, 4], [1, 2], [2, 3]]
 
 
 def test_structs_hold_plain_python_values() -> None:
@@ -572,7 +580,7 @@ def test_structs_hold_plain_python_values() -> None:
     kind = pa.struct({name: kind for name, (kind, _, _) in fields.items()})
     array = pa.array([{name: given for name, (_, given, _) in fields.items()}, None, dict.fromkeys(fields)], kind)
 
-    full, null, hollow = decode(array, Column(name="x"))["x"]
+    full, null, hollow = decode(array, ColumnDecoding(name="x"))["x"]
 
     assert null is None
     assert hollow == dict.fromkeys(fields)
@@ -589,7 +597,7 @@ def test_extensions_in_structs_are_plain_values_too() -> None:
         tensor,
     ]
 
-    (found,) = decode(pa.StructArray.from_arrays(arrays, names=["id", "flag", "grid"]), Column(name="x"))["x"]
+    (found,) = decode(pa.StructArray.from_arrays(arrays, names=["id", "flag", "grid"]), ColumnDecoding(name="x"))["x"]
 
     assert found == {"id": ID, "flag": True, "grid": [0, 1, 2, 3]}
 
@@ -635,7 +643,7 @@ def test_a_refusal_says_what_where_and_what_to_do(
     array: Any, nulls: Nulls | None, ragged: Ragged | None, row: int | None, problem: str
 ) -> None:
     """The problem does not say where: whoever knows the file adds that. Chunks do not change what is said."""
-    column = Column(name="x", nulls=nulls or DefaultNulls(), ragged=ragged or AsObjects())
+    column = ColumnDecoding(name="x", nulls=nulls or DefaultNulls(), ragged=ragged or AsObjects())
 
     for given_array in (array, pa.chunked_array([array[:1], array[1:]])):
         with pytest.raises(CellError) as refused:
@@ -652,7 +660,7 @@ def test_more_than_arrow_can_count_is_refused() -> None:
     many = pa.ListArray.from_arrays(pa.array([0, 2**31 - 1], pa.int32()), pa.nulls(2**31 - 1))
 
     with pytest.raises(CellError) as refused:
-        decode(pa.chunked_array([many, many]), Column(name="x", ragged=Offsets()))
+        decode(pa.chunked_array([many, many]), ColumnDecoding(name="x", ragged=Offsets()))
 
     assert refused.value.problem == "its 2 parts exceed the 2**31 items of one Arrow array. Read fewer rows at a time."
     assert isinstance(refused.value.__cause__, pa.ArrowInvalid)
@@ -661,9 +669,9 @@ def test_more_than_arrow_can_count_is_refused() -> None:
 def test_a_value_that_does_not_fit_is_refused_before_any_null() -> None:
     """Whether a policy fits depends on the type alone, never on the rows."""
     with pytest.raises(ArgumentError) as fill:
-        decode(pa.array([1], pa.uint8()), Column(name="x", nulls=Fill(300)))
+        decode(pa.array([1], pa.uint8()), ColumnDecoding(name="x", nulls=Fill(300)))
     with pytest.raises(ArgumentError) as pad:
-        decode(pa.array([], pa.list_(pa.string())), Column(name="x", ragged=Pad(1)))
+        decode(pa.array([], pa.list_(pa.string())), ColumnDecoding(name="x", ragged=Pad(1)))
 
     assert str(fill.value) == (
         "Column 'x' got Fill(value=300), which does not fit uint8; expected an integer from 0 to 255. Change the value, or "
@@ -723,7 +731,7 @@ def test_real_files_hold_what_pyarrow_tells(corpus: Callable[[str], Path]) -> No
             table = file.read()
         for number, field in enumerate(table.schema):
             stored = table.column(number)
-            found = decode(stored, Column(name="x", nulls=Mask()))
+            found = decode(stored, ColumnDecoding(name="x", nulls=Mask()))
             cells = masked(found["x"], found["x_valid"])
             cells_of_file = stored.cast(untimed(field.type)).to_pylist()
             if [bare(cell, field.type) for cell in cells] != [bare(cell, untimed(field.type)) for cell in cells_of_file]:

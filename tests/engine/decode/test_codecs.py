@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 import penstock as ps
 from penstock._blobs import Blobs
 from penstock._engine.decode.codecs import decode_cells
-from penstock._engine.query.query import Column
+from penstock._engine.query.query import ColumnDecoding
 from penstock._engine.runtime.memory import BufferPool
 from penstock.codecs import Npy, Npz, Png, Raw, Tensor
 from penstock.errors import ArgumentError, DataError
@@ -61,7 +61,7 @@ def cells(field: Field, values: list[Any]) -> Blobs:
 
 def decoded(field: Field, values: list[Any], **policy: Any) -> dict[str, Any]:
     """Return cells after a round trip."""
-    return decode_cells(cells(field, values), Column(name="x", field=field, **policy), BufferPool(0))
+    return decode_cells(cells(field, values), ColumnDecoding(name="x", field=field, **policy), BufferPool(0))
 
 
 ARRAYS = hnp.arrays(np.int32, hnp.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=3))

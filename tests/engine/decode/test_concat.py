@@ -18,7 +18,7 @@ from penstock._engine.decode import concat
 from penstock._engine.decode.arrow import CellError
 from penstock._engine.decode.columns import deferred_cells
 from penstock._engine.decode.concat import concat_wide, take_wide
-from penstock._engine.query.query import Column
+from penstock._engine.query.query import ColumnDecoding
 from penstock.errors import DataError
 
 FEW = pa.dictionary(pa.int8(), pa.string())
@@ -161,7 +161,7 @@ def test_arrays_too_large_for_any_type_raise_an_error(monkeypatch: pytest.Monkey
     with pytest.raises(DataError, match=expected):
         concat_wide(column.chunks)
     with pytest.raises(CellError, match=f"Column 'x': .*{expected}"):
-        deferred_cells(column, Column(name="x"))
+        deferred_cells(column, ColumnDecoding(name="x"))
 
 
 @pytest.mark.usefixtures("narrow")
@@ -180,7 +180,7 @@ def test_more_bytes_than_an_array_holds_are_read(tmp_path: Path, kind: pa.DataTy
     assert [cell for batch in ds.batch(40) for cell in batch["x"]] == cells
     assert sorted(cell for batch in ds.shuffle(seed=1).batch(40) for cell in batch["x"]) == cells
     column = pa.chunked_array([cells[:20], cells[20:]], kind)
-    whole: Any = deferred_cells(column, Column(name="x"))
+    whole: Any = deferred_cells(column, ColumnDecoding(name="x"))
     assert whole.to_pylist() == cells
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock._engine.decode import lists
 from penstock._engine.decode.arrow import CellError, decode
-from penstock._engine.query.query import Column
+from penstock._engine.query.query import ColumnDecoding
 from penstock._engine.runtime.memory import BufferPool
 from penstock.errors import ArgumentError
 from penstock.policies import AsObjects, Fill, Mask, Nulls, Offsets, Pad, Ragged, RaiseIfRagged, RaiseOnNull
@@ -42,9 +42,9 @@ def arrays(draw: st.DrawFn, kind: pa.DataType) -> pa.Array:
 def test_the_fast_path_equals_the_general_decoder(kind: pa.DataType, data: st.DataObject) -> None:
     """Values, their types, lengths and offsets are equal for every policy, for any part of an array."""
     array = data.draw(arrays(kind))
-    column = Column(
+    column = ColumnDecoding(
         name="x",
-        nulls=data.draw(st.sampled_from([Column(name="x").nulls, RaiseOnNull(), Fill(1)])),
+        nulls=data.draw(st.sampled_from([ColumnDecoding(name="x").nulls, RaiseOnNull(), Fill(1)])),
         ragged=data.draw(st.sampled_from(POLICIES)),
     )
 
@@ -61,7 +61,7 @@ def test_views_of_arrow_memory_are_read_only(ragged: Ragged) -> None:
     numbers = np.arange(6, dtype=np.int32)
     array = pa.ListArray.from_arrays([0, 2, 6], pa.array(numbers).take(pa.array(np.arange(6))))
 
-    found = decode(array, Column(name="x", ragged=ragged))["x"]
+    found = decode(array, ColumnDecoding(name="x", ragged=ragged))["x"]
 
     assert not (found if isinstance(ragged, Offsets) else found[0]).flags.writeable
 
@@ -81,7 +81,7 @@ def test_other_lists_take_the_general_path(kind: pa.DataType) -> None:
 @pytest.mark.parametrize("nulls", [Mask(), Fill("no number")], ids=str)
 def test_null_policies_apply_without_nulls(nulls: Nulls) -> None:
     """`Mask` adds its column, and `Fill` checks its value, before there is a null."""
-    array, column = pa.array([[1, 2], [3]]), Column(name="x", nulls=nulls, ragged=Pad())
+    array, column = pa.array([[1, 2], [3]]), ColumnDecoding(name="x", nulls=nulls, ragged=Pad())
 
     if isinstance(nulls, Fill):
         with pytest.raises(ArgumentError, match="no number"):
@@ -93,7 +93,7 @@ def test_null_policies_apply_without_nulls(nulls: Nulls) -> None:
 def test_a_list_that_is_too_long_is_refused_with_its_row() -> None:
     """The fast path leaves the error to the general decoder."""
     with pytest.raises(CellError, match=r"row 1: the list has 3 values.*allows 2"):
-        decode(pa.array([[1], [1, 2, 3]]), Column(name="x", ragged=Pad(length=2)))
+        decode(pa.array([[1], [1, 2, 3]]), ColumnDecoding(name="x", ragged=Pad(length=2)))
 
 
 @pytest.mark.parametrize("width", [900, 2000])
@@ -103,7 +103,7 @@ def test_long_lists_are_padded_and_cut_one_by_one(width: int) -> None:
     cells = [np.arange(length, dtype=np.int16) + length for length in lengths]
     array = pa.array(cells, pa.list_(pa.int16()))
 
-    found = decode(array, Column(name="x", ragged=Pad(-1, length=width, truncate=True)))
+    found = decode(array, ColumnDecoding(name="x", ragged=Pad(-1, length=width, truncate=True)))
 
     assert found["x_length"].tolist() == lengths
     for row, cell in zip(found["x"], cells, strict=True):

@@ -24,7 +24,7 @@ from pyarrow import fs as pafs
 from strategies import aligned, rows
 
 import penstock as ps
-from penstock._engine.query.query import Column, ReadSpec
+from penstock._engine.query.query import ColumnDecoding, ReadSpec
 from penstock._engine.runtime.threads import Priority, ThreadPool
 from penstock._engine.window.buffer import WindowBuffer
 from penstock._engine.window.prefetch import Prefetcher
@@ -394,7 +394,9 @@ def test_a_unit_of_two_windows_is_read_once_whichever_thread_is_first(table: Pat
     """A window learns what the one before left half used, also where it could have begun earlier."""
     batches: Any = iter(ps.open(table).batch(10))
     pool = Backwards()
-    window_reader = WindowReader(batches.planned.reader, batches.planned.plan, ReadSpec(columns=(Column(name="id"),)), pool)
+    window_reader = WindowReader(
+        batches.planned.reader, batches.planned.plan, ReadSpec(columns=(ColumnDecoding(name="id"),)), pool
+    )
     both = Window(reads=(Read(unit=0, rows=slice(0, 25)), Read(unit=1, rows=slice(0, 10))))
     rest = Window(reads=(Read(unit=1, rows=slice(10, 25)),))
     first = window_reader.request(lambda: both, None)

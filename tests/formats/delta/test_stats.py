@@ -25,7 +25,7 @@ from pyarrow import fs as pafs
 import penstock as ps
 from penstock.errors import DataError
 from penstock.filters import Column, Expr
-from penstock.formats.delta.schema import Leaf
+from penstock.formats.delta.schema import StatsColumn
 from penstock.formats.delta.stats import Statistics, _widen
 
 
@@ -500,7 +500,7 @@ LETTERS = st.sampled_from(["a", "?", "\ud7ff", "\ue000", "\ufffd", "\uffff", "\U
 def test_no_text_is_above_its_bound_whoever_has_cut_it(text: str, more: str) -> None:
     """By letters or by units of 16 bits, raised or not; the order of text is that of its bytes."""
     whole = text + more
-    leaf = Leaf(path=("s",), kind=pa.string(), from_float=False)
+    leaf = StatsColumn(path=("s",), kind=pa.string(), from_float=False)
     units = whole.encode("utf-16-le")[:64].decode("utf-16-le", "surrogatepass")
     broken = "".join("?" if 0xD800 <= ord(letter) < 0xE000 else letter for letter in units)
     less = whole.encode("utf-16-le")[:64].decode("utf-16-le", "ignore")
@@ -514,7 +514,7 @@ def test_no_text_is_above_its_bound_whoever_has_cut_it(text: str, more: str) -> 
 
 def test_short_texts_still_leave_files_out() -> None:
     """Their bounds are what they say."""
-    leaf = Leaf(path=("s",), kind=pa.string(), from_float=False)
+    leaf = StatsColumn(path=("s",), kind=pa.string(), from_float=False)
 
     assert _widen(pa.array(["abc", "", None, "\U0001f600" * 15]), leaf, up=True).to_pylist() == [
         "abc",

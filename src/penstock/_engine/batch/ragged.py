@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock._engine.decode.arrow import CellError
 from penstock._engine.decode.codecs import check_nulls, combine_cells
 from penstock._engine.decode.lists import pad_lists, pad_width, too_long_problem
-from penstock._engine.query.query import Batch, Column
+from penstock._engine.query.query import Batch, ColumnDecoding
 from penstock._engine.runtime.memory import BufferPool
 from penstock.dtypes import Values
 from penstock.policies import Mask, Offsets, Pad, RaiseIfRagged, fitted, fitted_to
@@ -25,7 +25,7 @@ from penstock.schema import Field
 OBJECTS = np.dtype(object)
 
 
-def depends_on_batch(column: Column, shape: tuple[int | None, ...]) -> bool:
+def depends_on_batch(column: ColumnDecoding, shape: tuple[int | None, ...]) -> bool:
     """Return whether the arrays of a column depend on the other rows of their batch.
 
     Example:
@@ -39,7 +39,7 @@ def depends_on_batch(column: Column, shape: tuple[int | None, ...]) -> bool:
     return isinstance(column.ragged, Offsets | RaiseIfRagged) and None in shape
 
 
-def apply_ragged(batch: Batch, column: Column, buffer_pool: BufferPool | None = None) -> Batch:
+def apply_ragged(batch: Batch, column: ColumnDecoding, buffer_pool: BufferPool | None = None) -> Batch:
     """Return a batch with the lists or arrays of one column padded, flattened or checked, as its policy says.
 
     The memory of padded lists comes from `buffer_pool`.
@@ -59,7 +59,7 @@ def apply_ragged(batch: Batch, column: Column, buffer_pool: BufferPool | None = 
     if marks is not None and marks.dtype == OBJECTS:  # a mark for each value of a list
         ragged = replace(column.ragged, value=0) if isinstance(column.ragged, Pad) else column.ragged
         field = Field(f"{name}_valid", np.bool_, (None,) * max(1, 0 if column.field is None else len(column.field.shape)))
-        mark_column = Column(name=field.name, nulls=Mask(), ragged=ragged, field=field)
+        mark_column = ColumnDecoding(name=field.name, nulls=Mask(), ragged=ragged, field=field)
         combined[field.name] = _combine(_arrays(marks), mark_column, None)[field.name]
     return combined
 
@@ -68,7 +68,7 @@ def _arrays(cells: Iterable[Any]) -> list[Values | None]:
     return [None if cell is None else np.asarray(cell) for cell in cells]
 
 
-def _combine(cells: list[Values | None], column: Column, buffer_pool: BufferPool | None) -> Batch:
+def _combine(cells: list[Values | None], column: ColumnDecoding, buffer_pool: BufferPool | None) -> Batch:
     """Return the arrays of a column; a cell that is None is null."""
     field = column.field
     missing = np.array([cell is None for cell in cells], dtype=np.bool_)
@@ -88,7 +88,7 @@ def _combine(cells: list[Values | None], column: Column, buffer_pool: BufferPool
     return {column.name: values, f"{column.name}_length": length} if isinstance(column.ragged, Pad) else {column.name: values}
 
 
-def _common_kind(cells: Iterable[Values | None], column: Column) -> tuple[np.dtype[Any], int]:
+def _common_kind(cells: Iterable[Values | None], column: ColumnDecoding) -> tuple[np.dtype[Any], int]:
     """Return the dtype and the number of dimensions of all cells that have values, which must not differ."""
     full = [(row, cell) for row, cell in enumerate(cells) if cell is not None and cell.size]
     if not full:
@@ -121,7 +121,7 @@ def _concat(lists: list[Values], dtype: np.dtype[Any]) -> Values:
 def _pad_nested(
     lists: list[Values],
     dtype: np.dtype[Any],
-    column: Column,
+    column: ColumnDecoding,
     depth: int,
     present: list[int],
     buffer_pool: BufferPool | None = None,
@@ -138,7 +138,7 @@ def _pad_nested(
     return pad_lists(items, length, width, _padding(items, column), buffer_pool), length
 
 
-def _pad_inner(items: Values, column: Column, depth: int, length: Values) -> Values:
+def _pad_inner(items: Values, column: ColumnDecoding, depth: int, length: Values) -> Values:
     """Return the lists inside of lists as one array."""
     ragged = Pad(column.ragged.value) if isinstance(column.ragged, Pad) else column.ragged
     field = column.field
@@ -157,7 +157,7 @@ def _pad_inner(items: Values, column: Column, depth: int, length: Values) -> Val
         raise CellError(column.name, error.problem, row) from None
 
 
-def _padding(items: Values, column: Column) -> Any:
+def _padding(items: Values, column: ColumnDecoding) -> Any:
     """Return the value that fills lists."""
     policy = column.ragged if isinstance(column.ragged, Pad) else Pad()
     if items.dtype != OBJECTS:
@@ -166,7 +166,7 @@ def _padding(items: Values, column: Column) -> Any:
     return fitted(policy, pa.null() if example is None else pa.scalar(example).type, column.name)
 
 
-def _width(length: Values, column: Column, present: list[int]) -> int:
+def _width(length: Values, column: ColumnDecoding, present: list[int]) -> int:
     """Return the common width of all lists; raise an error if one is too long, or if they differ without a policy."""
     ragged = column.ragged
     if isinstance(ragged, Pad):

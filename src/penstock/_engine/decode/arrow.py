@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock import dtypes
 from penstock._engine.decode.lists import decode_number_lists, list_views, pad_lists, pad_width, too_long_problem
-from penstock._engine.query.query import Column
+from penstock._engine.query.query import ColumnDecoding
 from penstock._engine.runtime.memory import BufferPool
 from penstock.codecs.scalar import Scalar
 from penstock.dtypes import Marks, Values
@@ -87,7 +87,9 @@ STRING_TYPES = frozenset((pa.string(), pa.large_string(), pa.binary(), pa.large_
 """Types that pyarrow converts to Python objects in one call, if there are no nulls. Small batches of them are common."""
 
 
-def decode(array: pa.Array | pa.ChunkedArray, column: Column, buffer_pool: BufferPool | None = None) -> dict[str, Values]:
+def decode(
+    array: pa.Array | pa.ChunkedArray, column: ColumnDecoding, buffer_pool: BufferPool | None = None
+) -> dict[str, Values]:
     """Return a column as arrays, rows first; arrays that share Arrow's memory are read-only.
 
     The result also has `<name>_valid` under `Mask`, and for lists `<name>_length` under `Pad` and `<name>_offsets` under
@@ -107,7 +109,7 @@ def decode(array: pa.Array | pa.ChunkedArray, column: Column, buffer_pool: Buffe
 
 
 def _decode_plain_lists(
-    array: pa.Array | pa.ChunkedArray, column: Column, buffer_pool: BufferPool | None
+    array: pa.Array | pa.ChunkedArray, column: ColumnDecoding, buffer_pool: BufferPool | None
 ) -> dict[str, Values] | None:
     """Return lists of numbers without nulls as arrays by the suffix of their name; None for all other columns."""
     if not isinstance(array, pa.Array) or not dtypes.is_ragged(array.type) or isinstance(column.nulls, Mask):
@@ -119,7 +121,9 @@ def _decode_plain_lists(
     return decode_number_lists(array, ragged, padding, buffer_pool)
 
 
-def _decode_general(array: pa.Array | pa.ChunkedArray, column: Column, buffer_pool: BufferPool | None) -> dict[str, Values]:
+def _decode_general(
+    array: pa.Array | pa.ChunkedArray, column: ColumnDecoding, buffer_pool: BufferPool | None
+) -> dict[str, Values]:
     """Return a column of any type as arrays by the suffix of their name."""
     rules = replace(_CellRules.of(column, array.type), buffer_pool=buffer_pool)
     chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
@@ -161,7 +165,7 @@ class _CellRules:
     buffer_pool: BufferPool | None = None
 
     @classmethod
-    def of(cls, column: Column, kind: pa.DataType) -> _CellRules:
+    def of(cls, column: ColumnDecoding, kind: pa.DataType) -> _CellRules:
         """Return the rules for a column of an Arrow type."""
         nulls, ragged, (dtype, shape) = column.nulls, column.ragged, dtypes.numpy_type(kind)
         numbers = "biumM" if column.as_numbers else "biu"
@@ -444,7 +448,7 @@ def _decode_variable_tensors(array: pa.Array, rules: _CellRules) -> tuple[Values
     valid = dtypes.both(dtypes.valid(array), dtypes.both(dtypes.valid(data), dtypes.valid(sizes)))
     nulls = rules.nulls if isinstance(rules.nulls, RaiseOnNull) and valid is None else DEFAULT_NULLS
     lists = _decode_array(
-        data, replace(_CellRules.of(Column(name=rules.name, nulls=nulls), data.type), inner=True), valid
+        data, replace(_CellRules.of(ColumnDecoding(name=rules.name, nulls=nulls), data.type), inner=True), valid
     ).values
     permuted = PERMUTATION.match(str(array.type))  # pyarrow has no attribute for it
     axes = None if permuted is None else [int(axis) for axis in permuted[1].split(",")]

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock._engine.decode.arrow import CellError, decode
-from penstock._engine.query.query import Batch, Column, raised_by_map
+from penstock._engine.query.query import Batch, ColumnDecoding, raised_by_map
 from penstock.model import IntArray
 
 Result = TypeVar("Result")
@@ -130,7 +130,7 @@ def _row_in_error(error: BaseException) -> int | None:
     return cause.row if isinstance(cause, CellError) else None
 
 
-def decode_good_rows(array: pa.ChunkedArray, column: Column) -> tuple[Batch, dict[int, BadRow]]:
+def decode_good_rows(array: pa.ChunkedArray, column: ColumnDecoding) -> tuple[Batch, dict[int, BadRow]]:
     """Return a column with cells of a fixed size as arrays, and its bad rows, whose values are arbitrary."""
 
     def decode_rows(rows: IntArray) -> Batch:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock._blobs import Blobs
 from penstock._engine.decode.arrow import CellError, decode, null_problem
 from penstock._engine.decode.lists import pad_width, too_long_problem
-from penstock._engine.query.query import Column
+from penstock._engine.query.query import ColumnDecoding
 from penstock._engine.runtime.memory import BufferPool
 from penstock.codecs import Scalar, Tensor
 from penstock.dtypes import Marks, Values, extension_name, is_ragged, numpy_type
@@ -39,7 +39,7 @@ from penstock.policies import (
 from penstock.schema import CellProblem, Field
 
 
-def decode_cells(cells: Blobs, column: Column, buffer_pool: BufferPool) -> dict[str, Values]:
+def decode_cells(cells: Blobs, column: ColumnDecoding, buffer_pool: BufferPool) -> dict[str, Values]:
     """Return cells of bytes as arrays, rows first.
 
     The result also has `<name>_valid` under `Mask`, `<name>_length` under `Pad` and `<name>_offsets` under `Offsets`.
@@ -66,7 +66,7 @@ def decode_cells(cells: Blobs, column: Column, buffer_pool: BufferPool) -> dict[
     return {**combine_cells(arrays, column, field), **marks}
 
 
-def check_nulls(column: Column, field: Field, missing: Marks) -> None:
+def check_nulls(column: ColumnDecoding, field: Field, missing: Marks) -> None:
     """Raise an error for the first null, if the column's policy does not allow nulls."""
     if missing is None:
         return
@@ -77,7 +77,7 @@ def check_nulls(column: Column, field: Field, missing: Marks) -> None:
         raise CellError(column.name, null_problem(column.name, reason), int(missing.argmax()))
 
 
-def _check_size(cells: Blobs, column: Column, field: Field) -> None:
+def _check_size(cells: Blobs, column: ColumnDecoding, field: Field) -> None:
     """Raise an error if the schema's shape exceeds the limit of a cell, before the array is allocated."""
     size = prod(side or 0 for side in field.shape) * field.dtype.itemsize
     if size > cells.max_cell_bytes:
@@ -92,7 +92,7 @@ def _validity(cells: Blobs) -> npt.NDArray[np.bool_]:
     return np.ones(len(cells), dtype=np.bool_) if cells.valid is None else cells.valid.copy()
 
 
-def _null_value(column: Column, field: Field) -> Any:
+def _null_value(column: ColumnDecoding, field: Field) -> Any:
     """Return the value that replaces the values of a null cell."""
     return _fitted(column.nulls, field) if isinstance(column.nulls, Fill) else zero(field.dtype)
 
@@ -106,7 +106,7 @@ def _fitted(policy: Fill | Pad, field: Field) -> Any:
 
 def _decode_dense(
     cells: Blobs,
-    column: Column,
+    column: ColumnDecoding,
     shape: tuple[int | None, ...],
     buffer_pool: BufferPool,
     decoder: Callable[[Field, Blobs, npt.NDArray[Any]], None],
@@ -124,7 +124,7 @@ def _decode_dense(
     return out
 
 
-def combine_cells(arrays: list[Any], column: Column, field: Field) -> dict[str, Values]:
+def combine_cells(arrays: list[Any], column: ColumnDecoding, field: Field) -> dict[str, Values]:
     """Return cells that may differ in shape, combined as the column's policy says."""
     name, ragged = field.name, column.ragged
     if not field.shape and field.dtype.kind in "US":
@@ -153,7 +153,7 @@ def combine_cells(arrays: list[Any], column: Column, field: Field) -> dict[str, 
     return {name: whole} if lengths is None else {name: whole, f"{name}_length": lengths}
 
 
-def _text_values(cells: list[Any], column: Column, field: Field) -> Values:
+def _text_values(cells: list[Any], column: ColumnDecoding, field: Field) -> Values:
     """Return single texts or bytes as Python objects; codecs return them as arrays without a dimension."""
     null = _fitted(column.nulls, field) if isinstance(column.nulls, Fill) else None
     texts = (null if cell is None else cell.item() if isinstance(cell, np.ndarray | np.generic) else cell for cell in cells)
@@ -183,7 +183,7 @@ def _padded_sizes(cells: list[Values], ragged: Pad, field: Field) -> tuple[Value
     return lengths[:, 0] if len(axes) == 1 else lengths, shape
 
 
-def _concat_cells(cells: list[Values], column: Column, field: Field) -> dict[str, Values]:
+def _concat_cells(cells: list[Values], column: ColumnDecoding, field: Field) -> dict[str, Values]:
     """Return cells one after the other, with the offset of each."""
     shapes = {cell.shape[1:] for cell in cells if cell.size or cell.ndim == 1}
     if len(shapes) > 1 or field.shape[:1] != (None,):
@@ -197,19 +197,19 @@ def _concat_cells(cells: list[Values], column: Column, field: Field) -> dict[str
     return {field.name: values, f"{field.name}_offsets": offsets}
 
 
-def is_stored_flat(column: Column, kind: pa.DataType) -> bool:
+def is_stored_flat(column: ColumnDecoding, kind: pa.DataType) -> bool:
     """Return whether a column of tensors is stored as plain lists, as writers without Arrow's tensor types do."""
     tensor = column.field is not None and isinstance(column.field.codec, Tensor)
     return tensor and extension_name(kind) is None and (is_ragged(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def decode_flat_tensors(array: pa.Array | pa.ChunkedArray, column: Column) -> dict[str, Values]:
+def decode_flat_tensors(array: pa.Array | pa.ChunkedArray, column: ColumnDecoding) -> dict[str, Values]:
     """Return plain lists of numbers in the shape of the column's field."""
     assert column.field is not None  # noqa: S101 - it has a codec
     shape = tuple(size or 0 for size in column.field.shape)
     if len(numpy_type(array.type)[1]) == len(shape) > 1:
         return _nested_tensors(array, column, shape)
-    arrays = decode(array, Column(name=column.name, nulls=column.nulls, ragged=Pad(length=prod(shape))))
+    arrays = decode(array, ColumnDecoding(name=column.name, nulls=column.nulls, ragged=Pad(length=prod(shape))))
     lengths = arrays.pop(f"{column.name}_length", None)
     if lengths is not None:
         fits = lengths == prod(shape)
@@ -222,9 +222,9 @@ def decode_flat_tensors(array: pa.Array | pa.ChunkedArray, column: Column) -> di
     return {name: values.reshape(len(values), *shape) if values.ndim > 1 else values for name, values in arrays.items()}
 
 
-def _nested_tensors(array: pa.Array | pa.ChunkedArray, column: Column, shape: tuple[int, ...]) -> dict[str, Values]:
+def _nested_tensors(array: pa.Array | pa.ChunkedArray, column: ColumnDecoding, shape: tuple[int, ...]) -> dict[str, Values]:
     """Return nested lists of numbers, whose sizes must be those of a shape."""
-    arrays = decode(array, Column(name=column.name, nulls=column.nulls, ragged=RaiseIfRagged()))
+    arrays = decode(array, ColumnDecoding(name=column.name, nulls=column.nulls, ragged=RaiseIfRagged()))
     sizes = arrays[column.name].shape[1:]
     if sizes == shape:
         return arrays

@@ -21,7 +21,7 @@ from penstock._engine.decode.bad_cells import ROW_CODE, UnreadableCellError
 from penstock._engine.decode.codecs import decode_cells, decode_flat_tensors, is_stored_flat
 from penstock._engine.decode.concat import one_array
 from penstock._engine.parquet.file_blobs import FileBlobs
-from penstock._engine.query.query import Batch, Column, Stack
+from penstock._engine.query.query import Batch, ColumnDecoding, Stack
 from penstock._engine.runtime.memory import BufferPool
 from penstock._engine.runtime.timers import READ, Meter
 from penstock.dtypes import Values
@@ -67,7 +67,7 @@ class ColumnDecoder:
         min_bytes: The least that a decoded cell takes.
     """
 
-    def __init__(self, column: Column, kind: pa.DataType, *, codecs_deferred: bool = False) -> None:
+    def __init__(self, column: ColumnDecoding, kind: pa.DataType, *, codecs_deferred: bool = False) -> None:
         """Look at the column; `codecs_deferred` defers all cells of a codec."""
         field, codec = column.field, column.codec
         self.column, self.name, self._codec = column, column.name, codec
@@ -134,7 +134,7 @@ class ColumnDecoder:
         return deferred_cells(stored, self.column)
 
 
-def deferred_cells(stored: pa.ChunkedArray, column: Column) -> pa.Array | Blobs:
+def deferred_cells(stored: pa.ChunkedArray, column: ColumnDecoding) -> pa.Array | Blobs:
     """Return a column as it is kept until its batch is made."""
     try:
         if column.codec is None:
@@ -144,7 +144,9 @@ def deferred_cells(stored: pa.ChunkedArray, column: Column) -> pa.Array | Blobs:
         raise CellError(column.name, str(error)) from error
 
 
-def decode_deferred(cells: DeferredCells, column: Column, buffer_pool: BufferPool, max_cell_bytes: int, meter: Meter) -> Batch:
+def decode_deferred(
+    cells: DeferredCells, column: ColumnDecoding, buffer_pool: BufferPool, max_cell_bytes: int, meter: Meter
+) -> Batch:
     """Return a deferred column as arrays."""
     if isinstance(cells, FileBlobs):
         try:

@@ -9,7 +9,7 @@ from typing import Any
 from penstock._engine.lookup.access import columns_of
 from penstock._engine.plan.count import Group
 from penstock._engine.plan.table import Table, order_of
-from penstock._engine.query.query import Column, Query
+from penstock._engine.query.query import ColumnDecoding, Query
 from penstock.errors import ArgumentError
 from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED
 
@@ -67,12 +67,12 @@ def _describe_columns(table: Table, query: Query) -> Mapping[str, Any]:
     }
 
 
-def describe_policies(policies: Iterable[Column]) -> str | None:
+def describe_policies(policies: Iterable[ColumnDecoding]) -> str | None:
     """Return the policies other than the defaults, sorted; None if there are none."""
     return ", ".join(sorted(filter(None, map(_describe_policy, policies)))) or None
 
 
-def _describe_policy(column: Column) -> str:
+def _describe_policy(column: ColumnDecoding) -> str:
     policies = ((column.nulls, DEFAULT_NULLS), (column.ragged, DEFAULT_RAGGED))
     changed = [repr(policy) for policy, default in policies if policy != default]
     return f"{' and '.join(changed)} of {column.name!r}" if changed else ""

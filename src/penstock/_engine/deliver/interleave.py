@@ -17,7 +17,7 @@ from penstock._engine.batch.user_map import apply_map, by_row
 from penstock._engine.decode.arrow import CellError
 from penstock._engine.order.mixture import MixtureEpoch, SourceOrder
 from penstock._engine.order.shard import RankEpoch
-from penstock._engine.query.query import Batch, BatchAdapter, Column, Query
+from penstock._engine.query.query import Batch, BatchAdapter, ColumnDecoding, Query
 from penstock._engine.runtime.memory import BufferPool
 from penstock._engine.runtime.timers import GATHER, MAP
 from penstock._engine.window.buffer import WindowBuffer
@@ -110,7 +110,7 @@ class MixtureRows(WindowRows):
     readings: tuple[SourceReading, ...]
     width: int
     numbered: bool
-    policies: tuple[Column, ...]
+    policies: tuple[ColumnDecoding, ...]
     buffer_pool: BufferPool
 
     def __len__(self) -> int:
@@ -192,7 +192,7 @@ class MixturePrefetcher(Prefetcher):
         *,
         buffer_pool: BufferPool,
         numbered: bool,
-        policies: tuple[Column, ...],
+        policies: tuple[ColumnDecoding, ...],
         adapter: BatchAdapter | None,
     ) -> None:
         """Store where the epoch begins, and how sources are read."""

@@ -18,7 +18,7 @@ from penstock._engine.parquet.footer import FooterCache, RowGroups, of_each, rea
 from penstock._engine.plan import prune
 from penstock._engine.plan.count import Group, count_units, link_sequences
 from penstock._engine.plan.sequence_times import SequenceFinder
-from penstock._engine.query.query import ORDER, Column, Map, Query
+from penstock._engine.query.query import ORDER, ColumnDecoding, Map, Query
 from penstock._engine.read.reader import Reader, UnitTable
 from penstock._engine.read.schema_evolution import field_id
 from penstock._engine.runtime.memory import TableCache, format_bytes
@@ -298,7 +298,7 @@ def check_rows(plan: Plan, query: Query, *, source: int | None = None) -> None:
         raise MemoryLimitError(msg)
 
 
-def check_row_maps(maps: Sequence[Map], policies: Sequence[Column], columns: Sequence[str] | None = None) -> None:
+def check_row_maps(maps: Sequence[Map], policies: Sequence[ColumnDecoding], columns: Sequence[str] | None = None) -> None:
     """Refuse a map of single rows over a column that only batches have."""
     flat = [one.name for one in policies if isinstance(one.ragged, Offsets) and (columns is None or one.name in columns)]
     if flat and maps and maps[0].per_row:

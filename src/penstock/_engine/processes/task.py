@@ -10,7 +10,7 @@ from penstock._engine.batch.assemble import NO_PLACES, fill_up, mapped, mapped_r
 from penstock._engine.decode.columns import DeferredCells, decode_deferred, in_order
 from penstock._engine.parquet.file_blobs import FileBlobs, LocalFile
 from penstock._engine.processes.serialize import FileNumber, pack
-from penstock._engine.query.query import Batch, Column, Query
+from penstock._engine.query.query import Batch, ColumnDecoding, Query
 from penstock._engine.runtime.memory import BufferPool
 from penstock._engine.runtime.timers import DECODE, MAP, Meter
 from penstock.errors import DataError, MapError, PenstockError
@@ -33,7 +33,7 @@ class Recipe:
 
     query: Query
     columns: tuple[str, ...]
-    deferred: tuple[Column, ...]
+    deferred: tuple[ColumnDecoding, ...]
     max_cell_bytes: int
 
     def __str__(self) -> str:

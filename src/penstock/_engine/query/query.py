@@ -21,7 +21,7 @@ from penstock.shuffles import ExactShuffle, InOrder, RowGroupShuffle, WindowShuf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class ColumnDecoding:
     """The decoding of one column.
 
     Attributes:
@@ -189,7 +189,7 @@ class Query:
     limit: int | None = None
     epochs: int | None = 1
     row_ids: bool = False
-    policies: tuple[Column, ...] = ()
+    policies: tuple[ColumnDecoding, ...] = ()
     workers: Literal["threads", "processes"] = "threads"
     threads: int | None = None
     processes: int | None = None
@@ -251,7 +251,7 @@ class ReadSpec:
         permuted: Whether rows are copied to another order before they are handed out.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnDecoding, ...]
     stacks: tuple[Stack, ...] = ()
     row_ids: bool = False
     max_cell_bytes: int = MAX_CELL_BYTES
@@ -276,7 +276,7 @@ class ReadSpec:
         as_numbers = framework and not query.maps
         return cls(
             columns=tuple(
-                replace(policies.get(name) or Column(name=name), field=snapshot.fields.get(name), as_numbers=as_numbers)
+                replace(policies.get(name) or ColumnDecoding(name=name), field=snapshot.fields.get(name), as_numbers=as_numbers)
                 for name in (snapshot.schema.names if query.columns is None else query.columns)
             ),
             stacks=query.stacks,

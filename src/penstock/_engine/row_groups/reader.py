@@ -23,7 +23,7 @@ from penstock._engine.decode.arrow import CellError
 from penstock._engine.decode.codecs import decode_cells
 from penstock._engine.decode.columns import DeferredCells, decode_deferred, deferred_cells
 from penstock._engine.parquet.file_blobs import FileBlobs
-from penstock._engine.query.query import MEMORY_LIMIT, Column
+from penstock._engine.query.query import MEMORY_LIMIT, ColumnDecoding
 from penstock._engine.read.reader import UNCOUNTED, Reader, Unit, UnitTable
 from penstock._engine.runtime.timers import Meter
 from penstock.errors import DataError
@@ -130,7 +130,7 @@ class RowGroupReader:
         self,
         snapshot: Snapshot,
         filesystem: pafs.FileSystem,
-        columns: Sequence[Column],
+        columns: Sequence[ColumnDecoding],
         *,
         condition: Expr | None = None,
         predicate: RowPredicate | None = None,
@@ -157,7 +157,7 @@ class RowGroupReader:
         return partial(RowGroupReader, **options), arguments
 
     @property
-    def columns(self) -> dict[str, Column]:
+    def columns(self) -> dict[str, ColumnDecoding]:
         """The columns that are read, by name."""
         return self._columns
 
@@ -198,7 +198,7 @@ class RowGroupReader:
         except CellError as error:
             raise self._located(error, loaded, rows) from error
 
-    def _decode_blobs(self, cells: Blobs, column: Column) -> DecodedColumn:
+    def _decode_blobs(self, cells: Blobs, column: ColumnDecoding) -> DecodedColumn:
         field, codec = column.field, column.codec
         assert field is not None  # noqa: S101 - a column of blobs has a field
         assert codec is not None  # noqa: S101 - and a codec
@@ -213,7 +213,7 @@ class RowGroupReader:
         except DataError as error:
             raise CellError(column.name, str(error)) from error
 
-    def _decode_arrow(self, array: pa.Array, column: Column) -> DecodedColumn:
+    def _decode_arrow(self, array: pa.Array, column: ColumnDecoding) -> DecodedColumn:
         """Return the values of a column without a codec."""
         dtype, shape = dtypes.numpy_type(array.type)
         valid = dtypes.valid(array)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock._engine.decode.arrow import CellError, check_values
 from penstock._engine.decode.bad_cells import ROW_CODE, BadRow, decode_good_rows, row_codes
 from penstock._engine.decode.columns import PASSED, ROW_IDS, ColumnDecoder, decode_deferred, in_order
-from penstock._engine.query.query import Batch, Column, ReadSpec
+from penstock._engine.query.query import Batch, ColumnDecoding, ReadSpec
 from penstock._engine.read.reader import Reader, Unit, UnitTable
 from penstock._engine.runtime.memory import MemoryBudget
 from penstock._engine.runtime.threads import InterruptibleFuture, Priority, ThreadPool, result_of
@@ -172,7 +172,7 @@ class WindowRows:
         """Return a deferred column as stored."""
         return concat_cells([buffer.pick(name, start, stop) for buffer, start, stop in self.pieces])
 
-    def decoded(self, column: Column, window_reader: WindowReader) -> Batch:
+    def decoded(self, column: ColumnDecoding, window_reader: WindowReader) -> Batch:
         """Return a deferred column decoded."""
         try:
             arrays = decode_deferred(

@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock._engine.decode.columns import ROW_IDS, in_order
 from penstock._engine.parquet.blob_chunks import concat_blobs
 from penstock._engine.plan.sequence_times import SequenceFinder
-from penstock._engine.query.query import Batch, Column, ReadSpec
+from penstock._engine.query.query import Batch, ColumnDecoding, ReadSpec
 from penstock._engine.read.reader import UNCOUNTED, Reader, Unit, UnitTable
 from penstock._engine.runtime.threads import ThreadPool
 from penstock._engine.runtime.timers import DECODE, GATHER, READ, Meter
@@ -32,7 +32,7 @@ from penstock.sequences import Sequence as SequenceSpec
 from penstock.shuffles import InOrder
 
 NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
-ALL_COLUMNS = (Column(name=""),)
+ALL_COLUMNS = (ColumnDecoding(name=""),)
 """Stands for the deferred columns: all columns of a sequence are assembled with its batch."""
 
 
@@ -269,7 +269,7 @@ class SequenceWindowReader(WindowReader):
                 found.update({f"{one}/{offset}": values[:, number] for one, values in made.items()})
         return found
 
-    def deferred_column(self, name: str) -> Column | None:
+    def deferred_column(self, name: str) -> ColumnDecoding | None:
         """Return a column that is decoded with its batch; None for one that was decoded with its unit."""
         return None if name in self._is_fixed or name in ROW_IDS else self._named[name]
 
@@ -349,7 +349,7 @@ class _SequenceAssembler:
         return found
 
 
-def _repeated(made: Batch, index: IntArray, column: Column, window_reader: WindowReader) -> Batch:
+def _repeated(made: Batch, index: IntArray, column: ColumnDecoding, window_reader: WindowReader) -> Batch:
     """Return rows as often as sequences have them; `index` has the row of each."""
     offsets = made.get(f"{column.name}_offsets") if isinstance(column.ragged, Offsets) else None
     if offsets is None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from penstock._blobs import Blobs
 from penstock.codecs.image import headers, pixels, png
 from penstock.codecs.image.base import GREY, RGB, ImageCodec, channels_in, check_bool, is_whole, set_integer
-from penstock.codecs.image.headers import SIDEWAYS, UPRIGHT, Header, ImageError
+from penstock.codecs.image.headers import SIDEWAYS, UPRIGHT, ImageError, ImageHeader
 from penstock.errors import ArgumentError
 from penstock.schema import CellProblem, Field
 
@@ -52,7 +52,7 @@ class Png(ImageCodec):
         # With an explicit level OpenCV tries all PNG filters on each row, also with the level that is its default.
         return pixels.write("PNG", cell, {} if self.compression == 1 else {"IMWRITE_PNG_COMPRESSION": self.compression})
 
-    def _header(self, cell: memoryview) -> Header:
+    def _header(self, cell: memoryview) -> ImageHeader:
         return headers.png(cell)
 
     def _orientation(self, cell: memoryview) -> int:
@@ -79,7 +79,7 @@ class Png(ImageCodec):
             decoder.accept(cell)
 
     def _rgb(
-        self, field: Field, cell: memoryview, header: Header, channels: int | None, out: npt.NDArray[Any] | None = None
+        self, field: Field, cell: memoryview, header: ImageHeader, channels: int | None, out: npt.NDArray[Any] | None = None
     ) -> npt.NDArray[Any]:
         if channels in {None, header.channels}:
             image = png.read(cell, pixels.shape_of(header), field.dtype)
@@ -180,7 +180,7 @@ class Jpeg(ImageCodec):
     def _encoded(self, cell: npt.NDArray[Any]) -> bytes:
         return pixels.write_jpeg(cell, self.quality)
 
-    def _header(self, cell: memoryview) -> Header:
+    def _header(self, cell: memoryview) -> ImageHeader:
         return headers.jpeg(cell)
 
     def _orientation(self, cell: memoryview) -> int:
@@ -258,16 +258,16 @@ class Webp(ImageCodec):
     def _encoded(self, cell: npt.NDArray[Any]) -> bytes:
         return pixels.write("WebP", cell, pixels.webp_options(cell, self.quality, lossless=self.lossless))
 
-    def _header(self, cell: memoryview) -> Header:
+    def _header(self, cell: memoryview) -> ImageHeader:
         return headers.webp(cell)
 
     def _orientation(self, cell: memoryview) -> int:
         return headers.webp_orientation(cell)
 
-    def _checked_header(self, field: Field, cell: memoryview, channels: int | None, max_cell_bytes: int) -> Header:
+    def _checked_header(self, field: Field, cell: memoryview, channels: int | None, max_cell_bytes: int) -> ImageHeader:
         return super()._checked_header(field, cell, RGB if channels == GREY else channels, max_cell_bytes)
 
-    def _read(self, field: Field, cell: memoryview, header: Header, channels: int | None) -> npt.NDArray[Any]:
+    def _read(self, field: Field, cell: memoryview, header: ImageHeader, channels: int | None) -> npt.NDArray[Any]:
         image = super()._read(field, cell, header, channels)
         if channels != GREY:
             return image
@@ -304,7 +304,7 @@ class Avif(ImageCodec):
     def _encoded(self, cell: npt.NDArray[Any]) -> bytes:
         return pixels.write("AVIF", cell, {"IMWRITE_AVIF_QUALITY": self.quality})
 
-    def _header(self, cell: memoryview) -> Header:
+    def _header(self, cell: memoryview) -> ImageHeader:
         from penstock.codecs.image import avif
 
         return avif.header(cell)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from struct import Struct, error
 from typing import NamedTuple
 
-from penstock.codecs.image.headers import MOST_PARTS, Header, check_format, damaged, moving
+from penstock.codecs.image.headers import MOST_PARTS, ImageHeader, check_format, damaged, moving
 
 HIGH_DEPTH, MONOCHROME = 0x40, 0x10
 SEQUENCE_HEADER = 1
@@ -50,7 +50,7 @@ class Item(NamedTuple):
     extents: list[tuple[int, int]]
 
 
-def header(cell: memoryview) -> Header:
+def header(cell: memoryview) -> ImageHeader:
     """Return the header of an AVIF: the largest size of its parts, and alpha if one of them is alpha."""
     check_format(cell, "AVIF")
     if bytes(cell[8:12]) == b"avis":
@@ -61,7 +61,7 @@ def header(cell: memoryview) -> Header:
         raise damaged("AVIF", "its boxes are truncated") from None
 
 
-def _header(cell: memoryview) -> Header:
+def _header(cell: memoryview) -> ImageHeader:
     meta = {kind: data for name, box in _boxes(cell) if name == b"meta" for kind, data in _boxes(box[4:])}
     properties = [each for name, box in _boxes(meta.get(b"iprp", cell[:0])) if name == b"ipco" for each in _boxes(box)]
     sizes = {SIZES(data, 4) for kind, data in properties if kind == b"ispe"}
@@ -78,7 +78,7 @@ def _header(cell: memoryview) -> Header:
     grey = bool(codings) and all(coding & MONOCHROME for coding in codings)
     deep = any(coding & HIGH_DEPTH for coding in codings)
     width, height = max(sizes, key=lambda size: size[0] * size[1])
-    return Header(height, width, 4 if alpha else 1 if grey else 3, 2 if deep else 1, exact=len(sizes) == 1)
+    return ImageHeader(height, width, 4 if alpha else 1 if grey else 3, 2 if deep else 1, exact=len(sizes) == 1)
 
 
 def _boxes(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:

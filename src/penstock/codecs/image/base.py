@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from penstock._blobs import MAX_CELL_BYTES, Blobs
 from penstock.codecs.image import headers, pixels
-from penstock.codecs.image.headers import UPRIGHT, Header, ImageError
+from penstock.codecs.image.headers import UPRIGHT, ImageError, ImageHeader
 from penstock.errors import ArgumentError
 from penstock.schema import CellCodec, CellProblem, Field
 
@@ -48,7 +48,7 @@ class ImageCodec(CellCodec):
         """Return an image as bytes; grey images have two dimensions."""
 
     @abstractmethod
-    def _header(self, cell: memoryview) -> Header:
+    def _header(self, cell: memoryview) -> ImageHeader:
         """Return the size and format that an image declares."""
 
     def _orientation(self, cell: memoryview) -> int:  # noqa: ARG002 - codecs with EXIF override this
@@ -162,19 +162,19 @@ class ImageCodec(CellCodec):
             except ImageError as problem:
                 raise CellProblem(row, str(problem)) from problem
 
-    def _checked_header(self, field: Field, cell: memoryview, channels: int | None, max_cell_bytes: int) -> Header:
+    def _checked_header(self, field: Field, cell: memoryview, channels: int | None, max_cell_bytes: int) -> ImageHeader:
         """Return the header of an image, after a check of its size and that the field can hold it without loss."""
         header = self._header(cell)
         headers.check_bytes(header, channels or GREY, max_cell_bytes)
         headers.check_kind(field, header, channels)
         return header
 
-    def _read(self, field: Field, cell: memoryview, header: Header, channels: int | None) -> npt.NDArray[Any]:  # noqa: ARG002
+    def _read(self, field: Field, cell: memoryview, header: ImageHeader, channels: int | None) -> npt.NDArray[Any]:  # noqa: ARG002
         """Return an image in OpenCV's channel order."""
         return pixels.read(cell, header, self.title)
 
     def _rgb(
-        self, field: Field, cell: memoryview, header: Header, channels: int | None, out: npt.NDArray[Any] | None = None
+        self, field: Field, cell: memoryview, header: ImageHeader, channels: int | None, out: npt.NDArray[Any] | None = None
     ) -> npt.NDArray[Any]:
         """Return an image in the order RGB with as many channels, in `out` if given, which must have its size."""
         image = self._read(field, cell, header, channels)

@@ -60,7 +60,7 @@ class ImageError(ValueError):
     """Why an image cannot be used; callers that know its row raise it as a `CellProblem`."""
 
 
-class Header(NamedTuple):
+class ImageHeader(NamedTuple):
     """The size and format that an image declares.
 
     Attributes:
@@ -78,13 +78,13 @@ class Header(NamedTuple):
     exact: bool = True
 
 
-def jpeg(cell: memoryview) -> Header:
+def jpeg(cell: memoryview) -> ImageHeader:
     """Return the header of a JPEG; CMYK counts as the three channels that it is decoded to."""
     at = jpeg_frame(cell)
     if _is_progressive(cell, at) and bytes(cell).count(JPEG_SCAN) > MOST_SCANS:
         raise damaged("JPEG", f"it has more than {MOST_SCANS} scans, each of which takes as long as an image")
     height, width, parts = FRAME(cell, at + 5)
-    return Header(height, width, 1 if parts == 1 else 3)
+    return ImageHeader(height, width, 1 if parts == 1 else 3)
 
 
 def jpeg_prefix(cell: memoryview) -> bytes:
@@ -119,7 +119,7 @@ def jpeg_frame(cell: memoryview) -> int:
     raise damaged("JPEG", "it has no frame header")
 
 
-def png(cell: memoryview) -> Header:
+def png(cell: memoryview) -> ImageHeader:
     """Return the header of a PNG; a transparent colour counts as alpha."""
     check_format(cell, "PNG")
     try:
@@ -129,7 +129,7 @@ def png(cell: memoryview) -> Header:
         channels = 4 if _png_has_transparency(cell) else PNG_CHANNELS[colour]
     except error:
         raise damaged("PNG", "its last chunk is missing") from None
-    return Header(height, width, channels, 2 if depth == 16 else 1)  # noqa: PLR2004 - PNG's depths are 1 to 16 bits
+    return ImageHeader(height, width, channels, 2 if depth == 16 else 1)  # noqa: PLR2004 - PNG's depths are 1 to 16 bits
 
 
 def _png_has_transparency(cell: memoryview) -> bool:
@@ -151,7 +151,7 @@ def _png_has_transparency(cell: memoryview) -> bool:
     raise damaged("PNG", "it has too many chunks")
 
 
-def webp(cell: memoryview) -> Header:
+def webp(cell: memoryview) -> ImageHeader:
     """Return the header of a WebP, which has no grey."""
     check_format(cell, "WebP")
     try:
@@ -162,19 +162,19 @@ def webp(cell: memoryview) -> Header:
         if kind == b"VP8X" and flags & 0x02:
             raise moving("WebP")
         if kind == b"VP8X":
-            return Header((LITTLE(cell, 26)[0] >> 8) + 1, (LITTLE(cell, 23)[0] >> 8) + 1, 4 if flags & 0x10 else 3)
+            return ImageHeader((LITTLE(cell, 26)[0] >> 8) + 1, (LITTLE(cell, 23)[0] >> 8) + 1, 4 if flags & 0x10 else 3)
         if kind == b"VP8L":
             bits = LITTLE(cell, 21)[0]
-            return Header((bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1, 4 if bits >> 28 & 1 else 3)
+            return ImageHeader((bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1, 4 if bits >> 28 & 1 else 3)
         if kind == b"VP8 ":
             width, height = PAIR(cell, 26)
-            return Header(height & 0x3FFF, width & 0x3FFF, 3)
+            return ImageHeader(height & 0x3FFF, width & 0x3FFF, 3)
     except (error, IndexError):
         raise damaged("WebP", "it ends inside its header") from None
     raise damaged("WebP", f"it starts with a chunk {kind!r}, which WebP does not have")
 
 
-def oriented(header: Header, orientation: int) -> Header:
+def oriented(header: ImageHeader, orientation: int) -> ImageHeader:
     """Return the header of an image after its EXIF orientation is applied."""
     return header._replace(height=header.width, width=header.height) if orientation in SIDEWAYS else header
 
@@ -277,7 +277,7 @@ def moving(title: str) -> ImageError:
     return ImageError(f"it is an animation; expected a {title} with one image. Rewrite it as one image.")
 
 
-def mismatch(field: Field, header: Header, why: str = "") -> ImageError:
+def mismatch(field: Field, header: ImageHeader, why: str = "") -> ImageError:
     """Return the error for an image that does not fit its field."""
     size = (header.height, header.width)
     shape = size if header.channels == 1 and len(field.shape) == len(size) else (*size, header.channels)
@@ -285,7 +285,7 @@ def mismatch(field: Field, header: Header, why: str = "") -> ImageError:
     return ImageError(problem + "Rewrite it, or adopt a schema that fits: penstock.adopt(url, schema).")
 
 
-def check_bytes(header: Header, channels: int, max_cell_bytes: int) -> None:
+def check_bytes(header: ImageHeader, channels: int, max_cell_bytes: int) -> None:
     """Check the decoded size of an image against the limit, before anything is decoded."""
     decoded_bytes = header.height * header.width * max(channels, header.channels) * header.itemsize
     if decoded_bytes > max_cell_bytes:
@@ -296,7 +296,7 @@ def check_bytes(header: Header, channels: int, max_cell_bytes: int) -> None:
         raise ImageError(msg)
 
 
-def check_kind(field: Field, header: Header, channels: int | None) -> None:
+def check_kind(field: Field, header: ImageHeader, channels: int | None) -> None:
     """Check that an image has the field's depth, and that its colours and alpha fit into the field's channels."""
     if header.itemsize != field.dtype.itemsize:
         raise mismatch(field, header)
@@ -305,7 +305,7 @@ def check_kind(field: Field, header: Header, channels: int | None) -> None:
         raise mismatch(field, header, f": its {lost} would be lost")
 
 
-def check_size(field: Field, header: Header, size: Sequence[int | None]) -> None:
+def check_size(field: Field, header: ImageHeader, size: Sequence[int | None]) -> None:
     """Check the size of an image; None stands for any height or width."""
     height, width = size
     if header.exact and (height not in (None, header.height) or width not in (None, header.width)):

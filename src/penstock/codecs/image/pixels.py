@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.codecs.image.headers import SIDEWAYS, UPRIGHT, Header, ImageError, damaged
+from penstock.codecs.image.headers import SIDEWAYS, UPRIGHT, ImageError, ImageHeader, damaged
 from penstock.errors import MissingExtraError
 
 Pixels = npt.NDArray[Any]
@@ -72,7 +72,7 @@ def _can_write(title: str, have_writer: Callable[[str], bool]) -> bool:
     return have_writer(f"image.{title.lower()}")
 
 
-def read(cell: memoryview, header: Header, title: str) -> Pixels:
+def read(cell: memoryview, header: ImageHeader, title: str) -> Pixels:
     """Return an image in OpenCV's form: grey with two dimensions, colours in the order BGR.
 
     `IMREAD_UNCHANGED` preserves depth and alpha, and ignores the EXIF orientation.
@@ -115,14 +115,14 @@ def channels_of(pixels: Pixels) -> int:
     return 1 if pixels.ndim == 2 else pixels.shape[2]  # noqa: PLR2004 - rows and columns alone
 
 
-def shape_of(header: Header) -> tuple[int, ...]:
+def shape_of(header: ImageHeader) -> tuple[int, ...]:
     """Return the shape of an image's pixels; grey has two dimensions."""
     return (header.height, header.width) if header.channels == 1 else (header.height, header.width, header.channels)
 
 
-def header_of(pixels: Pixels) -> Header:
+def header_of(pixels: Pixels) -> ImageHeader:
     """Return the header that describes a decoded image."""
-    return Header(pixels.shape[0], pixels.shape[1], channels_of(pixels), pixels.itemsize)
+    return ImageHeader(pixels.shape[0], pixels.shape[1], channels_of(pixels), pixels.itemsize)
 
 
 def to_rgb(image: Pixels, channels: int | None, out: Pixels | None = None) -> Pixels:
@@ -216,7 +216,7 @@ def webp_options(pixels: Pixels, quality: int, *, lossless: bool) -> dict[str, i
     return {"IMWRITE_WEBP_QUALITY": 101}
 
 
-def scaled_size(header: Header, at_least: Size | None) -> Size:
+def scaled_size(header: ImageHeader, at_least: Size | None) -> Size:
     """Return the smallest size, in eighths of the image's own, that libjpeg decodes to and that is not below `at_least`."""
     if at_least is not None:
         height, width = min(header.height, at_least[0]), min(header.width, at_least[1])
@@ -227,7 +227,7 @@ def scaled_size(header: Header, at_least: Size | None) -> Size:
     return header.height, header.width
 
 
-def read_jpeg(cell: memoryview, header: Header, channels: int, size: Size, out: Pixels | None = None) -> Pixels:
+def read_jpeg(cell: memoryview, header: ImageHeader, channels: int, size: Size, out: Pixels | None = None) -> Pixels:
     """Return a JPEG decoded at a size from `scaled_size`, in `out` if given."""
     buffer = dense(out)
     shape = (*size, channels)
@@ -240,7 +240,7 @@ def read_jpeg(cell: memoryview, header: Header, channels: int, size: Size, out: 
     return image if out is None else out if buffer is not None else store(image, out)
 
 
-def _read_unusual_jpeg(cell: memoryview, header: Header, shape: tuple[int, int, int], error: ValueError) -> Pixels:
+def _read_unusual_jpeg(cell: memoryview, header: ImageHeader, shape: tuple[int, int, int], error: ValueError) -> Pixels:
     """Return a JPEG whose chroma subsampling OpenCV supports and TurboJPEG does not."""
     if "subsampling" not in str(error) or bytes(cell[-2:]) != b"\xff\xd9":
         raise damaged("JPEG", f"libjpeg-turbo says {str(error)!r}") from error

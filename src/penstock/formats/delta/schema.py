@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.errors import DataError, listed
 from penstock.model import ALIAS, COLUMN_ID, DROPPED, UNMAPPED
 
-__all__ = ["Columns", "Leaf", "Metadata", "check_protocol"]
+__all__ = ["Columns", "Metadata", "StatsColumn", "check_protocol"]
 
 FEATURES = frozenset(
     {
@@ -92,7 +92,7 @@ def check_protocol(protocol: Mapping[str, Any], url: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leaf:
+class StatsColumn:
     """A column, or a field inside structs, that may have statistics: bounds and nulls, or only nulls for lists and maps.
 
     Attributes:
@@ -124,7 +124,7 @@ class Columns:
     names: Mapping[str, str]
     partitions: Mapping[str, str]
     aliases: Mapping[str, str]
-    leaves: Mapping[str, Leaf]
+    leaves: Mapping[str, StatsColumn]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,15 +273,15 @@ class _Field:
             for name, stored in field.walk():
                 yield f"{self.name}.{name}", (self.stored.name, *stored)
 
-    def leaves(self) -> Iterator[tuple[str, Leaf]]:
+    def leaves(self) -> Iterator[tuple[str, StatsColumn]]:
         """Yield the columns and fields with statistics by dotted name."""
         if self.inner:
             for field in self.inner:
                 for name, leaf in field.leaves():
                     path = (self.stored.name, *leaf.path)
-                    yield f"{self.name}.{name}", Leaf(path=path, kind=leaf.kind, from_float=leaf.from_float)
+                    yield f"{self.name}.{name}", StatsColumn(path=path, kind=leaf.kind, from_float=leaf.from_float)
         elif not pa.types.is_null(self.logical.type):
-            yield self.name, Leaf(path=(self.stored.name,), kind=self.logical.type, from_float=self.from_float)
+            yield self.name, StatsColumn(path=(self.stored.name,), kind=self.logical.type, from_float=self.from_float)
 
 
 def _types(kind: Any, mode: str) -> tuple[pa.DataType, pa.DataType, tuple[_Field, ...]]:

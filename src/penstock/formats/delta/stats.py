@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.formats.delta.json import read_lines
-from penstock.formats.delta.schema import Leaf
+from penstock.formats.delta.schema import StatsColumn
 from penstock.formats.delta.sources import as_array
 from penstock.model import ColumnRange, IntArray
 
@@ -63,7 +63,7 @@ class Statistics(Mapping[str, ColumnRange]):
         parsed: The statistics of all files as structs; None if no file has any.
     """
 
-    leaves: Mapping[str, Leaf]
+    leaves: Mapping[str, StatsColumn]
     rows: IntArray
     with_text: IntArray
     texts: bytes
@@ -72,7 +72,7 @@ class Statistics(Mapping[str, ColumnRange]):
     _cache: dict[str, ColumnRange] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, texts: pa.Array, parsed: pa.Array | None, leaves: Mapping[str, Leaf]) -> Statistics:
+    def of(cls, texts: pa.Array, parsed: pa.Array | None, leaves: Mapping[str, StatsColumn]) -> Statistics:
         """Return the statistics of files, each as text, as a struct, or missing."""
         with_text = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
         lines = texts.cast(pa.large_binary()).drop_null().to_pylist()
@@ -121,7 +121,7 @@ class Statistics(Mapping[str, ColumnRange]):
         for name, value in zip(names, [*state, {}], strict=True):
             object.__setattr__(self, name, value)
 
-    def _read_range(self, leaf: Leaf) -> ColumnRange:
+    def _read_range(self, leaf: StatsColumn) -> ColumnRange:
         """Return the statistics of a column, an entry per file."""
         lines = pa.decompress(self.texts, self.size, codec="zstd", asbytes=True).split(b"\n") if len(self.with_text) else []
         nested = pa.types.is_nested(leaf.kind)
@@ -191,7 +191,7 @@ def _integers(values: pa.Array | pa.ChunkedArray) -> IntArray:
     return np.array(integers, dtype=np.int64)
 
 
-def _bound(stated: pa.Array | pa.ChunkedArray | None, leaf: Leaf, *, up: bool, count: int) -> pa.Array:
+def _bound(stated: pa.Array | pa.ChunkedArray | None, leaf: StatsColumn, *, up: bool, count: int) -> pa.Array:
     """Return bounds in a column's type; null where they are uncertain."""
     if stated is None:
         return pa.nulls(count, leaf.kind)
@@ -205,7 +205,7 @@ def _bound(stated: pa.Array | pa.ChunkedArray | None, leaf: Leaf, *, up: bool, c
     return _widen(values, leaf, up=up)
 
 
-def _widen(values: pa.Array, leaf: Leaf, *, up: bool) -> pa.Array:
+def _widen(values: pa.Array, leaf: StatsColumn, *, up: bool) -> pa.Array:
     """Return bounds widened where some writers write them too narrow."""
     if pa.types.is_timestamp(leaf.kind) and up:
         whole = values.cast(pa.int64())

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from penstock._engine.commit.change import Change, begin
 from penstock._engine.commit.target import Mode
-from penstock._engine.query.query import Column
+from penstock._engine.query.query import ColumnDecoding
 from penstock._engine.read.reader import Unit
 from penstock._engine.row_groups.reader import RowGroupReader
 from penstock._engine.runtime.ordered_map import OrderedMap
@@ -121,7 +121,7 @@ class DatasetCopy:
     def _read(self, names: Sequence[str]) -> Iterator[pa.Table]:
         """Yield some columns of each row group, while the next one is read."""
         selection = self._selection()
-        reader = RowGroupReader(selection.snapshot, self.dataset.fs, [Column(name=name, field=None) for name in names])
+        reader = RowGroupReader(selection.snapshot, self.dataset.fs, [ColumnDecoding(name=name, field=None) for name in names])
 
         def read(task: int) -> pa.Table:
             loaded = reader.load(Unit.of(selection.tasks.units, task))

@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock._engine.plan.count import counts_of
 from penstock._engine.plan.prune import undeleted_rows
-from penstock._engine.query.query import Column
+from penstock._engine.query.query import ColumnDecoding
 from penstock._engine.read.reader import Reader as UnitReader
 from penstock._engine.row_groups.pipeline import ProcessPipeline, ThreadPipeline
 from penstock._engine.row_groups.reader import RowGroupReader
@@ -171,7 +171,7 @@ class ReadPlan:
         reader = RowGroupReader(
             selection.snapshot,
             self.dataset.fs,
-            [Column(name=name, field=fields.get(name)) for name in view.fields],
+            [ColumnDecoding(name=name, field=fields.get(name)) for name in view.fields],
             condition=selection.condition,
             predicate=predicate,
             cache=self.cache,

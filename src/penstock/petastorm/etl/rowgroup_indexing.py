@@ -6,7 +6,7 @@ from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock._engine.query.query import Column
+from penstock._engine.query.query import ColumnDecoding
 from penstock._engine.row_groups.reader import RowGroupReader
 from penstock._engine.row_groups.tasks import ScheduledTask
 from penstock.formats.petastorm import INDEX_KEY
@@ -54,7 +54,9 @@ def build_rowgroup_index(
         raise ValueError(f"Fields {unknown} are to be indexed, and the schema has {list(schema.fields)}. Index one of those.")
     selection = select_row_groups(dataset, dataset.decoding(), schema, SelectionArguments(numbered=True))
     fields = selection.snapshot.fields
-    reader = RowGroupReader(selection.snapshot, dataset.fs, [Column(name=name, field=fields.get(name)) for name in names])
+    reader = RowGroupReader(
+        selection.snapshot, dataset.fs, [ColumnDecoding(name=name, field=fields.get(name)) for name in names]
+    )
     job = RowJob(selection.tasks, reader, None, schema=schema.create_schema_view([schema.fields[name] for name in names]))
     for task, number in enumerate(selection.tasks.ordinal.tolist()):
         rows = job.dicts(ScheduledTask(epoch=0, place=task, task=task))

@@ -1076,7 +1076,7 @@ def test_what_is_no_dataset_map_or_format_is_refused(ds: Any) -> None:
         (lambda: ds.select(["id", "x"]), "expected names, regular expressions or fields"),
         (lambda: ps.loader(wrong), "loader() got NoneType; expected a dataset"),
         (lambda: ds.split([0.5, 0.5], by="id"), "expected shares by name"),
-        (lambda: ps.open("x", format=parquet), "A TableFormat object was expected"),
+        (lambda: ps.open("x", format=parquet), "expected a TableFormat object"),
         (lambda: MemoryFormat.of({"id": [1]}, row_group_rows=0), "expected positive integers"),
         (lambda: ds.where(ps.col("id") > 1, lazy=True).limit(3), "limit() does not combine with a lazy filter"),
         (lambda: ds[1, 2], "expected one row number or a slice"),
@@ -1244,7 +1244,7 @@ def test_a_map_of_rows_gets_no_rows_of_what_only_batches_have() -> None:
 
     told = (
         "Column 'toks' comes as Offsets(), which has all values of a batch in one array, and map "
-        f"{row_map.__qualname__} is called with one row at a time. A map of batches was expected. Leave per_row=True out, or "
+        f"{row_map.__qualname__} is called with one row at a time; expected a map of batches. Leave per_row=True out, or "
         "Offsets()."
     )
     each = ds.map(row_map, per_row=True)

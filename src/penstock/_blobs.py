@@ -66,7 +66,7 @@ class Blobs:
         elif pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
             edges = _edges(array, np.int64)
         else:
-            msg = f"the column is {kind}, and its codec stores bytes. Bytes or text were expected. Write the table anew."
+            msg = f"the column is {kind}, and its codec stores bytes; expected bytes or text. Write the table anew."
             raise DataError(msg)
         data = array.buffers()[-1]
         whole = np.zeros(0, dtype=np.uint8) if data is None else np.frombuffer(data, dtype=np.uint8)

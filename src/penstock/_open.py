@@ -39,7 +39,7 @@ def open(
         version: Which of the table's versions, where its format has them.
         timestamp: The version that was the newest at that time, instead: ISO 8601 with a zone, or a datetime with one.
         filesystem: A filesystem of pyarrow or fsspec, where the source is a path in it.
-        storage_options: What fsspec is told to open the URL with: keys, endpoints.
+        storage_options: Options for fsspec to open the URL: keys, endpoints.
         format: The table's format or its name, where it is not to be recognised.
         codecs: Codecs of your own that the table was written with, where they are not registered.
 
@@ -70,7 +70,7 @@ def _named(format: object) -> TableFormat:  # noqa: A002 - the word for it
     if isinstance(format, str) and format in known:
         return known[format]
     msg = (
-        f"open got format={format!r}. A TableFormat object was expected, or one of the names {', '.join(map(repr, known))}. "
+        f"open got format={format!r}; expected a TableFormat object, or one of the names {', '.join(map(repr, known))}. "
         "Give one, like ParquetFormat(), or leave it out."
     )
     raise ArgumentError(msg)
@@ -93,7 +93,7 @@ def _version_at(found: TableFormat, place: Place, version: str | int | None, tim
         moment = None
     if not isinstance(moment, datetime) or moment.utcoffset() is None:
         msg = (
-            f"open got timestamp={timestamp!r}. A time with a zone was expected, as text or as a datetime. "
+            f"open got timestamp={timestamp!r}; expected a time with a zone, as text or as a datetime. "
             "Write it like timestamp='2026-01-01T00:00:00Z'."
         )
         raise ArgumentError(msg)
@@ -117,6 +117,6 @@ def recognised(place: Place) -> TableFormat:
     except OSError as error:
         msg = f"{place.url!r} cannot be looked into: {os_message(error)}. Check the path, and what you may read there."
         raise TableNotFoundError(msg) from error
-    told = ", ".join(known.name for known in formats) or "none"
-    msg = f"No table lies at {place.url!r}. Formats that were tried: {told}. Check the path, or name the format with format=."
+    tried = ", ".join(known.name for known in formats) or "none"
+    msg = f"No table lies at {place.url!r}. Formats that were tried: {tried}. Check the path, or name the format with format=."
     raise TableNotFoundError(msg)

@@ -264,8 +264,8 @@ def test_nulls_in_lists_became_numbers(tmp_path: Path, lists: pa.Array) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"fields": [FieldSpec("id", transform=3)]}, "transform=3. A function of one value was expected"),
-        ({"fields": [FieldSpec("id", dtype="zzz")]}, "dtype='zzz'. A type of NumPy was expected"),
+        ({"fields": [FieldSpec("id", transform=3)]}, "transform=3; expected a function of one value"),
+        ({"fields": [FieldSpec("id", dtype="zzz")]}, "dtype='zzz'; expected a type of NumPy"),
         ({"fields": [FieldSpec("id", dtype=np.float32)]}, "Give decode_numpy_and_apply_shape too"),
         ({"seed": -1}, "seed"),
         ({"partition_filter": [("id", "=", "one")]}, "compares column 'id' with 'one', and the column is int64"),

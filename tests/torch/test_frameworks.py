@@ -81,7 +81,7 @@ def test_lightning_fits_and_goes_on_from_its_own_checkpoints(table: Path, tmp_pa
         assert sorted(joined([own[stage] for own in begun])) == list(range(ROWS))
     assert {own["refused"] for own in begun} == {
         "Lightning saves the state of a loader without length, of which it fetches a batch before it is needed, so that a "
-        "resume would lose that batch. A length was expected. Leave lazy=True out of .where(), and give .repeat() a number."
+        "resume would lose that batch; expected a length. Leave lazy=True out of .where(), and give .repeat() a number."
     }
 
 
@@ -129,16 +129,15 @@ def test_accelerate_takes_the_loader_as_it_is_and_datasets_unshared(table: Path,
         assert (before, end) == ("nothing", "nothing")
         assert midst.startswith("Lightning and Accelerate save the state of one rank for all, and in mid-epoch the ranks of")
         assert set(own["refused"]) == {
-            "Accelerate deals out, or skips, the batches of this dataset, which is one rank's share by .shard() or by a loader "
-            "already, so that rows would be lost. A dataset without .shard() was expected. Give accelerator.prepare such a "
-            "one, or the loader of penstock.torch.loader(ds); to go on in mid-epoch, use that loader's load_state_dict."
+            "Accelerate distributes, or skips, batches of this dataset, which is already the share of one rank (by .shard() or "
+            "by a loader), so rows would be lost; expected a dataset without .shard(). Give accelerator.prepare a dataset "
+            "without it, or penstock.torch.loader(ds); to resume within an epoch, use the loader's load_state_dict."
         }
         columns = [
-            re.findall(r"and column '(\w+)' does not come as one tensor with an entry for each row", one)
-            for one in own["undealt"]
+            re.findall(r"and column '(\w+)' is not one tensor with an entry for each row", one) for one in own["undealt"]
         ]
         assert columns == [["name"], ["name"], ["list"]]
-        assert own["shares"][0].startswith("Accelerate deals out rows one by one (dispatch_batches=False), and this dataset")
+        assert own["shares"][0].startswith("Accelerate distributes rows one by one (dispatch_batches=False), and this dataset")
     assert sum(own["collated"] for own in found) == ROWS
     assert sorted(joined([own["shares"][1] for own in found])) == list(range(ROWS))
     assert_once([own["passed"]["epochs"] for own in found])

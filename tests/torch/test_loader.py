@@ -296,7 +296,7 @@ def test_lists_are_nested_tensors_on_request() -> None:
 @pytest.mark.parametrize(
     ("jagged", "complaint"),
     [
-        ("x", "jagged='x' was given. A list of columns was expected. Give one: jagged=['x']."),
+        ("x", "jagged='x' was given; expected a list of columns. Give one: jagged=['x']."),
         (
             ["x"],
             "Column 'x' is to be a jagged tensor, and has no offsets. Columns: id, x, x_length. Ask for them: "
@@ -589,7 +589,7 @@ def test_ranks_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert ids(ps.torch.loader(ds)) == ids(ds.shard(2, 3))
     assert ids(ps.torch.loader(ds, rank=0, world_size=1)) == ids(ds)
     monkeypatch.setenv("RANK", "two")
-    with pytest.raises(ArgumentError, match=r"The environment says RANK='two'\. A number was expected"):
+    with pytest.raises(ArgumentError, match=r"The environment says RANK='two'; expected a number"):
         ps.torch.loader(ds)
 
 
@@ -603,8 +603,8 @@ def test_lanes_said_before_the_ranks_are_known_stay() -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"rank": 1}, "loader got rank=1 and world_size=None. Both were expected, or neither."),
-        ({"world_size": 1}, "loader got rank=None and world_size=1. Both were expected, or neither."),
+        ({"rank": 1}, "loader got rank=1 and world_size=None; expected both, or neither."),
+        ({"world_size": 1}, "loader got rank=None and world_size=1; expected both, or neither."),
         ({"rank": 3, "world_size": 2}, "shard() got rank=3 with world_size=2; expected an integer from 0 to 1."),
         ({"process_group": "all"}, "loader got process_group='all', and torch.distributed is not initialised."),
     ],

@@ -143,7 +143,7 @@ def test_ranks_that_ask_the_same_in_other_words_agree(ranks: Ranks, table: Path,
     ("kind", "complaint"),
     [
         ("shard", "ArgumentError: The dataset is rank 0 of 2 by .shard(), and this process is rank 1 of 2."),
-        ("table", "ArgumentError: loader got str. A dataset was expected."),
+        ("table", "ArgumentError: loader got str; expected a dataset."),
     ],
 )
 def test_what_one_rank_is_given_wrong_is_told_to_all(ranks: Ranks, table: Path, kind: str, complaint: str) -> None:

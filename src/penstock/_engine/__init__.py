@@ -1,8 +1,8 @@
 """The engine: from a query to batches of NumPy arrays, and from rows to files.
 
-A batch passes the packages in this order; `tests/test_architecture.py` has the layers, and imports go down only.
+The packages from the lowest layer to the highest; `tests/test_architecture.py` checks that each imports lower ones only.
 
-    query     the question as a value, and the values that every later step uses
+    query     the query as a value, and the values that every later step uses
     storage   URLs, filesystems and listings
     runtime   threads, memory, buffers, counters
     parquet   footers, page indexes and cells inside of files

@@ -50,13 +50,13 @@ class RankArguments:
             ArgumentError: If a number is missing, or would have no effect.
         """
         if self.fixed and (self.rank is None or self.size is None):
-            msg = f"use_fixed_rank=True was given with rank={self.rank!r} and num_ranks={self.size!r}. Numbers were expected. "
+            msg = f"use_fixed_rank=True was given with rank={self.rank!r} and num_ranks={self.size!r}; expected numbers. "
             raise ArgumentError(msg + "Give both, or leave use_fixed_rank out.")
         given = self.rank is not None or self.size is not None
         if given and not self.fixed and not (distributed.is_available() and distributed.is_initialized()):
             msg = (
                 f"rank={self.rank!r} and num_ranks={self.size!r} were given without use_fixed_rank=True, so that all rows "
-                "would be read. Both, or neither, were expected. Give use_fixed_rank=True, or leave them out."
+                "would be read; expected both, or neither,. Give use_fixed_rank=True, or leave them out."
             )
             raise ArgumentError(msg)
 
@@ -97,7 +97,7 @@ class DeltaRead:
             ColumnNotFoundError: If the table has no such column.
         """
         if type(num_workers) is not int or num_workers < 0:
-            msg = f"num_workers={num_workers!r} was given. A whole number from 0 on was expected. Give one: num_workers=4."
+            msg = f"num_workers={num_workers!r} was given; expected a whole number from 0 on. Give one: num_workers=4."
             raise ArgumentError(msg)
         specs = _field_specs(fields, table)
         schema = table._table.snapshot.schema  # noqa: SLF001 - a dataset has the types of NumPy, and a filter needs those of the table
@@ -178,7 +178,7 @@ def _field_specs(given: Sequence[FieldSpec] | None, table: Dataset) -> tuple[Fie
     if given is None:
         return tuple(FieldSpec(name) for name in table.schema.names)
     if not given or any(not isinstance(field, FieldSpec) for field in given):
-        msg = f"fields={given!r} was given. A list of FieldSpec was expected. Give one: fields=[FieldSpec('image')]."
+        msg = f"fields={given!r} was given; expected a list of FieldSpec. Give one: fields=[FieldSpec('image')]."
         raise ArgumentError(msg)
     for field in given:
         if field.name not in table.schema.names:
@@ -187,7 +187,7 @@ def _field_specs(given: Sequence[FieldSpec] | None, table: Dataset) -> tuple[Fie
     names = [field.target for field in given]
     duplicate = next((name for name in names if names.count(name) > 1), None)
     if duplicate is not None:
-        msg = f"Two fields are called {duplicate!r}. Different names were expected. Give one of them another target_name."
+        msg = f"Two fields are called {duplicate!r}; expected different names. Give one of them another target_name."
         raise ArgumentError(msg)
     return tuple(given)
 
@@ -200,7 +200,7 @@ def _convert_filter(condition: Sequence[Any], schema: pa.Schema) -> Any:
         case [[*_], *_]:
             return [_convert_filter(clause, schema) for clause in condition]
     msg = (
-        f"partition_filter={condition!r} was given. A list of (column, operator, value) was expected. "
+        f"partition_filter={condition!r} was given; expected a list of (column, operator, value). "
         "Give one: [('split', '=', 'train')]."
     )
     raise FilterError(msg)

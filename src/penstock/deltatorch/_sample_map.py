@@ -65,14 +65,12 @@ class FieldSpec:
             ArgumentError: If the transform is not callable, the dtype is invalid, or there is no array that has it.
         """
         if self.transform is not None and not callable(self.transform):
-            msg = f"FieldSpec({self.name!r}) got transform={self.transform!r}. A function of one value was expected. Give one."
+            msg = f"FieldSpec({self.name!r}) got transform={self.transform!r}; expected a function of one value. Give one."
             raise ArgumentError(msg)
         try:
             dtype = np.dtype(self.dtype)
         except TypeError as error:
-            msg = (
-                f"FieldSpec({self.name!r}) got dtype={self.dtype!r}. A type of NumPy was expected. Give one, as numpy.float32."
-            )
+            msg = f"FieldSpec({self.name!r}) got dtype={self.dtype!r}; expected a type of NumPy. Give one, as numpy.float32."
             raise ArgumentError(msg) from error
         if dtype != np.uint8 and self.decode_numpy_and_apply_shape is None:
             msg = (

@@ -104,12 +104,12 @@ def _loader(dataset: IDBasedDeltaDataset, options: dict[str, Any]) -> DataLoader
 def _check_options(given: Mapping[str, Any], batch_size: Any, num_workers: Any) -> dict[str, Any]:
     """Return the arguments of torch's loader that have an effect."""
     if type(batch_size) is not int or batch_size < 1:
-        msg = f"batch_size={batch_size!r} was given. A whole number from 1 on was expected. Give one: batch_size=32."
+        msg = f"batch_size={batch_size!r} was given; expected a whole number from 1 on. Give one: batch_size=32."
         raise ArgumentError(msg)
     processes = given.get("multiprocessing_context") is not None
     for name, value in given.items():
         if name in ("sampler", "batch_sampler") and value is not None:
-            msg = f"{name}={value!r} was given, but rows are read and shuffled as they lie. No sampler was expected. "
+            msg = f"{name}={value!r} was given, but rows are read and shuffled as they lie; expected no sampler. "
             raise ArgumentError(msg + "Give shuffle=True, or use penstock.torch.MapDataset with a loader of your own.")
         if name not in (*WORKER_DEFAULTS, *OTHER_OPTIONS, "sampler", "batch_sampler"):
             known = ", ".join(sorted((*WORKER_DEFAULTS, *OTHER_OPTIONS)))
@@ -125,9 +125,7 @@ def _check_options(given: Mapping[str, Any], batch_size: Any, num_workers: Any) 
             msg = f"pin_memory_device={value!r} was given. The current accelerator's memory is pinned. Leave it out."
             raise ArgumentError(msg)
     if processes and not num_workers:
-        msg = (
-            "multiprocessing_context was given with num_workers=0. Workers were expected. Give num_workers=4, or leave it out."
-        )
+        msg = "multiprocessing_context was given with num_workers=0; expected workers. Give num_workers=4, or leave it out."
         raise ArgumentError(msg)
     ignored = {"sampler", "batch_sampler", "pin_memory_device"}
     return {name: value for name, value in given.items() if name not in ignored}

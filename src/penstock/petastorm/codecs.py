@@ -240,7 +240,7 @@ def _to_python(kind: str, name: str, value: Any) -> Any:
 def _check_array(unischema_field: Any, value: Any) -> None:
     """Check that a value is an array of a field."""
     if not isinstance(value, np.ndarray):
-        msg = f"Unexpected type of {unischema_field.name} feature: {type(value).__name__}. An ndarray was expected."
+        msg = f"Unexpected type of {unischema_field.name} feature: {type(value).__name__}; expected an ndarray."
         raise ValueError(msg)  # noqa: TRY004 - the type that Petastorm raises
     if unischema_field.numpy_dtype != value.dtype.type:
         msg = f"Unexpected type of {unischema_field.name} feature: {value.dtype}. {unischema_field.numpy_dtype} was expected."

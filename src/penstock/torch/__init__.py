@@ -17,5 +17,5 @@ from penstock.torch._loader import IterableDataset, Loader, MapDataset, loader
 __all__ = ["IterableDataset", "Loader", "MapDataset", "loader"]
 
 for _name in __all__:
-    globals()[_name].__module__ = __name__  # so that messages and pickles name the front door
+    globals()[_name].__module__ = __name__  # so that messages and pickles name the public module
 del _name

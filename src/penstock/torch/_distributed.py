@@ -14,7 +14,7 @@ from penstock.errors import ArgumentError, PenstockError
 
 __all__ = ["ProcessGroup", "Ranks", "check_ranks", "ranks", "talking"]
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,25 +31,25 @@ class ProcessGroup:
     rank: int
     size: int
 
-    def share(self, told: Callable[[], Told]) -> Told:
+    def share(self, function: Callable[[], Result]) -> Result:
         """Return, on every rank, what the function returns on rank 0; what it raises there is raised everywhere."""
-        said = [_attempt(told) if self.rank == 0 else b""]
+        said = [_attempt(function) if self.rank == 0 else b""]
         first = distributed.get_global_rank(self.group, 0) if self.group is not None else 0
         distributed.broadcast_object_list(said, src=first, group=self.group)
-        found: Told = _outcome(said)[0]
+        found: Result = _outcome(said)[0]
         return found
 
-    def gather(self, told: Callable[[], Told]) -> list[Told]:
+    def gather(self, function: Callable[[], Result]) -> list[Result]:
         """Return, on every rank, what the function returns on each; what one raises is raised everywhere."""
         said = [b""] * self.size
-        distributed.all_gather_object(said, _attempt(told), group=self.group)
+        distributed.all_gather_object(said, _attempt(function), group=self.group)
         return _outcome(said)
 
 
-def _attempt(told: Callable[[], Any]) -> bytes:
+def _attempt(function: Callable[[], Any]) -> bytes:
     """Return what a function returns or raises, as it travels; what cannot travel must not leave other ranks waiting."""
     try:
-        return _packed(told(), None)
+        return _packed(function(), None)
     except Exception as error:  # noqa: BLE001 - it is raised again, on all ranks
         try:
             sent = _packed(None, error)
@@ -99,7 +99,7 @@ def ranks(rank: int | None, world_size: int | None, process_group: Any) -> Ranks
     """
     if (rank is None) != (world_size is None):
         msg = (
-            f"loader got rank={rank!r} and world_size={world_size!r}. Both were expected, or neither. Give both, or leave "
+            f"loader got rank={rank!r} and world_size={world_size!r}; expected both, or neither. Give both, or leave "
             "them out to take them from torch.distributed or from torchrun."
         )
         raise ArgumentError(msg)
@@ -157,7 +157,7 @@ def _joined(group: Any) -> ProcessGroup | None:
         here, size = distributed.get_rank(group), distributed.get_world_size(group)
     except (ValueError, TypeError) as error:
         msg = (
-            f"loader got process_group={group!r}, which is none. A process group of torch was expected, or a device "
+            f"loader got process_group={group!r}, which is none; expected a process group of torch, or a device "
             'mesh of one dimension. Give mesh["dp"], mesh.get_group("dp"), or what torch.distributed.new_group returns.'
         )
         raise ArgumentError(msg) from error
@@ -184,7 +184,7 @@ def _environment(name: str) -> int:
         return int(os.environ[name])
     except ValueError:
         msg = (
-            f"The environment says {name}={os.environ[name]!r}. A number was expected, as torchrun sets it. Set it, or give "
+            f"The environment says {name}={os.environ[name]!r}; expected a number, as torchrun sets it. Set it, or give "
             "the loader rank= and world_size=."
         )
         raise ArgumentError(msg) from None

@@ -1,4 +1,4 @@
-"""Lightning, Accelerate and transformers: what they do with a loader, and what they are told. None of them is imported here."""
+"""Lightning, Accelerate and transformers: how they use a loader, and what it reports to them. None is imported here."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from penstock.errors import ArgumentError, StateError
 from penstock.model import Position
 
 __all__ = [
+    "AccelerateBatches",
     "AccelerateLoader",
     "Epochs",
     "LightningEpochs",
     "Passed",
-    "ToldAccelerate",
     "is_dispatching",
     "is_lightning",
     "is_lightning_measuring",
@@ -45,20 +45,20 @@ MEASURING = frozenset({"has_len", "has_len_all_ranks"})
 
 OVERFITTING = "_resolve_overfit_batches"
 DISPATCHER, SHARES = "DataLoaderDispatcher.", "IterableDatasetShard."
-"""How Accelerate deals out a stream: one process feeds all, or each takes its share of the rows."""
+"""How Accelerate distributes a stream: one process feeds all, or each takes its share of the rows."""
 
 
 def refuse_accelerate() -> None:
-    """Refuse to let Accelerate deal out what is one rank's share already.
+    """Refuse to let Accelerate distribute what is already the share of one rank.
 
     Raises:
         ArgumentError: If Accelerate's loaders are what asks.
     """
     if "accelerate" in sys.modules and _called_by(ACCELERATE):
         msg = (
-            "Accelerate deals out, or skips, the batches of this dataset, which is one rank's share by .shard() or by a loader "
-            "already, so that rows would be lost. A dataset without .shard() was expected. Give accelerator.prepare such a "
-            "one, or the loader of penstock.torch.loader(ds); to go on in mid-epoch, use that loader's load_state_dict."
+            "Accelerate distributes, or skips, batches of this dataset, which is already the share of one rank (by .shard() or "
+            "by a loader), so rows would be lost; expected a dataset without .shard(). Give accelerator.prepare a dataset "
+            "without it, or penstock.torch.loader(ds); to resume within an epoch, use the loader's load_state_dict."
         )
         raise ArgumentError(msg)
 
@@ -77,23 +77,23 @@ def refuse_to_dispatch(column: str) -> None:
         ArgumentError: Always.
     """
     msg = (
-        f"Accelerate puts batches together and deals them out by rows, and column {column!r} does not come as one tensor with "
-        "an entry for each row. Such columns alone were expected. Leave it out with .select(...), give lists "
-        ".ragged(penstock.Pad(), ...), or prepare penstock.torch.loader(ds), whose batches stay as they are."
+        f"Accelerate concatenates batches and distributes them by rows, and column {column!r} is not one tensor with an entry "
+        "for each row; expected such columns only. Leave it out with .select(...), give lists .ragged(penstock.Pad(), ...), "
+        "or prepare penstock.torch.loader(ds), whose batches stay as they are."
     )
     raise ArgumentError(msg)
 
 
 def refuse_shares() -> None:
-    """Refuse to let Accelerate deal out batches as if they were rows.
+    """Refuse to let Accelerate distribute batches as if they were rows.
 
     Raises:
         ArgumentError: If it does.
     """
     if "accelerate" in sys.modules and _called_by(ACCELERATE, SHARES):
         msg = (
-            "Accelerate deals out rows one by one (dispatch_batches=False), and this dataset hands out batches. Rows were "
-            "expected. Leave .batch() out and give the DataLoader its batch_size, or prepare penstock.torch.loader(ds)."
+            "Accelerate distributes rows one by one (dispatch_batches=False), and this dataset yields batches; expected rows. "
+            "Leave .batch() out and give the DataLoader its batch_size, or prepare penstock.torch.loader(ds)."
         )
         raise ArgumentError(msg)
 
@@ -128,7 +128,7 @@ def refuse_lightning() -> None:
     if is_lightning():
         msg = (
             "Lightning saves the state of a loader without length, of which it fetches a batch before it is needed, so that a "
-            "resume would lose that batch. A length was expected. Leave lazy=True out of .where(), and give .repeat() a number."
+            "resume would lose that batch; expected a length. Leave lazy=True out of .where(), and give .repeat() a number."
         )
         raise ArgumentError(msg)
 
@@ -149,13 +149,13 @@ def refuse_one_for_all() -> None:
 
 
 class Epochs(data.Sampler[None]):
-    """The sampler that a loader shows: Lightning tells it, and not the loader, which epoch begins.
+    """The sampler that a loader shows: Lightning calls its `set_epoch`, and not that of the loader.
 
-    Others who do so count from 0 after a resume too, and are not heard.
+    Others count from 0 after a resume too, so their calls are ignored.
     """
 
     def __init__(self, set_epoch: Callable[[int], None]) -> None:
-        """Store what is to be told."""
+        """Store the function that is called with the epoch."""
         self._set_epoch = set_epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -216,8 +216,8 @@ class Passed:
         self._batches.close()  # type: ignore[attr-defined] # the engine's, or one of these
 
 
-class ToldAccelerate(Passed):
-    """Batches of which Accelerate is told the last: it is then that gradients are applied, complete or not."""
+class AccelerateBatches(Passed):
+    """Batches that mark the last one for Accelerate, which then applies gradients, complete or not."""
 
     def __init__(self, batches: Iterator[dict[str, Any]], loader: AccelerateLoader, length: int | None) -> None:
         """Store the batches, and how many there are where that is known."""
@@ -241,12 +241,12 @@ class ToldAccelerate(Passed):
         return batch
 
     def close(self) -> None:
-        """Stop, and let Accelerate look elsewhere."""
+        """Stop, and remove the loader from the state of Accelerate."""
         self._let_go()
         super().close()
 
     def __del__(self) -> None:
-        """Let it look elsewhere after a `break` too."""
+        """Remove it after a `break` too."""
         self._let_go()
 
     def _let_go(self) -> None:
@@ -317,7 +317,7 @@ class LightningEpochs:
             number, first = _epochs(one[TRAINER])
             self._given, self._number, self._first = Given.LIGHTNING, number, first
 
-    def told(self, state: State) -> State:
+    def saved(self, state: State) -> State:
         """Return a state as it is saved, by Lightning or others."""
         if self._given is Given.USER or not is_lightning():
             return state
@@ -349,7 +349,7 @@ def _epochs(saved: Any) -> tuple[int, int]:
     """Return the two epochs that a state was saved with."""
     if isinstance(saved, list | tuple) and len(saved) == 2 and all(type(one) is int and one >= 0 for one in saved):  # noqa: PLR2004
         return saved[0], saved[1]
-    msg = f"The state has {saved!r} as {TRAINER!r}. Two epochs were expected, Lightning's and the loader's. Load one as saved."
+    msg = f"The state has {saved!r} as {TRAINER!r}; expected two epochs, Lightning's and the loader's. Load one as saved."
     raise StateError(msg)
 
 

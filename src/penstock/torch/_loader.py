@@ -28,10 +28,10 @@ from penstock.shuffles import InOrder
 from penstock.stats import Stats
 from penstock.torch._distributed import ProcessGroup, Ranks, check_ranks, ranks, talking
 from penstock.torch._frameworks import (
+    AccelerateBatches,
     Epochs,
     LightningEpochs,
     Passed,
-    ToldAccelerate,
     is_dispatching,
     is_lightning,
     is_lightning_measuring,
@@ -80,7 +80,7 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
     _of_a_loader = False
 
     def __init__(self, ds: Dataset | Mixture, *, jagged: Iterable[str] = ()) -> None:
-        """Store the question."""
+        """Store the dataset."""
         super().__init__()
         if not isinstance(ds, Mixture):
             _checked_dataset(ds)
@@ -97,10 +97,10 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
         """Make the next iteration that of another epoch, in workers that run already too.
 
         Raises:
-            ArgumentError: If it is no number from 0 on, or Accelerate is about to deal out what it cannot.
+            ArgumentError: If it is not a number from 0 on, or Accelerate is about to distribute what it cannot.
         """
         self._check()
-        self._check_dealt()
+        self._check_distributed()
         self.begin_at(Position(epoch=checked_epoch(epoch)))
 
     def begin_at(self, position: Position) -> None:
@@ -118,7 +118,7 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
     def _begun(self) -> Position:
         """Return where an iteration begins: of a worker's first, where it was to begin when the worker was started.
 
-        Workers come here one after the other, and meanwhile the next iteration may have been told another epoch.
+        Workers come here one after the other, and meanwhile the next iteration may have got another epoch.
         """
         worker = data.get_worker_info()
         if worker is not None and not self._arrived:
@@ -147,12 +147,12 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
         self._epoch, self._start, self._arrived = state["epoch"], state["start"], True
 
     def _check(self) -> None:
-        """Refuse to be dealt out a second time, or behind a loader's back."""
+        """Refuse to be sharded twice, or to bypass the loader."""
         if self._of_a_loader or self.ds._query.world_size > 1:  # noqa: SLF001 - a dataset has no other parts
             refuse_accelerate()
 
-    def _check_dealt(self) -> None:
-        """Refuse what Accelerate would deal out wrongly; every process of it comes here before an epoch."""
+    def _check_distributed(self) -> None:
+        """Refuse what Accelerate would distribute wrongly; each of its processes calls this before an epoch."""
         query = self.ds._query  # noqa: SLF001 - a dataset has no other parts
         mixture = self.ds._table if isinstance(self.ds, Mixture) else None  # noqa: SLF001 - the same
         if query.size is not None or (mixture is not None and mixture.sources[0].query.size is not None):
@@ -201,7 +201,7 @@ class MapDataset(data.Dataset[dict[str, Any]]):
     """
 
     def __init__(self, ds: Dataset) -> None:
-        """Store the question."""
+        """Store the dataset."""
         query = _checked_dataset(ds)._query  # noqa: SLF001 - a dataset has no other parts
         if query.shuffled or query.size is not None or query.world_size > 1 or query.epochs != 1:
             msg = (
@@ -256,7 +256,7 @@ def flat_columns(query: Query) -> list[str]:
 
 def _checked_dataset(ds: object) -> Dataset:
     if not isinstance(ds, Dataset):
-        msg = f"{type(ds).__name__} was given. A penstock dataset was expected. Give one: penstock.open(url)."
+        msg = f"{type(ds).__name__} was given; expected a penstock dataset. Give one: penstock.open(url)."
         raise ArgumentError(msg)
     return ds
 
@@ -335,7 +335,7 @@ def _checked(
 ) -> tuple[Dataset | Mixture, Ranks, Tensors]:
     """Return what this rank is to read, who reads, and what becomes of the arrays."""
     if not isinstance(ds, Dataset | Mixture):
-        msg = f"loader got {type(ds).__name__}. A dataset was expected. Give one: penstock.open(url).batch(32)."
+        msg = f"loader got {type(ds).__name__}; expected a dataset. Give one: penstock.open(url).batch(32)."
         raise ArgumentError(msg)
     tensors, found = Tensors.of(jagged), ranks(rank, world_size, process_group)
     query = ds._query  # noqa: SLF001 - a dataset has no other parts
@@ -393,7 +393,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
         sampler: None = None,
         batch_sampler: None = None,
     ) -> None:
-        """Store the question, and what tensors are to be; there are no samplers, whoever names them."""
+        """Store the dataset and the device; samplers are ignored."""
         shown = LoaderDataset(dataset, jagged=jagged) if isinstance(dataset, Dataset | Mixture) else dataset
         shown = shown.in_order() if is_overfitting() else shown
         super().__init__(shown, batch_size=None, sampler=sampler, batch_sampler=batch_sampler, pin_memory=pin_memory)
@@ -404,7 +404,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
         # An attribute like torch's own, which lets nobody set it any more: wrappers copy attributes.
         self.__dict__["batch_size"] = size if isinstance(size, int) else None
         self._assumed = False
-        self._turns = LightningEpochs(self._engine, self._query)
+        self._lightning_epochs = LightningEpochs(self._engine, self._query)
 
     @property
     def dataset(self) -> Any:
@@ -421,8 +421,8 @@ class Loader(data.DataLoader[dict[str, Any]]):
 
     @property
     def sampler(self) -> Any:
-        """What those who speak to samplers are shown; rows are dealt by the engine."""
-        return Epochs(self._turns.say)
+        """The sampler for frameworks that call `set_epoch` of one; the engine orders and shards rows."""
+        return Epochs(self._lightning_epochs.say)
 
     @sampler.setter
     def sampler(self, _: Any) -> None:
@@ -438,9 +438,9 @@ class Loader(data.DataLoader[dict[str, Any]]):
         if self._assumed:
             check_ranks(self._query.world_size)
         if is_lightning():
-            self._turns.ask()
+            self._lightning_epochs.ask()
             return self._late()
-        self._turns.begun()
+        self._lightning_epochs.begun()
         return self._begun()
 
     def _begun(self) -> Iterator[dict[str, Any]]:
@@ -451,12 +451,12 @@ class Loader(data.DataLoader[dict[str, Any]]):
             batches = Moved(batches, self.device, pin=self.pin_memory)
         if is_watched():
             sized = not self._query.lazy and self._query.epochs is not None
-            batches = ToldAccelerate(batches, self, len(begun) if sized else None)
+            batches = AccelerateBatches(batches, self, len(begun) if sized else None)
         return batches
 
     def _late(self) -> Iterator[dict[str, Any]]:
         """Yield batches of what is next when the first is asked for: Lightning says after `iter()` which epoch it is."""
-        if self._turns.begin():
+        if self._lightning_epochs.begin():
             yield from self._begun()
 
     def __len__(self) -> int:
@@ -465,7 +465,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
         Raises:
             TypeError: If it has no length: it repeats without end, or filters on the fly.
         """
-        return self._turns.length()
+        return self._lightning_epochs.length()
 
     def state_dict(self) -> State:
         """Return how far the reading has come, as JSON can hold it.
@@ -478,7 +478,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
         state = self._engine.state_dict()
         if not state["alike"] and any(rows for *_, rows in state["deals"]):
             refuse_one_for_all()
-        return self._turns.told(state)
+        return self._lightning_epochs.saved(state)
 
     def state_at(self, step: int) -> State:
         """Return the state after `step` batches of the iteration that runs, for whoever fetches ahead of the training.
@@ -492,10 +492,10 @@ class Loader(data.DataLoader[dict[str, Any]]):
         """Go on where a state says: that of any rank, or a list of those of all ranks.
 
         Raises:
-            StateError: If the state is damaged, or was saved over another table, order or question.
+            StateError: If the state is damaged, or was saved over another table, order or query.
         """
         self._engine.load_state_dict(state)
-        self._turns.loaded(state)
+        self._lightning_epochs.loaded(state)
 
     @property
     def skipped(self) -> tuple[SkippedRow, ...]:
@@ -521,7 +521,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
             ArgumentError: If it is no number from 0 on.
         """
         self._engine.set_epoch(epoch)
-        self._turns.set_by_user()
+        self._lightning_epochs.set_by_user()
 
 
 def _device(device: torch.device | str | None) -> torch.device | None:

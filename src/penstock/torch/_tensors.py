@@ -15,7 +15,7 @@ from penstock.errors import ArgumentError, DataError
 __all__ = ["Tensors", "owned"]
 
 OFFSETS = "_offsets"
-TOLD = ("_valid", "_length")
+SIBLINGS = ("_valid", "_length")
 """What follows the name of a column that tells which values of another are none."""
 OBJECTS = np.dtype(object)
 AT_ONCE = 512
@@ -45,7 +45,7 @@ class Tensors:
             ArgumentError: If they are no list of names.
         """
         if isinstance(jagged, str):
-            msg = f"jagged={jagged!r} was given. A list of columns was expected. Give one: jagged=[{jagged!r}]."
+            msg = f"jagged={jagged!r} was given; expected a list of columns. Give one: jagged=[{jagged!r}]."
             raise ArgumentError(msg)
         return cls(jagged=tuple(dict.fromkeys(jagged)), mapped=mapped)
 
@@ -149,7 +149,7 @@ def _check_times(columns: Mapping[str, Any]) -> None:
         DataError: If there is one; where no map had a say, the engine has refused it before, and said where it lies.
     """
     for name, values in columns.items():
-        if getattr(values, "dtype", OBJECTS).kind not in "mM" or any(f"{name}{told}" in columns for told in TOLD):
+        if getattr(values, "dtype", OBJECTS).kind not in "mM" or any(f"{name}{suffix}" in columns for suffix in SIBLINGS):
             continue
         if np.isnat(values).any():
             msg = (

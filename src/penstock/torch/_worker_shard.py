@@ -67,14 +67,15 @@ class WorkerShard:
         """Go on where the same part of the same number of workers stopped.
 
         Raises:
-            StateError: If the state is damaged, or was saved over another table, order, question or number of workers.
+            StateError: If the state is damaged, or was saved over another table, order, query or number of workers.
         """
         position = states.load(state, self._batches.planned.plan, self._ds._query)  # noqa: SLF001 - the same
         epoch, workers, turn = _saved(state)
         if workers != self._workers:
             msg = (
-                f"The state was saved by {_told(workers)}, and is loaded by {_told(self._workers)}. Rows would be lost or "
-                "repeated. Give the loader as many workers as before, or use penstock.torch.loader, which needs none."
+                f"The state was saved by {_worker_count(workers)}, and is loaded by "
+                f"{_worker_count(self._workers)}. Rows would be lost or repeated. "
+                "Give the loader as many workers as before, or use penstock.torch.loader, which needs none."
             )
             raise StateError(msg)
         self.close()
@@ -94,11 +95,11 @@ def _saved(state: Mapping[str, Any]) -> tuple[int, int, int]:
         if turn < workers:
             return epoch, workers, turn
     msg = (
-        f"The state has {saved!r} as {PART!r}. An epoch, a number of workers and a turn were expected, as an iteration of an "
+        f"The state has {saved!r} as {PART!r}; expected an epoch, a number of workers and a turn, as an iteration of an "
         "IterableDataset saves them. Load such a one, or load that of a loader into penstock.torch.loader(ds)."
     )
     raise StateError(msg)
 
 
-def _told(workers: int) -> str:
+def _worker_count(workers: int) -> str:
     return "one reader" if workers == 1 else f"{workers} workers"

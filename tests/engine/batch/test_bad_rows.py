@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock._engine.decode.arrow import CellError
 from penstock._engine.decode.bad_cells import BadRow, find_bad_rows
+from penstock._engine.query.query import raised_by_map
 from penstock.codecs import Jpeg, Raw
 from penstock.errors import ArgumentError, DataError, MapError
 from penstock.protocols import Shuffle
@@ -526,3 +527,13 @@ def test_a_good_batch_in_an_epoch_is_enough() -> None:
     batches = iter(ps.loader(ds.repeat()))
 
     assert [next(batches)["id"].tolist() for _ in range(4)] == [[9]] * 4
+
+
+def test_notes_of_others_name_no_map() -> None:
+    """Only a note that the engine has added tells which map raised an error."""
+    error = ValueError("boom")
+    assert raised_by_map(error) is None
+    error.add_note("While the model was trained")
+    assert raised_by_map(error) is None
+    error.add_note("Raised by map double, on the rows from position 3 of epoch 0.")
+    assert raised_by_map(error) == "double"

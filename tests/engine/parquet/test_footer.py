@@ -530,7 +530,7 @@ def test_files_of_one_table_may_have_several_schemas(tmp_path: Path) -> None:
     assert found["x"].nulls.tolist() == [0, 1, 2, 0]
 
 
-WHOLE = ["A complete Parquet file was expected.", "Write the file again."]
+WHOLE = ["expected a complete Parquet file.", "Write the file again."]
 KINDS = ["At least 12 that end in b'PAR1' were expected.", "keep files of other kinds out of the table."]
 
 
@@ -774,7 +774,7 @@ def test_a_footer_that_contradicts_itself_is_damaged(
 ) -> None:
     """Nobody has changed the file; both numbers are told, and no row is lost or made up."""
     path = misstated(tmp_path / "t.parquet", table, change)
-    with pytest.raises(DataError, match=rf"/t\.parquet: .* says that {numbers}\. .* Write the file again\.") as raised:
+    with pytest.raises(DataError, match=rf"/t\.parquet: .* says that {numbers}; expected .* Write the file again\.") as raised:
         ask(ps.open(path))
 
     assert type(raised.value) is DataError

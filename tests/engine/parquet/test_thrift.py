@@ -296,3 +296,14 @@ def test_a_schema_that_is_no_tree_is_refused(schema: list[dict[int, Any]]) -> No
     """More columns than there are places for, columns without names, and endless nesting."""
     with pytest.raises(ThriftError, match="its schema is no tree of at most 100 levels, with a name for each column"):
         leaves({2: schema})
+
+
+def test_the_pattern_of_simple_fields_is_made_once() -> None:
+    """It is compiled on the first use in a process, and it matches nothing that the parser would refuse."""
+    thrift._simple_fields.cache_clear()
+    matches = thrift._simple_fields()
+
+    assert thrift._simple_fields() is matches
+    number = bytes([1 << 4 | I64]) + varint(300)
+    assert matches(number, 0).end() == len(number)
+    assert matches(bytes([1 << 4 | MAP]), 0).end() == 0

@@ -239,7 +239,7 @@ def test_a_hostile_schema_is_refused_with_its_place_and_a_way_out(tmp_path: Path
         ps.open(tmp_path)
     assert str(caught.value) == (
         f"{tmp_path}/_common_metadata: the schema that Petastorm stored there cannot be read: at byte 0 it names "
-        "builtins.eval, which no dataset of Petastorm consists of. One that Petastorm wrote was expected, and nothing of it is "
+        "builtins.eval, which no dataset of Petastorm consists of; expected one that Petastorm wrote, and nothing of it is "
         "ever run. Check where the dataset comes from, or open its files as they lie with "
         "format=penstock.formats.parquet.ParquetFormat(), or give it another schema with penstock.adopt(url, schema)."
     )

@@ -48,7 +48,7 @@ class AssembledRows:
         mapped_rows: Single rows that were mapped in a worker process.
         error: What a map raised on the row after the last of `mapped_rows`.
         selected: Which of the rows are left, where bad ones were dropped.
-        ids: Where each row is stored, where bad rows are dropped; see `code_of`.
+        ids: Where each row is stored, where bad rows are dropped; see `row_codes`.
         bad: The rows that were dropped.
         retry: Makes the batch without bad rows, if a worker process fails on it.
     """

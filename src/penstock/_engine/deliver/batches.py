@@ -5,7 +5,7 @@ is chosen once:
 
 * `InlineBatches`: in the consumer's thread, where a batch is nothing but views of its window;
 * `ThreadBatches`: on threads, ahead of the consumer;
-* `ProcessBatches`: in worker processes, ahead of the consumer.
+* `RemoteBatches`: in worker processes, ahead of the consumer.
 
 A `BatchStream` returns them to the consumer, one by one or as single rows, and knows how far the consumer is.
 """

@@ -118,7 +118,7 @@ class MixtureTable:
                 'rank needs at least one. Use fewer ranks, smaller batches, or stop="all".'
             )
             raise EmptyDatasetError(msg)
-        told = {
+        description = {
             "sources": [
                 {
                     "table": made.plan.snapshot.table,
@@ -132,7 +132,9 @@ class MixtureTable:
             "batches": [[part.width, part.partial] for part in parts] if self.batched else None,
             "stop": self.stop,
         }
-        return MixturePlan(plan=_virtual(self.name, blend.num_slots, told), shuffle=InOrder(), blend=blend, sources=planned)
+        return MixturePlan(
+            plan=_virtual(self.name, blend.num_slots, description), shuffle=InOrder(), blend=blend, sources=planned
+        )
 
 
 def _part(number: int, source: Source, planned: Planned) -> MixturePart:
@@ -155,7 +157,7 @@ def _part(number: int, source: Source, planned: Planned) -> MixturePart:
     )
 
 
-def _virtual(name: str, slots: int, told: dict[str, Any]) -> Plan:
+def _virtual(name: str, slots: int, description: dict[str, Any]) -> Plan:
     """Return the plan of a table that nobody stores: one unit, whose rows are the slots of a mixture."""
     none, small = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
     files = DataFiles(
@@ -163,9 +165,9 @@ def _virtual(name: str, slots: int, told: dict[str, Any]) -> Plan:
     )
     residual = np.zeros(0, dtype=np.bool_)
     units = Units(file=small, row_group=small, start=none, first=none, rows=none, counts=none, residual=residual)
-    fingerprint = hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest()
+    fingerprint = hashlib.blake2b(json.dumps(description).encode(), digest_size=16).hexdigest()
     snapshot = Snapshot(table=name, version="", schema=pa.schema([]), files=files)
-    return Plan(snapshot=snapshot, units=units, counts=np.array([slots]), fingerprint=fingerprint, mixture=told)
+    return Plan(snapshot=snapshot, units=units, counts=np.array([slots]), fingerprint=fingerprint, mixture=description)
 
 
 class MixtureReader:
@@ -302,7 +304,7 @@ def open_mixture(
 
 def agreed_mixture(mixture: MixtureTable, query: Query, group: Group) -> MixtureTable:
     """Return a mixture with the tables of its sources as rank 0 sees them, and their plans made."""
-    told: dict[str, Any] = {
+    description: dict[str, Any] = {
         "the sources": [source.table.snapshot.table for source in mixture.sources],
         "the shares": list(mixture.shares),
         "stop=": mixture.stop,
@@ -316,6 +318,6 @@ def agreed_mixture(mixture: MixtureTable, query: Query, group: Group) -> Mixture
         "the policies": describe_policies(query.policies),
         **describe_maps(query),
     }
-    check_same_on_ranks(group, lambda: told)
+    check_same_on_ranks(group, lambda: description)
     sources = (replace(one, table=shared_table(one.table, one.query, group)) for one in mixture.sources)
     return replace(mixture, sources=tuple(sources))

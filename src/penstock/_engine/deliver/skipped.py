@@ -133,7 +133,8 @@ class SkippedRows:
             listed = f"loader.skipped{'' if self._path is None else f' and {self._path}'}"
             msg = (
                 f"{count} of {rows} rows were skipped in epoch {epoch}, and most={skip.most} allows {allowed}. The last: "
-                f"{last} Look at what they have in common ({listed}), or allow more: .on_bad_row('skip', most=...)."
+                f"{str(last).removesuffix('.')}. "
+                f"Look at what they have in common ({listed}), or allow more: .on_bad_row('skip', most=...)."
             )
             raise DataError(msg)
 

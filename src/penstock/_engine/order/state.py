@@ -195,7 +195,8 @@ def _position(state: Mapping[str, Any]) -> Position:
     if not valid:
         msg = (
             f"The state's position is not valid: rank {state['rank']!r}, epoch {state['epoch']!r}, deals {state['deals']!r}. "
-            "Ranks and epochs count from 0, and deals are a list of lists of lanes, stride, ranks and rows. The state was "
+            "Ranks and epochs count from 0, and deals are a list of lists of lanes, stride, ranks and rows. "
+            "The state was "
             "damaged; start without it."
         )
         raise StateError(msg)

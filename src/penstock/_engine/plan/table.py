@@ -304,7 +304,7 @@ def check_row_maps(maps: Sequence[Map], policies: Sequence[ColumnDecoding], colu
     if flat and maps and maps[0].per_row:
         msg = (
             f"Column {flat[0]!r} comes as Offsets(), which has all values of a batch in one array, and map {maps[0].name} is "
-            "called with one row at a time. A map of batches was expected. Leave per_row=True out, or Offsets()."
+            "called with one row at a time; expected a map of batches. Leave per_row=True out, or Offsets()."
         )
         raise ArgumentError(msg)
 

@@ -508,7 +508,7 @@ class Reader:
             try:
                 return {name: match_name(names.get(name, name), present) for name in columns}
             except pa.ArrowInvalid as error:
-                msg = f"{self.where(unit)}: the table's column {error}. One such column was expected. Rename the others."
+                msg = f"{self.where(unit)}: the table's column {error}; expected one such column. Rename the others."
                 raise DataError(msg) from error
         handle = self._handle(unit)
         if handle.ids is None:

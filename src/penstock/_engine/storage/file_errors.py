@@ -97,7 +97,7 @@ def footer_error(path: str, why: object) -> DataError:
         text = f"a name in it is not UTF-8: {text}"
     if isinstance(why, NotImplementedError):
         return DataError(f"{path}: it has a column of a type that Arrow does not read: {text}. Write it in another type.")
-    return DataError(f"{path}: the footer cannot be read: {text}. A complete Parquet file was expected. Write the file again.")
+    return DataError(f"{path}: the footer cannot be read: {text}; expected a complete Parquet file. Write the file again.")
 
 
 def os_message(error: object) -> str:

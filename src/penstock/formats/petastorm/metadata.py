@@ -158,7 +158,7 @@ def _read_summary(place: Place, listing: list[pafs.FileInfo]) -> dict[str, list[
     try:
         return summary_rows(footer_of(path, place.filesystem)) or None
     except DataError as error:
-        raise DataError(f"{path}: {error}. A summary of Parquet files was expected. Delete it, or write it anew.") from error
+        raise DataError(f"{path}: {error}; expected a summary of Parquet files. Delete it, or write it anew.") from error
 
 
 def _load(place: Place, what: str, load: Callable[[bytes], Value], data: bytes) -> Value:
@@ -167,8 +167,8 @@ def _load(place: Place, what: str, load: Callable[[bytes], Value], data: bytes) 
         return load(data)
     except DataError as error:
         msg = (
-            f"{_path(place, COMMON)}: the {what} that Petastorm stored there cannot be read: {error}. One that Petastorm "
-            "wrote was expected, and nothing of it is ever run. Check where the dataset comes from"
+            f"{_path(place, COMMON)}: the {what} that Petastorm stored there cannot be read: {error}; expected one that "
+            "Petastorm wrote, and nothing of it is ever run. Check where the dataset comes from"
         )
         raise DataError(f"{msg}, or write it anew.") from error
 

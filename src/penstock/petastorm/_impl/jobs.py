@@ -232,7 +232,7 @@ class RowJob(ReaderJob):
     def _transformed_row(self, row: Any, transform: TransformSpec) -> tuple[Any, ...]:
         """Return the declared fields of a row that the user's function returned."""
         if not isinstance(row, Mapping):
-            msg = f"The function of transform_spec returned {type(row).__name__}. A dict, or a tuple, was expected. Return one."
+            msg = f"The function of transform_spec returned {type(row).__name__}; expected a dict, or a tuple,. Return one."
             raise TypeError(msg)
         values = {name: value for name, value in row.items() if name not in transform.removed_fields}
         if transform.selected_fields is not None:

@@ -174,6 +174,41 @@ def test_a_file_that_is_replaced_in_mid_epoch_is_told(table: Path) -> None:
         next(iter(ds))
 
 
+def test_a_file_that_is_written_to_in_mid_epoch_is_told(table: Path) -> None:
+    """It is open already, has as many bytes as before, and can be read: its new rows never come."""
+    before = (table / "0.parquet").stat()
+    batches = begun(ps.open(table).batch(ROWS))
+    pq.write_table(columns(0, EACH), table / "new", row_group_size=ROWS)
+    content = bytearray((table / "new").read_bytes())
+    with (table / "0.parquet").open("r+b") as file:
+        file.write(content)
+    os.utime(table / "0.parquet", ns=(before.st_atime_ns, before.st_mtime_ns + 10**9))
+
+    count, text = told(batches)
+    assert count < GROUPS
+    assert text.startswith(f"{table}/0.parquet, row group {count + 1}: {CHANGED}")
+
+
+def test_cells_of_a_file_that_is_written_to_are_refused(tmp_path: Path) -> None:
+    """Large cells stay in their file until their batch is made; what another has written there meanwhile never comes."""
+    field = ps.Field("x", np.uint8, (1 << 14,), ps.codecs.Npy())
+    for name, value in (("old", 7), ("new", 9)):
+        rows = ({"x": np.full(1 << 14, value, np.uint8)} for _ in range(64))
+        ps.write(tmp_path / name, ps.Schema("Cells", [field]), data=rows, compression="none")
+    old, new = (next((tmp_path / name).glob("*.parquet")) for name in ("old", "new"))
+    assert old.stat().st_size == new.stat().st_size
+    before = old.stat()
+    batches = iter(ps.open(tmp_path / "old").batch(1).using(threads=1))
+    seen = [int(next(batches)["x"].max())]
+    with old.open("r+b") as file:
+        file.write(new.read_bytes())
+    os.utime(old, ns=(before.st_atime_ns, before.st_mtime_ns + 10**9))
+
+    with pytest.raises(DataError, match=r"row group 0, row \d+, column 'x': .* was written to while it was being read"):
+        seen += [int(batch["x"].max()) for batch in batches]
+    assert set(seen) == {7}
+
+
 def test_a_directory_in_place_of_a_file_is_told(table: Path) -> None:
     """It cannot be opened, whatever the rights of who reads."""
     batches = begun(ps.open(table).batch(ROWS))

@@ -38,7 +38,7 @@ class Allocator(Protocol):
 class LocalFile:
     """A local file, open for reading at any place by any thread. It is closed when nothing refers to it."""
 
-    __slots__ = ("__weakref__", "_descriptor", "path")
+    __slots__ = ("__weakref__", "_descriptor", "_written", "path")
 
     def __init__(self, path: str, descriptor: int | None = None) -> None:
         """Open the file, or use an open descriptor of it, which is closed with this object."""
@@ -46,6 +46,7 @@ class LocalFile:
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)) if descriptor is None else descriptor
         # Not __del__: while that runs, other threads can still get the object by their weak references to it.
         weakref.finalize(self, os.close, self._descriptor).atexit = False
+        self._written = os.fstat(self._descriptor).st_mtime_ns
 
     def fileno(self) -> int:
         """Return the descriptor, which stays open as long as this object lives."""
@@ -61,13 +62,18 @@ class LocalFile:
         return os.pread(self._descriptor, size, start)
 
     def fill(self, memory: memoryview, start: int) -> int:
-        """Read bytes into memory, and return their number; it is smaller at the end of the file."""
+        """Read bytes into memory, and return their number; it is smaller at the end of the file.
+
+        It raises an OSError if the file was written to after it was opened, so that new bytes are never taken for old ones.
+        """
         done = 0
         while done < len(memory):
             count = os.preadv(self._descriptor, [memory[done:]], start + done)
             if count == 0:
                 break
             done += count
+        if done == len(memory) and os.fstat(self._descriptor).st_mtime_ns != self._written:
+            raise OSError("the file was written to while it was being read")
         return done
 
     def expect(self, start: int, size: int) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,7 @@ from penstock._engine.read.schema_evolution import (
 )
 from penstock._engine.runtime.memory import BufferPool, PinnedMemory, TableCache
 from penstock._engine.storage.file_errors import (
+    changed_file_error,
     missing_file_error,
     read_columns,
     read_error,
@@ -88,6 +91,7 @@ class FileHandle:
         in_nanoseconds: Whether INT96 timestamps are read in nanoseconds.
         blob_chunks: The column chunks whose cells can be read without decoding pages; None before the first request.
         ids: The names of columns by field id; None before the first request.
+        opened: The status of a local file when it was opened; None elsewhere, where to ask again is one more request.
     """
 
     file: pq.ParquetFile
@@ -96,6 +100,19 @@ class FileHandle:
     in_nanoseconds: bool = False
     blob_chunks: dict[str, list[ColumnChunk]] | None = None
     ids: dict[int, str] | None = None
+    opened: tuple[Path, os.stat_result] | None = None
+
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether the file was written to after it was opened; one that was replaced or deleted is still the old one."""
+        if self.opened is None:
+            return False
+        path, before = self.opened
+        try:
+            now = path.stat()
+        except OSError:
+            return False
+        return os.path.samestat(now, before) and now.st_mtime_ns != before.st_mtime_ns
 
     def num_rows(self, row_group: int) -> int:
         """Return the rows of a row group, or of the whole file, by its footer."""
@@ -162,10 +179,12 @@ class FileHandles(threading.local):
     ) -> FileHandle:
         """Open a file; `int96` is the unit of its INT96 timestamps, None for nanoseconds."""
         remote = not isinstance(filesystem, pafs.LocalFileSystem)
+        opened = None if remote else (Path(path), Path(path).stat())
         source = filesystem.open_input_file(path)
         options = {"pre_buffer": remote, "coerce_int96_timestamp_unit": int96, "page_checksum_verification": checksums}
         file = pq.ParquetFile(source, metadata=self._metadata.get(path) or footers.metadata(path), **options)
-        handle = FileHandle(file=file, source=source, names=frozenset(file.schema_arrow.names), in_nanoseconds=int96 is None)
+        names = frozenset(file.schema_arrow.names)
+        handle = FileHandle(file=file, source=source, names=names, in_nanoseconds=int96 is None, opened=opened)
         self._metadata[path] = file.metadata
         while len(self._metadata) > 8 * self.MAX_OPEN:
             self._metadata.popitem(last=False)
@@ -458,6 +477,8 @@ class Reader:
                 table = read_columns(partial(handle.read, unit.row_group), present, rows)  # names the bad column
             self.handles.bytes_read += handle.stored_bytes(unit.row_group, present)
             beyond = handle.column_beyond_nanoseconds(unit.row_group, present)
+            if handle.is_rewritten:
+                raise changed_file_error(self.where(unit))
         if beyond is not None:
             raise timestamp_range_error(self.where(unit), beyond)
         if table.num_rows != rows:

@@ -124,7 +124,9 @@ def test_a_partition_filter_that_is_none_is_refused(tmp_path: Path) -> None:
     """What is no list of conditions is told."""
     path = news(tmp_path / "t")
 
-    with pytest.raises(FilterError, match=r"partition_filter=\['x'\] was given\. A list of \(column, operator, value\)"):
+    with pytest.raises(
+        FilterError, match=r"partition_filter=\['x'\] was given; expected a list of \(column, operator, value\)"
+    ):
         create_pytorch_dataloader(path, None, FIELDS, ["x"])
     with pytest.raises(ColumnNotFoundError, match="Column 'split' is not in the table"):
         create_pytorch_dataloader(path, None, FIELDS, [("split", "=", "train")])
@@ -296,7 +298,7 @@ def test_lists_become_tensors(tmp_path: Path) -> None:
 
 def test_two_fields_of_one_name_are_refused(tmp_path: Path) -> None:
     """A result would hide another."""
-    with pytest.raises(ArgumentError, match=r"Two fields are called 'id'\. .* another target_name"):
+    with pytest.raises(ArgumentError, match=r"Two fields are called 'id'; .* another target_name"):
         create_pytorch_dataloader(news(tmp_path / "t"), "id", [FieldSpec("id"), FieldSpec("score", target_name="id")])
 
 

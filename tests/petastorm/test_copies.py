@@ -199,7 +199,7 @@ def test_a_dataset_that_is_there_is_replaced_only_if_asked(tmp_path: Path) -> No
     target = tmp_path / "copy"
     tables.partitioned(target)
 
-    with pytest.raises(ValueError, match=r"copy already exists\. .* Give another, or overwrite_output=True"):
+    with pytest.raises(ValueError, match=r"copy already exists; .* Give another, or overwrite_output=True"):
         copied(source, target)
     assert len(rows(copied(source, target, overwrite_output=True))) == 40
     assert sorted(path.name for path in target.iterdir() if path.is_dir()) == []

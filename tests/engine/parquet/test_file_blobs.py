@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import weakref
 from pathlib import Path
 from typing import Any
@@ -125,9 +126,11 @@ def test_a_file_that_is_cut_while_it_is_read_is_told(tmp_path: Path) -> None:
     (path,) = (tmp_path / "t").glob("*.parquet")
     os.truncate(path, 500_000)
 
-    with pytest.raises(ps.errors.DataError, match=r"parquet, row group \d+, row \d+, column 'x': the file ends after 500000"):
+    # Cells before the cut are whole, and cells after it are gone.
+    problem = "its bytes cannot be read: the file was written to while it was being read|the file ends after 500000"
+    with pytest.raises(ps.errors.DataError, match=rf"parquet, row group \d+, row \d+, column 'x': ({problem})") as first:
         list(batches)
-    with pytest.raises(ps.errors.DataError, match="It was cut while it was being read"):
+    with pytest.raises(ps.errors.DataError, match=re.escape(str(first.value))):
         next(batches)
 
 

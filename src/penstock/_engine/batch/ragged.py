@@ -29,9 +29,9 @@ def depends_on_batch(column: ColumnDecoding, shape: tuple[int | None, ...]) -> b
     """Return whether the arrays of a column depend on the other rows of their batch.
 
     Example:
-        >>> depends_on_batch(Column(name="x", ragged=Pad()), (None,))
+        >>> depends_on_batch(ColumnDecoding(name="x", ragged=Pad()), (None,))
         True
-        >>> depends_on_batch(Column(name="x", ragged=Pad(length=8)), (None,))
+        >>> depends_on_batch(ColumnDecoding(name="x", ragged=Pad(length=8)), (None,))
         False
     """
     if isinstance(column.ragged, Pad) and None in shape:
@@ -46,7 +46,7 @@ def apply_ragged(batch: Batch, column: ColumnDecoding, buffer_pool: BufferPool |
 
     Example:
         >>> cells = np.fromiter((np.arange(2), np.arange(1)), object, 2)
-        >>> apply_ragged({"x": cells}, Column(name="x", ragged=Pad(value=-1)))
+        >>> apply_ragged({"x": cells}, ColumnDecoding(name="x", ragged=Pad(value=-1)))
         {'x': array([[ 0,  1],
                [ 0, -1]]), 'x_length': array([2, 1])}
     """

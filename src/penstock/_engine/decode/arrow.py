@@ -96,7 +96,7 @@ def decode(
     `Offsets`. The memory of padded lists comes from `buffer_pool`.
 
     Example:
-        >>> decode(pa.array([1.5, None]), Column(name="x", nulls=Mask()))
+        >>> decode(pa.array([1.5, None]), ColumnDecoding(name="x", nulls=Mask()))
         {'x': array([1.5, 0. ]), 'x_valid': array([ True, False])}
     """
     default_nulls = isinstance(column.nulls, DefaultNulls)

@@ -75,7 +75,7 @@ def copy_dataset(
     )
     place = target_place(target_url)
     if not overwrite_output and place.filesystem.get_file_info(place.path).type != pafs.FileType.NotFound:
-        msg = f"{target_url} already exists; expected a place where nothing lies. Give another, or overwrite_output=True, "
+        msg = f"{target_url} already exists; expected a target that does not exist. Give another, or overwrite_output=True, "
         raise ValueError(f"{msg}which is --overwrite-output for the command.")
     copy.write(place, "overwrite" if overwrite_output else "error", _metadata(dataset, schema, view))
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from itertools import islice
+from time import perf_counter
 from typing import Any, Protocol, TypeAlias
 
 from penstock._engine.batch.assemble import NO_PLACES, AssembledRows, BatchTask
@@ -36,8 +37,8 @@ from penstock.model import Position
 ROWS_AT_ONCE = 256
 """Rows assembled at a time where the consumer takes single rows."""
 
-TASK_BYTES = 1 << 18
-"""Bytes of batches that one task makes: the overhead of a task is more than the work for a few short texts."""
+TASK_BYTES, TASK_SECONDS = 1 << 18, 0.002
+"""Bytes of the batches that one task makes, and how long it runs: its overhead is more than the work for a few short texts."""
 
 MAX_TOGETHER = 16
 """The most batches that one task makes."""
@@ -202,12 +203,12 @@ class ThreadBatches:
         """Store which batches come; nothing is read."""
         query, reader = steps.query, steps.window_reader
         self._steps, self._window_reader, self._adapter, self._pool = steps, reader, adapter, pool
-        self._tasks = OrderedMap[list[AssembledRows | BaseException]](pool)
+        self._tasks = OrderedMap[tuple[list[AssembledRows | BaseException], float]](pool)
         self._made: deque[AssembledRows | BaseException] = deque()
         self._rows, self._memory_bytes, self._largest = query.batch_rows or ROWS_AT_ONCE, query.memory_bytes, 0
-        # The user's functions, and policies that depend on the other rows of a batch, get one batch at a time.
-        alone = query.maps or query.batch_rows is None or query.skip is not None or query.lazy or query.ending == "pad"
-        self._max_together = 1 if alone or not reader.decodes_by_row else MAX_TOGETHER
+        alone = query.batch_rows is None or query.skip is not None or query.lazy or query.ending == "pad"
+        self._max_together = 1 if alone else MAX_TOGETHER
+        self._fast_enough = 1  # batches that a task makes in TASK_SECONDS
 
     def next(self) -> AssembledRows:
         """Return the next batch, or some single rows."""
@@ -223,7 +224,7 @@ class ThreadBatches:
         # The bytes of a batch are known from what was read so far; all tasks together may take a quarter of the memory.
         reader = self._window_reader
         batch_bytes = max(1, self._largest, int(self._rows * max(reader.row_bytes, reader.dense_bytes)))
-        together = max(1, min(self._max_together, TASK_BYTES // batch_bytes))
+        together = max(1, min(self._max_together, self._fast_enough, TASK_BYTES // batch_bytes))
         max_pending = max(1, min(self._pool.threads + 1, self._memory_bytes // 4 // (batch_bytes * together)))
         self._submit(together, max_pending)
         first = self._tasks.first
@@ -235,8 +236,10 @@ class ThreadBatches:
                 wait_for_one([first, *coming])
             self._submit(together, max_pending)
         with reader.meter.blocked:
-            self._made.extend(self._tasks.next())
-        made = self._made[0]
+            batches, seconds = self._tasks.next()
+        self._made.extend(batches)
+        self._fast_enough = min(2 * len(batches), int(TASK_SECONDS * len(batches) / max(seconds, 1e-9)))
+        made = batches[0]
         if isinstance(made, AssembledRows):
             self._largest = max(self._largest, sum([getattr(one, "nbytes", 0) for one in made.columns.values()]))
 
@@ -247,7 +250,7 @@ class ThreadBatches:
             task = self._steps.next(wait=not pending, together=together)
             if task is None:
                 break
-            self._tasks.add(self._pool.submit(Priority.FINISH, partial(_finish, task, self._adapter)))
+            self._tasks.add(self._pool.submit(Priority.FINISH, partial(_timed, task, self._adapter)))
             pending += 1
         self._steps.read_ahead()
 
@@ -276,10 +279,20 @@ class RemoteBatches:
         return made
 
 
+def _timed(task: BatchTask, adapter: BatchAdapter | None) -> tuple[list[AssembledRows | BaseException], float]:
+    """Return the batches of a task, and the seconds that it took."""
+    start = perf_counter()
+    batches = _finish(task, adapter)
+    return batches, perf_counter() - start
+
+
 def _finish(task: BatchTask, adapter: BatchAdapter | None) -> list[AssembledRows | BaseException]:
     """Return the batches of a task as the consumer gets them; the error of a batch is raised in its turn."""
     many = task.batch is None and task.query.size is not None
     try:
+        # The user's functions, and policies that depend on the other rows of a batch, get one batch at a time.
+        if len(task.steps) > 1 and many and (task.query.maps or not task.window_reader.decodes_by_row):
+            return [made for one in task.one_by_one() for made in _finish(one, adapter)]
         made = task.run()
         return list(_cut(made, task, adapter)) if many else [_adapted(made, task, adapter)]
     except BaseException as error:  # noqa: BLE001 - raised in its turn

@@ -19,8 +19,8 @@ from gloo_ranks import Ranks, driver
 from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
-# A reader of Petastorm ends early where its last row group is handed out between its two looks at whether one is left. So
-# all are handed out before the first is read.
+# Petastorm's reader has a race: it ends early if its last row group is dispatched between two checks whether one is left.
+# Waiting until all row groups are dispatched before the first is read avoids it.
 PETASTORM_READS = """
 import sys, warnings
 warnings.simplefilter("ignore")
@@ -32,7 +32,7 @@ def every(url, **options):
         yield from reader
 """
 
-# The tests that reach every line of the modules that decide. Others go without: coverage takes time.
+# The tests that cover every line of the core modules. Other tests run without coverage, because coverage is slow.
 COVERING = (
     "engine",
     "shuffles",
@@ -46,30 +46,30 @@ COVERING = (
     "test_stats.py",
 )
 
-# The same examples on every run, so that what fails is to blame on what was changed; "long" looks for others.
+# "fast" uses the same examples on every run, so that a new failure is caused by a change. "long" searches for new examples.
 settings.register_profile("fast", max_examples=30, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("long", settings.get_profile("fast"), max_examples=1000, derandomize=False)
-# `--hypothesis-profile` is read later than this file, so it wins.
+# `--hypothesis-profile` is read after this file, so it takes precedence.
 settings.load_profile(os.environ.get("PENSTOCK_HYPOTHESIS", "fast"))
 
-# A shell that starts this in the background has it ignore interrupts, and all that tests start with it.
+# A shell that starts pytest in the background makes it and its child processes ignore interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Tests start hundreds of interpreters, each of which would compile the package anew.
+# Tests start hundreds of interpreters, each of which would compile the package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 INSTALLED = {"peer": "petastorm", "sail": "sail", "spark": "spark", "azurite": "azurite"}
-"""What is installed for the tests with a marker."""
+"""The program to install for the tests with each marker."""
 
 MEASURED = ("test_memory.py", "test_rounds.py", "test_interrupts.py", "engine/runtime/test_timers.py")
-"""Files that measure memory or time, or interrupt: they run one after the other, never beside each other."""
+"""Files that measure memory or time, or send interrupts; they run one after the other, never in parallel."""
 RANKS = ("torch/test_ranks.py", "torch/test_mix.py", "deltatorch/test_ranks.py")
-"""Files that run jobs on real ranks: one process runs them, and starts one driver for all."""
+"""Files that run jobs on real ranks; one process runs them all, with one shared driver."""
 TOGETHER = {**dict.fromkeys(MEASURED, "measured"), **dict.fromkeys(RANKS, "ranks")}
 
-# Files that take long come first, and those that wait for an installation come after others. Short files fill the end.
+# Slow files come first, so that short files fill the end. Files that need an installation come after other slow files.
 LONG = (
     "torch/test_frameworks.py",
     "torch/test_examples.py",
@@ -97,7 +97,7 @@ LONG = (
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Share out whole files in the order of the tests, and some files together as if they were one."""
+    """Distribute whole files in test order, and treat the files of one group in TOGETHER as one file."""
     if config.option.dist != "loadfile":
         return None
     config.option.loadscopereorder = False
@@ -109,7 +109,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Bring long files to the front, mark what waits for an installation as slow, and choose what coverage is measured of."""
+    """Sort long files first, mark tests that need an installation as slow, and mark tests that coverage leaves out."""
     order = {Path(__file__).parent / name: number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: order.get(item.path, len(order)))
     for item in items:
@@ -119,33 +119,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     covering = [Path(__file__).parent / name for name in COVERING]
     for item in items:
-        if not any(place == item.path or place in item.path.parents for place in covering):
+        if not any(directory == item.path or directory in item.path.parents for directory in covering):
             item.add_marker("no_cover")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep what Penstock caches apart from the user's own cache."""
+    """Use a separate cache directory, so that tests do not touch the user's cache."""
     os.environ["PENSTOCK_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")
 def corpus() -> Callable[[str], Path]:
-    """Return a function from a name to that real table or file of the corpus.
+    """Return a function that maps a name to a table or file of the corpus.
 
-    The corpus holds tables that other software wrote. It is too large for this repository: it is looked for at
-    `PENSTOCK_CORPUS`, then in `shared/corpus` beside the repository, and without it the test is skipped.
+    The corpus holds real tables written by other software, and is too large for this repository. It is searched at
+    `PENSTOCK_CORPUS`, then in `shared/corpus` beside the repository. Without it the test is skipped.
     """
-    given = os.environ.get("PENSTOCK_CORPUS")
-    place = Path(given) if given else ROOT.parent / "shared" / "corpus"
-    if not place.is_dir():
-        pytest.skip(f"There is no corpus at {place}. Set PENSTOCK_CORPUS to the folder that holds it.")
+    configured = os.environ.get("PENSTOCK_CORPUS")
+    directory = Path(configured) if configured else ROOT.parent / "shared" / "corpus"
+    if not directory.is_dir():
+        pytest.skip(f"There is no corpus at {directory}. Set PENSTOCK_CORPUS to the folder that holds it.")
 
     def find(name: str) -> Path:
-        found = place / name
+        found = directory / name
         if not found.exists():
-            existing = ", ".join(sorted(entry.name for entry in place.iterdir()))
-            pytest.fail(f"The corpus at {place} has no {name!r}. It has: {existing}.")
+            existing = ", ".join(sorted(entry.name for entry in directory.iterdir()))
+            pytest.fail(f"The corpus at {directory} has no {name!r}. It has: {existing}.")
         return found
 
     return find
@@ -153,7 +153,7 @@ def corpus() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _begin_installs(request: pytest.FixtureRequest, shared: Path) -> Iterator[None]:
-    """Begin to install what the selected tests need; the tests that need nothing run meanwhile."""
+    """Start the installations that the selected tests need; other tests run meanwhile."""
     selected = request.session.items if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0" else []
     needed = [name for mark, name in INSTALLED.items() if any(item.get_closest_marker(mark) for item in selected)]
     processes = [
@@ -177,7 +177,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def installed(name: str, shared: Path) -> Path:
-    """Return a program that is on this machine or can be installed, or skip the test."""
+    """Return a program that is present or can be installed, or skip the test."""
     try:
         return installs.provided(name) or installs.installed(name, shared)
     except installs.InstallError as error:
@@ -186,19 +186,19 @@ def installed(name: str, shared: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def petastorm_python(shared: Path) -> Path:
-    """Return an interpreter that has Petastorm 0.13.1, which cannot live beside today's pyarrow."""
+    """Return an interpreter with Petastorm 0.13.1, which is incompatible with current pyarrow."""
     return installed("petastorm", shared)
 
 
 @pytest.fixture(scope="session")
 def sail_python(shared: Path) -> Path:
-    """Return an interpreter that has Sail, whose `pyspark-client` stands in the place of `pyspark`."""
+    """Return an interpreter with Sail, whose `pyspark-client` replaces `pyspark`."""
     return installed("sail", shared)
 
 
 @pytest.fixture(scope="session")
 def spark_python(shared: Path) -> Path:
-    """Return an interpreter that has Spark, and everything that this one has."""
+    """Return an interpreter with Spark and all packages of this interpreter."""
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("Spark needs Java, which is not installed.")
     return installed("spark", shared)
@@ -206,13 +206,13 @@ def spark_python(shared: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def azurite(shared: Path) -> Path:
-    """Return the program that speaks to clients of Azure's blob storage."""
+    """Return the Azurite program, an emulator of Azure's blob storage."""
     return installed("azurite", shared)
 
 
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[Ranks]:
-    """Return the driver that runs jobs on real ranks."""
+    """Return the driver that runs jobs on real rank processes."""
     pytest.importorskip("torch")
     with driver() as ranks:
         yield ranks
@@ -220,9 +220,9 @@ def ranks() -> Iterator[Ranks]:
 
 @pytest.fixture(scope="session")
 def ask_petastorm(petastorm_python: Path) -> Callable[..., list[str]]:
-    """Return a function that runs a script in Petastorm's interpreter and returns the lines that it printed.
+    """Return a function that runs a script in Petastorm's interpreter and returns the printed lines.
 
-    `every(url, **options)` gives the script all rows that `make_reader` reads.
+    Scripts can call `every(url, **options)`, which yields all rows that `make_reader` reads.
     """
 
     def ask(script: str, *arguments: str | Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""A schema is given to tables that others wrote, and their files stay as they are."""
+"""`adopt` adds a schema to tables of other software, and leaves their data files unchanged."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 FIELD = Field("x", np.float32, (2, 3), Npy())
 
 
-def table_of(place: Path, *tables: pa.Table) -> Path:
-    """Write a file for each table, as others would."""
+def write_files(place: Path, *tables: pa.Table) -> Path:
+    """Write one Parquet file for each table, without a schema of Penstock."""
     place.mkdir(exist_ok=True)
     for number, table in enumerate(tables):
         pq.write_table(table, place / f"part-{number}.parquet")
@@ -35,13 +35,13 @@ def table_of(place: Path, *tables: pa.Table) -> Path:
 
 
 def encoded(*arrays: Any) -> pa.Array:
-    """Return arrays as `.npy`."""
+    """Return a column of arrays encoded as `.npy`; None becomes null."""
     return pa.array([None if array is None else Npy().encode(FIELD, array) for array in arrays], pa.binary())
 
 
 def test_cells_are_decoded_once_a_schema_is_adopted(tmp_path: Path) -> None:
-    """Data files are untouched, columns that the schema does not name stay as they are."""
-    place = table_of(tmp_path / "t", pa.table({"x": encoded(ARRAY, ARRAY + 1), "name": ["a", "b"]}))
+    """Cells decode after `adopt`; data files and columns outside the schema stay unchanged."""
+    place = write_files(tmp_path / "t", pa.table({"x": encoded(ARRAY, ARRAY + 1), "name": ["a", "b"]}))
     before = (place / "part-0.parquet").read_bytes()
 
     adopt(place, Schema("Adopted", [FIELD]))
@@ -53,9 +53,9 @@ def test_cells_are_decoded_once_a_schema_is_adopted(tmp_path: Path) -> None:
     assert sorted(path.name for path in place.iterdir()) == ["_common_metadata", "part-0.parquet"]
 
 
-def test_what_others_wrote_beside_it_is_kept(tmp_path: Path) -> None:
-    """Foreign key-values of `_common_metadata` stay, whatever bytes they are; a schema of ours is replaced."""
-    place = table_of(tmp_path / "t", pa.table({"x": encoded(ARRAY)}))
+def test_foreign_metadata_is_kept(tmp_path: Path) -> None:
+    """`adopt` keeps foreign key-values of `_common_metadata`, whatever their bytes, and replaces an earlier adopted schema."""
+    place = write_files(tmp_path / "t", pa.table({"x": encoded(ARRAY)}))
     foreign = pa.schema({"x": pa.binary()}, metadata={b"theirs": bytes(range(256)), b"more": b"1"})
     pq.write_metadata(foreign, place / "_common_metadata")
 
@@ -86,9 +86,9 @@ def test_what_others_wrote_beside_it_is_kept(tmp_path: Path) -> None:
         (Field("x", np.float32, (2, 3), Raw()), pa.array([ARRAY.tobytes()], pa.binary(24))),
     ],
 )
-def test_columns_that_suit_are_adopted(tmp_path: Path, field: Field, column: pa.Array) -> None:
-    """Bytes for codecs that make them, lists of the right size for tensors, values of the dtype for scalars."""
-    place = table_of(tmp_path / "t", pa.table({"x": column}))
+def test_compatible_columns_are_adopted(tmp_path: Path, field: Field, column: pa.Array) -> None:
+    """A column is adopted if its type suits the codec: bytes, lists of the right size, or values of the dtype."""
+    place = write_files(tmp_path / "t", pa.table({"x": column}))
 
     adopt(place, Schema("Adopted", [field]))
 
@@ -135,9 +135,9 @@ def test_columns_that_suit_are_adopted(tmp_path: Path, field: Field, column: pa.
         (FIELD, encoded(ARRAY[:1]), "The codec says: it holds float32 (1, 3), and the schema says float32 (2, 3)."),
     ],
 )
-def test_columns_that_do_not_suit_are_refused(tmp_path: Path, field: Field, column: pa.Array, message: str) -> None:
-    """Which column, where and why is told, and nothing is written."""
-    place = table_of(tmp_path / "t", pa.table({"x": column}))
+def test_incompatible_columns_raise(tmp_path: Path, field: Field, column: pa.Array, message: str) -> None:
+    """A column that does not match its field raises an error with the column, file and reason, and nothing is written."""
+    place = write_files(tmp_path / "t", pa.table({"x": column}))
 
     with pytest.raises(ArgumentError) as caught:
         adopt(place, Schema("Adopted", [field]))
@@ -146,17 +146,17 @@ def test_columns_that_do_not_suit_are_refused(tmp_path: Path, field: Field, colu
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["part-0.parquet", "t"]
 
 
-def test_a_field_without_a_column_is_refused(tmp_path: Path) -> None:
-    """The columns that exist are told, and the nearest."""
-    place = table_of(tmp_path / "t", pa.table({"label": [1]}))
+def test_a_field_without_a_column_raises(tmp_path: Path) -> None:
+    """A field without a column raises an error that suggests the nearest column name."""
+    place = write_files(tmp_path / "t", pa.table({"label": [1]}))
 
     with pytest.raises(ColumnNotFoundError, match=r"Column 'lable' is not in .*Did you mean 'label'?"):
         adopt(place, Schema("Adopted", [Field("lable", np.int64)]))
 
 
 def test_a_column_that_some_files_lack_must_be_nullable(tmp_path: Path) -> None:
-    """Rows of such files are null there."""
-    place = table_of(tmp_path / "t", pa.table({"a": [1], "b": [1.0]}), pa.table({"a": [2]}))
+    """A column that is missing in some files is adopted only if its field is nullable."""
+    place = write_files(tmp_path / "t", pa.table({"a": [1], "b": [1.0]}), pa.table({"a": [2]}))
 
     with pytest.raises(ArgumentError, match=r"Column 'b' is not in .*part-1.parquet, and the field is not nullable."):
         adopt(place, Schema("Adopted", [Field("b", np.float64)]))
@@ -165,20 +165,20 @@ def test_a_column_that_some_files_lack_must_be_nullable(tmp_path: Path) -> None:
     assert ps.open(place).num_rows == 2
 
 
-def test_the_first_file_with_rows_is_looked_at(tmp_path: Path) -> None:
-    """Files without rows say nothing."""
+def test_cells_are_checked_in_the_first_file_with_rows(tmp_path: Path) -> None:
+    """The first cell of a column is checked in the first file that has rows."""
     empty = pa.table({"x": pa.array([], pa.binary())})
-    place = table_of(tmp_path / "t", empty, empty, pa.table({"x": [b"junk"]}))
+    place = write_files(tmp_path / "t", empty, empty, pa.table({"x": [b"junk"]}))
 
     with pytest.raises(ArgumentError, match=r"Column .* in .*part-2.parquet does not match its field"):
         adopt(place, Schema("Adopted", [FIELD]))
 
 
 def test_partition_columns_are_adopted(tmp_path: Path) -> None:
-    """What directories name is read in the type that the field says, if it can be."""
+    """A partition column takes the dtype of its field; a dtype or codec that does not suit its values raises an error."""
     place = tmp_path / "t"
     for day in (1, 2):
-        table_of(place, pa.table({"id": [day]}))
+        write_files(place, pa.table({"id": [day]}))
         (place / f"day={day}").mkdir()
         (place / "part-0.parquet").rename(place / f"day={day}" / "part-0.parquet")
 
@@ -192,40 +192,40 @@ def test_partition_columns_are_adopted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["t/part-0.parquet", "t/*.parquet", "nowhere"])
-def test_only_a_directory_has_a_place_for_a_schema(tmp_path: Path, name: str) -> None:
-    """Single files, patterns and nothing are refused."""
-    table_of(tmp_path / "t", pa.table({"id": [1]}))
+def test_only_a_directory_can_have_a_schema(tmp_path: Path, name: str) -> None:
+    """Single files, patterns and missing paths raise ArgumentError."""
+    write_files(tmp_path / "t", pa.table({"id": [1]}))
 
     with pytest.raises(ArgumentError, match=r"where there is no directory; expected a directory of Parquet files."):
         adopt(tmp_path / name, Schema("Adopted", [Field("id", np.int64)]))
 
 
-def test_storage_that_does_not_answer_is_told() -> None:
-    """Before anything is asked of a table there."""
+def test_unreachable_storage_raises() -> None:
+    """Storage that does not answer raises TableNotFoundError with its message."""
 
-    class Mute(MemoryFileSystem):  # type: ignore[misc] # fsspec has no types
+    class UnreachableFileSystem(MemoryFileSystem):  # type: ignore[misc] # fsspec has no types
         cachable = False
 
         def info(self, path: str, **options: Any) -> Any:
             raise OSError(f"no answer for {path} and {options}")
 
     with pytest.raises(TableNotFoundError, match="'/t' cannot be read: no answer"):
-        adopt("/t", Schema("S", [Field("x", np.int8)]), filesystem=Mute())
+        adopt("/t", Schema("S", [Field("x", np.int8)]), filesystem=UnreachableFileSystem())
 
 
-def test_other_arguments_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
-    """A schema, one directory and data files in it are needed."""
+def test_invalid_arguments_raise(tmp_path: Path) -> None:
+    """A missing schema, a list of directories and a directory without Parquet files raise ArgumentError."""
     with pytest.raises(ArgumentError, match=r"adopt\(\) got schema=None; expected a penstock.Schema with at least one field."):
-        adopt(tmp_path, None)  # type: ignore[arg-type] # that is what is tested
+        adopt(tmp_path, None)  # type: ignore[arg-type] # an invalid schema
     with pytest.raises(ArgumentError, match="expected the path or URL of one directory"):
-        adopt([tmp_path], Schema("Adopted", [FIELD]))  # type: ignore[arg-type] # that is what is tested
+        adopt([tmp_path], Schema("Adopted", [FIELD]))  # type: ignore[arg-type] # an invalid source
     with pytest.raises(ArgumentError, match=r"adopt: .* has no Parquet file"):
         adopt(tmp_path, Schema("Adopted", [FIELD]))
 
 
-def test_an_adopted_table_is_appended_to(tmp_path: Path) -> None:
-    """With the schema that it was given, and the columns that it has besides."""
-    place = table_of(tmp_path / "t", pa.table({"x": encoded(ARRAY), "name": ["a"]}))
+def test_an_adopted_table_can_be_appended_to(tmp_path: Path) -> None:
+    """An append without a schema uses the adopted schema and the columns outside it."""
+    place = write_files(tmp_path / "t", pa.table({"x": encoded(ARRAY), "name": ["a"]}))
     adopt(place, Schema("Adopted", [FIELD]))
 
     write(place, None, {"x": ARRAY + 1, "name": "b"}, mode="append")

@@ -1,6 +1,6 @@
 """The architecture: which package may import which, and what no module may do.
 
-The tables at the top are the rules. A new package is added to `LAYERS`, a new library to `LIBRARIES`.
+The tables at the top are the rules. Add a new package to `LAYERS`, and a new library to `LIBRARIES`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Library:
     top: tuple[str, ...] = ()
 
 
-# From the bottom up. A package imports those above it in this list and none below; packages in one tuple are peers, which do
-# not import each other. Inside a package any order without a cycle is fine.
+# From the bottom up: a package may import the earlier entries of this list. Packages in one tuple may not import each other.
+# Within a package, all imports without a cycle are allowed.
 LAYERS: tuple[str | tuple[str, ...], ...] = (
     "errors",
     ("dtypes", "randomness", "stable_hash", "stats", "_arrow_types", "_loader_options"),
@@ -104,25 +104,26 @@ LIBRARIES = {
     "tensorflow": Library(modules=ADAPTERS_AND_UP, top=("tensorflow",)),
     "jax": Library(modules=ADAPTERS_AND_UP, top=("jax",)),
     "pyspark": Library(modules=ADAPTERS_AND_UP, top=("spark",)),
-    "penstock_alias": Library(modules=("_aliases.*",), top=("_aliases.*",)),  # beside them on the path of other processes
+    # In the same folder as the aliases, which is on the path of child processes.
+    "penstock_alias": Library(modules=("_aliases.*",), top=("_aliases.*",)),
     "prometheus_client": Library(modules=("prometheus",)),
     "rich": Library(modules=("cli.*", "_write.progress"), top=("cli.*",)),
 }
 
-# What could run code that came with the data.
+# Libraries that can run code from the data.
 UNSAFE_LIBRARIES = {"pickle", "_pickle", "marshal", "shelve", "dill", "joblib"}
-# Batches are sent between our own processes as pickles. No other module may unpickle: files and caches come from others.
+# Processes of Penstock send each other pickled batches. No other module may unpickle: files and caches may be untrusted.
 BETWEEN_OWN_PROCESSES = ("_engine.processes.serialize",)
 UNSAFE_CALLS = {"eval", "exec", "builtins.eval", "builtins.exec"}
 
-NAMELESS = {"util", "utils", "helper", "helpers", "common", "misc"}
-MOST_PARAMETERS = 7
+GENERIC_NAMES = {"util", "utils", "helper", "helpers", "common", "misc"}
+MAX_PARAMETERS = 7
 MANY_OPTIONS = {
     "torch._loader.loader",
     "write.write",
-}  # options that users give by name, one at a time: an object of them would be in their way
+}  # users pass these options by name, so an object of options would be inconvenient
 
-# Other projects fixed their file names and signatures.
+# Other projects define the file names and signatures of these modules.
 COMPATIBILITY = ("petastorm.*", "deltatorch.*")
 
 
@@ -145,9 +146,9 @@ def source_files() -> dict[str, Path]:
 
 
 FILES = source_files()
-PLACES = {
+LAYER_NUMBERS = {
     name: level for level, layer in enumerate(LAYERS) for name in ((layer,) if isinstance(layer, str) else layer)
-}  # the number of each package's layer
+}  # the number of the layer of each package
 
 
 def matches(module: str, patterns: tuple[str, ...]) -> bool:
@@ -156,20 +157,20 @@ def matches(module: str, patterns: tuple[str, ...]) -> bool:
 
 
 def package_of(module: str) -> str | None:
-    """Return the entry of `LAYERS` that a module belongs to, the longest that fits; None where there is none."""
+    """Return the longest entry of `LAYERS` that contains a module; None if there is none."""
     parts = module.split(".") if module else []
     for count in range(len(parts), 0, -1):
         name = ".".join(parts[:count])
         if name == "_engine" and len(parts) > 1:
             return None  # each package of the engine has a layer of its own
-        if name in PLACES:
+        if name in LAYER_NUMBERS:
             return name
     return None if parts else ""
 
 
 @cache
 def imports(module: str, source: str) -> tuple[Import, ...]:
-    """Return every import of a source text, those in functions and those by a literal name included."""
+    """Return every import of a source text, including imports in functions and by a literal name."""
     tree = parsed(source)
     package = ["penstock", *module.split(".")] if module else ["penstock"]
     if module and FILES.get(module, Path()).name != "__init__.py":
@@ -183,7 +184,7 @@ def imports(module: str, source: str) -> tuple[Import, ...]:
 
 
 def run_later(node: ast.AST) -> Sequence[ast.AST]:
-    """Return what in a node is not run when its module is loaded."""
+    """Return the statements of a node that do not run when its module is loaded."""
     match node:
         case ast.FunctionDef(body=body) | ast.AsyncFunctionDef(body=body):
             return body
@@ -208,11 +209,11 @@ def imported_names(node: ast.AST, package: list[str]) -> list[str]:
 
 
 def imported_module(name: str) -> str | None:
-    """Return the module that a dotted name lies in, or None for a name outside Penstock."""
+    """Return the module that contains a dotted name; None if the name is outside Penstock."""
     first, *rest = name.split(".")
     if first != "penstock":
         return None
-    while ".".join(rest) not in FILES.keys() | PLACES.keys():
+    while ".".join(rest) not in FILES.keys() | LAYER_NUMBERS.keys():
         rest.pop()
     return ".".join(rest)
 
@@ -222,11 +223,11 @@ def may_import(module: str, other: str) -> bool:
     mine, theirs = package_of(module), package_of(other)
     if mine is None or theirs is None:
         return mine is None  # a module without a layer is reported on its own
-    return mine == theirs or PLACES[theirs] < PLACES[mine]
+    return mine == theirs or LAYER_NUMBERS[theirs] < LAYER_NUMBERS[mine]
 
 
 def import_faults(module: str, source: str) -> list[str]:
-    """Return what is wrong with the imports of a source text, one sentence each."""
+    """Return one sentence for each forbidden import of a source text."""
     faults = []
     for found in imports(module, source):
         other, library = imported_module(found.name), found.name.split(".")[0]
@@ -250,61 +251,61 @@ def import_faults(module: str, source: str) -> list[str]:
 
 
 def unsafe_calls(module: str, source: str) -> list[str]:
-    """Return the calls of a source text that could run code that came with the data."""
+    """Return one sentence for each call of a source text that can run code from the data."""
     faults = []
     for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Call):
             if ast.unparse(node.func) in UNSAFE_CALLS:
                 faults.append(f"{module}:{node.lineno} runs text as code.")
-            given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-            if given.get("allow_pickle", "False") != "False":
+            arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+            if arguments.get("allow_pickle", "False") != "False":
                 faults.append(f"{module}:{node.lineno} may unpickle. Pass allow_pickle=False.")
     return faults
 
 
 def signature_faults(module: str, source: str) -> list[str]:
-    """Return the functions of a source text that have too many parameters."""
+    """Return one sentence for each function of a source text that has too many parameters."""
     faults = []
     for node in ast.walk(parsed(source)):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         count = len(parameters(node))
-        if count > MOST_PARAMETERS and f"{module}.{node.name}" not in MANY_OPTIONS and not matches(module, COMPATIBILITY):
-            faults.append(f"{module}.{node.name} has {count} parameters, more than {MOST_PARAMETERS}. Make an object of them.")
+        if count > MAX_PARAMETERS and f"{module}.{node.name}" not in MANY_OPTIONS and not matches(module, COMPATIBILITY):
+            faults.append(f"{module}.{node.name} has {count} parameters, more than {MAX_PARAMETERS}. Make an object of them.")
     return faults
 
 
 def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
-    """Return the parameters of a function, those by keyword included, without `self` and `cls`."""
-    given = function.args
-    named = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    """Return the names of a function's parameters, except `self` and `cls`."""
+    arguments = function.args
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
     return [arg.arg for arg in named if arg is not None and arg.arg not in {"self", "cls"}]
 
 
 def test_every_module_belongs_to_a_layer() -> None:
-    """A new package gets its place in `LAYERS` before it imports or is imported."""
+    """Every module belongs to an entry of `LAYERS`."""
     assert [module for module in FILES if package_of(module) is None] == []
 
 
 def test_imports_go_down_only() -> None:
-    """A module imports its own package, lower layers and the libraries it may have, in functions too."""
+    """A module imports only its own package, lower layers and its allowed libraries, also inside functions."""
     assert [fault for module, path in FILES.items() for fault in import_faults(module, path.read_text())] == []
 
 
-@pytest.mark.parametrize("package", [name for name in PLACES if name.startswith("_engine.")])
-def test_a_package_of_the_engine_says_what_it_imports(package: str) -> None:
-    """The last line of its docstring names the packages of the engine that its modules import."""
-    said = (ast.get_docstring(ast.parse(FILES[package].read_text())) or "").splitlines()[-1]
+@pytest.mark.parametrize("package", [name for name in LAYER_NUMBERS if name.startswith("_engine.")])
+def test_an_engine_package_documents_its_imports(package: str) -> None:
+    """The last line of the docstring of an engine package lists the engine packages that its modules import."""
+    last_line = (ast.get_docstring(ast.parse(FILES[package].read_text())) or "").splitlines()[-1]
     modules = [module for module in FILES if package_of(module) == package]
     others = {imported_module(found.name) for module in modules for found in imports(module, FILES[module].read_text())}
     used = {package_of(other) for other in others if other is not None} - {package}
-    names = [name.removeprefix("_engine.") for name in PLACES if name in used and name.startswith("_engine.")]
+    names = [name.removeprefix("_engine.") for name in LAYER_NUMBERS if name in used and name.startswith("_engine.")]
 
-    assert said == f"Imports of the engine: {', '.join(f'`{name}`' for name in names) or 'none'}."
+    assert last_line == f"Imports of the engine: {', '.join(f'`{name}`' for name in names) or 'none'}."
 
 
 def test_imports_make_no_cycle() -> None:
-    """No module needs itself by way of others, not even inside one package."""
+    """No module imports itself through other modules, not even within one package."""
     graph = {
         module: {other for found in imports(module, path.read_text()) if (other := imported_module(found.name)) is not None}
         - {module}
@@ -320,25 +321,25 @@ def test_imports_make_no_cycle() -> None:
     assert cycle == []
 
 
-def test_nothing_runs_what_came_with_the_data() -> None:
+def test_no_module_runs_code_from_the_data() -> None:
     """No module evaluates text or lets NumPy unpickle."""
     assert [fault for module, path in FILES.items() for fault in unsafe_calls(module, path.read_text())] == []
 
 
 def test_modules_are_named_for_what_they_do() -> None:
-    """No module is a drawer for what belongs elsewhere."""
+    """No module has a generic name such as `utils` or `helpers`."""
     parts = {module: {part.strip("_") for part in module.split(".")} for module in FILES if not matches(module, COMPATIBILITY)}
 
-    assert [module for module, names in parts.items() if names & NAMELESS] == []
+    assert [module for module, names in parts.items() if names & GENERIC_NAMES] == []
 
 
 def test_signatures_stay_short() -> None:
-    """A signature fits one glance; more options make an object."""
+    """No function has more than seven parameters; functions with more options take an object."""
     assert [fault for module, path in FILES.items() for fault in signature_faults(module, path.read_text())] == []
 
 
-def test_every_module_whose_coverage_is_demanded_exists() -> None:
-    """The pure modules are there, so that none escapes by a new name."""
+def test_every_path_in_the_coverage_settings_exists() -> None:
+    """Every path in the coverage settings exists, so that no renamed module escapes them."""
     modules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["coverage"]["run"]["include"]
 
     assert [module for module in modules if not list(ROOT.glob(module))] == []
@@ -370,8 +371,8 @@ def test_every_module_whose_coverage_is_demanded_exists() -> None:
         ("filters", "import requests", "a library that no module may import"),
     ],
 )
-def test_a_wrong_import_is_caught(module: str, source: str, complaint: str) -> None:
-    """The check itself works: each of these is a fault."""
+def test_a_forbidden_import_is_reported(module: str, source: str, complaint: str) -> None:
+    """`import_faults` reports each of these imports."""
     (fault,) = import_faults(module, source)
 
     assert complaint in fault
@@ -388,14 +389,14 @@ def test_a_wrong_import_is_caught(module: str, source: str, complaint: str) -> N
         ("", "from .testing import kit"),
     ],
 )
-def test_a_right_import_passes(module: str, source: str) -> None:
-    """The check itself works: none of these is a fault."""
+def test_an_allowed_import_is_accepted(module: str, source: str) -> None:
+    """`import_faults` accepts each of these imports."""
     assert import_faults(module, source) == []
 
 
 @pytest.mark.parametrize("module", ["_engine.elsewhere", "_engine.elsewhere.reader", "elsewhere"])
-def test_a_module_without_a_layer_is_caught(module: str) -> None:
-    """The check itself works: these packages are not in `LAYERS`."""
+def test_a_module_without_a_layer_is_found(module: str) -> None:
+    """`package_of` returns None for packages that are not in `LAYERS`."""
     assert package_of(module) is None
 
 
@@ -403,13 +404,13 @@ def test_a_module_without_a_layer_is_caught(module: str) -> None:
     "source",
     ["eval('1')", "builtins.exec('1')", "np.load(f, allow_pickle=True)", "np.load(f, allow_pickle=flag)"],
 )
-def test_an_unsafe_call_is_caught(source: str) -> None:
-    """The check itself works: each of these could run what came with the data."""
+def test_an_unsafe_call_is_reported(source: str) -> None:
+    """`unsafe_calls` reports each of these calls."""
     assert len(unsafe_calls("filters", source)) == 1
 
 
-def test_a_long_signature_is_caught() -> None:
-    """The check itself works: eight parameters are too many."""
+def test_a_long_signature_is_reported() -> None:
+    """`signature_faults` reports a function with eight parameters."""
     (fault,) = signature_faults("filters", "class A:\n    def f(self, a, b, c, *d, e, f, g, **h): ...")
 
     assert "has 8 parameters" in fault

@@ -1,4 +1,4 @@
-"""Cells of codecs that are little more than copied: what is written comes back, however it is asked for."""
+"""Cells of the codecs Raw and Npy: every way of reading returns the written values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from penstock.codecs import Npy, Raw
 ROWS = 60
 DTYPES = ["bool", "int8", "uint16", "int64", "float16", "float64", "complex64", "M8[us]", "m8[s]", "S3", "U2"]
 SHAPES = [(), (1,), (3, 5), (700,), (1500,), (2, 40, 30)]
-"""From a value to some kilobytes: those up to four are decoded with their window, others with their batch."""
+"""From one value to some kilobytes: cells of up to 4 KiB are decoded with their window, larger ones with their batch."""
 
 
 def cell(dtype: np.dtype[Any], shape: tuple[int, ...], number: int) -> Any:
-    """Return an array that no other row has."""
+    """Return an array whose values depend on the row number."""
     values = np.arange(int(np.prod(shape))).reshape(shape) + 1000 * number
     return (values % 7).astype(dtype) if dtype.kind in "biSU" else values.astype(dtype)
 
@@ -35,7 +35,7 @@ def cell(dtype: np.dtype[Any], shape: tuple[int, ...], number: int) -> Any:
     delta=st.booleans(),
     size=st.integers(1, 25),
 )
-def test_what_is_written_comes_back(
+def test_written_cells_are_read_back(
     tmp_path_factory: pytest.TempPathFactory,
     dtype: np.dtype[Any],
     shape: tuple[int, ...],
@@ -45,9 +45,9 @@ def test_what_is_written_comes_back(
     nullable: bool,
     delta: bool,
 ) -> None:
-    """In order, shuffled, mapped, by number and with nulls filled; and it may be written to."""
+    """Cells read in order, shuffled, mapped, by number or with filled nulls equal the written ones. Batches are writable."""
     place = tmp_path_factory.mktemp("cells") / "t"
-    nullable = nullable and (isinstance(codec, Raw) or dtype.kind not in "SU")  # of which an empty one is made, not a full one
+    nullable = nullable and (isinstance(codec, Raw) or dtype.kind not in "SU")  # nulls of Npy text are not tested here
     schema = ps.Schema("Cells", [ps.Field("id", np.int64), ps.Field("x", dtype, shape, codec, nullable=nullable)])
     cells = [None if nullable and number % 7 == 3 else cell(dtype, shape, number) for number in range(ROWS)]
     rows = [{"id": number, "x": one} for number, one in enumerate(cells)]
@@ -57,14 +57,14 @@ def test_what_is_written_comes_back(
     ds = ps.open(str(place))
     ds = ds.nulls(ps.Fill(filler.item() if isinstance(filler, np.generic) else filler), "x") if nullable else ds
 
-    asked = [ds.batch(size, last="uneven"), ds.shuffle(seed=3).batch(size, last="uneven")]
-    for each in [*asked, asked[1].map(lambda batch: batch)]:
+    datasets = [ds.batch(size, last="uneven"), ds.shuffle(seed=3).batch(size, last="uneven")]
+    for each in [*datasets, datasets[1].map(lambda batch: batch)]:
         seen = []
         for batch in each:
             seen += batch["id"].tolist()
             for number, found in zip(batch["id"].tolist(), batch["x"], strict=True):
                 assert same(np.asarray(found, dtype), np.asarray(cells[number], dtype)), (number, found)
-            batch["x"][:] = batch["x"][::-1].copy()  # nobody else has this memory
+            batch["x"][:] = batch["x"][::-1].copy()  # no other batch shares this memory
         assert sorted(seen) == list(range(ROWS))
     for number, found in zip([5, 50, 17], ds.take([5, 50, 17])["x"], strict=True):
         assert same(np.asarray(found, dtype), np.asarray(cells[number], dtype))

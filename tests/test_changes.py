@@ -1,4 +1,4 @@
-"""What was added to a table since a version: inserted rows and updated ones, once each, by feed or by files."""
+"""`penstock.changes`: the rows inserted or updated since a version, each once, from a change data feed or from files."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ DELTA = DeltaFormat()
 FEED = {"delta.enableChangeDataFeed": "true"}
 
 
-def made(path: Path, *, configuration: dict[str, str] | None = None) -> str:
-    """Write a table of ten rows, and return where."""
+def write_table(path: Path, *, configuration: dict[str, str] | None = None) -> str:
+    """Write a table of ten rows and return its path."""
     table = pa.table({"id": list(range(10)), "x": ["old"] * 10})
     deltalake.write_deltalake(str(path), table, configuration=configuration)
     return str(path)
@@ -36,9 +36,9 @@ def ids(ds: ps.Dataset) -> list[int]:
     return [int(row["id"]) for row in ds] if ds.num_rows else []
 
 
-def test_appended_rows_are_what_was_added(tmp_path: Path) -> None:
-    """Each version's rows count once, in the order of the versions, from after the first one to the last one."""
-    path = made(tmp_path / "t")
+def test_appended_rows_are_changes(tmp_path: Path) -> None:
+    """Rows of each version after the first and up to the last come once, in the order of the versions."""
+    path = write_table(tmp_path / "t")
     append(path, 10, 11)
     append(path, 12)
     append(path, 13)
@@ -49,9 +49,9 @@ def test_appended_rows_are_what_was_added(tmp_path: Path) -> None:
     assert sorted(ids(ps.changes(path, 0).shuffle(seed=1))) == [10, 11, 12, 13]
 
 
-def test_what_was_moved_does_not_count(tmp_path: Path) -> None:
-    """An OPTIMIZE adds files, and no row; rows that it has moved are still those that were added."""
-    path = made(tmp_path / "t")
+def test_rows_moved_by_optimize_are_not_changes(tmp_path: Path) -> None:
+    """OPTIMIZE adds files but no rows; rows that it moved still count as added by their own version."""
+    path = write_table(tmp_path / "t")
     append(path, 10)
     deltalake.DeltaTable(path).optimize.compact()
 
@@ -59,9 +59,9 @@ def test_what_was_moved_does_not_count(tmp_path: Path) -> None:
     assert ids(ps.changes(path, 1)) == []
 
 
-def test_deletes_add_nothing_and_take_nothing_back(tmp_path: Path) -> None:
-    """Rows that stay in a rewritten file were not added; a row that was added counts as it was then."""
-    path = made(tmp_path / "t")
+def test_deletes_neither_add_nor_remove_changes(tmp_path: Path) -> None:
+    """A delete adds no rows, though it rewrites files; rows that were added before and deleted later still come."""
+    path = write_table(tmp_path / "t")
     append(path, 10, 11)
     deltalake.DeltaTable(path).delete("id in (3, 10)")
 
@@ -69,18 +69,18 @@ def test_deletes_add_nothing_and_take_nothing_back(tmp_path: Path) -> None:
     assert ids(ps.changes(path, 1)) == []
 
 
-def test_a_replaced_table_is_all_new(tmp_path: Path) -> None:
+def test_an_overwrite_adds_all_its_rows(tmp_path: Path) -> None:
     """An overwrite adds all rows that it writes."""
-    path = made(tmp_path / "t")
+    path = write_table(tmp_path / "t")
     ps.write(path, data={"id": [5, 6], "x": ["a", "b"]}, format=DELTA, mode="overwrite")
     deltalake.write_deltalake(path, pa.table({"id": [7], "x": ["c"]}), mode="overwrite")
 
     assert ids(ps.changes(path, 0)) == [5, 6, 7]
 
 
-def test_a_feed_tells_updates(tmp_path: Path) -> None:
-    """With a change data feed, updated rows count as they became, and others of their files do not."""
-    path = made(tmp_path / "t", configuration=FEED)
+def test_a_change_data_feed_gives_updated_rows(tmp_path: Path) -> None:
+    """With a change data feed, updated rows come in their new form, and other rows of their files do not come."""
+    path = write_table(tmp_path / "t", configuration=FEED)
     deltalake.DeltaTable(path).update(predicate="id = 4", updates={"x": "'changed'"})
     append(path, 10)
     deltalake.DeltaTable(path).delete("id = 5")
@@ -91,9 +91,9 @@ def test_a_feed_tells_updates(tmp_path: Path) -> None:
     assert found.num_rows == 2
 
 
-def test_what_a_restore_brings_back_is_not_guessed(tmp_path: Path) -> None:
-    """It tells no rows, whether or not there is a change data feed."""
-    path = made(tmp_path / "t", configuration=FEED)
+def test_a_restore_that_rewrites_files_raises(tmp_path: Path) -> None:
+    """A RESTORE that rewrites files raises an error, even with a change data feed, because it records no changed rows."""
+    path = write_table(tmp_path / "t", configuration=FEED)
     deltalake.DeltaTable(path).delete("id = 5")
     deltalake.DeltaTable(path).restore(0)
 
@@ -103,8 +103,8 @@ def test_what_a_restore_brings_back_is_not_guessed(tmp_path: Path) -> None:
         ps.changes(path, 1)
 
 
-def test_files_that_a_restore_only_brings_back_were_added(tmp_path: Path) -> None:
-    """None of their rows was there before, so that nothing is guessed."""
+def test_rows_of_a_restore_that_only_adds_files_are_changes(tmp_path: Path) -> None:
+    """A RESTORE that only adds files is supported: none of their rows was in the table before."""
     path = str(tmp_path / "t")
     deltalake.write_deltalake(path, pa.table({"id": [1, 2], "part": ["a", "b"]}), partition_by="part")
     deltalake.DeltaTable(path).delete("part = 'a'")
@@ -113,9 +113,9 @@ def test_files_that_a_restore_only_brings_back_were_added(tmp_path: Path) -> Non
     assert ids(ps.changes(path, 1)) == [1]
 
 
-def test_an_update_without_a_feed_is_refused(tmp_path: Path) -> None:
-    """Which rows of a rewritten file are new is not guessed."""
-    path = made(tmp_path / "t")
+def test_an_update_without_a_feed_raises(tmp_path: Path) -> None:
+    """An UPDATE without a change data feed raises an error, because the new rows of rewritten files are unknown."""
+    path = write_table(tmp_path / "t")
     deltalake.DeltaTable(path).update(predicate="id = 4", updates={"x": "'changed'"})
 
     with pytest.raises(
@@ -125,8 +125,8 @@ def test_an_update_without_a_feed_is_refused(tmp_path: Path) -> None:
 
 
 def test_deletion_vectors_add_nothing(tmp_path: Path) -> None:
-    """A file that is added again with a vector has lost rows; a new file beside it holds the new ones."""
-    path = made(tmp_path / "t")
+    """A file added again with a deletion vector has no new rows; a new file of the same commit has."""
+    path = write_table(tmp_path / "t")
     log = Path(path) / "_delta_log"
     append(path, 10)
     (add,) = (json.loads(line)["add"] for line in (log / f"{0:020d}.json").read_text().splitlines() if '"add"' in line)
@@ -144,30 +144,34 @@ def test_deletion_vectors_add_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("operation", ["RESTORE", "UPDATE", None])
-@pytest.mark.parametrize(("after", "back"), [([1], [0]), (None, [0, 1]), ([], [0, 1]), ([1, 3], [0]), ([0, 1], [])])
+@pytest.mark.parametrize(("after", "restored"), [([1], [0]), (None, [0, 1]), ([], [0, 1]), ([1, 3], [0]), ([0, 1], [])])
 @pytest.mark.parametrize("stats", ["rows", None])
-def test_rows_that_a_vector_hides_no_more_were_added(
-    tmp_path: Path, after: list[int] | None, back: list[int], operation: str | None, stats: str | None
+def test_rows_that_a_deletion_vector_no_longer_deletes_are_changes(
+    tmp_path: Path, after: list[int] | None, restored: list[int], operation: str | None, stats: str | None
 ) -> None:
-    """Each is known by its number, whether or not the log says how many rows the file has; others of the file stay out."""
+    """Only rows that a deletion vector no longer deletes come from its file, with or without row counts in the log."""
     lake, rows = Lake(tmp_path / "t"), pa.table({"id": range(4)})
     lake.commit(0, protocol("deletionVectors"), metadata([column("id", "long")]), lake.add("0.parquet", rows, stats=stats))
-    one, more = inline([0, 1]), {} if after is None else {"deletionVector": inline(after)}
-    hiding = lake.add("0.parquet", rows, stats=stats, deletionVector=one)
+    vector, more = inline([0, 1]), {} if after is None else {"deletionVector": inline(after)}
+    hiding = lake.add("0.parquet", rows, stats=stats, deletionVector=vector)
     lake.commit(1, {"remove": {"path": "0.parquet", "dataChange": True}}, hiding)
-    told = [{"commitInfo": {"operation": operation}}] if operation else []
-    gone = {"remove": {"path": "0.parquet", "dataChange": True, "deletionVector": one}}
-    lake.commit(2, *told, gone, lake.add("0.parquet", rows, stats=stats, **more), lake.add("1.parquet", pa.table({"id": [9]})))
+    reported = [{"commitInfo": {"operation": operation}}] if operation else []
+    gone = {"remove": {"path": "0.parquet", "dataChange": True, "deletionVector": vector}}
+    lake.commit(
+        2, *reported, gone, lake.add("0.parquet", rows, stats=stats, **more), lake.add("1.parquet", pa.table({"id": [9]}))
+    )
     found = ps.changes(str(lake.path), 1)
 
-    assert sorted(ids(found)) == [*back, 9]
-    assert sorted(ids(found.where(ps.col("id") < 9))) == back
+    assert sorted(ids(found)) == [*restored, 9]
+    assert sorted(ids(found.where(ps.col("id") < 9))) == restored
     assert ids(ps.changes(str(lake.path), 0, 1)) == []
 
 
-@pytest.mark.parametrize(("operation", "told"), [("DELETE", True), ("MERGE", True), ("RESTORE", False)])
-def test_a_vector_that_is_gone_matters_where_rows_may_have_come_back(tmp_path: Path, operation: str, *, told: bool) -> None:
-    """A DELETE never brings one back, so that nobody needs what the vector before it was."""
+@pytest.mark.parametrize(("operation", "reported"), [("DELETE", True), ("MERGE", True), ("RESTORE", False)])
+def test_a_missing_deletion_vector_raises_only_if_rows_may_be_restored(
+    tmp_path: Path, operation: str, *, reported: bool
+) -> None:
+    """A missing deletion vector raises an error, unless the operation, such as DELETE, never restores rows."""
     lake, rows = Lake(tmp_path / "t"), pa.table({"id": range(4)})
     lake.commit(0, protocol("deletionVectors"), metadata([column("id", "long")]), lake.add("0.parquet", rows))
     gone = {"storageType": "p", "pathOrInlineDv": str(tmp_path / "gone.bin"), "offset": 1, "sizeInBytes": 40, "cardinality": 1}
@@ -176,15 +180,15 @@ def test_a_vector_that_is_gone_matters_where_rows_may_have_come_back(tmp_path: P
     lake.commit(1, {"commitInfo": {"operation": operation}}, before, after)
     lake.commit(2, lake.add("1.parquet", pa.table({"id": [9]})))
 
-    if told:
+    if reported:
         assert ids(ps.changes(str(lake.path), 0)) == [9]
     else:
         with pytest.raises(DataError, match=r"gone\.bin: the file is gone"):
             ps.changes(str(lake.path), 0)
 
 
-def test_a_file_that_cannot_be_counted_is_told(tmp_path: Path) -> None:
-    """Where rows of it come back, and the log does not say how many it has."""
+def test_a_file_without_a_row_count_raises(tmp_path: Path) -> None:
+    """A file with restored rows raises an error if neither the log nor the file gives its number of rows."""
     lake, rows = Lake(tmp_path / "t"), pa.table({"id": range(4)})
     fields = metadata([column("id", "long")])
     lake.commit(0, protocol("deletionVectors"), fields, lake.add("0.parquet", rows, stats=None, deletionVector=inline([1])))
@@ -197,8 +201,8 @@ def test_a_file_that_cannot_be_counted_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["name", "id"])
-def test_a_feed_of_mapped_columns_tells_updates(tmp_path: Path, mode: str) -> None:
-    """What became of a row is told by a column that is none of the table's, and has no id."""
+def test_a_change_data_feed_works_with_column_mapping(tmp_path: Path, mode: str) -> None:
+    """A change data feed works with column mapping, although its column `_change_type` has no id."""
     lake = Lake(tmp_path / "t")
     field = pa.field("c1", pa.int64(), metadata={"PARQUET:field_id": "1"})
 
@@ -212,12 +216,12 @@ def test_a_feed_of_mapped_columns_tells_updates(tmp_path: Path, mode: str) -> No
         metadata([column("id", "long", number=1, called="c1")], delta__columnMapping__mode=mode),
         lake.add("0.parquet", file(1, 2)),
     )
-    fed = lake.add("_change_data/c.parquet", file(2, 20, _change_type=["update_preimage", "update_postimage"]))["add"]
+    feed_file = lake.add("_change_data/c.parquet", file(2, 20, _change_type=["update_preimage", "update_postimage"]))["add"]
     lake.commit(
         1,
         {"remove": {"path": "0.parquet", "dataChange": True}},
         lake.add("1.parquet", file(1, 20)),
-        {"cdc": {key: fed[key] for key in ("path", "partitionValues", "size")} | {"dataChange": False}},
+        {"cdc": {key: feed_file[key] for key in ("path", "partitionValues", "size")} | {"dataChange": False}},
     )
     found = ps.changes(str(lake.path), 0)
 
@@ -226,9 +230,9 @@ def test_a_feed_of_mapped_columns_tells_updates(tmp_path: Path, mode: str) -> No
     assert ids(found.where(ps.col("id") >= 2)) == [20]
 
 
-def test_an_overwrite_by_a_predicate_may_have_moved_rows(tmp_path: Path) -> None:
-    """Then it is refused; one of whole files, whose log says that all rows are new, is not."""
-    path = made(tmp_path / "t")
+def test_an_overwrite_with_a_predicate_raises_unless_all_rows_are_new(tmp_path: Path) -> None:
+    """An overwrite with a predicate raises an error, unless the log says that all rows of its files are new."""
+    path = write_table(tmp_path / "t")
     new = pa.table({"id": [5], "x": ["new"]})
     deltalake.write_deltalake(path, new, mode="overwrite", predicate="id = 5")
 
@@ -243,9 +247,9 @@ def test_an_overwrite_by_a_predicate_may_have_moved_rows(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("window", [1, 10_000])
-def test_a_file_that_vacuum_removed_is_told_with_the_version_that_added_it(tmp_path: Path, window: int) -> None:
-    """The message says which file is gone, which versions need it, and from which on changes can be had."""
-    path = made(tmp_path / "t")
+def test_a_file_that_vacuum_removed_is_reported_with_its_version(tmp_path: Path, window: int) -> None:
+    """The error names the removed file, the versions that need it, and the first version from which changes are available."""
+    path = write_table(tmp_path / "t")
     for number in (10, 11, 12):
         append(path, number)
     before = set((tmp_path / "t").glob("*.parquet"))
@@ -264,9 +268,9 @@ def test_a_file_that_vacuum_removed_is_told_with_the_version_that_added_it(tmp_p
     assert sorted(ids(ps.changes(path, 2))) == [12, 99, 100]
 
 
-def test_versions_that_are_not_there_are_told(tmp_path: Path) -> None:
-    """Versions come in their order, and commits between them must be known."""
-    path = made(tmp_path / "t")
+def test_missing_versions_raise(tmp_path: Path) -> None:
+    """Unknown versions, versions in the wrong order and versions without a commit raise ArgumentError."""
+    path = write_table(tmp_path / "t")
     append(path, 10)
     append(path, 11)
 
@@ -287,16 +291,16 @@ def test_versions_that_are_not_there_are_told(tmp_path: Path) -> None:
     assert ids(ps.changes(path, 1)) == [11]
 
 
-def test_a_table_without_versions_is_refused(tmp_path: Path) -> None:
-    """Files of Parquet do not tell when they came."""
+def test_a_table_without_versions_raises(tmp_path: Path) -> None:
+    """A table of Parquet files raises ArgumentError, because it does not record when rows were added."""
     ps.write(tmp_path / "t", data={"id": [1]})
 
     with pytest.raises(ArgumentError, match=r"has the format parquet, which does not record added rows"):
         ps.changes(tmp_path / "t", 0)
 
 
-def test_codecs_and_partitions_are_known_to_changes(tmp_path: Path) -> None:
-    """What was added is a table like any other: pruned by partition, decoded by the log's fields."""
+def test_changes_have_partition_columns(tmp_path: Path) -> None:
+    """Changes have the partition columns of the table, and are pruned by them."""
     for day in ("mon", "tue"):
         ps.write(tmp_path / "t", data=[{"id": 1, "day": day}], format=DELTA, mode="append", partition_by="day")
     found = ps.changes(tmp_path / "t", 0)

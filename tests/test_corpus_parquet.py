@@ -1,4 +1,4 @@
-"""Every Parquet file of the corpus: read to the values that pyarrow gives, or refused in plain words."""
+"""Every Parquet file of the corpus: its values equal those of pyarrow, or it is refused with a clear error."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ Corpus = Callable[[str], Path]
 
 @pytest.fixture(scope="session")
 def files(corpus: Corpus) -> dict[Path, dict[str, Any]]:
-    """Return every file of the corpus and what pyarrow does with it."""
+    """Return every file of the corpus, with what the inventory says about it and how pyarrow reads it."""
     inventory = json.loads(corpus("parquet/inventory.json").read_text())["files"]
     root = corpus("parquet").parent
     return {root / name: facts for name, facts in inventory.items()}
 
 
 def read(path: Path) -> pa.Table:
-    """Return a file's rows as pyarrow reads them, timestamps of twelve bytes in microseconds where Spark wrote them."""
-    sparks = any(key.startswith(b"org.apache.spark.") for key in pq.read_metadata(path).metadata or {})
-    file = pq.ParquetFile(path, coerce_int96_timestamp_unit="us" if sparks else None)
+    """Return the rows of a file as pyarrow reads them, with INT96 timestamps of Spark in microseconds."""
+    by_spark = any(key.startswith(b"org.apache.spark.") for key in pq.read_metadata(path).metadata or {})
+    file = pq.ParquetFile(path, coerce_int96_timestamp_unit="us" if by_spark else None)
     groups = [file.read_row_group(at) for at in range(file.num_row_groups)]
     return pa.concat_tables(groups) if groups else file.schema_arrow.empty_table()
 
 
-def test_readable_files_give_the_values_that_pyarrow_gives(files: dict[Path, dict[str, Any]]) -> None:
-    """Rows, columns and values, with nothing dropped, however the file was written."""
+def test_readable_files_have_the_values_of_pyarrow(files: dict[Path, dict[str, Any]]) -> None:
+    """Every readable file has the same rows, columns and values as in pyarrow."""
     compared = 0
     for path, facts in files.items():
         if facts.get("read") != "ok":
@@ -47,16 +47,16 @@ def test_readable_files_give_the_values_that_pyarrow_gives(files: dict[Path, dic
         assert found.schema.names == expected.schema.names, path
         for name in set(expected.schema.names):
             if expected.schema.names.count(name) == 1:
-                same = found.column(name).equals(expected.column(name))
+                equal = found.column(name).equals(expected.column(name))
                 # NaN is not equal to itself, so text stands in for values where a plain comparison fails.
-                assert same or str(found.column(name).to_pylist()) == str(expected.column(name).to_pylist()), (path, name)
+                assert equal or str(found.column(name).to_pylist()) == str(expected.column(name).to_pylist()), (path, name)
         compared += 1
 
     assert compared >= 100
 
 
 def test_readable_files_are_iterated(files: dict[Path, dict[str, Any]]) -> None:
-    """Every column has an array, and every row comes, in batches and shuffled."""
+    """Every readable file yields all its rows and columns in shuffled batches."""
     for path, facts in files.items():
         if facts.get("read") != "ok" or len(set(facts["schema"])) != len(facts["schema"]):
             continue
@@ -69,11 +69,11 @@ def test_readable_files_are_iterated(files: dict[Path, dict[str, Any]]) -> None:
         assert seen == (facts["rows"] if ds.schema.names else 0), path
 
 
-def test_unreadable_files_are_refused_in_plain_words(files: dict[Path, dict[str, Any]]) -> None:
-    """Broken, encrypted and hostile files give an error of ours that names the file, and no crash."""
+def test_unreadable_files_raise_with_their_name(files: dict[Path, dict[str, Any]]) -> None:
+    """Broken, encrypted and hostile files raise a PenstockError with the name of the file, and do not crash."""
     refused = 0
     for path, facts in files.items():
-        if facts.get("read") == "ok" or "large_string_map" in path.name:  # two rows of a gigabyte, refused after reading them
+        if facts.get("read") == "ok" or "large_string_map" in path.name:  # two rows of 1 GB, slow to refuse
             continue
         with pytest.raises(PenstockError) as caught:
             list(ps.open(path).batch(100))
@@ -83,8 +83,8 @@ def test_unreadable_files_are_refused_in_plain_words(files: dict[Path, dict[str,
     assert refused >= 15
 
 
-def test_hostile_statistics_do_not_take_the_process_down(files: dict[Path, dict[str, Any]]) -> None:
-    """Filters look at statistics; where pyarrow would abort on them, a process of ours lives on and tells."""
+def test_hostile_statistics_do_not_crash_the_process(files: dict[Path, dict[str, Any]]) -> None:
+    """A filter on a file whose statistics abort pyarrow does not crash the process."""
     hostile = [str(path) for path, facts in files.items() if facts.get("column_metadata") == "ABORTS THE PROCESS"]
     script = """
 import sys
@@ -103,8 +103,8 @@ print("alive")
     assert done.stdout.endswith("alive\n"), done.stderr
 
 
-def test_hive_directories_of_others_are_tables(corpus: Corpus) -> None:
-    """Partitions beside `_metadata` and `_common_metadata`, schema evolution, empty row groups."""
+def test_tables_of_other_writers_can_be_read(corpus: Corpus) -> None:
+    """Tables of other writers can be read: Hive partitions, `_metadata`, empty row groups and several row groups."""
     split = ps.open(corpus("parquet/fastparquet/split"))
     assert split.schema.names == ("num", "cat", "catnum")
     assert split.num_rows == 2000

@@ -1,4 +1,4 @@
-"""Data frames: `to_pandas` changes no value, and keeps NumPy dtypes where they hold the values."""
+"""Data frames: `to_pandas` changes no value, and uses NumPy dtypes wherever they can represent the values."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ LARGE = 2**53 + 1
 NAN = float("nan")
 
 
-def back(series: Any, kind: pa.DataType, *, nan_is_null: bool = False) -> pa.Array:
-    """Return a column of a data frame as Arrow."""
+def to_arrow_array(series: Any, kind: pa.DataType, *, nan_is_null: bool = False) -> pa.Array:
+    """Convert a column of a data frame to an Arrow array."""
     found = pa.array(series, kind, from_pandas=nan_is_null)
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
-def same(one: pa.Array, other: pa.Array) -> bool:
-    """Return whether two arrays hold the same, NaN among it."""
+def equal(one: pa.Array, other: pa.Array) -> bool:
+    """Return whether two arrays are equal, where NaN equals NaN."""
     return one.equals(other) or (one.type == other.type and repr(one.to_pylist()) == repr(other.to_pylist()))
 
 
@@ -65,7 +65,7 @@ LEAVES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 
 
 def values(kind: pa.DataType) -> st.SearchStrategy[Any]:
-    """Draw values of a type, nulls among them."""
+    """Draw values of a type, including nulls."""
     if pa.types.is_struct(kind):
         found: st.SearchStrategy[Any] = st.fixed_dictionaries({field.name: values(field.type) for field in kind})
     elif pa.types.is_map(kind):
@@ -99,7 +99,7 @@ kinds = st.recursive(
 
 @st.composite
 def tables(draw: st.DrawFn) -> pa.Table:
-    """Draw a table of a few columns, in chunks."""
+    """Draw a table of one to three columns in two chunks each."""
     rows = draw(st.integers(0, 4))
     columns = {}
     for number in range(draw(st.integers(1, 3))):
@@ -110,19 +110,19 @@ def tables(draw: st.DrawFn) -> pa.Table:
 
 
 @given(tables())
-def test_a_data_frame_holds_what_the_table_held(table: pa.Table) -> None:
-    """Back in Arrow every column equals the one it came from; NaN in floats stands for nulls, or for NaN, never for both."""
+def test_a_data_frame_has_the_values_of_its_table(table: pa.Table) -> None:
+    """Every column converts back to an equal Arrow column; NaN in floats stands for null or for NaN, never for both."""
     found = frame_of(table)
 
     assert list(found.columns) == table.column_names
     for name, column in zip(table.column_names, table.columns, strict=True):
         floats = pa.types.is_floating(column.type) and bool(column.null_count)
-        assert same(back(found[name], column.type, nan_is_null=floats), column.combine_chunks())
+        assert equal(to_arrow_array(found[name], column.type, nan_is_null=floats), column.combine_chunks())
 
 
 @given(tables())
-def test_columns_without_nulls_keep_the_types_of_numpy(table: pa.Table) -> None:
-    """Numbers, booleans and times of a column without nulls have the dtypes that pyarrow gives them."""
+def test_columns_without_nulls_keep_numpy_dtypes(table: pa.Table) -> None:
+    """Columns of numbers and booleans without nulls have the dtypes that pyarrow gives them."""
     flat = [name for name in table.column_names if pa.types.is_primitive(table[name].type) and not table[name].null_count]
     fits = [name for name in flat if not pa.types.is_temporal(table[name].type)]
 
@@ -133,14 +133,16 @@ def test_columns_without_nulls_keep_the_types_of_numpy(table: pa.Table) -> None:
 
 @pytest.mark.parametrize("kind", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])
 def test_integers_with_nulls_have_nullable_dtypes(kind: str, tmp_path: Path) -> None:
-    """The dtype follows from the type and from whether the column has a null, and not from how large a number is."""
-    most = int(np.iinfo(kind).max)
-    pq.write_table(pa.table({"id": pa.array([most, None, 1], kind), "full": pa.array([most, 2, 1], kind)}), tmp_path / "t")
+    """The dtype depends on the type and on whether the column has a null, not on how large a number is."""
+    largest = int(np.iinfo(kind).max)
+    pq.write_table(
+        pa.table({"id": pa.array([largest, None, 1], kind), "full": pa.array([largest, 2, 1], kind)}), tmp_path / "t"
+    )
 
     found = ps.open(tmp_path / "t").to_pandas()
 
     assert found["id"].dtype == kind.title().replace("Uint", "UInt")
-    assert found["id"][0] == most
+    assert found["id"][0] == largest
     assert found["id"].isna().tolist() == [False, True, False]
     assert found["full"].dtype == kind
 
@@ -170,8 +172,8 @@ def test_integers_with_nulls_have_nullable_dtypes(kind: str, tmp_path: Path) -> 
         (pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array([LARGE, None])), None),
     ],
 )
-def test_the_dtype_follows_from_the_type_and_its_nulls(column: pa.Array, dtype: Any) -> None:
-    """Columns that pandas would change have nullable dtypes or Arrow's; others have those of NumPy, or objects."""
+def test_the_dtype_depends_on_the_type_and_its_nulls(column: pa.Array, dtype: Any) -> None:
+    """Columns that pandas would change have nullable or Arrow dtypes; others have NumPy dtypes or objects."""
     found = frame_of(pa.table({"x": column}))
 
     assert found["x"].dtype == (pd.ArrowDtype(column.type) if dtype is None else dtype)
@@ -185,16 +187,16 @@ def test_tensors_with_nulls_keep_their_integers(shape: tuple[int, ...], tmp_path
     ps.write(tmp_path / "t", ps.Schema("T", [field]), [{"x": cell} for cell in cells])
 
     found = ps.open(tmp_path / "t").to_pandas()
-    whole = ps.open(tmp_path / "t").limit(1).to_pandas()
+    without_nulls = ps.open(tmp_path / "t").limit(1).to_pandas()
 
     assert found["x"].isna().tolist() == [False, True]
     assert np.ravel(found["x"][0]).tolist() == [LARGE, LARGE]
-    assert np.ravel(whole["x"][0]).tolist() == [LARGE, LARGE]
-    assert np.asarray(whole["x"][0]).dtype == np.int64
+    assert np.ravel(without_nulls["x"][0]).tolist() == [LARGE, LARGE]
+    assert np.asarray(without_nulls["x"][0]).dtype == np.int64
 
 
-def test_an_empty_data_frame_has_its_columns() -> None:
-    """A table without rows has the types that it has with rows and without nulls."""
+def test_an_empty_data_frame_keeps_its_dtypes() -> None:
+    """An empty data frame has the dtypes of columns without nulls."""
     ds = MemoryFormat.of({"id": pa.array([1, None]), "x": pa.array([1.5, None])}, row_group_rows=2).open()
 
     assert ds.limit(0).to_pandas().dtypes.astype(str).to_dict() == {"id": "int64", "x": "float64"}
@@ -209,11 +211,11 @@ def test_an_empty_data_frame_has_its_columns() -> None:
         (lambda ds: ds.map(lambda row: row), "{call} shows rows as they are stored, and this dataset has maps or stacks"),
     ],
 )
-def test_what_cannot_be_shown_names_the_call_of_the_user(call: str, clause: Any, reason: str) -> None:
-    """A refusal of to_pandas says to_pandas, and one of to_arrow says to_arrow."""
+def test_an_unsupported_dataset_raises_with_the_called_method(call: str, clause: Any, reason: str) -> None:
+    """The error of an unsupported dataset names the called method: `to_arrow` or `to_pandas`."""
     ds = clause(example())
 
-    with pytest.raises(ArgumentError) as refused:
+    with pytest.raises(ArgumentError) as caught:
         getattr(ds, call)()
 
-    assert reason.format(call=call) in str(refused.value)
+    assert reason.format(call=call) in str(caught.value)

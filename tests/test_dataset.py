@@ -1,4 +1,4 @@
-"""The question: its clauses, its text, and what it refuses."""
+"""Datasets: their clauses, repr, explain, states and loaders, and the errors of invalid calls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LISTS = pa.table({"id": [0, 1, 2, 3], "toks": [[1, 2, 3], [4], [], [5, 6]]})
 
 @pytest.fixture
 def ds() -> ps.Dataset:
-    """Return ten rows in row groups of four."""
+    """Return a dataset of ten rows in row groups of four."""
     return example()
 
 
@@ -47,12 +47,12 @@ def ids(ds: Iterable[dict[str, Any]]) -> list[int]:
     return [int(number) for item in ds for number in np.atleast_1d(item["id"])]
 
 
-# What it says of itself.
+# Repr, equality, schema and explain.
 
 
-def test_a_dataset_prints_as_the_question_it_asks(ds: ps.Dataset) -> None:
-    """Every clause shows, in the order in which it acts."""
-    asked = (
+def test_the_repr_shows_the_query(ds: ps.Dataset) -> None:
+    """The repr shows every clause, in the order in which the clauses apply."""
+    dataset = (
         ds.map(np.copy)
         .batch(4, last="pad")
         .shuffle(ps.ExactShuffle(rows=3), seed=7)
@@ -65,7 +65,7 @@ def test_a_dataset_prints_as_the_question_it_asks(ds: ps.Dataset) -> None:
         .repeat(2)
     )
 
-    assert repr(asked) == (
+    assert repr(dataset) == (
         "penstock.open('memory:example').where(col('id') < 8).limit(6).select('x', 'id').with_row_ids()"
         ".shuffle(ExactShuffle(rows=3), seed=7).shard(1, 2, lanes=4).batch(4, last='pad').repeat(2)"
         ".stack('v', ['x']).map(copy)"
@@ -77,8 +77,8 @@ def test_a_dataset_prints_as_the_question_it_asks(ds: ps.Dataset) -> None:
     )
 
 
-def test_datasets_are_equal_when_they_ask_the_same(ds: ps.Dataset) -> None:
-    """Equality is by question, whatever the order of calls."""
+def test_datasets_with_equal_queries_are_equal(ds: ps.Dataset) -> None:
+    """Datasets are equal if their queries are equal, whatever the order of calls."""
     double = lambda row: row  # noqa: E731 - two functions that look alike
 
     assert ds.select("id").where(ps.col("id") > 2) == example().where(("id", ">", 2)).select("id")
@@ -91,8 +91,8 @@ def test_datasets_are_equal_when_they_ask_the_same(ds: ps.Dataset) -> None:
     assert bool(ds.limit(0)) is True
 
 
-def test_a_dataset_is_a_value(ds: ps.Dataset) -> None:
-    """Clauses leave the dataset as it was; it cannot be changed, and it survives copying and pickling."""
+def test_a_dataset_is_immutable(ds: ps.Dataset) -> None:
+    """Clauses return new datasets; a dataset cannot be changed, and it can be copied and pickled."""
     narrow = ds.select("id").shuffle(seed=3)
 
     assert ds.schema.names == ("id", "x", "label")
@@ -102,20 +102,20 @@ def test_a_dataset_is_a_value(ds: ps.Dataset) -> None:
     assert ids(cloudpickle.loads(cloudpickle.dumps(narrow))) == ids(narrow)
 
 
-def test_the_schema_is_that_of_what_comes(ds: ps.Dataset) -> None:
-    """Row ids, stacks, padding and declared maps show in the schema."""
-    asked = ds.with_row_ids().stack("both", ["id", "x"]).shuffle().batch(2, last="pad")
+def test_the_schema_matches_the_batches(ds: ps.Dataset) -> None:
+    """Row ids, stacks, padding and declared maps are in the schema."""
+    dataset = ds.with_row_ids().stack("both", ["id", "x"]).shuffle().batch(2, last="pad")
 
-    assert asked.schema.names == ("label", "_file", "_row_group", "_row", "both", "_valid")
-    assert asked.schema["both"] == ps.Field("both", np.float64, (2,))
-    assert set(next(iter(asked))) == set(asked.schema.names)
-    mapped = asked.map(lambda batch: {"y": batch["both"]}, fields=[ps.Field("y", np.float64, (2,))])
+    assert dataset.schema.names == ("label", "_file", "_row_group", "_row", "both", "_valid")
+    assert dataset.schema["both"] == ps.Field("both", np.float64, (2,))
+    assert set(next(iter(dataset))) == set(dataset.schema.names)
+    mapped = dataset.map(lambda batch: {"y": batch["both"]}, fields=[ps.Field("y", np.float64, (2,))])
     assert mapped.schema.names == ("y", "_valid")
     assert set(next(iter(mapped))) == {"y", "_valid"}
 
 
 @pytest.mark.parametrize(
-    ("dtype", "codec", "dtype_told"),
+    ("dtype", "codec", "schema_dtype"),
     [
         (str, None, object),
         (bytes, None, object),
@@ -126,39 +126,39 @@ def test_the_schema_is_that_of_what_comes(ds: ps.Dataset) -> None:
         ("S4", ps.codecs.Raw(), "S4"),
     ],
 )
-def test_the_schema_of_text_is_that_of_what_comes(
-    tmp_path: Path, dtype: Any, codec: ps.codecs.Codec | None, dtype_told: Any
+def test_the_schema_of_text_matches_the_batches(
+    tmp_path: Path, dtype: Any, codec: ps.codecs.Codec | None, schema_dtype: Any
 ) -> None:
-    """Whatever codec stores it, also one that would store no objects; with policies too."""
+    """The schema of text and bytes has the dtype of the batches for every codec, with and without a null policy."""
     cell = b"ab" if dtype in (bytes, "S4") else "ab"
     ps.write(tmp_path / "t", ps.Schema("T", [ps.Field("v", dtype, (), codec)]), [{"v": cell}] * 2)
     ds = ps.open(tmp_path / "t").batch(2)
 
-    for asked in (ds, ds.nulls(ps.Fill(cell), "v")):
-        (batch,) = asked
+    for dataset in (ds, ds.nulls(ps.Fill(cell), "v")):
+        (batch,) = dataset
         assert batch["v"].tolist() == [cell, cell]
-        assert asked.schema["v"].dtype == batch["v"].dtype == dtype_told
-        assert asked.schema["v"].codec == (codec or ps.codecs.Scalar())
+        assert dataset.schema["v"].dtype == batch["v"].dtype == schema_dtype
+        assert dataset.schema["v"].codec == (codec or ps.codecs.Scalar())
 
 
-def test_explain_says_what_will_be_read(ds: ps.Dataset) -> None:
-    """Files, units, rows, order, ranks, steps and what is left out."""
-    told = ds.where(ps.col("id") >= 5).shuffle(ps.WindowShuffle(rows=8), seed=2).shard(1, 2).batch(2).explain().splitlines()
+def test_explain_describes_what_is_read(ds: ps.Dataset) -> None:
+    """`explain` lists files, row groups, units, rows, memory, order, ranks, steps and dropped rows."""
+    message = ds.where(ps.col("id") >= 5).shuffle(ps.WindowShuffle(rows=8), seed=2).shard(1, 2).batch(2).explain().splitlines()
 
-    assert told[0].startswith("penstock.open('memory:example')")
-    assert [line.strip() for line in told[1:5]] == [
+    assert message[0].startswith("penstock.open('memory:example')")
+    assert [line.strip() for line in message[1:5]] == [
         "files       1 of 1",
         "row groups  2 of 3, 1 pruned by partition or statistics",
         "units       2 to read, 1 of them with rows to filter",
         "rows        5 of 10",
     ]
-    assert [line.strip() for line in told[7:10]] == [
+    assert [line.strip() for line in message[7:10]] == [
         "order       name=window, rows=8, seed=2",
         "ranks       2, 2 lanes; this is rank 1, with 3 of 2 to 3 rows per rank",
         "steps       1 per epoch on this rank, last=drop, which leaves out 1 rows",
     ]
-    assert told[5].startswith("  bytes       about ")
-    assert told[6].startswith("  memory      windows of 5 rows, ")
+    assert message[5].startswith("  bytes       about ")
+    assert message[6].startswith("  memory      windows of 5 rows, ")
     assert "before the lazy filter" in ds.where(ps.col("id") >= 5, lazy=True).explain()
     assert "last=uneven" in ds.explain()
 
@@ -167,21 +167,21 @@ def test_explain_says_what_will_be_read(ds: ps.Dataset) -> None:
 
 
 def test_columns_are_selected_by_name_pattern_or_field(ds: ps.Dataset) -> None:
-    """The order asked for is kept, and nothing comes twice."""
+    """Selected columns come in the order of the arguments, each once."""
     assert ds.select("x", "id").schema.names == ("x", "id")
     assert ds.select(".*l", ps.Field("id", np.int64), "i.").schema.names == ("label", "id")
     assert list(ds.select("label").where(ps.col("id") == 3)) == [{"label": "odd"}]
 
 
-def test_no_column_at_all_still_counts_rows(ds: ps.Dataset) -> None:
-    """A selection of nothing has rows without columns."""
+def test_selecting_no_columns_keeps_the_number_of_rows(ds: ps.Dataset) -> None:
+    """Selecting no columns gives empty rows, in the same number."""
     assert list(ds.select()) == [{}] * 10
     assert ds.select().num_rows == 10
     assert list(ds.select().where(ps.col("id") > 7)) == [{}, {}]
 
 
-def test_the_ending_follows_from_the_situation(ds: ps.Dataset) -> None:
-    """Read in order nothing is lost; shuffled or sharded steps are equal."""
+def test_the_default_of_last_depends_on_the_dataset(ds: ps.Dataset) -> None:
+    """By default, a short last batch comes in stored order, and is dropped if the dataset is shuffled or sharded."""
     assert len(ds.batch(4)) == 3
     assert len(ds.shuffle().batch(4)) == 2
     assert [len(ds.shard(rank, 3).batch(2)) for rank in range(3)] == [1, 1, 1]
@@ -199,8 +199,8 @@ def test_row_groups_can_be_batches(ds: ps.Dataset) -> None:
     assert parts == [[[0, 1, 2, 3], [4]], [[5, 6, 7], [8, 9]]]
 
 
-def test_row_ids_say_where_a_row_lies() -> None:
-    """File, row group and row number, for row groups and for files taken whole."""
+def test_row_ids_give_the_position_of_a_row() -> None:
+    """Row ids are file, row group and row number, for units that are row groups and for units that are files."""
     for stated in (False, True):
         table = MemoryFormat.of({"id": range(10)}, row_group_rows=3, files=2, stated=stated)
         rows = list(table.open().with_row_ids())
@@ -213,7 +213,7 @@ def test_row_ids_say_where_a_row_lies() -> None:
 
 
 def test_partition_columns_are_columns() -> None:
-    """Values that lie in no file come with every row, can be filtered on, and be null."""
+    """Partition values come with every row, can be filtered on, and can be null."""
     groups = [[pa.table({"id": [at * 2, at * 2 + 1]})] for at in range(3)]
     table = MemoryFormat(groups, partitions=pa.table({"day": pa.array(["mon", "tue", None])})).open()
 
@@ -223,8 +223,8 @@ def test_partition_columns_are_columns() -> None:
     assert "files       1 of 3" in table.where(ps.col("day") == "tue").explain()
 
 
-def test_epochs_repeat_each_in_its_own_order(ds: ps.Dataset) -> None:
-    """One iteration of several epochs has every row in each of them."""
+def test_each_repeated_epoch_has_its_own_order(ds: ps.Dataset) -> None:
+    """Each epoch of `repeat` has every row once, in its own order; `repeat()` has no end and no length."""
     found = ids(ds.shuffle(seed=1).repeat(3))
     epochs = [found[at : at + 10] for at in (0, 10, 20)]
 
@@ -236,8 +236,8 @@ def test_epochs_repeat_each_in_its_own_order(ds: ps.Dataset) -> None:
         len(ds.repeat())
 
 
-def test_split_is_disjoint_stable_and_about_right() -> None:
-    """A row's part does not change when other rows come or go."""
+def test_split_is_disjoint_stable_and_close_to_its_shares() -> None:
+    """The part of a row does not change when other rows are added or removed."""
     large = MemoryFormat.of({"id": range(2000)}, row_group_rows=500).open()
     small = MemoryFormat.of({"id": range(0, 2000, 7)}, row_group_rows=100).open()
     shares = {"train": 0.7, "val": 0.2, "test": 0.1}
@@ -251,8 +251,8 @@ def test_split_is_disjoint_stable_and_about_right() -> None:
     assert sum(part.num_rows for part in large.split({"a": 0.25, "b": 0.25}, by="id").values()) < 1200
 
 
-def test_rows_are_had_by_number(ds: ps.Dataset) -> None:
-    """Numbers count the rows kept, in stored order, also from the end, and come as asked."""
+def test_rows_are_read_by_number(ds: ps.Dataset) -> None:
+    """Row numbers count filtered rows in stored order, also from the end; rows come in the requested order."""
     late = ds.where(ps.col("id") >= 4).select("id")
 
     assert int(late[0]["id"]) == 4
@@ -266,8 +266,8 @@ def test_rows_are_had_by_number(ds: ps.Dataset) -> None:
     assert ds.stack("v", ["id", "x"])[3]["v"].tolist() == [3.0, 1.5]
 
 
-def test_all_rows_are_had_as_arrow_or_pandas(ds: ps.Dataset) -> None:
-    """Types are those stored; the filter, the limit and the columns hold."""
+def test_all_rows_are_read_as_arrow_or_pandas(ds: ps.Dataset) -> None:
+    """`to_arrow` and `to_pandas` keep the stored types, and apply the filter, the limit and the selection."""
     table = ds.where(ps.col("label") == "odd").limit(2).select("label", "id").with_row_ids().to_arrow()
 
     assert table.to_pydict() == {
@@ -281,8 +281,8 @@ def test_all_rows_are_had_as_arrow_or_pandas(ds: ps.Dataset) -> None:
     assert ds.to_pandas()["x"].tolist() == [number / 2 for number in range(10)]
 
 
-def test_a_data_frame_holds_what_python_has_no_values_for(tmp_path: Path) -> None:
-    """Days after the year 9999, times of day in nanoseconds and lists of UUIDs stay Arrow's; others are pandas' own."""
+def test_a_data_frame_supports_values_without_a_python_type(tmp_path: Path) -> None:
+    """Dates after the year 9999, times in nanoseconds and lists of UUIDs keep Arrow types; other columns do not."""
     table = pa.table(
         {
             "day": pa.array([0, None, 6_585_493], pa.int32()).cast(pa.date32()),
@@ -302,8 +302,8 @@ def test_a_data_frame_holds_what_python_has_no_values_for(tmp_path: Path) -> Non
 # Maps.
 
 
-def test_a_map_sees_what_the_consumer_gets(ds: ps.Dataset) -> None:
-    """Batches where there are batches, rows where there are rows, rows of batches on request."""
+def test_a_map_gets_batches_or_rows(ds: ps.Dataset) -> None:
+    """A map gets batches if there are batches, rows otherwise, and rows of batches with `per_row`."""
     assert [row["id"] for row in ds.map(lambda row: {"id": int(row["id"]) + 1})] == list(range(1, 11))
     assert ids(ds.batch(4).map(lambda batch: {"id": batch["id"] + 1})) == list(range(1, 11))
     each = ds.batch(4).map(lambda row: {"id": row["id"] + 1, "name": f"n{row['id']}"}, per_row=True)
@@ -313,21 +313,21 @@ def test_a_map_sees_what_the_consumer_gets(ds: ps.Dataset) -> None:
 
 
 def test_maps_run_one_after_the_other(ds: ps.Dataset) -> None:
-    """Each gets what the one before made."""
-    asked = ds.map(lambda row: {"a": row["id"]}).map(lambda row: {"b": row["a"] * 10})
+    """Each map gets the result of the map before it."""
+    dataset = ds.map(lambda row: {"a": row["id"]}).map(lambda row: {"b": row["a"] * 10})
 
-    assert next(iter(asked)) == {"b": 0}
+    assert next(iter(dataset)) == {"b": 0}
 
 
-def test_randomness_in_a_map_depends_on_the_place_alone(ds: ps.Dataset) -> None:
-    """The same rows get the same draws on any number of ranks, and others in the next epoch."""
+def test_randomness_in_a_map_depends_on_the_position_alone(ds: ps.Dataset) -> None:
+    """A row gets the same random draws in every run of an epoch, and other draws in the next epoch."""
 
     def noisy(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         return {"id": row["id"], "draw": rng.random()}
 
-    asked = ds.shuffle(seed=4).batch(2).map(noisy, per_row=True)
-    alone = {int(i): d for batch in asked for i, d in zip(batch["id"], batch["draw"], strict=True)}
-    first = ps.loader(asked.shard(0, 1, lanes=1))
+    dataset = ds.shuffle(seed=4).batch(2).map(noisy, per_row=True)
+    alone = {int(i): d for batch in dataset for i, d in zip(batch["id"], batch["draw"], strict=True)}
+    first = ps.loader(dataset.shard(0, 1, lanes=1))
     again = {int(i): d for batch in first for i, d in zip(batch["id"], batch["draw"], strict=True)}
     later = {int(i): d for batch in first for i, d in zip(batch["id"], batch["draw"], strict=True)}
 
@@ -381,8 +381,8 @@ def test_randomness_in_a_map_depends_on_the_place_alone(ds: ps.Dataset) -> None:
         ),
     ],
 )
-def test_a_map_that_breaks_its_promise_is_told(ds: ps.Dataset, function: Any, options: Any, expected: str) -> None:
-    """The message says what the map did and what it should have done, again at every further call."""
+def test_an_invalid_result_of_a_map_raises(ds: ps.Dataset, function: Any, options: Any, expected: str) -> None:
+    """The error says what the map returned and what is expected, again at every further call."""
     batches = iter(ds.batch(4).map(function, **options))
 
     for _ in range(2):
@@ -391,18 +391,18 @@ def test_a_map_that_breaks_its_promise_is_told(ds: ps.Dataset, function: Any, op
         assert str(caught.value).endswith(expected)
 
 
-# What is refused.
+# Errors.
 
 
-def test_an_unknown_column_is_refused_with_the_nearest_name(ds: ps.Dataset) -> None:
-    """Where it is said, not where it is read."""
-    told = "Column 'lable' is not in memory:example. Columns: id, x, label. Did you mean 'label'?"
+def test_an_unknown_column_raises_with_the_nearest_name(ds: ps.Dataset) -> None:
+    """A clause with an unknown column raises an error when it is called, not when rows are read."""
+    message = "Column 'lable' is not in memory:example. Columns: id, x, label. Did you mean 'label'?"
     with pytest.raises(ColumnNotFoundError) as caught:
         ds.select("lable")
-    assert str(caught.value) == told
+    assert str(caught.value) == message
     with pytest.raises(KeyError) as keyed:
         ds.where(ps.col("lable") == "odd")
-    assert str(keyed.value) == told
+    assert str(keyed.value) == message
     with pytest.raises(ColumnNotFoundError, match=r"Print `ds\.schema` to see their types"):
         ds.stack("v", ["q.*"])
     with pytest.raises(ColumnNotFoundError):
@@ -411,8 +411,8 @@ def test_an_unknown_column_is_refused_with_the_nearest_name(ds: ps.Dataset) -> N
         ds.select("(")
 
 
-def test_a_filter_on_a_made_column_is_refused(ds: ps.Dataset) -> None:
-    """Maps and stacks act after filters, whatever the order of calls."""
+def test_a_filter_on_an_added_column_raises(ds: ps.Dataset) -> None:
+    """A filter on a column that a map or stack adds raises an error, because filters run first."""
     made = ds.map(lambda row: row, fields=[ps.Field("y", np.int64)])
     with pytest.raises(FilterError) as caught:
         made.where(ps.col("y") > 0)
@@ -426,7 +426,7 @@ def test_a_filter_on_a_made_column_is_refused(ds: ps.Dataset) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "expected"),
+    ("call", "expected"),
     [
         (lambda ds: ds.batch(0), 'batch() got size=0; expected a positive integer or "row_group", for example batch(32).'),
         (lambda ds: ds.batch(2.5), 'batch() got size=2.5; expected a positive integer or "row_group", for example batch(32).'),
@@ -531,16 +531,16 @@ def test_a_filter_on_a_made_column_is_refused(ds: ps.Dataset) -> None:
         ),
     ],
 )
-def test_arguments_that_cannot_be_meant_are_refused(ds: ps.Dataset, ask: Any, expected: str) -> None:
-    """What was wrong, what was expected, what to do."""
+def test_invalid_arguments_raise(ds: ps.Dataset, call: Any, expected: str) -> None:
+    """Invalid arguments raise an error that says what is expected and what to do."""
     with pytest.raises(ArgumentError) as caught:
-        ask(ds)
+        call(ds)
 
     assert str(caught.value) == expected
 
 
 @pytest.mark.parametrize(
-    ("ask", "expected"),
+    ("call", "expected"),
     [
         (
             lambda ds: ds.where(ps.col("id") > 100).batch(2),
@@ -569,20 +569,20 @@ def test_arguments_that_cannot_be_meant_are_refused(ds: ps.Dataset, ask: Any, ex
         ),
     ],
 )
-def test_too_few_rows_are_refused(ds: ps.Dataset, ask: Any, expected: str) -> None:
-    """Zero rows, one row, fewer rows than ranks, fewer than a batch: by iteration and by loader alike."""
-    asked = ask(ds)
-    for begin in (lambda: iter(asked), lambda: iter(ps.loader(asked))):
+def test_too_few_rows_raise(ds: ps.Dataset, call: Any, expected: str) -> None:
+    """No rows, fewer rows than ranks and fewer rows than a batch raise an error, in datasets and in loaders."""
+    dataset = call(ds)
+    for begin in (lambda: iter(dataset), lambda: iter(ps.loader(dataset))):
         with pytest.raises(EmptyDatasetError) as caught:
             begin()
         assert str(caught.value) == expected
 
 
 @pytest.mark.parametrize("last", ["pad", "wrap"])
-def test_batches_that_cannot_be_filled_up_are_refused(ds: ps.Dataset, last: Any) -> None:
-    """Nothing is read, and nobody waits for a batch that no machine has room for."""
-    asked = ds.batch(10**12, last=last)
-    for batches in (asked, ps.loader(asked)):
+def test_batches_too_large_to_be_filled_up_raise(ds: ps.Dataset, last: Any) -> None:
+    """A batch that would be filled up beyond the memory limit raises an error when the iteration begins."""
+    dataset = ds.batch(10**12, last=last)
+    for batches in (dataset, ps.loader(dataset)):
         with pytest.raises(MemoryLimitError) as caught:
             iter(batches)
         assert str(caught.value) == (
@@ -591,15 +591,15 @@ def test_batches_that_cannot_be_filled_up_are_refused(ds: ps.Dataset, last: Any)
         )
 
 
-def test_what_rows_take_is_counted_before_a_batch_is_filled_up(ds: ps.Dataset) -> None:
-    """Ten rows of text may fit as often as their numbers would, and not with what they take."""
-    asked = ds.batch(100_000, last="pad").using(memory_limit=1 << 20)
+def test_the_size_of_rows_is_checked_before_a_batch_is_filled_up(ds: ps.Dataset) -> None:
+    """The real size of text rows is checked, even if the estimate from their numbers fits the memory limit."""
+    dataset = ds.batch(100_000, last="pad").using(memory_limit=1 << 20)
     with pytest.raises(MemoryLimitError, match=r'filled up to 100000 rows by last="pad" takes .* in memory'):
-        list(asked)
+        list(dataset)
 
 
-def test_a_query_may_find_nothing(ds: ps.Dataset) -> None:
-    """Single rows read by one reader are a query; its length and its table are empty."""
+def test_a_query_may_select_no_rows(ds: ps.Dataset) -> None:
+    """A dataset without batches and ranks may select no rows: it, its length and its table are empty."""
     nothing = ds.where(ps.col("id") > 100)
 
     assert list(nothing) == []
@@ -612,13 +612,13 @@ def test_a_query_may_find_nothing(ds: ps.Dataset) -> None:
 
 
 def saved(ds: ps.Dataset, steps: int = 1) -> dict[str, Any]:
-    """Return the state after some steps, through JSON."""
+    """Return the state after some steps, converted to JSON and back."""
     state: dict[str, Any] = json.loads(json.dumps(ps.loader(ds).state_at(steps)))
     return state
 
 
-def test_a_state_is_a_few_numbers_of_json(ds: ps.Dataset) -> None:
-    """What a checkpoint holds, pinned."""
+def test_a_state_is_a_small_json_object(ds: ps.Dataset) -> None:
+    """The content of a state is stable, because checkpoints store it."""
     state = saved(ds.shuffle(ps.WindowShuffle(rows=8), seed=5).shard(0, 2).batch(2))
 
     assert state == {
@@ -636,13 +636,13 @@ def test_a_state_is_a_few_numbers_of_json(ds: ps.Dataset) -> None:
 
 
 def test_columns_maps_and_batches_may_change_on_a_resume(ds: ps.Dataset) -> None:
-    """The state speaks of rows: what is made of them is not its business."""
-    asked = ds.shuffle(seed=5)
-    state = saved(asked.batch(2), 2)
-    after = ps.loader(asked.select("id").batch(3, last="uneven").map(lambda batch: {"id": batch["id"]}))
+    """A state is a position in the rows, so columns, maps and the batch size may change on a resume."""
+    dataset = ds.shuffle(seed=5)
+    state = saved(dataset.batch(2), 2)
+    after = ps.loader(dataset.select("id").batch(3, last="uneven").map(lambda batch: {"id": batch["id"]}))
     after.load_state_dict(state)
 
-    assert [batch["id"].tolist() for batch in after] == [ids(asked)[4:7], ids(asked)[7:]]
+    assert [batch["id"].tolist() for batch in after] == [ids(dataset)[4:7], ids(dataset)[7:]]
 
 
 @pytest.mark.parametrize(
@@ -687,21 +687,21 @@ def test_columns_maps_and_batches_may_change_on_a_resume(ds: ps.Dataset) -> None
         ({"rank": "0"}, f"The state's position is not valid: rank '0', epoch 0, deals [[1, 2, 1, 2]]. {DAMAGED}"),
     ],
 )
-def test_a_state_that_belongs_elsewhere_is_refused(ds: ps.Dataset, change: dict[str, Any], expected: str) -> None:
-    """The message names what differs."""
-    asked = ds.shuffle(seed=5).batch(2)
+def test_a_state_that_does_not_match_raises(ds: ps.Dataset, change: dict[str, Any], expected: str) -> None:
+    """The error names the part of the state that differs or is damaged."""
+    dataset = ds.shuffle(seed=5).batch(2)
     with pytest.raises(StateError) as caught:
-        ps.loader(asked).load_state_dict({**saved(asked), **change})
+        ps.loader(dataset).load_state_dict({**saved(dataset), **change})
 
     assert str(caught.value) == expected
 
 
-def test_a_state_of_another_question_says_which_side_changed(ds: ps.Dataset) -> None:
-    """The fingerprint tells data from question."""
-    asked = ds.shuffle(seed=5).batch(2)
-    state = saved(asked)
+def test_the_error_of_a_changed_fingerprint_says_what_changed(ds: ps.Dataset) -> None:
+    """The error of a state distinguishes a changed query from changed data."""
+    dataset = ds.shuffle(seed=5).batch(2)
+    state = saved(dataset)
     with pytest.raises(StateError, match="since it was saved, the filter, sequence, shuffle, window or limit changed"):
-        ps.loader(asked.limit(9)).load_state_dict(state)
+        ps.loader(dataset.limit(9)).load_state_dict(state)
     with pytest.raises(StateError, match="the filter, sequence, shuffle, window or limit changed"):
         ps.loader(ds.shuffle(ps.WindowShuffle(rows=3), seed=5).batch(2)).load_state_dict(state)
     longer = MemoryFormat.of({"id": range(11)}, row_group_rows=4, name="example").open().shuffle(seed=5).batch(2)
@@ -709,49 +709,49 @@ def test_a_state_of_another_question_says_which_side_changed(ds: ps.Dataset) -> 
         ps.loader(longer).load_state_dict(state)
 
 
-def test_a_state_without_its_parts_is_refused(ds: ps.Dataset) -> None:
-    """Missing keys are named; an empty list is no state."""
-    asked = ds.shuffle(seed=5).batch(2)
-    state = saved(asked)
+def test_an_incomplete_state_raises(ds: ps.Dataset) -> None:
+    """The error names the missing keys of a state; an empty list of states raises an error too."""
+    dataset = ds.shuffle(seed=5).batch(2)
+    state = saved(dataset)
     del state["deals"], state["seed"]
     with pytest.raises(StateError) as caught:
-        ps.loader(asked).load_state_dict(state)
+        ps.loader(dataset).load_state_dict(state)
     assert str(caught.value) == (
         "The state has no seed, deals; expected a state as `state_dict()` returns it. Start without it."
     )
     with pytest.raises(StateError, match="The list of states is empty"):
-        ps.loader(asked).load_state_dict([])
+        ps.loader(dataset).load_state_dict([])
 
 
-def test_uneven_ranks_resume_elsewhere_only_with_all_states(ds: ps.Dataset) -> None:
-    """Ranks that do not advance alike say so."""
-    asked = ds.batch(2, last="uneven")
-    states = [saved(asked.shard(rank, 3), steps=2) for rank in range(3)]
+def test_uneven_ranks_resume_on_other_ranks_only_with_all_states(ds: ps.Dataset) -> None:
+    """Ranks with unequal steps resume on another number of ranks only from the states of all ranks."""
+    dataset = ds.batch(2, last="uneven")
+    states = [saved(dataset.shard(rank, 3), steps=2) for rank in range(3)]
     with pytest.raises(StateError) as caught:
-        ps.loader(asked.shard(0, 2)).load_state_dict(saved(asked.shard(0, 3)))
+        ps.loader(dataset.shard(0, 2)).load_state_dict(saved(dataset.shard(0, 3)))
     assert str(caught.value) == (
         "The state of one rank cannot resume 3 ranks on 2, because their ranks do not advance alike (uneven batches, a lazy "
         "filter or a map that changes the number of rows). Pass the states of all ranks."
     )
-    reader = ps.loader(asked)
+    reader = ps.loader(dataset)
     reader.load_state_dict(states)
     assert reader.state_dict()["epoch"] == 1
-    reader.load_state_dict([saved(asked.shard(rank, 3)) for rank in range(3)])
+    reader.load_state_dict([saved(dataset.shard(rank, 3)) for rank in range(3)])
     assert [batch["id"].tolist() for batch in reader] == [[2, 5], [8, 9]]
 
 
 def test_the_state_of_merged_ranks_can_be_saved_again(ds: ps.Dataset) -> None:
-    """A position of ranks that advanced unlike each other goes through JSON as well."""
-    asked = ds.batch(3, last="uneven")
-    states = [saved(asked.shard(rank, 3), steps=steps) for rank, steps in enumerate((0, 1, 0))]
-    reader = ps.loader(asked.shard(0, 2))
+    """The merged state of ranks with different positions can be converted to JSON and resumed."""
+    dataset = ds.batch(3, last="uneven")
+    states = [saved(dataset.shard(rank, 3), steps=steps) for rank, steps in enumerate((0, 1, 0))]
+    reader = ps.loader(dataset.shard(0, 2))
     reader.load_state_dict(states)
     state = json.loads(json.dumps(reader.state_dict()))
 
     assert state["deals"] == [[3, 3, 3, [0, 3, 0]], [2, 3, 2, 0]]
     parts = []
     for rank in range(2):
-        part = ps.loader(asked.shard(rank, 2))
+        part = ps.loader(dataset.shard(rank, 2))
         part.load_state_dict(state)
         parts += [batch["id"].tolist() for batch in part]
     assert sorted(sum(parts, [])) == [0, 1, 2, 6, 7, 8, 9]
@@ -761,11 +761,11 @@ def test_the_state_of_merged_ranks_can_be_saved_again(ds: ps.Dataset) -> None:
 
 
 def test_each_iteration_is_the_next_epoch_also_after_a_break(ds: ps.Dataset) -> None:
-    """Only the first after a state goes on inside an epoch."""
-    asked = ds.shuffle(seed=3).batch(5)
-    whole = ps.loader(asked)
+    """Every iteration is a new epoch, also after a break; only the first one after a loaded state resumes inside its epoch."""
+    dataset = ds.shuffle(seed=3).batch(5)
+    whole = ps.loader(dataset)
     epochs = [[batch["id"].tolist() for batch in whole] for _ in range(3)]
-    reader = ps.loader(asked)
+    reader = ps.loader(dataset)
     for batch in reader:
         assert batch["id"].tolist() == epochs[0][0]
         break
@@ -775,20 +775,20 @@ def test_each_iteration_is_the_next_epoch_also_after_a_break(ds: ps.Dataset) -> 
     reader.load_state_dict(state)
     assert [batch["id"].tolist() for batch in reader] == epochs[0][1:]
     assert [batch["id"].tolist() for batch in reader] == epochs[1]
-    assert [batch["id"].tolist() for batch in asked] == epochs[0]
+    assert [batch["id"].tolist() for batch in dataset] == epochs[0]
 
 
-def test_an_endless_loader_goes_on_where_it_stopped(ds: ps.Dataset) -> None:
-    """A state of a later epoch of one endless iteration leads to the same rest."""
-    asked = ds.shuffle(seed=3).batch(4).repeat()
-    reader = ps.loader(asked)
+def test_an_endless_loader_resumes_where_it_stopped(ds: ps.Dataset) -> None:
+    """A state from a later epoch of an endless iteration resumes with the same batches."""
+    dataset = ds.shuffle(seed=3).batch(4).repeat()
+    reader = ps.loader(dataset)
     batches = iter(reader)
     for _ in range(5):
         next(batches)
     state = reader.state_dict()
     expected = [next(batches)["id"].tolist() for _ in range(4)]
 
-    again = ps.loader(asked)
+    again = ps.loader(dataset)
     again.load_state_dict(state)
     resumed = iter(again)
     assert [next(resumed)["id"].tolist() for _ in range(4)] == expected
@@ -797,7 +797,7 @@ def test_an_endless_loader_goes_on_where_it_stopped(ds: ps.Dataset) -> None:
 
 
 def test_a_closed_iterator_has_ended(ds: ps.Dataset) -> None:
-    """Closing lets go of everything, and a further next ends the iteration."""
+    """A closed iterator yields no more batches, and can be closed again."""
     batches = iter(ps.loader(ds.batch(2)))
     next(batches)
     batches.close()
@@ -806,8 +806,8 @@ def test_a_closed_iterator_has_ended(ds: ps.Dataset) -> None:
     batches.close()
 
 
-def test_lazy_rows_and_row_groups_come_filtered(ds: ps.Dataset) -> None:
-    """Filters on the fly work without batches, with row groups, and with short last batches dropped."""
+def test_lazy_filters_apply_to_rows_row_groups_and_batches(ds: ps.Dataset) -> None:
+    """Lazy filters work without batches, with row groups, and with a dropped last batch."""
     lazy = ds.where(ps.col("label") == "odd", lazy=True)
 
     assert ids(lazy) == [1, 3, 5, 7, 9]
@@ -817,11 +817,11 @@ def test_lazy_rows_and_row_groups_come_filtered(ds: ps.Dataset) -> None:
         len(lazy)
 
 
-# Odds and ends.
+# Other rules.
 
 
 def test_a_lazy_filter_drops_no_more_than_the_last_short_batch(ds: ps.Dataset) -> None:
-    """Rows before the filter do not decide how an epoch ends, also after a resume."""
+    """The rows that pass a lazy filter decide which last batch is dropped, also after a resume."""
     lazy = ds.where(~ps.col("id").isin([0, 5]), lazy=True).select("id").batch(2, last="drop")
     whole = [ids([batch]) for batch in lazy]
     assert whole == [[1, 2], [3, 4], [6, 7], [8, 9]]
@@ -836,8 +836,8 @@ def test_a_lazy_filter_drops_no_more_than_the_last_short_batch(ds: ps.Dataset) -
 
 
 @pytest.mark.parametrize("size", [None, 1, 2, 5, 10, "row_group"])
-def test_a_lazy_epoch_has_ended_with_the_last_row_that_passes(ds: ps.Dataset, size: Any) -> None:
-    """A state after it is that of the next epoch, as for other datasets, without asking for one batch more."""
+def test_a_lazy_epoch_ends_with_the_last_row_that_passes(ds: ps.Dataset, size: Any) -> None:
+    """With a lazy filter, the state after the last batch already belongs to the next epoch."""
     lazy = ds.select("id").where(ps.col("id") >= 0, lazy=True)
     lazy = lazy if size is None else lazy.batch(size)
     whole, loader = list(lazy), ps.loader(lazy)
@@ -849,8 +849,8 @@ def test_a_lazy_epoch_has_ended_with_the_last_row_that_passes(ds: ps.Dataset, si
     assert (loader.state_dict()["epoch"], loader.state_dict()["deals"]) == (1, [])
 
 
-def test_a_rank_that_has_nothing_left_of_a_lazy_epoch_has_ended_it_too(ds: ps.Dataset) -> None:
-    """Resumed with a row left on two ranks, one of them has none, and both are in the next epoch afterwards."""
+def test_a_rank_without_remaining_rows_ends_a_lazy_epoch_too(ds: ps.Dataset) -> None:
+    """If two ranks resume with one row left, the rank without a row moves to the next epoch too."""
     lazy = ds.select("id").where(ps.col("id") >= 0, lazy=True)
     first = ps.loader(lazy.batch(9, last="uneven"))
     batches = iter(first)
@@ -864,13 +864,13 @@ def test_a_rank_that_has_nothing_left_of_a_lazy_epoch_has_ended_it_too(ds: ps.Da
     assert sorted(ends) == [([], 1, []), ([9], 1, [])]
 
 
-def test_lists_are_padded_to_a_length_under_a_lazy_filter() -> None:
-    """Which rows a batch has is known when they are padded already."""
+def test_a_lazy_filter_requires_a_length_for_padding() -> None:
+    """With a lazy filter, Pad needs a length, because rows are padded before the filter runs."""
     ds = MemoryFormat([[LISTS]]).open().where(ps.col("id") != 1, lazy=True).batch(2, last="uneven")
 
-    with pytest.raises(ArgumentError) as refused:
+    with pytest.raises(ArgumentError) as raised:
         ds.ragged(ps.Pad(), "toks")
-    assert str(refused.value) == (
+    assert str(raised.value) == (
         "Column 'toks' has the policy Pad() without a length, which does not combine with a lazy filter: rows are padded "
         "before it runs. Give Pad a length, or remove lazy=True."
     )
@@ -879,15 +879,15 @@ def test_lists_are_padded_to_a_length_under_a_lazy_filter() -> None:
     assert [batch["id"].tolist() for batch in ds.select("id").ragged(ps.Pad(), ".*")] == [[0, 2], [3]]
 
 
-def test_a_rank_with_a_row_more_loads_its_own_state(ds: ps.Dataset) -> None:
-    """Uneven ranks are dealt unequal numbers of rows, and each state is held against its own."""
-    asked = ds.where(ps.col("id") != 1, lazy=True).select("id").batch(2, last="uneven").shard(2, 3)
-    reader = ps.loader(asked.repeat(2))
+def test_a_rank_with_more_rows_loads_its_own_state(ds: ps.Dataset) -> None:
+    """A rank can resume from its own state if the ranks have different numbers of rows."""
+    dataset = ds.where(ps.col("id") != 1, lazy=True).select("id").batch(2, last="uneven").shard(2, 3)
+    reader = ps.loader(dataset.repeat(2))
     batches = iter(reader)
     expected = [ids([batch]) for batch in batches][2:]
-    batches = iter(ps.loader(asked.repeat(2)))
-    again = ps.loader(asked.repeat(2))
-    other = ps.loader(asked.repeat(2))
+    batches = iter(ps.loader(dataset.repeat(2)))
+    again = ps.loader(dataset.repeat(2))
+    other = ps.loader(dataset.repeat(2))
     steps = iter(other)
     next(steps), next(steps)
     again.load_state_dict(other.state_dict())
@@ -895,8 +895,8 @@ def test_a_rank_with_a_row_more_loads_its_own_state(ds: ps.Dataset) -> None:
     assert [ids([batch]) for batch in again] == expected
 
 
-def test_each_of_several_maps_has_draws_of_its_own(ds: ps.Dataset) -> None:
-    """Two augmentations are not correlated; a generator is had by name as well."""
+def test_each_map_has_its_own_random_draws(ds: ps.Dataset) -> None:
+    """Two maps get different random draws; `rng` may be a keyword-only parameter."""
 
     def drawing(name: str) -> Any:
         def draw(batch: dict[str, Any], *, rng: np.random.Generator) -> dict[str, Any]:
@@ -908,8 +908,8 @@ def test_each_of_several_maps_has_draws_of_its_own(ds: ps.Dataset) -> None:
     assert not set(batch["a"]) & set(batch["b"])
 
 
-def test_a_part_of_a_split_is_split_anew() -> None:
-    """Splitting twice by one column gives shares of the part, not all or nothing."""
+def test_a_part_of_a_split_can_be_split_again() -> None:
+    """Splitting a part by the same column gives shares of the part, not all or nothing."""
     whole = MemoryFormat.of({"id": range(4000)}, row_group_rows=1000).open()
     half = whole.split({"a": 0.5, "b": 0.5}, by="id")["b"]
     parts = {name: set(ids(part)) for name, part in half.split({"fit": 0.5, "val": 0.5}, by="id").items()}
@@ -919,8 +919,8 @@ def test_a_part_of_a_split_is_split_anew() -> None:
     assert abs(len(parts["fit"]) - len(parts["val"])) < 250
 
 
-def test_repeating_nothing_without_end_is_refused(ds: ps.Dataset) -> None:
-    """It would never hand out anything, and never end."""
+def test_repeating_an_empty_dataset_without_end_raises(ds: ps.Dataset) -> None:
+    """An endless `repeat` without rows raises an error, because it would never yield and never end."""
     for nothing in (ds.where(ps.col("id") > 99), ds.limit(0)):
         with pytest.raises(EmptyDatasetError, match="0 rows to hand out"):
             iter(nothing.repeat())
@@ -933,10 +933,10 @@ def test_repeating_nothing_without_end_is_refused(ds: ps.Dataset) -> None:
 
 
 def test_setting_the_epoch_that_was_loaded_keeps_the_position(ds: ps.Dataset) -> None:
-    """The usual loop over epochs goes on where the state says; another epoch begins at its start."""
-    asked = ds.shuffle(seed=3).batch(2)
-    state = ps.loader(asked).state_at(2)
-    reader = ps.loader(asked)
+    """`set_epoch` keeps the loaded position if the epoch is the same, and starts at the beginning of any other epoch."""
+    dataset = ds.shuffle(seed=3).batch(2)
+    state = ps.loader(dataset).state_at(2)
+    reader = ps.loader(dataset)
     reader.load_state_dict(state)
     reader.set_epoch(np.int64(0))
     assert len(reader) == 3
@@ -953,11 +953,11 @@ def test_setting_the_epoch_that_was_loaded_keeps_the_position(ds: ps.Dataset) ->
             reader.set_epoch(epoch)
 
 
-def test_states_of_several_ranks_must_go_together(ds: ps.Dataset) -> None:
-    """Their order does not matter, for each says its rank; what is missing, doubled or of another step is refused."""
-    asked = ds.batch(2, last="uneven")
-    states = [saved(asked.shard(rank, 3)) for rank in range(3)]
-    reader = ps.loader(asked)
+def test_states_of_several_ranks_must_match(ds: ps.Dataset) -> None:
+    """States of ranks may come in any order; missing states and states of different steps raise an error."""
+    dataset = ds.batch(2, last="uneven")
+    states = [saved(dataset.shard(rank, 3)) for rank in range(3)]
+    reader = ps.loader(dataset)
     reader.load_state_dict(states[::-1])
     assert [batch["id"].tolist() for batch in reader] == [[2, 5], [8, 9]]
     with pytest.raises(StateError, match=r"The states are of ranks \[0, 2\]"):
@@ -966,21 +966,21 @@ def test_states_of_several_ranks_must_go_together(ds: ps.Dataset) -> None:
     with pytest.raises(StateError, match="were saved after different steps, though their ranks advance alike"):
         ps.loader(alike).load_state_dict([saved(alike.shard(0, 2), 1), saved(alike.shard(1, 2), 4)])
     with pytest.raises(StateError, match="The state of rank 0 cannot resume rank 1"):
-        ps.loader(asked.shard(1, 3)).load_state_dict(states[0])
-    own = ps.loader(asked.shard(1, 3))
+        ps.loader(dataset.shard(1, 3)).load_state_dict(states[0])
+    own = ps.loader(dataset.shard(1, 3))
     own.load_state_dict(states[1])
-    assert [batch["id"].tolist() for batch in own] == [batch["id"].tolist() for batch in asked.shard(1, 3)][1:]
-    for wrong in (None, "text", [states[0], None]):
+    assert [batch["id"].tolist() for batch in own] == [batch["id"].tolist() for batch in dataset.shard(1, 3)][1:]
+    for invalid in (None, "text", [states[0], None]):
         with pytest.raises(StateError, match="The state is of type"):
-            reader.load_state_dict(wrong)  # type: ignore[arg-type]
+            reader.load_state_dict(invalid)  # type: ignore[arg-type]
     before = reader.state_dict()
     with pytest.raises(StateError, match="has consumed 999 rows"):
-        reader.load_state_dict({**saved(asked), "deals": [[1, 2, 1, 999]]})
+        reader.load_state_dict({**saved(dataset), "deals": [[1, 2, 1, 999]]})
     assert reader.state_dict() == before
 
 
-def test_arrays_are_writable_alike_in_all_batches(ds: ps.Dataset) -> None:
-    """Read in order they are views that nobody may write to; shuffled, and in a map, they are the user's own."""
+def test_all_batches_are_equally_writable(ds: ps.Dataset) -> None:
+    """Batches in stored order are read-only views; shuffled batches and batches in a map are writable."""
     assert {batch["x"].flags.writeable for batch in ds.batch(3)} == {False}
     assert {batch["x"].flags.writeable for batch in ds.shuffle().batch(3)} == {True}
 
@@ -991,23 +991,23 @@ def test_arrays_are_writable_alike_in_all_batches(ds: ps.Dataset) -> None:
     assert [float(x) for batch in ds.batch(3).map(halved) for x in batch["x"]] == [number / 4 for number in range(10)]
 
 
-def test_columns_of_ours_never_hide_the_tables() -> None:
-    """A name that a clause adds and the table has is refused where it is said."""
+def test_added_columns_never_hide_columns_of_the_table() -> None:
+    """A clause that adds a column whose name the table already has raises an error."""
     table = MemoryFormat.of({"_valid": [1, 2], "_file": [3, 4], "id": [0, 1]}, row_group_rows=2).open()
-    asks: list[Callable[[], Any]] = [
+    calls: list[Callable[[], Any]] = [
         lambda: table.shuffle().batch(2, last="pad"),
         table.with_row_ids,
         lambda: table.stack("_file", ["id"]),
     ]
-    for ask in asks:
+    for call in calls:
         with pytest.raises(ArgumentError, match=r"and the table has a column of that name|a column that it does not stack"):
-            ask()
+            call()
 
     assert set(next(iter(table.select("id").with_row_ids()))) == {"id", "_file", "_row_group", "_row"}
 
 
-def test_stacks_are_of_columns_that_are_there(ds: ps.Dataset) -> None:
-    """A column is stacked once, and only where it is selected."""
+def test_only_selected_columns_can_be_stacked(ds: ps.Dataset) -> None:
+    """A column is stacked at most once, and only if it is selected."""
     with pytest.raises(ColumnNotFoundError, match="Column 'x' is not in the columns that are left for stack 'v'"):
         ds.stack("v", ["x"]).select("id")
     with pytest.raises(ColumnNotFoundError):
@@ -1018,8 +1018,8 @@ def test_stacks_are_of_columns_that_are_there(ds: ps.Dataset) -> None:
             ds.stack("v", columns)
 
 
-def test_columns_that_are_not_alike_are_not_stacked() -> None:
-    """Text, lists and other shapes are refused by name when they are asked for; lists of one length may be stacked."""
+def test_columns_of_different_kinds_cannot_be_stacked() -> None:
+    """Stacking text, ragged lists, or columns of other shapes or kinds raises an error; lists of one length can be stacked."""
     arrow = pa.table(
         {
             "n": [1, 2],
@@ -1053,28 +1053,28 @@ def test_columns_that_are_not_alike_are_not_stacked() -> None:
 
 
 def test_a_pattern_may_match_columns_without_lists(ds: ps.Dataset) -> None:
-    """Only who names a column means it."""
+    """A pattern in `ragged` skips columns without lists; only a named column must have lists."""
     assert next(iter(ds.ragged(ps.Pad(), ".*").batch(2)))["id"].tolist() == [0, 1]
 
 
-def test_numbers_of_numpy_are_numbers(ds: ps.Dataset) -> None:
-    """Sizes come from arrays as often as not."""
+def test_numpy_integers_are_valid_arguments(ds: ps.Dataset) -> None:
+    """NumPy integers are valid wherever an int is, and the state can still be converted to JSON."""
     two: Any = np.int64(2)
-    asked = ds.shuffle(seed=two).batch(two).shard(two - 2, two, lanes=two * 2).limit(two * 4).repeat(two)
+    dataset = ds.shuffle(seed=two).batch(two).shard(two - 2, two, lanes=two * 2).limit(two * 4).repeat(two)
 
-    assert asked == ds.shuffle(seed=2).batch(2).shard(0, 2, lanes=4).limit(8).repeat(2)
-    assert json.dumps(ps.loader(asked).state_dict())
+    assert dataset == ds.shuffle(seed=2).batch(2).shard(0, 2, lanes=4).limit(8).repeat(2)
+    assert json.dumps(ps.loader(dataset).state_dict())
 
 
-def test_what_is_no_dataset_map_or_format_is_refused(ds: Any) -> None:
-    """In words, at once."""
-    wrong: Any = None
+def test_arguments_of_the_wrong_type_raise(ds: Any) -> None:
+    """Arguments of the wrong type raise an error when the clause is called."""
+    invalid: Any = None
     parquet: Any = "porquet"
     refusals: list[tuple[Callable[[], Any], str]] = [
-        (lambda: ds.map(wrong), "map() got None; expected a function of a batch or a row"),
-        (lambda: ds.map(dict, fields=wrong or ["q"]), "expected Field objects"),
+        (lambda: ds.map(invalid), "map() got None; expected a function of a batch or a row"),
+        (lambda: ds.map(dict, fields=invalid or ["q"]), "expected Field objects"),
         (lambda: ds.select(["id", "x"]), "expected names, regular expressions or fields"),
-        (lambda: ps.loader(wrong), "loader() got NoneType; expected a dataset"),
+        (lambda: ps.loader(invalid), "loader() got NoneType; expected a dataset"),
         (lambda: ds.split([0.5, 0.5], by="id"), "expected shares by name"),
         (lambda: ps.open("x", format=parquet), "expected a TableFormat object"),
         (lambda: MemoryFormat.of({"id": [1]}, row_group_rows=0), "expected positive integers"),
@@ -1092,9 +1092,9 @@ def test_what_is_no_dataset_map_or_format_is_refused(ds: Any) -> None:
             "split() got {}; expected shares by name, for example {'train': 0.9",
         ),
     ]
-    for ask, expected in refusals:
+    for call, expected in refusals:
         with pytest.raises(ArgumentError) as caught:
-            ask()
+            call()
         assert expected in str(caught.value)
     with pytest.raises(IndexError, match="Row 10 is not among the 10 rows"):
         ds[10]
@@ -1103,24 +1103,24 @@ def test_what_is_no_dataset_map_or_format_is_refused(ds: Any) -> None:
 
 
 @pytest.mark.parametrize("row", [10, -11, 2**63, 2**64 - 1, 10**30, -(10**30)])
-def test_a_row_beyond_the_end_is_not_found_however_far(ds: ps.Dataset, row: int) -> None:
-    """Also where its number does not fit 64 bits: alone, and among others."""
-    for ask in (lambda: ds[row], lambda: ds.take([0, row]), lambda: ds.take([-1, row])):
+def test_a_row_beyond_the_end_raises(ds: ps.Dataset, row: int) -> None:
+    """A row number out of range raises RowNotFoundError, alone and among others, even if it does not fit 64 bits."""
+    for call in (lambda: ds[row], lambda: ds.take([0, row]), lambda: ds.take([-1, row])):
         with pytest.raises(RowNotFoundError) as caught:
-            ask()
+            call()
         assert str(caught.value) == (
             f"Row {row} is not among the 10 rows of memory:example. Rows count from 0, or from -1 backwards."
         )
 
 
-def test_a_column_that_a_map_makes_is_told_to_come_late(ds: ps.Dataset) -> None:
-    """Every clause that names columns says why it cannot be found; without maps nothing is said of them."""
+def test_a_column_of_a_map_in_an_earlier_clause_raises(ds: ps.Dataset) -> None:
+    """The error of an unknown column explains that maps run last, if the dataset has a map."""
     mapped = ds.map(lambda row: {**row, "zz": row["id"]})
     hint = (
         "Columns: id, x, label. Print `ds.schema` to see their types. Maps run last, whatever the order of calls, so only "
         "later maps can use a column that a map returns. Return the columns that you want from the map."
     )
-    asks: list[Callable[[ps.Dataset], Any]] = [
+    calls: list[Callable[[ps.Dataset], Any]] = [
         lambda ds: ds.select("zz"),
         lambda ds: ds.where(ps.col("zz") > 3),
         lambda ds: ds.where(("zz", ">", 3)),
@@ -1130,31 +1130,31 @@ def test_a_column_that_a_map_makes_is_told_to_come_late(ds: ps.Dataset) -> None:
         lambda ds: ds.sequence(ps.Sequence(length=2, by="zz")),
         lambda ds: ds.sequence(ps.Sequence(offsets={0: ["zz"]}, by="id")),
     ]
-    for ask in asks:
+    for call in calls:
         with pytest.raises(ColumnNotFoundError) as caught:
-            ask(mapped)
+            call(mapped)
         assert str(caught.value) == f"Column 'zz' is not in memory:example. {hint}"
         with pytest.raises(ColumnNotFoundError) as caught:
-            ask(ds)
+            call(ds)
         assert str(caught.value).endswith("Print `ds.schema` to see their types.")
 
 
-def test_a_promise_of_types_is_held(ds: ps.Dataset) -> None:
-    """Declared dtypes and shapes are checked against what comes."""
-    lying = ds.batch(2).map(lambda batch: {"y": batch["id"]}, fields=[ps.Field("y", np.float32)])
+def test_declared_types_of_a_map_are_checked(ds: ps.Dataset) -> None:
+    """A map that returns another dtype than its declared field raises an error."""
+    mismatched = ds.batch(2).map(lambda batch: {"y": batch["id"]}, fields=[ps.Field("y", np.float32)])
     with pytest.raises(MapError, match="returned int64 of shape"):
-        next(iter(lying))
+        next(iter(mismatched))
 
 
 def test_lists_stay_lists_in_a_map_of_rows() -> None:
-    """Whether lengths happen to agree in a batch does not change what a column is."""
+    """Lists stay objects, even if all lists of a batch have the same length."""
     ds = MemoryFormat.of({"t": [[1, 2], [3, 4], [5], [6, 7, 8]]}, row_group_rows=4).open().batch(2)
 
     assert [batch["t"].dtype for batch in ds.map(lambda row: row, per_row=True)] == [np.dtype(object)] * 2
 
 
 def test_text_views_can_be_filtered_and_shuffled() -> None:
-    """Arrow cannot pick rows of views, so they are read as plain text."""
+    """String views are read as plain text, because Arrow cannot select rows of views."""
     text = pa.array([f"t{number}" for number in range(8)], pa.string_view())
     ds = MemoryFormat.of(pa.table({"id": range(8), "t": text}), row_group_rows=3).open()
 
@@ -1164,8 +1164,8 @@ def test_text_views_can_be_filtered_and_shuffled() -> None:
     assert sum(part.num_rows for part in ds.split({"a": 0.5, "b": 0.5}, by="t").values()) == 8
 
 
-def test_policies_give_the_columns_that_the_schema_says() -> None:
-    """Nulls masked or filled, lists padded, flat or refused, and rows alone only where they can be."""
+def test_policies_produce_the_columns_of_the_schema() -> None:
+    """Null and ragged policies produce the columns of the schema; policies that need a batch raise an error without one."""
     table = pa.table({"n": pa.array([1, None, 3], pa.int32()), "t": [[1], [2, 3], []]})
     ds = MemoryFormat.of(table, row_group_rows=2).open()
     masked = ds.nulls(ps.Mask(), "n").ragged(ps.Pad(9, length=2), "t")
@@ -1194,8 +1194,8 @@ def test_policies_give_the_columns_that_the_schema_says() -> None:
     )
 
 
-def test_columns_of_policies_are_named_by_text(ds: ps.Dataset) -> None:
-    """Whatever else is given is told, for both kinds of policies."""
+def test_columns_of_policies_must_be_text(ds: ps.Dataset) -> None:
+    """A column that is not text raises an error in `nulls` and `ragged`."""
     number: Any = 0
 
     with pytest.raises(ArgumentError, match=r"nulls\(\) got 0 as a column; expected names or regular expressions"):
@@ -1204,29 +1204,29 @@ def test_columns_of_policies_are_named_by_text(ds: ps.Dataset) -> None:
         ds.ragged(ps.Pad(), number)
 
 
-def test_stacks_hold_the_values_of_their_columns(ds: ps.Dataset) -> None:
-    """In order, shuffled and over batches that lie in two windows, beside text as well as without."""
-    for asked in (ds, ds.select("id", "x")):
+def test_stacks_have_the_values_of_their_columns(ds: ps.Dataset) -> None:
+    """Stacks are correct in every order, across windows, and with or without text columns."""
+    for dataset in (ds, ds.select("id", "x")):
         for order in (ps.InOrder(), ps.WindowShuffle(rows=4), ps.ExactShuffle(rows=3)):
             seen = []
-            for batch in asked.shuffle(order, seed=2).stack("both", ["id", "x"]).batch(3, last="uneven"):
+            for batch in dataset.shuffle(order, seed=2).stack("both", ["id", "x"]).batch(3, last="uneven"):
                 assert batch["both"].shape == (len(batch["both"]), 2)
                 seen += [(float(one), float(two)) for one, two in batch["both"]]
             assert sorted(seen) == [(float(number), number / 2) for number in range(10)]
 
 
-def test_means_that_are_not_given_stay_as_they_were(ds: ps.Dataset) -> None:
-    """Several calls say what one would; threads instead of processes take back how many processes there were."""
-    said = ds.using(threads=3, checksums=True).using(memory_limit=1 << 28).using(processes=2, timeout=5)._query
-    back = ds.using(threads=3, processes=2).using(workers="threads", checksums=False)._query
+def test_options_that_are_not_passed_stay_unchanged(ds: ps.Dataset) -> None:
+    """Calls of `using` combine; `workers="threads"` also resets the number of processes."""
+    combined = ds.using(threads=3, checksums=True).using(memory_limit=1 << 28).using(processes=2, timeout=5)._query
+    reset = ds.using(threads=3, processes=2).using(workers="threads", checksums=False)._query
 
-    assert (said.threads, said.checksums, said.memory_limit) == (3, True, 1 << 28)
-    assert (said.workers, said.processes, said.timeout) == ("processes", 2, 5.0)
-    assert (back.workers, back.processes, back.threads, back.checksums) == ("threads", None, 3, False)
+    assert (combined.threads, combined.checksums, combined.memory_limit) == (3, True, 1 << 28)
+    assert (combined.workers, combined.processes, combined.timeout) == ("processes", 2, 5.0)
+    assert (reset.workers, reset.processes, reset.threads, reset.checksums) == ("threads", None, 3, False)
 
 
-def test_a_column_that_comes_with_another_is_told_with_it() -> None:
-    """`ds.schema` lists it, and only the other can be selected."""
+def test_selecting_a_column_of_a_policy_raises_with_its_source() -> None:
+    """A column that `nulls` adds cannot be selected; the error names the column to select instead."""
     ds = MemoryFormat.of({"n": [1, None]}, row_group_rows=2).open().nulls(ps.Mask(), "n")
 
     with pytest.raises(ps.errors.ColumnNotFoundError, match=r"Select 'n': 'n_valid' is added to it by \.nulls\(\)"):
@@ -1235,23 +1235,23 @@ def test_a_column_that_comes_with_another_is_told_with_it() -> None:
     assert batch.keys() == {"n", "n_valid"}
 
 
-def test_a_map_of_rows_gets_no_rows_of_what_only_batches_have() -> None:
-    """All values of a batch in one array are no row's: that is told when it is asked, or when a map before it leaves them."""
+def test_a_map_of_rows_rejects_columns_without_rows() -> None:
+    """A map of rows with a column of Offsets raises an error, also if an earlier map returns that column."""
     ds = MemoryFormat([[LISTS]]).open().ragged(ps.Offsets(), "toks").batch(4)
 
     def row_map(row: Any) -> Any:
         return row
 
-    told = (
+    message = (
         "Column 'toks' comes as Offsets(), which has all values of a batch in one array, and map "
         f"{row_map.__qualname__} is called with one row at a time; expected a map of batches. Leave per_row=True out, or "
         "Offsets()."
     )
     each = ds.map(row_map, per_row=True)
-    for asked in (each, ps.loader(each), ps.mix([(each, 1)]), ps.mix([(ds, 1), (ds, 1)]).map(row_map, per_row=True)):
-        with pytest.raises(ArgumentError) as refused:
-            next(iter(asked))
-        assert str(refused.value) == told
+    for dataset in (each, ps.loader(each), ps.mix([(each, 1)]), ps.mix([(ds, 1), (ds, 1)]).map(row_map, per_row=True)):
+        with pytest.raises(ArgumentError) as raised:
+            next(iter(dataset))
+        assert str(raised.value) == message
     with pytest.raises(MapError, match=r"its 4 rows have columns of other lengths \(id: 4, toks: 6, toks_offsets: 5\)"):
         next(iter(ds.map(lambda batch: batch).map(row_map, per_row=True)))
     (counted,) = ds.map(lambda batch: {"n": np.diff(batch["toks_offsets"])}).map(row_map, per_row=True)

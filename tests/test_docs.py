@@ -111,7 +111,7 @@ def broken_links(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_python_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code of a page works, from its first block to its last."""
+    """The Python blocks of a page run in their order, in one namespace."""
     monkeypatch.chdir(tmp_path)
 
     skipped = run(page.relative_to(ROOT).as_posix(), page.read_text())
@@ -122,7 +122,7 @@ def test_every_python_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_block_is_marked_correctly(page: Path) -> None:
-    """No block is skipped by a misspelt language or without a reason."""
+    """No block is skipped because of a misspelled language or without a reason."""
     assert [error for block in blocks(page.read_text()) for error in marking_errors(block)] == []
 
 
@@ -133,7 +133,7 @@ def test_every_link_within_the_repository_has_a_target(page: Path) -> None:
 
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
-    """The check itself works: a missing page, a missing heading, and two valid links."""
+    """`broken_links` reports a missing page and a missing heading, and accepts valid links."""
     (tmp_path / "other.md").write_text("# Other page\n")
     page = tmp_path / "page.md"
     page.write_text("# Here\n[a](gone.md) [b](other.md#missing) [c](other.md#other-page) [d](#here) [e](https://x.org/#y)\n")
@@ -142,7 +142,7 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 
 
 def test_blocks_share_a_namespace() -> None:
-    """The check itself works: a later block sees an earlier one, and an error has the line of its page."""
+    """`run` shares names between blocks, and an error has the line number of its page."""
     text = "One.\n```python\nx = 1\n```\n```bash\nfalse\n```\n```python\nassert x == 2\n```\n"
 
     with pytest.raises(AssertionError) as caught:
@@ -152,7 +152,7 @@ def test_blocks_share_a_namespace() -> None:
 
 
 def test_a_block_that_needs_a_missing_library_is_reported() -> None:
-    """The check itself works: a skipped block is reported."""
+    """`run` reports a block that it skips because a library is missing."""
     assert run("page.md", "```python requires=no_such_thing\nimport no_such_thing\n```\n") == ["page.md:1 needs no_such_thing"]
 
 
@@ -164,8 +164,8 @@ def test_a_block_that_needs_a_missing_library_is_reported() -> None:
         ("```python norun\n1\n```\n", "'norun' is not an option"),
     ],
 )
-def test_a_wrong_mark_is_caught(text: str, complaint: str) -> None:
-    """The check itself works: each of these marks is wrong."""
+def test_an_invalid_marking_is_reported(text: str, complaint: str) -> None:
+    """`marking_errors` reports each of these options and languages."""
     (block,) = blocks(text)
 
     assert complaint in marking_errors(block)[0]

@@ -1,4 +1,4 @@
-"""`import petastorm` means Penstock: in this process, in those that it starts, and in scripts that cannot change."""
+"""`penstock.dropin`: `import petastorm` imports Penstock, in this process, in its child processes and in unchanged scripts."""
 
 from __future__ import annotations
 
@@ -70,45 +70,45 @@ SAME = "; ".join(
 
 
 def run(*arguments: str, path: tuple[Path, ...] = (), check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run Python with no drop-in but what the arguments ask for."""
+    """Run Python without the drop-in of this process."""
     source = str(Path(importlib.import_module("penstock").__file__ or "").parent.parent)
-    apart = {name: value for name, value in os.environ.items() if name != HOME}
-    environment = {**apart, "PYTHONPATH": os.pathsep.join([*map(str, path), source])}
+    inherited = {name: value for name, value in os.environ.items() if name != HOME}
+    environment = {**inherited, "PYTHONPATH": os.pathsep.join([*map(str, path), source])}
     return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=check)
 
 
-def test_every_module_is_the_doors_own() -> None:
-    """The same objects under both names, so that classes are the same too."""
+def test_every_module_is_that_of_the_compatibility_package() -> None:
+    """Every module is the same object under both names, so that classes are the same too."""
     found = run("-W", "error", "-c", f"import sys, penstock.dropin; {ALL}; {SAME}; print(petastorm.__version__)")
 
     assert found.stdout == "0.13.1\n"
 
 
-def test_our_own_modules_stay_what_they_are() -> None:
-    """A module that was imported under another name can be looked at and reloaded under its own."""
-    told = "print(petastorm.codecs.__name__, petastorm.codecs.__spec__.name, petastorm.codecs.__package__)"
+def test_modules_keep_their_own_names() -> None:
+    """A module imported as `petastorm.*` keeps its own name, spec and package."""
+    statement = "print(petastorm.codecs.__name__, petastorm.codecs.__spec__.name, petastorm.codecs.__package__)"
 
-    assert run("-c", f"import penstock.dropin, petastorm.codecs; {told}").stdout == (
+    assert run("-c", f"import penstock.dropin, petastorm.codecs; {statement}").stdout == (
         "penstock.petastorm.codecs penstock.petastorm.codecs penstock.petastorm\n"
     )
 
 
-def test_a_module_that_there_is_not_is_told_by_its_name() -> None:
-    """As by Python itself."""
+def test_an_unknown_module_raises_with_its_name() -> None:
+    """Importing an unknown module raises ModuleNotFoundError with the name that was imported."""
     found = run("-c", "import penstock.dropin, petastorm.nope", check=False)
 
     assert "ModuleNotFoundError: No module named 'petastorm.nope'" in found.stderr
 
 
-def test_without_the_drop_in_nothing_is_stood_in_for() -> None:
-    """Nothing of ours is installed under the name of another project."""
+def test_without_the_drop_in_nothing_is_replaced() -> None:
+    """Penstock installs nothing under the name `petastorm`; only the drop-in provides it."""
     found = run("-c", "import penstock.petastorm, petastorm", check=False)
 
     assert "No module named 'petastorm'" in found.stderr
 
 
 def test_a_script_is_run_with_its_arguments(tmp_path: Path) -> None:
-    """Modules beside it are found, and it is `__main__`."""
+    """A script or module runs as `__main__` with its arguments, and can import modules beside it."""
     (tmp_path / "beside.py").write_text("from petastorm import make_reader\nNAME = make_reader.__module__\n")
     script = tmp_path / "train.py"
     script.write_text("import sys, beside\nprint(__name__, beside.NAME, sys.argv[1:], __file__ == sys.argv[0])\n")
@@ -119,8 +119,8 @@ def test_a_script_is_run_with_its_arguments(tmp_path: Path) -> None:
     assert by_path.stdout == by_name.stdout == "__main__ penstock.petastorm.reader ['--epochs', '3'] True\n"
 
 
-def test_an_error_of_a_script_is_its_own(tmp_path: Path) -> None:
-    """Its exit code too."""
+def test_the_exit_code_of_a_script_is_passed_on(tmp_path: Path) -> None:
+    """The exit code of a script is passed on; without a script it is 2, and `--help` prints the usage."""
     script = tmp_path / "train.py"
     script.write_text("import sys, petastorm\nsys.exit(7)\n")
 
@@ -130,9 +130,9 @@ def test_an_error_of_a_script_is_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_not_there_is_told_in_one_line() -> None:
-    """A script or a module, as Python does: with 2 and no traceback."""
-    for arguments, what in (
+def test_a_missing_script_or_module_is_reported_in_one_line() -> None:
+    """A missing script or module prints one line without a traceback, and exits with 2."""
+    for arguments, missing in (
         (("nope.py",), "file 'nope.py'"),
         (("-m", "nope"), "module 'nope'"),
         (("-m", "os.no"), "module 'os.no'"),
@@ -140,11 +140,11 @@ def test_what_is_not_there_is_told_in_one_line() -> None:
         found = run("-m", "penstock.dropin", *arguments, check=False)
 
         assert found.returncode == 2
-        assert found.stderr == f"python -m penstock.dropin: there is no {what}. Check its name.\n"
+        assert found.stderr == f"python -m penstock.dropin: there is no {missing}. Check its name.\n"
 
 
-def test_a_module_that_misses_another_is_told_by_python(tmp_path: Path) -> None:
-    """The module is there, and what it imports is not."""
+def test_a_missing_import_of_a_package_raises(tmp_path: Path) -> None:
+    """An existing package that imports a missing module raises the error of Python."""
     (tmp_path / "whole").mkdir()
     (tmp_path / "whole" / "__init__.py").write_text("import missing_part")
     found = run("-m", "penstock.dropin", "-m", "whole.part", path=(tmp_path,), check=False)
@@ -153,8 +153,8 @@ def test_a_module_that_misses_another_is_told_by_python(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_processes_that_are_started_know_it_too(tmp_path: Path) -> None:
-    """By `subprocess`, and by `multiprocessing` with a fresh interpreter, which runs the script again."""
+def test_child_processes_use_the_drop_in(tmp_path: Path) -> None:
+    """Child processes of `subprocess` and of `multiprocessing` with spawn use the drop-in too."""
     script = tmp_path / "train.py"
     script.write_text(
         "import multiprocessing, subprocess, sys\n"
@@ -173,8 +173,8 @@ def test_processes_that_are_started_know_it_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_workers_of_readers_know_it_too(tmp_path: Path) -> None:
-    """A function of another module imports Petastorm in the process that runs it."""
+def test_worker_processes_use_the_drop_in(tmp_path: Path) -> None:
+    """A transform function in the worker process of a reader uses the drop-in too."""
     (tmp_path / "beside.py").write_text(
         "import petastorm.unischema\ndef name(row):\n    return {**row, 'word': petastorm.unischema.Unischema.__module__}\n"
     )
@@ -194,8 +194,8 @@ def test_workers_of_readers_know_it_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_real_one_is_warned_of(tmp_path: Path) -> None:
-    """Whoever has both installed is told which is meant."""
+def test_an_installed_petastorm_warns(tmp_path: Path) -> None:
+    """If Petastorm is installed or was imported before, a warning says so, and Penstock is used."""
     package = tmp_path / "petastorm"
     package.mkdir()
     (package / "__init__.py").write_text("REAL = True\n")
@@ -208,8 +208,8 @@ def test_the_real_one_is_warned_of(tmp_path: Path) -> None:
     assert "UserWarning: petastorm was imported before penstock.dropin" in before.stderr
 
 
-def test_a_directory_that_is_called_so_is_no_package(tmp_path: Path) -> None:
-    """Data beside a script, in a folder of that name, are nobody's package."""
+def test_a_data_directory_of_the_same_name_is_not_a_package(tmp_path: Path) -> None:
+    """A directory of data named `petastorm` is not taken for the package, and gives no warning."""
     (tmp_path / "petastorm").mkdir()
     (tmp_path / "petastorm" / "data.txt").touch()
 
@@ -220,8 +220,8 @@ def test_a_directory_that_is_called_so_is_no_package(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("installed", [False, True])
-def test_another_environment_keeps_what_is_installed_there(tmp_path: Path, *, installed: bool) -> None:
-    """A child that runs in an environment without Penstock imports its own Petastorm, or learns that it has none."""
+def test_another_environment_uses_its_own_packages(tmp_path: Path, *, installed: bool) -> None:
+    """A child process in an environment without Penstock imports its own Petastorm, or raises ModuleNotFoundError."""
     venv.create(tmp_path / "venv", symlinks=True)
     (packages,) = (tmp_path / "venv" / "lib").glob("*/site-packages")
     if installed:
@@ -237,8 +237,8 @@ def test_another_environment_keeps_what_is_installed_there(tmp_path: Path, *, in
     assert ("ModuleNotFoundError: No module named 'petastorm'" in found.stderr) is not installed
 
 
-def test_it_can_be_ended(tmp_path: Path) -> None:
-    """Then the real one is meant again."""
+def test_uninstall_ends_the_drop_in(tmp_path: Path) -> None:
+    """After `uninstall`, `import petastorm` imports the installed package, and the environment is restored."""
     package = tmp_path / "petastorm"
     package.mkdir()
     (package / "__init__.py").write_text("REAL = True\n")
@@ -257,26 +257,28 @@ def test_it_can_be_ended(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("installed", [False, True])
-def test_a_name_without_a_door_is_left_alone(tmp_path: Path, *, installed: bool) -> None:
-    """Where Penstock has no door for a name, whatever is installed under it is meant."""
+def test_a_name_without_a_compatibility_package_is_not_replaced(tmp_path: Path, *, installed: bool) -> None:
+    """If Penstock has no compatibility package for a name, the installed package is imported."""
     if installed:
         (tmp_path / "elsewhere.py").write_text("REAL = True\n")
-    begin = "import penstock.dropin as dropin; dropin.DOORS['elsewhere'] = 'penstock.elsewhere'"
+    setup = "import penstock.dropin as dropin; dropin.DOORS['elsewhere'] = 'penstock.elsewhere'"
 
-    imported = run("-c", f"{begin}; import elsewhere; print(elsewhere.REAL)", path=(tmp_path,), check=False)
-    asked = run("-c", f"{begin}; print(dropin.compatibility_module('elsewhere').REAL)", path=(tmp_path,), check=False)
+    imported = run("-c", f"{setup}; import elsewhere; print(elsewhere.REAL)", path=(tmp_path,), check=False)
+    returned = run("-c", f"{setup}; print(dropin.compatibility_module('elsewhere').REAL)", path=(tmp_path,), check=False)
 
-    for found in (imported, asked):
+    for found in (imported, returned):
         assert found.stdout == ("True\n" if installed else "")
         assert ("No module named 'elsewhere'" in found.stderr) is not installed
 
 
 @pytest.mark.slow
-def test_deltatorch_is_stood_in_for_too() -> None:
-    """The same module under both names, in a process that is started too."""
+def test_deltatorch_is_replaced_too() -> None:
+    """`import deltatorch` imports Penstock too, in this process and in a child process."""
     pytest.importorskip("torch")
-    told = "import deltatorch; print(deltatorch.__name__)"
+    statement = "import deltatorch; print(deltatorch.__name__)"
 
-    found = run("-c", f"import subprocess, sys, penstock.dropin; {told}; subprocess.run([sys.executable, '-c', {told!r}])")
+    found = run(
+        "-c", f"import subprocess, sys, penstock.dropin; {statement}; subprocess.run([sys.executable, '-c', {statement!r}])"
+    )
 
     assert sorted(found.stdout.split()) == ["penstock.deltatorch"] * 2

@@ -1,4 +1,4 @@
-"""The type table says of every Arrow type what it is in NumPy, and the page that shows it says the same."""
+"""The type table: the NumPy dtype and shape of every Arrow type, and the page that shows them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from penstock.errors import DataError
 
 PAGE = Path(__file__).parent.parent / "docs" / "types.md"
 STORAGE = pa.struct({"data": pa.list_(pa.float32()), "shape": pa.list_(pa.int32(), 2)})
-SAID = {"ARROW:extension:name": "arrow.variable_shape_tensor", "ARROW:extension:metadata": "{}"}
-VARIABLE = pa.ipc.read_schema(pa.schema([pa.field("x", STORAGE, metadata=SAID)]).serialize()).field("x").type
+EXTENSION_METADATA = {"ARROW:extension:name": "arrow.variable_shape_tensor", "ARROW:extension:metadata": "{}"}
+VARIABLE = pa.ipc.read_schema(pa.schema([pa.field("x", STORAGE, metadata=EXTENSION_METADATA)]).serialize()).field("x").type
 
 SCALARS = {
     pa.bool_(): "bool",
@@ -84,7 +84,7 @@ TABLE: dict[Any, tuple[str, tuple[int | None, ...]]] = {
 
 @pytest.mark.parametrize("kind", TABLE, ids=str)
 def test_every_type_has_a_dtype_and_a_shape(kind: Any) -> None:
-    """What a column is in NumPy follows from its type alone; it is fixed where nothing in it is an object or ragged."""
+    """The Arrow type alone decides dtype and shape; the shape is fixed unless it has objects or ragged dimensions."""
     dtype, shape = TABLE[kind]
 
     assert numpy_type(kind) == (np.dtype(dtype), shape)
@@ -92,7 +92,7 @@ def test_every_type_has_a_dtype_and_a_shape(kind: Any) -> None:
 
 
 def test_the_page_shows_the_same_table() -> None:
-    """No type is missing from the page, none is there that is not tested, and each line is right."""
+    """The page lists exactly the tested types, each with its dtype, its shape and whether it is fixed."""
     lines = [line.split("|")[1:5] for line in PAGE.read_text().split("## Structs")[0].splitlines() if line.startswith("| `")]
     shown = {name.strip(" `"): tuple(cell.strip(" `") for cell in rest) for name, *rest in lines}
 
@@ -102,8 +102,8 @@ def test_the_page_shows_the_same_table() -> None:
     }
 
 
-def test_an_extension_of_the_users_own_is_its_storage() -> None:
-    """What nobody told us about is what is stored."""
+def test_an_unknown_extension_type_is_its_storage_type() -> None:
+    """An unknown extension type is treated as its storage type."""
 
     class Meters(pa.ExtensionType):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -117,8 +117,8 @@ def test_an_extension_of_the_users_own_is_its_storage() -> None:
 
 
 @pytest.mark.parametrize("offset", range(10))
-def test_bits_are_read_from_any_place(offset: int) -> None:
-    """A slice may start and end inside a byte."""
+def test_booleans_are_read_from_any_offset(offset: int) -> None:
+    """Booleans are read correctly from a slice that starts and ends inside a byte."""
     array = pa.array([True, None, False, False, True, None, True] * 5)[offset : offset + 11]
 
     found, marks = dtypes.values(array)
@@ -127,8 +127,8 @@ def test_bits_are_read_from_any_place(offset: int) -> None:
     assert [bool(one) if there else None for one, there in zip(found, marks, strict=True)] == array.to_pylist()
 
 
-def test_a_list_that_is_not_present_counts_as_null() -> None:
-    """Whoever holds a list may be null while the list itself is not; its items are left out then."""
+def test_a_list_of_a_null_parent_counts_as_null() -> None:
+    """A list is null if its parent is null, and its items are left out."""
     flat, length, valid = dtypes.items(pa.array([[1], [2, 3], None, [4]]), np.array([True, False, True, True]))
 
     assert (flat.to_pylist(), length.tolist()) == ([1, 4], [1, 0, 0, 1])
@@ -136,8 +136,8 @@ def test_a_list_that_is_not_present_counts_as_null() -> None:
     assert valid.tolist() == [True, False, False, True]
 
 
-def test_a_struct_that_a_dict_cannot_hold_is_refused() -> None:
-    """Nothing is lost in silence."""
+def test_a_struct_with_duplicate_field_names_raises() -> None:
+    """A struct with two fields of one name raises DataError, because a dict would lose one of them."""
     array = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
 
     with pytest.raises(DataError, match="has several fields with one name"):

@@ -1,4 +1,4 @@
-"""Data files that are damaged, gone, refused or replaced while they are read: told with their place, once and again."""
+"""Files that are damaged, deleted, unreadable or replaced while they are read: the error names the place, at every call."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from penstock.formats.parquet import ParquetFormat
 from penstock.schema import Field, Schema
 
 FILES, GROUPS, ROWS = 4, 6, 10
-"""Files of a table, row groups of a file, and rows of a row group."""
+"""The files of a table, the row groups of a file, and the rows of a row group."""
 
-EACH = GROUPS * ROWS
+FILE_ROWS = GROUPS * ROWS
 CHANGED = "the file was changed after the table was opened: its size or the time of its last write differ. Open the table again"
 
 
 def columns(first: int, count: int) -> pa.Table:
-    """Return rows of every kind of column."""
+    """Return rows with columns of several types."""
     numbers = range(first, first + count)
     random = np.random.default_rng(first)
     return pa.table(
@@ -57,44 +57,46 @@ def table(tmp_path: Path) -> Path:
     place.mkdir()
     for file in range(FILES):
         path = place / f"{file}.parquet"
-        pq.write_table(columns(file * EACH, EACH), path, row_group_size=ROWS, write_page_checksum=True, use_dictionary=["word"])
+        pq.write_table(
+            columns(file * FILE_ROWS, FILE_ROWS), path, row_group_size=ROWS, write_page_checksum=True, use_dictionary=["word"]
+        )
     return place
 
 
 def threads() -> list[str]:
-    """Return the names of our threads that are alive."""
+    """Return the names of the running threads of Penstock."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")]
 
 
-def told(batches: Iterator[Any]) -> tuple[int, str]:
-    """Return how many batches came before the error, and its text, after a look that it stays and that no thread does."""
+def read_to_error(batches: Iterator[Any]) -> tuple[int, str]:
+    """Return the number of batches before the error, and its message; check that it repeats and leaves no thread."""
     found: list[Any] = []
     with pytest.raises(DataError) as caught:
         found.extend(batches)
-    with pytest.raises(type(caught.value)) as again:
+    with pytest.raises(type(caught.value)) as repeated:
         next(batches)
-    assert again.value is caught.value
+    assert repeated.value is caught.value
     assert threads() == []
     return len(found), str(caught.value)
 
 
-def begun(ds: ps.Dataset) -> Iterator[Any]:
-    """Return batches of which the first has come; what is read ahead is not much more."""
+def started(ds: ps.Dataset) -> Iterator[Any]:
+    """Return an iterator after its first batch; with one thread, it reads only little ahead."""
     batches = iter(ds.using(threads=1))
     next(batches)
     return batches
 
 
-# ------------------------------------------------------------------------------------------------- before it is planned
+# ------------------------------------------------------------------------------------------------------ before planning
 
 
-@pytest.mark.parametrize("ask", [lambda ds: list(ds.batch(ROWS)), lambda ds: ds.num_rows, lambda ds: ds[0]])
-def test_a_file_that_is_gone_before_anything_is_planned_is_told(table: Path, ask: Callable[[ps.Dataset], Any]) -> None:
-    """A table that was opened and not asked yet: the file, and that it was there, as in mid-epoch."""
+@pytest.mark.parametrize("use", [lambda ds: list(ds.batch(ROWS)), lambda ds: ds.num_rows, lambda ds: ds[0]])
+def test_a_file_deleted_before_planning_raises(table: Path, use: Callable[[ps.Dataset], Any]) -> None:
+    """A file deleted after the table was opened raises an error that names it, also on the first use of the table."""
     ds = ps.open(table)
     (table / "2.parquet").unlink()
     with pytest.raises(DataChangedError) as raised:
-        ask(ds)
+        use(ds)
 
     assert str(raised.value) == (
         f"{table}/2.parquet: the file is gone. It was there when the table was opened. Open the table again."
@@ -102,8 +104,8 @@ def test_a_file_that_is_gone_before_anything_is_planned_is_told(table: Path, ask
 
 
 @pytest.mark.parametrize("size", [0, 3, 500])
-def test_a_file_that_is_cut_before_anything_is_planned_is_told(table: Path, size: int) -> None:
-    """It was changed, and nobody is told to write again what another has written."""
+def test_a_file_truncated_before_planning_raises(table: Path, size: int) -> None:
+    """A file truncated after the table was opened is reported as changed, not as damaged."""
     ds = ps.open(table)
     os.truncate(table / "2.parquet", size)
     with pytest.raises(DataChangedError) as raised:
@@ -112,13 +114,13 @@ def test_a_file_that_is_cut_before_anything_is_planned_is_told(table: Path, size
     assert str(raised.value) == f"{table}/2.parquet: {CHANGED}; a state saved before cannot be resumed."
 
 
-def test_a_file_that_is_replaced_before_anything_is_planned_is_told(table: Path) -> None:
-    """Also if the new one can be read, and if it is of the same size and cannot be."""
+def test_a_file_replaced_before_planning_raises(table: Path) -> None:
+    """A replaced file is reported as changed: one that is readable, and one of the same size that is not."""
     for path, content in (("1.parquet", (table / "0.parquet").read_bytes()[:-4] + b"more"), ("2.parquet", None)):
         ds, file = ps.open(table), table / path
         before = file.stat()
         if content is None:
-            pq.write_table(columns(0, 2 * EACH), file)
+            pq.write_table(columns(0, 2 * FILE_ROWS), file)
         else:
             file.write_bytes((content * 2)[: before.st_size])
             os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 10**9))
@@ -126,71 +128,74 @@ def test_a_file_that_is_replaced_before_anything_is_planned_is_told(table: Path)
             _ = ds.num_rows
 
         assert str(raised.value) == f"{file}: {CHANGED}; a state saved before cannot be resumed."
-        pq.write_table(columns(EACH, EACH), file)
+        pq.write_table(columns(FILE_ROWS, FILE_ROWS), file)
 
 
 # ---------------------------------------------------------------------------------------------------------- in mid-epoch
 
 
 @pytest.mark.parametrize("size", [0, 3, 500])
-def test_a_file_that_is_cut_in_mid_epoch_is_told(table: Path, size: int) -> None:
-    """Whether it is open already or not: the file, the row group, and what to do."""
-    batches = begun(ps.open(table).batch(ROWS))
+def test_a_file_truncated_in_mid_epoch_raises(table: Path, size: int) -> None:
+    """The error for a truncated file names the file, the row group and what to do, whether or not it is open already."""
+    batches = started(ps.open(table).batch(ROWS))
     os.truncate(table / "0.parquet", size)
-    count, text = told(batches)
+    count, text = read_to_error(batches)
 
     assert count < GROUPS
     assert text.startswith(f"{table}/0.parquet, row group {count + 1}: {CHANGED}")
 
-    rest = begun(ps.open([table / "1.parquet", table / "2.parquet"]).batch(ROWS))
+    rest = started(ps.open([table / "1.parquet", table / "2.parquet"]).batch(ROWS))
     os.truncate(table / "2.parquet", size)
-    assert told(rest) == (GROUPS - 1, f"{table}/2.parquet, row group 0: {CHANGED}; a state saved before cannot be resumed.")
+    assert read_to_error(rest) == (
+        GROUPS - 1,
+        f"{table}/2.parquet, row group 0: {CHANGED}; a state saved before cannot be resumed.",
+    )
 
 
-def test_a_file_that_vanishes_in_mid_epoch_is_told(table: Path) -> None:
-    """A file that is open is read to its end, for the system keeps it; one that is not is missed."""
-    batches = begun(ps.open(table).batch(ROWS))
+def test_a_file_deleted_in_mid_epoch_raises(table: Path) -> None:
+    """A deleted file is read to its end if it is open already, and raises an error otherwise."""
+    batches = started(ps.open(table).batch(ROWS))
     (table / "0.parquet").unlink()
     (table / "2.parquet").unlink()
 
-    assert told(batches) == (
+    assert read_to_error(batches) == (
         2 * GROUPS - 1,
         f"{table}/2.parquet, row group 0: the file is gone. It was there when the table was opened. Open the table again.",
     )
 
 
-def test_a_file_that_is_replaced_in_mid_epoch_is_told(table: Path) -> None:
-    """Rows of the old file come as long as it is open; those of the new one never do."""
+def test_a_file_replaced_in_mid_epoch_raises(table: Path) -> None:
+    """A replaced file yields its old rows if it is open already, and raises an error otherwise; its new rows never come."""
     ds = ps.open(table).batch(ROWS)
-    batches = begun(ds)
+    batches = started(ds)
     for file in (0, 1):
-        pq.write_table(columns(1000, EACH), table / "new", row_group_size=ROWS)
+        pq.write_table(columns(1000, FILE_ROWS), table / "new", row_group_size=ROWS)
         (table / "new").rename(table / f"{file}.parquet")
 
     found = [batch["id"].tolist() for _, batch in zip(range(GROUPS - 1), batches, strict=False)]
-    assert sum(found, []) == list(range(ROWS, EACH))
-    assert told(batches)[1].startswith(f"{table}/1.parquet, row group 0: {CHANGED}")
+    assert sum(found, []) == list(range(ROWS, FILE_ROWS))
+    assert read_to_error(batches)[1].startswith(f"{table}/1.parquet, row group 0: {CHANGED}")
     with pytest.raises(DataChangedError, match=r"0\.parquet, row group 0: the file was changed after"):
         next(iter(ds))
 
 
-def test_a_file_that_is_written_to_in_mid_epoch_is_told(table: Path) -> None:
-    """It is open already, has as many bytes as before, and can be read: its new rows never come."""
+def test_a_file_overwritten_in_mid_epoch_raises(table: Path) -> None:
+    """An open file that is overwritten with as many bytes raises an error, and its new rows never come."""
     before = (table / "0.parquet").stat()
-    batches = begun(ps.open(table).batch(ROWS))
-    pq.write_table(columns(0, EACH), table / "new", row_group_size=ROWS)
+    batches = started(ps.open(table).batch(ROWS))
+    pq.write_table(columns(0, FILE_ROWS), table / "new", row_group_size=ROWS)
     content = bytearray((table / "new").read_bytes())
     with (table / "0.parquet").open("r+b") as file:
         file.write(content)
     os.utime(table / "0.parquet", ns=(before.st_atime_ns, before.st_mtime_ns + 10**9))
 
-    count, text = told(batches)
+    count, text = read_to_error(batches)
     assert count < GROUPS
     assert text.startswith(f"{table}/0.parquet, row group {count + 1}: {CHANGED}")
 
 
-def test_cells_of_a_file_that_is_written_to_are_refused(tmp_path: Path) -> None:
-    """Large cells stay in their file until their batch is made; what another has written there meanwhile never comes."""
+def test_cells_of_an_overwritten_file_raise(tmp_path: Path) -> None:
+    """Large cells are read when their batch is made; if their file was overwritten meanwhile, they raise an error."""
     field = ps.Field("x", np.uint8, (1 << 14,), ps.codecs.Npy())
     for name, value in (("old", 7), ("new", 9)):
         rows = ({"x": np.full(1 << 14, value, np.uint8)} for _ in range(64))
@@ -209,20 +214,20 @@ def test_cells_of_a_file_that_is_written_to_are_refused(tmp_path: Path) -> None:
     assert set(seen) == {7}
 
 
-def test_a_directory_in_place_of_a_file_is_told(table: Path) -> None:
-    """It cannot be opened, whatever the rights of who reads."""
-    batches = begun(ps.open(table).batch(ROWS))
+def test_a_directory_in_place_of_a_file_raises(table: Path) -> None:
+    """A directory in place of a file raises an error, whatever the permissions of the user."""
+    batches = started(ps.open(table).batch(ROWS))
     (table / "1.parquet").unlink()
     (table / "1.parquet").mkdir()
 
-    count, text = told(batches)
+    count, text = read_to_error(batches)
     assert count == GROUPS - 1
     assert text.startswith(f"{table}/1.parquet, row group 0: cannot be read: ")
     assert text.endswith(". The table says it has 10 rows. Check the file.")
 
 
-def test_a_file_that_may_not_be_read_is_told(tmp_path: Path) -> None:
-    """Who has no right to read it is told so."""
+def test_a_file_without_read_permission_raises(tmp_path: Path) -> None:
+    """A file or directory without read permission raises an error that says so."""
     script = """
 import os, sys
 import penstock as ps
@@ -267,19 +272,19 @@ os.chmod(place + "/t", 0o700)
     )
 
 
-class Faulty(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
-    """Storage that fails from some read on, in its own words."""
+class FailingFileSystem(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
+    """A file system whose reads fail with its own message after a number of reads."""
 
     def __init__(self, most: int) -> None:
-        """Store how many reads go well."""
+        """Store the number of reads that succeed."""
         super().__init__(fsspec.filesystem("file"))
         self.left = most
 
     def open_input_file(self, path: str) -> Any:
-        """Return a file whose reads fail when there were too many."""
+        """Return a file whose reads fail once that number is used up."""
         outer, file = self, self.fs.open(path, "rb")
 
-        class Watched:
+        class FailingFile:
             closed = False
 
             def read(self, size: int = -1) -> bytes:
@@ -291,21 +296,21 @@ class Faulty(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
             def __getattr__(self, name: str) -> Any:
                 return getattr(file, name)
 
-        return pa.PythonFile(Watched(), mode="r")
+        return pa.PythonFile(FailingFile(), mode="r")
 
 
-def test_storage_that_fails_is_told(table: Path) -> None:
-    """Whenever it begins to, opening or reading says which file, and in whose words."""
+def test_storage_that_fails_raises(table: Path) -> None:
+    """Storage that fails at any read raises an error with the file and the message of the storage."""
 
-    def read(handler: Faulty) -> None:
+    def read(handler: FailingFileSystem) -> None:
         list(ps.open(str(table), filesystem=pafs.PyFileSystem(handler)).batch(ROWS).using(threads=1))
 
-    sound = Faulty(1 << 60)
-    read(sound)
+    healthy = FailingFileSystem(1 << 60)
+    read(healthy)
     seen = set()
-    for most in range((1 << 60) - sound.left):
+    for most in range((1 << 60) - healthy.left):
         with pytest.raises(DataError) as caught:
-            read(Faulty(most))
+            read(FailingFileSystem(most))
         text = str(caught.value)
         seen.add(text.partition("cannot be read")[0].rpartition("/")[2])
         assert text.startswith(f"{table}/")
@@ -319,7 +324,7 @@ def test_storage_that_fails_is_told(table: Path) -> None:
 
 
 def pages(path: Path) -> list[tuple[int, str, int, int, int]]:
-    """Return row group, column, kind, first and last byte of every page of a file."""
+    """Return the row group, column, kind, first byte and end of every page of a file."""
     data = path.read_bytes()
     footer = pq.read_metadata(path)
     found = []
@@ -336,8 +341,8 @@ def pages(path: Path) -> list[tuple[int, str, int, int, int]]:
     return found
 
 
-def flipped(path: Path, at: int, bit: int) -> None:
-    """Change one bit of a file, and nothing of what the system tells of it."""
+def flip_bit(path: Path, at: int, bit: int) -> None:
+    """Flip one bit of a file, and keep its size and times."""
     before = path.stat()
     data = bytearray(path.read_bytes())
     data[at] ^= 1 << bit
@@ -347,8 +352,8 @@ def flipped(path: Path, at: int, bit: int) -> None:
 
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_a_bit_that_was_flipped_is_found_in_every_kind_of_page(tmp_path: Path, version: str, compression: str) -> None:
-    """With checksums, whatever page it lies in: file, row group and column are told, and nothing wrong comes before it."""
+def test_a_flipped_bit_is_found_in_every_kind_of_page(tmp_path: Path, version: str, compression: str) -> None:
+    """With checksums, a flipped bit in any page raises an error with file, row group and column, before a wrong batch."""
     path = tmp_path / "a.parquet"
     how = {"data_page_version": version, "compression": compression, "use_dictionary": ["word"], "data_page_size": 100}
     pq.write_table(columns(0, 30), path, row_group_size=15, write_page_checksum=True, **how)
@@ -359,10 +364,10 @@ def test_a_bit_that_was_flipped_is_found_in_every_kind_of_page(tmp_path: Path, v
             continue
         kinds.add(kind)
         at, bit = int(random.integers(begin, end)), int(random.integers(8))
-        flipped(path, at, bit)
+        flip_bit(path, at, bit)
         ds = ps.open(path).batch(15)
-        count, text = told(iter(ds.using(checksums=True)))
-        flipped(path, at, bit)
+        count, text = read_to_error(iter(ds.using(checksums=True)))
+        flip_bit(path, at, bit)
 
         assert count == group
         assert text == (
@@ -380,7 +385,7 @@ BLOBS = Schema(
 
 @pytest.fixture(scope="module")
 def blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a table of cells that are read as they lie, of those that are copied and those that stay in the file."""
+    """Return a table of Raw cells: small ones, which are copied, and large ones, which stay in the file until their batch."""
     place = tmp_path_factory.mktemp("blobs") / "t"
     random = np.random.default_rng(0)
     rows = 12
@@ -391,15 +396,15 @@ def blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=25)
 @given(st.data())
-def test_a_flipped_bit_in_cells_that_are_read_as_they_lie_is_found(blobs: Path, data: st.DataObject) -> None:
-    """Asked for checksums, no reader of ours goes around them: not batches, not rows by number, not a filter."""
+def test_a_flipped_bit_in_raw_cells_is_found(blobs: Path, data: st.DataObject) -> None:
+    """With checksums, batches, rows by number and `to_arrow` raise an error for a flipped bit in Raw cells."""
     (path,) = blobs.glob("*.parquet")
     group, name, _, begin, end = data.draw(st.sampled_from([page for page in pages(path) if page[1] != "id"]))
     at, bit = data.draw(st.integers(begin, end - 1)), data.draw(st.integers(0, 7))
     ds = ps.open(blobs).using(checksums=True)
-    flipped(path, at, bit)
+    flip_bit(path, at, bit)
     try:
-        texts = [told(iter(ds.batch(4)))[1], told(iter(ds.batch(5).shuffle().batch(3)))[1]]
+        texts = [read_to_error(iter(ds.batch(4)))[1], read_to_error(iter(ds.batch(5).shuffle().batch(3)))[1]]
         for rows in ([4 * group], range(12)):
             with pytest.raises(DataError) as caught:
                 ds.take(rows)
@@ -408,14 +413,14 @@ def test_a_flipped_bit_in_cells_that_are_read_as_they_lie_is_found(blobs: Path, 
             ds.to_arrow()
         texts.append(str(caught.value))
     finally:
-        flipped(path, at, bit)
+        flip_bit(path, at, bit)
 
     assert all(f"row group {group}, column {name!r}: a page does not match its checksum" in text for text in texts), texts
     assert len(list(ds.batch(4))) == 3
 
 
-def test_checksums_change_nothing_in_what_comes(table: Path, blobs: Path) -> None:
-    """The same rows in the same order, with and without them, and from files that were written without."""
+def test_checksums_do_not_change_the_rows(table: Path, blobs: Path) -> None:
+    """The rows are the same with and without checksums; files without page checksums can be read too."""
     for place in (table, blobs):
         ds = ps.open(place).shuffle(ps.WindowShuffle(rows=20), seed=3).batch(4)
         plain, checked = (list(each) for each in (ds, ds.using(checksums=True)))
@@ -433,51 +438,51 @@ def test_checksums_change_nothing_in_what_comes(table: Path, blobs: Path) -> Non
 
 
 @pytest.mark.parametrize("column", ["small", "large"])
-def test_cells_of_a_file_that_is_cut_are_told(tmp_path: Path, column: str) -> None:
-    """Also those that stay in the file until their batch is made say where they lie."""
+def test_cells_of_a_truncated_file_raise(tmp_path: Path, column: str) -> None:
+    """Cells of a truncated file raise an error that names it, also those that are read when their batch is made."""
     random, rows = np.random.default_rng(0), 80
     cells = {"small": random.integers(0, 256, (rows, 50), np.uint8), "large": random.integers(0, 256, (rows, 40_000), np.uint8)}
     ps.write(tmp_path / "t", BLOBS, {"id": np.arange(rows), **cells}, row_group_rows=4)
     (path,) = (tmp_path / "t").glob("*.parquet")
     last = [page for page in pages(path) if page[1] == column][-1]
-    batches = begun(ps.open(tmp_path / "t").select("id", column).batch(2))
+    batches = started(ps.open(tmp_path / "t").select("id", column).batch(2))
     os.truncate(path, last[3] + 20)
 
-    _, text = told(batches)
+    _, text = read_to_error(batches)
     assert text.startswith(str(path))
     assert CHANGED in text or "the file ends after" in text
     assert "Open the table again" in text or "open the table again" in text
 
 
-@pytest.mark.parametrize("kept", [0, 3, 24, 2000])
-def test_a_file_that_is_no_parquet_is_told_when_the_table_is_opened(table: Path, kept: int) -> None:
-    """Before anything is read of it."""
+@pytest.mark.parametrize("length", [0, 3, 24, 2000])
+def test_a_file_that_is_not_parquet_raises_when_it_is_opened(table: Path, length: int) -> None:
+    """Opening a file that is not a Parquet file raises an error before anything is read of it."""
     path = table / "a.parquet"
-    path.write_bytes((table / "0.parquet").read_bytes()[:kept])
+    path.write_bytes((table / "0.parquet").read_bytes()[:length])
 
-    with pytest.raises(DataError, match=rf"/a\.parquet: not a Parquet file: it has {kept} bytes and .* Write the file again"):
+    with pytest.raises(DataError, match=rf"/a\.parquet: not a Parquet file: it has {length} bytes and .* Write the file again"):
         ps.open(path)
 
 
-# ---------------------------------------------------------------------------------------- values that a type does not have
+# ---------------------------------------------------------------------------------------------------------- invalid values
 
 DAMAGED = b"\xffz"
-"""Bytes that are no UTF-8."""
+"""Bytes that are not UTF-8."""
 
 
 def decimals(precision: int, *numbers: int) -> pa.Array:
-    """Return decimals without a look at whether they fit."""
+    """Return decimals without checking that they fit the precision."""
     data = b"".join(number.to_bytes(16, "little", signed=True) for number in numbers)
     return pa.Array.from_buffers(pa.decimal128(precision, 2), len(numbers), [None, pa.py_buffer(data)])
 
 
 def texts(*cells: bytes | None) -> pa.Array:
-    """Return text without a look at whether it is UTF-8."""
+    """Return text without checking that it is UTF-8."""
     return pa.array(cells, pa.binary()).view(pa.string())
 
 
 TEXT = texts(b"a", None, b"\xc3\xa9", DAMAGED)
-WRONG = {
+INVALID = {
     "text": TEXT,
     "decimal": decimals(4, 1, 2, -9999, 10000),
     "time": pa.array([1, 2, None, 86_400_000], pa.int32()).view(pa.time32("ms")),
@@ -485,7 +490,7 @@ WRONG = {
     "struct": pa.StructArray.from_arrays([pa.array(range(4)), decimals(4, 1, 2, 3, 10000)], names=["n", "d"]),
     "map": pa.MapArray.from_arrays(pa.array([0, 0, 1, 2, 3], pa.int32()), pa.array([1, 2, 3]), texts(b"a", b"b", DAMAGED)),
 }
-"""Columns of four rows, the last of which is wrong."""
+"""Columns of four rows. The last row is invalid."""
 
 UTF8 = (
     "its text is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte. Write it again as UTF-8 "
@@ -502,18 +507,18 @@ PROBLEMS = dict.fromkeys(("text", "list", "map"), UTF8) | {
 }
 
 
-@pytest.fixture(params=WRONG)
-def wrong(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
-    """Return a file of two row groups whose very last cell is no value of its type, and the name of its column."""
+@pytest.fixture(params=INVALID)
+def invalid_file(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
+    """Return a file of two row groups whose last cell is invalid, and the name of its column."""
     name: str = request.param
-    good = WRONG[name].slice(0, 3)
-    table = pa.concat_tables([pa.table({name: good}), pa.table({name: WRONG[name]})])
+    good = INVALID[name].slice(0, 3)
+    table = pa.concat_tables([pa.table({name: good}), pa.table({name: INVALID[name]})])
     path = tmp_path / "wrong.parquet"
     pq.write_table(table.add_column(0, "id", [range(7)]).combine_chunks(), path, row_group_size=5)
     return path, name
 
 
-@pytest.mark.parametrize("ask", [
+@pytest.mark.parametrize("use", [
     ps.Dataset.to_arrow,
     ps.Dataset.to_pandas,
     lambda ds: ds.where(ps.col("id") > 2).to_arrow(),
@@ -521,18 +526,18 @@ def wrong(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
     lambda ds: ds[-1],
     lambda ds: list(ds.nulls(ps.Mask(), ".*").ragged(ps.AsObjects(), ".*").batch(2)),
 ])  # fmt: skip
-def test_a_value_that_its_type_does_not_have_is_told(wrong: tuple[Path, str], ask: Callable[[ps.Dataset], Any]) -> None:
-    """Text that is not UTF-8, decimals of too many digits and hours after midnight: file, row group, row and column."""
-    path, name = wrong
+def test_an_invalid_value_raises(invalid_file: tuple[Path, str], use: Callable[[ps.Dataset], Any]) -> None:
+    """Invalid text, decimals and times raise an error with the file, row group, row and column."""
+    path, name = invalid_file
     with pytest.raises(DataError) as raised:
-        ask(ps.open(path))
+        use(ps.open(path))
 
     assert str(raised.value) == f"{path}, row group 1, row 6, column {name!r}: {PROBLEMS[name]}"
 
 
-def test_rows_before_a_wrong_value_can_be_had(wrong: tuple[Path, str]) -> None:
-    """What is not handed out is not looked at."""
-    path, _ = wrong
+def test_rows_before_an_invalid_value_can_be_read(invalid_file: tuple[Path, str]) -> None:
+    """Rows before an invalid value can be read, since only values that are returned are checked."""
+    path, _ = invalid_file
     stored = pq.read_table(path)
 
     assert ps.open(path).limit(6).to_arrow() == stored.slice(0, 6)
@@ -540,9 +545,9 @@ def test_rows_before_a_wrong_value_can_be_had(wrong: tuple[Path, str]) -> None:
     assert ps.open(path).select("id").to_arrow().num_rows == 7
 
 
-def test_a_wrong_value_makes_a_bad_row(wrong: tuple[Path, str]) -> None:
-    """It can be skipped like a cell that cannot be decoded."""
-    path, name = wrong
+def test_an_invalid_value_makes_a_bad_row(invalid_file: tuple[Path, str]) -> None:
+    """A row with an invalid value can be skipped, like a row whose cell cannot be decoded."""
+    path, name = invalid_file
     ds = ps.open(path).nulls(ps.Mask(), ".*").ragged(ps.AsObjects(), ".*").batch(7)
     loader = ps.loader(ds.on_bad_row("skip", most=1))
     (batch,) = loader
@@ -553,7 +558,7 @@ def test_a_wrong_value_makes_a_bad_row(wrong: tuple[Path, str]) -> None:
 
 
 def test_text_that_is_not_utf_8_can_be_read_as_bytes(tmp_path: Path) -> None:
-    """As the error says, in flat columns and in lists."""
+    """A schema with binary columns reads text that is not UTF-8 as bytes, in flat columns and in lists."""
     path = tmp_path / "latin.parquet"
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 1, 3, 4], pa.int32()), TEXT)
     pq.write_table(pa.table({"text": TEXT, "list": lists}), path)
@@ -567,21 +572,21 @@ def test_text_that_is_not_utf_8_can_be_read_as_bytes(tmp_path: Path) -> None:
     assert ds[3]["text"] == DAMAGED
 
 
-@pytest.mark.parametrize("ask", [
+@pytest.mark.parametrize("use", [
     ps.Dataset.to_arrow,
     lambda ds: list(ds.batch(4)),
     lambda ds: ds.where(ps.col("word") != "word 3").to_arrow(),
-    lambda ds: ds[EACH],
-    lambda ds: ds.take([0, EACH, EACH + 30]),
+    lambda ds: ds[FILE_ROWS],
+    lambda ds: ds.take([0, FILE_ROWS, FILE_ROWS + 30]),
 ])  # fmt: skip
-def test_names_in_a_footer_that_are_not_utf_8_are_told(table: Path, ask: Callable[[ps.Dataset], Any]) -> None:
-    """Also in a file that was not looked at when the table was opened."""
+def test_column_names_that_are_not_utf_8_raise(table: Path, use: Callable[[ps.Dataset], Any]) -> None:
+    """A column name that is not UTF-8 raises an error, also in a file that was not read when the table was opened."""
     path = table / "1.parquet"
     data = path.read_bytes()
     size = int.from_bytes(data[-8:-4], "little")
     path.write_bytes(data[: -8 - size] + data[-8 - size :].replace(b"flag", b"fl\xffg", 1))
     with pytest.raises(DataError) as raised:
-        ask(ps.open(table))
+        use(ps.open(table))
 
     assert str(raised.value).startswith(f"{path}")
     assert "a name in its footer is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 2" in str(raised.value)
@@ -604,8 +609,8 @@ LAYOUTS = {
 }
 
 
-def whole_files() -> dict[str, bytes]:
-    """Return files of thirty rows in three row groups, with columns of every kind that can be wrong, by their layout."""
+def valid_files() -> dict[str, bytes]:
+    """Return a valid file for each layout: thirty rows in three row groups, with all types that can have invalid values."""
     found = {}
     for name, layout in LAYOUTS.items():
         words = [None if row % 7 == 3 else "m\u00e9lange 漢字"[: row % 11] for row in range(30)]
@@ -629,31 +634,31 @@ def whole_files() -> dict[str, bytes]:
     return found
 
 
-WHOLE = whole_files()
+VALID = valid_files()
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(sorted(LAYOUTS)), st.data())
-def test_whatever_is_damaged_the_rows_are_valid_or_the_file_is_told(
+def test_a_damaged_file_yields_valid_rows_or_raises(
     tmp_path_factory: pytest.TempPathFactory, layout: str, data: st.DataObject
 ) -> None:
-    """Bytes that are others, or are gone: nothing invalid comes, no error is another's, and each says which file it is."""
-    damaged = bytearray(WHOLE[layout])
+    """Reading a file with changed or missing bytes yields valid rows, or raises a PenstockError that names the file."""
+    damaged = bytearray(VALID[layout])
     footer = len(damaged) - 8 - int.from_bytes(damaged[-8:-4], "little")
     places = data.draw(st.sampled_from([st.integers(4, footer - 1), st.integers(footer, len(damaged) - 9)]))
     for at in data.draw(st.lists(places, min_size=1, max_size=3)):
         damaged[at] = data.draw(st.one_of(st.just(damaged[at] ^ 128), st.integers(0, 255)))
-    kept = data.draw(st.one_of(st.just(len(damaged)), st.integers(0, len(damaged))))
+    length = data.draw(st.one_of(st.just(len(damaged)), st.integers(0, len(damaged))))
     path = tmp_path_factory.mktemp("damage") / "damaged.parquet"
-    path.write_bytes(damaged[:kept])
+    path.write_bytes(damaged[:length])
 
-    for ask in (
+    for use in (
         lambda ds: ds.to_arrow().validate(full=True),
         lambda ds: list(ds.nulls(ps.Mask(), ".*").ragged(ps.AsObjects(), ".*").batch(7)),
         lambda ds: ds.nulls(ps.Mask(), ".*").take([0, ds.num_rows - 1]) if ds.num_rows else None,
         lambda ds: ds.where(ps.col("id") != 3).to_arrow().validate(full=True),
     ):
         try:
-            ask(ps.open(path))
+            use(ps.open(path))
         except PenstockError as error:
-            assert str(path) in str(error)  # noqa: PT017 - either is right
+            assert str(path) in str(error)  # noqa: PT017 - valid rows and an error are both right

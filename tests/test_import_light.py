@@ -1,4 +1,4 @@
-"""`import penstock` stays light: it loads no library at all until a name is used."""
+"""`import penstock` is fast: it loads no large library until a name is used."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_import_penstock_loads_nothing_heavy() -> None:
-    """Whoever reads with one framework never waits for another."""
+    """`import penstock` loads none of the libraries in `HEAVY`."""
     assert loaded_by("import penstock") & HEAVY == set()
 
 
-def test_a_loaded_module_is_seen() -> None:
-    """The check itself works: what a statement loads is found."""
+def test_a_loaded_module_is_found() -> None:
+    """`loaded_by` finds a module that a statement loads."""
     assert "wave" in loaded_by("import wave")

@@ -1,4 +1,4 @@
-"""Ctrl-C while reading: it is raised at once, nothing hangs or stays, and the loader can be used again."""
+"""Ctrl-C while reading raises KeyboardInterrupt at once, leaves no threads behind, and leaves the loader usable."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from products import slow_except
 import penstock as ps
 from penstock._engine.runtime.threads import InterruptibleCondition, InterruptibleFuture, wait_for_one
 
-FILES, EACH = 3, 60
+FILES, ROWS_PER_FILE = 3, 60
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a table of numbers and words."""
-    place = tmp_path_factory.mktemp("table")
+    folder = tmp_path_factory.mktemp("table")
     for file in range(FILES):
-        numbers = range(file * EACH, (file + 1) * EACH)
+        numbers = range(file * ROWS_PER_FILE, (file + 1) * ROWS_PER_FILE)
         columns = {"id": list(numbers), "word": [f"word {number}" for number in numbers]}
-        pq.write_table(pa.table(columns), place / f"{file}.parquet", row_group_size=10)
-    return place
+        pq.write_table(pa.table(columns), folder / f"{file}.parquet", row_group_size=10)
+    return folder
 
 
-def same(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a batch as it is."""
+def unchanged(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return the batch unchanged."""
     return batch
 
 
-QUESTIONS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
+QUERIES: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
     "views": lambda ds: ds.select("id").shuffle(ps.WindowShuffle(rows=40)).batch(7),
-    "maps": lambda ds: ds.shuffle(ps.WindowShuffle(rows=40)).batch(7).map(same),
-    "rows": lambda ds: ds.map(same),
-    "lazy": lambda ds: ds.where(ps.col("id") > 20, lazy=True).batch(7).map(same),
-    "skipping": lambda ds: ds.batch(7).map(same).on_bad_row("skip"),
+    "maps": lambda ds: ds.shuffle(ps.WindowShuffle(rows=40)).batch(7).map(unchanged),
+    "rows": lambda ds: ds.map(unchanged),
+    "lazy": lambda ds: ds.where(ps.col("id") > 20, lazy=True).batch(7).map(unchanged),
+    "skipping": lambda ds: ds.batch(7).map(unchanged).on_bad_row("skip"),
 }
 
 
@@ -58,46 +58,46 @@ def ids(batch: dict[str, Any]) -> list[int]:
 
 
 def threads() -> list[str]:
-    """Return the names of our threads that are alive."""
+    """Return the names of Penstock's threads that are alive."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of Python's own, when it is interrupted
-@pytest.mark.parametrize("kind", slow_except(QUESTIONS, fast=["views"]))
-def test_ctrl_c_at_any_moment_ends_an_iteration_and_nothing_else(table: Path, kind: str) -> None:
-    """It is raised, the batches before it are right, no thread waits for ever, and the state goes on where it came."""
-    ds = QUESTIONS[kind](ps.open(table).using(threads=2))
-    whole = [ids(batch) for batch in ds]
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python itself warns when it is interrupted
+@pytest.mark.parametrize("kind", slow_except(QUERIES, fast=["views"]))
+def test_ctrl_c_at_any_moment_ends_only_the_iteration(table: Path, kind: str) -> None:
+    """After Ctrl-C, earlier batches are correct, all threads end, and the saved state resumes where reading stopped."""
+    ds = QUERIES[kind](ps.open(table).using(threads=2))
+    expected = [ids(batch) for batch in ds]
 
-    def reading(loader: Any, got: list[list[int]]) -> Callable[[], None]:
+    def make_reader(loader: Any, got: list[list[int]]) -> Callable[[], None]:
         def read() -> None:
             for batch in loader:
-                got.append(ids(batch))  # noqa: PERF401 - what came before the interrupt counts
+                got.append(ids(batch))  # noqa: PERF401 - keeps the batches before the interrupt
 
         return read
 
     probe = Interrupt(-1)
-    probe.run(reading(ps.loader(ds), []))
+    probe.run(make_reader(ps.loader(ds), []))
     assert probe.points > 500
     for at in range(1, probe.points, probe.points // 8 + 1):
         loader, got, interrupt = ps.loader(ds), list[list[int]](), Interrupt(at)
-        interrupted = interrupt.run(reading(loader, got))
+        interrupted = interrupt.run(make_reader(loader, got))
         state = loader.state_dict()
         gc.collect()
         for thread in threading.enumerate():
             if thread.name.startswith("penstock"):
                 thread.join(10)
 
-        told = (at, interrupt.where)
-        assert threads() == [], told
-        assert got == whole[: len(got)], told
-        assert interrupted or got == whole, told
+        moment = (at, interrupt.where)
+        assert threads() == [], moment
+        assert got == expected[: len(got)], moment
+        assert interrupted or got == expected, moment
         again = ps.loader(ds)
         again.load_state_dict(json.loads(json.dumps(state)))
-        # One batch may have been on its way from the loader to who reads.
+        # One batch may have left the loader without reaching the consumer.
         rest = [ids(batch) for batch in again] if interrupted else []
-        assert rest in (whole[len(got) :], whole[len(got) + 1 :]) or state["epoch"] == 1, told
-        assert len([ids(batch) for batch in loader]) == len(whole), told
+        assert rest in (expected[len(got) :], expected[len(got) + 1 :]) or state["epoch"] == 1, moment
+        assert len([ids(batch) for batch in loader]) == len(expected), moment
 
 
 WAITING = """
@@ -170,8 +170,8 @@ print(left, sum(np.size(batch["id"]) for batch in loader))
 
 
 @pytest.mark.parametrize("phase", ["storage", "decode", "map", "row", "between"])
-def test_a_signal_is_raised_while_a_loader_waits(tmp_path: Path, phase: str) -> None:
-    """For storage, a codec, a map on its threads or on the consumer's, or for nothing: at once, and nothing is printed."""
+def test_a_signal_raises_while_a_loader_waits(tmp_path: Path, phase: str) -> None:
+    """A signal during a read, a decoding, a map, or between batches raises at once and prints no error."""
     command = [sys.executable, "-c", WAITING, str(tmp_path / "t"), phase]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -184,93 +184,93 @@ def test_a_signal_is_raised_while_a_loader_waits(tmp_path: Path, phase: str) -> 
     assert process.returncode == 0
 
 
-def test_a_gate_that_is_interrupted_is_left_unlocked() -> None:
-    """Wherever a wait is interrupted, others can go on, and those who are notified come."""
+def test_an_interrupted_condition_is_left_unlocked() -> None:
+    """After an interrupt anywhere in a wait, other threads can lock the condition and be notified."""
 
-    def waiting(gate: InterruptibleCondition) -> Callable[[], None]:
+    def make_wait(condition: InterruptibleCondition) -> Callable[[], None]:
         def wait() -> None:
-            with gate:
-                gate.notify_all()
-                gate.wait(timeout=0)
+            with condition:
+                condition.notify_all()
+                condition.wait(timeout=0)
 
         return wait
 
     probe = Interrupt(-1)
-    probe.run(waiting(InterruptibleCondition()))
+    probe.run(make_wait(InterruptibleCondition()))
     assert probe.points > 8
     for at in range(1, probe.points + 1):
-        gate, came = InterruptibleCondition(), threading.Event()
-        assert Interrupt(at).run(waiting(gate))
+        condition, entered = InterruptibleCondition(), threading.Event()
+        assert Interrupt(at).run(make_wait(condition))
 
-        def other(gate: InterruptibleCondition = gate, came: threading.Event = came) -> None:
-            with gate:
-                came.set()
-                gate.wait()
+        def other(condition: InterruptibleCondition = condition, entered: threading.Event = entered) -> None:
+            with condition:
+                entered.set()
+                condition.wait()
 
         thread = threading.Thread(target=other)
         thread.start()
-        assert came.wait(10)
-        with gate:
-            gate.notify()
+        assert entered.wait(10)
+        with condition:
+            condition.notify()
         thread.join(10)
         assert not thread.is_alive()
 
 
-def test_a_promise_is_kept_after_an_interrupt() -> None:
-    """Who was interrupted while waiting may ask again, and who keeps the promise is not held up."""
+def test_a_future_returns_its_result_after_an_interrupt() -> None:
+    """After an interrupted `result()`, setting the result does not block, and `result()` returns it."""
     for at in range(1, 40):
-        promise: InterruptibleFuture[int] = InterruptibleFuture()
-        Interrupt(at).run(lambda promise=promise: _waited(promise))  # type: ignore[misc]
-        promise.set_result(at)
-        assert promise.result(timeout=10) == at
+        future: InterruptibleFuture[int] = InterruptibleFuture()
+        Interrupt(at).run(lambda future=future: _time_out(future))  # type: ignore[misc]
+        future.set_result(at)
+        assert future.result(timeout=10) == at
 
 
-def _waited(promise: InterruptibleFuture[int]) -> None:
+def _time_out(future: InterruptibleFuture[int]) -> None:
     with pytest.raises(TimeoutError):
-        promise.result(timeout=0)
+        future.result(timeout=0)
 
 
-def test_waiting_for_one_of_several_can_be_interrupted() -> None:
-    """Anywhere; it ends with the first of them, and those who keep the other promises are not held up."""
+def test_wait_for_one_can_be_interrupted() -> None:
+    """After an interrupt anywhere in `wait_for_one`, it can be called again, and the other futures can be completed."""
 
-    def waiting(promises: list[InterruptibleFuture[int]]) -> Callable[[], None]:
-        return lambda: wait_for_one(promises)
+    def make_wait(futures: list[InterruptibleFuture[int]]) -> Callable[[], None]:
+        return lambda: wait_for_one(futures)
 
-    def promised() -> list[InterruptibleFuture[int]]:
-        promises: list[InterruptibleFuture[int]] = [InterruptibleFuture() for _ in range(3)]
-        promises[1].set_result(1)
-        return promises
+    def make_futures() -> list[InterruptibleFuture[int]]:
+        futures: list[InterruptibleFuture[int]] = [InterruptibleFuture() for _ in range(3)]
+        futures[1].set_result(1)
+        return futures
 
     probe = Interrupt(-1)
-    probe.run(waiting(promised()))
+    probe.run(make_wait(make_futures()))
     assert probe.points > 8
     for at in range(1, probe.points + 1):
-        promises = promised()
-        assert Interrupt(at).run(waiting(promises)), at
-        wait_for_one(promises)
-        promises[0].set_result(0)
-        promises[2].set_exception(ValueError())
-        wait_for_one(promises[2:])
-        assert promises[0].result(timeout=10) == 0
+        futures = make_futures()
+        assert Interrupt(at).run(make_wait(futures)), at
+        wait_for_one(futures)
+        futures[0].set_result(0)
+        futures[2].set_exception(ValueError())
+        wait_for_one(futures[2:])
+        assert futures[0].result(timeout=10) == 0
 
 
 @pytest.mark.parametrize(
-    "wait", [InterruptibleFuture.result, lambda promise: wait_for_one([promise])], ids=["result", "wait_for_one"]
+    "wait", [InterruptibleFuture.result, lambda future: wait_for_one([future])], ids=["result", "wait_for_one"]
 )
-def test_an_interrupt_that_does_not_end_a_wait_is_seen_all_the_same(wait: Callable[[Any], Any]) -> None:
-    """As one that came just before the wait began: the system has told it by then, and will not do so again."""
-    promise: InterruptibleFuture[None] = InterruptibleFuture()
-    at_last = threading.Timer(60, promise.set_result, [None])
+def test_an_interrupt_that_does_not_wake_a_wait_is_still_raised(wait: Callable[[Any], Any]) -> None:
+    """An interrupt that does not wake the waiting thread is raised all the same, like one just before the wait began."""
+    future: InterruptibleFuture[None] = InterruptibleFuture()
+    watchdog = threading.Timer(60, future.set_result, [None])
 
     def interrupt() -> None:
-        while not (promise._condition._waiters or promise._done_callbacks):  # type: ignore[attr-defined] # it waits by then
+        while not (future._condition._waiters or future._done_callbacks):  # type: ignore[attr-defined] # until it waits
             pass
-        _thread.interrupt_main()  # which only notes it
+        _thread.interrupt_main()  # sets a flag and wakes no thread
 
-    at_last.start()
+    watchdog.start()
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
-        wait(promise)
-    at_last.cancel()
+        wait(future)
+    watchdog.cancel()
 
-    assert not promise.done()
+    assert not future.done()

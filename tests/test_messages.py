@@ -1,4 +1,4 @@
-"""What is told to whoever gives the writer, or a table's metadata, what does not fit: the cause, and not a symptom of it."""
+"""Messages about invalid data for the writer, or an invalid stored schema, name the cause and not a symptom."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from penstock.schema import Field, Schema
 from penstock.schema.json import KEY, dump, load
 
 
-def refused(place: Path, field: Field, data: Any) -> str:
-    """Return what the writer says to data of one field."""
+def write_error(folder: Path, field: Field, data: Any) -> str:
+    """Return the message of the error that writing data of one field raises."""
     with pytest.raises(DataError) as caught:
-        ps.write(place / "t", Schema("S", [field]), data)
+        ps.write(folder / "t", Schema("S", [field]), data)
     return str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("field", "cells", "told"),
+    ("field", "cells", "body"),
     [
         (
             Field("x", np.int8),
@@ -54,58 +54,60 @@ def refused(place: Path, field: Field, data: Any) -> str:
         ),
     ],
 )
-def test_an_array_of_another_dtype_is_told_by_its_dtype(tmp_path: Path, field: Field, cells: Any, told: str) -> None:
-    """No row is to blame where all rows have the wrong type."""
-    assert refused(tmp_path, field, {"x": cells}) == told
+def test_an_array_of_another_dtype_is_reported_by_its_dtype(tmp_path: Path, field: Field, cells: Any, body: str) -> None:
+    """The message names the dtypes and the batch instead of one row, because all rows have the wrong type."""
+    assert write_error(tmp_path, field, {"x": cells}) == body
 
 
 @pytest.mark.parametrize("data", [pa.table({"x": [0.5, 0.1]}), pd.DataFrame({"x": [0.5, 0.1]})], ids=["arrow", "pandas"])
-def test_a_number_that_would_be_rounded_is_told_with_what_it_would_become(tmp_path: Path, data: Any) -> None:
-    """The row, both values, and NumPy's names of types."""
-    assert refused(tmp_path, Field("x", np.float32), data) == (
+def test_a_number_that_would_be_rounded_is_reported_with_its_rounded_value(tmp_path: Path, data: Any) -> None:
+    """The message names the row, both values, and the types as NumPy names them."""
+    assert write_error(tmp_path, Field("x", np.float32), data) == (
         "Row 1, field 'x': got 0.1 of float64, which would be rounded to 0.10000000149011612; expected values that float32 "
         "holds as they are. Round the column yourself, with .astype('float32') or .cast(); or change the field's dtype."
     )
 
 
-def test_what_is_missing_in_pandas_is_told_as_pandas_has_it(tmp_path: Path) -> None:
-    """NaN in a frame is NaN in the message; among floats without nulls it is a number like others."""
-    told = "got nan, which pandas has where a value is missing; expected"
+def test_missing_values_of_pandas_are_reported_as_pandas_shows_them(tmp_path: Path) -> None:
+    """A missing value of pandas is reported as nan or <NA>; in a float column nan is an ordinary value."""
+    body = "got nan, which pandas has where a value is missing; expected"
     fill = "Fill it: frame['x'].fillna(value); or allow nulls, Field('x', ..., nullable=True), and give None for it."
 
-    assert refused(tmp_path, Field("x", np.int64), pd.DataFrame({"x": [1.0, np.nan]})) == (
-        f"Row 1, field 'x': {told} a value of int64. {fill}"
+    assert write_error(tmp_path, Field("x", np.int64), pd.DataFrame({"x": [1.0, np.nan]})) == (
+        f"Row 1, field 'x': {body} a value of int64. {fill}"
     )
-    assert f"Row 1, field 'x': {told} a str. {fill}" == refused(tmp_path, Field("x", str), pd.DataFrame({"x": ["a", np.nan]}))
-    assert "Row 0, field 'x': got <NA>, which" in refused(
+    assert f"Row 1, field 'x': {body} a str. {fill}" == write_error(
+        tmp_path, Field("x", str), pd.DataFrame({"x": ["a", np.nan]})
+    )
+    assert "Row 0, field 'x': got <NA>, which" in write_error(
         tmp_path, Field("x", np.int64), pd.DataFrame({"x": pd.array([None, 1], "Int64")})
     )
     ps.write(tmp_path / "t", Schema("S", [Field("x", np.float64)]), pd.DataFrame({"x": [1.0, np.nan]}))
     assert str(ps.open(tmp_path / "t").head()["x"].tolist()) == "[1.0, nan]"
 
 
-def test_an_unknown_column_is_not_told_to_be_nullable(tmp_path: Path) -> None:
-    """What is too much is left out, what is too little is given."""
-    assert refused(tmp_path, Field("x", np.int8), {"x": np.zeros(3, np.int8), "y": [1, 2, 3]}) == (
+def test_an_unknown_column_is_not_reported_as_a_null(tmp_path: Path) -> None:
+    """The advice for an unknown column is to leave it out; for a missing one, to give it or make it nullable."""
+    assert write_error(tmp_path, Field("x", np.int8), {"x": np.zeros(3, np.int8), "y": [1, 2, 3]}) == (
         "Row 0: 'y' is not in the schema. Fields: x. Leave it out, or write the table again with a schema that has it."
     )
-    assert refused(tmp_path, Field("x", np.int8), [{}, {}]).endswith(
+    assert write_error(tmp_path, Field("x", np.int8), [{}, {}]).endswith(
         "'x' is missing. Fields: x. Give every field, or write the table again with a schema in which it is nullable."
     )
 
 
 @pytest.mark.parametrize("codec", [Png(), Jpeg()])
-def test_a_missing_library_is_no_fault_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Any) -> None:
-    """Who has no OpenCV is told to install it, when writing and when reading."""
+def test_a_missing_library_is_not_reported_as_invalid_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Any) -> None:
+    """Without an image library, writing and reading raise MissingExtraError with the extra to install."""
     schema = Schema("S", [Field("x", np.uint8, (8, 8, 3), codec)])
     rows = [{"x": np.zeros((8, 8, 3), np.uint8)}]
     ps.write(tmp_path / "there", schema, rows)
-    found = builtins.__import__
+    original_import = builtins.__import__
 
     def without(name: str, *args: Any, **options: Any) -> Any:
         if name in {"cv2", "imagecodecs", "simplejpeg"}:
             raise ImportError(name)
-        return found(name, *args, **options)
+        return original_import(name, *args, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingExtraError, match=r"Install them: pip install 'penstock\[image\]'"):
@@ -115,8 +117,8 @@ def test_a_missing_library_is_no_fault_of_the_data(tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "t").exists()
 
 
-def test_a_dtype_that_nothing_stores_is_refused_where_it_is_said(tmp_path: Path) -> None:
-    """NumPy takes any class for objects; we do not."""
+def test_an_unsupported_dtype_raises_when_the_field_is_made(tmp_path: Path) -> None:
+    """A class that NumPy would treat as object raises in `Field`; an object that no codec stores raises when it is written."""
     with pytest.raises(ArgumentError) as caught:
         Field("x", dt.time)
     assert str(caught.value) == (
@@ -125,14 +127,14 @@ def test_a_dtype_that_nothing_stores_is_refused_where_it_is_said(tmp_path: Path)
     )
     with pytest.raises(ArgumentError, match=r"dtype=<class 'dict'>; .* For other objects use dtype=object with a codec"):
         Field("x", dict)
-    assert refused(tmp_path, Field("x", object), [{"x": {"a": 1}}]) == (
+    assert write_error(tmp_path, Field("x", object), [{"x": {"a": 1}}]) == (
         "Row 0, field 'x': got {'a': 1} (dict); expected a decimal.Decimal, as a field of objects without a codec holds. Say "
         "what its cells are: Field('x', ...); or give the field a codec of your own that stores them."
     )
 
 
-def test_adopting_a_field_without_nulls_looks_for_them(tmp_path: Path) -> None:
-    """The statistics of every file tell; the error names file, row group and number."""
+def test_adopting_a_field_that_is_not_nullable_checks_for_nulls(tmp_path: Path) -> None:
+    """Nulls in the statistics of a file raise an error with the file, the row group and the number of nulls."""
     for number, cells in enumerate([[1, 2, 3, 4], [1, 2, None, None]]):
         pq.write_table(pa.table({"x": pa.array(cells, pa.int64())}), tmp_path / f"{number}.parquet", row_group_size=2)
 
@@ -150,19 +152,19 @@ def test_adopting_a_field_without_nulls_looks_for_them(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------- the stored schema
 
 STORED = Schema("S", [Field("x", np.int64), Field("image", np.uint8, (4,), Npy())])
-PLACE = "The schema stored with the table cannot be read: "
-ANEW = ". Rewrite the table, or adopt a schema for it."
+PREFIX = "The schema stored with the table cannot be read: "
+SUFFIX = ". Rewrite the table, or adopt a schema for it."
 
 
 def edited(change: Callable[[dict[str, Any]], None]) -> str:
-    """Return the text of a stored schema that somebody has changed."""
-    told = json.loads(dump(STORED))
-    change(told)
-    return json.dumps(told)
+    """Return the JSON of a stored schema after a change."""
+    body = json.loads(dump(STORED))
+    change(body)
+    return json.dumps(body)
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "body"),
     [
         ({"dtype": 3}, "field 'x' has 'dtype': 3; expected a string"),
         ({"shape": "x"}, "field 'x' has 'shape': \"x\"; expected a list"),
@@ -178,15 +180,16 @@ def edited(change: Callable[[dict[str, Any]], None]) -> str:
         ({"name": "image"}, "Schema 'S' got several fields with the name image; expected unique names. Rename them"),
     ],
 )
-def test_a_schema_that_somebody_edited_is_told_in_our_words(changes: Mapping[str, Any], told: str) -> None:
-    """What is wrong with which field, and neither Python's words nor two full stops."""
+def test_an_invalid_stored_schema_raises_a_clear_message(changes: Mapping[str, Any], body: str) -> None:
+    """The message names the field and what is wrong with it, without Python's own words or a doubled full stop."""
     with pytest.raises(DataError) as caught:
         load(edited(lambda schema: schema["fields"][0].update(changes)))
 
-    assert str(caught.value) == f"{PLACE}{told}{ANEW}"
+    assert str(caught.value) == f"{PREFIX}{body}{SUFFIX}"
 
 
-TEXT = st.text(st.characters(codec="utf-8", exclude_characters="."), max_size=5)  # two full stops in a message are ours then
+# Without full stops: two of them in a message come from Penstock then.
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="."), max_size=5)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
@@ -195,8 +198,8 @@ JSON = st.recursive(
 
 
 @given(st.data())
-def test_no_stored_schema_raises_anything_else(data: st.DataObject) -> None:
-    """Whatever stands where a value was, it is a schema or an error of ours."""
+def test_any_edited_schema_loads_or_raises_data_error(data: st.DataObject) -> None:
+    """Any JSON in place of a value of a stored schema loads, or raises DataError with a clear message."""
 
     def change(schema: dict[str, Any]) -> None:
         field = data.draw(st.sampled_from([schema, schema["fields"][0], schema["fields"][1]["codec"]]))
@@ -207,13 +210,13 @@ def test_no_stored_schema_raises_anything_else(data: st.DataObject) -> None:
         load(edited(change))
     except DataError as error:
         text = str(error)
-        assert text.startswith(PLACE)
+        assert text.startswith(PREFIX)
         assert ".." not in text.replace("...", "")
         assert not any(word in text for word in ("object is not", "KeyError", "__init__", "NoneType"))
 
 
 @pytest.mark.parametrize(
-    ("field", "changes", "told"),
+    ("field", "changes", "body"),
     [
         (
             0,
@@ -237,8 +240,8 @@ def test_no_stored_schema_raises_anything_else(data: st.DataObject) -> None:
         ),
     ],
 )
-def test_a_stored_schema_must_fit_the_files(tmp_path: Path, field: int, changes: Mapping[str, Any], told: str) -> None:
-    """What metadata says is not believed where the files say something else."""
+def test_a_stored_schema_must_fit_the_files(tmp_path: Path, field: int, changes: Mapping[str, Any], body: str) -> None:
+    """A stored schema that differs from the columns of the files raises DataError when the table is opened."""
     ps.write(tmp_path / "t", STORED, [{"x": 1, "image": np.zeros(4, np.uint8)}])
     common = pq.read_schema(tmp_path / "t" / "_common_metadata")
     text = edited(lambda schema: schema["fields"][field].update(changes))
@@ -247,5 +250,5 @@ def test_a_stored_schema_must_fit_the_files(tmp_path: Path, field: int, changes:
     with pytest.raises(DataError) as caught:
         ps.open(tmp_path / "t")
 
-    assert str(caught.value).startswith(told.format(tmp_path / "t"))
+    assert str(caught.value).startswith(body.format(tmp_path / "t"))
     assert str(caught.value).endswith("Adopt one that fits, penstock.adopt(url, schema), or write the table anew.")

@@ -1,4 +1,4 @@
-"""Mixtures: shares, epochs, ranks and resumes against counting by hand, and what is refused."""
+"""Mixtures: shares, epochs, ranks and resumes are compared with plain computations, and invalid mixtures raise errors."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from penstock.model import Position
 from penstock.protocols import Shuffle
 from penstock.testing import MemoryFormat, example
 
-APART = 1000
-"""Ids of a source begin at so many times its number, so that an id says where it comes from."""
+ID_STEP = 1000
+"""Ids of source n begin at n times this number, so that an id identifies its source."""
 
 shuffles: st.SearchStrategy[Shuffle] = st.sampled_from(
     [ps.InOrder(), ps.RowGroupShuffle(), ps.WindowShuffle(rows=6), ps.ExactShuffle(rows=9)]
@@ -33,14 +33,14 @@ shuffles: st.SearchStrategy[Shuffle] = st.sampled_from(
 
 
 def table(number: int, size: int, *, group: int = 4, **options: Any) -> ps.Dataset:
-    """Return a source of so many rows."""
-    ids = list(range(number * APART, number * APART + size))
+    """Return a source with `size` rows."""
+    ids = list(range(number * ID_STEP, number * ID_STEP + size))
     return MemoryFormat.of(rows(ids), row_group_rows=group, name=f"source-{number}", **options).open().using(threads=2)
 
 
 @st.composite
 def sources(draw: st.DrawFn, most: int = 4) -> list[tuple[ps.Dataset, float | Fraction]]:
-    """Draw datasets of different sizes and orders, and their weights."""
+    """Draw datasets of different sizes and orders, with their weights."""
     found: list[tuple[ps.Dataset, float | Fraction]] = []
     for number in range(draw(st.integers(1, most))):
         ds = table(number, draw(st.integers(1, 16)), group=draw(st.integers(1, 9)), files=draw(st.integers(1, 2)))
@@ -54,56 +54,56 @@ stops: st.SearchStrategy[Any] = st.sampled_from(["first", "all"])
 
 
 def ids(found: Iterable[dict[str, Any]]) -> list[int]:
-    """Return the ids of all rows, in the order they come."""
+    """Return the ids of all rows in order."""
     return [int(number) for item in found for number in np.atleast_1d(item["id"])]
 
 
 def by_source(numbers: Iterable[int], count: int) -> list[list[int]]:
-    """Return ids apart by their source."""
+    """Return the ids of each source."""
     found: list[list[int]] = [[] for _ in range(count)]
     for number in numbers:
-        found[number // APART].append(number)
+        found[number // ID_STEP].append(number)
     return found
 
 
 def own_order(ds: ps.Dataset, first: int, epochs: int) -> list[int]:
-    """Return the ids of some epochs of a dataset as its own loader hands them out."""
+    """Return the ids of some epochs of a dataset in the order of its own loader."""
     loader = ps.loader(ds)
     loader.set_epoch(first)
     return [number for _ in range(epochs) for number in ids(loader)]
 
 
 def epochs_of(used: int, size: int) -> int:
-    """Return how many epochs of a source are begun."""
+    """Return the number of epochs of a source that begin, so that `used` rows are returned."""
     return max(1, -(-used // size))
 
 
-# What comes, and in which order.
+# Rows and their order.
 
 
 @given(sources(), stops, st.integers(0, 99), st.integers(0, 1))
 def test_each_source_comes_in_its_own_order(
-    given_: list[tuple[ps.Dataset, float | Fraction]], stop: Any, seed: int, epoch: int
+    weighted: list[tuple[ps.Dataset, float | Fraction]], stop: Any, seed: int, epoch: int
 ) -> None:
-    """On one rank a mixture's rows of a source are those of its own loader, epoch after epoch, as many as the epoch has."""
-    mixture = ps.mix(given_, stop=stop, seed=seed)
+    """On one rank, the rows of each source come in the order of its own loader, equally many in every epoch."""
+    mixture = ps.mix(weighted, stop=stop, seed=seed)
     loader = ps.loader(mixture)
-    first = by_source(ids(mixture), len(given_))
+    first = by_source(ids(mixture), len(weighted))
     loader.set_epoch(epoch)
-    found = by_source(ids(loader), len(given_))
+    found = by_source(ids(loader), len(weighted))
 
     assert [len(part) for part in found] == [len(part) for part in first]
-    for (ds, _), part in zip(given_, found, strict=True):
+    for (ds, _), part in zip(weighted, found, strict=True):
         begun = epochs_of(len(part), ds.num_rows)
         assert part == own_order(ds, epoch * begun, begun)[: len(part)]
     assert sum(map(len, found)) == mixture.num_rows == len(mixture)
 
 
 @given(sources(), stops, st.integers(0, 99))
-def test_an_epoch_ends_as_asked(given_: list[tuple[ps.Dataset, float | Fraction]], stop: Any, seed: int) -> None:
-    """With "first" a source is handed out whole and no row comes twice; with "all" every row comes."""
-    found = by_source(ids(ps.mix(given_, stop=stop, seed=seed)), len(given_))
-    sizes = [ds.num_rows for ds, _ in given_]
+def test_an_epoch_ends_as_stop_says(weighted: list[tuple[ps.Dataset, float | Fraction]], stop: Any, seed: int) -> None:
+    """With stop="first" one source is returned whole and no row twice; with stop="all" every row is returned."""
+    found = by_source(ids(ps.mix(weighted, stop=stop, seed=seed)), len(weighted))
+    sizes = [ds.num_rows for ds, _ in weighted]
 
     if stop == "first":
         assert all(len(set(part)) == len(part) for part in found)
@@ -115,31 +115,31 @@ def test_an_epoch_ends_as_asked(given_: list[tuple[ps.Dataset, float | Fraction]
 
 @pytest.mark.slow
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(1, 40), st.integers(0, 99))
-def test_every_batch_has_the_shares(weights: list[int], strata: int, seed: int) -> None:
-    """A batch as long as a stratum has each source's share exactly, and any other is off by a few rows."""
+def test_every_batch_has_the_shares(weights: list[int], batch_rows: int, seed: int) -> None:
+    """A batch as long as a stratum has exactly each source's share; any other batch is off by a few rows."""
     lowest = [weight // int(np.gcd.reduce(weights)) for weight in weights]
     size = sum(lowest)
-    given_ = [(table(number, share * 12), weight) for number, (share, weight) in enumerate(zip(lowest, weights, strict=True))]
-    mixture = ps.mix(given_, seed=seed).with_source()
+    weighted = [(table(number, share * 12), weight) for number, (share, weight) in enumerate(zip(lowest, weights, strict=True))]
+    mixture = ps.mix(weighted, seed=seed).with_source()
 
     assert mixture.num_rows == size * 12
     for batch in mixture.batch(size):
         assert Counter(batch["_source"].tolist()) == dict(enumerate(lowest))
-        assert batch["_source"].tolist() == [number // APART for number in batch["id"].tolist()]
-    for batch in mixture.batch(strata, last="uneven"):
-        strata = len(batch["id"])
+        assert batch["_source"].tolist() == [number // ID_STEP for number in batch["id"].tolist()]
+    for batch in mixture.batch(batch_rows, last="uneven"):
+        batch_rows = len(batch["id"])
         counts = np.bincount(batch["_source"], minlength=len(lowest))
-        assert (abs(counts - strata * np.array(lowest) / size) <= 2 * max(1, len(lowest) - 1)).all()
+        assert (abs(counts - batch_rows * np.array(lowest) / size) <= 2 * max(1, len(lowest) - 1)).all()
 
 
 @given(sources(), stops, st.integers(1, 9), st.sampled_from(["drop", "pad", "wrap", "uneven"]))
-def test_batches_are_whole_rows_of_the_same_slots(
-    given_: list[tuple[ps.Dataset, float | Fraction]], stop: Any, size: int, last: Any
+def test_batches_hold_the_rows_of_the_mixture_in_order(
+    weighted: list[tuple[ps.Dataset, float | Fraction]], stop: Any, size: int, last: Any
 ) -> None:
-    """Batches cut the rows of the mixture, columns of a row stay together, and an epoch ends by the policy."""
-    single = ids(ps.mix(given_, stop=stop, seed=3))
+    """Batches hold the rows of the mixture in order, columns stay aligned, and `last` decides the end of an epoch."""
+    single = ids(ps.mix(weighted, stop=stop, seed=3))
     assume(last != "drop" or len(single) >= size)
-    batches = list(ps.mix(given_, stop=stop, seed=3).batch(size, last=last))
+    batches = list(ps.mix(weighted, stop=stop, seed=3).batch(size, last=last))
     expected = [single[at : at + size] for at in range(0, len(single), size)]
     short = size - len(expected[-1])
 
@@ -158,17 +158,17 @@ def test_batches_are_whole_rows_of_the_same_slots(
 
 
 def shards(mixture: ps.Mixture, ranks: int, **options: Any) -> list[ps.Mixture]:
-    """Return the part of each rank."""
+    """Return the shard of each rank."""
     return [mixture.shard(rank, ranks, **options) for rank in range(ranks)]
 
 
 @pytest.mark.slow
 @given(sources(), stops, st.integers(1, 5), st.integers(1, 3), st.integers(1, 5), st.integers(0, 2))
 def test_ranks_share_an_epoch(
-    given_: list[tuple[ps.Dataset, float | Fraction]], stop: Any, ranks: int, lanes: int, size: int, epoch: int
+    weighted: list[tuple[ps.Dataset, float | Fraction]], stop: Any, ranks: int, lanes: int, size: int, epoch: int
 ) -> None:
-    """Together ranks hand out the slots of one reader, and no row more often than its source is begun."""
-    mixture = ps.mix(given_, stop=stop, seed=5).with_source()
+    """All ranks together return the slots of one reader, and no row more often than epochs of its source begin."""
+    mixture = ps.mix(weighted, stop=stop, seed=5).with_source()
     slots = [int(row["_source"]) for row in mixture]
     assume(len(slots) >= ranks)
     found: list[int] = []
@@ -177,8 +177,8 @@ def test_ranks_share_an_epoch(
         loader.set_epoch(epoch)
         found += ids(loader)
 
-    assert sorted(number // APART for number in found) == sorted(slots)
-    for (ds, _), part in zip(given_, by_source(found, len(given_)), strict=True):
+    assert sorted(number // ID_STEP for number in found) == sorted(slots)
+    for (ds, _), part in zip(weighted, by_source(found, len(weighted)), strict=True):
         begun, counted = epochs_of(len(part), ds.num_rows), Counter(part)
         assert max(counted.values(), default=0) <= begun
         assert begun == 1 or min(counted[number] for number in ids(ds)) >= begun - 1
@@ -186,10 +186,10 @@ def test_ranks_share_an_epoch(
 
 @given(sources(), stops, st.integers(1, 5), st.integers(1, 4), st.sampled_from(["drop", "pad", "wrap"]))
 def test_ranks_make_equal_steps(
-    given_: list[tuple[ps.Dataset, float | Fraction]], stop: Any, ranks: int, size: int, last: Any
+    weighted: list[tuple[ps.Dataset, float | Fraction]], stop: Any, ranks: int, size: int, last: Any
 ) -> None:
-    """Every rank has as many batches, all full, and what is dropped is less than a global batch."""
-    mixture = ps.mix(given_, stop=stop, seed=5).batch(size, last=last)
+    """Every rank has equally many batches, all full; fewer rows than one global batch are dropped."""
+    mixture = ps.mix(weighted, stop=stop, seed=5).batch(size, last=last)
     assume(mixture.num_rows >= ranks * (size if last == "drop" else 1))
     found = [list(part) for part in shards(mixture, ranks)]
 
@@ -197,12 +197,12 @@ def test_ranks_make_equal_steps(
     assert len(found[0]) == len(mixture.shard(0, ranks))
     assert all(len(batch["id"]) == size for batches in found for batch in batches)
     if last == "drop":
-        handed = sum(len(batch["id"]) for batches in found for batch in batches)
-        assert 0 <= mixture.num_rows - handed < ranks * size
+        returned = sum(len(batch["id"]) for batches in found for batch in batches)
+        assert 0 <= mixture.num_rows - returned < ranks * size
 
 
 def test_the_slots_of_a_mixture_do_not_depend_on_ranks() -> None:
-    """With as many lanes, a number of ranks that divides them sees the same global batches."""
+    """With equally many lanes, all numbers of ranks that divide them give the same global batches."""
     mixture = ps.mix([(table(0, 160).shuffle(seed=1), 3), (table(1, 90).shuffle(seed=2), 1)], seed=4).with_source()
     found = []
     for ranks in (1, 2, 4, 8):
@@ -217,11 +217,11 @@ def test_the_slots_of_a_mixture_do_not_depend_on_ranks() -> None:
 
 
 @given(sources(), stops, st.integers(1, 5), st.integers(0, 12), st.integers(0, 1))
-def test_a_resume_goes_on_with_the_same_batches(
-    given_: list[tuple[ps.Dataset, float | Fraction]], stop: Any, size: int, steps: int, epoch: int
+def test_a_resume_continues_with_the_same_batches(
+    weighted: list[tuple[ps.Dataset, float | Fraction]], stop: Any, size: int, steps: int, epoch: int
 ) -> None:
-    """A state that went through JSON gives the very batches that were left, and the next epoch after them."""
-    mixture = ps.mix(given_, stop=stop, seed=2).batch(size, last="uneven")
+    """A state that went through JSON gives exactly the remaining batches, and then the next epoch."""
+    mixture = ps.mix(weighted, stop=stop, seed=2).batch(size, last="uneven")
     loader = ps.loader(mixture)
     loader.set_epoch(epoch)
     batches = iter(loader)
@@ -241,10 +241,10 @@ def test_a_resume_goes_on_with_the_same_batches(
 @pytest.mark.slow
 @given(sources(), stops, st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), min_size=1, max_size=4), st.integers(1, 4))
 def test_a_resume_on_other_ranks_loses_and_repeats_nothing(
-    given_: list[tuple[ps.Dataset, float | Fraction]], stop: Any, history: list[tuple[int, int]], size: int
+    weighted: list[tuple[ps.Dataset, float | Fraction]], stop: Any, history: list[tuple[int, int]], size: int
 ) -> None:
-    """Whatever numbers of ranks follow each other, all rows of the epoch come, as often as on one rank."""
-    mixture = ps.mix(given_, stop=stop, seed=6)
+    """Resumes on changing numbers of ranks return all rows of the epoch, each as often as without a resume."""
+    mixture = ps.mix(weighted, stop=stop, seed=6)
     lanes = history[0][0]
     assume(mixture.num_rows >= 5)
     whole = Counter(number for part in shards(mixture, lanes) for number in ids(part))
@@ -267,12 +267,12 @@ def test_a_resume_on_other_ranks_loses_and_repeats_nothing(
 @pytest.mark.slow
 @given(sources(most=3), stops, st.integers(1, 5), st.integers(1, 5), st.integers(1, 6), st.integers(1, 3))
 def test_one_state_is_enough_where_ranks_advance_alike(
-    given_: list[tuple[ps.Dataset, float | Fraction]], stop: Any, before: int, after: int, steps: int, size: int
+    weighted: list[tuple[ps.Dataset, float | Fraction]], stop: Any, before: int, after: int, steps: int, size: int
 ) -> None:
-    """With equal steps the state of rank 0 resumes any number of ranks: nothing comes twice, and little is dropped."""
-    mixture = ps.mix(given_, stop=stop, seed=6).batch(size, last="drop")
+    """After equal steps, the state of rank 0 resumes any number of ranks: no row comes twice, and few are dropped."""
+    mixture = ps.mix(weighted, stop=stop, seed=6).batch(size, last="drop")
     assume(mixture.num_rows >= max(before, after) * size)
-    whole = Counter(number for part in shards(ps.mix(given_, stop=stop, seed=6), before) for number in ids(part))
+    whole = Counter(number for part in shards(ps.mix(weighted, stop=stop, seed=6), before) for number in ids(part))
     found: Counter[int] = Counter()
     loaders = [ps.loader(part) for part in shards(mixture, before)]
     assume(steps < len(loaders[0]))
@@ -290,9 +290,9 @@ def test_one_state_is_enough_where_ranks_advance_alike(
 
 
 def test_a_resume_reads_a_window_of_each_source_and_no_more() -> None:
-    """A resume near the end of an epoch computes where each source is, and reads on from there."""
-    given_ = [(table(number, 400).shuffle(ps.WindowShuffle(rows=20), seed=1), 1) for number in range(2)]
-    mixture = ps.mix(given_).batch(10)
+    """A resume near the end of an epoch computes the position of each source and reads only from there."""
+    weighted = [(table(number, 400).shuffle(ps.WindowShuffle(rows=20), seed=1), 1) for number in range(2)]
+    mixture = ps.mix(weighted).batch(10)
     state = ps.loader(mixture).state_at(78)
     batches = Batches(mixture._table, mixture._query, Position())
     whole = ids(batches)
@@ -305,12 +305,12 @@ def test_a_resume_reads_a_window_of_each_source_and_no_more() -> None:
     assert again.units_read <= 20
 
 
-def test_what_differs_in_a_state_is_named() -> None:
-    """Another weight, another table, another seed or another stop is refused with what differs."""
+def test_a_state_of_another_mixture_raises_with_the_difference() -> None:
+    """Other sources, weights, stop, batches, tables, queries or seeds raise StateError, which names the difference."""
     one, other = table(0, 20).shuffle(seed=1), table(1, 20)
     mixture = ps.mix([(one, 0.5), (other, 0.5)], seed=1)
     state = ps.loader(mixture).state_dict()
-    renewed = MemoryFormat.of(rows(range(APART, APART + 20)), row_group_rows=4, name="source-1", version="2").open()
+    new_version = MemoryFormat.of(rows(range(ID_STEP, ID_STEP + 20)), row_group_rows=4, name="source-1", version="2").open()
     end = "Mix the same sources by the same weights, or start without the state."
 
     def refused(ds: Any, state: Any = state) -> str:
@@ -331,7 +331,7 @@ def test_what_differs_in_a_state_is_named() -> None:
     assert refused(ps.mix([(one.batch(2), 1), (other.batch(2), 1)], seed=1)).startswith(
         "The state was saved for a mixture with batches None, and this one has batches [[2, False], [2, True]]."
     )
-    assert refused(ps.mix([(one, 1), (renewed, 1)], seed=1)) == (
+    assert refused(ps.mix([(one, 1), (new_version, 1)], seed=1)) == (
         "The state was saved with version '', but source 1 of this mixture has version '2'. Resume over the same version, or "
         "start without the state."
     )
@@ -363,8 +363,8 @@ def test_what_differs_in_a_state_is_named() -> None:
     )
 
 
-def test_what_may_differ_in_a_state() -> None:
-    """Weights in other terms, columns, maps, threads and the size of the mixture's batches may change between runs."""
+def test_a_state_resumes_with_other_columns_threads_and_batch_sizes() -> None:
+    """Equivalent weights, columns, threads and the batch size of the mixture may change between runs."""
     one, other = table(0, 20).shuffle(seed=1), table(1, 20).shuffle(seed=1)
     loader = ps.loader(ps.mix([(one, 0.5), (other, 0.5)]).batch(4))
     batches = iter(loader)
@@ -372,45 +372,45 @@ def test_what_may_differ_in_a_state() -> None:
     again = ps.loader(ps.mix([(one.select("id"), 3), (other.select("id"), 3)]).batch(6, last="uneven").using(threads=1))
     again.load_state_dict(loader.state_dict())
 
-    assert sorted(seen + ids(again)) == sorted([*range(20), *range(APART, APART + 20)])
+    assert sorted(seen + ids(again)) == sorted([*range(20), *range(ID_STEP, ID_STEP + 20)])
 
 
 # Batches as slots.
 
 
 small = st.tuples(st.integers(1, 16), st.integers(1, 6))
-"""Rows of a source, and of its batches."""
+"""The number of rows of a source, and of each of its batches."""
 
 
 @given(stops, small, small, st.sampled_from(["drop", "pad", "wrap", "uneven"]), st.integers(0, 1))
 def test_sources_with_batches_are_mixed_batch_by_batch(
     stop: Any, one: tuple[int, int], other: tuple[int, int], last: Any, epoch: int
 ) -> None:
-    """Batches of each source come as its own loader hands them out, whatever its policy for the last one."""
+    """A mixture returns the batches of each source as the source's own loader does, for every policy of the last one."""
     assume(last != "drop" or (one[0] >= one[1] and other[0] >= other[1]))
     pair = [table(0, one[0]).batch(one[1], last=last), table(1, other[0]).shuffle(seed=3).batch(other[1], last=last)]
     mixture = ps.mix([(pair[0], 2), (pair[1], 1)], stop=stop, seed=1).with_source()
     loader = ps.loader(mixture)
     loader.set_epoch(epoch)
-    batches = [(batch.pop("_source").tolist(), listed(batch)) for batch in loader]
+    batches = [(batch.pop("_source").tolist(), as_lists(batch)) for batch in loader]
 
     assert len(batches) == len(mixture)
     for source, ds in enumerate(pair):
-        found = [batch for told, batch in batches if set(told) == {source}]
+        found = [batch for reported, batch in batches if set(reported) == {source}]
         own = ps.loader(ds)
         begun = epochs_of(len(found), len(ds))
         own.set_epoch(epoch * begun)
-        assert found == [listed(batch) for _ in range(begun) for batch in own][: len(found)]
+        assert found == [as_lists(batch) for _ in range(begun) for batch in own][: len(found)]
 
 
-def listed(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a batch as lists."""
+def as_lists(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of a batch as lists."""
     return {name: np.asarray(values).tolist() for name, values in batch.items()}
 
 
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 4), stops)
 def test_batches_are_dealt_to_ranks_and_resumed(before: int, after: int, steps: int, stop: Any) -> None:
-    """Every rank has as many batches, and an elastic resume neither repeats nor loses one but the last few."""
+    """Every rank has equally many batches; an elastic resume repeats none and loses fewer than one per rank."""
     mixture = ps.mix([(table(0, 26).shuffle(seed=1).batch(3), 1), (table(1, 40).batch(4), 2)], stop=stop, seed=2)
     loaders = [ps.loader(part) for part in shards(mixture, before)]
     total = len(mixture)
@@ -427,8 +427,8 @@ def test_batches_are_dealt_to_ranks_and_resumed(before: int, after: int, steps: 
     assert stop == "all" or max(whole.values()) == 1
 
 
-def test_a_mixture_of_batches_runs_its_own_maps_on_them() -> None:
-    """A map of the mixture gets each batch of the sources with the places of its rows, also where values lie flat."""
+def test_maps_of_a_mixture_run_on_the_batches_of_sources() -> None:
+    """A map of the mixture gets whole batches of the sources, also with offsets, and per row its own random numbers."""
     ragged = MemoryFormat.of({"tokens": [[1], [2, 3], [], [4, 5, 6]]}, row_group_rows=2, name="ragged").open()
     one = ragged.ragged(ps.Offsets(), "tokens").batch(2)
     made = list(ps.mix([(one, 1), (one, 1)]).map(lambda batch: {**batch, "tokens": batch["tokens"] * 2}))
@@ -447,20 +447,20 @@ def test_a_mixture_of_batches_runs_its_own_maps_on_them() -> None:
 # Clauses of sources and of the mixture.
 
 
-def test_maps_of_sources_are_theirs() -> None:
-    """A row's map runs as in the source's own dataset, with the same random numbers, also over its epochs."""
+def test_maps_of_sources_run_as_in_their_own_datasets() -> None:
+    """Maps of a source run as in its own dataset, with the same random numbers, also over several epochs."""
 
     def drawn(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         return {"id": row["id"], "drawn": rng.integers(1 << 60)}
 
-    given_ = [(table(0, 20).shuffle(seed=1).map(drawn), 1), (table(1, 3).shuffle(seed=2).map(drawn), 2)]
-    mixture = ps.mix(given_, stop="all", seed=3)
+    weighted = [(table(0, 20).shuffle(seed=1).map(drawn), 1), (table(1, 3).shuffle(seed=2).map(drawn), 2)]
+    mixture = ps.mix(weighted, stop="all", seed=3)
     own: set[tuple[int, int]] = set()
-    for ds, _ in given_:
+    for ds, _ in weighted:
         loader = ps.loader(ds)
         own |= {(int(row["id"]), int(row["drawn"])) for _ in range(20) for row in loader}
     single = [(int(row["id"]), int(row["drawn"])) for row in mixture]
-    batches = [pair for batch in mixture.batch(7, last="uneven") for pair in zip(*listed(batch).values(), strict=True)]
+    batches = [pair for batch in mixture.batch(7, last="uneven") for pair in zip(*as_lists(batch).values(), strict=True)]
 
     assert single == batches
     assert set(single) <= own
@@ -468,23 +468,23 @@ def test_maps_of_sources_are_theirs() -> None:
 
 
 def test_a_map_of_the_mixture_sees_rows_of_all_sources() -> None:
-    """It runs after the sources' own maps, on whole batches, with the column that names the source."""
-    given_ = [
+    """A map of the mixture runs after the maps of the sources, on whole batches with the column `_source`."""
+    weighted = [
         (table(number, 12).map(lambda row: {"id": row["id"] + 1}, fields=[ps.Field("id", np.int64)]), 1) for number in (0, 1)
     ]
-    mixture = ps.mix(given_).with_source().batch(6).map(lambda batch: {"n": batch["id"] - APART * batch["_source"]})
+    mixture = ps.mix(weighted).with_source().batch(6).map(lambda batch: {"n": batch["id"] - ID_STEP * batch["_source"]})
 
     assert sorted(int(number) for batch in mixture for number in batch["n"]) == sorted([*range(1, 13)] * 2)
 
 
-def test_clauses_of_sources_count() -> None:
-    """Filters, limits, columns, stacks, row ids and policies are those of each source."""
+def test_clauses_of_sources_apply() -> None:
+    """Filters, limits, columns, stacks and row ids of each source apply in the mixture."""
     one = table(0, 20).where(ps.col("id") >= 10).select("id", "triple").with_row_ids().stack("both", ["id", "triple"])
     other = table(1, 20).limit(10).select("id", "triple").with_row_ids().stack("both", ["id", "triple"])
     batch = next(iter(ps.mix([(one, 1), (other, 1)]).batch(20)))
 
     assert list(batch) == ["_file", "_row_group", "_row", "both"]
-    assert sorted(batch["both"][:, 0].tolist()) == [*range(10, 20), *range(APART, APART + 10)]
+    assert sorted(batch["both"][:, 0].tolist()) == [*range(10, 20), *range(ID_STEP, ID_STEP + 10)]
     assert batch["both"][:, 1].tolist() == (3 * batch["both"][:, 0]).tolist()
 
 
@@ -497,7 +497,7 @@ def test_columns_may_be_in_another_order() -> None:
 
 
 def test_arrays_of_one_shape_are_stacked_and_others_are_objects() -> None:
-    """What maps return is stacked where the cells of all sources agree."""
+    """Arrays that maps return are stacked if all have one shape; otherwise the column holds objects."""
     alike = ps.mix([(table(number, 4).map(lambda row: {"x": np.full(2, row["id"])}), 1) for number in (0, 1)])
     unlike = ps.mix(
         [
@@ -512,8 +512,8 @@ def test_arrays_of_one_shape_are_stacked_and_others_are_objects() -> None:
     assert sorted(cell.shape for cell in deferred["x"]) == [(2,)] * 4 + [(3,)] * 4
 
 
-def test_maps_that_do_not_go_together_are_told_apart() -> None:
-    """What a map returns shows only when it runs; then the sources that differ are named."""
+def test_maps_that_return_different_columns_raise() -> None:
+    """Maps of sources that return different columns or types raise MapError, which names both sources."""
     plain = table(0, 4).map(lambda row: {"x": row["id"]})
     with pytest.raises(MapError) as names:
         list(ps.mix([(plain, 1), (table(1, 4).map(lambda row: {"y": row["id"]}), 1)]).batch(8))
@@ -532,23 +532,23 @@ def test_maps_that_do_not_go_together_are_told_apart() -> None:
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_maps_of_a_mixture_run_in_processes_too(*, batched: bool) -> None:
-    """They make what they make on threads, with the same random numbers, of rows and of batches."""
+    """Maps in worker processes return the same values as on threads, with the same random numbers, of rows and batches."""
 
     def drawn(batch: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         return {"id": batch["id"], "name": batch["name"], "drawn": rng.integers(1 << 60, size=len(batch["id"]))}
 
-    given_ = [(table(0, 30).shuffle(seed=1), 2), (table(1, 20), 1)]
-    mixture = ps.mix([(ds.batch(4) if batched else ds, weight) for ds, weight in given_], seed=3)
+    weighted = [(table(0, 30).shuffle(seed=1), 2), (table(1, 20), 1)]
+    mixture = ps.mix([(ds.batch(4) if batched else ds, weight) for ds, weight in weighted], seed=3)
     mixture = (mixture if batched else mixture.batch(4)).map(drawn)
 
-    made = [listed(batch) for batch in mixture.using(workers="processes", processes=1)]
+    made = [as_lists(batch) for batch in mixture.using(workers="processes", processes=1)]
 
-    assert made == [listed(batch) for batch in mixture]
+    assert made == [as_lists(batch) for batch in mixture]
     assert len(made) == len(mixture)
 
 
 def test_arrays_of_a_batch_may_be_written_to() -> None:
-    """Single rows are copied when they are put together, so that a batch is the consumer's own, of one source too."""
+    """Arrays of a batch can be written to, because the rows of a mixture are copied, also those of one source."""
     for batch in ps.mix([(table(0, 8), 1), (table(1, 8), 7)]).batch(2):
         batch["id"][:] = 0
 
@@ -556,9 +556,9 @@ def test_arrays_of_a_batch_may_be_written_to() -> None:
 
 
 def test_a_loader_counts_the_rows_of_all_sources() -> None:
-    """What is counted are rows, whether slots are rows or batches."""
+    """A loader counts the rows of all sources, whether slots are rows or batches."""
     for batched in (False, True):
-        one, other = table(0, 20), table(1, 20)  # which stay in memory
+        one, other = table(0, 20), table(1, 20)  # new tables: units in memory are not read again
         rows = ps.mix([(one, 1), (other, 1)]).batch(4)
         loader = ps.loader(ps.mix([(one.batch(4), 1), (other.batch(4), 1)]) if batched else rows)
         list(loader)
@@ -567,7 +567,7 @@ def test_a_loader_counts_the_rows_of_all_sources() -> None:
 
 
 def test_one_pool_reads_all_sources() -> None:
-    """Threads are not multiplied by sources."""
+    """All sources share one thread pool."""
     mixture = ps.mix([(table(number, 40).shuffle(seed=1), 1) for number in range(5)]).batch(10)
     batches = Batches(mixture._table, mixture._query, Position())
     next(batches)
@@ -578,11 +578,11 @@ def test_one_pool_reads_all_sources() -> None:
     assert ps.mix([(table(0, 4), 1)]).using(threads=3)._query.threads == 3
 
 
-# What it says of itself.
+# Text, equality and schema.
 
 
-def test_a_mixture_prints_as_the_question_it_asks() -> None:
-    """Sources, weights, options and clauses show."""
+def test_a_mixture_prints_as_the_code_that_makes_it() -> None:
+    """The repr shows sources, weights, options and clauses."""
     mixture = ps.mix([(example(), Fraction(2, 6)), (example().select("id", "x", "label"), 2 / 3)], stop="all", seed=4)
 
     assert repr(mixture.with_source().batch(8, last="pad").shard(0, 2).repeat(2).map(np.copy)) == (
@@ -594,8 +594,8 @@ def test_a_mixture_prints_as_the_question_it_asks() -> None:
     assert repr(ps.mix([(example().batch(2), weight)])) == "penstock.mix([(penstock.open('memory:example').batch(2), 3)])"
 
 
-def test_mixtures_are_equal_when_they_ask_the_same() -> None:
-    """Equality is by question, and a mixture is a value that travels."""
+def test_mixtures_with_the_same_query_are_equal() -> None:
+    """Mixtures compare and hash by their query, and can be copied and pickled."""
     mixture = ps.mix([(example(), 1), (example().shuffle(seed=1), 2)], seed=3)
 
     assert mixture == ps.mix([(example(), 1), (example().shuffle(seed=1), 2)], seed=3)
@@ -607,8 +607,8 @@ def test_mixtures_are_equal_when_they_ask_the_same() -> None:
     assert ids(cloudpickle.loads(cloudpickle.dumps(mixture))) == ids(mixture)
 
 
-def test_the_schema_is_that_of_what_comes() -> None:
-    """The columns of the sources, the source, padding, and what maps declare."""
+def test_the_schema_describes_the_returned_columns() -> None:
+    """The schema has the columns of the sources, the added columns, and the fields that maps declare."""
     mixture = ps.mix([(example(), 1), (example(), 1)]).with_source().batch(3, last="pad")
 
     assert mixture.schema.names == ("id", "x", "label", "_source", "_valid")
@@ -617,12 +617,12 @@ def test_the_schema_is_that_of_what_comes() -> None:
     assert mixture.map(lambda batch: {"y": batch["x"]}, fields=[ps.Field("y", np.float64)]).schema.names == ("y", "_valid")
 
 
-def test_explain_says_what_is_taken_of_each_source() -> None:
-    """Shares, rows, epochs, ranks and steps."""
-    told = ps.mix([(example(), 2), (example(), 2)]).explain()
+def test_explain_shows_the_share_of_each_source() -> None:
+    """`explain` shows shares, rows, epochs, ranks and steps."""
+    reported = ps.mix([(example(), 2), (example(), 2)]).explain()
     batches = ps.mix([(example().batch(2), 3), (example().limit(6).batch(2), 1)], stop="all").shard(1, 2).explain()
 
-    assert [line.strip() for line in told.splitlines()[1:]] == [
+    assert [line.strip() for line in reported.splitlines()[1:]] == [
         "source 0    1 of every 2 slots; 10 of its 10 rows",
         "source 1    1 of every 2 slots; 10 of its 10 rows",
         "epoch       20 rows, until the first source would run out",
@@ -638,26 +638,26 @@ def test_explain_says_what_is_taken_of_each_source() -> None:
     ]
 
 
-def test_explain_analyze_tells_where_the_time_goes() -> None:
-    """The page of explain, what was read, and the same lines as for a dataset."""
+def test_explain_analyze_shows_where_the_time_goes() -> None:
+    """With analyze=True, the page of `explain` is followed by the same measurements as for a dataset."""
     for mixture in (
         ps.mix([(example(), 2), (example(), 1)]).batch(3),
         ps.mix([(example().batch(2), 1)]),
         ps.mix([(example(), 1)]),
     ):
         page = mixture.explain()
-        told = mixture.repeat().explain(analyze=True)
-        added = told.splitlines()[len(page.splitlines()) :]
+        reported = mixture.repeat().explain(analyze=True)
+        added = reported.splitlines()[len(page.splitlines()) :]
 
-        assert page.splitlines()[1:] == told.splitlines()[1 : len(page.splitlines())]
+        assert page.splitlines()[1:] == reported.splitlines()[1 : len(page.splitlines())]
         assert added[0] == "  analyzed    a whole epoch, read now for a consumer that does nothing"
         assert added[1].startswith(f"  handed out  {len(mixture)} batches, {mixture.num_rows} rows, ")
         assert added[-1].startswith("  remedy      ")
 
 
 @pytest.mark.parametrize("name", sorted(set(dir(ps.Dataset)) - set(dir(ps.mix([(example(), 1)])))))
-def test_what_only_sources_have_is_refused_with_where_to_ask_it(name: str) -> None:
-    """Every public name that a dataset has and a mixture lacks."""
+def test_methods_that_only_sources_have_raise_with_advice(name: str) -> None:
+    """Every name that a dataset has and a mixture lacks raises AttributeError, which says where to use it."""
     mixture = ps.mix([(example(), 1)])
     with pytest.raises(AttributeError) as caught:
         getattr(mixture, name)
@@ -678,8 +678,8 @@ def test_what_only_sources_have_is_refused_with_where_to_ask_it(name: str) -> No
         )
 
 
-def test_what_nobody_has_is_no_attribute_of_a_mixture() -> None:
-    """As of other objects, so that those who look for it go on."""
+def test_an_unknown_attribute_of_a_mixture_raises_as_usual() -> None:
+    """An unknown attribute raises a plain AttributeError; a source with on_bad_row("skip") raises ArgumentError."""
     mixture = ps.mix([(example(), 1)])
 
     assert not hasattr(mixture, "selct")
@@ -690,7 +690,7 @@ def test_what_nobody_has_is_no_attribute_of_a_mixture() -> None:
 
 
 def test_lengths_and_rows() -> None:
-    """Rows count those that come twice; a mixture that repeats counts all its epochs, and one without end has no length."""
+    """Rows that come twice count twice, and the length counts all epochs; a mixture that repeats without end has no length."""
     mixture = ps.mix([(table(0, 10), 1), (table(1, 30), 1)], stop="all")
 
     assert mixture.num_rows == 59
@@ -700,11 +700,11 @@ def test_lengths_and_rows() -> None:
         len(mixture.repeat())
 
 
-# What is refused.
+# Errors.
 
 
 @pytest.mark.parametrize(
-    ("sources_", "said"),
+    ("argument", "message"),
     [
         ([], "mix() got []; expected a list of datasets and weights, for example mix([(ds_a, 0.7), (ds_b, 0.3)])."),
         ("ab", "mix() got 'ab'; expected a list of datasets and weights, for example mix([(ds_a, 0.7), (ds_b, 0.3)])."),
@@ -716,17 +716,17 @@ def test_lengths_and_rows() -> None:
         ),
     ],
 )
-def test_what_is_no_list_of_sources_is_refused(sources_: Any, said: str) -> None:
-    """A mixture is made of pairs."""
+def test_an_argument_that_is_not_a_list_of_sources_raises(argument: Any, message: str) -> None:
+    """`mix` takes a list of datasets with weights; anything else raises ArgumentError."""
     with pytest.raises(ArgumentError) as caught:
-        ps.mix(sources_)
+        ps.mix(argument)
 
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("weight", [0, -1, True, "1", None, float("nan"), float("inf"), 1j])
 def test_a_weight_is_a_positive_number(weight: Any) -> None:
-    """Anything else is refused with what was given."""
+    """A weight that is not a positive number raises ArgumentError with that weight."""
     with pytest.raises(ArgumentError) as caught:
         ps.mix([(example(), 1), (example(), weight)])
 
@@ -736,7 +736,7 @@ def test_a_weight_is_a_positive_number(weight: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         (
             example().shard(0, 2),
@@ -761,16 +761,16 @@ def test_a_weight_is_a_positive_number(weight: Any) -> None:
         ),
     ],
 )
-def test_what_is_the_mixtures_is_refused_of_a_source(source: ps.Dataset, said: str) -> None:
-    """Clauses that concern the whole are asked of the mixture."""
+def test_a_source_with_clauses_that_a_mixture_cannot_use_raises(source: ps.Dataset, message: str) -> None:
+    """A clause that a source of a mixture cannot have raises ArgumentError, which says what to use instead."""
     with pytest.raises(ArgumentError) as caught:
         ps.mix([(example(), 1), (source, 1)])
 
-    assert str(caught.value) == f"Source 1 of the mixture (memory:example) {said}"
+    assert str(caught.value) == f"Source 1 of the mixture (memory:example) {message}"
 
 
 def test_rows_and_batches_are_not_mixed() -> None:
-    """Slots are all of one kind."""
+    """Sources are all with rows or all with batches, and batches of sources are not batched again."""
     with pytest.raises(ArgumentError) as caught:
         ps.mix([(example(), 1), (example().batch(2), 1)])
     with pytest.raises(ArgumentError) as twice:
@@ -791,8 +791,8 @@ def test_rows_and_batches_are_not_mixed() -> None:
     )
 
 
-def test_columns_that_differ_are_named() -> None:
-    """The difference and the remedy are said before anything is read."""
+def test_sources_with_different_columns_raise() -> None:
+    """Sources with different columns or types raise ArgumentError with the difference before anything is read."""
     floats = MemoryFormat.of({"id": [1.0, 2.0]}, row_group_rows=2, name="floats").open()
     arrays = MemoryFormat([[pa.table({"id": pa.array([[1, 2]], pa.list_(pa.int64(), 2))})]], name="arrays").open()
 
@@ -820,8 +820,8 @@ def test_columns_that_differ_are_named() -> None:
     assert len(ps.mix([(example().select("id"), 1), (as_declared, 1)])) == 5
 
 
-def test_columns_of_ours_do_not_hide_those_of_sources() -> None:
-    """A source that has such a column is told so."""
+def test_added_columns_do_not_hide_columns_of_sources() -> None:
+    """A clause that adds a column raises ArgumentError if a source has a column of that name."""
     one = MemoryFormat.of({"_source": [1], "_valid": [1]}, row_group_rows=1, name="ours").open()
     with pytest.raises(ArgumentError) as caught:
         ps.mix([(one, 1)]).with_source()
@@ -835,7 +835,7 @@ def test_columns_of_ours_do_not_hide_those_of_sources() -> None:
 
 
 def test_a_source_without_rows_is_refused() -> None:
-    """Every source has something to give, and every rank something to get."""
+    """A source without rows, or a rank that would get none, raises EmptyDatasetError."""
     few = [(example().limit(2), 1), (example().limit(2), 1)]
     cases: list[tuple[ps.Mixture, str]] = [
         (
@@ -864,14 +864,14 @@ def test_a_source_without_rows_is_refused() -> None:
             'needs at least one. Use fewer ranks, smaller batches, or stop="all".',
         ),
     ]
-    for mixture, said in cases:
+    for mixture, message in cases:
         with pytest.raises(EmptyDatasetError) as caught:
             iter(mixture)
-        assert str(caught.value) == said
+        assert str(caught.value) == message
 
 
 def test_options_are_checked() -> None:
-    """What stop, seed and the clauses do not know is refused."""
+    """Invalid values of stop, seed, weights, maps and loaders raise ArgumentError."""
     with pytest.raises(ArgumentError) as caught:
         ps.mix([(example(), 1)], stop="last")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"mix\(\) got seed=-1"):
@@ -888,12 +888,12 @@ def test_options_are_checked() -> None:
     )
 
 
-def test_the_last_batch_of_a_mixture_is_filled_up() -> None:
-    """Padding is marked, and counted before it is made."""
+def test_the_last_batch_of_a_mixture_is_padded() -> None:
+    """Padded rows are marked as not valid, and padding that exceeds memory_limit raises before it is made."""
     source = example().shuffle(seed=0)
-    asked = ps.mix([(source, 1)], stop="all").batch(4, last="pad")
+    padded = ps.mix([(source, 1)], stop="all").batch(4, last="pad")
 
-    found = list(ps.loader(asked))
+    found = list(ps.loader(padded))
 
     assert [batch["_valid"].sum() for batch in found] == [4, 4, 2]
     assert sorted(np.concatenate([batch["id"][batch["_valid"]] for batch in found])) == list(range(10))
@@ -901,8 +901,8 @@ def test_the_last_batch_of_a_mixture_is_filled_up() -> None:
         list(ps.loader(ps.mix([(source, 1)], stop="all").batch(120_000, last="pad").using(memory_limit=1 << 20)))
 
 
-def test_a_batch_of_a_mixture_is_filled_up() -> None:
-    """With the last row of the epoch, which is marked."""
+def test_padding_of_a_mixture_repeats_the_last_row() -> None:
+    """The last batch is padded with copies of the last row of the epoch, marked as not valid."""
     ds = example().select("id")
     last = list(ps.mix([(ds, 1), (ds, 1)]).batch(8, last="pad"))[-1]
 
@@ -910,8 +910,8 @@ def test_a_batch_of_a_mixture_is_filled_up() -> None:
     assert last["id"].tolist()[4:] == last["id"].tolist()[3:4] * 4
 
 
-def test_sequences_of_lists_need_batches_of_their_own() -> None:
-    """Padding of lists in sequences is left to each source, which must have batches for it."""
+def test_padded_lists_in_sequences_need_batches_of_each_source() -> None:
+    """Padding lists of sequences raises ArgumentError if the sources of a mixture have single rows."""
     data = {"time": list(range(6)), "tokens": [[n] * (n % 3) for n in range(6)]}
     ds = MemoryFormat.of(pa.table(data), row_group_rows=6, name="steps").open().ragged(ps.Pad(), "tokens")
     ds = ds.sequence(ps.Sequence(length=2, by="time"))
@@ -925,8 +925,8 @@ def test_sequences_of_lists_need_batches_of_their_own() -> None:
     )
 
 
-def test_a_policy_of_one_source_is_told_to_be_needed_by_all() -> None:
-    """What a policy adds is no column to select or to make."""
+def test_a_policy_on_only_one_source_raises() -> None:
+    """A column that a policy adds to one source only raises ArgumentError, with advice to use the policy on all sources."""
     ds = MemoryFormat.of({"tokens": [[1], [2, 3]]}, row_group_rows=2, name="ragged").open()
 
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Ragged policies of mixtures: they act on batches with rows of all sources, as they do on those of a dataset."""
+"""Ragged policies of mixtures act on batches with rows of all sources as they do on batches of a dataset."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ RAGGED: list[Any] = [ps.Pad(), ps.Pad(length=2, truncate=True), ps.Offsets(), ps
 
 
 def table(cells: list[Any], kind: pa.DataType, name: str = "table") -> ps.Dataset:
-    """Return a dataset with a column of lists, and the number of each row."""
+    """Return a dataset with a column of lists and a column of row numbers."""
     data = pa.table({"id": pa.array(range(len(cells)), pa.int64()), "x": pa.array(cells, pa.list_(kind))})
     return MemoryFormat.of(data, row_group_rows=2, name=name).open().using(threads=2)
 
 
-def alike(one: dict[str, Any], other: dict[str, Any]) -> None:
+def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
     """Assert that two batches have the same columns, types and values."""
     assert one.keys() == other.keys()
     for name, values in one.items():
@@ -45,7 +45,7 @@ def alike(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 def outcome(batches: Any) -> Any:
-    """Return the batches, or the type of the error that they end in."""
+    """Return the batches, or the type of the error that reading them raises."""
     try:
         return list(batches)
     except (DataError, ArgumentError) as error:
@@ -54,7 +54,7 @@ def outcome(batches: Any) -> Any:
 
 @given(data=st.data(), kind=st.sampled_from(sorted(ITEMS)), policy=st.sampled_from(RAGGED), masked=st.booleans())
 def test_a_mixture_pads_as_a_dataset_does(data: st.DataObject, kind: str, policy: Any, *, masked: bool) -> None:
-    """Of one source, a mixture gives the batches that the source gives; a policy means the same to both."""
+    """A mixture of one source returns the batches of that source, whether source or mixture has the policy."""
     item, items = ITEMS[kind]
     cells = data.draw(st.lists(st.lists(items | st.none(), max_size=4) | st.none(), min_size=1, max_size=7))
     ds = table(cells, item)
@@ -68,7 +68,7 @@ def test_a_mixture_pads_as_a_dataset_does(data: st.DataObject, kind: str, policy
     for found in (of_source, of_mixture):
         assert isinstance(found, list) == isinstance(expected, list)
         for one, other in zip(found, expected, strict=True) if isinstance(found, list) else ():
-            alike(one, other)
+            assert_equal(one, other)
 
 
 @given(
@@ -77,7 +77,7 @@ def test_a_mixture_pads_as_a_dataset_does(data: st.DataObject, kind: str, policy
     size=st.integers(1, 5),
 )
 def test_rows_of_all_sources_are_padded_together(left: list[Any], right: list[Any], size: int) -> None:
-    """A batch is as wide as its longest list, whichever source that comes from, and every list is whole."""
+    """All lists of a batch are padded to the longest one, whichever source that comes from, and none is cut."""
     found = ps.mix([(table(left, pa.int64(), "left"), 2), (table(right, pa.int64(), "right"), 1)]).with_source().batch(size)
     for batch in found.ragged(ps.Pad(-1), "x"):
         tables = [left, right]
@@ -90,7 +90,7 @@ def test_rows_of_all_sources_are_padded_together(left: list[Any], right: list[An
 
 @pytest.mark.slow
 def test_ranks_resumes_and_processes_give_the_same_batches() -> None:
-    """Policies change neither which rows come nor in which order, wherever the maps run."""
+    """Resumes and worker processes return the same batches under a policy, and all ranks together the same rows."""
     cells = [list(range(n % 5)) for n in range(40)]
     ds = ps.mix([(table(cells, pa.int64()).shuffle(seed=1), 3), (table(cells, pa.int64(), "other"), 1)], stop="all")
     ds = ds.batch(4, last="uneven").ragged(ps.Pad(), "x").map(doubled)
@@ -102,22 +102,22 @@ def test_ranks_resumes_and_processes_give_the_same_batches() -> None:
     again = ps.loader(ds)
     again.load_state_dict(loader.state_dict())
     rest = list(again)
-    elsewhere = list(ds.using(workers="processes", processes=1))
+    in_processes = list(ds.using(workers="processes", processes=1))
 
-    for found in ([*first, *rest], elsewhere):
+    for found in ([*first, *rest], in_processes):
         for one, other in zip(found, whole, strict=True):
-            alike(one, other)
+            assert_equal(one, other)
     by_rank = [batch for rank in range(2) for batch in ds.shard(rank, 2)]
     assert sorted(n for batch in by_rank for n in batch["id"]) == sorted(n for batch in whole for n in batch["id"])
 
 
 def doubled(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return lists with twice their values."""
+    """Return the batch with the values of its lists doubled."""
     return {**batch, "x": batch["x"] * 2}
 
 
 def test_a_map_packs_the_values_of_a_batch() -> None:
-    """With offsets, the values of a batch are one array, and a map may return as many as it likes."""
+    """With offsets, the values of a batch are one array, and a map can return any number of rows."""
     ds = ps.mix([(table([[1, 2, 3], [4], [5, 6]], pa.int64()), 1)]).batch(3).ragged(ps.Offsets(), "x")
 
     (packed,) = ds.map(lambda batch: {"x": batch["x"].reshape(-1, 2)})
@@ -125,8 +125,8 @@ def test_a_map_packs_the_values_of_a_batch() -> None:
     assert packed["x"].tolist() == [[1, 2], [3, 4], [5, 6]]
 
 
-def test_a_map_that_changes_the_number_of_rows_is_told_what_a_mixture_has() -> None:
-    """The advice is one that a mixture accepts."""
+def test_a_map_that_changes_the_number_of_rows_raises_with_advice_for_mixtures() -> None:
+    """The advice of the error is one that a mixture accepts."""
     one = table([[1, 2, 3], [4], [5, 6]], pa.int64())
     mixtures = [
         ps.mix([(one, 1)]).batch(3).map(lambda batch: {"x": np.concatenate(list(batch["x"]))}),
@@ -141,7 +141,7 @@ def test_a_map_that_changes_the_number_of_rows_is_told_what_a_mixture_has() -> N
 
 
 def test_maps_of_sources_see_lists_as_they_are_and_the_mixture_pads_what_they_return() -> None:
-    """Maps of the sources run before the policies of the mixture."""
+    """Maps of the sources run before the ragged policies of the mixture."""
     short = table([[1, 2, 3], [4]], pa.int64(), "short").map(lambda row: {"y": row["x"][:2]})
     long = table([[5], [6, 7]], pa.int64(), "long").map(lambda row: {"y": [*row["x"].tolist(), 0]})
 
@@ -152,7 +152,7 @@ def test_maps_of_sources_see_lists_as_they_are_and_the_mixture_pads_what_they_re
 
 
 def test_cells_of_two_dtypes_are_refused() -> None:
-    """Padding into the dtype of the first cell would change the values of others."""
+    """Padding a batch whose lists differ in dtype raises DataError instead of converting values."""
     ds = table([[1, 2], [3]], pa.int64()).map(lambda row: {"y": row["x"] * (1 if len(row["x"]) > 1 else 0.5)})
 
     with pytest.raises(DataError, match="the cell has float64 in 1 dimensions, and another of its batch has int64 in 1"):
@@ -160,7 +160,7 @@ def test_cells_of_two_dtypes_are_refused() -> None:
 
 
 def test_arrays_of_a_codec_are_padded(tmp_path: Path) -> None:
-    """Arrays that differ in shape are filled up in every dimension that differs, and all lengths are told."""
+    """Arrays that differ in shape are padded in every dimension that differs, and a column has all their lengths."""
     schema = ps.Schema("Clips", [ps.Field("x", np.float32, (None, None), ps.codecs.Npy())])
     shapes = {"left": [(1, 2), (3, 1)], "right": [(2, 2), (1, 1)]}
     for name, sizes in shapes.items():
@@ -181,7 +181,7 @@ def test_arrays_of_a_codec_are_padded(tmp_path: Path) -> None:
 
 
 def test_batches_of_sources_are_padded_each_by_itself() -> None:
-    """Where a batch comes from one source, the policy of the mixture is that of every source."""
+    """If each batch comes from one source, the policy of the mixture pads each batch by itself."""
     one = table([[1, 2, 3], [4]], pa.int64(), "one").batch(2)
     other = table([[5], [6, 7]], pa.int64(), "other").batch(2)
 
@@ -191,7 +191,7 @@ def test_batches_of_sources_are_padded_each_by_itself() -> None:
 
 
 def test_a_mixture_prints_the_policies_of_its_sources_as_its_own() -> None:
-    """Both ways to ask mean the same, and are equal."""
+    """The same policy on all sources or on the mixture gives equal mixtures."""
     ds = table([[1], [2, 3]], pa.int64())
     of_sources = ps.mix([(ds.ragged(ps.Pad(), "x"), 1), (ds.ragged(ps.Pad(), "x"), 1)]).batch(4)
     of_mixture = ps.mix([(ds, 1), (ds, 1)]).batch(4).ragged(ps.Pad(), "x")
@@ -202,8 +202,8 @@ def test_a_mixture_prints_the_policies_of_its_sources_as_its_own() -> None:
     assert of_mixture.ragged(ps.AsObjects(), "x").schema.names == ("id", "x")
 
 
-def test_a_null_list_is_told_with_its_place() -> None:
-    """The error names the file, the row group and the row of the source that it is in."""
+def test_a_null_list_is_reported_with_its_position() -> None:
+    """The error names the file, the row group and the row of the source."""
     good, bad = table([[1], [2]], pa.int64(), "good"), table([[1], [1], None], pa.int64(), "bad")
 
     with pytest.raises(DataError) as refused:
@@ -215,7 +215,7 @@ def test_a_null_list_is_told_with_its_place() -> None:
 
 
 def test_lists_of_other_lengths_in_another_source_are_refused() -> None:
-    """RaiseIfRagged means one length for all sources, not one for each."""
+    """RaiseIfRagged requires one length for all sources, not one for each."""
     one, other = table([[1, 2]] * 3, pa.int64(), "one"), table([[1]] * 3, pa.int64(), "other")
 
     for mixture in (
@@ -226,8 +226,8 @@ def test_lists_of_other_lengths_in_another_source_are_refused() -> None:
             next(iter(mixture))
 
 
-def test_what_cannot_be_asked_is_refused_with_what_can() -> None:
-    """Policies that differ, columns without lists, names that are none, and padding of what is flat."""
+def test_invalid_policies_raise_with_advice() -> None:
+    """Different policies, columns without lists, unknown columns and invalid combinations raise errors with advice."""
     ds = table([[1], [2, 3]], pa.int64())
     mixed = ps.mix([(ds, 1), (ds, 1)])
 
@@ -238,7 +238,7 @@ def test_what_cannot_be_asked_is_refused_with_what_can() -> None:
     with pytest.raises(ColumnNotFoundError, match="'y'"):
         mixed.ragged(ps.Pad(), "y")
     with pytest.raises(ArgumentError, match=r"ragged\(\) got 8"):
-        mixed.ragged(8, "x")  # type: ignore[arg-type] # a length is no policy
+        mixed.ragged(8, "x")  # type: ignore[arg-type] # a length is not a policy
     with pytest.raises(ArgumentError, match='which does not combine with last="pad"'):
         mixed.ragged(ps.Offsets(), "x").batch(3, last="pad")
     with pytest.raises(ArgumentError, match="adds a column 'x_length'"):
@@ -253,7 +253,7 @@ def test_what_cannot_be_asked_is_refused_with_what_can() -> None:
 
 @pytest.mark.parametrize("policy", [ps.Pad(), ps.Offsets()])
 def test_a_pattern_leaves_columns_without_lists_as_they_are(policy: Any) -> None:
-    """`.ragged(policy, ".*")` means all lists, to a mixture as to a dataset."""
+    """`.ragged(policy, ".*")` applies to all columns of lists and to no others, in a mixture as in a dataset."""
     data = pa.table({"id": [1, 2], "text": ["a", "b"], "pair": pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2))})
     data = data.append_column("x", pa.array([[1], [2, 3]])).append_column("about", pa.array([{"a": 1}, {"a": 2}]))
     ds = MemoryFormat.of(data, row_group_rows=2).open()
@@ -266,5 +266,5 @@ def test_a_pattern_leaves_columns_without_lists_as_they_are(policy: Any) -> None
         ps.mix([(ds.ragged(policy, ".*"), 1)]).batch(2),
     ):
         (found,) = mixed
-        alike(found, expected)
+        assert_equal(found, expected)
         assert set(found) == set(mixed.schema.names)

@@ -1,4 +1,4 @@
-"""What the package promises about itself: its extras, its files, its news."""
+"""The package metadata: extras, version and changelog fragments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-SPEAKING = [
+FILES_THAT_NAME_EXTRAS = [
     ROOT / "pyproject.toml",
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -27,21 +27,21 @@ def named_extras(text: str) -> set[str]:
     return {name for names in re.findall(r"penstock\[([\w\s,-]+)\]", text) for name in re.split(r"\s*,\s*", names)}
 
 
-@pytest.mark.parametrize("path", SPEAKING, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("path", FILES_THAT_NAME_EXTRAS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_extra_that_is_named_exists(path: Path) -> None:
-    """Whoever follows a message or a page to `pip install` arrives."""
+    """Every extra that the source or the documentation says to install exists."""
     assert named_extras(path.read_text()) - EXTRAS.keys() == set()
 
 
 def test_named_extras_are_found() -> None:
-    """The check itself works: one extra, several, and none."""
+    """`named_extras` finds one extra, several and none."""
     text = "pip install 'penstock[delta]' or penstock[s3, azure], not penstock[{extra}] nor penstock"
 
     assert named_extras(text) == {"delta", "s3", "azure"}
 
 
 def test_all_names_every_extra_that_users_need() -> None:
-    """`penstock[all]` leaves nothing out."""
+    """The extra `all` contains every other extra except `test`."""
     assert named_extras(EXTRAS["all"][0]) == EXTRAS.keys() - {"all", "test"}
 
 
@@ -50,8 +50,8 @@ def test_the_version_is_the_one_installed() -> None:
     assert version("penstock") == PROJECT["version"]
 
 
-def test_every_news_fragment_is_named_for_its_kind() -> None:
-    """A fragment that the changelog cannot place is found at once."""
+def test_every_changelog_fragment_is_named_for_its_kind() -> None:
+    """Every changelog fragment is named `<name>.<kind>.md` with a known kind."""
     fragments = [path.name for path in (ROOT / "changelog.d").iterdir() if path.name != "README.md"]
 
     assert [name for name in fragments if not re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(KINDS)})\.md", name)] == []

@@ -1,4 +1,4 @@
-"""Policies are values: they compare, print as they are written, and refuse what cannot be meant."""
+"""Policies are values: they compare, print as the code that makes them, and reject invalid arguments."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from penstock.policies import (
 ALL = [DefaultNulls(), Fill(1), Mask(), RaiseOnNull(), AsObjects(), Pad(), Pad(1, 2, truncate=True), Offsets(), RaiseIfRagged()]
 
 
-def test_policies_compare_by_what_they_say() -> None:
-    """Two of one kind are one where they say the same, and hash alike."""
+def test_policies_compare_by_value() -> None:
+    """Policies of one kind with the same arguments are equal and hash alike."""
     assert len(set(ALL)) == len(ALL)
     assert Fill(1) == Fill(value=1)
     assert Pad(length=3) != Pad(length=4)
@@ -40,8 +40,8 @@ def test_policies_compare_by_what_they_say() -> None:
 
 
 @pytest.mark.parametrize("policy", ALL, ids=repr)
-def test_policies_print_as_they_are_written(policy: Any) -> None:
-    """What is printed makes the same policy again."""
+def test_policies_print_as_the_code_that_makes_them(policy: Any) -> None:
+    """The repr of a policy is code that makes an equal policy."""
     name, _, arguments = repr(policy).removesuffix(")").partition("(")
     given = dict(part.split("=") for part in arguments.split(", ") if part)
     values = {"None": None, "True": True, "False": False}
@@ -53,7 +53,7 @@ def test_policies_print_as_they_are_written(policy: Any) -> None:
 
 
 def test_policies_do_not_change() -> None:
-    """A policy is a value."""
+    """Policies are immutable."""
     with pytest.raises(AttributeError):
         Fill(1).value = 2  # type: ignore[misc]
 
@@ -73,8 +73,8 @@ LENGTH = "expected a non-negative integer or None, for example Pad(length=8)."
     (lambda: Pad(truncate=True),
      "Pad() got truncate=True without a length; expected both, for example Pad(length=128, truncate=True)."),
 ])  # fmt: skip
-def test_what_cannot_be_meant_is_refused(make: Any, message: str) -> None:
-    """A wrong argument is found where it is written, not where a null is met."""
+def test_invalid_arguments_raise(make: Any, message: str) -> None:
+    """An invalid argument raises ArgumentError when the policy is made, not when data is read."""
     with pytest.raises(ArgumentError) as refused:
         make()
 
@@ -85,7 +85,7 @@ def test_what_cannot_be_meant_is_refused(make: Any, message: str) -> None:
     ("int8", "0"), ("uint64", "0"), ("float16", "0.0"), ("bool", "False"), ("M8[us]", "NaT"), ("m8[s]", "NaT"), ("O", "None"),
 ])  # fmt: skip
 def test_every_dtype_has_a_zero(dtype: str, text: str) -> None:
-    """What stands where nothing is has the dtype of the rest."""
+    """The zero of a dtype has that dtype."""
     assert str(zero(np.dtype(dtype))) == text
     assert np.array([zero(np.dtype(dtype))], dtype).dtype == dtype
 
@@ -118,7 +118,7 @@ NOON = dt.datetime(2020, 1, 2, 12, tzinfo=dt.timezone(dt.timedelta(hours=9)))
     (pa.json_(), "{}", "{}"),
 ])  # fmt: skip
 def test_a_value_that_fits_gets_the_columns_dtype(kind: Any, value: Any, wanted: Any) -> None:
-    """Nothing of the value is lost, in lists and encodings too."""
+    """A value that fits is converted to the dtype of the column without loss, also in lists and dictionaries."""
     found = fitted(Fill(value), kind, "x")
 
     assert found == wanted
@@ -126,8 +126,8 @@ def test_a_value_that_fits_gets_the_columns_dtype(kind: Any, value: Any, wanted:
 
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.timestamp("ns"), pa.duration("us")], ids=str)
-def test_what_is_no_number_and_no_moment_fits_too(kind: Any) -> None:
-    """NaN and NaT may be meant."""
+def test_nan_and_nat_fit(kind: Any) -> None:
+    """NaN fits columns of floats, and NaT fits timestamps and durations."""
     value: Any = {"float": np.nan, "timestamp[ns]": np.datetime64("NaT"), "duration[us]": np.timedelta64("NaT")}[str(kind)]
 
     assert str(fitted(Fill(value), kind, "x")).lower() in {"nan", "nat"}
@@ -161,7 +161,7 @@ def test_what_is_no_number_and_no_moment_fits_too(kind: Any) -> None:
     (pa.struct({"a": pa.int8()}), 1, "struct<a: int8>", "no value, since cells of this type are mutable"),
 ])  # fmt: skip
 def test_a_value_that_does_not_fit_is_refused(kind: Any, value: Any, named: str, expected: str) -> None:
-    """The message says what would fit."""
+    """A value that does not fit raises ArgumentError, which says what would fit."""
     with pytest.raises(ArgumentError) as refused:
         fitted(Fill(value), kind, "x")
 
@@ -173,7 +173,7 @@ def test_a_value_that_does_not_fit_is_refused(kind: Any, value: Any, named: str,
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.bool_(), pa.timestamp("s"), pa.struct({"a": pa.int8()})], ids=str)
 def test_padding_with_zero_fits_everything(kind: Any) -> None:
-    """The default of `Pad` is the zero of each dtype, where `Fill` wants the very value."""
+    """`Pad` uses the zero of each dtype by default, where `Fill(0)` raises."""
     assert str(fitted(Pad(), pa.list_(kind), "x")) in {"None", "False", "NaT"}
     with pytest.raises(ArgumentError):
         fitted(Fill(0), kind, "x")

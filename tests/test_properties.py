@@ -1,4 +1,4 @@
-"""The promises about the order of rows, over random tables, shuffles, ranks and policies."""
+"""Rules about the order of rows, checked with random tables, shuffles, ranks and policies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LASTS = st.sampled_from(["drop", "pad", "wrap", "uneven"])
 
 
 def ids(batch: dict[str, Any]) -> list[int]:
-    """Return the ids of a batch that are its own, not padding."""
+    """Return the ids of a batch without padding."""
     found = batch["id"] if "_valid" not in batch else batch["id"][batch["_valid"]]
     return [int(number) for number in found]
 
@@ -34,7 +34,7 @@ def seen(batches: Any) -> list[list[int]]:
 
 
 def fitted(case: Case, ranks: int, size: int, last: str) -> tuple[int, int]:
-    """Return at most so many ranks and rows of a batch as there are rows for."""
+    """Return the ranks and the batch size, reduced if the table has too few rows for them."""
     assume(case.ids)
     ranks = min(ranks, len(case.ids))
     return ranks, min(size, len(case.ids) // ranks) if last == "drop" else size
@@ -42,7 +42,7 @@ def fitted(case: Case, ranks: int, size: int, last: str) -> tuple[int, int]:
 
 @given(cases(), RANKS, SIZES)
 def test_uneven_gives_every_row_once_each_epoch(case: Case, ranks: int, size: int) -> None:
-    """Over all ranks, an epoch has every row exactly once."""
+    """With last="uneven", all ranks together return every row exactly once per epoch."""
     ranks, size = fitted(case, ranks, size, "uneven")
     readers = loaders(case.dataset().batch(size, last="uneven"), ranks)
 
@@ -52,8 +52,8 @@ def test_uneven_gives_every_row_once_each_epoch(case: Case, ranks: int, size: in
 
 
 @given(cases(), RANKS, SIZES)
-def test_single_rows_are_dealt_once(case: Case, ranks: int, size: int) -> None:
-    """Without batches, every row comes once over all ranks, and the length says how many."""
+def test_single_rows_are_shared_by_ranks(case: Case, ranks: int, size: int) -> None:
+    """Without batches, all ranks together return every row once, and `len` is the number of rows of a rank."""
     ranks, size = fitted(case, ranks, size, "uneven")
     parts = [case.dataset().shard(rank, ranks) for rank in range(ranks)]
 
@@ -64,7 +64,7 @@ def test_single_rows_are_dealt_once(case: Case, ranks: int, size: int) -> None:
 
 @given(cases(), RANKS, SIZES)
 def test_drop_loses_less_than_one_global_batch(case: Case, ranks: int, size: int) -> None:
-    """No row comes twice, and fewer than one global batch is left out."""
+    """With last="drop", no row comes twice, and fewer rows than one global batch are left out."""
     ranks, size = fitted(case, ranks, size, "drop")
     readers = loaders(case.dataset().batch(size, last="drop"), ranks)
 
@@ -77,7 +77,7 @@ def test_drop_loses_less_than_one_global_batch(case: Case, ranks: int, size: int
 
 @given(cases(), RANKS, SIZES)
 def test_wrap_gives_every_row_at_least_once(case: Case, ranks: int, size: int) -> None:
-    """Every row comes, every batch is full, and less than a global batch and a row per rank is repeated."""
+    """With last="wrap", every row comes, every batch is full, and fewer than a global batch and a row per rank repeat."""
     ranks, size = fitted(case, ranks, size, "wrap")
     readers = loaders(case.dataset().batch(size, last="wrap"), ranks)
 
@@ -90,7 +90,7 @@ def test_wrap_gives_every_row_at_least_once(case: Case, ranks: int, size: int) -
 
 @given(cases(), RANKS, SIZES)
 def test_pad_gives_every_row_once_and_marks_the_rest(case: Case, ranks: int, size: int) -> None:
-    """Valid rows are the table's, each once; every batch is full."""
+    """With last="pad", every row comes once as a valid row, and every batch is full."""
     ranks, size = fitted(case, ranks, size, "pad")
     batches = [batch for reader in loaders(case.dataset().batch(size, last="pad"), ranks) for batch in reader]
 
@@ -100,7 +100,7 @@ def test_pad_gives_every_row_once_and_marks_the_rest(case: Case, ranks: int, siz
 
 @given(cases(), RANKS, SIZES, LASTS)
 def test_columns_stay_aligned(case: Case, ranks: int, size: int, last: Any) -> None:
-    """Values of different rows never meet in one row."""
+    """All values of a returned row belong to the same stored row."""
     ranks, size = fitted(case, ranks, size, last)
 
     assert all(aligned(batch) for reader in loaders(case.dataset().batch(size, last=last), ranks) for batch in reader)
@@ -108,18 +108,18 @@ def test_columns_stay_aligned(case: Case, ranks: int, size: int, last: Any) -> N
 
 @given(cases(), RANKS, SIZES, LASTS)
 def test_all_ranks_have_equal_steps(case: Case, ranks: int, size: int, last: Any) -> None:
-    """Unless uneven, ranks take as many steps; the length says how many in any case."""
+    """Unless last="uneven", all ranks take equally many steps; `len` is the number of steps in any case."""
     ranks, size = fitted(case, ranks, size, last)
     readers = loaders(case.dataset().batch(size, last=last), ranks)
 
-    told = [len(reader) for reader in readers]
-    assert told == [len(list(reader)) for reader in readers]
-    assert last == "uneven" or len(set(told)) == 1
+    reported = [len(reader) for reader in readers]
+    assert reported == [len(list(reader)) for reader in readers]
+    assert last == "uneven" or len(set(reported)) == 1
 
 
 @given(cases(), RANKS, LASTS, st.integers(1, 3))
-def test_too_few_rows_are_refused_by_all_ranks_alike(case: Case, ranks: int, last: Any, more: int) -> None:
-    """Where some rank would get nothing, every rank raises instead of some waiting for it."""
+def test_too_few_rows_raise_on_all_ranks(case: Case, ranks: int, last: Any, more: int) -> None:
+    """If a rank would get no batch, every rank raises EmptyDatasetError, so that none waits for another."""
     if last == "drop":
         size = len(case.ids) // ranks + more
     else:
@@ -132,7 +132,7 @@ def test_too_few_rows_are_refused_by_all_ranks_alike(case: Case, ranks: int, las
 
 @given(cases(), RANKS, SIZES, LASTS)
 def test_the_same_seed_gives_the_same_order(case: Case, ranks: int, size: int, last: Any) -> None:
-    """Two readers of one question see one order."""
+    """Two loaders of one query return the same order."""
     ranks, size = fitted(case, ranks, size, last)
     ds = case.dataset().batch(size, last=last)
 
@@ -145,7 +145,7 @@ def test_the_same_seed_gives_the_same_order(case: Case, ranks: int, size: int, l
 def test_a_resume_at_any_batch_gives_the_identical_rest(
     case: Case, ranks: int, size: int, last: Any, share: int, data: st.DataObject
 ) -> None:
-    """Over two epochs, a state taken after any batch leads to the same batches as going on."""
+    """Over two epochs, a state saved after any batch resumes with the same batches as going on without it."""
     ranks, size = fitted(case, ranks, size, last)
     rank = data.draw(st.integers(0, ranks - 1))
     ds = case.dataset().batch(size, last=last).shard(rank, ranks, lanes=ranks * share)
@@ -164,20 +164,20 @@ def test_a_resume_at_any_batch_gives_the_identical_rest(
 
 @given(cases(), RANKS, SIZES, LASTS)
 def test_a_state_can_be_computed_for_any_step(case: Case, ranks: int, size: int, last: Any) -> None:
-    """`state_at` before reading says what `state_dict` says after it."""
+    """`state_at(step)` before reading equals `state_dict()` after that step."""
     ranks, size = fitted(case, ranks, size, last)
     reader = ps.loader(case.dataset().batch(size, last=last).shard(ranks - 1, ranks))
     computed = [reader.state_at(step) for step in range(len(reader) + 1)]
 
-    told = [reader.state_dict(), *(reader.state_dict() for _ in reader)]
-    assert computed[1:] == told[1:]
+    reported = [reader.state_dict(), *(reader.state_dict() for _ in reader)]
+    assert computed[1:] == reported[1:]
     assert (computed[-1]["epoch"], computed[-1]["deals"]) == (1, [])
 
 
 @pytest.mark.slow
 @given(cases(smallest=1), st.sampled_from(["drop", "pad", "wrap", "uneven"]), st.integers(1, 4), st.data())
 def test_elastic_resumes_lose_and_repeat_nothing(case: Case, last: Any, resumes: int, data: st.DataObject) -> None:
-    """Up to four resumes on other numbers of ranks in one epoch lose no more than the dropped tail, and the next is whole."""
+    """Up to four resumes on other numbers of ranks lose no more than the dropped tail, and the next epoch is complete."""
     found: list[int] = []
     states: Any = None
     for turn in range(resumes + 1):
@@ -226,7 +226,7 @@ def _second_epochs(case: Case, size: int, last: Any, ranks: int) -> list[Any]:
 def test_ranks_that_divide_the_lanes_give_identical_global_batches(
     case: Case, size: int, change: tuple[int, int], data: st.DataObject
 ) -> None:
-    """A job that goes on with fewer ranks and the same global batch sees the same global batches in the same order."""
+    """A job that resumes with fewer ranks and the same global batch size returns the same global batches in order."""
     before, after = change
     assume(len(case.ids) >= before * size)
     old = loaders(case.dataset().batch(size, last="drop"), before)
@@ -243,8 +243,8 @@ def test_ranks_that_divide_the_lanes_give_identical_global_batches(
 
 
 @given(cases(shuffles.filter(lambda kind: not isinstance(kind, ps.ExactShuffle))), RANKS, SIZES, st.sampled_from([1, 2]))
-def test_a_unit_is_read_once_or_twice_where_a_lane_ends_in_it(case: Case, ranks: int, size: int, share: int) -> None:
-    """The reads of an epoch over all ranks are at most the units and the lanes."""
+def test_a_unit_is_read_again_only_where_a_lane_ends_in_it(case: Case, ranks: int, size: int, share: int) -> None:
+    """Over all ranks, an epoch reads at most as many units as there are units and lanes."""
     ranks, size = fitted(case, ranks, size, "uneven")
     ds = case.dataset().batch(size, last="uneven")
     reads = 0
@@ -258,8 +258,8 @@ def test_a_unit_is_read_once_or_twice_where_a_lane_ends_in_it(case: Case, ranks:
 
 
 @given(cases(smallest=12), st.integers(0, 3))
-def test_epochs_differ_and_come_back(case: Case, epoch: int) -> None:
-    """A shuffled epoch has an order of its own, and that order whenever it is asked for."""
+def test_epochs_differ_and_are_reproducible(case: Case, epoch: int) -> None:
+    """A shuffled epoch has its own order, and the same order whenever it is read."""
     reader = ps.loader(case.dataset().batch(3, last="uneven"))
     orders = []
     for number in (epoch, epoch + 1, epoch):
@@ -276,7 +276,7 @@ def test_epochs_differ_and_come_back(case: Case, epoch: int) -> None:
 
 @given(cases(), st.integers(0, 30))
 def test_a_limit_keeps_the_first_rows_in_stored_order(case: Case, limit: int) -> None:
-    """The rows under a limit are the same whatever the shuffle."""
+    """A limit selects the first rows in stored order, whatever the shuffle."""
     found = [int(row["id"]) for row in case.dataset().limit(limit)]
 
     assert sorted(found) == case.ids[:limit]
@@ -285,26 +285,26 @@ def test_a_limit_keeps_the_first_rows_in_stored_order(case: Case, limit: int) ->
 filtered = cases().filter(lambda case: case.condition is not None)
 
 
-def lazily(case: Case, size: int) -> ps.Dataset:
-    """Return the question with its filter run on the fly."""
+def lazy_dataset(case: Case, size: int) -> ps.Dataset:
+    """Return the dataset of a case with its condition as a lazy filter."""
     assert case.condition is not None
     return case.table.open().shuffle(case.shuffle, seed=case.seed).where(case.condition, lazy=True).batch(size)
 
 
 @given(filtered, RANKS, SIZES)
 def test_a_lazy_filter_gives_every_row_once(case: Case, ranks: int, size: int) -> None:
-    """Filtering on the fly neither loses nor repeats rows, also over several ranks."""
+    """A lazy filter neither loses nor repeats rows, also over several ranks."""
     ranks, size = fitted(case, ranks, size, "uneven")
-    readers = loaders(lazily(case, size), ranks)
+    readers = loaders(lazy_dataset(case, size), ranks)
 
     assert sorted(number for reader in readers for batch in seen(reader) for number in batch) == case.ids
 
 
 @given(filtered, SIZES, st.data())
 def test_a_lazy_filter_resumes_at_any_batch(case: Case, size: int, data: st.DataObject) -> None:
-    """A state taken after any batch of a lazily filtered epoch leads to the same rest."""
+    """A state saved after any batch of a lazily filtered epoch resumes with the same remaining batches."""
     assume(case.ids)
-    ds = lazily(case, size)
+    ds = lazy_dataset(case, size)
     reader = ps.loader(ds)
     found, states = [], []
     for batch in reader:
@@ -314,10 +314,10 @@ def test_a_lazy_filter_resumes_at_any_batch(case: Case, size: int, data: st.Data
 
     again = ps.loader(ds)
     again.load_state_dict(states[step - 1])
-    assert seen(again) == (found[step:] if states[step - 1]["epoch"] == 0 else seen(_later(ds)))
+    assert seen(again) == (found[step:] if states[step - 1]["epoch"] == 0 else seen(_second_epoch(ds)))
 
 
-def _later(ds: ps.Dataset) -> Any:
+def _second_epoch(ds: ps.Dataset) -> Any:
     reader = ps.loader(ds)
     reader.set_epoch(1)
     return reader
@@ -326,10 +326,10 @@ def _later(ds: ps.Dataset) -> Any:
 @pytest.mark.slow
 @given(filtered, st.integers(1, 4), st.data())
 def test_lazy_filters_resume_on_other_ranks_from_all_states(case: Case, size: int, data: st.DataObject) -> None:
-    """Ranks that advance unlike each other go on elsewhere when all of their states are given."""
+    """Ranks that advanced differently resume on another number of ranks if the states of all are loaded."""
     before, after = data.draw(st.integers(2, 4)), data.draw(st.integers(1, 4))
     assume(len(case.ids) >= max(before, after))
-    readers = loaders(lazily(case, size), before)
+    readers = loaders(lazy_dataset(case, size), before)
     found = []
     for reader in readers:
         batches = iter(reader)
@@ -338,7 +338,7 @@ def test_lazy_filters_resume_on_other_ranks_from_all_states(case: Case, size: in
     states = [reader.state_dict() for reader in readers]
     assume({state["epoch"] for state in states} == {0})
 
-    rest = loaders(lazily(case, size), after)
+    rest = loaders(lazy_dataset(case, size), after)
     for reader in rest:
         reader.load_state_dict(states)
     found += [number for reader in rest for batch in seen(reader) for number in batch]

@@ -1,4 +1,4 @@
-"""What the front door shows: a sorted list, nothing more and nothing less, each name explained by an example."""
+"""The public names of the package: `__all__` is sorted and complete, and each class and function has an example."""
 
 from __future__ import annotations
 
@@ -21,64 +21,64 @@ from penstock.loading import Batches, Loader
 from penstock.testing import example
 from penstock.write import Writer
 
-# Names that a module holds without meaning to show them.
-UNMEANT = {"TYPE_CHECKING", "annotations"}
+# Names in the package that are not part of its interface.
+NOT_PUBLIC = {"TYPE_CHECKING", "annotations"}
 
 
-def held(module: ModuleType, name: str) -> object:
-    """Return what a module holds under a name; nothing for an adapter whose framework is not installed."""
+def value_of(module: ModuleType, name: str) -> object:
+    """Return the value of a name in a module; None for an adapter whose framework is not installed."""
     try:
         return getattr(module, name)
     except ImportError:
         return None
 
 
-def shown(module: ModuleType) -> Iterator[tuple[str, Callable[..., object]]]:
-    """Yield the classes and functions of a module's `__all__`, those of the modules in it included."""
+def public_names(module: ModuleType) -> Iterator[tuple[str, Callable[..., object]]]:
+    """Yield the classes and functions of a module's `__all__`, and those of the modules in it."""
     for name in getattr(module, "__all__", ()):
-        value = held(module, name)
+        value = value_of(module, name)
         if isinstance(value, ModuleType):
-            yield from ((f"{name}.{inner}", found) for inner, found in shown(value))
+            yield from ((f"{name}.{inner}", found) for inner, found in public_names(value))
         elif isinstance(value, type | FunctionType):
             yield name, value
 
 
-SHOWN = dict(shown(penstock))
+PUBLIC = dict(public_names(penstock))
 
 
 def test_all_is_sorted_and_names_nothing_twice() -> None:
-    """A list in order has one place for each name."""
+    """`__all__` is sorted and has no duplicates."""
     assert list(penstock.__all__) == sorted(set(penstock.__all__))
 
 
-def test_all_names_what_the_front_door_holds() -> None:
-    """Whoever imports a name into the front door shows it; whatever is shown is there."""
-    present = {name for name, value in vars(penstock).items() if not isinstance(value, ModuleType)} - UNMEANT
-    modules = {name for name in penstock.__all__ if isinstance(held(penstock, name), ModuleType | NoneType)}
+def test_all_names_what_the_package_has() -> None:
+    """Every public name of the package is in `__all__`, and every name in `__all__` exists."""
+    present = {name for name, value in vars(penstock).items() if not isinstance(value, ModuleType)} - NOT_PUBLIC
+    modules = {name for name in penstock.__all__ if isinstance(value_of(penstock, name), ModuleType | NoneType)}
 
     assert {name for name in present if not name.startswith("_")} == {
         name for name in penstock.__all__ if not name.startswith("_") and name not in modules
     }
 
 
-@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_has_an_example(name: str) -> None:
-    """A docstring says what you get, and shows it."""
-    text = SHOWN[name].__doc__ or ""
+    """Every public docstring has an `Example:` section with code that runs."""
+    text = PUBLIC[name].__doc__ or ""
 
     assert "Example:\n" in text, f"penstock.{name} has no `Example:` in its docstring."
     assert ">>> " in text, f"The example of penstock.{name} is not one that runs."
 
 
-@pytest.mark.parametrize("name", [name for name in SHOWN if "." not in name])
-def test_every_public_name_says_that_it_is_of_penstock(name: str) -> None:
-    """A repr or a traceback shows the name that users import, not the room behind it."""
-    assert f"{SHOWN[name].__module__}.{name}" == f"penstock.{name}"
+@pytest.mark.parametrize("name", [name for name in PUBLIC if "." not in name])
+def test_every_public_name_has_penstock_as_its_module(name: str) -> None:
+    """A repr or a traceback shows the name that users import, not that of an internal module."""
+    assert f"{PUBLIC[name].__module__}.{name}" == f"penstock.{name}"
 
 
-def test_what_is_handed_out_has_a_type_that_can_be_named() -> None:
-    """Signatures tell it, so that a type checker knows what an iteration or a loader can do besides."""
-    batches = iter(example().batch(4))  # as a `Batches`, for the next lines are checked too
+def test_returned_objects_have_public_types() -> None:
+    """Iteration, `loader` and `write` are annotated with public types, so that type checkers know their methods."""
+    batches = iter(example().batch(4))  # `Batches` for mypy, which checks the next lines too
     batches.close()
 
     assert batches.skipped == ()
@@ -89,27 +89,27 @@ def test_what_is_handed_out_has_a_type_that_can_be_named() -> None:
 
 
 def test_dir_shows_what_is_public() -> None:
-    """Whoever completes a name sees what can be used: no modules behind it, and no adapter that would fail."""
+    """`dir(penstock)` lists the public names and the installed adapters, and no internal modules."""
     adapters = {name for name in ("torch",) if find_spec(name) is not None}
 
     assert dir(penstock) == sorted({*penstock.__all__, *adapters})
-    assert all(held(penstock, name) is not None for name in dir(penstock))
+    assert all(value_of(penstock, name) is not None for name in dir(penstock))
 
 
 @pytest.mark.parametrize("name", ["jax", "spark", "tensorflow"])
-def test_an_adapter_that_is_not_there_names_its_extra(name: str) -> None:
-    """It is an optional part that is missing, not a misspelt name."""
+def test_a_missing_adapter_names_its_extra(name: str) -> None:
+    """An adapter that is missing raises MissingExtraError with the extra to install."""
     with pytest.raises(MissingExtraError, match=rf"penstock\.{name}.*penstock\[{name}\]"):
         getattr(penstock, name)
 
 
-def test_a_name_that_nobody_has_is_an_attribute_error() -> None:
-    """So that hasattr says no."""
+def test_an_unknown_name_raises_attribute_error() -> None:
+    """`hasattr` is False for an unknown name."""
     assert not hasattr(penstock, "jaxx")
 
 
 def test_a_schema_prints_a_line_for_each_column() -> None:
-    """Names, types, codecs and nulls are seen at a glance."""
+    """The text of a schema shows names, types, codecs and nullable columns."""
     fields = [
         penstock.Field("id", np.int32),
         penstock.Field("image", np.uint8, (8, 8), penstock.codecs.Png()),
@@ -128,7 +128,7 @@ def test_a_schema_prints_a_line_for_each_column() -> None:
 
 
 def test_an_opened_table_prints_its_rows_and_columns(tmp_path: Path) -> None:
-    """What a table is, is seen where it is opened; with clauses, the question is."""
+    """The repr of an opened table shows its rows and columns; with clauses, it shows the query."""
     penstock.write(tmp_path / "t", data={"id": np.arange(7), "x": np.zeros(7)})
     ds = penstock.open(tmp_path / "t")
 
@@ -137,7 +137,7 @@ def test_an_opened_table_prints_its_rows_and_columns(tmp_path: Path) -> None:
 
 
 def test_an_opened_table_of_many_files_is_printed_without_reading_all_of_them(tmp_path: Path) -> None:
-    """To print is to read a few footers at most; a file that cannot be read is told by whoever reads it."""
+    """The repr reads few footers and does not raise if a file cannot be read; counting the rows raises."""
     for number in range(17):
         pq.write_table(pa.table({"id": [number]}), tmp_path / f"{number}.parquet")
     assert repr(penstock.open(tmp_path)).endswith("  # rows of 17 files, 1 column: id")
@@ -162,8 +162,8 @@ def test_an_opened_table_of_many_files_is_printed_without_reading_all_of_them(tm
         ("frobnicate", 1, "Remove it."),
     ],
 )
-def test_options_of_other_loaders_are_told_where_they_belong(option: str, value: Any, advice: str) -> None:
-    """Whoever knows torch's loader reads what to write here."""
+def test_options_of_other_loaders_raise_with_advice(option: str, value: Any, advice: str) -> None:
+    """Options of torch's DataLoader raise UnknownArgumentError, which says what to write instead."""
     with pytest.raises(UnknownArgumentError) as refused:
         penstock.loader(example(), **{option: value})
 
@@ -184,7 +184,7 @@ def test_options_of_other_loaders_are_told_where_they_belong(option: str, value:
     ],
 )
 def test_a_store_whose_package_is_missing_names_its_extra(url: str, package: str, extra: str) -> None:
-    """A URL that nothing installed opens is no missing table."""
+    """A URL whose package is not installed raises MissingExtraError with the extra to install."""
     script = f"""
 import sys
 sys.modules[{package!r}] = None
@@ -197,12 +197,12 @@ for call in (penstock.open, penstock.write):
 """
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
 
-    said = f"{url!r} needs the extra {extra!r}, which is not installed. Install it: pip install 'penstock[{extra}]'."
-    assert done.stdout.splitlines() == [said, said]
+    message = f"{url!r} needs the extra {extra!r}, which is not installed. Install it: pip install 'penstock[{extra}]'."
+    assert done.stdout.splitlines() == [message, message]
 
 
-def test_a_scheme_that_only_its_package_makes_known_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where adlfs was never installed, fsspec has no word of `abfss`."""
+def test_a_scheme_that_fsspec_does_not_know_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheme that fsspec does not know raises MissingExtraError if an extra has it, else TableNotFoundError."""
     registry = pytest.importorskip("fsspec.registry")
     for known in (registry.known_implementations, registry._registry):
         monkeypatch.delitem(known, "abfss", raising=False)
@@ -215,15 +215,15 @@ def test_a_scheme_that_only_its_package_makes_known_names_its_extra(monkeypatch:
 
 
 def test_a_hadoop_url_without_hadoop_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The URL and its options are not at fault."""
+    """An HDFS URL raises MissingExtraError with what to install if Hadoop is missing."""
 
-    class Lacking:
+    class WithoutHadoop:
         @staticmethod
         def from_uri(_: str) -> None:
             msg = "Unable to load libjvm"
             raise OSError(msg)
 
-    monkeypatch.setattr("pyarrow.fs.FileSystem", Lacking)
+    monkeypatch.setattr("pyarrow.fs.FileSystem", WithoutHadoop)
 
     with pytest.raises(MissingExtraError, match=r"'hdfs://host/t' needs Java and Hadoop's libhdfs, .*JAVA_HOME"):
         penstock.open("hdfs://host/t")
@@ -231,7 +231,7 @@ def test_a_hadoop_url_without_hadoop_says_what_to_install(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("module", ["penstock.torch", "penstock.deltatorch"])
 def test_an_adapter_that_is_imported_by_name_names_its_extra_too(module: str) -> None:
-    """`from penstock.torch import loader` says the same as `penstock.torch`."""
+    """`from penstock.torch import loader` raises the same error as `penstock.torch`."""
     script = f"""
 import sys
 sys.modules["torch"] = None
@@ -246,8 +246,8 @@ except penstock.errors.MissingExtraError as error:
     assert done.stdout == "penstock.torch needs torch, which is not installed. Install it: pip install 'penstock[torch]'.\n"
 
 
-def test_data_in_place_of_something_else_is_told_where_it_belongs(tmp_path: Path) -> None:
-    """Data frames and tables are given by name to write, and open takes places alone."""
+def test_data_in_place_of_something_else_raises_with_advice(tmp_path: Path) -> None:
+    """A table as the schema of `write` or the source of `open` raises ArgumentError with advice to use data=."""
     table = pa.table({"id": [1]})
 
     with pytest.raises(penstock.errors.ArgumentError, match=r"got schema of type Table; .*penstock\.write\(url, data=\.\.\.\)"):
@@ -256,22 +256,22 @@ def test_data_in_place_of_something_else_is_told_where_it_belongs(tmp_path: Path
         penstock.open(table)
 
 
-def test_a_column_is_not_asked_for_by_index() -> None:
-    """Rows are; the message says how to get a column, and that works."""
+def test_a_column_name_as_index_raises_with_advice() -> None:
+    """A column name as index raises ArgumentError with the call that returns the column."""
     with pytest.raises(penstock.errors.ArgumentError, match=r"got 'id'; expected .*ds\.select\('id'\)\.to_arrow\(\)"):
         example()["id"]  # type: ignore[index]
 
     assert example().select("id").to_arrow()["id"].to_pylist() == list(range(10))
 
 
-def test_a_seed_in_place_of_a_shuffle_is_told_its_name() -> None:
-    """`datasets` and others take the seed first."""
+def test_a_seed_in_place_of_a_shuffle_raises_with_advice() -> None:
+    """`shuffle(42)` raises ArgumentError with advice to write `shuffle(seed=42)`; other libraries take the seed first."""
     with pytest.raises(penstock.errors.ArgumentError, match=r"shuffle\(\) got 42; .*write shuffle\(seed=42\)\."):
         example().shuffle(42)  # type: ignore[arg-type]
 
 
 def test_a_scheme_of_fsspec_without_an_extra_says_what_to_install() -> None:
-    """Where we have no extra, fsspec knows the package."""
+    """If no extra has the package of a scheme, the error names the package as fsspec does."""
     script = """
 import sys
 sys.modules["paramiko"] = None
@@ -287,8 +287,8 @@ except penstock.errors.MissingExtraError as error:
     assert "paramiko" in done.stdout
 
 
-def test_a_file_url_with_a_relative_path_is_told_what_to_write() -> None:
-    """What follows two slashes is a host, and nobody means one."""
+def test_a_file_url_with_a_relative_path_raises_with_advice() -> None:
+    """A file URL with a host raises ArgumentError with the URL of the absolute path."""
     with pytest.raises(
         penstock.errors.ArgumentError, match=r"'file://lake/t' names 'lake' as a host.*Write file:///.*/lake/t, or"
     ):

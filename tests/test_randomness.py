@@ -1,4 +1,4 @@
-"""Randomness is a function of a position, and the same for ever."""
+"""Random numbers depend on a position only, and never change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock import randomness
 
 @given(st.integers(0, 3_000), st.integers(0, 1 << 40))
 def test_permutations_are_those_of_the_frozen_generator(count: int, position: int) -> None:
-    """Who draws a permutation does not show: it is what `RandomState` draws, of which NumPy has promised that it stays."""
+    """Every permutation equals that of `RandomState`, whose streams NumPy guarantees."""
     drawn = randomness.permutation(count, "rows", position)
 
     assert drawn.tolist() == randomness.generator("rows", position).permutation(count).tolist()
@@ -20,18 +20,18 @@ def test_permutations_are_those_of_the_frozen_generator(count: int, position: in
 
 @pytest.mark.parametrize("count", [1 << 16, (1 << 17) - 1, (1 << 20) + 1, 3_000_000])
 def test_large_permutations_are_those_of_the_frozen_generator(count: int) -> None:
-    """The same holds for windows of many rows."""
+    """Permutations of many rows equal those of `RandomState` too."""
     drawn = randomness.permutation(count, "rows", 7)
 
     assert np.array_equal(drawn, randomness.generator("rows", 7).permutation(count))
 
 
-def test_permutations_stay_where_generators_do_not_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a NumPy whose `Generator` permutes in another way, nothing changes."""
+def test_permutations_stay_the_same_if_generators_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Permutations stay the same with a NumPy whose `Generator` permutes differently."""
     before = randomness.permutation(1000, "rows", 7)
 
     class Changed(np.random.Generator):
-        def permutation(self, x: int) -> np.ndarray:  # type: ignore[override] # of the ways to call it, one
+        def permutation(self, x: int) -> np.ndarray:  # type: ignore[override] # one of its signatures
             return super().permutation(x)[::-1]
 
     monkeypatch.setattr(np.random, "Generator", Changed)

@@ -1,4 +1,4 @@
-"""Cutting sequences into parts."""
+"""Splitting, slicing and joining ranges."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from penstock.model import Ranges, even_edges, join_ranges, ranges_length, slice
 
 @st.composite
 def parts(draw: st.DrawFn) -> Ranges:
-    """Draw disjoint stretches, some of them touching, in any order."""
+    """Draw disjoint ranges in any order, some of them adjacent."""
     edges = sorted(draw(st.sets(st.integers(0, 60), max_size=10)))
     found = list(pairwise(edges))
     return tuple(draw(st.permutations(found)))
 
 
 def places(ranges: Ranges) -> list[int]:
-    """Return the places of a part in turn."""
+    """Return the places in ranges, in order."""
     return [place for start, stop in ranges for place in range(start, stop)]
 
 
 @given(parts(), st.integers(1, 9))
-def test_cut_gives_parts_that_make_the_whole(ranges: Ranges, count: int) -> None:
+def test_split_ranges_gives_parts_that_make_the_whole(ranges: Ranges, count: int) -> None:
     """Parts follow one another, lose nothing and differ in length by at most one."""
     found = split_ranges(ranges, count)
 
@@ -34,14 +34,14 @@ def test_cut_gives_parts_that_make_the_whole(ranges: Ranges, count: int) -> None
 
 
 @given(parts(), st.integers(0, 70), st.integers(0, 70))
-def test_between_gives_places_by_number(ranges: Ranges, start: int, stop: int) -> None:
-    """Numbers count along the stretches in turn."""
+def test_slice_ranges_gives_places_by_number(ranges: Ranges, start: int, stop: int) -> None:
+    """`slice_ranges` selects places by their number in the order of the ranges."""
     assert places(slice_ranges(ranges, start, stop)) == places(ranges)[start:stop]
 
 
 @given(parts())
-def test_joined_keeps_places_and_merges_what_touches(ranges: Ranges) -> None:
-    """No two neighbours of the result could be one stretch."""
+def test_join_ranges_keeps_places_and_merges_adjacent_ranges(ranges: Ranges) -> None:
+    """No two neighbours in the result are adjacent."""
     found = join_ranges([ranges[:2], ranges[2:]])
 
     assert places(found) == places(ranges)
@@ -50,5 +50,5 @@ def test_joined_keeps_places_and_merges_what_touches(ranges: Ranges) -> None:
 
 @given(st.integers(0, 10**17), st.integers(0, 10**17), st.integers(1, 50))
 def test_even_edges_do_not_overflow(start: int, size: int, count: int) -> None:
-    """Edges are those of exact arithmetic, also for numbers whose product leaves 64 bits."""
+    """Edges equal those of exact arithmetic, also for numbers whose product exceeds 64 bits."""
     assert even_edges(start, start + size, count).tolist() == [start + at * size // count for at in range(count + 1)]

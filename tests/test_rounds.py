@@ -1,4 +1,4 @@
-"""A table that is opened, read and let go two hundred times leaves memory, handles and threads as they were."""
+"""Opening and reading a table two hundred times leaks no memory, file handles or threads."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ print(json.dumps(seen))
 
 
 @pytest.mark.slow
-def test_two_hundred_rounds_leave_nothing(tmp_path: Path) -> None:
-    """After the first fifty, what a process holds no longer grows, whether iterations end, are broken off, closed or fail."""
+def test_two_hundred_rounds_leak_nothing(tmp_path: Path) -> None:
+    """After fifty rounds, memory, handles and threads no longer grow, whether iterations end, stop early, close or fail."""
     command = [sys.executable, "-c", ROUNDS, str(tmp_path / "t")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
@@ -71,5 +71,5 @@ def test_two_hundred_rounds_leave_nothing(tmp_path: Path) -> None:
     assert max(tasks) <= tasks[0]
     assert set(map(tuple, threads)) == {()}
     half = len(memory) // 2
-    # A window of this table takes one megabyte: if a round kept one, this would be seventy.
+    # A window of this table takes one megabyte: if each round leaked one, the difference would be seventy.
     assert median(memory[half:]) - median(memory[:half]) < 8 << 20

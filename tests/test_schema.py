@@ -1,4 +1,4 @@
-"""Fields and schemas as values, and as the JSON that stands on disk."""
+"""Fields and schemas as values, and as JSON on disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DTYPES = ["bool", "int8", "uint16", "int64", "float16", "float64", "datetime64[u
 
 @dataclass(frozen=True)
 class Shouting(CellCodec):
-    """A codec of a user's own: text in capitals."""
+    """A user-defined codec that stores text in capitals."""
 
     name = "shouting"
     marks: int = 1
@@ -45,11 +45,11 @@ class Shouting(CellCodec):
 @given(
     st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.none() | st.integers(1, 4), max_size=3), st.booleans()), max_size=5)
 )
-def test_a_schema_comes_back_from_its_text(told: list[tuple[str, list[int | None], bool]]) -> None:
-    """What was stored is what is loaded, with the codec that stands for none filled in."""
+def test_a_stored_schema_is_loaded_unchanged(description: list[tuple[str, list[int | None], bool]]) -> None:
+    """A loaded schema equals the stored one, with default codecs filled in."""
     fields = [
         Field(f"f{at}", dtype, shape, nullable=nullable)
-        for at, (dtype, shape, nullable) in enumerate(told)
+        for at, (dtype, shape, nullable) in enumerate(description)
         if dtype != "complex64" or shape  # Arrow has no such scalar
     ]
     schema = Schema("Any", fields)
@@ -60,8 +60,8 @@ def test_a_schema_comes_back_from_its_text(told: list[tuple[str, list[int | None
     assert _schema_json.dump(loaded) == _schema_json.dump(schema)
 
 
-def test_python_types_are_fields_too() -> None:
-    """Text, bytes, decimals, dates and times are given by Python's own names."""
+def test_python_types_are_dtypes_too() -> None:
+    """Python's types for text, bytes, decimals, dates, times and numbers are dtypes of fields."""
     given_types = [str, bytes, Decimal, dt.date, dt.datetime, dt.timedelta, int, float, bool]
     schema = Schema("Python", [Field(kind.__name__, kind) for kind in given_types])
     stored = [codecs.default(field).storage(field) for field in _schema_json.load(_schema_json.dump(schema))]
@@ -80,7 +80,7 @@ def test_python_types_are_fields_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "description"),
     [
         (lambda: Field(3, np.int32), "Field() got name=3; expected the column's name as a str."),  # type: ignore[arg-type]
         (lambda: Field("a\ud800", np.int32), "Field() got name='a\\ud800'; expected the column's name"),
@@ -107,16 +107,16 @@ def test_python_types_are_fields_too() -> None:
         (lambda: Schema("S", ["a"]), "Schema 'S' got 'a'; expected Field objects"),  # type: ignore[list-item]
     ],
 )
-def test_what_is_no_field_is_refused_where_it_is_said(make: Any, told: str) -> None:
-    """Names, dtypes, shapes and codecs are checked at once, with what to give instead."""
+def test_invalid_fields_raise_when_they_are_made(make: Any, description: str) -> None:
+    """Invalid names, dtypes, shapes and codecs raise ArgumentError at once, with what to give instead."""
     with pytest.raises(ArgumentError) as caught:
         make()
 
-    assert told in str(caught.value)
+    assert description in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "description"),
     [
         ("", "it is not valid JSON at line 1, column 1"),
         ("[]", "it is []; expected an object"),
@@ -128,12 +128,12 @@ def test_what_is_no_field_is_refused_where_it_is_said(make: Any, told: str) -> N
         ("[" * 100_000, "it is nested too deeply"),
     ],
 )
-def test_a_text_that_holds_no_schema_is_told(text: str, told: str) -> None:
-    """Whatever stands on disk, the error is ours and says what is wrong."""
+def test_a_text_without_a_schema_raises(text: str, description: str) -> None:
+    """A stored text that is not a schema raises DataError, which says what is wrong."""
     with pytest.raises(DataError, match="cannot be read") as caught:
         _schema_json.load(text)
 
-    assert told in str(caught.value)
+    assert description in str(caught.value)
 
 
 @given(
@@ -141,8 +141,8 @@ def test_a_text_that_holds_no_schema_is_told(text: str, told: str) -> None:
         st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
     )
 )
-def test_any_field_from_disk_is_a_field_or_an_error_of_ours(anything: Any) -> None:
-    """Dtypes, shapes and options from disk never raise anything else."""
+def test_any_field_from_disk_loads_or_raises_data_error(anything: Any) -> None:
+    """Any JSON as name, dtype, shape or codec of a stored field loads or raises DataError."""
     field = {"name": "x", "dtype": "int8", "shape": [], "nullable": False, "codec": {"name": "scalar"}}
     for key in field:
         text = json.dumps({"penstock": 1, "name": "S", "fields": [{**field, key: anything}]})
@@ -154,8 +154,8 @@ def test_any_field_from_disk_is_a_field_or_an_error_of_ours(anything: Any) -> No
             assert len(found) == 1
 
 
-def test_codecs_of_others_are_named_registered_or_given() -> None:
-    """A codec nobody knows keeps its options until somebody does; a name is taken once."""
+def test_codecs_of_others_are_found_by_name() -> None:
+    """An unknown codec keeps its options until its class is given, and a name is registered once."""
     schema = Schema("S", [Field("x", object, (), Shouting(marks=3))])
     text = _schema_json.dump(schema)
     unknown = _schema_json.load(text)["x"]
@@ -172,7 +172,7 @@ def test_codecs_of_others_are_named_registered_or_given() -> None:
 
 
 def test_fields_are_values() -> None:
-    """They compare, hash, pickle and print as what they are."""
+    """Fields compare, hash, pickle and print by value."""
     one, other = Field("x", "f4", [None, 2], Npy()), Field("x", np.float32, (None, 2), Npy())
 
     assert one == other
@@ -183,8 +183,8 @@ def test_fields_are_values() -> None:
     assert Field("x", ">i4").dtype == np.dtype("=i4")
 
 
-def test_the_default_codec_is_arrow_where_arrow_has_such_cells() -> None:
-    """Scalars and tensors of one shape are Arrow's own, all else is npy, and what nothing stores is refused."""
+def test_the_default_codec_is_arrow_where_arrow_has_the_type() -> None:
+    """Scalars and arrays of one shape default to Arrow types, other arrays to npy; unsupported cells raise."""
     assert codecs.default(Field("x", np.int8)) == Scalar()
     assert codecs.default(Field("x", np.int8, (2, 2))) == Tensor()
     assert codecs.default(Field("x", np.complex64, (2, 2))) == Npy()
@@ -197,13 +197,13 @@ def test_the_default_codec_is_arrow_where_arrow_has_such_cells() -> None:
     ("dtype", "kind"), [(float, "int32"), (Decimal, "int64"), (float, "float"), (str, "binary"), (np.int64, "double")]
 )
 def test_a_type_that_does_not_hold_the_values_is_refused(dtype: Any, kind: str) -> None:
-    """A value that is stored must come back as it was."""
+    """A storage type that would change values of the dtype raises ArgumentError."""
     with pytest.raises(ArgumentError, match="does not hold its values"):
         Field("x", dtype, (), Scalar(kind))
 
 
 def test_times_have_a_unit() -> None:
-    """Without one nobody could tell what was written."""
+    """A dtype of times without a unit raises ArgumentError."""
     with pytest.raises(ArgumentError, match="without a unit; expected one"):
         Field("x", "M8")
 
@@ -220,7 +220,7 @@ def test_times_have_a_unit() -> None:
     ],
 )
 def test_a_schema_has_a_name_and_fields(name: Any, fields: Any, expected: str) -> None:
-    """What is neither is told with its value."""
+    """An invalid name or invalid fields raise ArgumentError with the value."""
     with pytest.raises(ArgumentError) as caught:
         Schema(name, fields)
 
@@ -228,19 +228,19 @@ def test_a_schema_has_a_name_and_fields(name: Any, fields: Any, expected: str) -
 
 
 @pytest.mark.parametrize("name", [0, None])
-def test_what_is_no_name_names_no_column(name: Any) -> None:
-    """Fields have no numbers; it is told which names there are."""
+def test_a_key_that_is_not_a_name_raises(name: Any) -> None:
+    """A key that is not a name raises ColumnNotFoundError with the names that exist."""
     with pytest.raises(ColumnNotFoundError, match=rf"Column {name} is not in schema 'S'\. Columns: id\."):
         Schema("S", [Field("id", np.int32)])[name]
 
 
 class Numbered(codecs.CellCodec):
-    """A codec of somebody who has forgotten the decorator."""
+    """A codec that is not a dataclass, so that its options are unknown."""
 
     name = "numbered-of-tests"
 
     def __init__(self, number: int) -> None:
-        """Store a number that nobody else gets to know."""
+        """Store a number that is not a dataclass field."""
         self.number = number
 
     def encode(self, field: Field, cell: Any) -> bytes:
@@ -267,8 +267,8 @@ class Holding(Numbered):
         (Holding(object()), "Object of type object is not JSON serializable"),
     ],
 )
-def test_a_codec_that_could_not_be_made_again_is_not_written(tmp_path: Path, codec: codecs.Codec, why: str) -> None:
-    """Else the table could be written, and read by nobody."""
+def test_a_codec_that_cannot_be_restored_is_not_written(tmp_path: Path, codec: codecs.Codec, why: str) -> None:
+    """A codec that cannot be restored from its stored options raises ArgumentError, and nothing is written."""
     with pytest.raises(ArgumentError, match="cannot be restored from its options") as caught:
         ps.write(tmp_path / "t", Schema("S", [Field("x", np.int8, (2,), codec)]))
 
@@ -277,7 +277,7 @@ def test_a_codec_that_could_not_be_made_again_is_not_written(tmp_path: Path, cod
 
 
 def test_a_codec_with_options_that_json_holds_is_written(tmp_path: Path) -> None:
-    """And is made again from them."""
+    """A codec whose options are JSON values is stored and restored."""
     field = Field("x", np.int8, (2,), Holding([1, {"a": None}]))
     ps.write(tmp_path / "t", Schema("S", [field]), [{"x": np.zeros(2, np.int8)}])
 

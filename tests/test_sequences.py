@@ -1,4 +1,4 @@
-"""Sequences through the front door: counted, ordered, dealt, resumed and decoded like rows."""
+"""Sequences through the public interface: counted, ordered, shared by ranks, resumed and decoded like rows."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from penstock.protocols import Shuffle
 from penstock.testing import MemoryFormat
 
 Runs = list[tuple[int, ...]]
-"""Sequences as the ids of their rows."""
+"""Sequences, each as the ids of its rows."""
 
 
 def table(ids: Iterable[int], times: Iterable[int] | None = None, users: Iterable[str] | None = None) -> pa.Table:
-    """Return rows whose columns follow from their id, so that a mixed-up row shows."""
+    """Return rows whose columns all follow from the id, so that a mixed-up row is detected."""
     ids = list(ids)
     return pa.table(
         {
@@ -57,12 +57,12 @@ def table(ids: Iterable[int], times: Iterable[int] | None = None, users: Iterabl
 
 
 def counting(rows: int = 12, row_group_rows: int = 4, **options: Any) -> MemoryFormat:
-    """Return a table of rows that are their own times."""
+    """Return a table whose times are equal to its ids."""
     return MemoryFormat.of(table(range(rows)), row_group_rows=row_group_rows, **options)
 
 
 def runs(batches: Iterable[Mapping[str, Any]]) -> Runs:
-    """Return the ids of all sequences, batched or not, padding left out; their columns must belong together."""
+    """Return the ids of all sequences without padding, and check that their columns belong together."""
     found: Runs = []
     for batch in batches:
         ids = np.atleast_2d(batch["id"])
@@ -75,45 +75,45 @@ def runs(batches: Iterable[Mapping[str, Any]]) -> Runs:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty cache directory of this test's own."""
+    """Return the directory of cached counts, in an empty cache for this test."""
     monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache" / "counts"
 
 
-# What sequences there are.
+# Which sequences a table has.
 
 
 @dataclass(frozen=True)
 class Case:
-    """A table, what is asked of it, and the sequences that it should give, in stored order of their first rows."""
+    """A table, a query, and the sequences that it should give, in stored order of their first rows."""
 
     table: MemoryFormat
     sequence: ps.Sequence
     shuffle: Shuffle
     expected: Runs
-    keeps: int | None = None
+    excluded: int | None = None
 
     def dataset(self) -> ps.Dataset:
-        """Return the question, without ranks or batches."""
+        """Return the dataset of the query, without ranks or batches."""
         ds = self.table.open().sequence(self.sequence).shuffle(self.shuffle, seed=3)
-        return ds if self.keeps is None else ds.where(ps.col("third") != self.keeps)
+        return ds if self.excluded is None else ds.where(ps.col("third") != self.excluded)
 
 
-def expected_of(rows: list[dict[str, Any]], sequence: ps.Sequence, length: int) -> Runs:
-    """Return the sequences of rows that lie in stored order, by trying one window after the other."""
+def expected_sequences(rows: list[dict[str, Any]], sequence: ps.Sequence, length: int) -> Runs:
+    """Return the sequences of rows in stored order, found by trying one window after the other."""
     found: list[tuple[int, tuple[int, ...]]] = []
     scopes = {(row["group"] if sequence.scope == "row_group" else 0, row["user"] if sequence.group else "") for row in rows}
     gap: Any = sequence.gap
     for scope in scopes:
-        mine = [
+        in_scope = [
             (place, row)
             for place, row in enumerate(rows)
             if (row["group"] if sequence.scope == "row_group" else 0, row["user"] if sequence.group else "") == scope
         ]
-        mine.sort(key=lambda each: each[1]["time"])
+        in_scope.sort(key=lambda each: each[1]["time"])
         ended = None
-        for at in range(len(mine) - length + 1):
-            some = mine[at : at + length]
+        for at in range(len(in_scope) - length + 1):
+            some = in_scope[at : at + length]
             close = gap is None or all(later["time"] - earlier["time"] <= gap for (_, earlier), (_, later) in pairwise(some))
             if close and (sequence.overlap or ended is None or some[0][1]["time"] > ended):
                 found.append((some[0][0], tuple(row["id"] for _, row in some)))
@@ -123,18 +123,18 @@ def expected_of(rows: list[dict[str, Any]], sequence: ps.Sequence, length: int) 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Draw a table of files and row groups, some rows deleted or filtered, and what makes a sequence of them."""
+    """Draw a table of files and row groups, some rows deleted or filtered, and a definition of its sequences."""
     scope: Any = draw(st.sampled_from(["row_group", "table"]))
     sizes = draw(st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=3), min_size=1, max_size=3))
     total = sum(map(sum, sizes))
     times = draw(st.lists(st.integers(0, 12), min_size=total, max_size=total))
     times = sorted(times) if scope == "table" else times
     users = draw(st.lists(st.sampled_from("ab"), min_size=total, max_size=total))
-    keeps = draw(st.none() | st.integers(0, 2))
+    excluded = draw(st.none() | st.integers(0, 2))
     files, rows, deletes, number = [], [], {}, 0
     for at, file in enumerate(sizes):
-        gone = draw(st.sets(st.integers(0, max(0, sum(file) - 1)), max_size=2)) if sum(file) else set()
-        deletes[at] = sorted(gone)
+        deleted = draw(st.sets(st.integers(0, max(0, sum(file) - 1)), max_size=2)) if sum(file) else set()
+        deletes[at] = sorted(deleted)
         groups, first = [], number
         for size in file:
             ids = range(number, number + size)
@@ -143,7 +143,7 @@ def cases(draw: st.DrawFn) -> Case:
             rows += [
                 {"id": one, "time": times[one], "user": users[one], "group": (at, len(groups))}
                 for one in ids
-                if one - first not in gone and (keeps is None or one % 3 != keeps)
+                if one - first not in deleted and (excluded is None or one % 3 != excluded)
             ]
             number += size
         files.append(groups)
@@ -160,15 +160,15 @@ def cases(draw: st.DrawFn) -> Case:
         table=MemoryFormat(files, deletes=deletes, stated=draw(st.booleans())),
         sequence=sequence,
         shuffle=draw(shuffles),
-        expected=expected_of(rows, sequence, length),
-        keeps=keeps,
+        expected=expected_sequences(rows, sequence, length),
+        excluded=excluded,
     )
 
 
 @pytest.mark.slow
 @given(cases(), st.integers(1, 5), st.integers(1, 4))
 def test_every_sequence_comes_once_each_epoch(case: Case, ranks: int, size: int) -> None:
-    """Over all ranks, whatever the shuffle, the filter, the deletes and the borders."""
+    """All ranks together return every sequence once, for any shuffle, filter, deletes and row groups."""
     assert case.dataset().num_rows == len(case.expected)
     assume(case.expected)
     ranks = min(ranks, len(case.expected))
@@ -181,8 +181,8 @@ def test_every_sequence_comes_once_each_epoch(case: Case, ranks: int, size: int)
 
 @given(cases())
 def test_stored_order_is_that_of_first_rows(case: Case) -> None:
-    """Rows by number, slices, limits and plain iteration all count sequences in that order."""
-    ds = Case(case.table, case.sequence, ps.InOrder(), case.expected, case.keeps).dataset()
+    """Indexes, slices, limits and iteration count sequences in the stored order of their first rows."""
+    ds = Case(case.table, case.sequence, ps.InOrder(), case.expected, case.excluded).dataset()
 
     assert runs(ds) == case.expected
     assert len(ds) == len(case.expected)
@@ -193,26 +193,26 @@ def test_stored_order_is_that_of_first_rows(case: Case) -> None:
 
 
 @given(cases(), st.integers(1, 3), st.integers(1, 5), st.sampled_from(["drop", "pad", "wrap"]), st.data())
-def test_a_resume_goes_on_with_the_sequences_that_are_left(
+def test_a_resume_continues_with_the_remaining_sequences(
     case: Case, ranks: int, size: int, last: Any, data: st.DataObject
 ) -> None:
-    """On as many ranks as before, batch for batch; on another number, with all that is left."""
+    """A resume on as many ranks returns the same batches; on another number, it returns all that is left."""
     assume(case.expected)
     ranks = min(ranks, len(case.expected))
     size = min(size, len(case.expected) // ranks)
     ds = case.dataset().batch(size, last=last)
     first = [ps.loader(ds.shard(rank, ranks)) for rank in range(ranks)]
-    taking = [iter(loader) for loader in first]
+    iterators = [iter(loader) for loader in first]
     stop = data.draw(st.integers(0, len(first[0])))
-    before = [run for one in taking for _ in range(stop) for run in runs([next(one)])]
+    before = [run for one in iterators for _ in range(stop) for run in runs([next(one)])]
     state = json.loads(json.dumps(first[0].state_dict()))
 
     again = [ps.loader(ds.shard(rank, ranks)) for rank in range(ranks)]
     for loader in again:
         loader.load_state_dict(state)
-    if stop == len(first[0]):  # the epoch has ended, and what comes is the next
+    if stop == len(first[0]):  # the epoch has ended, and the state begins the next
         return
-    assert [runs(loader) for loader in again] == [runs(one) for one in taking]
+    assert [runs(loader) for loader in again] == [runs(one) for one in iterators]
     others = data.draw(st.integers(1, len(case.expected) // size))
     elastic = [ps.loader(ds.shard(rank, others)) for rank in range(others)]
     for loader in elastic:
@@ -224,7 +224,7 @@ def test_a_resume_goes_on_with_the_sequences_that_are_left(
 
 
 def test_row_groups_are_borders_unless_the_table_is_the_scope() -> None:
-    """Four rows make two sequences of three; a table in order has no borders."""
+    """Sequences end with their row group, and cross row groups with scope="table"."""
     ds = counting().open()
 
     assert runs(ds.sequence(ps.Sequence(length=3, by="time"))) == [
@@ -238,7 +238,7 @@ def test_row_groups_are_borders_unless_the_table_is_the_scope() -> None:
 
 
 def test_the_filter_acts_before_sequences_are_made() -> None:
-    """What does not pass is not there: its neighbours follow one another."""
+    """Rows that do not pass the filter are left out first, so their neighbours follow one another."""
     ds = counting().open().where(ps.col("id") != 1, ps.col("id") != 6)
 
     assert runs(ds.sequence(ps.Sequence(length=3, by="time"))) == [(0, 2, 3), (4, 5, 7), (8, 9, 10), (9, 10, 11)]
@@ -246,7 +246,7 @@ def test_the_filter_acts_before_sequences_are_made() -> None:
 
 
 def test_parts_of_a_split_share_no_group() -> None:
-    """Split by the column that sequences are grouped by, no sequence is torn apart."""
+    """A split by the column of the groups separates no rows of a sequence."""
     rows = table(range(40), users=[f"user {number % 10}" for number in range(40)])
     ds = MemoryFormat.of(rows, row_group_rows=20).open().sequence(ps.Sequence(length=2, by="time", group="user"))
 
@@ -258,8 +258,8 @@ def test_parts_of_a_split_share_no_group() -> None:
     assert 0 < parts["train"].num_rows < 20
 
 
-def test_groups_may_be_of_several_columns_and_lie_between_one_another() -> None:
-    """A sequence has all columns of its group in common; null is a group too."""
+def test_groups_may_have_several_columns_and_interleave() -> None:
+    """All columns of a group are equal in the rows of a sequence; null is a group too."""
     rows = table(range(8), users=["a", "b"] * 4).append_column("day", pa.array([1, 1, 1, 1, None, 2, None, 2], pa.int32()))
     ds = MemoryFormat.of(rows, row_group_rows=8).open().nulls(ps.Fill(0), "day")
 
@@ -287,8 +287,8 @@ def test_groups_may_be_of_several_columns_and_lie_between_one_another() -> None:
         ([0, 10, 11], pa.duration("ms"), dt.timedelta(milliseconds=1)),
     ],
 )
-def test_times_may_be_of_any_kind_that_has_an_order(values: list[Any], kind: pa.DataType, gap: Any, scope: Any) -> None:
-    """Numbers go with gaps that are numbers, times with lengths of time; both are compared exactly."""
+def test_times_may_have_any_type_with_an_order(values: list[Any], kind: pa.DataType, gap: Any, scope: Any) -> None:
+    """Columns of numbers take numbers as gaps, and columns of times take durations; both compare exactly."""
     values = [np.float16(value) for value in values] if kind == pa.float16() else values
     rows = table(range(3)).set_column(1, "time", pa.array(values, kind))
     ds = MemoryFormat.of(rows, row_group_rows=3).open()
@@ -298,7 +298,7 @@ def test_times_may_be_of_any_kind_that_has_an_order(values: list[Any], kind: pa.
 
 
 def test_times_and_groups_may_be_in_dictionaries() -> None:
-    """How a column is stored does not matter."""
+    """Dictionary-encoded columns of times and groups give the same sequences as plain ones."""
     rows = table([0, 1, 2, 3], users=["b", "a", "b", "a"])
     rows = rows.set_column(1, "time", rows["time"].dictionary_encode())
     rows = rows.set_column(2, "user", rows["user"].dictionary_encode())
@@ -307,8 +307,8 @@ def test_times_and_groups_may_be_in_dictionaries() -> None:
     assert runs(ds.sequence(ps.Sequence(length=2, by="time", group="user", scope="table"))) == [(0, 2), (1, 3)]
 
 
-def test_groups_may_be_of_a_type_of_their_own() -> None:
-    """What an extension type stores is what tells groups apart."""
+def test_groups_may_have_an_extension_type() -> None:
+    """Groups of an extension type are compared by their stored values."""
     users = pa.ExtensionArray.from_storage(
         pa.uuid(), pa.array([bytes([number % 2] * 16) for number in range(4)], pa.binary(16))
     )
@@ -318,19 +318,19 @@ def test_groups_may_be_of_a_type_of_their_own() -> None:
     assert runs(ds.sequence(ps.Sequence(length=2, by="time", group="user"))) == [(0, 2), (1, 3)]
 
 
-def test_a_gap_without_bound_is_none() -> None:
-    """Infinity, and whatever is more than any two times can be apart."""
+def test_a_gap_larger_than_all_distances_is_no_limit() -> None:
+    """Infinity, or a number larger than any distance of two times, is no limit."""
     ds = counting(rows=4).open()
 
     for gap in (float("inf"), 2**70, Decimal(10) ** 30):
         assert ds.sequence(ps.Sequence(length=4, by="time", gap=gap)).num_rows == 1
 
 
-# What comes out.
+# What is returned.
 
 
 def test_a_column_has_one_dimension_more() -> None:
-    """The second one, for the rows of each sequence."""
+    """The rows of each sequence are an additional dimension: the second of a batch."""
     rows = table(range(6)).append_column("v", pa.array([[number, -number] for number in range(6)], pa.list_(pa.int16(), 2)))
     ds = MemoryFormat.of(rows, row_group_rows=6).open().sequence(ps.Sequence(length=3, by="time"))
     (batch,) = ds.batch(4)
@@ -351,7 +351,7 @@ def test_a_column_has_one_dimension_more() -> None:
 
 
 def test_offsets_choose_the_rows_of_a_sequence() -> None:
-    """The smallest is its first row and the largest its last; those between them count, but only those named come."""
+    """Only rows at the offsets are returned; the smallest offset is the first row of the sequence, the largest its last."""
     ds = counting(rows=6, row_group_rows=6).open()
 
     assert runs(ds.sequence(ps.Sequence(offsets=(2, -2, 0), by="time"))) == [(0, 2, 4), (1, 3, 5)]
@@ -360,10 +360,10 @@ def test_offsets_choose_the_rows_of_a_sequence() -> None:
 
 
 def test_offsets_may_have_columns_of_their_own() -> None:
-    """Each is handed out under its name and offset, offsets in ascending order."""
+    """Columns of an offset are returned under their name and offset, in ascending order of offsets."""
     ds = counting(rows=4, row_group_rows=4).open()
-    asked = ds.sequence(ps.Sequence(offsets={1: ["name", "id"], -1: [ps.Field("id", np.int64), "tri.*"], 0: []}, by="time"))
-    (batch,) = asked.batch(2)
+    derived = ds.sequence(ps.Sequence(offsets={1: ["name", "id"], -1: [ps.Field("id", np.int64), "tri.*"], 0: []}, by="time"))
+    (batch,) = derived.batch(2)
 
     assert {name: values.tolist() for name, values in batch.items()} == {
         "id/-1": [0, 1],
@@ -371,22 +371,22 @@ def test_offsets_may_have_columns_of_their_own() -> None:
         "name/1": ["row 2", "row 3"],
         "id/1": [2, 3],
     }
-    assert tuple(batch) == asked.schema.names
-    assert {name: np.shape(values) for name, values in asked[0].items()} == dict.fromkeys(batch, ())
+    assert tuple(batch) == derived.schema.names
+    assert {name: np.shape(values) for name, values in derived[0].items()} == dict.fromkeys(batch, ())
 
 
-def test_the_column_of_times_need_not_be_handed_out() -> None:
-    """It is read for the sequences' sake alone, and so is that of groups."""
+def test_the_column_of_times_need_not_be_returned() -> None:
+    """Columns of times and groups that are not selected are read, and not returned."""
     ds = counting().open().select("name").sequence(ps.Sequence(length=2, by="time", group="user"))
 
     assert {name: values.tolist() for name, values in ds[0].items()} == {"name": ["row 0", "row 1"]}
 
 
 def test_row_ids_are_those_of_every_row() -> None:
-    """They say where each row of a sequence lies, beyond borders too."""
-    asked = counting(files=3).open().with_row_ids()
-    row = asked.sequence(ps.Sequence(length=2, by="time", scope="table"))[3]
-    by_offset = asked.sequence(ps.Sequence(offsets={0: ["id"], 1: []}, by="time", scope="table"))
+    """Row ids give the position of each row of a sequence, also across files."""
+    derived = counting(files=3).open().with_row_ids()
+    row = derived.sequence(ps.Sequence(length=2, by="time", scope="table"))[3]
+    by_offset = derived.sequence(ps.Sequence(offsets={0: ["id"], 1: []}, by="time", scope="table"))
 
     assert row["_file"].tolist() == ["part-0.parquet", "part-1.parquet"]
     assert row["_row_group"].tolist() == [0, 0]
@@ -404,7 +404,7 @@ def test_row_ids_are_those_of_every_row() -> None:
 
 
 def test_stacked_columns_are_vectors_of_each_row() -> None:
-    """A stack stands in the last dimension, after that of rows."""
+    """The columns of a stack are the last dimension, after the rows."""
     ds = counting().open().select("id", "triple").sequence(ps.Sequence(length=2, by="time")).stack("both", ["triple", "id"])
     (first, *_) = ds.batch(2)
 
@@ -414,7 +414,7 @@ def test_stacked_columns_are_vectors_of_each_row() -> None:
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_maps_get_sequences(workers: Any) -> None:
-    """A batch of them, or one at a time; in other processes too."""
+    """Maps get batches of sequences, or single ones, on threads and in worker processes."""
     ds = counting().open().sequence(ps.Sequence(length=3, by="time")).using(workers=workers, threads=2)
 
     sums = [batch["sum"].tolist() for batch in ds.batch(4).map(lambda batch: {"sum": batch["id"].sum(axis=1)})]
@@ -429,7 +429,7 @@ def test_maps_get_sequences(workers: Any) -> None:
 
 
 def test_batches_may_be_written_to() -> None:
-    """They are gathered anew, so what is done to one shows in no other."""
+    """Batches of sequences are copies, so that writing to one changes no other."""
     ds = counting().open().sequence(ps.Sequence(length=3, by="time")).batch(2)
     for batch in ds:
         batch["id"][:] = -1
@@ -448,8 +448,8 @@ def lists() -> ps.Dataset:
     return ds.sequence(ps.Sequence(length=2, by="time"))
 
 
-def test_nulls_and_lists_become_what_was_asked_for() -> None:
-    """Marks and lengths come by row too, and padding is as long as the longest list of the batch."""
+def test_nulls_and_lists_follow_their_policies() -> None:
+    """Masks and lengths have one value per row, and lists are padded to the longest of the batch."""
     (batch,) = lists().ragged(ps.Pad(), "l").batch(3)
 
     assert {name: values.tolist() for name, values in batch.items()} == {
@@ -463,15 +463,15 @@ def test_nulls_and_lists_become_what_was_asked_for() -> None:
 
 
 def test_values_and_offsets_are_those_of_all_rows() -> None:
-    """Lists stand one after the other, sequence after sequence; those of two sequences come twice."""
+    """With offsets, the lists of all sequences follow one another; those of rows in two sequences come twice."""
     (batch,) = lists().ragged(ps.Offsets(), "l").batch(3)
 
     assert batch["l"].tolist() == [1, 2, 3, 2, 3, 4]
     assert batch["l_offsets"].tolist() == [0, 1, 3, 5, 5, 5, 6]
 
 
-def test_policies_go_by_offset_too() -> None:
-    """What a policy adds has the offset of its column."""
+def test_columns_of_policies_have_offsets_too() -> None:
+    """A column that a policy adds has the offset of its column."""
     rows = table(range(2)).append_column("n", pa.array([1, None], pa.int32()))
     ds = MemoryFormat.of(rows, row_group_rows=2).open().nulls(ps.Mask(), "n")
     named = ds.sequence(ps.Sequence(offsets={0: ["n"], 1: ["n"]}, by="time"))
@@ -489,21 +489,21 @@ decoded: list[int] = []
 
 
 @dataclass(frozen=True)
-class Noted(ps.codecs.Npy):
-    """A codec that notes which cells it decodes."""
+class Recording(ps.codecs.Npy):
+    """A codec that records which cells it decodes."""
 
     name = "noted"
 
     def decode_into(self, field: ps.Field, cells: Any, out: npt.NDArray[Any]) -> None:
-        """Note the first value of each."""
+        """Record the first value of each cell."""
         super().decode_into(field, cells, out)
         decoded.extend(out[:, 0].tolist())
 
 
-def of_cells(rows: int, row_group_rows: int, *, broken: int | None = None) -> ps.Dataset:
-    """Return rows with cells of a codec, one of which may be none."""
-    field = ps.Field("x", np.float32, (3,), Noted())
-    cells = [Noted().encode(field, np.full(3, number, np.float32)) for number in range(rows)]
+def cell_table(rows: int, row_group_rows: int, *, broken: int | None = None) -> ps.Dataset:
+    """Return rows with cells of a codec, one of which can be invalid."""
+    field = ps.Field("x", np.float32, (3,), Recording())
+    cells = [Recording().encode(field, np.full(3, number, np.float32)) for number in range(rows)]
     if broken is not None:
         cells[broken] = b"nonsense"
     made = MemoryFormat.of(table(range(rows)).append_column("x", pa.array(cells)), row_group_rows=row_group_rows)
@@ -512,9 +512,9 @@ def of_cells(rows: int, row_group_rows: int, *, broken: int | None = None) -> ps
 
 
 def test_a_cell_is_decoded_once_for_all_sequences_of_a_batch() -> None:
-    """However many of them it is part of; of two row groups, each has its own."""
+    """A batch decodes each cell once, however many sequences contain it, also from two row groups."""
     decoded.clear()
-    (batch,) = of_cells(16, 8).sequence(ps.Sequence(length=4, by="time")).batch(20)
+    (batch,) = cell_table(16, 8).sequence(ps.Sequence(length=4, by="time")).batch(20)
 
     assert batch["x"].shape == (10, 4, 3)
     assert batch["x"][:, :, 2].tolist() == batch["time"].tolist()
@@ -522,19 +522,19 @@ def test_a_cell_is_decoded_once_for_all_sequences_of_a_batch() -> None:
 
 
 def test_cells_beyond_a_border_are_decoded_like_others() -> None:
-    """Also where a window is let go of before its batch is full."""
-    ds = of_cells(16, 2).sequence(ps.Sequence(length=4, by="time", scope="table"))
+    """Sequences across row groups decode all their cells, also if a window is released before its batch is full."""
+    ds = cell_table(16, 2).sequence(ps.Sequence(length=4, by="time", scope="table"))
 
-    for asked in (ds, ds.using(memory_limit=2_000), ds.shuffle(ps.WindowShuffle(rows=5), seed=1)):
-        found = list(asked.batch(5, last="uneven"))
+    for derived in (ds, ds.using(memory_limit=2_000), ds.shuffle(ps.WindowShuffle(rows=5), seed=1)):
+        found = list(derived.batch(5, last="uneven"))
         assert sorted(row[0] for batch in found for row in batch["x"][:, :, 1].tolist()) == list(range(13))
         assert [batch["x"][:, :, 0].tolist() for batch in found] == [batch["time"].tolist() for batch in found]
 
 
-def test_a_broken_cell_is_told_where_it_lies() -> None:
-    """The file, row group and row of the cell itself, not of the sequence."""
+def test_an_invalid_cell_is_reported_with_its_position() -> None:
+    """The error names the file, row group and row of the cell, not of the sequence."""
     for scope in ("row_group", "table"):
-        ds = of_cells(8, 4, broken=5).sequence(ps.Sequence(length=2, by="time", scope=scope))
+        ds = cell_table(8, 4, broken=5).sequence(ps.Sequence(length=2, by="time", scope=scope))
         with pytest.raises(DataError, match=r"part-0.parquet, row group 1, row 5, column 'x': "):
             list(ds.batch(2))
 
@@ -543,7 +543,7 @@ def test_a_broken_cell_is_told_where_it_lies() -> None:
 
 
 def test_a_unit_is_read_once() -> None:
-    """In a window of several units, and in order; a border that is crossed reads the next unit for its first rows."""
+    """Each unit is read once; with scope="table", each crossed border reads the next unit once more."""
     ds = counting(rows=40).open().shuffle(ps.WindowShuffle(rows=12), seed=1).batch(4, last="uneven")
     inside: Any = iter(ds.sequence(ps.Sequence(length=3, by="time")))
     runs(inside)
@@ -555,7 +555,7 @@ def test_a_unit_is_read_once() -> None:
 
 
 def test_a_gap_at_a_border_needs_no_other_unit() -> None:
-    """Only sequences that really go on read what comes after."""
+    """The next unit is read only if a sequence continues in it."""
     rows = table(range(8), [0, 1, 2, 3, 100, 101, 102, 103])
     ds = MemoryFormat.of(rows, row_group_rows=4).open().sequence(ps.Sequence(length=2, by="time", gap=1, scope="table"))
     batches: Any = iter(ds.batch(2))
@@ -565,7 +565,7 @@ def test_a_gap_at_a_border_needs_no_other_unit() -> None:
 
 
 def test_how_a_shuffle_cuts_units_does_not_change_sequences() -> None:
-    """Row groups are neither cut nor taken together, whatever the shuffle would do with rows."""
+    """Shuffles neither cut nor join the row groups of sequences, whatever they do with those of rows."""
     ds = counting(rows=24, files=3, stated=True).open().sequence(ps.Sequence(length=3, by="time"))
     expected = sorted(runs(ds))
 
@@ -577,7 +577,7 @@ def test_how_a_shuffle_cuts_units_does_not_change_sequences() -> None:
 
 
 def test_windows_of_a_shuffle_are_counted_in_sequences() -> None:
-    """What a window holds follows from how much of the table a sequence stands for."""
+    """A window of a fixed number of bytes holds fewer sequences if each stands for more of the table."""
     rows = table(range(1000))
     ds = MemoryFormat.of(rows, row_group_rows=100).open().shuffle(ps.WindowShuffle(window_bytes=8_000), seed=1)
     every = ds.sequence(ps.Sequence(length=10, by="time"))._table.plan(ds.sequence(ps.Sequence(length=10, by="time"))._query)
@@ -591,7 +591,7 @@ def test_windows_of_a_shuffle_are_counted_in_sequences() -> None:
 
 
 def test_sequences_can_be_mixed() -> None:
-    """A mixture hands out sequences as it does rows."""
+    """A mixture returns sequences like rows."""
     ds = counting().open().sequence(ps.Sequence(length=3, by="time"))
     found = runs(ps.mix([(ds, 1), (ds.shuffle(seed=2), 1)], stop="all").batch(4, last="uneven"))
 
@@ -599,8 +599,8 @@ def test_sequences_can_be_mixed() -> None:
 
 
 @pytest.mark.parametrize("size", [None, 2])
-def test_workers_share_out_the_sequences_of_a_rank(size: int | None) -> None:
-    """Each takes every so many-th batch, or single sequence, and together they take all."""
+def test_workers_share_the_sequences_of_a_rank(size: int | None) -> None:
+    """Each of three workers takes every third batch, or single sequence, and together they take all."""
     ds = counting(rows=40).open().sequence(ps.Sequence(length=2, by="time", scope="table")).shuffle(seed=1)
     ds = ds if size is None else ds.batch(size)
     expected = runs(ds)
@@ -620,32 +620,32 @@ def test_workers_share_out_the_sequences_of_a_rank(size: int | None) -> None:
 class Threads:
     """Ranks that are threads of this process."""
 
-    def __init__(self, rank: int, size: int, told: list[Any], barrier: threading.Barrier) -> None:
-        self.rank, self.size, self._told, self._barrier = rank, size, told, barrier
+    def __init__(self, rank: int, size: int, result: list[Any], barrier: threading.Barrier) -> None:
+        self.rank, self.size, self._results, self._barrier = rank, size, result, barrier
 
-    def share(self, told: Callable[[], Any]) -> Any:
-        """Return what rank 0 says."""
-        return self.gather(told if self.rank == 0 else lambda: None)[0]
+    def share(self, result: Callable[[], Any]) -> Any:
+        """Return the result of rank 0."""
+        return self.gather(result if self.rank == 0 else lambda: None)[0]
 
-    def gather(self, told: Callable[[], Any]) -> list[Any]:
-        """Return what each rank says."""
-        self._told[self.rank] = told()
+    def gather(self, result: Callable[[], Any]) -> list[Any]:
+        """Return the results of all ranks."""
+        self._results[self.rank] = result()
         self._barrier.wait(30)
-        found = list(self._told)
+        found = list(self._results)
         self._barrier.wait(30)
         return found
 
 
 @pytest.mark.parametrize("scope", ["row_group", "table"])
 def test_ranks_that_work_together_agree_on_sequences(cache: Path, scope: Any) -> None:
-    """They count together what each would have counted alone."""
+    """Ranks that count together get the same counts as one rank alone."""
     of = counting(rows=40, files=3)
     ds = of.open().sequence(ps.Sequence(length=3, by="time", scope=scope, overlap=False))
-    told: list[Any] = [None] * 3
+    result: list[Any] = [None] * 3
     barrier = threading.Barrier(3)
 
     def counts(rank: int) -> list[int]:
-        table = shared_table(of.open()._table, ds._query, Threads(rank, 3, told, barrier))
+        table = shared_table(of.open()._table, ds._query, Threads(rank, 3, result, barrier))
         found: list[int] = table.plan(ds._query).plan.counts.tolist()
         return found
 
@@ -657,51 +657,51 @@ def test_ranks_that_work_together_agree_on_sequences(cache: Path, scope: Any) ->
     assert sum(found[0]) == (13 if scope == "table" else 10)
 
 
-# What is kept, and what it is named by.
+# Cached counts and states.
 
 
 @pytest.mark.parametrize("scope", ["row_group", "table"])
-def test_sequences_are_counted_once_and_kept(cache: Path, scope: Any) -> None:
-    """A second job over the same table reads footers, and no data to count; damage is noticed."""
+def test_counts_of_sequences_are_cached(cache: Path, scope: Any) -> None:
+    """A second job over the same table uses the cached counts and reads no data; a damaged cache file is replaced."""
     sequence = ps.Sequence(length=3, by="time", scope=scope, overlap=False)
     first, second, third, plain = counting(), counting(), counting(), counting()
     expected = runs(first.open().sequence(sequence))
-    (kept,) = cache.iterdir()
+    (cached,) = cache.iterdir()
     again = second.open().sequence(sequence).num_rows
     planned = plain.open().num_rows
-    kept.write_bytes(b"nonsense")
+    cached.write_bytes(b"nonsense")
 
     assert again == len(expected)
     assert (planned, second.opened) == (12, plain.opened)
     assert runs(third.open().sequence(sequence).shuffle(ps.InOrder(file_rows=8))) == expected
-    assert kept.read_bytes() != b"nonsense"
+    assert cached.read_bytes() != b"nonsense"
 
 
-def test_counts_that_were_kept_are_not_trusted(cache: Path) -> None:
-    """What is read must have as many sequences as were counted, and the rows that they go on with."""
+def test_cached_counts_are_checked(cache: Path) -> None:
+    """Data with other sequences than the cached counts say, or without their rows, raises DataChangedError."""
     inside = ps.Sequence(length=3, by="time")
     assert counting().open().sequence(inside).num_rows == 6
-    (kept,) = cache.iterdir()
-    np.save(kept, np.array([2, 1, 2]))
+    (cached,) = cache.iterdir()
+    np.save(cached, np.array([2, 1, 2]))
     with pytest.raises(DataChangedError, match=r"row group 1: it has 2 sequences, and the plan has 1. The file was changed"):
         list(counting().open().sequence(inside))
-    kept.unlink()
+    cached.unlink()
     across = ps.Sequence(length=3, by="time", scope="table")
     assert counting().open().sequence(across).num_rows == 10
-    (kept,) = cache.iterdir()
-    with np.load(kept) as found:
+    (cached,) = cache.iterdir()
+    with np.load(cached) as found:
         arrays = dict(found)
-    np.savez(kept, **{**arrays, "row": np.where(arrays["unit"] == 1, 7, arrays["row"])})
+    np.savez(cached, **{**arrays, "row": np.where(arrays["unit"] == 1, 7, arrays["row"])})
 
     with pytest.raises(DataChangedError, match=r"row group 1: a row that a sequence goes on with is no longer there. The file"):
         list(counting().open().sequence(across))
 
 
 def test_a_state_belongs_to_one_kind_of_sequence() -> None:
-    """Columns, offsets that are handed out and the way a gap is written do not matter; what decides sequences does."""
+    """A state resumes with other columns or returned offsets; with other sequences it raises StateError."""
     ds = counting().open().shuffle(seed=4)
-    asked = ds.sequence(ps.Sequence(length=3, by="time", gap=2)).batch(2)
-    loader = ps.loader(asked)
+    derived = ds.sequence(ps.Sequence(length=3, by="time", gap=2)).batch(2)
+    loader = ps.loader(derived)
     batches = iter(loader)
     next(batches)
     state = loader.state_dict()
@@ -717,40 +717,40 @@ def test_a_state_belongs_to_one_kind_of_sequence() -> None:
         {"unordered": "raise"},
     ]
     for other in others:
-        asked = ds.sequence(replace(ps.Sequence(length=3, by="time", gap=2), **other)).batch(2)
+        derived = ds.sequence(replace(ps.Sequence(length=3, by="time", gap=2), **other)).batch(2)
         with pytest.raises(StateError, match="since it was saved, the filter, sequence, shuffle, window or limit changed"):
-            ps.loader(asked).load_state_dict(state)
+            ps.loader(derived).load_state_dict(state)
 
 
-def test_a_dataset_tells_of_its_sequence() -> None:
-    """In its text, its equality and its explanation."""
+def test_a_dataset_shows_its_sequence() -> None:
+    """The repr, equality and explanation of a dataset include its sequence."""
     ds = counting(name="counting").open()
-    asked = ds.limit(5).sequence(ps.Sequence(length=2, by="time", group="user", gap=1)).where(ps.col("id") > 2)
+    derived = ds.limit(5).sequence(ps.Sequence(length=2, by="time", group="user", gap=1)).where(ps.col("id") > 2)
     named = ds.sequence(ps.Sequence(offsets={0: ["id"]}, by="time"))
 
-    assert repr(asked) == (
+    assert repr(derived) == (
         "penstock.open('memory:counting').where(col('id') > 2)"
         ".sequence(Sequence(length=2, by='time', gap=1, group='user')).limit(5)"
     )
     assert repr(named) == "penstock.open('memory:counting').sequence(Sequence(by='time', offsets={0: ('id',)}))"
-    assert asked != ds.limit(5).sequence(ps.Sequence(length=2, by="time", group="user", gap=2)).where(ps.col("id") > 2)
-    assert "  rows        5 sequences of 2 rows each, out of 12 rows" in asked.explain()
+    assert derived != ds.limit(5).sequence(ps.Sequence(length=2, by="time", group="user", gap=2)).where(ps.col("id") > 2)
+    assert "  rows        5 sequences of 2 rows each, out of 12 rows" in derived.explain()
     assert ps.Sequence(length=2, by="t", group=["a"]) == ps.Sequence(length=2, by="t", group="a")
     assert hash(ps.Sequence(offsets={1: ["x"]}, by="t")) == hash(ps.Sequence(offsets={1: ("x",)}, by="t"))
 
 
-# What is refused.
+# Errors.
 
 
-def test_rows_that_do_not_say_when_they_were_are_refused() -> None:
-    """A null, or what is not a number, names its place; rows that a filter leaves out need no time."""
+def test_rows_without_a_time_raise() -> None:
+    """A time that is null or NaN raises DataError with its position; rows that a filter leaves out need no time."""
     rows = table(range(6)).set_column(1, "time", pa.array([0, 1, 2, 3, None, 5], pa.int64()))
     ds = MemoryFormat.of(rows, row_group_rows=3).open()
     floats = rows.set_column(1, "time", pa.array([0.0, 1.0, 2.0, float("nan"), 4.0, 5.0]))
     sequence = ps.Sequence(length=2, by="time")
 
     with pytest.raises(DataError) as error:
-        ds.sequence(sequence).num_rows  # noqa: B018 - asking is what fails
+        ds.sequence(sequence).num_rows  # noqa: B018 - the property raises
     assert str(error.value) == (
         "part-0.parquet, row group 1, row 4, column 'time': the value is null, and a sequence needs the time of each row. "
         "Keep the rows that have a time: .where(penstock.col('time').is_not_null())."
@@ -760,21 +760,21 @@ def test_rows_that_do_not_say_when_they_were_are_refused() -> None:
         MemoryFormat.of(floats, row_group_rows=3).open().sequence(sequence).num_rows  # noqa: B018 - the same
 
 
-def test_times_that_cannot_be_counted_are_refused() -> None:
-    """Decimals may be larger than sequences can go by."""
+def test_times_that_do_not_fit_64_bits_raise() -> None:
+    """Decimals that do not fit 64 bits as times raise DataError."""
     rows = table(range(2)).set_column(1, "time", pa.array([Decimal(1), Decimal(10) ** 30], pa.decimal128(38, 2)))
 
     with pytest.raises(DataError, match=r"part-0.parquet, row group 0, column 'time': it has values that do not fit 64 bits: "):
-        MemoryFormat.of(rows, row_group_rows=2).open().sequence(SEQUENCE).num_rows  # noqa: B018 - asking is what fails
+        MemoryFormat.of(rows, row_group_rows=2).open().sequence(SEQUENCE).num_rows  # noqa: B018 - the property raises
 
 
 def test_rows_out_of_order_are_sorted_or_refused() -> None:
-    """Inside a row group that is for the user to say; rows of one time stay as they are stored."""
+    """Rows out of order are sorted, or raise with unordered="raise"; rows of one time stay in stored order."""
     ds = MemoryFormat.of(table(range(4), [3, 1, 2, 1]), row_group_rows=4).open()
 
     assert runs(ds.sequence(ps.Sequence(length=4, by="time"))) == [(1, 3, 2, 0)]
     with pytest.raises(UnorderedError) as error:
-        ds.sequence(ps.Sequence(length=4, by="time", unordered="raise")).num_rows  # noqa: B018 - asking is what fails
+        ds.sequence(ps.Sequence(length=4, by="time", unordered="raise")).num_rows  # noqa: B018 - the property raises
     assert str(error.value) == (
         "part-0.parquet, row group 0, row 1, column 'time': it is earlier than the row before it, and "
         'unordered="raise" is set. Write the table in the order of time, or use unordered="sort".'
@@ -783,13 +783,13 @@ def test_rows_out_of_order_are_sorted_or_refused() -> None:
 
 
 def test_row_groups_out_of_order_are_refused_where_they_are_crossed() -> None:
-    """The table's scope needs them to follow one another, group by group."""
+    """With scope="table", row groups of one group that are out of order raise UnorderedError."""
     rows = table(range(6), [0, 1, 5, 4, 6, 7], ["a", "b", "a", "a", "a", "b"])
     ds = MemoryFormat.of(rows, row_group_rows=3, files=2).open()
 
     assert ds.sequence(ps.Sequence(length=2, by="time")).num_rows == 4
     with pytest.raises(UnorderedError) as error:
-        ds.sequence(ps.Sequence(length=2, by="time", scope="table", group="user")).num_rows  # noqa: B018 - asking fails
+        ds.sequence(ps.Sequence(length=2, by="time", scope="table", group="user")).num_rows  # noqa: B018 - it raises
     assert str(error.value) == (
         "part-1.parquet, row group 0, row 0, column 'time': it is earlier than a row of the same 'user' in part-0.parquet, row "
         'group 0, which comes before it. scope="table" needs row groups in the order of time. Write the table in the order of '
@@ -805,15 +805,15 @@ def test_row_groups_out_of_order_are_refused_where_they_are_crossed() -> None:
 @pytest.mark.parametrize("length", [10**9, 2**62])
 @pytest.mark.parametrize("options", [{"scope": "table"}, {"scope": "table", "group": "user"}, {}, {"overlap": False}])
 def test_a_sequence_longer_than_any_table_takes_no_memory(length: int, options: dict[str, Any]) -> None:
-    """Time and memory go by the rows there are, and not by those asked for."""
+    """Time and memory depend on the rows of the table, not on the length of a sequence."""
     ds = counting().open().sequence(ps.Sequence(length=length, by="time", **options))
 
     assert (ds.num_rows, len(ds), len(ds.batch(2))) == (0, 0, 0)
     assert ds.schema["id"].shape == (length,)
 
 
-def test_a_long_sequence_of_few_rows_of_many_groups_is_found() -> None:
-    """What is kept of a group goes by its rows: a long one does not make the short ones long."""
+def test_a_long_group_among_many_short_ones_is_found() -> None:
+    """Sequences of one long group are found among many groups of single rows."""
     users = [*(str(number) for number in range(50)), *["long"] * 60, *(str(number) for number in range(50))]
     found = MemoryFormat.of(table(range(160), users=users), row_group_rows=7).open()
     ds = found.sequence(ps.Sequence(length=59, by="time", scope="table", group="user"))
@@ -821,8 +821,8 @@ def test_a_long_sequence_of_few_rows_of_many_groups_is_found() -> None:
     assert runs(ds) == [tuple(range(50, 109)), tuple(range(51, 110))]
 
 
-def test_too_few_sequences_are_told_as_such() -> None:
-    """What was looked for is part of the text."""
+def test_errors_about_missing_sequences_name_sequences() -> None:
+    """Errors about too few sequences, or one that does not exist, speak of sequences and not of rows."""
     with pytest.raises(EmptyDatasetError) as error:
         list(counting(name="counting").open().sequence(ps.Sequence(length=5, by="time")).batch(2))
     assert str(error.value) == (
@@ -838,7 +838,7 @@ BY_OFFSET = ps.Sequence(offsets={0: ["id"]}, by="time")
 
 
 @pytest.mark.parametrize(
-    ("ask", "kind", "text"),
+    ("make", "kind", "text"),
     [
         (lambda ds: ds.sequence(3), ArgumentError, "sequence() got 3; expected a Sequence object, for example penstock."),
         (
@@ -908,16 +908,16 @@ BY_OFFSET = ps.Sequence(offsets={0: ["id"]}, by="time")
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(ask: Callable[[ps.Dataset], Any], kind: type[Exception], text: str) -> None:
-    """Each with what was wrong, what was expected and what to do."""
+def test_invalid_queries_raise(make: Callable[[ps.Dataset], Any], kind: type[Exception], text: str) -> None:
+    """Each error says what is wrong, what is expected and what to do."""
     ds = counting(name="counting").open()
 
     with pytest.raises(kind, match=re.escape(text)):
-        ask(ds)
+        make(ds)
 
 
-def test_a_number_is_no_length_of_time() -> None:
-    """Of times, a gap has a unit."""
+def test_a_number_as_gap_of_times_raises() -> None:
+    """A gap of a column of times is a duration; a number raises ArgumentError."""
     rows = table(range(3)).set_column(1, "time", pa.array([0, 1, 2], pa.timestamp("us")))
 
     with pytest.raises(ArgumentError) as error:
@@ -929,7 +929,7 @@ def test_a_number_is_no_length_of_time() -> None:
 
 
 def test_a_clause_that_is_called_again_replaces_the_first() -> None:
-    """Also where the first had columns of its own."""
+    """A second `sequence` replaces the first, also if the first had columns of its own."""
     ds = counting(rows=4).open()
 
     assert ds.sequence(BY_OFFSET).sequence(SEQUENCE) == ds.sequence(SEQUENCE)
@@ -938,7 +938,7 @@ def test_a_clause_that_is_called_again_replaces_the_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_", "text"),
+    ("arguments", "text"),
     [
         ({}, "Sequence() got length=None and offsets=None; expected one of them, for example length=3 or offsets=(-1, 0, 1)."),
         ({"length": 2, "offsets": (0, 1)}, "Sequence() got length=2 and offsets=(0, 1); expected one of them"),
@@ -990,17 +990,17 @@ def test_a_clause_that_is_called_again_replaces_the_first() -> None:
         ({"length": 2, "gap": np.timedelta64("NaT")}, "expected a number or a timedelta"),
     ],
 )
-def test_a_sequence_that_cannot_be_is_refused(given_: dict[str, Any], text: str) -> None:
-    """Before any table is asked."""
+def test_invalid_arguments_of_a_sequence_raise(arguments: dict[str, Any], text: str) -> None:
+    """Invalid arguments raise ArgumentError when the Sequence is made."""
     with pytest.raises(ArgumentError, match=re.escape(text)):
-        ps.Sequence(**{"by": "time", **given_})
+        ps.Sequence(**{"by": "time", **arguments})
 
 
-# As users of Petastorm know it.
+# Compatibility with Petastorm.
 
 
 def test_ngrams_of_petastorm_are_sequences() -> None:
-    """Its own examples: a threshold that is inclusive, row groups as borders, and timestamps that do not overlap."""
+    """The examples of Petastorm's NGram: an inclusive threshold, row groups as borders, and timestamps that do not overlap."""
     ids = [0, 3, 8, 10, 11, 20, 23]
     by_ten = [[number for number in ids if number // 10 == ten] for ten in range(3)]
     apart = MemoryFormat([[table(some)] for some in by_ten]).open()

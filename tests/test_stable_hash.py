@@ -1,4 +1,4 @@
-"""The stable hash: frozen numbers, alike for equal values however they are held, and evenly spread."""
+"""The stable hash: its numbers are frozen, equal values hash alike in every type, and hashes spread evenly."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def mixed(bits: int) -> int:
 
 
 def plain_hash(value: int | bytes, seed: int) -> int:
-    """Return the hash as it is defined, one value at a time."""
+    """Return the hash as defined, one value at a time."""
     golden = 0x9E3779B97F4A7C15
     if isinstance(value, int):
         content = value + golden
@@ -63,18 +63,18 @@ def plain_hash(value: int | bytes, seed: int) -> int:
 
 
 def hashes(values: list[Any], type_: pa.DataType, seed: int = 0) -> list[int]:
-    """Return the hashes of values held as a type."""
+    """Return the hashes of values of an Arrow type."""
     return [int(found) for found in stable_hash(pa.array(values, type_), seed)]
 
 
 @pytest.mark.parametrize(("values", "expected"), PINNED, ids=lambda value: str(value).replace("\n", ""))
 def test_the_numbers_are_frozen_for_ever(values: pa.Array, expected: int) -> None:
-    """Changing one of these numbers moves rows between the splits of every user: never do it."""
+    """The hashes never change: another number would move rows between the splits of every user."""
     assert stable_hash(values).tolist() == [expected]
 
 
 def test_the_seed_is_frozen_too() -> None:
-    """Seeds give other numbers, whatever their sign and size, and 0 is a seed."""
+    """Each seed, also a negative one, has its own frozen numbers."""
     assert [hashes([1], pa.int64(), seed) for seed in (1, -1)] == [[9069783223290127394], [10141731263270219347]]
     assert hashes(["a"], pa.string(), 1) == [8820678782203320904]
     assert hashes([None], pa.string(), 1) == [4478781277335031849]
@@ -82,7 +82,7 @@ def test_the_seed_is_frozen_too() -> None:
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)), st.lists(st.binary(max_size=40)), st.integers(0, 2**64 - 1))
 def test_many_values_at_once_hash_as_one_at_a_time(numbers: list[int], strings: list[bytes], seed: int) -> None:
-    """The vectors compute what the definition says."""
+    """Hashing whole arrays gives the hashes that the definition gives for single values."""
     assert hashes(numbers, pa.int64(), seed) == [plain_hash(number, seed) for number in numbers]
     assert hashes(strings, pa.binary(), seed) == [plain_hash(string, seed) for string in strings]
 
@@ -98,7 +98,7 @@ def test_integers_of_all_widths_hash_alike(type_: pa.DataType) -> None:
 
 
 def test_negative_and_very_large_integers_hash_by_their_64_bits() -> None:
-    """Two's complement: -1 is the largest uint64."""
+    """In two's complement -1 is the largest uint64; booleans hash as 0 and 1."""
     assert hashes([-1], pa.int8()) == hashes([-1], pa.int64()) == hashes([2**64 - 1], pa.uint64())
     assert hashes([True, False, None], pa.bool_()) == hashes([1, 0, None], pa.int64())
 
@@ -117,30 +117,30 @@ def test_negative_and_very_large_integers_hash_by_their_64_bits() -> None:
     ids=str,
 )
 def test_strings_and_bytes_hash_alike_in_every_layout(type_: pa.DataType) -> None:
-    """What counts is the bytes, not where Arrow keeps them."""
+    """Only the bytes of a value count, not its Arrow layout."""
     values = ["a", None, "", "a\0", "exactly8", "nine bytes", "ü", "a"]
 
     assert hashes(values, type_) == hashes(values, pa.string())
 
 
 def test_fixed_size_bytes_and_extension_types_hash_by_their_bytes() -> None:
-    """A UUID is its sixteen bytes."""
+    """A UUID hashes like its sixteen bytes."""
     raw = [b"0123456789abcdef", None]
-    held = pa.array(raw, pa.binary(16))
+    stored = pa.array(raw, pa.binary(16))
 
-    assert stable_hash(held).tolist() == hashes(raw, pa.binary())
-    assert stable_hash(pa.ExtensionArray.from_storage(pa.uuid(), held)).tolist() == hashes(raw, pa.binary())
+    assert stable_hash(stored).tolist() == hashes(raw, pa.binary())
+    assert stable_hash(pa.ExtensionArray.from_storage(pa.uuid(), stored)).tolist() == hashes(raw, pa.binary())
 
 
-def test_padding_is_no_part_of_a_string() -> None:
-    """Strings that differ in zero bytes at the end, or in the order of words, differ."""
+def test_zero_bytes_at_the_end_are_part_of_a_string() -> None:
+    """Strings that differ in zero bytes at the end, or in the order of 8-byte words, hash differently."""
     values = ["", "\0", "\0\0", "a", "a\0", "12345678abcdefgh", "abcdefgh12345678"]
 
     assert len(set(hashes(values, pa.string()))) == len(values)
 
 
 def test_floats_hash_by_value() -> None:
-    """Width, the sign of zero and the kind of NaN leave no trace."""
+    """The width, the sign of zero and the kind of NaN do not change a hash."""
     nans = np.array([0x7FF8000000000000, 0xFFF8000000000001], np.uint64).view(np.float64)
     narrow = pa.array(np.array([1.5, -0.0], np.float16))
 
@@ -155,14 +155,14 @@ def test_floats_hash_by_value() -> None:
     ids=str,
 )
 def test_decimals_hash_by_their_digits(type_: pa.DataType) -> None:
-    """The scale and trailing zeros leave no trace, for very small numbers and zero too."""
+    """The scale and trailing zeros do not change a hash, also of zero."""
     values = [Decimal("1.5"), Decimal(0), None, Decimal(-100)]
 
     assert hashes(values, type_) == hashes(values, pa.decimal128(10, 1))
 
 
 def test_very_small_and_very_large_decimals_hash_by_their_digits() -> None:
-    """Arrow writes these with an exponent, which is no part of the value."""
+    """Arrow writes these decimals with an exponent, which does not change the hash."""
     tiny = [Decimal("1.5E-8"), Decimal("-2E-9")]
 
     assert hashes(tiny, pa.decimal128(20, 9)) == hashes(tiny, pa.decimal128(20, 15))
@@ -171,7 +171,7 @@ def test_very_small_and_very_large_decimals_hash_by_their_digits() -> None:
 
 
 def test_times_hash_by_the_stored_integer() -> None:
-    """The unit matters, the zone does not."""
+    """The unit changes the hash; the zone does not."""
     stamp = [datetime(2024, 1, 31)]  # noqa: DTZ001 - stored without zone
     micros = 1706659200 * 10**6
 
@@ -184,7 +184,7 @@ def test_times_hash_by_the_stored_integer() -> None:
 
 
 def test_nulls_of_all_types_share_one_number() -> None:
-    """A null lies in one split, whatever its column holds; nulls inside a dictionary are nulls too."""
+    """Nulls of all types have one hash, also nulls inside a dictionary."""
     inside = pa.DictionaryArray.from_arrays(pa.array([0, 1, None]), pa.array(["a", None]))
 
     for type_ in (pa.null(), pa.int8(), pa.string(), pa.float32(), pa.decimal128(5, 2), pa.date32(), pa.bool_()):
@@ -193,8 +193,8 @@ def test_nulls_of_all_types_share_one_number() -> None:
 
 
 @given(st.lists(st.text() | st.none()), st.data())
-def test_chunks_and_offsets_leave_no_trace(values: list[str | None], data: st.DataObject) -> None:
-    """A value hashes alike wherever it lies in a file."""
+def test_chunks_and_offsets_do_not_change_hashes(values: list[str | None], data: st.DataObject) -> None:
+    """The hash of a value does not depend on its position in an array."""
     cut = data.draw(st.integers(0, len(values)))
     whole = pa.array(values, pa.string())
     chunked = pa.chunked_array([whole.slice(0, cut), whole.slice(cut)])
@@ -205,10 +205,10 @@ def test_chunks_and_offsets_leave_no_trace(values: list[str | None], data: st.Da
 
 
 @pytest.mark.parametrize("type_", [pa.int64(), pa.string(), pa.decimal128(5, 2), pa.float64()], ids=str)
-def test_nothing_has_no_hashes(type_: pa.DataType) -> None:
+def test_empty_arrays_have_no_hashes(type_: pa.DataType) -> None:
     """Empty arrays, and arrays without chunks, give empty arrays of uint64."""
-    for nothing in (pa.array([], type_), pa.chunked_array([], type_)):
-        found = stable_hash(nothing)
+    for empty_array in (pa.array([], type_), pa.chunked_array([], type_)):
+        found = stable_hash(empty_array)
 
         assert (found.dtype, found.shape) == (np.dtype(np.uint64), (0,))
 
@@ -219,7 +219,7 @@ def test_nothing_has_no_hashes(type_: pa.DataType) -> None:
     ids=["ints", "strings"],
 )
 def test_hashes_spread_evenly(values: pa.Array) -> None:
-    """Ten buckets of ten thousand neighbours lie within five sigma of a thousand each, by high and by low bits."""
+    """The hashes of 10,000 neighbours fill ten buckets within five sigma of evenly, by high and by low bits."""
     sigma = (10_000 * 0.1 * 0.9) ** 0.5
     found = stable_hash(values)
 
@@ -230,7 +230,7 @@ def test_hashes_spread_evenly(values: pa.Array) -> None:
 
 
 def test_seeds_give_different_splits() -> None:
-    """Two seeds agree on a half only as often as coins do."""
+    """Two seeds put a value into the same half only as often as chance, within five sigma."""
     one, two = (stable_hash(pa.array(range(10_000)), seed) < np.uint64(2**63) for seed in (0, 1))
 
     assert abs(int((one == two).sum()) - 5000) < 5 * 50
@@ -241,8 +241,8 @@ def test_seeds_give_different_splits() -> None:
     [pa.list_(pa.int8()), pa.struct([("a", pa.int8())]), pa.map_(pa.string(), pa.int8()), pa.month_day_nano_interval()],
     ids=str,
 )
-def test_what_holds_several_values_is_refused(type_: pa.DataType) -> None:
-    """The message names the type and what to hash instead."""
+def test_types_without_a_hash_raise(type_: pa.DataType) -> None:
+    """A type without a stable hash raises ArgumentError, which names it and what to hash instead."""
     assert not is_hashable(type_)
     with pytest.raises(ArgumentError) as caught:
         stable_hash(pa.nulls(1, type_))

@@ -1,4 +1,4 @@
-"""What was counted becomes shares, sentences and tables: pure arithmetic, checked case by case."""
+"""Statistics become shares, advice and text: pure arithmetic, checked case by case."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STATS = st.builds(
 
 @given(STATS)
 def test_shares_are_of_the_whole_time(stats: Stats) -> None:
-    """Whatever was counted, no share is negative, and together they are all of the time, if there was any."""
+    """For any statistics, no share is negative, and the sum of shares is 1 if there was any time."""
     shares = asdict(stats.shares).values()
 
     assert min(shares) >= 0
@@ -49,8 +49,8 @@ def test_shares_are_of_the_whole_time(stats: Stats) -> None:
 
 
 @given(STATS)
-def test_there_is_always_one_sentence_to_say(stats: Stats) -> None:
-    """Whatever was counted, the advice is one sentence with every gap filled."""
+def test_advice_is_always_one_sentence(stats: Stats) -> None:
+    """For any statistics, the advice is one sentence with every gap filled."""
     text = advice(stats)
 
     assert text == stats.remedy
@@ -61,18 +61,18 @@ def test_there_is_always_one_sentence_to_say(stats: Stats) -> None:
 
 @given(STATS)
 def test_everything_is_json(stats: Stats) -> None:
-    """A log can hold what was counted and what follows from it."""
-    told = json.loads(json.dumps(stats.as_dict()))
+    """All numbers, also the derived ones, are JSON values."""
+    loaded = json.loads(json.dumps(stats.as_dict()))
 
-    assert told["busy"] == asdict(stats.busy)
-    assert told["shares"] == asdict(stats.shares)
-    assert (told["rows"], told["remedy"]) == (stats.rows, stats.remedy)
-    assert (told["utilisation"], told["rows_per_second"]) == (stats.utilisation, stats.rows_per_second)
+    assert loaded["busy"] == asdict(stats.busy)
+    assert loaded["shares"] == asdict(stats.shares)
+    assert (loaded["rows"], loaded["remedy"]) == (stats.rows, stats.remedy)
+    assert (loaded["utilisation"], loaded["rows_per_second"]) == (stats.utilisation, stats.rows_per_second)
 
 
 @given(STATS, STATS)
-def test_since_takes_away_what_plus_adds(one: Stats, two: Stats) -> None:
-    """What came after an earlier look is what there is, less what there was; what is no sum stays."""
+def test_since_subtracts_what_plus_adds(one: Stats, two: Stats) -> None:
+    """`since` subtracts what `plus` adds; numbers of threads, processors and processes stay."""
     both = one.plus(two)
     after = both.since(two)
 
@@ -82,22 +82,22 @@ def test_since_takes_away_what_plus_adds(one: Stats, two: Stats) -> None:
     assert type(after) is Stats
 
 
-def test_since_needs_an_earlier_look() -> None:
-    """Nothing, or a look of something else, is no beginning."""
+def test_since_needs_earlier_statistics() -> None:
+    """`since(None)` raises ArgumentError."""
     with pytest.raises(ArgumentError, match=r"^since\(\) got None; expected a Stats that stats\(\) returned earlier\. Keep it"):
         Stats().since(None)  # type: ignore[arg-type]
 
 
 def test_nothing_counted_is_all_zeroes() -> None:
-    """Before the first batch there is nothing to divide by."""
+    """Before the first batch all derived numbers are zero, without a division by zero."""
     stats = Stats()
 
     assert (stats.rows_per_second, stats.utilisation, stats.gil_seconds) == (0, 0, 0)
     assert set(asdict(stats.shares).values()) == {0}
 
 
-def test_a_wait_is_shared_out_by_what_threads_were_busy_with() -> None:
-    """Three seconds waited for threads that read for two thirds of their time are two seconds for reading."""
+def test_a_wait_is_divided_by_the_busy_time_of_threads() -> None:
+    """If threads read for two thirds of their time, two of three waited seconds are for storage and decompression."""
     stats = Stats(
         waited_seconds=3, blocked_seconds=3, consumer_seconds=1, busy=Busy(read=4, map=2), processor=Busy(read=1, map=2)
     )
@@ -107,15 +107,15 @@ def test_a_wait_is_shared_out_by_what_threads_were_busy_with() -> None:
     assert (stats.shares.hand_over, stats.shares.consumer) == (0, 0.25)
 
 
-def test_what_the_consumer_does_itself_while_it_waits_is_its_own_kind() -> None:
-    """Maps of single rows run in the consumer's thread; what no clock explains is bookkeeping."""
+def test_inline_work_counts_as_its_own_kind() -> None:
+    """A map in the consumer's thread counts as map; waits that no clock explains count as hand-over."""
     stats = Stats(waited_seconds=4, blocked_seconds=1, inline=Busy(map=2), busy=Busy(decode=0.5), processor=Busy(decode=0.5))
 
     assert (stats.shares.map, stats.shares.decode, stats.shares.hand_over) == (0.5, 0.25, 0.25)
 
 
-def test_reads_that_are_slow_as_everything_is_slow_do_not_wait_for_storage() -> None:
-    """Where threads have a processor half of the time, a read that has one half of the time waits for no bytes."""
+def test_reads_that_are_slowed_down_like_other_work_do_not_wait_for_storage() -> None:
+    """If all work takes twice its processor time, so may reads; only what they take beyond that is storage."""
     alike = Stats(busy=Busy(read=8, gather=2, decode=2), processor=Busy(read=4, gather=1, decode=1))
     worse = Stats(busy=Busy(read=12, gather=2, decode=2), processor=Busy(read=4, gather=1, decode=1))
 
@@ -130,14 +130,14 @@ WAITS: dict[str, Any] = {
     "threads": 2,
     "processors": 2,
 }
-HELD: dict[str, Any] = {"probes": 50, "probed_seconds": 0.1}
+GIL_HELD: dict[str, Any] = {"probes": 50, "probed_seconds": 0.1}
 CASES = {
     "nothing": Stats(consumer_seconds=5),
     "The consumer": Stats(
-        **WAITS | {"consumer_seconds": 8.0}, **HELD, consumer_processor_seconds=9, busy=Busy(map=9), processor=Busy(map=4)
+        **WAITS | {"consumer_seconds": 8.0}, **GIL_HELD, consumer_processor_seconds=9, busy=Busy(map=9), processor=Busy(map=4)
     ),
-    "A map": Stats(**WAITS, **HELD, busy=Busy(map=18), processor=Busy(map=9), consumer_processor_seconds=1),
-    "Decoding": Stats(**WAITS, **HELD, busy=Busy(decode=18), processor=Busy(decode=9)),
+    "A map": Stats(**WAITS, **GIL_HELD, busy=Busy(map=18), processor=Busy(map=9), consumer_processor_seconds=1),
+    "Decoding": Stats(**WAITS, **GIL_HELD, busy=Busy(decode=18), processor=Busy(decode=9)),
     "keeps up": Stats(batches=9, waited_seconds=0.5, consumer_seconds=9.5),
     "starting_processes": Stats(
         **WAITS, processes=2, starting_seconds=5, first_seconds=6, queued_seconds=8, busy=Busy(map=2), processor=Busy(map=2)
@@ -154,7 +154,7 @@ CASES = {
     "map, full": Stats(**WAITS, busy=Busy(map=16), processor=Busy(map=15)),
     "map, inline": Stats(batches=9, waited_seconds=8, consumer_seconds=2, inline=Busy(map=7), busy=Busy(read=1)),
 }
-SAID = {
+EXPECTED = {
     "keeps up": "The loader keeps up: the consumer waits 5% of the time, and nothing here would make it faster.",
     "storage": (
         "The consumer waits for storage 75% of the time; read more at a time with .using(threads=4) or larger row groups, "
@@ -187,18 +187,18 @@ SAID = {
 
 
 def test_every_sentence_has_a_case() -> None:
-    """The cases below leave none out."""
+    """`CASES` has every sentence."""
     assert CASES.keys() == SENTENCES.keys()
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_remedy_fits_what_is_waited_for(case: str) -> None:
+def test_the_remedy_fits_the_bottleneck(case: str) -> None:
     """Each bottleneck has its own sentence."""
-    assert advice(CASES[case]) == SAID.get(case, SENTENCES[case])
+    assert advice(CASES[case]) == EXPECTED.get(case, SENTENCES[case])
 
 
-def test_processes_are_told_like_threads() -> None:
-    """Where processes do the work, more of them are the remedy, and they are told beside the threads."""
+def test_processes_are_reported_like_threads() -> None:
+    """If processes do the work, the advice is more processes, and the text reports them beside the threads."""
     stats = Stats(**WAITS | {"processors": 8}, processes=3, busy=Busy(map=16), processor=Busy(map=16))
 
     assert stats.remedy == "The consumer waits for a map 80% of the time; use more processes: .using(processes=6)."
@@ -206,7 +206,7 @@ def test_processes_are_told_like_threads() -> None:
 
 
 def test_the_start_of_processes_is_a_share_of_its_own() -> None:
-    """It is neither decoding nor a map that is waited for, and no more of it counts than was waited for."""
+    """Waiting for processes to start has its own share, and no more of it counts than was waited."""
     stats = CASES["starting_processes"]
     long = Stats(waited_seconds=4, blocked_seconds=3, consumer_seconds=1, starting_seconds=9, processes=1, busy=Busy(map=1))
 
@@ -218,8 +218,8 @@ def test_the_start_of_processes_is_a_share_of_its_own() -> None:
     assert "starting" not in str(CASES["map"])
 
 
-def test_a_gil_that_is_held_is_named_with_its_remedy() -> None:
-    """Processes are the remedy for code that holds the GIL, and whose code it is is said."""
+def test_code_that_holds_the_gil_is_named_with_its_remedy() -> None:
+    """The advice names the code that holds the GIL, and processes as the remedy."""
     assert advice(CASES["The consumer"]) == (
         'The consumer is Python-bound and holds the GIL; use processes: .using(workers="processes").'
     )
@@ -238,31 +238,31 @@ def test_a_gil_that_is_held_is_named_with_its_remedy() -> None:
     ids=str,
 )
 def test_processes_are_no_remedy_without_a_gil_to_escape(change: dict[str, object]) -> None:
-    """With processes already, on one processor, by chance, with a free GIL, or with all processors at work: not that."""
+    """The GIL is not blamed with processes, one processor, few probes, a free GIL, or all processors at work."""
     given = {**asdict(CASES["A map"]), "busy": Busy(map=18), "processor": Busy(map=9), "inline": Busy(), **change}
 
     assert "GIL" not in advice(Stats(**given))
 
 
-def test_a_consumer_that_never_waits_is_told_of_the_gil_only_if_threads_take_much_of_it() -> None:
-    """Threads that run little take nothing from a consumer that they keep fed; those that run much do."""
-    keeps: dict[str, Any] = {"batches": 9, "waited_seconds": 0.1, "consumer_seconds": 9.9, "processors": 2, **HELD}
-    few = Stats(**keeps, consumer_processor_seconds=9, processor=Busy(decode=1), busy=Busy(decode=5))
-    many = Stats(**keeps, consumer_processor_seconds=7, processor=Busy(decode=3), busy=Busy(decode=9))
+def test_for_a_consumer_that_never_waits_the_gil_is_named_only_if_threads_use_much_of_it() -> None:
+    """If the consumer hardly waits, the GIL is named only if threads use much processor time."""
+    fed: dict[str, Any] = {"batches": 9, "waited_seconds": 0.1, "consumer_seconds": 9.9, "processors": 2, **GIL_HELD}
+    few = Stats(**fed, consumer_processor_seconds=9, processor=Busy(decode=1), busy=Busy(decode=5))
+    many = Stats(**fed, consumer_processor_seconds=7, processor=Busy(decode=3), busy=Busy(decode=9))
 
     assert advice(few).startswith("The loader keeps up")
     assert advice(many).startswith("The consumer is Python-bound and holds the GIL")
 
 
-def test_all_processors_at_work_are_not_a_crowd() -> None:
-    """Threads that queue for processors which this program has all to itself are too many, not unlucky."""
+def test_all_processors_at_work_are_not_crowded() -> None:
+    """If threads queue for processors that this program has all to itself, other programs are not blamed."""
     full = Stats(**WAITS, busy=Busy(decode=40), processor=Busy(decode=19), queued_seconds=20)
 
     assert advice(full).startswith("The consumer waits for decoding 80% of the time, on all processors; decode less")
 
 
 def test_it_prints_as_a_small_table() -> None:
-    """Everything at a glance, in lines like those of `explain`."""
+    """The text has all values, in lines like those of `explain`."""
     stats = Stats(
         **WAITS, rows=6400, units_read=5, bytes_read=12_300_000, first_seconds=1, busy=Busy(read=16), processor=Busy(read=1)
     )
@@ -274,17 +274,17 @@ def test_it_prints_as_a_small_table() -> None:
         "  waiting on  storage 75%, decode 5%, gather 0%, map 0%, hand over 0%, consumer 20%\n"
         "  threads     2, busy 80% of the time; ready for 0 s, and no processor free\n"
         "  busy        read 16 s (1); in brackets what of it was on a processor\n"
-        f"  remedy      {SAID['storage']}"
+        f"  remedy      {EXPECTED['storage']}"
     )
 
 
 def test_it_prints_before_anything_was_counted() -> None:
-    """A loader may be asked before it is read."""
+    """Statistics without any batch can be printed."""
     assert "nothing yet" in str(Stats())
     assert str(Stats()).endswith("remedy      No batch was returned yet; check again after some batches.")
 
 
-@pytest.mark.parametrize(("count", "said"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2.5e12, "2.5 TB")])
-def test_bytes_are_told_in_units_that_people_say(count: float, said: str) -> None:
-    """Three digits and a unit."""
-    assert format_bytes(count) == said
+@pytest.mark.parametrize(("count", "expected"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2.5e12, "2.5 TB")])
+def test_bytes_are_formatted_in_units(count: float, expected: str) -> None:
+    """Bytes have three digits and a unit."""
+    assert format_bytes(count) == expected

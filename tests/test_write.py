@@ -1,4 +1,4 @@
-"""What is written can be read, by us and by others; and it is there whole or not at all."""
+"""Written tables are readable by Penstock and by other libraries, and a write that fails leaves no partial table."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Plain(CellCodec):
 @register
 @dataclass(frozen=True)
 class Packed(Plain):
-    """One that says of its bytes that they are compressed."""
+    """A codec that declares its bytes as compressed."""
 
     name = "packed-bytes-of-test-write"
     compressed = True
@@ -69,18 +69,18 @@ IDS = Schema("Ids", [Field("id", np.int64)])
 BLOBS = Schema("Blobs", [Field("id", np.int64), Field("blob", np.int64, (None,), Plain())])
 
 
-def files_below(place: Path) -> list[str]:
+def files_below(directory: Path) -> list[str]:
     """Return the names of all files below a directory."""
-    return sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
-def ids_in(place: Path) -> list[int]:
+def ids_in(directory: Path) -> list[int]:
     """Return the ids of a table, as pyarrow reads it."""
-    return sorted(pq.read_table(place, columns=["id"]).column("id").to_pylist())
+    return sorted(pq.read_table(directory, columns=["id"]).column("id").to_pylist())
 
 
 def pages(path: Path) -> dict[str, list[int]]:
-    """Return how many rows each page of each column has, by what the page index of the first row group says."""
+    """Return the number of rows of each page of each column, from the page index of the first row group."""
     data = path.read_bytes()
     footer = thrift.parse(data[-8 - int.from_bytes(data[-8:-4], "little") : -8])
     group = footer[4][0]
@@ -92,11 +92,11 @@ def pages(path: Path) -> dict[str, list[int]]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------------- there and back
+# ---------------------------------------------------------------------------------------------------------- round trip
 
 
-def test_rows_come_back_by_us_and_by_others(tmp_path: Path) -> None:
-    """Every kind of field is decoded by `penstock.open`, and stored so that pyarrow reads it."""
+def test_rows_are_read_back_by_penstock_and_pyarrow(tmp_path: Path) -> None:
+    """Every kind of field is decoded by `penstock.open`, and is stored so that pyarrow can read it."""
     schema = Schema(
         "All",
         [
@@ -144,7 +144,7 @@ def test_rows_come_back_by_us_and_by_others(tmp_path: Path) -> None:
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[Schema, list[dict[str, Any]]]:
-    """Draw a schema and rows of it."""
+    """Draw a schema and matching rows."""
     kinds: dict[Any, st.SearchStrategy[Any]] = {
         np.int16: st.integers(-(2**15), 2**15 - 1),
         np.uint64: st.integers(0, 2**64 - 1),
@@ -178,33 +178,33 @@ def _filled(shape: list[int], first: int) -> Any:
 
 
 @given(tables(), st.integers(1, 5), st.sampled_from([1, 2, 4]), st.data())
-def test_any_rows_of_any_schema_come_back(
+def test_rows_of_any_schema_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, drawn: tuple[Schema, list[dict[str, Any]]], group: int, threads: int, data: Any
 ) -> None:
-    """In their order, whatever the threads and row groups, and given as rows or as batches."""
+    """Rows keep their order for any number of threads and any row group size, given as rows or as batches."""
     schema, rows = drawn
-    place = tmp_path_factory.mktemp("drawn") / "t"
+    directory = tmp_path_factory.mktemp("drawn") / "t"
     cut = data.draw(st.integers(0, len(rows)))
     batch = {name: [row[name] for row in rows[cut:]] for name in schema.names}
 
-    with write(place, schema, row_group_rows=group, threads=threads) as table:
+    with write(directory, schema, row_group_rows=group, threads=threads) as table:
         for row in rows[:cut]:
             table.append(row)
         table.extend(batch)
 
     (file,) = table.files
-    groups = pq.read_metadata(place / file)
+    groups = pq.read_metadata(directory / file)
     assert [groups.row_group(at).num_rows for at in range(groups.num_row_groups)] == [
         min(group, len(rows) - start) for start in range(0, len(rows), group)
     ]
-    found = pq.read_table(place / file)
+    found = pq.read_table(directory / file)
     for field in schema:
         expected = [row[field.name] for row in rows]
         assert [_decoded(field, cell) for cell in found.column(field.name)] == [_plain(cell) for cell in expected]
 
 
 def _decoded(field: Field, cell: Any) -> Any:
-    """Return a stored cell as lists and plain values."""
+    """Return a stored cell as a list or a plain value."""
     if not cell.is_valid:
         return None
     if isinstance(field.codec, CellCodec):
@@ -219,7 +219,7 @@ def _plain(cell: Any) -> Any:
 
 
 def test_an_empty_table_can_be_opened(tmp_path: Path) -> None:
-    """It has one file without rows, and its columns."""
+    """An empty table has one file without rows, and its columns can be read."""
     table = write(tmp_path / "t", BLOBS, [])
 
     assert len(table.files) == 1
@@ -227,8 +227,8 @@ def test_an_empty_table_can_be_opened(tmp_path: Path) -> None:
     assert ps.open(tmp_path / "t").schema.names == ("id", "blob")
 
 
-def test_the_schema_stands_in_every_file_and_beside_them(tmp_path: Path) -> None:
-    """In the footers and in `_common_metadata`, with the partition columns that no file has."""
+def test_the_schema_is_stored_in_every_file_and_in_common_metadata(tmp_path: Path) -> None:
+    """Every footer and `_common_metadata` hold the full schema, including partition columns that no file stores."""
     schema = Schema("Days", [Field("day", str), Field("x", np.int8, (2,), Npy())])
 
     table = write(tmp_path / "t", schema, [{"day": day, "x": np.zeros(2, np.int8)} for day in "ab"], partition_by="day")
@@ -243,7 +243,7 @@ def test_the_schema_stands_in_every_file_and_beside_them(tmp_path: Path) -> None
 
 
 def test_files_carry_page_indexes_and_checksums(tmp_path: Path) -> None:
-    """What random access and safe reading need is there; blobs have no statistics and no dictionary, other columns do."""
+    """Files have page indexes and checksums. Blob columns have no statistics and no dictionary; other columns have both."""
     rng = np.random.default_rng(0)
     rows = [{"id": 7, "blob": rng.integers(0, 2**62, 2500)} for _ in range(100)]
 
@@ -258,8 +258,8 @@ def test_files_carry_page_indexes_and_checksums(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cells", [100, 2_500, 40_000])
-def test_blobs_lie_few_to_a_page_and_numbers_many(tmp_path: Path, cells: int) -> None:
-    """A page of blobs is little more than 64 kB, however the rows came; narrow columns are not cut up for it."""
+def test_pages_hold_few_blobs_but_many_numbers(tmp_path: Path, cells: int) -> None:
+    """Pages of blobs hold little more than 64 kB, while narrow columns are not split into more pages."""
     rng = np.random.default_rng(0)
     schema = Schema("Mixed", [*BLOBS, Field("tensor", np.float32, (16,))])
     blobs = rng.integers(0, 2**62, (50, cells))
@@ -273,8 +273,8 @@ def test_blobs_lie_few_to_a_page_and_numbers_many(tmp_path: Path, cells: int) ->
     assert found["tensor.list.element"] == [50]
 
 
-def test_what_compression_does_not_shrink_is_not_compressed(tmp_path: Path) -> None:
-    """Codecs that compress are left alone, as are bytes that do not get smaller; the rest is compressed."""
+def test_incompressible_columns_are_not_compressed(tmp_path: Path) -> None:
+    """Columns whose codec compresses, and bytes that do not shrink, are stored uncompressed; other columns are compressed."""
     rng = np.random.default_rng(0)
     codecs = {"noise": Npy(), "zeros": Npy(), "packed": Packed()}
     schema = Schema("Kinds", [Field(name, np.uint8, (4096,), codec) for name, codec in codecs.items()])
@@ -288,7 +288,7 @@ def test_what_compression_does_not_shrink_is_not_compressed(tmp_path: Path) -> N
 
 
 def test_row_groups_are_cut_by_size(tmp_path: Path) -> None:
-    """By the bytes they take in Arrow, about."""
+    """Row groups are cut at about `row_group_mb` of Arrow memory."""
     rows = ({"id": number, "blob": np.arange(1024)} for number in range(1000))
 
     table = write(tmp_path / "t", BLOBS, rows, row_group_mb=1)
@@ -300,7 +300,7 @@ def test_row_groups_are_cut_by_size(tmp_path: Path) -> None:
 
 
 def test_files_are_cut_by_size(tmp_path: Path) -> None:
-    """A file ends with the row group that fills it, and the next goes on with the next row."""
+    """A file ends with the row group that fills it, and the next file continues with the next row."""
     rng = np.random.default_rng(0)
     rows = ({"id": number, "blob": rng.integers(0, 2**62, 1024)} for number in range(1000))
 
@@ -313,8 +313,8 @@ def test_files_are_cut_by_size(tmp_path: Path) -> None:
     assert pa.concat_tables(pq.read_table(tmp_path / "t" / file) for file in table.files)["id"].to_pylist() == list(range(1000))
 
 
-def test_many_small_batches_make_few_chunks(tmp_path: Path) -> None:
-    """Batches of one row are joined, so that each does not cost memory of its own."""
+def test_many_small_batches_make_one_row_group(tmp_path: Path) -> None:
+    """Batches of one row are joined into one row group."""
     batches = (pa.record_batch({"id": [number]}) for number in range(2000))
 
     table = write(tmp_path / "t", IDS, batches, threads=1)
@@ -344,19 +344,19 @@ def test_many_small_batches_make_few_chunks(tmp_path: Path) -> None:
     ids=range(10),
 )
 @pytest.mark.parametrize("schema", [IDS, pa.schema({"id": pa.int64()}), None], ids=["ours", "arrow", "none"])
-def test_all_kinds_of_data_are_taken(tmp_path: Path, data: Any, schema: Any) -> None:
-    """Mappings, Arrow, pandas and iterables of them, with or without a schema."""
+def test_all_kinds_of_data_are_accepted(tmp_path: Path, data: Any, schema: Any) -> None:
+    """Mappings, Arrow data, pandas data and iterables of them can be written, with or without a schema."""
     table = write(tmp_path / "t", schema, data() if callable(data) else data)
 
     assert table.num_rows == 4
     assert ids_in(tmp_path / "t") == [0, 1, 2, 3]
 
 
-def test_whatever_speaks_arrow_is_taken(tmp_path: Path) -> None:
-    """Objects of other libraries come over by Arrow's stream protocol."""
+def test_objects_with_the_arrow_stream_protocol_are_accepted(tmp_path: Path) -> None:
+    """Objects of other libraries are read through the Arrow stream protocol."""
 
     class Foreign:
-        """Not one of pyarrow's own."""
+        """An object that is not one of pyarrow's own."""
 
         def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
             """Return a stream."""
@@ -369,8 +369,8 @@ def test_whatever_speaks_arrow_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["parquet", "petastorm", "delta"])
 @pytest.mark.parametrize("below", ["inside", "day=1/deep/er"])
-def test_no_table_is_written_inside_of_another(tmp_path: Path, kind: Any, below: str) -> None:
-    """Its rows would be those of the other too, and go with it; the other stays as it is."""
+def test_writing_inside_another_table_raises(tmp_path: Path, kind: Any, below: str) -> None:
+    """Writing below the directory of a table raises ArgumentError and leaves that table unchanged."""
     write(tmp_path / "t", data={"id": [1, 2, 3]}, format=kind)
 
     with pytest.raises(ArgumentError, match=r"lies inside the table at .*/t, which would read it as its own files"):
@@ -380,8 +380,8 @@ def test_no_table_is_written_inside_of_another(tmp_path: Path, kind: Any, below:
     write(tmp_path / "t2", data={"id": [4]})
 
 
-def test_arrays_of_another_byte_order_are_taken(tmp_path: Path) -> None:
-    """Values count, not how they lie in memory."""
+def test_arrays_of_another_byte_order_are_accepted(tmp_path: Path) -> None:
+    """Arrays of either byte order are stored by their values."""
     schema = Schema("Big", [Field("x", np.dtype(">i2"), (3,), Npy())])
 
     write(tmp_path / "t", schema, [{"x": np.array([1, 2, 300], ">i2")}, {"x": np.array([4, 5, 6], "<i2")}])
@@ -389,16 +389,16 @@ def test_arrays_of_another_byte_order_are_taken(tmp_path: Path) -> None:
     assert ps.open(tmp_path / "t").take([0, 1])["x"].tolist() == [[1, 2, 300], [4, 5, 6]]
 
 
-def test_one_row_is_data_too(tmp_path: Path) -> None:
-    """A mapping of cells is a row, whether there is a schema or not."""
+def test_a_single_row_is_accepted_as_data(tmp_path: Path) -> None:
+    """A mapping of single cells is one row, with or without a schema."""
     write(tmp_path / "a", IDS, {"id": 5})
     write(tmp_path / "b", None, {"id": 5, "x": np.zeros(3)})
 
     assert (ids_in(tmp_path / "a"), ids_in(tmp_path / "b")) == ([5], [5])
 
 
-def test_a_schema_that_was_inferred_is_stored(tmp_path: Path) -> None:
-    """What follows from the first row holds for all, and is read back."""
+def test_an_inferred_schema_is_stored(tmp_path: Path) -> None:
+    """The schema inferred from the first row applies to all rows, and is read back from the table."""
     with write(tmp_path / "t") as table:
         table.append({"id": 1, "x": np.zeros((2, 3), np.float32), "name": "a"})
         table.append({"id": 2, "x": np.ones((2, 3), np.float32), "name": "b"})
@@ -408,8 +408,8 @@ def test_a_schema_that_was_inferred_is_stored(tmp_path: Path) -> None:
     assert ps.open(tmp_path / "t").schema["x"].shape == (2, 3)
 
 
-def test_an_arrow_table_is_stored_as_it_is(tmp_path: Path) -> None:
-    """With its types, nested ones too, its metadata and its index of pandas."""
+def test_an_arrow_table_is_stored_unchanged(tmp_path: Path) -> None:
+    """An Arrow table keeps its types, nested ones too, its metadata and its pandas index."""
     frame = pd.DataFrame({"a": [1, 2], "b": [[1], [2, 3]], "c": pd.Categorical(["x", "y"])}, index=pd.Index([5, 6], name="key"))
     table = pa.Table.from_pandas(frame).replace_schema_metadata({**pa.Table.from_pandas(frame).schema.metadata, "mine": "yes"})
 
@@ -423,8 +423,8 @@ def test_an_arrow_table_is_stored_as_it_is(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(found.to_pandas(), frame, check_categorical=False)
 
 
-def test_a_table_of_ours_that_pyarrow_read_is_written_again(tmp_path: Path) -> None:
-    """Encoded cells stay as they are, and so does the schema."""
+def test_a_penstock_table_read_by_pyarrow_can_be_written_again(tmp_path: Path) -> None:
+    """Encoded cells and the stored schema are copied unchanged."""
     write(tmp_path / "a", BLOBS, [{"id": 1, "blob": np.arange(3)}])
 
     write(tmp_path / "b", data=pq.read_table(tmp_path / "a"))
@@ -432,8 +432,8 @@ def test_a_table_of_ours_that_pyarrow_read_is_written_again(tmp_path: Path) -> N
     assert ps.open(tmp_path / "b")[0]["blob"].tolist() == [0, 1, 2]
 
 
-def test_nothing_is_made_of_anything_else(tmp_path: Path) -> None:
-    """What is no data is refused, alone and among others."""
+def test_invalid_data_raises(tmp_path: Path) -> None:
+    """Values that are not data raise an error, both alone and among rows."""
     with pytest.raises(
         ArgumentError, match=r"write\(\) got 5 \(int\) as data; expected batches, rows, Arrow tables, data frames, or an iter"
     ):
@@ -444,16 +444,16 @@ def test_nothing_is_made_of_anything_else(tmp_path: Path) -> None:
         write(tmp_path / "t", IDS) as table,
         pytest.raises(DataError, match=r"Row 0 is \[1\] \(list\); expected a mapping of field names"),
     ):
-        table.append([1])  # type: ignore[arg-type] # that is what is tested
+        table.append([1])  # type: ignore[arg-type] # the invalid type is what is tested
 
 
-def test_a_column_alone_is_no_table(tmp_path: Path) -> None:
-    """It has no name among others; what to give instead is said."""
+def test_a_single_series_raises(tmp_path: Path) -> None:
+    """A pandas Series raises ArgumentError with a message that names the alternative."""
     with pytest.raises(ArgumentError, match=r"write\(\) got Series, .* a pandas Series as series\.to_frame\('name'\)"):
         ps.write(tmp_path / "t", data=pd.Series([1, 2], name="a"))
 
 
-FURTHER = [
+OUT_OF_RANGE = [
     (dt.timedelta, dt.timedelta(days=200_000_000)),
     (np.dtype("m8[us]"), dt.timedelta.max),
     (np.dtype("m8[us]"), dt.timedelta.min),
@@ -463,10 +463,10 @@ FURTHER = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "cell"), FURTHER, ids=range(len(FURTHER)))
+@pytest.mark.parametrize(("kind", "cell"), OUT_OF_RANGE, ids=range(len(OUT_OF_RANGE)))
 @pytest.mark.parametrize("form", ["row", "list", "array"])
-def test_times_that_a_file_does_not_hold_are_refused(tmp_path: Path, kind: Any, cell: Any, form: str) -> None:
-    """NumPy and Arrow would make others of them without a word; the row and the field are told."""
+def test_times_out_of_range_raise(tmp_path: Path, kind: Any, cell: Any, form: str) -> None:
+    """Times outside the stored range raise an error with row and field; NumPy and Arrow would change them silently."""
     data: Any = {"row": [{"v": cell}], "list": {"v": [cell]}, "array": {"v": np.array([cell])}}[form]
 
     with pytest.raises(DataError, match=r"Row 0, field 'v': got .* is (finer or )?further than "):
@@ -475,28 +475,31 @@ def test_times_that_a_file_does_not_hold_are_refused(tmp_path: Path, kind: Any, 
 
 
 @pytest.mark.parametrize("day", [2**31 - 1, -(2**31)])
-def test_the_furthest_days_come_back(tmp_path: Path, day: int) -> None:
-    """All that a file holds is written."""
+def test_the_first_and_last_days_in_range_are_read_back(tmp_path: Path, day: int) -> None:
+    """The earliest and the latest day that a file can store are read back."""
     ps.write(tmp_path / "t", data={"v": np.array([day], "M8[D]")})
 
     assert ps.open(tmp_path / "t")[0]["v"] == np.datetime64(day, "D")
 
 
-def test_a_row_among_many_is_refused_as_append_refuses_it(tmp_path: Path) -> None:
-    """A single number is no column, so that a list beside it is a cell, and is told to be none of its field."""
+def test_an_invalid_row_raises_the_same_error_in_write_and_append(tmp_path: Path) -> None:
+    """A mapping with a single number is a row, so a list beside the number is a cell and must match its field."""
     schema = Schema("Row", [Field("id", np.int64), Field("x", np.float32, (2,))])
     row = {"id": 1, "x": [0.0, 0.0]}
-    told = r"^Row 0, field 'x': got \[0.0, 0.0\] \(list\); expected a float32 array of shape \(2,\). Make it one: numpy.asarray"
+    reported = (
+        r"^Row 0, field 'x': got \[0.0, 0.0\] \(list\); "
+        r"expected a float32 array of shape \(2,\). Make it one: numpy.asarray"
+    )
 
-    with write(tmp_path / "t", schema) as table, pytest.raises(DataError, match=told):
+    with write(tmp_path / "t", schema) as table, pytest.raises(DataError, match=reported):
         table.append(row)
     for data in ([row], row):
-        with pytest.raises(DataError, match=told):
+        with pytest.raises(DataError, match=reported):
             write(tmp_path / "u", schema, data)
 
 
-def test_a_first_row_of_nulls_tells_no_type(tmp_path: Path) -> None:
-    """Without a schema one is asked for; with one it is a row, also where it is all there is."""
+def test_a_first_row_of_nulls_requires_a_schema(tmp_path: Path) -> None:
+    """A null in the first row has no type: without a schema it raises ArgumentError, with a schema the row is written."""
     schema = Schema("Nulls", [Field("a", np.float64, nullable=True)])
     for data in ([{"a": None}, {"a": 2.5}], {"a": None}, {"a": None, "b": [1, 2]}):
         with pytest.raises(ArgumentError, match=r"Field 'a' has no value in the first row .* Give a schema: penstock.write"):
@@ -509,14 +512,14 @@ def test_a_first_row_of_nulls_tells_no_type(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "one").column("a").to_pylist() == [None]
 
 
-def test_a_refused_row_is_left_out_and_others_go_on(tmp_path: Path) -> None:
-    """Rows are counted as they were given, the refused ones too."""
+def test_a_rejected_row_is_left_out_and_later_rows_are_written(tmp_path: Path) -> None:
+    """Row numbers in messages count all rows that were passed in, including rejected ones."""
     with write(tmp_path / "t", IDS) as table:
         for number in range(10):
             try:
                 table.append({"id": "x" if number == 3 else number})
             except DataError as error:
-                assert str(error).startswith("Row 3, field 'id': got 'x' (str);")  # noqa: PT017 - it must be there, as below
+                assert str(error).startswith("Row 3, field 'id': got 'x' (str);")  # noqa: PT017 - not every row raises
         with pytest.raises(DataError, match="Row 11, field 'id': got 'y'"):
             table.extend({"id": [10, "y"]})
 
@@ -524,8 +527,8 @@ def test_a_refused_row_is_left_out_and_others_go_on(tmp_path: Path) -> None:
     assert ids_in(tmp_path / "t") == [0, 1, 2, 4, 5, 6, 7, 8, 9]
 
 
-def test_arrays_may_be_filled_again_after_they_were_given(tmp_path: Path) -> None:
-    """A caller that reads every row into the same array gets every row."""
+def test_arrays_may_be_reused_after_append(tmp_path: Path) -> None:
+    """The writer copies arrays, so a caller may fill the same array for every row."""
     schema = Schema("Reused", [Field("a", np.int64, (4,)), Field("b", np.int64, (4,), Npy()), Field("c", np.int64)])
     cell, column = np.zeros(4, np.int64), np.zeros(1, np.int64)
 
@@ -544,8 +547,8 @@ def test_arrays_may_be_filled_again_after_they_were_given(tmp_path: Path) -> Non
 # ----------------------------------------------------------------------------------------------------- all or nothing
 
 
-def test_an_exception_in_the_block_leaves_nothing(tmp_path: Path) -> None:
-    """Neither a table nor a trace beside it."""
+def test_an_exception_in_the_block_leaves_no_files(tmp_path: Path) -> None:
+    """An exception in the `with` block leaves neither a table nor temporary files."""
 
     def interrupted() -> None:
         with write(tmp_path / "t", IDS, row_group_rows=1) as table:
@@ -559,7 +562,7 @@ def test_an_exception_in_the_block_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_generator_that_raises_leaves_the_old_table(tmp_path: Path) -> None:
-    """Whatever it gave before is gone, and what was there is still there."""
+    """If the data generator raises, its rows are discarded and the old table stays unchanged."""
     write(tmp_path / "t", IDS, {"id": [1, 2, 3]})
     before = files_below(tmp_path)
 
@@ -575,13 +578,13 @@ def test_a_generator_that_raises_leaves_the_old_table(tmp_path: Path) -> None:
         assert files_below(tmp_path) == before
 
 
-def test_a_writer_that_nobody_holds_leaves_nothing(tmp_path: Path) -> None:
-    """One that is neither closed nor given up is given up when it is collected, and its threads end."""
+def test_a_garbage_collected_writer_leaves_no_files(tmp_path: Path) -> None:
+    """A writer that is collected without close or abort warns, removes its files and ends its threads."""
     for schema in (IDS, None):
         table = write(tmp_path / "t", schema, row_group_rows=1, threads=2)
         table.extend({"id": range(10)})
         with pytest.warns(ResourceWarning, match="was not written because its writer was not closed; rows lost: 10"):
-            del table  # no cycle holds it
+            del table  # collected at once, because no reference cycle holds it
 
         assert files_below(tmp_path) == []
         assert [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")] == []
@@ -597,7 +600,7 @@ table = ps.write("t", schema)
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "reported"),
     [
         ("table.append({'id': 1})", True),
         ("table.append({'id': 1}); sys.exit(3)", True),
@@ -611,8 +614,8 @@ table = ps.write("t", schema)
         ("ps.write('u', schema, [{'id': 1}])", False),
     ],
 )
-def test_a_script_that_forgets_to_close_is_told(tmp_path: Path, script: str, told: bool) -> None:  # noqa: FBT001 - a parameter
-    """Once, with Python's own settings and with warnings on; not where it was closed, given up, or the script has died."""
+def test_a_script_that_forgets_to_close_is_warned(tmp_path: Path, script: str, reported: bool) -> None:  # noqa: FBT001
+    """An unclosed writer is reported once at exit, but not if it was closed or aborted, or if the script raised."""
     for options in ((), ("-W", "default")):
         done = subprocess.run(
             [sys.executable, *options, "-c", FORGOTTEN + script, str(tmp_path)], capture_output=True, text=True, check=False
@@ -620,14 +623,14 @@ def test_a_script_that_forgets_to_close_is_told(tmp_path: Path, script: str, tol
 
         expected = "The table at t was not written because its writer was not closed; rows lost: 1. Write in a block, `with "
         assert done.returncode == (3 if "exit" in script else 1 if "'one'" in script else 0)
-        assert done.stderr.count(expected) == told
-        assert ("ResourceWarning" in done.stderr) == (told and bool(options))
+        assert done.stderr.count(expected) == reported
+        assert ("ResourceWarning" in done.stderr) == (reported and bool(options))
         shutil.rmtree(tmp_path / "t", ignore_errors=True)
         shutil.rmtree(tmp_path / "u", ignore_errors=True)
 
 
-def test_whoever_ignores_all_warnings_hears_nothing(tmp_path: Path) -> None:
-    """The logger speaks only where Python itself hides the warning."""
+def test_ignored_warnings_are_not_logged_either(tmp_path: Path) -> None:
+    """The logger reports an unclosed writer only where Python itself hides the warning."""
     script = FORGOTTEN + "table.append({'id': 1})"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
@@ -637,8 +640,8 @@ def test_whoever_ignores_all_warnings_hears_nothing(tmp_path: Path) -> None:
     assert files_below(tmp_path) == []
 
 
-def test_a_block_may_give_up_its_write(tmp_path: Path) -> None:
-    """Or close it before its end; either way the end of the block changes nothing."""
+def test_a_block_may_abort_or_close_its_writer(tmp_path: Path) -> None:
+    """A writer may be aborted or closed inside its block; the end of the block then changes nothing."""
     with write(tmp_path / "a", IDS, row_group_rows=1) as table:
         table.extend({"id": range(10)})
         table.abort()
@@ -650,8 +653,8 @@ def test_a_block_may_give_up_its_write(tmp_path: Path) -> None:
     assert ids_in(tmp_path / "b") == [1]
 
 
-def test_nothing_is_seen_before_the_end(tmp_path: Path) -> None:
-    """Rows appear when the table is closed, and only then."""
+def test_rows_appear_only_on_close(tmp_path: Path) -> None:
+    """Rows become visible when the writer is closed, and not before."""
     table = write(tmp_path / "t", IDS, row_group_rows=1)
     table.extend({"id": range(100)})
 
@@ -661,23 +664,23 @@ def test_nothing_is_seen_before_the_end(tmp_path: Path) -> None:
     assert ids_in(tmp_path / "t") == list(range(100))
 
 
-def test_a_write_that_has_ended_takes_no_rows(tmp_path: Path) -> None:
-    """Closed or given up, the message says which."""
-    closed, given_up = write(tmp_path / "a", IDS, []), write(tmp_path / "b", IDS)
-    given_up.abort()
-    given_up.abort()
+def test_a_closed_or_aborted_writer_rejects_rows(tmp_path: Path) -> None:
+    """Appending to a closed or an aborted writer raises ArgumentError that says which it was."""
+    closed, aborted = write(tmp_path / "a", IDS, []), write(tmp_path / "b", IDS)
+    aborted.abort()
+    aborted.abort()
 
     with pytest.raises(ArgumentError, match=r"was closed; expected an open one. Begin another"):
         closed.append({"id": 1})
     with pytest.raises(ArgumentError, match=r"was aborted;"):
-        given_up.extend({"id": [1]})
+        aborted.extend({"id": [1]})
     with pytest.raises(ArgumentError, match=r"was aborted;"):
-        given_up.close()
+        aborted.close()
     assert repr(closed) == f"penstock.Writer({str(tmp_path / 'a')!r}, num_rows=0, closed)"
 
 
-def test_a_cell_that_cannot_be_encoded_ends_the_write(tmp_path: Path) -> None:
-    """The next call or the end raises it, with the row, and nothing is left."""
+def test_a_cell_that_cannot_be_encoded_aborts_the_write(tmp_path: Path) -> None:
+    """The error names the row, is raised by the next call or by close, and no files are left."""
     table = write(tmp_path / "t", BLOBS)
     for number in range(10):
         table.append({"id": number, "blob": np.array([-1 if number == 5 else number])})
@@ -688,8 +691,8 @@ def test_a_cell_that_cannot_be_encoded_ends_the_write(tmp_path: Path) -> None:
     assert files_below(tmp_path) == []
 
 
-def test_an_error_on_a_thread_is_raised_by_a_later_call(tmp_path: Path) -> None:
-    """A producer without end is stopped by it, and does not go on for nothing."""
+def test_an_error_in_a_writer_thread_is_raised_by_a_later_call(tmp_path: Path) -> None:
+    """An error in a writer thread stops an endless producer at one of its next calls."""
     table = write(tmp_path / "t", BLOBS, row_group_mb=0.1)
 
     def produce() -> None:
@@ -704,8 +707,8 @@ def test_an_error_on_a_thread_is_raised_by_a_later_call(tmp_path: Path) -> None:
     assert files_below(tmp_path) == []
 
 
-def test_without_schema_and_rows_there_is_no_table(tmp_path: Path) -> None:
-    """Nothing says what its columns are."""
+def test_writing_without_schema_and_rows_raises(tmp_path: Path) -> None:
+    """Writing neither rows nor a schema raises ArgumentError, because the columns are unknown."""
     with pytest.raises(ArgumentError, match=r"Nothing was written to .*; expected rows or a schema. Give one of them."):
         write(tmp_path / "t", data=[])
 
@@ -713,21 +716,21 @@ def test_without_schema_and_rows_there_is_no_table(tmp_path: Path) -> None:
 
 
 def test_a_fast_producer_waits(tmp_path: Path) -> None:
-    """Rows that wait to be encoded are bounded, however many there are."""
+    """The memory of rows that wait to be encoded is bounded, so a fast producer has to wait."""
     alive, most = [0], 0
     lock = threading.Lock()
 
-    def died() -> None:
+    def on_collected() -> None:
         with lock:
             alive[0] -= 1
 
     with write(tmp_path / "t", BLOBS, threads=1) as table:
         for number in range(400):
-            blob = np.full(1 << 15, number)  # a quarter of a megabyte, 100 MB in all
-            blob.flags.writeable = False  # so that it is not copied
+            blob = np.full(1 << 15, number)  # 0.25 MB each, 100 MB in total
+            blob.flags.writeable = False  # read-only arrays are not copied
             with lock:
                 alive[0] += 1
-            weakref.finalize(blob, died)
+            weakref.finalize(blob, on_collected)
             table.append({"id": number, "blob": blob})
             del blob
             most = max(most, alive[0])
@@ -739,8 +742,8 @@ def test_a_fast_producer_waits(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------------- modes
 
 
-def test_a_table_that_is_there_is_refused_by_default(tmp_path: Path) -> None:
-    """Nothing is overwritten that nobody named."""
+def test_an_existing_table_raises_by_default(tmp_path: Path) -> None:
+    """Writing to an existing table raises ArgumentError unless a mode is given."""
     write(tmp_path / "t", IDS, {"id": [1]})
 
     with pytest.raises(ArgumentError, match='mode="error" expects an empty place'):
@@ -750,13 +753,13 @@ def test_a_table_that_is_there_is_refused_by_default(tmp_path: Path) -> None:
 
 
 def test_rows_are_appended(tmp_path: Path) -> None:
-    """With the same schema in any order of fields, or with none; and to nothing, which makes a table."""
+    """Appends accept the same fields in any order, or no schema. An append to a missing table creates it."""
     schema = Schema("Two", [Field("id", np.int64), Field("x", np.int8, (2,), Npy())])
-    turned = Schema("Two", [schema["x"], schema["id"]])
+    reordered = Schema("Two", [schema["x"], schema["id"]])
     rows: list[Any] = [{"id": number, "x": np.full(2, number, np.int8)} for number in range(4)]
 
     write(tmp_path / "t", schema, rows[0], mode="append")
-    write(tmp_path / "t", turned, rows[1], mode="append")
+    write(tmp_path / "t", reordered, rows[1], mode="append")
     write(tmp_path / "t", None, rows[2], mode="append")
     write(tmp_path / "t", schema, {"id": [3], "x": rows[3]["x"][None]}, mode="append")
 
@@ -765,7 +768,7 @@ def test_rows_are_appended(tmp_path: Path) -> None:
 
 
 def test_a_table_is_overwritten(tmp_path: Path) -> None:
-    """With another schema and other directories."""
+    """Overwriting may change the schema and the partitions."""
     write(tmp_path / "t", IDS, {"id": [1, 2]})
 
     table = write(tmp_path / "t", BLOBS, [{"id": 3, "blob": np.zeros(1, np.int64)}], mode="overwrite", partition_by="id")
@@ -785,8 +788,8 @@ def test_a_table_is_overwritten(tmp_path: Path) -> None:
         ([Field("id", np.int64), Field("x", np.int8, (2,), Npy()), Field("y", str)], "'y' is not in the table"),
     ],
 )
-def test_only_the_same_schema_is_appended(tmp_path: Path, fields: list[Field], message: str) -> None:
-    """What differs is told."""
+def test_appending_with_another_schema_raises(tmp_path: Path, fields: list[Field], message: str) -> None:
+    """The message says how the schema differs from the schema of the table."""
     write(tmp_path / "t", Schema("Two", [Field("id", np.int64), Field("x", np.int8, (2,), Npy())]), [])
 
     with pytest.raises(ArgumentError) as caught:
@@ -798,8 +801,8 @@ def test_only_the_same_schema_is_appended(tmp_path: Path, fields: list[Field], m
     )
 
 
-def test_rows_are_appended_to_a_table_of_others(tmp_path: Path) -> None:
-    """A plain directory of Parquet files is taken by its Arrow types, and stays plain."""
+def test_rows_are_appended_to_a_plain_parquet_directory(tmp_path: Path) -> None:
+    """Appends to plain Parquet files compare Arrow types and add no Penstock metadata."""
     (tmp_path / "t").mkdir()
     pq.write_table(pa.table({"id": [1], "name": ["a"]}), tmp_path / "t" / "one.parquet")
 
@@ -815,7 +818,7 @@ def test_rows_are_appended_to_a_table_of_others(tmp_path: Path) -> None:
 
 
 def test_an_append_hides_no_column(tmp_path: Path) -> None:
-    """The columns of a table are those of its first and its last file, and an append is the last from then on."""
+    """The schema is read from the first and the last file. An append becomes the last file, so it writes every column."""
     (tmp_path / "t").mkdir()
     pq.write_table(pa.table({"id": pa.array([0], pa.int32())}), tmp_path / "t" / "0.parquet")
     pq.write_table(pa.table({"id": [1], "name": ["one"]}), tmp_path / "t" / "1.parquet")
@@ -825,7 +828,7 @@ def test_an_append_hides_no_column(tmp_path: Path) -> None:
     assert ps.open(tmp_path / "t").to_arrow().to_pydict() == {"id": [0, 1, 2, 3], "name": [None, "one", None, "three"]}
 
 
-LACKING = {
+INCOMPLETE = {
     "a row": {"id": 2},
     "rows": [{"id": 2}],
     "a batch": {"id": [2]},
@@ -836,14 +839,14 @@ LACKING = {
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
-@pytest.mark.parametrize("lacking", LACKING.values(), ids=LACKING)
-def test_an_append_without_a_column_of_the_table_is_refused_unless_asked_for(tmp_path: Path, lacking: Any, kind: str) -> None:
-    """As one with an extra column is; missing="null" has nulls in its place."""
+@pytest.mark.parametrize("incomplete", INCOMPLETE.values(), ids=INCOMPLETE)
+def test_an_append_that_lacks_columns_raises_unless_missing_is_null(tmp_path: Path, incomplete: Any, kind: str) -> None:
+    """An append that lacks columns of the table raises DataError; missing="null" stores nulls instead."""
     write(tmp_path / "t", data=pa.table({"id": [1], "name": ["one"], "tokens": [[1]]}), format=kind)
 
     with pytest.raises(DataError) as refused:
-        write(tmp_path / "t", data=lacking, mode="append", format=kind)
-    write(tmp_path / "t", data=lacking, mode="append", format=kind, missing="null")
+        write(tmp_path / "t", data=incomplete, mode="append", format=kind)
+    write(tmp_path / "t", data=incomplete, mode="append", format=kind, missing="null")
 
     assert str(refused.value) == (
         "Row 0: 'name' is missing; 'tokens' is missing. Fields: id, name, tokens. "
@@ -853,11 +856,11 @@ def test_an_append_without_a_column_of_the_table_is_refused_unless_asked_for(tmp
     assert found == [{"id": 1, "name": "one", "tokens": [1]}, {"id": 2, "name": None, "tokens": None}]
 
 
-@pytest.mark.parametrize("lacking", LACKING.values(), ids=LACKING)
-def test_a_dataset_that_lacks_a_column_is_refused_unless_asked_for(tmp_path: Path, lacking: Any) -> None:
-    """Rows that another table hands out are rows like others, batched or not."""
+@pytest.mark.parametrize("incomplete", INCOMPLETE.values(), ids=INCOMPLETE)
+def test_appending_a_dataset_that_lacks_a_column_raises_unless_missing_is_null(tmp_path: Path, incomplete: Any) -> None:
+    """Rows that come from another dataset follow the same rule, batched or not."""
     write(tmp_path / "t", data=pa.table({"id": [1], "name": ["one"]}))
-    write(tmp_path / "less", data=lacking)
+    write(tmp_path / "less", data=incomplete)
 
     for ds in (ps.open(tmp_path / "less"), ps.open(tmp_path / "less").batch(1)):
         with pytest.raises(DataError, match="Row 0: 'name' is missing"):
@@ -868,8 +871,8 @@ def test_a_dataset_that_lacks_a_column_is_refused_unless_asked_for(tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
-def test_a_column_that_may_not_be_null_is_never_missing(tmp_path: Path, kind: str) -> None:
-    """Also not with missing="null", whether a schema of ours or one of Arrow says so."""
+def test_a_required_column_may_never_be_missing(tmp_path: Path, kind: str) -> None:
+    """A missing column that may not be null raises DataError even with missing="null", for Penstock and Arrow schemas."""
     write(tmp_path / "ours", Schema("S", [Field("id", np.int64), Field("x", np.int64)]), {"id": 1, "x": 2}, format=kind)
     strict = pa.schema([pa.field("id", pa.int64()), pa.field("x", pa.int64(), nullable=False)])
     write(tmp_path / "arrow", strict, {"id": 1, "x": 2}, format=kind)
@@ -884,8 +887,8 @@ def test_a_column_that_may_not_be_null_is_never_missing(tmp_path: Path, kind: st
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta", "petastorm"])
-def test_a_field_of_the_schema_that_is_nullable_may_be_missing(tmp_path: Path, kind: str) -> None:
-    """The schema that this write was given says so; one that was stored, or that followed from data, does not."""
+def test_a_nullable_field_of_the_given_schema_may_be_missing(tmp_path: Path, kind: str) -> None:
+    """Nullable fields may be missing only if this write was given the schema; a stored or inferred schema does not allow it."""
     schema = Schema("S", [Field("id", np.int64), Field("name", str, nullable=True)])
 
     write(tmp_path / "t", schema, [{"id": 1}, {"id": [2, 3]}], format=kind)
@@ -900,8 +903,8 @@ def test_a_field_of_the_schema_that_is_nullable_may_be_missing(tmp_path: Path, k
 
 
 @pytest.mark.parametrize("first", [{"id": 1, "name": "one"}, pa.table({"id": [1], "name": ["one"]})])
-def test_what_follows_from_data_may_be_missing_on_request_only(tmp_path: Path, first: Any) -> None:
-    """Later rows lack no column of the first, in the same write; with missing="null" they do."""
+def test_columns_of_an_inferred_schema_may_be_missing_only_on_request(tmp_path: Path, first: Any) -> None:
+    """Later rows must have all columns of the first row of the same write, unless missing="null" is given."""
     with write(tmp_path / "a") as table:
         table.extend([first])
         with pytest.raises(DataError, match="Row 1: 'name' is missing"):
@@ -913,8 +916,8 @@ def test_what_follows_from_data_may_be_missing_on_request_only(tmp_path: Path, f
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
-def test_a_column_that_names_directories_is_null_on_request_only(tmp_path: Path, kind: str) -> None:
-    """A partition is a column like others."""
+def test_a_partition_column_may_be_missing_only_on_request(tmp_path: Path, kind: str) -> None:
+    """A missing partition column follows the same rule as other columns."""
     write(tmp_path / "t", data=pa.table({"id": [1], "day": ["mon"]}), partition_by="day", format=kind)
 
     with pytest.raises(DataError, match="'day' is missing"):
@@ -925,8 +928,8 @@ def test_a_column_that_names_directories_is_null_on_request_only(tmp_path: Path,
 
 
 @pytest.mark.parametrize("as_arrow", [False, True])
-def test_a_field_that_is_missing_in_a_struct_is_null_and_one_too_many_is_refused(tmp_path: Path, *, as_arrow: bool) -> None:
-    """Columns are compared by name, and the fields of structs are Arrow's."""
+def test_missing_struct_fields_are_null_and_extra_ones_raise(tmp_path: Path, *, as_arrow: bool) -> None:
+    """Struct fields that are missing become null, as in Arrow; extra struct fields raise DataError."""
 
     def rows(cell: dict[str, int]) -> Any:
         return pa.table({"id": [1], "s": [cell]}) if as_arrow else [{"id": 1, "s": cell}]
@@ -939,16 +942,16 @@ def test_a_field_that_is_missing_in_a_struct_is_null_and_one_too_many_is_refused
     assert ps.open(tmp_path / "t").to_arrow()["s"].to_pylist() == [{"a": 1, "b": 2}, {"a": 5, "b": None}]
 
 
-def test_what_becomes_of_missing_columns_is_one_of_two(tmp_path: Path) -> None:
-    """Another word is refused, with those that there are."""
+def test_an_invalid_value_of_missing_raises(tmp_path: Path) -> None:
+    """The argument `missing` accepts "error" and "null" only."""
     with pytest.raises(
         ArgumentError, match=r"write\(\) got missing='fill'; expected \"error\" or \"null\"\. Write missing=\"null"
     ):
-        write(tmp_path / "t", data={"id": 1}, missing="fill")  # type: ignore[arg-type] # it is the point
+        write(tmp_path / "t", data={"id": 1}, missing="fill")  # type: ignore[arg-type] # the invalid value is what is tested
 
 
-def test_an_arrow_table_is_appended_to_ours(tmp_path: Path) -> None:
-    """By its types: encoded cells and all."""
+def test_an_arrow_table_is_appended_to_a_penstock_table(tmp_path: Path) -> None:
+    """Arrow data, including encoded cells, is appended if its types match."""
     write(tmp_path / "t", BLOBS, [{"id": 1, "blob": np.arange(2)}])
 
     write(tmp_path / "t", None, pa.table({"id": [2], "blob": [np.arange(3).tobytes()]}), mode="append")
@@ -957,8 +960,8 @@ def test_an_arrow_table_is_appended_to_ours(tmp_path: Path) -> None:
     assert sorted(len(row["blob"]) for row in ps.open(tmp_path / "t")) == [2, 3, 4]
 
 
-def test_a_petastorm_table_is_not_appended_to(tmp_path: Path) -> None:
-    """Its metadata counts row groups, and would be wrong."""
+def test_appending_to_a_petastorm_table_raises(tmp_path: Path) -> None:
+    """The metadata of a Petastorm table counts row groups, so an append would make it wrong."""
     (tmp_path / "t").mkdir()
     pq.write_table(pa.table({"id": [1]}), tmp_path / "t" / "one.parquet")
     foreign = pa.schema({"id": pa.int64()}, metadata={"dataset-toolkit.num_row_groups_per_file.v1": "{}"})
@@ -973,7 +976,7 @@ def test_a_petastorm_table_is_not_appended_to(tmp_path: Path) -> None:
 
 @st.composite
 def partitioned(draw: st.DrawFn) -> tuple[Any, list[Any]]:
-    """Draw a type of a partition column, and values of it."""
+    """Draw the type of a partition column, and values of that type."""
     kinds: list[tuple[Any, st.SearchStrategy[Any]]] = [
         (np.int16, st.integers(-(2**15), 2**15 - 1)),
         (np.uint64, st.integers(0, 2**64 - 1)),
@@ -989,27 +992,27 @@ def partitioned(draw: st.DrawFn) -> tuple[Any, list[Any]]:
 
 
 @given(partitioned())
-def test_partitions_come_back(tmp_path_factory: pytest.TempPathFactory, drawn: tuple[Any, list[Any]]) -> None:
-    """Values of every type, nulls and odd letters too, by pyarrow and by us."""
+def test_partition_values_are_read_back(tmp_path_factory: pytest.TempPathFactory, drawn: tuple[Any, list[Any]]) -> None:
+    """Partition values of every type, nulls and special characters are read back by pyarrow and by Penstock."""
     dtype, values = drawn
-    place = tmp_path_factory.mktemp("drawn") / "t"
+    directory = tmp_path_factory.mktemp("drawn") / "t"
     schema = Schema("Parts", [Field("part", dtype, nullable=True), Field("id", np.int64)])
 
-    write(place, schema, [{"part": value, "id": number} for number, value in enumerate(values)], partition_by=["part"])
+    write(directory, schema, [{"part": value, "id": number} for number, value in enumerate(values)], partition_by=["part"])
 
-    stored = pq.read_schema(place / "_common_metadata").field("part").type
+    stored = pq.read_schema(directory / "_common_metadata").field("part").type
     hive = pads.partitioning(pa.schema({"part": stored}), flavor="hive")
-    theirs = pads.dataset(place, format="parquet", partitioning=hive).to_table().sort_by("id")
-    found = sorted(((int(row["id"]), row) for row in ps.open(place).nulls(ps.Mask(), "part")), key=lambda pair: pair[0])
-    assert theirs.column("id").to_pylist() == list(range(len(values)))
-    assert theirs.column("part").to_pylist() == values
+    pyarrow_table = pads.dataset(directory, format="parquet", partitioning=hive).to_table().sort_by("id")
+    found = sorted(((int(row["id"]), row) for row in ps.open(directory).nulls(ps.Mask(), "part")), key=lambda pair: pair[0])
+    assert pyarrow_table.column("id").to_pylist() == list(range(len(values)))
+    assert pyarrow_table.column("part").to_pylist() == values
     for (_, row), value in zip(found, values, strict=True):
         assert row["part_valid"] == (value is not None)
         assert value is None or row["part"] == (np.datetime64(value) if isinstance(value, dt.date) else value)
 
 
-def test_directories_are_named_as_hive_names_them(tmp_path: Path) -> None:
-    """Letters that mean something in paths are escaped, others are not; nulls have a name of their own."""
+def test_directories_follow_hive_naming(tmp_path: Path) -> None:
+    """Characters with a meaning in paths are escaped, others are not, and nulls have a name of their own."""
     schema = Schema("Named", [Field("a b", str, nullable=True), Field("n", np.int8), Field("x", np.int8)])
     rows = [{"a b": value, "n": 1, "x": 1} for value in ("mon/tue", "São Paulo", None, "50%=x", "")]
 
@@ -1021,7 +1024,7 @@ def test_directories_are_named_as_hive_names_them(tmp_path: Path) -> None:
 
 
 def test_partitions_of_an_arrow_table_keep_their_type(tmp_path: Path) -> None:
-    """The type of a column that no file holds stands in the stored schema."""
+    """The stored schema holds the type of a partition column, which no file holds."""
     write(tmp_path / "t", data=pa.table({"part": pa.array(["1", "2"]), "id": [1, 2]}), partition_by="part")
 
     assert sorted(str(row["part"]) for row in ps.open(tmp_path / "t")) == ["1", "2"]
@@ -1033,7 +1036,7 @@ def test_partitions_of_an_arrow_table_keep_their_type(tmp_path: Path) -> None:
     "kind", [pa.dictionary(pa.int8(), pa.string()), pa.string_view(), pa.dictionary(pa.uint32(), pa.string_view())], ids=str
 )
 def test_partitions_of_categories_and_views_are_text(tmp_path: Path, kind: pa.DataType, written: str | None) -> None:
-    """Data frames have them, and the name of a directory tells neither."""
+    """Dictionary and view columns are read back as text when they are partition columns."""
     words = pa.array(["a", "b", None]).dictionary_encode().cast(pa.dictionary(pa.int8(), pa.string()))
     days = (
         pa.DictionaryArray.from_arrays(words.indices.cast(kind.index_type), words.dictionary.cast(kind.value_type))
@@ -1052,8 +1055,8 @@ def test_partitions_of_categories_and_views_are_text(tmp_path: Path, kind: pa.Da
     assert ps.open(tmp_path / "t").where(ps.col("day") == "b").num_rows == 3
 
 
-def test_many_partitions_need_few_files_open(tmp_path: Path) -> None:
-    """Rows of a hundred partitions, mixed, all arrive; files are few where row groups are."""
+def test_rows_of_many_mixed_partitions_are_written(tmp_path: Path) -> None:
+    """All rows of a hundred mixed partitions are written."""
     rng = np.random.default_rng(0)
     parts = rng.integers(0, 100, 5000)
     batch = {"id": np.arange(5000), "part": parts}
@@ -1069,8 +1072,8 @@ def test_many_partitions_need_few_files_open(tmp_path: Path) -> None:
     assert len(table.files) >= 100
 
 
-def test_what_partitions_hold_together_is_bounded(tmp_path: Path) -> None:
-    """Row groups that are not full are written when all partitions together hold too much."""
+def test_the_memory_of_all_partitions_together_is_bounded(tmp_path: Path) -> None:
+    """Row groups that are not full are written early when all partitions together hold too much."""
     schema = Schema("Wide", [*BLOBS, Field("part", np.int64)])
     rows = ({"id": number, "blob": np.zeros(8192, np.int64), "part": number % 50} for number in range(500))
 
@@ -1082,7 +1085,7 @@ def test_what_partitions_hold_together_is_bounded(tmp_path: Path) -> None:
 
 
 def test_large_blobs_go_to_their_partitions(tmp_path: Path) -> None:
-    """Large and small ones in turn, each with its row."""
+    """Large and small blobs stay with their rows in the right partitions."""
     schema = Schema("Wide", [*BLOBS, Field("part", str)])
     rows = [{"id": number, "blob": np.full(1 + 5000 * (number % 3), number), "part": "abc"[number % 2]} for number in range(30)]
 
@@ -1095,7 +1098,7 @@ def test_large_blobs_go_to_their_partitions(tmp_path: Path) -> None:
 
 
 def test_an_empty_partitioned_table_is_appended_to(tmp_path: Path) -> None:
-    """Its one file lies in a partition, so that its directories tell the partition columns."""
+    """The one file of an empty partitioned table is in a partition directory, so an append knows the partition columns."""
     schema = Schema("Empty", [Field("part", str), Field("id", np.int64)])
     write(tmp_path / "t", schema, [], partition_by="part")
 
@@ -1121,8 +1124,8 @@ def test_an_empty_partitioned_table_is_appended_to(tmp_path: Path) -> None:
     ],
     ids=repr,
 )
-def test_others_read_a_partitioned_table_without_rows(tmp_path: Path, value: Any) -> None:
-    """They take the type of a partition from its names, and find none where all are null; an append goes on with it."""
+def test_pandas_reads_a_partitioned_table_without_rows(tmp_path: Path, value: Any) -> None:
+    """Pandas can read an empty partitioned table before and after an append, for every type of partition."""
     kind = value.type if isinstance(value, pa.Scalar) else pa.scalar(value).type
     rows = pa.table({"id": [1], "part": pa.array([value], kind)})
     write(tmp_path / "t", rows.schema, [], partition_by="part")
@@ -1139,7 +1142,7 @@ def test_others_read_a_partitioned_table_without_rows(tmp_path: Path, value: Any
 
 @pytest.mark.parametrize("written", [None, "delta"])
 @pytest.mark.parametrize(
-    ("dtype", "value", "told"),
+    ("dtype", "value", "reported"),
     [
         ("M8[D]", "10000-01-01", "10000-01-01"),
         ("M8[D]", "0000-12-31", "0000-12-31"),
@@ -1148,12 +1151,10 @@ def test_others_read_a_partitioned_table_without_rows(tmp_path: Path, value: Any
         ("M8[us]", "-0001-01-01", "-0001-01-01 00:00:00.000000"),
     ],
 )
-def test_days_that_cannot_be_read_back_name_no_directories(
-    tmp_path: Path, dtype: str, value: str, told: str, written: str | None
-) -> None:
-    """They would make a table that cannot be opened; those at the edges are in it."""
+def test_partition_dates_out_of_range_raise(tmp_path: Path, dtype: str, value: str, reported: str, written: str | None) -> None:
+    """Dates outside the years 1 to 9999 raise DataError as partition values; dates at the limits are accepted."""
     if written == "delta" and dtype != "M8[D]":
-        return  # where no moment is a partition
+        return  # Delta tables cannot be partitioned by timestamps
     schema = Schema("Far", [Field("id", np.int64), Field("day", np.dtype(dtype), nullable=True)])
     days = [None, *np.array(["0001-01-01", "2020-01-01", "9999-12-31"], dtype)]
     write(tmp_path / "t", schema, {"id": [1, 2, 3, 4], "day": days}, partition_by="day", format=written)
@@ -1169,8 +1170,8 @@ def test_days_that_cannot_be_read_back_name_no_directories(
         )
 
     assert str(caught.value) == (
-        f"Row 2, partition field 'day': got {told}, which cannot be read back from the name of a directory; expected a null or "
-        "a year from 1 to 9999. Replace it, or partition by another field."
+        f"Row 2, partition field 'day': got {reported}, which cannot be read back from the name of a directory; "
+        "expected a null or a year from 1 to 9999. Replace it, or partition by another field."
     )
     assert {None if row["day"] is None else str(row["day"])[:10] for row in ps.open(tmp_path / "t")} >= {
         "2020-01-01",
@@ -1178,8 +1179,8 @@ def test_days_that_cannot_be_read_back_name_no_directories(
     }
 
 
-def test_a_zone_of_odd_seconds_names_no_directory(tmp_path: Path) -> None:
-    """Its text would be read as another moment: the offset of a zone is written in minutes."""
+def test_a_partition_time_with_a_zone_offset_in_seconds_raises(tmp_path: Path) -> None:
+    """A zone offset is written in minutes, so an offset with seconds would be read back as another time."""
     moments = pa.array([0, -2_600_000_000_000_000], pa.timestamp("us", "Europe/Berlin"))
 
     with pytest.raises(DataError, match=r"Row 1, partition field 'at': got 1887-08-11 10:40:08.000000\+0053"):
@@ -1187,8 +1188,8 @@ def test_a_zone_of_odd_seconds_names_no_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("written", [None, "delta"])
-def test_days_in_milliseconds_name_no_directories(tmp_path: Path, written: str | None) -> None:
-    """No schema tells them, so that the names of directories would be read as something else."""
+def test_a_date64_partition_column_raises(tmp_path: Path, written: str | None) -> None:
+    """A stored schema cannot express date64, so date64 columns raise ArgumentError as partition columns."""
     table = pa.table({"id": [1], "p": pa.array([86_400_000], pa.date64())})
 
     with pytest.raises(ArgumentError, match=r"which is stored as date64\[ms\]; .* Cast it to date32, or choose another field"):
@@ -1205,7 +1206,7 @@ def test_days_in_milliseconds_name_no_directories(tmp_path: Path, written: str |
     "given", [[], {"part": [], "id": []}, pa.table({"part": pa.array([], "string"), "id": pa.array([], "int64")})]
 )
 def test_an_append_of_nothing_adds_no_file(tmp_path: Path, partition_by: Any, given: Any) -> None:
-    """A partition that has no rows would be seen by all who list the table."""
+    """An append without rows adds no file, because other readers would list an empty partition."""
     schema = Schema("Empty", [Field("part", str), Field("id", np.int64)])
     write(tmp_path / "t", schema, [{"part": "a", "id": 1}], partition_by=partition_by)
     before = files_below(tmp_path / "t")
@@ -1218,7 +1219,7 @@ def test_an_append_of_nothing_adds_no_file(tmp_path: Path, partition_by: Any, gi
 
 @pytest.mark.parametrize("more", [[], [{"part": 7, "id": 1}]])
 def test_a_filter_passes_over_files_without_rows(tmp_path: Path, more: list[Any]) -> None:
-    """No partition of a table that was made without rows has any."""
+    """Filters skip the empty file of a table that was created without rows."""
     schema = Schema("Empty", [Field("part", np.int64, nullable=True), Field("id", np.int64)])
     write(tmp_path / "t", schema, [], partition_by="part")
     write(tmp_path / "t", schema, more, partition_by="part", mode="append")
@@ -1244,8 +1245,8 @@ def test_a_filter_passes_over_files_without_rows(tmp_path: Path, more: list[Any]
         (("part", "id", "x"), ArgumentError, "write() got partition_by='x'"),
     ],
 )
-def test_not_everything_names_directories(tmp_path: Path, partition_by: Any, error: type[Exception], message: str) -> None:
-    """Fields that cannot, or that are not there, are refused before anything is written."""
+def test_invalid_partition_columns_raise(tmp_path: Path, partition_by: Any, error: type[Exception], message: str) -> None:
+    """Unsuitable or unknown partition columns raise an error before anything is written."""
     schema = Schema("Parts", [Field("part", str), Field("id", np.int64), Field("x", np.int8, (2,), Npy())])
 
     with pytest.raises(error) as caught:
@@ -1255,8 +1256,8 @@ def test_not_everything_names_directories(tmp_path: Path, partition_by: Any, err
     assert files_below(tmp_path) == []
 
 
-def test_the_name_of_nulls_is_no_value(tmp_path: Path) -> None:
-    """A text that would be read as a null is refused."""
+def test_the_null_directory_name_as_a_value_raises(tmp_path: Path) -> None:
+    """A partition value equal to the directory name of nulls raises DataError, because it would be read as null."""
     schema = Schema("Parts", [Field("part", str), Field("id", np.int64)])
 
     with pytest.raises(
@@ -1265,11 +1266,11 @@ def test_the_name_of_nulls_is_no_value(tmp_path: Path) -> None:
         write(tmp_path / "t", schema, [{"part": "__HIVE_DEFAULT_PARTITION__", "id": 1}], partition_by="part")
 
 
-# -------------------------------------------------------------------------------------------------------------- the rest
+# -------------------------------------------------------------------------------------------------------- other behaviour
 
 
-def test_other_readers_read_what_was_written(tmp_path: Path) -> None:
-    """Pandas and DuckDB see numbers, text and bytes."""
+def test_pandas_and_duckdb_read_the_files(tmp_path: Path) -> None:
+    """Pandas and DuckDB read numbers, text and bytes."""
     duckdb = pytest.importorskip("duckdb")
     schema = Schema("Read", [*BLOBS, Field("name", str), Field("tensor", np.float32, (2,))])
     rows = [
@@ -1280,7 +1281,7 @@ def test_other_readers_read_what_was_written(tmp_path: Path) -> None:
 
     path = str(tmp_path / "t" / table.files[0])
     frame = pd.read_parquet(path)
-    found = duckdb.sql(f"select id, blob, name, tensor from '{path}' order by id").fetchall()  # noqa: S608 - our own path
+    found = duckdb.sql(f"select id, blob, name, tensor from '{path}' order by id").fetchall()  # noqa: S608 - a trusted path
     assert frame["blob"].tolist() == [np.arange(number).tobytes() for number in range(5)]
     assert [row[1] for row in found] == frame["blob"].tolist()
     assert [row[2] for row in found] == ["n0", "n1", "n2", "n3", "n4"]
@@ -1288,7 +1289,7 @@ def test_other_readers_read_what_was_written(tmp_path: Path) -> None:
 
 
 def test_a_table_is_written_to_any_filesystem(tmp_path: Path) -> None:
-    """By URL, by pyarrow's filesystems and by fsspec's, with all that goes with it."""
+    """Tables can be written by URL, to filesystems of pyarrow and to filesystems of fsspec."""
     memory = pytest.importorskip("fsspec").filesystem("memory")
     inside = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
 
@@ -1319,8 +1320,8 @@ def test_a_table_is_written_to_any_filesystem(tmp_path: Path) -> None:
         ({"source": ""}, "The target is ''; expected"),
     ],
 )
-def test_arguments_that_cannot_be_meant_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    """Before anything is begun."""
+def test_invalid_arguments_raise(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    """Invalid arguments raise ArgumentError before anything is written."""
     with pytest.raises(ArgumentError) as caught:
         write(**{"source": tmp_path / "t", "schema": IDS, "data": [], **options})
 
@@ -1330,7 +1331,7 @@ def test_arguments_that_cannot_be_meant_are_refused(tmp_path: Path, options: dic
 
 @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "brotli", "zstd", "lz4", None])
 def test_every_compression_is_read_back(tmp_path: Path, compression: str | None) -> None:
-    """Whatever is chosen for columns that are not compressed already."""
+    """Tables are readable with every value of `compression`."""
     write(
         tmp_path / "t",
         BLOBS,
@@ -1341,8 +1342,8 @@ def test_every_compression_is_read_back(tmp_path: Path, compression: str | None)
     assert ids_in(tmp_path / "t") == list(range(10))
 
 
-def test_progress_is_told_when_asked_and_only_then(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line on standard error at the end; nothing otherwise."""
+def test_progress_is_printed_only_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`progress=True` prints one line to standard error at the end; otherwise nothing is printed."""
     write(tmp_path / "a", IDS, {"id": [1, 2, 3]})
     assert capsys.readouterr() == ("", "")
 
@@ -1354,15 +1355,15 @@ def test_progress_is_told_when_asked_and_only_then(tmp_path: Path, capsys: pytes
 
 
 def test_the_stored_schema_is_json(tmp_path: Path) -> None:
-    """Whoever looks sees what the columns are, without Penstock."""
+    """The stored schema is plain JSON, readable without Penstock."""
     write(tmp_path / "t", IDS, [])
 
-    told = json.loads(pq.read_schema(tmp_path / "t" / "_common_metadata").metadata[KEY])
-    assert told["fields"] == [{"name": "id", "dtype": "int64", "shape": [], "nullable": False, "codec": {"name": "scalar"}}]
+    reported = json.loads(pq.read_schema(tmp_path / "t" / "_common_metadata").metadata[KEY])
+    assert reported["fields"] == [{"name": "id", "dtype": "int64", "shape": [], "nullable": False, "codec": {"name": "scalar"}}]
 
 
-def test_rows_of_an_append_come_after_those_before(tmp_path: Path) -> None:
-    """Names of files go on where they ended, so that the order of rows is the same in every build."""
+def test_appended_rows_come_after_existing_rows(tmp_path: Path) -> None:
+    """File names continue the existing numbering, so that rows are read in the order of the appends."""
     for start in range(0, 30, 5):
         write(tmp_path / "t", data={"id": np.arange(start, start + 5)}, mode="append")
 
@@ -1370,7 +1371,7 @@ def test_rows_of_an_append_come_after_those_before(tmp_path: Path) -> None:
 
 
 def test_a_row_of_nulls_is_a_row(tmp_path: Path) -> None:
-    """With a schema a mapping without lists or arrays is never taken for a batch."""
+    """With a schema, a mapping without lists or arrays is a row and never a batch."""
     schema = Schema("S", [Field("a", int, nullable=True), Field("b", str, nullable=True)])
     write(tmp_path / "t", schema, [{"a": 1, "b": "x"}, {"a": None, "b": None}, {}])
 
@@ -1382,14 +1383,14 @@ def test_a_row_of_nulls_is_a_row(tmp_path: Path) -> None:
 
 
 def test_a_float_is_not_rounded_to_a_decimal(tmp_path: Path) -> None:
-    """Arrow would do it without a word."""
+    """A float in a decimal column raises DataError; Arrow would round it silently."""
     schema = Schema("S", [Field("a", Decimal, (), Scalar("decimal128(5, 1)"))])
     with pytest.raises(DataError, match="a float is no exact decimal"):
         write(tmp_path / "t", schema, pa.table({"a": [1.25]}))
 
 
-def test_a_write_where_the_process_works_keeps_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The directory is changed in place, not exchanged for another."""
+def test_writing_to_the_working_directory_keeps_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working directory is changed in place and not replaced by another directory."""
     monkeypatch.chdir(tmp_path)
     write(".", data={"id": [1, 2]})
 
@@ -1398,8 +1399,8 @@ def test_a_write_where_the_process_works_keeps_its_directory(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("name", ["parquet", "petastorm", "delta"])
-def test_formats_can_be_named(tmp_path: Path, name: str) -> None:
-    """To write a table, and to open it; a name that is none is told those that are."""
+def test_formats_can_be_given_by_name(tmp_path: Path, name: str) -> None:
+    """A format name works for writing and opening; an unknown name raises ArgumentError that lists the known names."""
     schema = ps.Schema("S", [ps.Field("id", np.int64)])
     ps.write(tmp_path / "t", schema, [{"id": 1}, {"id": 2}], format=name)
 
@@ -1423,7 +1424,7 @@ COPIED = ps.Schema(
 
 
 def copied_rows() -> list[dict[str, Any]]:
-    """Return rows whose first ones do not tell what the others may be."""
+    """Return rows whose nulls and array lengths cannot be inferred from the first rows."""
     return [
         {
             "id": n,
@@ -1437,31 +1438,31 @@ def copied_rows() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("size", [None, 4, "row_group"])
 def test_a_dataset_can_be_written(tmp_path: Path, size: Any) -> None:
-    """Of rows or batches, itself, as a loader, or as an iteration; columns and codecs are those that it has."""
+    """A dataset of rows or batches can be written directly, as a loader or as an iterator, and keeps columns and codecs."""
     write(tmp_path / "a", COPIED, copied_rows(), row_group_rows=3)
     ds = ps.open(tmp_path / "a")
-    asked = ds if size is None else ds.batch(size)
-    for number, data in enumerate([asked, ps.loader(asked), iter(asked)]):
-        place = tmp_path / str(number)
+    source = ds if size is None else ds.batch(size)
+    for number, data in enumerate([source, ps.loader(source), iter(source)]):
+        directory = tmp_path / str(number)
 
-        assert write(place, data=data).num_rows == 10
-        found = ps.open(place)
+        assert write(directory, data=data).num_rows == 10
+        found = ps.open(directory)
         assert found.schema.fields == ds.schema.fields
         assert found.to_arrow().equals(ds.to_arrow())
 
 
 def test_a_dataset_of_arrow_columns_can_be_written(tmp_path: Path) -> None:
-    """Lists, structs and text that others wrote keep their types, whatever the first rows hold."""
+    """Lists, structs and text from plain Parquet files keep their types, even if the first rows are empty or null."""
     table = pa.table({"l": [[], [1, 2]], "s": [None, "x"], "d": [{"a": 1}, {"a": None}]})
     pq.write_table(table, tmp_path / "a.parquet")
-    for number, asked in enumerate([ps.open(tmp_path / "a.parquet"), ps.open(tmp_path / "a.parquet").batch(1)]):
-        write(tmp_path / str(number), data=asked)
+    for number, source in enumerate([ps.open(tmp_path / "a.parquet"), ps.open(tmp_path / "a.parquet").batch(1)]):
+        write(tmp_path / str(number), data=source)
 
         assert ps.open(tmp_path / str(number)).to_arrow().to_pylist() == table.to_pylist()
 
 
-def test_what_clauses_make_can_be_written(tmp_path: Path) -> None:
-    """New columns follow from the first batch; so do those of a mixture, and of a table of another format."""
+def test_mapped_and_mixed_datasets_can_be_written(tmp_path: Path) -> None:
+    """Columns made by `map` get their types from the first batch. Mixtures can be written, also to another format."""
     write(tmp_path / "a", data={"id": np.arange(10)})
     ds = ps.open(tmp_path / "a")
     twice = ds.batch(4).map(lambda batch: {"twice": batch["id"] * 2})
@@ -1475,8 +1476,8 @@ def test_what_clauses_make_can_be_written(tmp_path: Path) -> None:
     assert ps.open(tmp_path / "a").num_rows == 20
 
 
-def test_a_dataset_without_end_cannot_be_written(tmp_path: Path) -> None:
-    """It is said at once, and nothing is left."""
+def test_writing_an_endless_dataset_raises(tmp_path: Path) -> None:
+    """An endless dataset raises ArgumentError and leaves no files."""
     write(tmp_path / "a", data={"id": [1]})
     for endless in (ps.open(tmp_path / "a").repeat(), ps.loader(ps.open(tmp_path / "a").batch(1).repeat())):
         with pytest.raises(
@@ -1488,8 +1489,8 @@ def test_a_dataset_without_end_cannot_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [3, None, [3], [None, "id"]])
-def test_what_names_no_column_cannot_name_directories(tmp_path: Path, names: Any) -> None:
-    """It is told with its value."""
+def test_partition_by_must_be_names(tmp_path: Path, names: Any) -> None:
+    """A `partition_by` that is not a name or a list of names raises ArgumentError that shows its value."""
     with pytest.raises(ArgumentError) as caught:
         write(tmp_path / "t", data={"id": [1]}, partition_by=names)
 
@@ -1500,7 +1501,7 @@ def test_what_names_no_column_cannot_name_directories(tmp_path: Path, names: Any
 
 @pytest.mark.parametrize("mode", ["error", "append"])
 def test_copies_keep_nulls_and_cells_as_they_are_stored(tmp_path: Path, mode: Any) -> None:
-    """Nothing is decoded that is stored again in the same way: no null becomes NaN, no JPEG loses by it, none is refused."""
+    """Copies to the same codec are not decoded: nulls stay nulls, and JPEGs are not encoded again."""
     random = np.random.default_rng(0)
     fields = [
         ps.Field("id", np.int64),
@@ -1521,9 +1522,9 @@ def test_copies_keep_nulls_and_cells_as_they_are_stored(tmp_path: Path, mode: An
     if mode == "append":
         ps.write(tmp_path / "b", schema, [])
     stored = ps.open(tmp_path / "a").to_arrow()
-    asked = ps.open(tmp_path / "a").where(ps.col("id") >= 4).batch(8, last="drop")
+    source = ps.open(tmp_path / "a").where(ps.col("id") >= 4).batch(8, last="drop")
 
-    written = ps.write(tmp_path / "b", data=asked, mode=mode)
+    written = ps.write(tmp_path / "b", data=source, mode=mode)
     found = ps.open(tmp_path / "b").to_arrow()
 
     assert written.num_rows == 40
@@ -1533,8 +1534,8 @@ def test_copies_keep_nulls_and_cells_as_they_are_stored(tmp_path: Path, mode: An
     assert found["f"].null_count == stored["f"].slice(4, 40).null_count > 0
 
 
-def test_copies_to_another_codec_are_encoded_anew(tmp_path: Path) -> None:
-    """What is stored otherwise than it was is not copied as it is."""
+def test_copies_to_another_codec_are_encoded_again(tmp_path: Path) -> None:
+    """Cells are decoded and encoded again when the target field has another codec."""
     image = ps.Field("image", np.uint8, (8, 8), ps.codecs.Png())
     pixels = np.arange(64, dtype=np.uint8).reshape(8, 8)
     ps.write(tmp_path / "a", ps.Schema("Rows", [image]), [{"image": pixels}])
@@ -1557,8 +1558,8 @@ def test_copies_to_another_codec_are_encoded_anew(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_lists_of_the_length_zero_are_refused(tmp_path: Path, kind: pa.DataType, written: str | None) -> None:
-    """In each a null would be written; as lists of any length they come back."""
+def test_lists_of_fixed_length_zero_raise(tmp_path: Path, kind: pa.DataType, written: str | None) -> None:
+    """Lists of fixed length 0 raise, because pyarrow writes nulls for them; as variable-length lists they are read back."""
     with pytest.raises(ArgumentError, match=r"Column 'x' is .*: of the fixed length 0, which pyarrow writes wrongly"):
         write(tmp_path / "t", pa.schema({"x": kind}), [], format=written)
     assert not (tmp_path / "t").exists()
@@ -1568,12 +1569,12 @@ def test_lists_of_the_length_zero_are_refused(tmp_path: Path, kind: pa.DataType,
     assert ps.open(tmp_path / "t").to_arrow()["x"].to_pylist() == [[], []]
 
 
-def _extended(cells: list[Any], kind: pa.DataType, storage: pa.DataType) -> pa.Array:
-    """Return lists of an extension, which Arrow makes of its storage alone."""
+def _extension_lists(cells: list[Any], kind: pa.DataType, storage: pa.DataType) -> pa.Array:
+    """Return lists of an extension type; Arrow can build them only from lists of the storage type."""
     return pa.array(cells, pa.list_(storage)).cast(pa.list_(kind))
 
 
-LISTED: dict[str, pa.Array] = {
+LIST_ARRAYS: dict[str, pa.Array] = {
     "dates": pa.array([[dt.date(2020, 1, 1), None], [], None, [dt.date(1, 1, 1)]]),
     "dates in milliseconds": pa.array([[dt.date(2020, 1, 1)]], pa.list_(pa.date64())),
     "times": pa.array([[dt.time(1, 2), dt.time(3, 4, 5, 6)]]),
@@ -1584,19 +1585,19 @@ LISTED: dict[str, pa.Array] = {
     "lists of two": pa.array([[[1, 2], [3, 4]], []], pa.list_(pa.list_(pa.int8(), 2))),
     "two lists of one": pa.array([[[1], [2]]], pa.list_(pa.list_(pa.int8(), 1), 2)),
     "lists of two dates": pa.array([[[dt.date(2020, 1, 1)] * 2]], pa.list_(pa.list_(pa.date32(), 2))),
-    "identifiers": _extended([[b"0123456789abcdef", None], [], None], pa.uuid(), pa.binary(16)),
-    "bytes for booleans": _extended([[1, 0]], pa.bool8(), pa.int8()),
-    "texts of JSON": _extended([["{}", "1"]], pa.json_(), pa.string()),
-    "tensors": _extended([[[1, 2, 3, 4]]], pa.fixed_shape_tensor(pa.int8(), (2, 2)), pa.list_(pa.int8(), 4)),
-    "types of others": _extended([[1], None], pa.opaque(pa.int16(), "x", "y"), pa.int16()),
+    "identifiers": _extension_lists([[b"0123456789abcdef", None], [], None], pa.uuid(), pa.binary(16)),
+    "bytes for booleans": _extension_lists([[1, 0]], pa.bool8(), pa.int8()),
+    "texts of JSON": _extension_lists([["{}", "1"]], pa.json_(), pa.string()),
+    "tensors": _extension_lists([[[1, 2, 3, 4]]], pa.fixed_shape_tensor(pa.int8(), (2, 2)), pa.list_(pa.int8(), 4)),
+    "types of others": _extension_lists([[1], None], pa.opaque(pa.int16(), "x", "y"), pa.int16()),
     "lists of two words": pa.array([[["a", "b"]]], pa.list_(pa.list_(pa.string(), 2))),
 }
 
 
-@pytest.mark.parametrize("name", LISTED)
-def test_lists_of_what_arrow_does_not_take_from_numpy_are_copied(tmp_path: Path, name: str) -> None:
-    """Rows in another order are taken apart, and come back as they were."""
-    table = pa.table({"x": LISTED[name], "i": range(len(LISTED[name]))})
+@pytest.mark.parametrize("name", LIST_ARRAYS)
+def test_lists_that_arrow_cannot_build_from_numpy_are_copied(tmp_path: Path, name: str) -> None:
+    """Shuffled copies of such list columns, as rows and as batches, equal the original."""
+    table = pa.table({"x": LIST_ARRAYS[name], "i": range(len(LIST_ARRAYS[name]))})
     ps.write(tmp_path / "t", data=table)
     shuffled = ps.open(tmp_path / "t").shuffle(seed=1)
 
@@ -1616,15 +1617,15 @@ def test_lists_of_what_arrow_does_not_take_from_numpy_are_copied(tmp_path: Path,
         (pa.list_(pa.list_(pa.int8(), 2)), np.array([[1.5, 2]])),
     ],
 )
-def test_lists_lose_nothing(tmp_path: Path, kind: pa.DataType, cell: Any) -> None:
-    """What a type does not hold is refused."""
+def test_list_values_that_would_lose_precision_raise(tmp_path: Path, kind: pa.DataType, cell: Any) -> None:
+    """List values that the column type cannot hold exactly raise DataError."""
     refused = pytest.raises(DataError, match=r"Row 0, field 'x': got a .* array of shape")
     with refused, ps.write(tmp_path / "t", pa.schema({"x": kind})) as table:
         table.append({"x": cell})
 
 
-def test_identifiers_inside_of_structs_and_maps_are_written(tmp_path: Path) -> None:
-    """Arrow makes no extensions inside of others; rows with them are taken all the same."""
+def test_extension_types_inside_structs_and_maps_are_written(tmp_path: Path) -> None:
+    """Arrow cannot build extension types inside structs and maps from Python values; rows with them are written anyway."""
     one, other = uuid.UUID(int=1), uuid.UUID(int=2)
     schema = pa.schema({"s": pa.struct({"a": pa.uuid(), "b": pa.bool8()}), "m": pa.map_(pa.string(), pa.uuid())})
     rows: list[Any] = [
@@ -1643,17 +1644,17 @@ def test_identifiers_inside_of_structs_and_maps_are_written(tmp_path: Path) -> N
     assert [row["m"] for row in ps.open(tmp_path / "t")] == [[("k", other)], [], None]
 
 
-def test_a_path_that_steps_up_is_read_where_it_is_written(tmp_path: Path) -> None:
-    """`..` leads up from where a link leads to, and from what is not there; a table passed on the way is not written into."""
+def test_paths_with_parent_steps_are_read_where_they_are_written(tmp_path: Path) -> None:
+    """`..` is resolved after links and works below missing directories; a table on the way is not written into."""
     (tmp_path / "far" / "deep").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "far" / "deep")
     write(tmp_path / "t", data={"id": [1]})
 
-    for above, place in (("nothing/..", "a"), ("link/..", "far/a"), ("t/..", "b")):
-        path = f"{tmp_path}/{above}/{Path(place).name}"
+    for above, directory in (("nothing/..", "a"), ("link/..", "far/a"), ("t/..", "b")):
+        path = f"{tmp_path}/{above}/{Path(directory).name}"
         write(path, data={"id": [1, 2]})
 
-        for same in (path, f"file://{path}", tmp_path / place):
+        for same in (path, f"file://{path}", tmp_path / directory):
             assert [row["id"] for row in ps.open(same)] == [1, 2]
         assert ps.open(path, filesystem=pafs.LocalFileSystem()).num_rows == 2
         assert ps.open(path, filesystem=LocalFileSystem()).num_rows == 2

@@ -1,4 +1,4 @@
-"""Writing to storage that refuses, and being interrupted: the old table stays, nothing is left, and it is said what to do."""
+"""A write that fails or is interrupted keeps the old table, leaves no files, and raises an error that says what to do."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from penstock.errors import WriteError
 
 STAYS = "Nothing of this write appears; existing data stays."
 
-# Overwrites a table again and again, each time with a little more room on the disk, until that is enough. What it was told, and
-# what lay there afterwards, is printed.
-FILLING = """
+# Overwrites a table repeatedly, each time with a little more free space on the disk, until the write succeeds. Prints the error
+# message and the remaining files of every attempt.
+FILL_DISK = """
 import gc, json, os, sys, threading
 import numpy as np
 import penstock as ps
@@ -69,45 +69,47 @@ print(json.dumps(found))
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reads what is replaced here, and no disk loses its power."""
+    """Skip grace periods and fsync: no reader uses the replaced files here, and no disk loses power."""
     monkeypatch.setattr(swap, "GRACE_SECONDS", 0)
     monkeypatch.setattr(swap, "PATIENCE_SECONDS", 0.2)
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def run(script: str, *args: object, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run a script to its end."""
+    """Run a script to completion."""
     command = [*before, sys.executable, "-c", script, *map(str, args)]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
 
 
 def threads() -> list[str]:
-    """Return the names of our threads that are alive."""
+    """Return the names of the Penstock threads that are alive."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")]
 
 
 @pytest.mark.parametrize("way", ["rows", "close", "parts"])
 def test_a_full_disk_leaves_the_old_table(tmp_path: Path, way: str) -> None:
-    """Wherever the room ends, the error says so, the old table is whole, and neither files nor threads nor words are left."""
-    alone = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs -o size=1m none "$0" && exec "$@"')
-    if shutil.which("unshare") is None or subprocess.run([*alone, str(tmp_path), "true"], check=False).returncode:
+    """A full disk raises an error at any stage, keeps the old table, and leaves no files, threads or output."""
+    mount = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs -o size=1m none "$0" && exec "$@"')
+    if shutil.which("unshare") is None or subprocess.run([*mount, str(tmp_path), "true"], check=False).returncode:
         pytest.skip("This machine does not let us make a small disk of our own.")
 
-    done = run(FILLING, tmp_path, way, before=(*alone, str(tmp_path)))
+    done = run(FILL_DISK, tmp_path, way, before=(*mount, str(tmp_path)))
 
     assert (done.stderr, done.returncode) == ("", 0)
     found = json.loads(done.stdout)
     assert len(found) > 10
-    for told, names, rows, alive in found[:-1]:
+    for report, names, rows, alive in found[:-1]:
         assert (names, rows, alive) == (["t"], 3, [])
-        assert told.startswith(f"{errno.ENOSPC}: ")
-        assert told.endswith(f"cannot be written: No space left on device. {STAYS} Free some space, or write to another place.")
-        assert f"of {tmp_path}/t" in told
+        assert report.startswith(f"{errno.ENOSPC}: ")
+        assert report.endswith(
+            f"cannot be written: No space left on device. {STAYS} Free some space, or write to another place."
+        )
+        assert f"of {tmp_path}/t" in report
     assert found[-1] == ["", ["t"], 500, []]
 
 
-def test_a_file_that_may_not_grow_is_told(tmp_path: Path) -> None:
-    """A limit on the size of files is told with what to do about it, and nothing is printed when the writer is collected."""
+def test_the_file_size_limit_is_reported(tmp_path: Path) -> None:
+    """Reaching the limit on file sizes raises an error with advice, and collecting the writer prints nothing."""
     script = """
 import resource, sys
 import numpy as np
@@ -129,8 +131,8 @@ except ps.errors.WriteError as error:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_may_not_be_written_to_is_told(tmp_path: Path) -> None:
-    """Who has no right to write is told so before any row is taken, and the table that lies there can be read on."""
+def test_a_read_only_directory_is_reported(tmp_path: Path) -> None:
+    """Without write permission, writing and adopting raise an error, and the existing table stays readable."""
     script = """
 import os, sys
 import numpy as np
@@ -151,22 +153,22 @@ except ps.errors.WriteError as error:
     print(error)
 print(ps.open(place + "/t").num_rows)
 """
-    place = tmp_path / "place"
-    place.mkdir()
-    done = run_without_rights(script, place)
-    names = [each.name for each in place.iterdir()]
-    for path in (place, place / "t"):
+    folder = tmp_path / "place"
+    folder.mkdir()
+    done = run_without_rights(script, folder)
+    names = [each.name for each in folder.iterdir()]
+    for path in (folder, folder / "t"):
         path.chmod(0o755)
 
     assert done.stderr == ""
-    *told, rows = done.stdout.splitlines()
-    for text, name in zip(told, ("t", "new", "t"), strict=True):
-        assert f"of {place}/{name} cannot be written: Permission denied. {STAYS} Get the permission to write there, or" in text
+    *report, rows = done.stdout.splitlines()
+    for text, name in zip(report, ("t", "new", "t"), strict=True):
+        assert f"of {folder}/{name} cannot be written: Permission denied. {STAYS} Get the permission to write there, or" in text
     assert (rows, names) == ("3", ["t"])
 
 
-def test_a_table_that_may_not_be_changed_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    """Where the directory above it may be written to, and its own or one of a partition may not; what was begun is removed."""
+def test_a_read_only_table_leaves_no_files_beside_it(tmp_path: Path) -> None:
+    """If the table or a partition is read-only, a failed write removes its files from the writable parent directory."""
     script = """
 import os, sys
 import numpy as np
@@ -190,14 +192,14 @@ for closed in ("t", "t/k=1"):
 
     refused = f"The table of {tmp_path}/t cannot be written: Permission denied. {STAYS} Get the permission to write there, or"
     assert done.stderr == ""
-    told = done.stdout.splitlines()
-    assert [text.startswith(refused) for text in told[::2]] == [True, True, True, False]
-    assert told[1::2] == ["['t'] 3"] * 4
-    assert told[-2] == "written"
+    report = done.stdout.splitlines()
+    assert [text.startswith(refused) for text in report[::2]] == [True, True, True, False]
+    assert report[1::2] == ["['t'] 3"] * 4
+    assert report[-2] == "written"
 
 
-def test_names_that_are_too_long_are_told(tmp_path: Path) -> None:
-    """That of a table, and those that values of a partition make."""
+def test_names_that_are_too_long_raise(tmp_path: Path) -> None:
+    """Too long names of tables, and of directories made from partition values, raise WriteError."""
     with pytest.raises(WriteError, match=r"cannot be written: File name too long\..*Use a shorter name; partition values are"):
         ps.write(tmp_path / ("x" * 300), data={"id": np.arange(3)})
     with pytest.raises(WriteError, match=r"The file k=x{300}/part-00000-\w+\.parquet of .*File name too long"):
@@ -207,24 +209,24 @@ def test_names_that_are_too_long_are_told(tmp_path: Path) -> None:
     assert threads() == []
 
 
-class Refusing(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
-    """Storage elsewhere, to which no more than so many bytes can be written."""
+class FailingStore(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
+    """A remote store that accepts only a limited number of bytes."""
 
-    def __init__(self, most: int) -> None:
-        """Store how many."""
+    def __init__(self, limit: int) -> None:
+        """Store the limit in bytes."""
         super().__init__(fsspec.filesystem("memory"))
-        self.left = most
+        self.remaining = limit
 
-    def open_output_stream(self, path: Any, metadata: Any) -> Any:  # noqa: ARG002 - as it is called
-        """Return a stream that fails when it is full."""
+    def open_output_stream(self, path: Any, metadata: Any) -> Any:  # noqa: ARG002 - pyarrow's signature
+        """Return a stream that fails once the limit is reached."""
         outer, file = self, self.fs.open(path, "wb")
 
         class Stream:
             closed = False
 
             def write(self, data: bytes) -> int:
-                outer.left -= len(data)
-                if outer.left < 0:
+                outer.remaining -= len(data)
+                if outer.remaining < 0:
                     raise OSError(errno.EIO, "The store has said no.")
                 return int(file.write(bytes(data)))
 
@@ -234,11 +236,11 @@ class Refusing(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
         return pa.PythonFile(Stream(), mode="w")
 
 
-@pytest.mark.parametrize("most", [0, 100, 20_000, 60_000])
-def test_storage_elsewhere_that_refuses_is_told(most: int) -> None:
-    """Its own words are in the message, and no file of the write belongs to the table."""
-    store = pafs.PyFileSystem(Refusing(most))
-    path = f"/refusing-{most}"
+@pytest.mark.parametrize("limit", [0, 100, 20_000, 60_000])
+def test_errors_of_a_remote_store_are_reported(limit: int) -> None:
+    """The error contains the message of the store, and no file of the write remains."""
+    store = pafs.PyFileSystem(FailingStore(limit))
+    path = f"/refusing-{limit}"
 
     with pytest.raises(WriteError) as caught, ps.write(path, filesystem=store, row_group_rows=2000) as table:
         table.extend({"id": np.random.default_rng(0).standard_normal(10_000)})
@@ -253,11 +255,11 @@ def test_storage_elsewhere_that_refuses_is_told(most: int) -> None:
 # ------------------------------------------------------------------------------------------------------------ Ctrl-C
 
 
-def written(place: Path, mode: Mode) -> Callable[[], None]:
-    """Return what writes rows one by one and in batches, over threads."""
+def writing_task(folder: Path, mode: Mode) -> Callable[[], None]:
+    """Return a task that writes rows one by one and in batches, with threads."""
 
     def write() -> None:
-        with ps.write(place / "t", mode=mode, row_group_rows=50, threads=2) as table:
+        with ps.write(folder / "t", mode=mode, row_group_rows=50, threads=2) as table:
             for number in range(3):
                 table.append({"id": number})
             for _ in range(3):
@@ -267,41 +269,41 @@ def written(place: Path, mode: Mode) -> Callable[[], None]:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of Python's own, when it is interrupted
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # from Python, when interrupted
 @pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
 def test_ctrl_c_at_any_moment_leaves_all_or_nothing(tmp_path: Path, mode: Mode) -> None:
-    """The table is the old or the new one, no thread waits for ever, and the next write tidies up what could not be."""
+    """After Ctrl-C the table is the old or the new one, threads end, and the next write removes leftover files."""
     old = [] if mode == "error" else [0, 1, 2]
     new = [*(old if mode == "append" else []), 0, 1, 2, *range(60), *range(60), *range(60)]
 
-    def tried(number: int, at: int) -> tuple[Interrupt, bool, Path]:
-        place = tmp_path / str(number)
-        place.mkdir()
+    def attempt_at(number: int, at: int) -> tuple[Interrupt, bool, Path]:
+        folder = tmp_path / str(number)
+        folder.mkdir()
         if old:
-            ps.write(place / "t", data={"id": np.arange(3)})
+            ps.write(folder / "t", data={"id": np.arange(3)})
         interrupt = Interrupt(at)
-        return interrupt, interrupt.run(written(place, mode)), place
+        return interrupt, interrupt.run(writing_task(folder, mode)), folder
 
-    points = tried(0, -1)[0].points
+    points = attempt_at(0, -1)[0].points
     assert points > 1000
     for number, at in enumerate(range(1, points, points // 12 + 1), start=1):
-        interrupt, interrupted, place = tried(number, at)
+        interrupt, interrupted, folder = attempt_at(number, at)
         gc.collect()
         for thread in threading.enumerate():
             if thread.name.startswith("penstock"):
                 thread.join(10)
 
-        told = (number, at, interrupt.where)
-        assert threads() == [], told
-        ids = ps.open(place / "t").to_arrow()["id"].to_pylist() if (place / "t").exists() else []
-        assert ids in (old, new), told
-        assert interrupted or ids == new, told
-        ps.write(place / "t", data={"id": np.arange(2)}, mode="overwrite")
-        assert [each.name for each in place.iterdir()] == ["t"], told
+        report = (number, at, interrupt.where)
+        assert threads() == [], report
+        ids = ps.open(folder / "t").to_arrow()["id"].to_pylist() if (folder / "t").exists() else []
+        assert ids in (old, new), report
+        assert interrupted or ids == new, report
+        ps.write(folder / "t", data={"id": np.arange(2)}, mode="overwrite")
+        assert [each.name for each in folder.iterdir()] == ["t"], report
 
 
-def test_ctrl_c_while_rows_are_given_ends_promptly(tmp_path: Path) -> None:
-    """A signal to a process that writes without end: the interrupt is raised, and nothing is left or printed."""
+def test_ctrl_c_during_an_endless_write_ends_promptly(tmp_path: Path) -> None:
+    """SIGINT to an endless writer raises KeyboardInterrupt, keeps the old table, and leaves no files or output."""
     ps.write(tmp_path / "t", data={"id": np.arange(3)})
     script = """
 import sys, threading
@@ -330,15 +332,15 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\udcff"])
-def test_names_that_no_storage_has_are_told(tmp_path: Path, name: str) -> None:
-    """To write to and to open."""
+def test_names_with_invalid_characters_raise(tmp_path: Path, name: str) -> None:
+    """Paths with characters that no storage accepts raise ArgumentError, when writing and when opening."""
     for attempt in (lambda: ps.write(f"{tmp_path}/{name}", data={"id": [1]}), lambda: ps.open(f"{tmp_path}/{name}")):
         with pytest.raises(ps.errors.ArgumentError, match="is not a valid path: it has characters that no storage"):
             attempt()
 
 
-def test_storage_that_is_only_read_is_told() -> None:
-    """As that of websites is."""
+def test_a_read_only_filesystem_raises() -> None:
+    """Writing to a read-only filesystem, such as a website, raises WriteError."""
 
     class Website(MemoryFileSystem):  # type: ignore[misc] # fsspec has no types
         cachable = False
@@ -352,8 +354,8 @@ def test_storage_that_is_only_read_is_told() -> None:
         ps.write("/t", data={"id": [1]}, filesystem=Website())
 
 
-# Works in a directory that is deleted under it.
-UPROOTED = """
+# Runs in a working directory that has been deleted.
+DELETED_DIRECTORY = """
 import os, sys
 import penstock as ps
 
@@ -372,9 +374,9 @@ for ask in (ps.open, lambda name: ps.write(name, data={"id": [1]})):
 """
 
 
-def test_a_working_directory_that_is_gone_is_no_matter_to_paths_from_the_top(tmp_path: Path) -> None:
-    """Those that lead on from it are refused, with the reason."""
-    done = subprocess.run([sys.executable, "-c", UPROOTED, tmp_path], capture_output=True, text=True, check=False)
+def test_a_deleted_working_directory_matters_only_to_relative_paths(tmp_path: Path) -> None:
+    """In a deleted working directory absolute paths work, and relative paths raise ArgumentError with the reason."""
+    done = subprocess.run([sys.executable, "-c", DELETED_DIRECTORY, tmp_path], capture_output=True, text=True, check=False)
 
     assert done.stderr == ""
     message = (
@@ -384,8 +386,8 @@ def test_a_working_directory_that_is_gone_is_no_matter_to_paths_from_the_top(tmp
     assert done.stdout.splitlines() == ["2", "4", "2", message, message]
 
 
-def test_a_link_to_itself_is_no_place_to_write_to(tmp_path: Path) -> None:
-    """It is told as what the system calls it."""
+def test_writing_to_a_link_to_itself_raises(tmp_path: Path) -> None:
+    """A symbolic link to itself raises WriteError with the message of the operating system."""
     (tmp_path / "t").symlink_to("t")
 
     with pytest.raises(WriteError, match=r"cannot be written: Too many levels of symbolic links\. Nothing of this write"):

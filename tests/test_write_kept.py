@@ -1,4 +1,4 @@
-"""What is written comes back as it was given, or is refused: values that NumPy, Arrow or Parquet would change in silence."""
+"""Written values are read back unchanged, or raise an error where NumPy, Arrow or Parquet would change them silently."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def field(*arguments: Any, **options: Any) -> ps.Schema:
     return ps.Schema("S", [ps.Field("x", *arguments, **options)])
 
 
-# Structs, lists and maps.
+# Nested values: structs, lists and maps.
 
 FIRST = pa.table(
     {
@@ -36,7 +36,7 @@ FIRST = pa.table(
     }
 )
 EAST = dt.timezone(dt.timedelta(hours=5))
-CHANGED = [
+LOSSY = [
     ("f", [1e300]),
     ("f", np.array([1e300])),
     ("f", [2**24 + 1]),
@@ -50,9 +50,9 @@ CHANGED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "cell"), CHANGED, ids=map(str, range(len(CHANGED))))
-def test_what_a_nested_value_would_lose_is_refused(tmp_path: Path, name: str, cell: Any) -> None:
-    """Rows, one by one and in batches."""
+@pytest.mark.parametrize(("name", "cell"), LOSSY, ids=map(str, range(len(LOSSY))))
+def test_nested_values_that_would_change_raise(tmp_path: Path, name: str, cell: Any) -> None:
+    """Nested values that would change raise DataError, as single rows and in batches."""
     ps.write(tmp_path / "t", data=FIRST.select([name]))
     with ps.write(tmp_path / "t", mode="append") as table:
         with pytest.raises(DataError, match=f"Row 0, field '{name}'"):
@@ -62,7 +62,7 @@ def test_what_a_nested_value_would_lose_is_refused(tmp_path: Path, name: str, ce
     assert ps.open(tmp_path / "t").to_arrow().select([name]) == FIRST.select([name])
 
 
-KEPT = [
+LOSSLESS = [
     ("f", [0.1, float("nan"), float("inf")]),
     ("f", np.array([0.5])),
     ("d", [dt.datetime(2020, 1, 1), dt.date(2021, 1, 1)]),  # noqa: DTZ001
@@ -72,9 +72,9 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize(("name", "cell"), KEPT, ids=map(str, range(len(KEPT))))
-def test_what_a_nested_value_keeps_is_written(tmp_path: Path, name: str, cell: Any) -> None:
-    """A float may have fewer digits, a day is a day, and a field of a struct may be null."""
+@pytest.mark.parametrize(("name", "cell"), LOSSLESS, ids=map(str, range(len(LOSSLESS))))
+def test_nested_values_that_are_kept_are_written(tmp_path: Path, name: str, cell: Any) -> None:
+    """A float may be rounded to float32, midnight is a date, and a missing struct field becomes null."""
     ps.write(tmp_path / "t", data=FIRST.select([name]))
     with ps.write(tmp_path / "t", mode="append") as table:
         table.append({name: cell})
@@ -95,9 +95,9 @@ ARROW = [
 
 @pytest.mark.parametrize(("name", "column"), ARROW, ids=map(str, range(len(ARROW))))
 @pytest.mark.parametrize("format", [None, "delta"])
-def test_arrow_columns_lose_nothing_inside(tmp_path: Path, name: str, column: pa.Array, format: Any) -> None:  # noqa: A002
-    """Fields of structs are not dropped, numbers not rounded, and text is no number."""
-    first = FIRST.select([name]).cast(pa.schema([pa.field(name, _micro(FIRST.schema.field(name).type))]))
+def test_nested_arrow_columns_that_would_change_raise(tmp_path: Path, name: str, column: pa.Array, format: Any) -> None:  # noqa: A002
+    """Arrow columns raise DataError where struct fields would be dropped, numbers rounded, or text read as numbers."""
+    first = FIRST.select([name]).cast(pa.schema([pa.field(name, _in_microseconds(FIRST.schema.field(name).type))]))
     ps.write(tmp_path / "t", data=first, format=format)
     for data in (pa.table({name: column}), iter([pa.table({name: column})])):
         with pytest.raises(DataError, match=f"Row 0, field '{name}'"):
@@ -107,15 +107,15 @@ def test_arrow_columns_lose_nothing_inside(tmp_path: Path, name: str, column: pa
     assert ps.open(tmp_path / "t").num_rows == 1
 
 
-def _micro(kind: pa.DataType) -> pa.DataType:
-    """Return a type whose times Delta has too."""
+def _in_microseconds(kind: pa.DataType) -> pa.DataType:
+    """Return the type with timestamps in microseconds, which Delta supports."""
     if pa.types.is_list(kind) and pa.types.is_timestamp(kind.value_type):
         return pa.list_(pa.timestamp("us"))
     return kind
 
 
 def test_arrow_columns_may_differ_where_nothing_is_lost(tmp_path: Path) -> None:
-    """Wider numbers that fit, structs with fewer fields, in another order."""
+    """Arrow columns may have wider numbers that fit, and structs with fewer fields or another order."""
     ps.write(tmp_path / "t", data=pa.table({"x": [{"a": 1, "b": [1.5]}]}))
     ps.write(tmp_path / "t", data=pa.table({"x": pa.array([{"b": [2], "a": 2}])}), mode="append")
     ps.write(tmp_path / "t", data=pa.table({"x": pa.array([{"a": 3}])}), mode="append")
@@ -128,8 +128,8 @@ def test_arrow_columns_may_differ_where_nothing_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cell", [np.int64(2**53 + 1), np.uint64(2**64 - 1), np.int64(2**63 - 1)])
-def test_whole_numbers_are_not_rounded_to_floats(tmp_path: Path, cell: Any) -> None:
-    """One by one, and in arrays, of which the row is told."""
+def test_integers_are_not_rounded_to_floats(tmp_path: Path, cell: Any) -> None:
+    """Integers that a float cannot hold exactly raise an error with the row, as single values and in arrays."""
     with pytest.raises(DataError, match=f"Row 0, field 'x': got {cell}"):
         ps.write(tmp_path / "t", field(np.float64), [{"x": cell}])
     with pytest.raises(DataError, match=f"Row 1, field 'x': got .*{cell}"):
@@ -141,8 +141,8 @@ def test_whole_numbers_are_not_rounded_to_floats(tmp_path: Path, cell: Any) -> N
         assert ps.open(tmp_path / "t")[0]["x"] == float(number)
 
 
-def test_times_in_steps_of_several_units_keep_their_value(tmp_path: Path) -> None:
-    """A schema that follows has single units; one that is given must."""
+def test_times_in_multiples_of_a_unit_keep_their_value(tmp_path: Path) -> None:
+    """Times in multiples of a unit are converted to that unit; an explicit Scalar codec with such a dtype raises."""
     ps.write(tmp_path / "t", data={"t": np.array(["2020-01-01"], "M8[10us]"), "d": np.array([3], "m8[7ms]")})
 
     assert ps.open(tmp_path / "t")[0] == {"t": np.datetime64("2020-01-01T00:00:00.000000"), "d": np.timedelta64(21, "ms")}
@@ -165,8 +165,8 @@ STORED = [
 
 
 @pytest.mark.parametrize(("name", "dtype", "cell"), STORED, ids=str)
-def test_values_have_the_dtype_of_their_field_however_they_are_stored(tmp_path: Path, name: Any, dtype: str, cell: Any) -> None:
-    """Parquet has no seconds and no dates in milliseconds, and a codec may name a narrower type."""
+def test_values_have_the_dtype_of_their_field(tmp_path: Path, name: Any, dtype: str, cell: Any) -> None:
+    """Values are read with the dtype of their field, even if Parquet or the codec stores another type."""
     schema = field(np.dtype(dtype), (), Scalar(name))
     ps.write(tmp_path / "t", schema, [{"x": cell}])
     ps.write(tmp_path / "t", schema, {"x": np.array([cell], dtype)}, mode="append")
@@ -184,16 +184,16 @@ def test_values_have_the_dtype_of_their_field_however_they_are_stored(tmp_path: 
         assert one[1]["x"].dtype == np.dtype(dtype)
 
 
-def test_a_date_has_no_time_of_day(tmp_path: Path) -> None:
-    """`date64` counts milliseconds, and files have days all the same."""
+def test_a_date64_value_with_a_time_of_day_raises(tmp_path: Path) -> None:
+    """`date64` counts milliseconds but files store days, so a time of day raises DataError."""
     schema = field(np.dtype("M8[ms]"), (), Scalar("date64"))
     for data in ([{"x": np.datetime64("2020-01-01T13:14:15", "ms")}], {"x": np.array(["2020-01-01T13:14:15"], "M8[ms]")}):
         with pytest.raises(DataError, match=r"Row 0, field 'x': .* finer or further than"):
             ps.write(tmp_path / "t", schema, data)
 
 
-def test_times_of_units_far_apart_are_refused(tmp_path: Path) -> None:
-    """NumPy cannot even turn them into one another."""
+def test_times_that_numpy_cannot_convert_raise(tmp_path: Path) -> None:
+    """Times whose unit NumPy cannot convert to the unit of the field raise DataError."""
     with pytest.raises(DataError, match=r"Row 0, field 'x': .* finer or further than"):
         ps.write(tmp_path / "t", field(np.dtype("M8[D]")), [{"x": np.datetime64(1, "as")}])
 
@@ -201,8 +201,8 @@ def test_times_of_units_far_apart_are_refused(tmp_path: Path) -> None:
 # Data frames.
 
 
-def test_a_data_frame_may_be_changed_as_soon_as_it_is_taken(tmp_path: Path) -> None:
-    """As arrays may: with a schema and without, and in a generator that fills one frame again and again."""
+def test_a_data_frame_may_be_changed_after_it_is_written(tmp_path: Path) -> None:
+    """The writer copies data frames, so a generator may refill one frame, with and without a schema."""
 
     def frames() -> Iterator[pd.DataFrame]:
         frame = pd.DataFrame({"i": np.zeros(2, "i8")})
@@ -220,18 +220,18 @@ def test_a_data_frame_may_be_changed_as_soon_as_it_is_taken(tmp_path: Path) -> N
     assert ps.open(tmp_path / "u").to_arrow()["i"].to_pylist() == [1, 2]
 
 
-# What neither NumPy nor Parquet has.
+# Values that NumPy or Parquet cannot represent.
 
-STRANGE = [
+UNSUPPORTED = [
     pa.table({"x": pa.array([{}], pa.struct([]))}),
     pa.table({"x": pa.array([2**60], pa.timestamp("s"))}),
     pd.DataFrame({"x": pd.arrays.SparseArray([0, 1])}),
 ]
 
 
-@pytest.mark.parametrize("data", STRANGE, ids=map(str, range(len(STRANGE))))
-def test_what_parquet_does_not_hold_is_told(tmp_path: Path, data: Any) -> None:
-    """As an error of ours, and nothing is left behind."""
+@pytest.mark.parametrize("data", UNSUPPORTED, ids=map(str, range(len(UNSUPPORTED))))
+def test_types_that_parquet_cannot_store_raise(tmp_path: Path, data: Any) -> None:
+    """Data that Parquet or Arrow cannot represent raises DataError and leaves no files."""
     with pytest.raises(DataError, match=r"Parquet cannot store it|Arrow cannot convert"):
         ps.write(tmp_path / "t", data=data)
     assert list(tmp_path.iterdir()) == []
@@ -249,8 +249,8 @@ MISFITS: list[tuple[Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("schema", "data", "message"), MISFITS, ids=map(str, range(len(MISFITS))))
-def test_what_does_not_fit_is_told_with_its_row(tmp_path: Path, schema: ps.Schema, data: Any, message: str) -> None:
-    """Texts that are too long, masked values, moments that are too far."""
+def test_values_that_do_not_fit_raise_with_their_row(tmp_path: Path, schema: ps.Schema, data: Any, message: str) -> None:
+    """Long text, masked values and times out of range raise an error that names the row."""
     with pytest.raises(DataError, match=message):
         ps.write(tmp_path / "t", schema, data)
 
@@ -267,8 +267,8 @@ def test_what_does_not_fit_is_told_with_its_row(tmp_path: Path, schema: ps.Schem
     ],
     ids=str,
 )
-def test_data_frames_lose_nothing_inside_of_cells(tmp_path: Path, kind: pa.DataType, cells: list[Any]) -> None:
-    """What would be rounded or dropped in lists, structs and maps is refused as it is in rows, and with its row."""
+def test_nested_data_frame_cells_that_would_change_raise(tmp_path: Path, kind: pa.DataType, cells: list[Any]) -> None:
+    """Lists, structs and maps in data frames that would be rounded or cut raise DataError with their row."""
     schema = pa.schema({"x": kind})
     frame = pd.DataFrame({"x": pd.Series(cells, dtype=object)})
 
@@ -279,8 +279,8 @@ def test_data_frames_lose_nothing_inside_of_cells(tmp_path: Path, kind: pa.DataT
     assert ps.open(tmp_path / "t").to_arrow()["x"].to_pylist() == pa.array(cells[:1] * 2, kind).to_pylist()
 
 
-def test_data_frames_of_lists_and_structs_keep_what_they_hold(tmp_path: Path) -> None:
-    """Whether Arrow would take their values for the types that are asked for, or for others; NaN is missing."""
+def test_data_frames_of_lists_and_structs_keep_their_values(tmp_path: Path) -> None:
+    """Nested cells keep their values, whether or not Arrow infers the requested types; NaN cells are null."""
     schema = pa.schema(
         {"narrow": pa.list_(pa.float32()), "same": pa.list_(pa.int64()), "part": pa.struct({"a": pa.int8(), "b": pa.int8()})}
     )
@@ -297,8 +297,8 @@ def test_data_frames_of_lists_and_structs_keep_what_they_hold(tmp_path: Path) ->
         assert found["part"].to_pylist() == [{"a": 1, "b": None}, {"a": None, "b": 2}, None]
 
 
-def test_a_schema_that_follows_holds_the_nulls_it_follows_from(tmp_path: Path) -> None:
-    """NaT is a null, in an array too."""
+def test_a_schema_inferred_from_nulls_is_nullable(tmp_path: Path) -> None:
+    """NaT in an array is stored as a null, so the inferred field is nullable."""
     ps.write(tmp_path / "t", data={"d": np.array(["2020-01-01", "NaT"], "M8[D]")})
 
     assert ps.open(tmp_path / "t").to_arrow()["d"].to_pylist() == [dt.date(2020, 1, 1), None]
@@ -311,8 +311,8 @@ def test_a_schema_that_follows_holds_the_nulls_it_follows_from(tmp_path: Path) -
 NOISE = np.random.default_rng(0).integers(0, 256, (32, 32, 3)).astype(np.uint8)
 
 
-def pictures(place: Path, **options: Any) -> ps.Dataset:
-    """Return a table with a codec that loses something, a tensor, nulls and lists."""
+def pictures(directory: Path, **options: Any) -> ps.Dataset:
+    """Write and open a table with a lossy codec, a tensor, nulls and lists."""
     fields = [
         ps.Field("i", np.int64),
         ps.Field("x", np.uint8, (None, None, 3), Jpeg(30)),
@@ -324,14 +324,14 @@ def pictures(place: Path, **options: Any) -> ps.Dataset:
         {"i": 0, "x": NOISE, "v": np.ones(2, "f4"), "r": np.arange(3, dtype="i2"), "n": None},
         {"i": 1, "x": NOISE[:8], "v": np.zeros(2, "f4"), "r": np.arange(3, dtype="i2"), "n": 5},
     ]
-    ps.write(place, ps.Schema("T", fields), rows, **options)
-    return ps.open(place)
+    ps.write(directory, ps.Schema("T", fields), rows, **options)
+    return ps.open(directory)
 
 
 @pytest.mark.parametrize("source", [None, "delta"])
 @pytest.mark.parametrize("target", [None, "delta", "petastorm"])
 def test_a_copy_keeps_codecs_and_cells_in_every_format(tmp_path: Path, source: Any, target: Any) -> None:
-    """JPEGs are not encoded again, shapes stay open, and nulls stay."""
+    """In a copy JPEGs are not encoded again, variable shapes stay variable, and nulls stay nulls."""
     names = ["i", "x", "n"] if target == "petastorm" else ["i", "x", "v", "r", "n"]
     ds = pictures(tmp_path / "a", format=source).select(*names)
     ps.write(tmp_path / "b", data=ds, format=target)
@@ -346,8 +346,8 @@ def test_a_copy_keeps_codecs_and_cells_in_every_format(tmp_path: Path, source: A
             np.testing.assert_array_equal([row[name] for row in copy.select(name)], [row[name] for row in ds.select(name)])
 
 
-def test_a_copy_of_nested_columns_keeps_them_in_delta(tmp_path: Path) -> None:
-    """Structs, maps and lists of lists need no codec."""
+def test_a_delta_copy_keeps_nested_columns(tmp_path: Path) -> None:
+    """Structs, maps and lists of lists are copied without a codec."""
     maps = pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))
     table = pa.table({"s": [{"a": 1, "b": "t"}], "l": [[[1, 2], []]], "m": maps})
     ps.write(tmp_path / "a", data=table, format="delta")
@@ -360,7 +360,7 @@ def test_a_copy_of_nested_columns_keeps_them_in_delta(tmp_path: Path) -> None:
 
 
 def test_lists_that_were_adopted_as_tensors_are_appended_to(tmp_path: Path) -> None:
-    """Without a schema, rows are stored as those that are there; so are cells of bytes that have one length."""
+    """Rows appended without a schema are stored like the existing cells of an adopted table."""
     (tmp_path / "t").mkdir()
     stored = {"x": pa.array([[1.0, 2.0, 3.0, 4.0]], pa.list_(pa.float32())), "r": pa.array([bytes(4)], pa.binary())}
     pq.write_table(pa.table(stored), tmp_path / "t/p.parquet")
@@ -380,7 +380,7 @@ NESTED = pa.list_(pa.list_(pa.int32()))
 
 @pytest.mark.parametrize("kind", [NESTED, pa.list_(pa.list_(pa.int32(), 2)), pa.list_(pa.list_(pa.int32(), 2), 2)], ids=str)
 def test_lists_of_lists_are_adopted_as_tensors(tmp_path: Path, kind: pa.DataType) -> None:
-    """They are read in the shape of their field, which later ones may not have."""
+    """Adopted lists of lists are read as tensors with the shape of their field."""
     (tmp_path / "t").mkdir()
     cells: list[Any] = [[[1, 2], [3, 4]], None if kind == NESTED else [[5, 6], [7, 8]]]
     pq.write_table(pa.table({"x": pa.array(cells, kind)}), tmp_path / "t/p.parquet")
@@ -391,8 +391,8 @@ def test_lists_of_lists_are_adopted_as_tensors(tmp_path: Path, kind: pa.DataType
     assert batch["x"].tolist() == [[[1, 2], [3, 4]], [[7, 7], [7, 7]] if kind == NESTED else [[5, 6], [7, 8]]]
 
 
-def test_lists_of_lists_of_other_sizes_are_told(tmp_path: Path) -> None:
-    """In files that were not looked at; a row group without any list is filled."""
+def test_adopted_lists_of_other_sizes_raise(tmp_path: Path) -> None:
+    """Lists of other sizes in a later file raise DataError when read; a row group of nulls is filled."""
     (tmp_path / "t").mkdir()
     for number, cells in enumerate([[[[1, 2], [3, 4]]], [None], [[[1, 2, 3], [4, 5, 6]]]]):
         pq.write_table(pa.table({"x": pa.array(cells, NESTED)}), tmp_path / f"t/{number}.parquet")
@@ -406,10 +406,10 @@ def test_lists_of_lists_of_other_sizes_are_told(tmp_path: Path) -> None:
         next(batches)
 
 
-# What comes from Arrow and from others.
+# Arrow data from other libraries.
 
 VIEWS = pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.uint32()), pa.array(["a", "b"], pa.string_view()))
-OTHERS: dict[str, tuple[pa.Array, list[Any]]] = {
+PLAIN_VALUES: dict[str, tuple[pa.Array, list[Any]]] = {
     "categories of views": (VIEWS, ["a", "b", None]),
     "categories of bytes": (VIEWS.cast(pa.dictionary(pa.uint32(), pa.binary_view())), [b"a", b"b", None]),
     "lists of categories": (pa.ListArray.from_arrays([0, 2, 3], VIEWS), [["a", "b"], [None]]),
@@ -419,18 +419,18 @@ OTHERS: dict[str, tuple[pa.Array, list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", PLAIN_VALUES)
 def test_types_that_pyarrow_does_not_write_are_written_as_their_values(tmp_path: Path, name: str) -> None:
-    """Polars has categories as dictionaries of views, and hands them out so."""
-    given, expected = OTHERS[name]
-    ps.write(tmp_path / "t", data=pa.table({"x": given}))
-    ps.write(tmp_path / "t", data=pa.table({"x": given}), mode="append")
+    """Dictionaries of views, which Polars exports, and run-end encoded arrays are written as plain values."""
+    source_array, expected = PLAIN_VALUES[name]
+    ps.write(tmp_path / "t", data=pa.table({"x": source_array}))
+    ps.write(tmp_path / "t", data=pa.table({"x": source_array}), mode="append")
 
     assert pq.read_table(tmp_path / "t")["x"].to_pylist() == expected * 2
 
 
 def test_categories_of_views_are_text_for_a_field(tmp_path: Path) -> None:
-    """As those of other text are."""
+    """Dictionaries of string views are read as text in a text field."""
     ps.write(tmp_path / "t", field(str, nullable=True), pa.table({"x": VIEWS}))
 
     assert [row["x"] for row in ps.open(tmp_path / "t")] == ["a", "b", None]
@@ -438,8 +438,8 @@ def test_categories_of_views_are_text_for_a_field(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", [None, Raw(), Npz()])
 @pytest.mark.parametrize("kind", [pa.list_, pa.large_list, pa.list_view], ids=["list", "large_list", "list_view"])
-def test_lists_of_arrow_are_arrays_whose_first_size_differs(tmp_path: Path, codec: Any, kind: Any) -> None:
-    """Whatever they lie in, and from wherever they begin in it."""
+def test_arrow_lists_become_arrays_of_variable_length(tmp_path: Path, codec: Any, kind: Any) -> None:
+    """Arrow lists of any kind become arrays whose first dimension varies, also from a sliced table."""
     lists = pa.array([[9], [1, 2], None, [], [3]], kind(pa.int32()))
     boxes = pa.array([[], [[1, 2], [3, 4]], [[5, 6]], None, []], kind(pa.list_(pa.int32(), 2)))
     fields = [ps.Field("x", "i4", (None,), codec, nullable=True), ps.Field("y", "i4", (None, 2), codec, nullable=True)]
@@ -462,14 +462,14 @@ LISTS: list[tuple[Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("shape", "column", "message"), LISTS, ids=map(str, range(len(LISTS))))
-def test_lists_that_are_no_such_arrays_are_told(tmp_path: Path, shape: Any, column: pa.Array, message: str) -> None:
-    """Nulls, other numbers and other sizes."""
+def test_lists_that_are_not_valid_arrays_raise(tmp_path: Path, shape: Any, column: pa.Array, message: str) -> None:
+    """Lists with nulls, other number types or other sizes raise DataError."""
     with pytest.raises(DataError, match=re.escape(message)):
         ps.write(tmp_path / "t", field("i4", shape, Npy()), pa.table({"x": column}))
 
 
-def test_arrays_without_a_dimension_are_single_values(tmp_path: Path) -> None:
-    """Text and times as well as numbers."""
+def test_zero_dimensional_arrays_are_single_values(tmp_path: Path) -> None:
+    """Zero-dimensional arrays of text, bytes, times and numbers are stored as single values."""
     row = {"t": np.array("x"), "b": np.array(b"y"), "m": np.array("2020", "M8[s]"), "d": np.array(3, "m8[s]"), "i": np.array(1)}
 
     ps.write(tmp_path / "t", data=[row])
@@ -477,8 +477,8 @@ def test_arrays_without_a_dimension_are_single_values(tmp_path: Path) -> None:
     assert ps.open(tmp_path / "t")[0] == {name: value[()] for name, value in row.items()}
 
 
-def test_bytes_where_an_array_is_wanted_are_told_where_to_go(tmp_path: Path) -> None:
-    """Those of a file that its codec reads are not the bytes of an array."""
+def test_encoded_bytes_in_rows_raise_with_advice(tmp_path: Path) -> None:
+    """Encoded bytes in a row raise an error, because they are not an array; Arrow columns accept them."""
     schema = field("u1", (2, 2), Png())
     ps.write(tmp_path / "t", schema, [{"x": np.ones((2, 2), "u1")}])
     encoded = pq.read_table(tmp_path / "t")["x"][0].as_py()
@@ -491,8 +491,8 @@ def test_bytes_where_an_array_is_wanted_are_told_where_to_go(tmp_path: Path) -> 
     assert ps.open(tmp_path / "u")[0]["x"].tolist() == [[1, 1], [1, 1]]
 
 
-def test_what_arrow_does_not_take_from_a_frame_is_told(tmp_path: Path) -> None:
-    """It is not called a single column; and columns of one name are told as such."""
+def test_data_frames_that_arrow_cannot_read_raise(tmp_path: Path) -> None:
+    """The error gives the message of Arrow, or names the duplicate column."""
 
     class Frame:
         def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
@@ -517,10 +517,10 @@ STRICT: list[tuple[pa.DataType, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "good", "bad"), STRICT, ids=map(str, range(len(STRICT))))
-def test_nulls_inside_where_a_type_has_none_are_told_with_their_row(
+def test_nulls_inside_a_required_nested_type_raise_with_their_row(
     tmp_path: Path, kind: pa.DataType, good: Any, bad: Any
 ) -> None:
-    """The row is refused, and others go on."""
+    """The row with the null is rejected, and later rows are written."""
     with ps.write(tmp_path / "t", pa.schema({"x": kind})) as table:
         table.append({"x": good})
         with pytest.raises(DataError, match=r"Row 1, field 'x': got .*, with a null inside; expected a value of"):
@@ -540,8 +540,8 @@ FRAMES = {
 
 
 @pytest.mark.parametrize("name", FRAMES)
-def test_frames_that_follow_have_the_columns_of_the_first(tmp_path: Path, name: str) -> None:
-    """Under the names that Arrow gives them, and without an index that has no name."""
+def test_later_data_frames_have_the_columns_of_the_first(tmp_path: Path, name: str) -> None:
+    """Columns have the names that Arrow gives them, and an unnamed index is left out."""
     frame = FRAMES[name]
     ps.write(tmp_path / "one", data=frame)
     ps.write(tmp_path / "two", data=iter([frame, frame]))
@@ -563,8 +563,8 @@ FORMATS = pytest.mark.parametrize("kind", ["parquet", "delta"])
 @FORMATS
 @pytest.mark.parametrize("chosen", [[1, 4, 5], [1, 3, 5], [2], []])
 @pytest.mark.parametrize("index", [None, False])
-def test_an_index_without_a_name_is_never_stored(tmp_path: Path, kind: str, chosen: list[int], index: Any) -> None:
-    """Whatever rows a filter leaves, a data frame has the columns that it shows, first or appended."""
+def test_an_unnamed_index_is_never_stored(tmp_path: Path, kind: str, chosen: list[int], index: Any) -> None:
+    """A filtered data frame is stored with its visible columns only, in the first write and in appends."""
     frame = VALUES[VALUES["a"].isin(chosen)]
 
     ps.write(tmp_path / "t", data=frame, format=kind, index=index)
@@ -574,12 +574,12 @@ def test_an_index_without_a_name_is_never_stored(tmp_path: Path, kind: str, chos
 
 
 @pytest.mark.parametrize("schema", [pa.Schema.from_pandas(VALUES[::4].drop(2, errors="ignore")), None])
-@pytest.mark.parametrize("made", [pa.Table.from_pandas, lambda frame: pa.Table.from_pandas(frame).to_reader()])
-def test_an_index_without_a_name_that_arrow_made_a_column_of_is_not_stored(tmp_path: Path, schema: Any, made: Any) -> None:
-    """A column that pandas' metadata calls an index without a name is none of the table, nor of its metadata."""
+@pytest.mark.parametrize("convert", [pa.Table.from_pandas, lambda frame: pa.Table.from_pandas(frame).to_reader()])
+def test_an_unnamed_index_that_arrow_made_a_column_is_not_stored(tmp_path: Path, schema: Any, convert: Any) -> None:
+    """A column that pandas metadata describes as an unnamed index is left out of the table and its metadata."""
     frame = VALUES.drop([1, 2])
 
-    ps.write(tmp_path / "t", schema, made(frame))
+    ps.write(tmp_path / "t", schema, convert(frame))
     ps.write(tmp_path / "t", data=iter([pa.Table.from_pandas(frame)]), mode="append")
 
     assert ps.open(tmp_path / "t").schema.names == ("a",)
@@ -587,7 +587,7 @@ def test_an_index_without_a_name_that_arrow_made_a_column_of_is_not_stored(tmp_p
 
 
 def test_an_arrow_column_that_only_looks_like_an_index_is_stored(tmp_path: Path) -> None:
-    """Without pandas' metadata, or with metadata that says nothing of it, a name is a name."""
+    """Without matching pandas metadata, a column named like an index is an ordinary column."""
     table = pa.table({"__index_level_0__": [1]})
 
     for number, metadata in enumerate([None, {"pandas": "{}"}, {"pandas": "[1"}, {"pandas": '{"index_columns": 1}'}]):
@@ -598,8 +598,8 @@ def test_an_arrow_column_that_only_looks_like_an_index_is_stored(tmp_path: Path)
 
 @FORMATS
 @pytest.mark.parametrize("frame", [NAMED, LEVELS], ids=["one", "two"])
-def test_an_index_with_a_name_is_stored_on_request(tmp_path: Path, kind: str, frame: pd.DataFrame) -> None:
-    """With index=True each level is a column; with index=False none is; appends do as the first write did."""
+def test_a_named_index_is_stored_on_request(tmp_path: Path, kind: str, frame: pd.DataFrame) -> None:
+    """With index=True each index level is stored as a column; with index=False none is, also in appends."""
     ps.write(tmp_path / "with", data=frame, index=True, format=kind)
     ps.write(tmp_path / "with", data=iter([frame, frame]), index=True, mode="append", format=kind)
     ps.write(tmp_path / "without", data=frame, index=False, format=kind)
@@ -612,8 +612,8 @@ def test_an_index_with_a_name_is_stored_on_request(tmp_path: Path, kind: str, fr
     assert ps.open(tmp_path / "without").to_arrow().to_pydict() == {"v": [1, 2] * 3}
 
 
-def test_an_index_with_the_name_of_a_column_is_dropped_or_renamed(tmp_path: Path) -> None:
-    """Both cannot be stored, so the message does not advise index=True."""
+def test_an_index_named_like_a_column_raises_with_advice(tmp_path: Path) -> None:
+    """Index and column cannot both be stored, so the message does not suggest index=True."""
     frame = pd.DataFrame({"a": [1, 2]}, index=pd.Index([3, 4], name="a"))
 
     with pytest.raises(ArgumentError, match=r"A column is called 'a' too: write index=False to drop the index, or rename one"):
@@ -623,16 +623,16 @@ def test_an_index_with_the_name_of_a_column_is_dropped_or_renamed(tmp_path: Path
     assert ps.open(tmp_path / "t").to_arrow().to_pydict() == {"a": [1, 2]}
 
 
-def test_an_index_may_be_called_by_a_number(tmp_path: Path) -> None:
-    """Its column has the number as text, as those of columns have, without a warning of pyarrow."""
+def test_an_index_may_be_named_by_a_number(tmp_path: Path) -> None:
+    """The column of the index has the number as text, and pyarrow emits no warning."""
     ps.write(tmp_path / "t", data=pd.DataFrame({"a": [1, 2]}, index=pd.Index([3, 4], name=7)), index=True)
 
     assert ps.open(tmp_path / "t").to_arrow().to_pydict() == {"a": [1, 2], "7": [3, 4]}
 
 
 @pytest.mark.parametrize("first", [NAMED, VALUES.rename(columns={"a": "v"})], ids=["first", "later"])
-def test_an_index_with_a_name_is_not_dropped_in_silence(tmp_path: Path, first: pd.DataFrame) -> None:
-    """Where nobody said what becomes of it, the message says what to write."""
+def test_a_named_index_without_an_index_argument_raises(tmp_path: Path, first: pd.DataFrame) -> None:
+    """A named index without the argument `index` raises ArgumentError that explains both choices."""
     with pytest.raises(ArgumentError) as refused:
         ps.write(tmp_path / "t", data=iter([first, NAMED]))
 
@@ -643,8 +643,8 @@ def test_an_index_with_a_name_is_not_dropped_in_silence(tmp_path: Path, first: p
     assert not (tmp_path / "t").exists()
 
 
-def test_an_index_is_stored_where_the_schema_or_the_table_has_its_column(tmp_path: Path) -> None:
-    """A field of its name says that it is wanted; with index=False it is missing."""
+def test_an_index_is_stored_if_the_schema_has_its_column(tmp_path: Path) -> None:
+    """A field named like the index makes it stored; with index=False the column is missing."""
     schema = ps.Schema("S", [ps.Field("k", np.int64), ps.Field("v", np.int64)])
 
     ps.write(tmp_path / "t", schema, NAMED)
@@ -678,20 +678,20 @@ def test_an_index_is_stored_where_the_schema_or_the_table_has_its_column(tmp_pat
     ],
     ids=range(5),
 )
-def test_an_index_that_cannot_be_stored_as_asked_is_refused(tmp_path: Path, frame: Any, index: Any, message: str) -> None:
-    """The message says what was asked, and what to write."""
+def test_an_invalid_index_argument_raises(tmp_path: Path, frame: Any, index: Any, message: str) -> None:
+    """The message says what was passed, and what to write instead."""
     with pytest.raises(ArgumentError, match=message):
         ps.write(tmp_path / "t", data=frame, index=index)
 
 
-def test_an_index_called_as_a_column_is_refused(tmp_path: Path) -> None:
-    """Two columns of one name would be stored."""
+def test_index_true_with_a_column_of_the_same_name_raises(tmp_path: Path) -> None:
+    """Storing the index would make two columns of one name."""
     with pytest.raises(DataError, match="The data frame has more than one column called v"):
         ps.write(tmp_path / "t", data=VALUES.rename(columns={"a": "v"}).rename_axis("v"), index=True)
 
 
-def test_an_index_of_several_levels_is_told_how_to_be_named_or_chosen(tmp_path: Path) -> None:
-    """The advice is one that pandas takes."""
+def test_the_advice_for_a_multi_level_index_works(tmp_path: Path) -> None:
+    """The message suggests pandas calls that work."""
     frame = VALUES.set_index(pd.MultiIndex.from_product([range(len(VALUES)), ["x"]]))
     with pytest.raises(ArgumentError, match=r"frame\.rename_axis\(\['level_0', 'level_1'\]\)"):
         ps.write(tmp_path / "t", data=frame, index=True)
@@ -705,7 +705,7 @@ def test_an_index_of_several_levels_is_told_how_to_be_named_or_chosen(tmp_path: 
 
 
 def test_nan_in_lists_of_a_frame_stays_nan(tmp_path: Path) -> None:
-    """A null is another value than NaN, also inside of lists and structs; a cell that pandas takes for a null is one."""
+    """NaN inside lists and structs stays NaN and differs from null; a whole cell of NaN or NA is null."""
     cells = [[1.0, float("nan")], np.array([np.nan]), None, float("nan"), []]
     ps.write(tmp_path / "t", data=pd.DataFrame({"o": cells, "s": [{"x": float("nan")}, {"x": 1.0}, None, pd.NA, {"x": None}]}))
 

@@ -1,4 +1,4 @@
-"""Two writers of one table: whoever closes later is refused if what the other left is another table."""
+"""Two concurrent writers of one table: the later close raises an error if the other writer changed the table incompatibly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHER_ROW: dict[str, Any] = {"i": "x", "p": 1, "z": 1}
 
 @pytest.fixture(params=["local", "memory"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Yield where a table can be: on a disk that exchanges directories, and in a store that has none."""
+    """Yield the URL of a table: on a local disk, which can exchange directories, and in a memory store, which has none."""
     if request.param == "local":
         yield str(tmp_path / "t")
         return
@@ -37,13 +37,13 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def rows_of(url: str) -> list[dict[str, Any]]:
-    """Return all rows, as Python has them."""
+    """Return all rows as Python values."""
     found = ps.open(url).to_arrow().to_pylist()
     return sorted(found, key=str)
 
 
-def test_an_append_is_refused_where_another_schema_came_meanwhile(url: str) -> None:
-    """The table stays as the other writer has left it, and the message tells what differs."""
+def test_an_append_raises_if_the_schema_changed_meanwhile(url: str) -> None:
+    """The table stays as the other writer left it, and the message says what differs."""
     ps.write(url, ONE, [ROW])
     late = ps.write(url, ONE, mode="append")
     late.append(ROW)
@@ -60,8 +60,8 @@ def test_an_append_is_refused_where_another_schema_came_meanwhile(url: str) -> N
     assert rows_of(url) == [OTHER_ROW]
 
 
-def test_of_two_appends_to_nothing_the_later_is_refused_if_it_differs(url: str) -> None:
-    """Which of them began first does not count."""
+def test_the_later_of_two_first_appends_raises_if_it_differs(url: str) -> None:
+    """The append that closes first creates the table, no matter which append began first."""
     late = ps.write(url, ONE, mode="append")
     late.append(ROW)
     ps.write(url, OTHER, [OTHER_ROW], mode="append")
@@ -74,10 +74,8 @@ def test_of_two_appends_to_nothing_the_later_is_refused_if_it_differs(url: str) 
 
 @pytest.mark.parametrize(("first", "second"), [("p", ()), ((), "p")])
 @pytest.mark.parametrize("was_there", [False, True])
-def test_an_append_is_refused_where_other_partitions_came_meanwhile(
-    url: str, first: Any, second: Any, *, was_there: bool
-) -> None:
-    """Directories of two kinds are no table."""
+def test_an_append_raises_if_the_partitions_changed_meanwhile(url: str, first: Any, second: Any, *, was_there: bool) -> None:
+    """A table cannot mix directories of two partition layouts."""
     if was_there:
         ps.write(url, ONE, [ROW], partition_by=first)
     late = ps.write(url, ONE, mode="append", partition_by=first)
@@ -93,8 +91,10 @@ def test_an_append_is_refused_where_other_partitions_came_meanwhile(
 @pytest.mark.parametrize("partition_by", [(), "p"])
 @pytest.mark.parametrize("was_there", [False, True])
 @pytest.mark.parametrize("schema", [None, ONE])
-def test_appends_that_go_together_all_count(url: str, partition_by: Any, schema: Schema | None, *, was_there: bool) -> None:
-    """Rows, data frames, and a table that is made meanwhile."""
+def test_rows_of_concurrent_appends_are_all_stored(
+    url: str, partition_by: Any, schema: Schema | None, *, was_there: bool
+) -> None:
+    """The rows of all concurrent appends are stored, also where the first of them creates the table."""
     if was_there:
         ps.write(url, schema, pd.DataFrame({"i": [0], "p": [0]}), partition_by=partition_by)
     writers = [ps.write(url, schema, mode="append", partition_by=partition_by) for _ in range(3)]
@@ -106,8 +106,8 @@ def test_appends_that_go_together_all_count(url: str, partition_by: Any, schema:
     assert [row["i"] for row in rows_of(url)] == list(range(not was_there, 4))
 
 
-def test_bytes_are_not_appended_to_a_codec_that_came_meanwhile(url: str) -> None:
-    """The types of Arrow are the same, and what they mean is not."""
+def test_appending_bytes_to_a_codec_column_made_meanwhile_raises(url: str) -> None:
+    """The Arrow types are equal, but plain bytes are not cells of the codec."""
     late = ps.write(url, pa.schema({"x": pa.binary()}), mode="append")
     late.append({"x": b"no array"})
     ps.write(url, Schema("T", [Field("x", np.int64, (2,), Npy(), nullable=True)]), [{"x": np.arange(2)}], mode="append")
@@ -118,8 +118,8 @@ def test_bytes_are_not_appended_to_a_codec_that_came_meanwhile(url: str) -> None
     assert ps.open(url).num_rows == 1
 
 
-def test_nulls_are_not_appended_where_none_may_be_meanwhile(url: str) -> None:
-    """What the file holds is not looked through again: that a column may be null is enough."""
+def test_appending_a_nullable_column_to_a_column_required_meanwhile_raises(url: str) -> None:
+    """A nullable column is enough for the error; the values in the file are not checked again."""
     late = ps.write(url, pa.schema({"x": pa.int64()}), mode="append")
     late.append({"x": None})
     ps.write(url, pa.schema([pa.field("x", pa.int64(), nullable=False)]), [{"x": 1}], mode="append")
@@ -130,8 +130,8 @@ def test_nulls_are_not_appended_where_none_may_be_meanwhile(url: str) -> None:
     assert rows_of(url) == [{"x": 1}]
 
 
-def test_an_append_is_compared_with_files_of_others_too(tmp_path: Path) -> None:
-    """A plain file of another writer that came meanwhile is compared by its types."""
+def test_an_append_is_compared_with_plain_parquet_files_too(tmp_path: Path) -> None:
+    """A plain Parquet file that was added meanwhile is compared by its Arrow types."""
     schema = Schema("T", [Field("i", np.int64, nullable=True), Field("b", np.uint8, (None,), Raw())])
     late = ps.write(tmp_path / "t", schema, mode="append")
     late.append({"i": 2, "b": np.zeros(1, np.uint8)})
@@ -144,8 +144,8 @@ def test_an_append_is_compared_with_files_of_others_too(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "t").num_rows == 1
 
 
-def test_a_petastorm_table_is_not_made_where_a_table_came_meanwhile(url: str) -> None:
-    """Nor is one appended to that came: its metadata counts row groups."""
+def test_petastorm_writes_and_appends_raise_if_a_table_appeared_meanwhile(url: str) -> None:
+    """A Petastorm table counts row groups in its metadata, so it is never combined with other files."""
     late = ps.write(url, ONE, mode="append", format="petastorm")
     late.append(ROW)
     other = ps.write(url, ONE, mode="append")

@@ -1,4 +1,4 @@
-"""Rows without a schema: lists, structs and nulls get the types that the first rows tell, or are refused."""
+"""Without a schema, lists, structs and nulls get types inferred from the first rows, or raise an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ADVICE = r"Give a schema: penstock\.write\(url, pyarrow\.schema\(\.\.\.\), data\
 
 
 def stored(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a table, as they are stored."""
+    """Return the stored rows of a table."""
     found: list[dict[str, Any]] = ps.open(path).to_arrow().to_pylist()
     return found
 
@@ -50,7 +50,7 @@ def stored(path: Path) -> list[dict[str, Any]]:
     ids=range(15),
 )
 def test_lists_and_structs_need_no_schema(tmp_path: Path, cells: list[Any], type_: pa.DataType, kind: str) -> None:
-    """Rows, batches and an append of rows are stored as they are, in the type that pyarrow infers of all of them."""
+    """Rows, batches and appended rows are stored unchanged, with the type that pyarrow infers from all of them."""
     rows = [{"id": number, "x": cell} for number, cell in enumerate(cells)]
     expected = [{**row, "x": list(row["x"]) if isinstance(row["x"], tuple) else row["x"]} for row in rows]
 
@@ -67,7 +67,7 @@ def test_lists_and_structs_need_no_schema(tmp_path: Path, cells: list[Any], type
 
 
 def test_rows_of_lists_alone_are_rows(tmp_path: Path) -> None:
-    """Lists of different lengths are no columns of a batch, and what follows such a row is a row too."""
+    """Mappings of lists with different lengths are rows and not batches, and so are the mappings after them."""
     rows = [{"a": [1, 2, 3], "b": ["x"]}, {"a": [1], "b": ["y"]}, {"a": [2.5], "b": []}, {"a": [], "b": []}]
 
     ps.write(tmp_path / "t", data=rows)
@@ -77,9 +77,9 @@ def test_rows_of_lists_alone_are_rows(tmp_path: Path) -> None:
 
 
 def test_lists_of_one_column_are_told_apart_by_their_depth(tmp_path: Path) -> None:
-    """Where the table has lists, a list of numbers is a cell and a list of lists is a column; an empty one is as the last.
+    """In a list column, a list of numbers is a cell, a list of lists is a batch, and an empty list is like the one before.
 
-    The first of all is a cell.
+    In a new table the first list is a cell.
     """
     with ps.write(tmp_path / "t") as table:
         table.append({"tokens": [1, 2, 3]})
@@ -93,7 +93,7 @@ def test_lists_of_one_column_are_told_apart_by_their_depth(tmp_path: Path) -> No
 
 
 def test_a_null_in_the_first_row_waits_for_a_list(tmp_path: Path) -> None:
-    """The rows that follow tell its type; single values have that of the first row alone."""
+    """A null gets its type from a list in later rows; a single value in later rows does not give it a type."""
     ps.write(tmp_path / "t", data=[{"id": 1, "x": None}, {"id": 2, "x": []}, {"id": 3, "x": ["three"]}])
     with pytest.raises(ArgumentError, match="Field 'x' has no value in the first row or batch"):
         ps.write(tmp_path / "u", data=[{"id": 1, "x": None, "y": [1]}, {"id": 2, "x": 2, "y": [2]}])
@@ -101,8 +101,8 @@ def test_a_null_in_the_first_row_waits_for_a_list(tmp_path: Path) -> None:
     assert [row["x"] for row in stored(tmp_path / "t")] == [None, [], ["three"]]
 
 
-def test_what_follows_rows_that_wait_is_taken_in_order(tmp_path: Path) -> None:
-    """Batches, Arrow tables, data frames and datasets come after them, by their types."""
+def test_data_after_buffered_rows_keeps_its_order(tmp_path: Path) -> None:
+    """Batches, Arrow tables, data frames and datasets are stored after the rows that wait for type inference."""
     ps.write(tmp_path / "one", data={"id": [4], "x": [[4]]})
 
     with ps.write(tmp_path / "t") as table:
@@ -126,7 +126,7 @@ def test_what_follows_rows_that_wait_is_taken_in_order(tmp_path: Path) -> None:
     ],
 )
 def test_rows_of_lists_alone_are_rows_whatever_their_lengths(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
-    """What a mapping in an iterable is does not depend on how long its lists happen to be."""
+    """A mapping of lists in an iterable is a row, even if its lists have equal lengths."""
     ps.write(tmp_path / "a", data=rows)
     ps.write(tmp_path / "b", data=iter(rows))
     ps.write(tmp_path / "b", data=rows, mode="append")
@@ -143,8 +143,8 @@ def test_rows_of_lists_alone_are_rows_whatever_their_lengths(tmp_path: Path, row
         [{"a": 1}, {"a": ()}],
     ],
 )
-def test_an_empty_list_after_single_values_is_refused(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
-    """A batch without rows would lose what looks like a row."""
+def test_an_empty_list_after_single_values_raises(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    """An empty list in a column of single values raises, because a batch without rows would lose what looks like a row."""
     for data in (rows, iter(rows)):
         with pytest.raises((ArgumentError, DataError)):
             ps.write(tmp_path / "t", data=data)
@@ -152,8 +152,8 @@ def test_an_empty_list_after_single_values_is_refused(tmp_path: Path, rows: list
     assert not (tmp_path / "t").exists()
 
 
-def test_a_table_gets_more_of_the_rows_that_it_was_made_of(tmp_path: Path) -> None:
-    """What a mapping of lists is does not depend on whether the table is there already."""
+def test_the_same_rows_can_be_appended_again(tmp_path: Path) -> None:
+    """A mapping of lists is read the same way, whether or not the table exists already."""
     rows = [{"tokens": list(range(n % 3))} for n in range(6)] + [{"tokens": [None]}]
     for _ in range(2):
         ps.write(tmp_path / "t", data=rows, mode="append")
@@ -161,8 +161,8 @@ def test_a_table_gets_more_of_the_rows_that_it_was_made_of(tmp_path: Path) -> No
     assert stored(tmp_path / "t") == rows + rows
 
 
-def test_cells_may_be_changed_after_they_were_taken(tmp_path: Path) -> None:
-    """Lists, mappings and arrays are copied while they wait."""
+def test_cells_may_be_changed_after_append(tmp_path: Path) -> None:
+    """Lists, mappings and arrays are copied while their rows wait for type inference."""
     row: dict[str, Any] = {"list": [[1]], "struct": {"k": [1]}, "array": np.zeros(2), "bytes": [bytearray(b"a")]}
     with ps.write(tmp_path / "t") as table:
         for number in range(2):
@@ -201,8 +201,8 @@ def test_cells_may_be_changed_after_they_were_taken(tmp_path: Path) -> None:
     ],
     ids=range(16),
 )
-def test_lists_whose_type_is_not_known_ask_for_a_schema(tmp_path: Path, cells: list[Any], message: str) -> None:
-    """What tells no type, or several, is refused and not stored as something else."""
+def test_lists_without_a_clear_type_raise(tmp_path: Path, cells: list[Any], message: str) -> None:
+    """Cells without a type, or with several types, raise an error that asks for a schema."""
     with pytest.raises(ArgumentError, match=message + ADVICE):
         ps.write(tmp_path / "t", data=[{"id": 1, "x": cell} for cell in cells])
     with pytest.raises(ArgumentError, match=message + ADVICE):
@@ -211,8 +211,8 @@ def test_lists_whose_type_is_not_known_ask_for_a_schema(tmp_path: Path, cells: l
     assert not (tmp_path / "t").exists()
 
 
-def test_a_later_row_that_contradicts_the_first_asks_for_a_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused with its number, and others go on."""
+def test_a_later_row_that_contradicts_the_inferred_type_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row is rejected with its number and advice to give a schema, and later rows are written."""
     monkeypatch.setattr(type_inference, "MAX_ROWS", 2)
 
     with ps.write(tmp_path / "t") as table:
@@ -228,8 +228,8 @@ def test_a_later_row_that_contradicts_the_first_asks_for_a_schema(tmp_path: Path
 
 
 @pytest.mark.parametrize("cell", [[0] * 20, ["a" * 200], {"k": "a" * 200}, np.zeros(20), "a" * 200])
-def test_rows_wait_no_longer_than_they_take_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: Any) -> None:
-    """Large cells are enough to tell their type."""
+def test_large_cells_end_type_inference_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: Any) -> None:
+    """Type inference ends as soon as the buffered cells hold MAX_VALUES values."""
     monkeypatch.setattr(type_inference, "MAX_VALUES", 20)
 
     with ps.write(tmp_path / "t") as table:
@@ -240,8 +240,8 @@ def test_rows_wait_no_longer_than_they_take_little_memory(tmp_path: Path, monkey
     assert table.num_rows == 1
 
 
-def test_rows_that_wait_have_the_columns_of_the_first(tmp_path: Path) -> None:
-    """Others are refused where they are given; with missing="null" those that are missing are null."""
+def test_buffered_rows_have_the_columns_of_the_first(tmp_path: Path) -> None:
+    """Rows with other columns raise at once; with missing="null" missing columns are null."""
     with ps.write(tmp_path / "a") as table:
         table.append({"id": 1, "x": [1]})
         with pytest.raises(DataError, match="Row 1: 'x' is missing"):
@@ -255,8 +255,8 @@ def test_rows_that_wait_have_the_columns_of_the_first(tmp_path: Path) -> None:
     assert stored(tmp_path / "b") == [{"id": 1, "x": [1]}, {"id": 2, "x": None}]
 
 
-def test_a_cell_of_no_type_is_refused_where_it_is_given(tmp_path: Path) -> None:
-    """Also beside one that waits."""
+def test_a_cell_of_an_unsupported_type_raises_at_once(tmp_path: Path) -> None:
+    """The error is raised by append, even if another cell of the row waits for type inference."""
     table = ps.write(tmp_path / "t")
 
     with pytest.raises(ArgumentError, match="for which no type follows"):
@@ -264,8 +264,8 @@ def test_a_cell_of_no_type_is_refused_where_it_is_given(tmp_path: Path) -> None:
     table.abort()
 
 
-def test_a_row_that_waited_and_does_not_fit_gives_up_the_write(tmp_path: Path) -> None:
-    """The error names it, and nothing appears."""
+def test_a_buffered_row_that_does_not_fit_aborts_the_write(tmp_path: Path) -> None:
+    """The error names the row, and no table is written."""
     table = ps.write(tmp_path / "t")
     table.append({"x": [1], "id": 1})
     table.append({"x": [1], "id": "two"})
@@ -276,8 +276,8 @@ def test_a_row_that_waited_and_does_not_fit_gives_up_the_write(tmp_path: Path) -
     assert not (tmp_path / "t").exists()
 
 
-def test_rows_that_wait_and_are_forgotten_are_told_of(tmp_path: Path) -> None:
-    """As others are."""
+def test_buffered_rows_of_an_unclosed_writer_are_reported(tmp_path: Path) -> None:
+    """The warning about an unclosed writer also counts rows that wait for type inference."""
     tables = [ps.write(tmp_path / "t")]
     tables[0].append({"x": [1]})
 
@@ -288,13 +288,13 @@ def test_rows_that_wait_and_are_forgotten_are_told_of(tmp_path: Path) -> None:
 
 
 def test_petastorm_tables_have_no_lists(tmp_path: Path) -> None:
-    """Its format has codecs for all fields, and the message says what to give."""
+    """The Petastorm format needs a codec for every field, so lists without a schema raise an error with advice."""
     with pytest.raises(ArgumentError, match=r"Field 'x' is stored as list<item: int64>.*Give a penstock\.Schema"):
         ps.write(tmp_path / "t", data=[{"id": 1, "x": [1]}], format="petastorm")
 
 
 def test_batches_of_arrow_arrays_have_their_types(tmp_path: Path) -> None:
-    """Arrays of Arrow in a mapping tell their own types."""
+    """Arrow arrays in a mapping keep their own types."""
     ps.write(
         tmp_path / "t", data={"id": [1, 2], "x": pa.array([[1], None], pa.list_(pa.int8())), "y": pa.chunked_array([[1, 2]])}
     )
@@ -308,8 +308,10 @@ def test_batches_of_arrow_arrays_have_their_types(tmp_path: Path) -> None:
         st.lists(st.none() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False), max_size=4), min_size=1, max_size=5
     )
 )
-def test_a_list_of_numbers_is_stored_or_refused(tmp_path_factory: pytest.TempPathFactory, cells: list[list[Any]]) -> None:
-    """Whatever is not refused comes back the same: whole numbers and others do not change each other."""
+def test_a_list_of_numbers_is_stored_exactly_or_raises(
+    tmp_path_factory: pytest.TempPathFactory, cells: list[list[Any]]
+) -> None:
+    """Lists of mixed integers and floats are read back unchanged, or raise an error."""
     path, rows = tmp_path_factory.mktemp("lists") / "t", [{"id": 1, "x": cell} for cell in cells]
     values = [value for cell in cells for value in cell if value is not None]
     mixed = {type(value) for value in values} == {int, float}

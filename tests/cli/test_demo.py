@@ -1,4 +1,4 @@
-"""The demo: it trains, stops, resumes and accounts for every row, on a machine with Python alone."""
+"""Tests of `penstock demo`: it trains, stops, resumes and checks every row, with no packages beyond the required ones."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ NETWORKS = [
     ),
 ]
 
-# Runs the command line where some libraries cannot be imported.
-BARE = """
+# Runs the command line in an interpreter that cannot import the optional libraries.
+REQUIRED_ONLY = """
 import sys
 
 class Refusing:
@@ -52,89 +52,89 @@ from penstock.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 
-Done = subprocess.CompletedProcess[str]
+Completed = subprocess.CompletedProcess[str]
 
 
-def bare(*arguments: str, place: Path) -> Done:
-    """Return the end of `penstock ...` on a machine with nothing but what Penstock requires."""
-    command = [sys.executable, "-W", "error", "-c", BARE, *arguments]
-    return subprocess.run(command, cwd=place, env=ENVIRONMENT, check=False, capture_output=True, text=True)
+def bare(*arguments: str, location: Path) -> Completed:
+    """Run `penstock ...` in an interpreter that can import only what Penstock requires."""
+    command = [sys.executable, "-W", "error", "-c", REQUIRED_ONLY, *arguments]
+    return subprocess.run(command, cwd=location, env=ENVIRONMENT, check=False, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the directory that the first demo ran in."""
+def location(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory in which the first demo runs."""
     return tmp_path_factory.mktemp("demo")
 
 
 @pytest.fixture(scope="module")
-def first(place: Path) -> Done:
-    """Return the end of the first demo."""
-    return bare("demo", *SMALL, place=place)
+def first_run(location: Path) -> Completed:
+    """Return the completed process of the first demo."""
+    return bare("demo", *SMALL, location=location)
 
 
 @pytest.fixture
 def numpy_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train on NumPy, which starts at once."""
+    """Train with NumPy, which starts fast."""
     monkeypatch.setattr(demo, "new_network", NumpyNetwork)
 
 
 def accuracy(output: str) -> float:
-    """Return the accuracy that a demo printed."""
+    """Return the accuracy that the demo printed."""
     return float(re.findall(r"accuracy (0\.\d+) on", output)[0])
 
 
-def test_the_demo_runs_with_nothing_but_python(first: Done) -> None:
-    """Neither torch nor OpenCV nor rich is needed, and nothing is said on the error stream."""
-    assert (first.returncode, first.stderr) == (0, "")
-    assert "codec tensor (OpenCV, which PNG needs, is not installed)" in first.stdout
-    assert "train     with NumPy, in batches of 32 rows" in first.stdout
+def test_the_demo_runs_without_optional_packages(first_run: Completed) -> None:
+    """The demo needs neither torch nor OpenCV nor rich, and prints nothing to standard error."""
+    assert (first_run.returncode, first_run.stderr) == (0, "")
+    assert "codec tensor (OpenCV, which PNG needs, is not installed)" in first_run.stdout
+    assert "train     with NumPy, in batches of 32 rows" in first_run.stdout
 
 
-def test_the_demo_stops_in_mid_epoch_and_loses_no_row(first: Done) -> None:
-    """Each epoch is accounted for, the one that was resumed too."""
-    stopped = re.findall(r"stopped   in epoch 2 after (\d+) of (\d+) batches, (\d+) of (\d+) rows", first.stdout)
-    checks = re.findall(r"check     (.+): (\d+) rows due, (\d+) came, (\d+) lost, (\d+) twice, (\d+) strange", first.stdout)
+def test_the_demo_stops_in_mid_epoch_and_loses_no_row(first_run: Completed) -> None:
+    """Every row is counted once in each epoch, including the resumed epoch."""
+    stopped = re.findall(r"stopped   in epoch 2 after (\d+) of (\d+) batches, (\d+) of (\d+) rows", first_run.stdout)
+    checks = re.findall(r"check     (.+): (\d+) rows due, (\d+) came, (\d+) lost, (\d+) twice, (\d+) strange", first_run.stdout)
     batches, of_batches, rows, due = map(int, stopped[0])
 
     assert (batches, rows) == (of_batches // 2, 32 * batches)
     assert [check[0] for check in checks] == ["split", "epoch 1", "epoch 2"]
     assert [tuple(map(int, check[1:])) for check in checks] == [(600, 600, 0, 0, 0), *[(due, due, 0, 0, 0)] * 2]
-    assert "each row came exactly once in each epoch" in first.stdout
+    assert "each row came exactly once in each epoch" in first_run.stdout
 
 
-def test_the_demo_leaves_the_table_that_it_tells_of(first: Done, place: Path) -> None:
-    """Where it lies, how many rows, files, row groups and bytes it has."""
-    table = place / "penstock-demo"
+def test_the_demo_writes_the_table_that_it_reports(first_run: Completed, location: Path) -> None:
+    """The printed path, rows, files, row groups and bytes match the table on disk."""
+    table = location / "penstock-demo"
     (file,) = table.glob("*.parquet")
     ds = ps.open(table)
     drawn_images = np.concatenate([batch["image"] for batch in drawn(600, seed=0)])
 
-    assert f"table     {table}\n" in first.stdout
-    assert f"600 rows, 1 file, 2 row groups, {file.stat().st_size / 1000:.1f} kB" in first.stdout
+    assert f"table     {table}\n" in first_run.stdout
+    assert f"600 rows, 1 file, 2 row groups, {file.stat().st_size / 1000:.1f} kB" in first_run.stdout
     assert ds.schema.names == ("id", "image", "label")
     assert (ds.head(600)["image"] == drawn_images).all()
-    assert re.search(r"[\d,]+ rows/s", first.stdout)
+    assert re.search(r"[\d,]+ rows/s", first_run.stdout)
 
 
-def test_a_checkpoint_is_json_and_arrays(first: Done, place: Path) -> None:
-    """What is saved can be looked at, and loaded without unpickling."""
-    checkpoint = place / "penstock-demo" / "_checkpoint"
+def test_a_checkpoint_is_json_and_arrays(first_run: Completed, location: Path) -> None:
+    """A checkpoint is readable JSON and arrays that load without pickle."""
+    checkpoint = location / "penstock-demo" / "_checkpoint"
 
     with np.load(checkpoint / "network.npz", allow_pickle=False) as arrays:
         names = set(arrays.files)
 
-    assert first.returncode == 0
+    assert first_run.returncode == 0
     assert '"epoch": 1' in (checkpoint / "loader.json").read_text()
     assert {"weight.1", "mean.weight.1", "square.weight.1", "steps"} <= names
 
 
-def test_what_the_demo_says_to_try_next_works(first: Done, place: Path) -> None:
-    """Every command that is printed runs; the last, a longer demo, is tried with fewer rows."""
-    steps = [line.strip() for line in first.stdout.partition("next      try\n")[2].splitlines()]
+def test_the_suggested_commands_work(first_run: Completed, location: Path) -> None:
+    """Every suggested command runs. The last command, a longer demo, is only compared as text."""
+    steps = [line.strip() for line in first_run.stdout.partition("next      try\n")[2].splitlines()]
     outputs = []
     for step in steps[:-1]:
-        done = subprocess.run(shlex.split(step), cwd=place, env=ENVIRONMENT, check=True, capture_output=True, text=True)
+        done = subprocess.run(shlex.split(step), cwd=location, env=ENVIRONMENT, check=True, capture_output=True, text=True)
         outputs.append(done.stdout)
 
     assert "row groups  2; rows: 100 least, 300 median, 500 most" in outputs[0]
@@ -143,19 +143,19 @@ def test_what_the_demo_says_to_try_next_works(first: Done, place: Path) -> None:
     assert steps[-1] == f"{sys.executable} -m penstock demo --directory penstock-demo --rows 20000 --epochs 5 --seed 1"
 
 
-def test_a_second_demo_overwrites_the_first_and_finds_the_same(first: Done, place: Path) -> None:
-    """The same seed gives the same accuracy, and the table is replaced, not added to."""
-    second = bare("demo", *SMALL, place=place)
+def test_a_second_demo_overwrites_the_table_with_the_same_result(first_run: Completed, location: Path) -> None:
+    """The same seed gives the same accuracy, and the table is replaced."""
+    second = bare("demo", *SMALL, location=location)
 
     assert second.returncode == 0, second.stderr
-    assert accuracy(second.stdout) == accuracy(first.stdout)
-    assert ps.open(place / "penstock-demo").num_rows == 600
+    assert accuracy(second.stdout) == accuracy(first_run.stdout)
+    assert ps.open(location / "penstock-demo").num_rows == 600
 
 
 @pytest.mark.torch
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
-def test_the_demo_trains_with_torch_where_it_is_installed(tmp_path: Path) -> None:
-    """The same facts are told, and the same accuracy comes twice."""
+def test_the_demo_trains_with_torch_if_installed(tmp_path: Path) -> None:
+    """Training with torch prints the same facts, and two runs give the same accuracy."""
     command = [sys.executable, "-m", "penstock", "demo", *SMALL, "--directory", str(tmp_path / "t"), "--no-keep"]
     ends = [subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, text=True).stdout for _ in range(2)]
 
@@ -166,7 +166,7 @@ def test_the_demo_trains_with_torch_where_it_is_installed(tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("numpy_only")
 def test_the_network_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the default number of rows, well over nine in ten pictures are told apart."""
+    """With the default number of rows, accuracy exceeds 0.9, and --no-keep removes the table."""
     code = main(["demo", "--directory", str(tmp_path / "t"), "--no-keep"])
     output = capsys.readouterr().out
 
@@ -176,8 +176,8 @@ def test_the_network_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "next      try" not in output
 
 
-def test_a_resumed_training_ends_as_one_that_never_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the last bit of every weight, and of the optimizer's memory."""
+def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All weights and the optimizer state are identical to the last bit."""
     monkeypatch.setattr(demo, "new_network", NumpyNetwork)
     settings = demo.Settings(directory=tmp_path / "t", rows=200, epochs=3, seed=5, keep=True)
     demo._make(settings)
@@ -194,14 +194,14 @@ def test_a_resumed_training_ends_as_one_that_never_stopped(tmp_path: Path, monke
 
 
 class Faulty:
-    """A loader whose batches are tampered with, as a check on the check."""
+    """A loader that changes its first batch, to verify that the demo detects wrong rows."""
 
     def __init__(self, inner: Any, tamper: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Store the loader, and what is done to its batches."""
+        """Store the loader and the function that changes a batch."""
         self.inner, self.tamper = inner, tamper
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the batches, the first of them changed."""
+        """Yield the batches, with the first one changed."""
         for at, batch in enumerate(self.inner):
             yield self.tamper(batch) if at == 0 else batch
 
@@ -219,29 +219,29 @@ class Faulty:
 
 
 def without_first(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a batch that has lost its first row."""
+    """Return the batch without its first row."""
     return {name: values[1:] for name, values in batch.items()}
 
 
 def with_first_twice(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a batch whose first row comes twice."""
+    """Return the batch with its first row repeated."""
     return {name: np.concatenate([values[:1], values]) for name, values in batch.items()}
 
 
 @pytest.mark.usefixtures("numpy_only")
 @pytest.mark.parametrize(
-    ("tamper", "told"),
+    ("tamper", "reported"),
     [(without_first, "119 came, 1 lost, 0 twice"), (with_first_twice, "121 came, 0 lost, 1 twice")],
     ids=["lost", "twice"],
 )
-def test_the_demo_fails_where_a_row_is_lost_or_comes_twice(
+def test_the_demo_fails_if_a_row_is_lost_or_repeated(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tamper: Callable[[dict[str, Any]], dict[str, Any]],
-    told: str,
+    reported: str,
 ) -> None:
-    """The check is no ornament: the exit code is 1, and the numbers tell."""
+    """The exit code is 1, and the output gives the numbers of lost and repeated rows."""
     monkeypatch.setattr(NumpyNetwork, "loader", lambda _, ds: Faulty(ps.loader(ds), tamper))
 
     code = main(["demo", "--rows", "150", "--epochs", "2", "--directory", str(tmp_path / "t")])
@@ -249,13 +249,13 @@ def test_the_demo_fails_where_a_row_is_lost_or_comes_twice(
 
     due = int(re.findall(r"epoch 1: (\d+) rows due", output)[0])
     assert code == 1
-    assert told.replace("119", str(due - 1)).replace("121", str(due + 1)) in output
+    assert reported.replace("119", str(due - 1)).replace("121", str(due + 1)) in output
     assert "FAILED: rows were lost, came twice, or were not due" in output
 
 
 @given(st.sets(st.integers(0, 50), min_size=1), st.data())
-def test_a_roll_call_finds_every_row_that_is_missing_repeated_or_strange(due: set[int], data: st.DataObject) -> None:
-    """Whatever came, the three lists are right, and all is well only where each row came once."""
+def test_compare_ids_finds_missing_repeated_and_unexpected_rows(due: set[int], data: st.DataObject) -> None:
+    """The three lists are exact, and `complete` is true only if each row came exactly once."""
     came = data.draw(st.one_of(st.permutations(sorted(due)), st.lists(st.integers(0, 60))))
 
     found = compare_ids(np.array(sorted(due)), np.array(came, dtype=np.int64))
@@ -266,8 +266,8 @@ def test_a_roll_call_finds_every_row_that_is_missing_repeated_or_strange(due: se
     assert found.complete == (sorted(came) == sorted(due))
 
 
-def test_gradients_are_those_of_finite_differences() -> None:
-    """The slope by each weight is what the loss does when that weight is moved a little."""
+def test_gradients_match_finite_differences() -> None:
+    """The gradient of each weight equals the change of the loss when that weight changes slightly."""
     random = np.random.RandomState(3)
     weights: dict[str, npt.NDArray[Any]] = {
         "weight.1": random.normal(size=(6, 5)),
@@ -280,40 +280,40 @@ def test_gradients_are_those_of_finite_differences() -> None:
     _, slopes = gradients(weights, inputs, labels)
 
     for name, array in weights.items():
-        for place in np.ndindex(array.shape):
+        for location in np.ndindex(array.shape):
             losses = []
             for sign in (1, -1):
                 moved = {**weights, name: array.copy()}
-                moved[name][place] += sign * step
+                moved[name][location] += sign * step
                 losses.append(gradients(moved, inputs, labels)[0])
-            assert slopes[name][place] == pytest.approx((losses[0] - losses[1]) / (2 * step), abs=1e-7)
+            assert slopes[name][location] == pytest.approx((losses[0] - losses[1]) / (2 * step), abs=1e-7)
 
 
-def taught(network: Network, steps: range) -> list[float]:
-    """Return the losses of some steps on made pictures."""
+def train_steps(network: Network, steps: range) -> list[float]:
+    """Train on generated images, and return the loss of each step."""
     (batch,) = drawn(320, seed=1)
     return [network.learn(batch["image"][at::10], batch["label"][at::10]) for at in steps]
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_a_network_goes_on_from_its_state(kind: type[NumpyNetwork | TorchNetwork]) -> None:
-    """A new network that has loaded a state learns what the old one would have learned."""
+def test_a_network_continues_from_its_state(kind: type[NumpyNetwork | TorchNetwork]) -> None:
+    """A new network that loads a state has the same losses as the original network."""
     old, new = kind(0), kind(1)
-    taught(old, range(5))
+    train_steps(old, range(5))
     new.load(old.state())
 
-    assert taught(new, range(5, 10)) == taught(old, range(5, 10))
+    assert train_steps(new, range(5, 10)) == train_steps(old, range(5, 10))
 
 
 @pytest.mark.torch
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
-def test_torch_learns_as_numpy_does() -> None:
-    """From the same weights, the same steps give the same losses, but for rounding."""
-    assert taught(TorchNetwork(0), range(10)) == pytest.approx(taught(NumpyNetwork(0), range(10)), rel=1e-3)
+def test_torch_and_numpy_have_the_same_losses() -> None:
+    """From the same weights, the same steps give the same losses up to rounding."""
+    assert train_steps(TorchNetwork(0), range(10)) == pytest.approx(train_steps(NumpyNetwork(0), range(10)), rel=1e-3)
 
 
-def test_pictures_depend_on_the_seed_alone() -> None:
-    """Fewer rows are a beginning of more, other seeds give others, and every digit comes."""
+def test_images_depend_only_on_the_seed() -> None:
+    """Fewer rows are a prefix of more rows, another seed gives other images, and every digit occurs."""
     few, many, others = next(drawn(40, seed=2)), next(drawn(400, seed=2)), next(drawn(40, seed=3))
 
     assert (few["image"] == many["image"][:40]).all()
@@ -322,36 +322,36 @@ def test_pictures_depend_on_the_seed_alone() -> None:
     assert initial(0)["weight.1"].tolist() != initial(1)["weight.1"].tolist()
 
 
-def listed(directory: Path) -> list[str]:
-    """Return what lies in a directory."""
+def paths_below(directory: Path) -> list[str]:
+    """Return all paths below a directory."""
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
 
 
 def a_note(directory: Path) -> Path:
-    """Put a file of the user into a directory."""
+    """Put a text file of the user into a directory."""
     (directory / "note.txt").write_text("mine")
     return directory / "note.txt"
 
 
 def a_table(directory: Path) -> Path:
-    """Put a table of the user into a directory."""
+    """Put a Parquet file of the user into a directory."""
     pq.write_table(pa.table({"id": [1]}), directory / "mine.parquet")
     return directory / "mine.parquet"
 
 
-def a_table_of_ours(directory: Path) -> Path:
-    """Put a table of the user, written with Penstock, into a directory."""
+def a_penstock_table(directory: Path) -> Path:
+    """Put a table that the user wrote with Penstock into a directory."""
     write(directory / "inner", ps.Schema("Mine", [ps.Field("id", np.int64)]), {"id": [1]})
     return directory / "inner" / "_common_metadata"
 
 
-@pytest.mark.parametrize("put", [a_note, a_table, a_table_of_ours])
-def test_what_no_demo_wrote_is_not_overwritten(
+@pytest.mark.parametrize("put", [a_note, a_table, a_penstock_table])
+def test_a_directory_that_no_demo_wrote_is_not_overwritten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], put: Callable[[Path], Path]
 ) -> None:
-    """A directory with anything else in it is refused, and left as it was."""
+    """A directory with other files is rejected and left unchanged."""
     put(tmp_path)
-    before = listed(tmp_path)
+    before = paths_below(tmp_path)
 
     code = main(["demo", "--directory", str(tmp_path)])
     message = capsys.readouterr().err
@@ -362,12 +362,12 @@ def test_what_no_demo_wrote_is_not_overwritten(
         "directory, or with one of an earlier demo, which is overwritten.\n",
         message,
     )
-    assert listed(tmp_path) == before
+    assert paths_below(tmp_path) == before
 
 
 @pytest.mark.parametrize("directory", ["~/demo", "nothing/../demo"])
-def test_the_demo_is_where_its_table_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: str) -> None:
-    """A home that no shell has told, and steps up from what is not there, mean the same to all of it."""
+def test_unusual_directories_are_resolved_consistently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: str) -> None:
+    """`~` and `..` after a missing directory mean the same directory for the table and the checkpoint."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
 
@@ -377,15 +377,17 @@ def test_the_demo_is_where_its_table_is_written(tmp_path: Path, monkeypatch: pyt
     assert (tmp_path / "demo" / "_checkpoint").is_dir()
 
 
-@pytest.mark.parametrize(("directory", "told"), [("", "The target is ''"), ("memory://demo", "is not on this machine")])
-def test_no_directory_of_this_machine_is_a_usage_error(capsys: pytest.CaptureFixture[str], directory: str, told: str) -> None:
-    """It is told before anything is made."""
+@pytest.mark.parametrize(("directory", "reported"), [("", "The target is ''"), ("memory://demo", "is not on this machine")])
+def test_a_directory_that_is_not_local_is_a_usage_error(
+    capsys: pytest.CaptureFixture[str], directory: str, reported: str
+) -> None:
+    """An empty or a remote directory gives exit code 2 and a message."""
     assert main(["demo", "--directory", directory]) == 2
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
 
 
-def test_a_file_is_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where a file lies, the demo says so, and leaves it."""
+def test_a_file_in_place_of_the_directory_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If the directory is a file, the demo reports it and leaves the file unchanged."""
     code = main(["demo", "--directory", str(a_note(tmp_path))])
 
     assert code == 1
@@ -394,7 +396,7 @@ def test_a_file_is_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("given_", "told"),
+    ("options", "reported"),
     [
         (["--rows", "99"], "argument --rows: '99' is not a whole number from 100 on"),
         (["--rows", "9" * 20], f"argument --rows: '{'9' * 20}' is not a whole number from 100 to {2**62 - 1}"),
@@ -402,24 +404,24 @@ def test_a_file_is_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["--seed", "x"], "argument --seed: 'x' is not a whole number from 0 on"),
     ],
 )
-def test_wrong_numbers_are_usage_errors(capsys: pytest.CaptureFixture[str], given_: list[str], told: str) -> None:
+def test_invalid_numbers_are_usage_errors(capsys: pytest.CaptureFixture[str], options: list[str], reported: str) -> None:
     """The exit code is 2, and the message names the option."""
-    assert main(["demo", *given_]) == 2
-    assert told in capsys.readouterr().err
+    assert main(["demo", *options]) == 2
+    assert reported in capsys.readouterr().err
 
 
 class Interrupted(NumpyNetwork):
     """A network in whose first step the user presses Ctrl-C."""
 
-    def learn(self, images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:  # noqa: ARG002 - it does not come to look
-        """Stop."""
+    def learn(self, images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:  # noqa: ARG002 - it raises before it uses them
+        """Raise KeyboardInterrupt."""
         raise KeyboardInterrupt
 
 
 def test_an_interrupt_ends_the_demo_quietly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ctrl-C gives exit code 130 and one line, and no traceback."""
+    """Ctrl-C gives exit code 130 and one line without a traceback."""
     monkeypatch.setattr(demo, "new_network", Interrupted)
 
     code = main(["demo", "--rows", "100", "--directory", str(tmp_path / "t")])

@@ -1,4 +1,4 @@
-"""`penstock inspect`: what it tells of tables, of others' and of ours, and what it says of mistakes."""
+"""Tests of `penstock inspect`: its output for Penstock tables and for other tables, and its error messages."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from penstock.write import write
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(ps.__file__).parent.parent)}
 
 Corpus = Callable[[str], Path]
-Said = pytest.CaptureFixture[str]
+Capture = pytest.CaptureFixture[str]
 
 
-def inspected(said: Said, *arguments: str) -> dict[str, Any]:
-    """Return the JSON that the command prints, with a column's facts by its name."""
+def inspected(capture: Capture, *arguments: str) -> dict[str, Any]:
+    """Run `inspect --json` and return its output, with the columns also by name."""
     code = main(["inspect", *arguments, "--json"])
-    captured = said.readouterr()
+    captured = capture.readouterr()
     assert (code, captured.err) == (0, "")
     found: dict[str, Any] = json.loads(captured.out)
     return {**found, "by_name": {column["name"]: column for column in found["columns"]}}
@@ -45,7 +45,7 @@ def inspected(said: Said, *arguments: str) -> dict[str, Any]:
 
 @pytest.fixture
 def clicks(tmp_path: Path) -> Path:
-    """Return a table that pyarrow wrote: two partitions, of which each has two row groups."""
+    """Return a table that pyarrow wrote: two partitions with two row groups each."""
     for day, first in (("mon", 0), ("tue", 6)):
         rows = pa.table({"id": range(first, first + 6), "word": ["a", "b", None, "d", "e", "f"]})
         (tmp_path / "clicks" / f"day={day}").mkdir(parents=True)
@@ -53,8 +53,8 @@ def clicks(tmp_path: Path) -> Path:
     return tmp_path / "clicks"
 
 
-def test_a_table_of_others_is_told(clicks: Path, capsys: Said) -> None:
-    """Format, files, rows, bytes, row groups, columns with their statistics, partitions and first rows."""
+def test_a_plain_parquet_table_is_described(clicks: Path, capsys: Capture) -> None:
+    """The output has format, files, rows, bytes, row groups, column statistics, partitions and first rows."""
     found = inspected(capsys, str(clicks), "--rows", "2")
     size = sum(path.stat().st_size for path in clicks.rglob("*.parquet"))
 
@@ -74,19 +74,19 @@ def test_a_table_of_others_is_told(clicks: Path, capsys: Said) -> None:
     assert found["warnings"] == []
 
 
-def test_sizes_of_columns_are_those_of_their_chunks(clicks: Path, capsys: Said) -> None:
-    """Bytes on storage and bytes without compression are sums of what pyarrow says of each chunk."""
+def test_column_sizes_are_sums_of_their_chunks(clicks: Path, capsys: Capture) -> None:
+    """Compressed and uncompressed sizes equal the sums over the column chunks that pyarrow reports."""
     found = inspected(capsys, str(clicks))
     groups = [pq.read_metadata(path).row_group(at) for path in clicks.rglob("*.parquet") for at in range(2)]
 
-    for place, name in enumerate(("id", "word")):
-        chunks = [group.column(place) for group in groups]
+    for position, name in enumerate(("id", "word")):
+        chunks = [group.column(position) for group in groups]
         assert found["by_name"][name]["bytes"] == sum(chunk.total_compressed_size for chunk in chunks)
         assert found["by_name"][name]["plain_bytes"] == sum(chunk.total_uncompressed_size for chunk in chunks)
 
 
-def test_a_table_is_told_as_text(clicks: Path, capsys: Said) -> None:
-    """What is printed is for people: aligned, with units, and without what has nothing to say."""
+def test_a_table_is_described_as_text(clicks: Path, capsys: Capture) -> None:
+    """The text output is aligned, has units, and leaves out empty facts."""
     code = main(["inspect", str(clicks), "--rows", "1"])
     lines = capsys.readouterr().out.splitlines()
 
@@ -101,29 +101,29 @@ def test_a_table_is_told_as_text(clicks: Path, capsys: Said) -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "files"),
+    ("pattern", "files"),
     [("day=mon/x.parquet", 1), ("*/x.parquet", 2), ("day=t*", 1)],
     ids=["file", "pattern", "directories"],
 )
-def test_files_and_patterns_are_tables(clicks: Path, capsys: Said, named: str, files: int) -> None:
-    """Whatever `penstock.open` takes can be looked at."""
-    assert inspected(capsys, str(clicks / named))["files"] == files
+def test_files_and_patterns_are_accepted(clicks: Path, capsys: Capture, pattern: str, files: int) -> None:
+    """Everything that `penstock.open` accepts can be inspected."""
+    assert inspected(capsys, str(clicks / pattern))["files"] == files
 
 
-def test_several_files_are_one_table(clicks: Path, capsys: Said) -> None:
-    """A shell that expands a pattern itself does no harm."""
+def test_several_files_are_one_table(clicks: Path, capsys: Capture) -> None:
+    """Several paths, such as a pattern expanded by the shell, are inspected as one table."""
     assert inspected(capsys, *map(str, sorted(clicks.rglob("*.parquet"))))["rows"] == 12
 
 
-def test_options_of_storage_reach_the_filesystem(clicks: Path, capsys: Said) -> None:
-    """A URL is opened with what is given, as JSON where it is such."""
+def test_storage_options_are_passed_to_the_filesystem(clicks: Path, capsys: Capture) -> None:
+    """Storage options are passed on, with values that are valid JSON decoded."""
     options = ("--storage-option", "auto_mkdir=false", "--storage-option", "skip_instance_cache=true")
 
     assert inspected(capsys, f"file://{clicks}", *options)["rows"] == 12
 
 
-def test_only_the_first_files_are_looked_at(tmp_path: Path, capsys: Said) -> None:
-    """A table of very many files is told by some of them, and it is said so."""
+def test_only_the_first_files_are_read(tmp_path: Path, capsys: Capture) -> None:
+    """With --files only the first files are read, and the output says so."""
     for number in range(12):
         pq.write_table(pa.table({"id": [number]}), tmp_path / f"{number:02}.parquet")
 
@@ -137,8 +137,8 @@ def test_only_the_first_files_are_looked_at(tmp_path: Path, capsys: Said) -> Non
     assert "the other files were not looked at; --files 12 looks at all\n" in output
 
 
-def test_codecs_shapes_and_pictures_are_told(tmp_path: Path, capsys: Said) -> None:
-    """A schema of ours says what cells are; arrays are told, not shown."""
+def test_codecs_and_shapes_are_described(tmp_path: Path, capsys: Capture) -> None:
+    """The output gives codecs and shapes of the schema, and summarizes array cells instead of printing them."""
     fields = [Field("id", np.int32), Field("x", np.uint8, (2, 3), Tensor()), Field("y", np.float32, (None,), Npy())]
     cells = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
     rows = [{"id": at, "x": cells[at], "y": np.ones(at, np.float32)} for at in range(2)]
@@ -158,27 +158,27 @@ def test_codecs_shapes_and_pictures_are_told(tmp_path: Path, capsys: Said) -> No
 
 
 @dataclass(frozen=True)
-class Stubborn(CellCodec):
-    """A codec that can write and not read."""
+class WriteOnly(CellCodec):
+    """A codec that can encode but not decode."""
 
     name = "stubborn"
 
-    def encode(self, field: Field, cell: Any) -> bytes:  # noqa: ARG002 - whatever it is
-        """Return something."""
+    def encode(self, field: Field, cell: Any) -> bytes:  # noqa: ARG002 - independent of the cell
+        """Return a fixed byte."""
         return b"?"
 
-    def decode(self, field: Field, cell: memoryview) -> Any:  # noqa: ARG002 - whatever it is
-        """Refuse."""
+    def decode(self, field: Field, cell: memoryview) -> Any:  # noqa: ARG002 - independent of the cell
+        """Raise ValueError."""
         msg = "it will not"
         raise ValueError(msg)
 
 
-def test_a_column_that_cannot_be_decoded_is_told_in_its_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
+def test_a_column_that_cannot_be_decoded_shows_the_error_in_its_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """The other columns are shown all the same, and the exit code is 0."""
-    monkeypatch.setitem(codecs._REGISTERED, "stubborn", Stubborn)  # registered for this test alone
-    schema = Schema("T", [Field("id", np.int64), Field("x", np.uint8, (2,), Stubborn())])
+    """The other columns are shown, and the exit code is 0."""
+    monkeypatch.setitem(codecs._REGISTERED, "stubborn", WriteOnly)  # registered for this test alone
+    schema = Schema("T", [Field("id", np.int64), Field("x", np.uint8, (2,), WriteOnly())])
     write(tmp_path / "t", schema, [{"id": 5, "x": np.zeros(2, np.uint8)}])
 
     found = inspected(capsys, str(tmp_path / "t"))
@@ -190,8 +190,8 @@ def test_a_column_that_cannot_be_decoded_is_told_in_its_rows(
     assert "cannot be read: " in output
 
 
-def test_a_codec_that_nobody_knows_is_named(tmp_path: Path, capsys: Said) -> None:
-    """A table written with somebody's own codec is told, with what to do."""
+def test_an_unknown_codec_is_reported(tmp_path: Path, capsys: Capture) -> None:
+    """A table with an unknown codec is described, with a warning that says what to do."""
     stored = {"penstock": 1, "name": "T", "fields": [{"name": "x", "dtype": "uint8", "shape": [2], "nullable": False}]}
     stored["fields"][0]["codec"] = {"name": "theirs", "level": 3}  # type: ignore[index]
     table = pa.table({"x": [b"?"]}).replace_schema_metadata({"penstock.schema": json.dumps(stored)})
@@ -206,8 +206,8 @@ def test_a_codec_that_nobody_knows_is_named(tmp_path: Path, capsys: Said) -> Non
     ]
 
 
-def test_nulls_are_shown_whatever_the_type(tmp_path: Path, capsys: Said) -> None:
-    """A null among whole numbers stops a training; here it is a null, and a warning says what to do."""
+def test_nulls_are_shown_for_every_type(tmp_path: Path, capsys: Capture) -> None:
+    """Nulls are shown as nulls, and a warning says that nulls in integers or booleans raise by default."""
     table = pa.table({"n": pa.array([1, None], pa.int32()), "b": [None, True], "l": [[1, None], None], "s": [None, "s"]})
     pq.write_table(table, tmp_path / "t.parquet")
 
@@ -223,8 +223,8 @@ def test_nulls_are_shown_whatever_the_type(tmp_path: Path, capsys: Said) -> None
     ]
 
 
-def test_statistics_and_page_indexes_that_lack_are_told(tmp_path: Path, capsys: Said) -> None:
-    """A filter on a column without statistics reads everything, and a reader of one row its whole row group."""
+def test_missing_statistics_and_page_indexes_are_reported(tmp_path: Path, capsys: Capture) -> None:
+    """Warnings say that missing statistics slow down filters, and a missing page index the reading of single rows."""
     random = np.random.RandomState(0)
     large = pa.table({"id": range(2100), "blob": [random.bytes(10_000) for _ in range(2100)]})
     pq.write_table(large, tmp_path / "without.parquet", row_group_size=2000, write_statistics=False)
@@ -244,8 +244,8 @@ def test_statistics_and_page_indexes_that_lack_are_told(tmp_path: Path, capsys: 
     assert (with_both["by_name"]["id"]["page_index"], with_both["by_name"]["id"]["statistics"]) == (1.0, True)
 
 
-def test_tables_in_small_pieces_are_told(tmp_path: Path, capsys: Said) -> None:
-    """Many small row groups, and many small files, cost a request each."""
+def test_many_small_row_groups_and_files_are_reported(tmp_path: Path, capsys: Capture) -> None:
+    """Warnings report many small row groups and many small files."""
     pq.write_table(pa.table({"id": range(150)}), tmp_path / "groups.parquet", row_group_size=1)
     (tmp_path / "files").mkdir()
     for number in range(100):
@@ -262,8 +262,8 @@ def test_tables_in_small_pieces_are_told(tmp_path: Path, capsys: Said) -> None:
     assert files[0].endswith("take long to list and open. Write the table with fewer files.")
 
 
-def test_wide_rows_are_shown_as_columns(tmp_path: Path, capsys: Said) -> None:
-    """Rows that no line can hold stand side by side instead."""
+def test_wide_rows_are_shown_as_columns(tmp_path: Path, capsys: Capture) -> None:
+    """Rows that are too wide for a line are printed as columns side by side."""
     pq.write_table(pa.table({f"column_{at}": [at, at + 1] for at in range(30)}), tmp_path / "t.parquet")
 
     main(["inspect", str(tmp_path / "t.parquet")])
@@ -273,8 +273,8 @@ def test_wide_rows_are_shown_as_columns(tmp_path: Path, capsys: Said) -> None:
     assert lines[-1].split() == ["column_29", "29", "30"]
 
 
-def test_what_is_in_a_table_cannot_move_the_cursor(tmp_path: Path, capsys: Said) -> None:
-    """Escape sequences in names and cells are shown as what they are."""
+def test_escape_sequences_are_not_printed(tmp_path: Path, capsys: Capture) -> None:
+    """Control characters in names and cells are printed escaped."""
     pq.write_table(pa.table({"\x1b[2Jname": ["\x1b]0;title\x07", "two\nlines"]}), tmp_path / "t.parquet")
 
     main(["inspect", str(tmp_path / "t.parquet")])
@@ -285,8 +285,8 @@ def test_what_is_in_a_table_cannot_move_the_cursor(tmp_path: Path, capsys: Said)
     assert r"two\nlines" in output
 
 
-def test_an_empty_table_is_told(tmp_path: Path, capsys: Said) -> None:
-    """No rows are no error, and neither are no columns."""
+def test_an_empty_table_is_described(tmp_path: Path, capsys: Capture) -> None:
+    """Tables without rows or without columns are not errors."""
     pq.write_table(pa.table({"id": pa.array([], pa.int64())}), tmp_path / "rows.parquet")
     pq.write_table(pa.table({}), tmp_path / "columns.parquet")
 
@@ -315,8 +315,8 @@ CELLS: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(CELLS)
-def test_every_cell_can_be_told(cell: Any) -> None:
-    """In words on one printable line, and as strict JSON."""
+def test_every_cell_can_be_formatted(cell: Any) -> None:
+    """Every cell is formatted as one short printable line, and as strict JSON."""
     words = in_words(cell)
 
     assert words.isprintable()
@@ -339,7 +339,7 @@ def test_every_cell_can_be_told(cell: Any) -> None:
         ),
     ],
 )
-def test_a_table_that_is_not_there_is_told_in_one_line(arguments: list[str], message: str, capsys: Said) -> None:
+def test_a_missing_table_is_reported_in_one_line(arguments: list[str], message: str, capsys: Capture) -> None:
     """The exit code is 1, and there is no traceback."""
     code = main(["inspect", *arguments])
     captured = capsys.readouterr()
@@ -348,8 +348,8 @@ def test_a_table_that_is_not_there_is_told_in_one_line(arguments: list[str], mes
 
 
 @pytest.mark.parametrize("arguments", [["--debug", "inspect", "/no/such"], ["inspect", "/no/such", "--debug"]])
-def test_debug_shows_where_an_error_came_from(arguments: list[str], capsys: Said) -> None:
-    """Before the command or after it."""
+def test_debug_shows_a_traceback(arguments: list[str], capsys: Capture) -> None:
+    """--debug works before and after the command."""
     code = main(arguments)
     message = capsys.readouterr().err
 
@@ -369,18 +369,18 @@ def test_debug_shows_where_an_error_came_from(arguments: list[str], capsys: Said
         (["inspect", "x", "--storage-option", "key"], "argument --storage-option: 'key' is not of the form key=value"),
     ],
 )
-def test_wrong_usage_is_told(arguments: list[str], message: str, capsys: Said) -> None:
-    """The exit code is 2, and the usage stands before the message."""
+def test_invalid_usage_is_reported(arguments: list[str], message: str, capsys: Capture) -> None:
+    """The exit code is 2, and the usage is printed before the message."""
     code = main(arguments)
-    told = capsys.readouterr().err
+    printed = capsys.readouterr().err
 
     assert code == 2
-    assert told.startswith("usage: penstock")
-    assert message in told
+    assert printed.startswith("usage: penstock")
+    assert message in printed
 
 
-def test_every_command_explains_itself(capsys: Said) -> None:
-    """`--help` names each command, and each has a help of its own."""
+def test_every_command_has_help(capsys: Capture) -> None:
+    """`--help` lists each command, and each command has its own help."""
     codes = [main(["--help"]), *(main([name, "--help"]) for name in commands())]
     output = capsys.readouterr().out
 
@@ -389,16 +389,16 @@ def test_every_command_explains_itself(capsys: Said) -> None:
     assert all(f"usage: penstock {name}" in output for name in commands())
 
 
-def test_the_module_is_the_command(clicks: Path) -> None:
-    """`python -m penstock` does what `penstock` does."""
+def test_the_module_runs_the_command(clicks: Path) -> None:
+    """`python -m penstock` does the same as `penstock`."""
     command = [sys.executable, "-m", "penstock", "inspect", str(clicks), "--json"]
     done = subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, text=True)
 
     assert json.loads(done.stdout)["rows"] == 12
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(clicks: Path) -> None:
-    """A pipe that is closed ends the command without a word."""
+def test_a_closed_pipe_ends_the_command_silently(clicks: Path) -> None:
+    """A closed output pipe ends the command with exit code 141 and no message."""
     command = [sys.executable, "-m", "penstock", "inspect", str(clicks)]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stdout is not None
@@ -409,22 +409,22 @@ def test_a_reader_that_has_seen_enough_is_no_error(clicks: Path) -> None:
     assert (running.returncode, message) == (141, b"")
 
 
-def on_a_terminal(script: str, *arguments: str, columns: int = 160, term: str = "xterm") -> str:
-    """Return what a script writes to a terminal."""
-    ours, theirs = pty.openpty()
+def run_in_terminal(script: str, *arguments: str, columns: int = 160, term: str = "xterm") -> str:
+    """Run a script in a pseudo-terminal and return its output."""
+    controller, terminal = pty.openpty()
     environment = {**ENVIRONMENT, "TERM": term, "COLUMNS": str(columns)}
     with subprocess.Popen(
-        [sys.executable, "-c", script, *arguments], env=environment, stdin=theirs, stdout=theirs, stderr=theirs
+        [sys.executable, "-c", script, *arguments], env=environment, stdin=terminal, stdout=terminal, stderr=terminal
     ):
-        os.close(theirs)
+        os.close(terminal)
         found = b""
         try:
-            while some := os.read(ours, 65536):
-                found += some
-        except OSError:  # so the end of a terminal is told
+            while received := os.read(controller, 65536):
+                found += received
+        except OSError:  # the terminal was closed
             pass
         finally:
-            os.close(ours)
+            os.close(controller)
     return found.decode()
 
 
@@ -433,11 +433,11 @@ WITHOUT_RICH = f"import sys; sys.modules['rich.table'] = sys.modules['rich.progr
 
 
 def test_tables_are_drawn_by_rich_on_a_terminal(clicks: Path) -> None:
-    """Where it is installed, and somebody looks."""
+    """Tables are drawn with rich on a terminal if it is installed."""
     pytest.importorskip("rich")
 
-    assert "─────" in on_a_terminal(RUN, "inspect", str(clicks))
-    assert "─────" not in on_a_terminal(WITHOUT_RICH, "inspect", str(clicks))
+    assert "─────" in run_in_terminal(RUN, "inspect", str(clicks))
+    assert "─────" not in run_in_terminal(WITHOUT_RICH, "inspect", str(clicks))
 
 
 @pytest.mark.parametrize(
@@ -445,9 +445,9 @@ def test_tables_are_drawn_by_rich_on_a_terminal(clicks: Path) -> None:
     [(RUN, "xterm", 20), (RUN, "xterm", 80), (RUN, "dumb", 130), (WITHOUT_RICH, "xterm", 80)],
     ids=["very narrow", "narrow", "dumb", "without rich"],
 )
-def test_a_narrow_terminal_loses_and_breaks_nothing(clicks: Path, script: str, term: str, columns: int) -> None:
-    """Where words would have to be broken, there is a line for each cell."""
-    output = on_a_terminal(script, "inspect", str(clicks), columns=columns, term=term)
+def test_a_narrow_terminal_breaks_no_words(clicks: Path, script: str, term: str, columns: int) -> None:
+    """If words would have to be broken, each cell gets a line of its own."""
+    output = run_in_terminal(script, "inspect", str(clicks), columns=columns, term=term)
 
     words = set(output.replace("\x1b[1m", " ").replace("\x1b[0m", " ").split())
     assert words >= {
@@ -470,19 +470,19 @@ BARS: Sequence[str] = [RUN, WITHOUT_RICH]
 
 @pytest.mark.parametrize("script", BARS, ids=["as installed", "without rich"])
 def test_progress_is_shown_on_a_terminal(script: str, tmp_path: Path) -> None:
-    """A bar that grows, whether rich draws it or we do."""
+    """A progress bar is shown on a terminal, with and without rich."""
     arguments = ("demo", "--rows", "100", "--epochs", "1", "--directory", str(tmp_path / "t"))
     without_torch = f"import sys; sys.modules['torch'] = None\n{script}"
 
-    output = on_a_terminal(without_torch, *arguments)
+    output = run_in_terminal(without_torch, *arguments)
 
     due = output.partition("epoch 1: ")[2].partition(" ")[0]
     assert f"{due}/{due}" in output
     assert "each row came exactly once in each epoch" in output
 
 
-def test_real_tables_are_told(corpus: Corpus, capsys: Said) -> None:
-    """What other software wrote, with nested columns, summary files and odd statistics."""
+def test_real_tables_are_described(corpus: Corpus, capsys: Capture) -> None:
+    """Tables of other software with nested columns, summary files and unusual statistics are described."""
     mnist = inspected(capsys, str(corpus("parquet/hf-mnist")))
     taxi = inspected(capsys, str(corpus("parquet/nyc-taxi")))
 
@@ -492,8 +492,8 @@ def test_real_tables_are_told(corpus: Corpus, capsys: Said) -> None:
     assert taxi["by_name"]["lpep_pickup_datetime"]["min"] == "2025-10-26 20:23:16.000000"
 
 
-def test_broken_and_hostile_files_are_told_or_refused(corpus: Corpus, capsys: Said) -> None:
-    """None of them ends the process, or shows a traceback."""
+def test_broken_and_hostile_files_are_described_or_rejected(corpus: Corpus, capsys: Capture) -> None:
+    """No broken file crashes the command; each gives exit code 0, or 1 with one message."""
     files = [
         path for folder in ("arrow-testing", "parquet-testing/bad_data") for path in corpus(f"parquet/{folder}").rglob("*")
     ]
@@ -506,8 +506,8 @@ def test_broken_and_hostile_files_are_told_or_refused(corpus: Corpus, capsys: Sa
 
 
 @pytest.mark.parametrize(("streams", "code"), [("TABLE >&-", 0), ("TABLE 2>&-", 0), ("TABLE.gone >&- 2>&-", 1)])
-def test_streams_that_a_caller_has_closed_are_done_without(tmp_path: Path, streams: str, code: int) -> None:
-    """As a job of the night may be started; nothing is told, and the exit code is the same."""
+def test_closed_standard_streams_are_tolerated(tmp_path: Path, streams: str, code: int) -> None:
+    """With closed standard streams, as in some cron jobs, the command prints nothing and keeps its exit code."""
     write(tmp_path / "t", data={"id": [1]})
     line = f"exec {sys.executable} -m penstock inspect " + streams.replace("TABLE", str(tmp_path / "t"))
     done = subprocess.run(["/bin/sh", "-c", line], env=ENVIRONMENT, capture_output=True, text=True, check=False)

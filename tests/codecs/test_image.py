@@ -24,12 +24,12 @@ Image = pytest.importorskip("PIL.Image", reason="Pillow tells whether others rea
 
 HAS_AVIF = cv2.haveImageWriter("image.avif")
 EVERY = [Png(), Jpeg(), Webp(), *([Avif()] if HAS_AVIF else [])]
-few = settings(max_examples=40, deadline=None)
+few_examples = settings(max_examples=40, deadline=None)
 sides = st.integers(min_value=1, max_value=33)
 
 
 def smooth(height: int, width: int, channels: int = 3, *, dtype: str = "uint8") -> Any:
-    """Return an image without edges, whose channels differ: codecs with loss change it little."""
+    """Return an image without edges and with different channels, which codecs with loss change little."""
     down, right = np.mgrid[:height, :width]
     layers = [
         60 + 40 * channel + (down * (1 + channel % 2) + right * (2 - channel % 2)) % 90 // 2 for channel in range(channels)
@@ -38,7 +38,7 @@ def smooth(height: int, width: int, channels: int = 3, *, dtype: str = "uint8") 
 
 
 def noise(shape: tuple[int, ...], seed: int, dtype: str = "uint8") -> Any:
-    """Return an image of any pixels."""
+    """Return an image of random pixels."""
     return np.random.default_rng(seed).integers(0, np.iinfo(dtype).max + 1, shape, dtype)
 
 
@@ -47,15 +47,15 @@ def blobs(*cells: bytes | None) -> Blobs:
     return Blobs.of(pa.array(cells, pa.binary()))
 
 
-def far(one: Any, other: Any) -> float:
-    """Return how far apart the pixels of two images are on average."""
+def mean_difference(one: Any, other: Any) -> float:
+    """Return the mean absolute difference of the pixels of two images."""
     return float(np.abs(one.astype(int) - other.astype(int)).mean())
 
 
-@few
+@few_examples
 @given(sides, sides, st.sampled_from([(), (1,), (3,), (4,)]), st.sampled_from(["uint8", "uint16"]), st.integers(0, 9))
 def test_png_gives_back_every_pixel(height: int, width: int, channels: tuple[int, ...], dtype: str, compression: int) -> None:
-    """PNG has no loss at any depth, size, number of channels and compression."""
+    """PNG is lossless at any depth, size, number of channels and compression."""
     image = noise((height, width, *channels), height * width, dtype)
     field = Field("image", dtype, (None, None, *channels), Png(compression))
 
@@ -65,10 +65,10 @@ def test_png_gives_back_every_pixel(height: int, width: int, channels: tuple[int
     np.testing.assert_array_equal(found, image)
 
 
-@few
+@few_examples
 @given(sides, sides, st.sampled_from([(), (1,), (3,), (4,)]))
 def test_lossless_webp_gives_back_every_pixel(height: int, width: int, channels: tuple[int, ...]) -> None:
-    """A WebP without loss has none, also where alpha is 0 or 255 everywhere, and where the image is grey."""
+    """Lossless WebP keeps all pixels of grey, colour and alpha images, also if all are opaque."""
     codec = Webp(lossless=True)
     field = Field("image", "uint8", (None, None, *channels), codec)
     image = noise((height, width, *channels), height * width)
@@ -79,7 +79,7 @@ def test_lossless_webp_gives_back_every_pixel(height: int, width: int, channels:
 
 
 def test_lossless_webp_keeps_colours_that_cannot_be_seen() -> None:
-    """Pixels whose alpha is 0 keep their colours, or nothing is written."""
+    """Pixels with an alpha of 0 keep their colours. An OpenCV that would lose them raises."""
     codec = Webp(lossless=True)
     field = Field("image", "uint8", (None, None, 4), codec)
     image = noise((8, 8, 4), 1)
@@ -95,10 +95,10 @@ def test_lossless_webp_keeps_colours_that_cannot_be_seen() -> None:
 
 
 @pytest.mark.parametrize("codec", [Jpeg(quality=95), Webp(quality=95), Avif(quality=95)], ids=repr)
-@few
+@few_examples
 @given(height=sides, width=sides, channels=st.sampled_from([(), (1,), (3,)]))
 def test_loss_is_small(codec: Any, height: int, width: int, channels: tuple[int, ...]) -> None:
-    """A smooth image comes back nearly as it was, of its size and channels, from every codec with loss."""
+    """Every codec with loss changes a smooth image little, and keeps its size and channels."""
     if isinstance(codec, Avif) and not HAS_AVIF:
         pytest.skip("this OpenCV was built without AVIF")
     field = Field("image", "uint8", (None, None, *channels), codec)
@@ -107,12 +107,12 @@ def test_loss_is_small(codec: Any, height: int, width: int, channels: tuple[int,
     found = codec.decode(field, memoryview(codec.encode(field, image)))
 
     assert found.shape == image.shape
-    assert far(found, image) < 6
+    assert mean_difference(found, image) < 6
 
 
 @pytest.mark.parametrize("codec", [Webp(quality=95), Avif(quality=95)], ids=repr)
 def test_alpha_survives_loss(codec: Any) -> None:
-    """The fourth channel is stored, whether it differs or is 255 everywhere."""
+    """Codecs with loss store the alpha channel, also if it is 255 everywhere."""
     if isinstance(codec, Avif) and not HAS_AVIF:
         pytest.skip("this OpenCV was built without AVIF")
     field = Field("image", "uint8", (32, 32, 4), codec)
@@ -122,14 +122,14 @@ def test_alpha_survives_loss(codec: Any) -> None:
 
     found = codec.decode_each(field, blobs(codec.encode(field, image), codec.encode(field, opaque)))
 
-    assert far(found[0][..., 3], image[..., 3]) < 3
+    assert mean_difference(found[0][..., 3], image[..., 3]) < 3
     assert (found[1][..., 3] == 255).all()
 
 
 @pytest.mark.parametrize("codec", EVERY, ids=repr)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_others_read_what_we_write(codec: Any, channels: int) -> None:
-    """Pillow and OpenCV see the same colours in the same order."""
+def test_other_programs_read_what_we_write(codec: Any, channels: int) -> None:
+    """Pillow and OpenCV read the same colours in the same order."""
     image = smooth(24, 40, channels)
     field = Field("image", "uint8", (24, 40, channels), codec)
     cell = codec.encode(field, image)
@@ -141,13 +141,13 @@ def test_others_read_what_we_write(codec: Any, channels: int) -> None:
     how = cv2.IMREAD_COLOR if channels == 3 else cv2.IMREAD_GRAYSCALE
     opencv = cv2.imdecode(np.frombuffer(cell, np.uint8), how).reshape(image.shape)[..., ::-1]
 
-    assert far(image, ours) < 4
-    assert far(pillow, ours) < 1
-    assert far(opencv, ours) < 1
+    assert mean_difference(image, ours) < 4
+    assert mean_difference(pillow, ours) < 1
+    assert mean_difference(opencv, ours) < 1
 
 
-def test_jpeg_halves_colours_as_others_do() -> None:
-    """Colours are stored at half the size both ways."""
+def test_jpeg_halves_colours() -> None:
+    """Colours are stored at half the width and half the height."""
     cell = Jpeg().encode(Field("image", "uint8", (16, 16, 3), Jpeg()), smooth(16, 16))
     frame = cell.index(b"\xff\xc0")
 
@@ -156,7 +156,7 @@ def test_jpeg_halves_colours_as_others_do() -> None:
 
 
 def test_quality_and_compression_are_used() -> None:
-    """More quality takes more bytes, more compression fewer."""
+    """Higher quality takes more bytes, and higher compression fewer."""
     image = cv2.blur(noise((64, 64, 3), 0), (3, 3))
     field = Field("image", "uint8", (64, 64, 3))
 
@@ -173,7 +173,7 @@ def test_quality_and_compression_are_used() -> None:
 
 @pytest.mark.parametrize("codec", EVERY, ids=repr)
 def test_every_way_of_decoding_gives_the_same(codec: Any) -> None:
-    """One by one, each in its own array and all into one array give the same pixels; nulls are skipped."""
+    """`decode`, `decode_each` and `decode_into` give the same pixels, and skip nulls."""
     field = Field("image", "uint8", (20, 30, 3), codec, nullable=True)
     images = [np.roll(smooth(20, 30), step, 0) for step in range(4)]
     cells = blobs(codec.encode(field, images[0]), None, *(codec.encode(field, image) for image in images[1:]))
@@ -194,7 +194,7 @@ def test_every_way_of_decoding_gives_the_same(codec: Any) -> None:
 @pytest.mark.parametrize("codec", EVERY, ids=repr)
 @pytest.mark.parametrize("channels", [(), (1,), (3,)])
 def test_images_are_decoded_into_arrays_that_are_not_dense(codec: Any, channels: tuple[int, ...]) -> None:
-    """A batch that is a view of a larger array is filled too."""
+    """An output that is a view of a larger array is filled, and the rest of it is unchanged."""
     field = Field("image", "uint8", (20, 30, *channels), codec)
     image = smooth(20, 30, *(channels or (1,))).reshape(20, 30, *channels)
     cells = blobs(codec.encode(field, image))
@@ -208,7 +208,7 @@ def test_images_are_decoded_into_arrays_that_are_not_dense(codec: Any, channels:
 
 @pytest.mark.parametrize("codec", EVERY, ids=repr)
 def test_cells_that_are_not_dense_are_written(codec: Any) -> None:
-    """A view of an image is stored as its copy is."""
+    """A strided view of an image is encoded like its copy."""
     field = Field("image", "uint8", (20, 30, 3), codec)
     wide = smooth(20, 60)
 
@@ -217,7 +217,7 @@ def test_cells_that_are_not_dense_are_written(codec: Any) -> None:
 
 @pytest.mark.parametrize("codec", EVERY, ids=repr)
 def test_open_channels_give_what_is_stored(codec: Any) -> None:
-    """Where the field leaves the channels open, grey has one and colours three; WebP has no grey."""
+    """Without fixed channels grey images have one and colour images three. WebP has no grey."""
     field = Field("image", "uint8", (None, None, None), codec)
     cells = [codec.encode(field, smooth(9, 8, channels)) for channels in (1, 3)]
 
@@ -248,7 +248,7 @@ def test_sizes_may_be_open_one_by_one() -> None:
     ids=repr,
 )
 def test_options_come_back_from_json(codec: Any, options: dict[str, Any]) -> None:
-    """What is stored with the name makes the same codec again."""
+    """A codec is made again from its name and its options as JSON."""
     text = json.dumps(codec.options())
 
     assert json.loads(text) == options
@@ -263,8 +263,8 @@ json_values = st.recursive(
 
 
 @given(st.sampled_from(["png", "jpeg", "webp", "avif"]), st.data())
-def test_hostile_options_are_refused(name: str, data: st.DataObject) -> None:
-    """Whatever stands in a file makes a codec or is a clear error."""
+def test_hostile_options_are_valid_or_raise(name: str, data: st.DataObject) -> None:
+    """Arbitrary stored options make a codec or raise `DataError`."""
     names = st.sampled_from(["compression", "quality", "shrink_to", "lossless", "other"])
     options = data.draw(st.dictionaries(names, json_values, max_size=2))
     try:
@@ -296,8 +296,8 @@ def test_hostile_options_are_refused(name: str, data: st.DataObject) -> None:
         ),
     ],
 )
-def test_options_that_cannot_be_meant_are_refused(make: Any, message: str) -> None:
-    """Options are checked where they are given."""
+def test_invalid_options_raise(make: Any, message: str) -> None:
+    """Options are checked when the codec is made."""
     with pytest.raises(ArgumentError) as caught:
         make()
 
@@ -344,16 +344,16 @@ def test_options_that_cannot_be_meant_are_refused(make: Any, message: str) -> No
         ),
     ],
 )
-def test_fields_of_no_images_are_refused(codec: Any, dtype: str, shape: Any, message: str) -> None:
-    """A codec says what it stores when the field is made."""
+def test_fields_that_are_no_images_raise(codec: Any, dtype: str, shape: Any, message: str) -> None:
+    """The dtype and the shape of a field are checked when the field is made."""
     with pytest.raises(ArgumentError) as caught:
         Field("x", dtype, shape, codec)
 
     assert str(caught.value) == message
 
 
-def test_images_that_a_format_cannot_hold_are_refused() -> None:
-    """Sizes and channels that the field leaves open are checked when the image is written."""
+def test_images_that_a_format_cannot_hold_raise() -> None:
+    """Sizes and channels that the field leaves open are checked when an image is encoded."""
     field = Field("x", "uint8", (None, None, None))
     with pytest.raises(ArgumentError) as wide:
         Webp().encode(field, np.zeros((1, 17000, 3), np.uint8))
@@ -374,7 +374,7 @@ def test_images_that_a_format_cannot_hold_are_refused() -> None:
 
 @pytest.mark.parametrize("codec", [Png(), Jpeg(), Webp(), Avif()], ids=repr)
 def test_a_missing_library_is_named(codec: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the libraries, the error names the extra that brings them."""
+    """Without the libraries the error names the extra to install."""
     monkeypatch.setitem(sys.modules, "cv2", None)
     monkeypatch.setitem(sys.modules, "simplejpeg", None)
 
@@ -387,7 +387,7 @@ def test_a_missing_library_is_named(codec: Any, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.skipif(HAS_AVIF, reason="this OpenCV was built with AVIF")
 def test_a_format_that_opencv_was_built_without_is_named() -> None:
-    """An OpenCV without AVIF is told as such when something is to be written with it."""
+    """Encoding AVIF with an OpenCV that lacks it raises an error that says so."""
     with pytest.raises(MissingExtraError) as caught:
         Avif().encode(Field("x", "uint8", (4, 4, 3)), smooth(4, 4))
 

@@ -1,4 +1,4 @@
-"""Images that other programs wrote: what becomes of palettes, grey, alpha, inks and depths."""
+"""Images that other programs wrote: palettes, grey, alpha, CMYK and bit depths."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def saved(image: Any, kind: str, **options: Any) -> memoryview:
 
 
 def decode(codec: Any, cell: memoryview, *channels: int | None, dtype: str = "uint8") -> Any:
-    """Return an image decoded for a field of some channels."""
+    """Return an image that is decoded for a field with these channels."""
     return codec.decode(Field("image", dtype, (None, None, *channels), codec), cell)
 
 
-def far(one: Any, other: Any) -> float:
-    """Return how far apart the pixels of two images are on average."""
+def mean_difference(one: Any, other: Any) -> float:
+    """Return the mean absolute difference of the pixels of two images."""
     return float(np.abs(one.astype(int) - other.astype(int)).mean())
 
 
@@ -48,7 +48,7 @@ WITH_ALPHA.putalpha(GREY)
 
 
 def test_a_palette_becomes_colours() -> None:
-    """The colours that a palette stands for are what is read."""
+    """An image with a palette is read as the colours of the palette."""
     palette = COLOURS.quantize(16)
 
     found = decode(Png(), saved(palette, "PNG"), 3)
@@ -57,7 +57,7 @@ def test_a_palette_becomes_colours() -> None:
 
 
 def test_one_bit_becomes_black_and_white() -> None:
-    """A PNG of one bit is grey of 0 and 255, and can become colours."""
+    """A PNG of one bit is read as grey of 0 and 255, or as colours."""
     bits = GREY.convert("1")
     cell = saved(bits, "PNG")
 
@@ -67,7 +67,7 @@ def test_one_bit_becomes_black_and_white() -> None:
 
 @pytest.mark.parametrize(("codec", "kind"), [(Png(), "PNG"), (Jpeg(), "JPEG")], ids=repr)
 def test_grey_becomes_colours_where_the_field_says_so(codec: Any, kind: str) -> None:
-    """Grey loses nothing by it."""
+    """A field of three channels reads a grey image as three equal channels."""
     cell = saved(GREY, kind)
 
     found = decode(codec, cell, 3)
@@ -75,11 +75,11 @@ def test_grey_becomes_colours_where_the_field_says_so(codec: Any, kind: str) -> 
     np.testing.assert_array_equal(found[..., 0], decode(codec, cell))
     np.testing.assert_array_equal(found[..., 1], found[..., 0])
     np.testing.assert_array_equal(found[..., 2], found[..., 0])
-    assert far(found[..., 0], np.asarray(GREY)) < 3
+    assert mean_difference(found[..., 0], np.asarray(GREY)) < 3
 
 
 def test_colours_get_an_alpha_of_255_where_the_field_says_so() -> None:
-    """RGB and grey lose nothing in becoming RGBA."""
+    """A field of four channels reads RGB and grey images with an alpha of 255."""
     for image in (COLOURS, GREY):
         found = decode(Png(), saved(image, "PNG"), 4)
 
@@ -167,16 +167,16 @@ def test_grey_with_alpha_becomes_rgba() -> None:
         ),
     ],
 )
-def test_nothing_is_lost_in_silence(codec: Any, cell: memoryview, channels: int, problem: str) -> None:
-    """Alpha and colours that a field has no place for are an error that tells both."""
+def test_losing_alpha_or_colours_raises(codec: Any, cell: memoryview, channels: int, problem: str) -> None:
+    """Alpha or colours that the field cannot hold raise an error with both shapes."""
     with pytest.raises(CellProblem) as caught:
         decode(codec, cell, channels)
 
     assert str(caught.value) == "it holds uint8 " + problem + REMEDY
 
 
-def test_a_transparent_grey_is_told() -> None:
-    """OpenCV drops the transparent colour of a grey PNG, so that it is refused where alpha is wanted or allowed."""
+def test_a_grey_png_with_a_transparent_colour_raises() -> None:
+    """OpenCV drops the transparent colour of a grey PNG, so such an image raises."""
     cell = saved(GREY, "PNG", transparency=60)
 
     with pytest.raises(CellProblem) as caught:
@@ -190,8 +190,8 @@ def test_a_transparent_grey_is_told() -> None:
     )
 
 
-def test_depths_are_kept_apart() -> None:
-    """Sixteen bits do not become eight in silence, nor eight sixteen."""
+def test_bit_depths_are_not_converted() -> None:
+    """Images of 16 bits raise for fields of 8 bits, and images of 8 bits for fields of 16 bits."""
     deep = saved(Image.fromarray(np.arange(240, dtype=np.uint16).reshape(12, 20) * 257), "PNG")
 
     assert decode(Png(), deep, dtype="uint16")[0, 5] == 5 * 257
@@ -207,23 +207,23 @@ def test_depths_are_kept_apart() -> None:
 @pytest.mark.parametrize("subsampling", [0, 1, 2])
 @pytest.mark.parametrize("progressive", [False, True])
 @pytest.mark.parametrize("size", [(12, 20), (1, 1), (7, 3), (33, 65)])
-def test_jpegs_of_others_are_read_as_others_read_them(subsampling: int, progressive: bool, size: tuple[int, int]) -> None:  # noqa: FBT001
-    """Progressive ones, all usual samplings of colours and odd sizes give Pillow's pixels, rounding aside."""
+def test_jpegs_of_others_are_read_as_by_pillow(subsampling: int, progressive: bool, size: tuple[int, int]) -> None:  # noqa: FBT001
+    """Progressive JPEGs, usual subsamplings and odd sizes give the pixels of Pillow, except for rounding."""
     cell = saved(Image.fromarray(smooth(*size)), "JPEG", quality=90, progressive=progressive, subsampling=subsampling)
 
-    assert far(decode(Jpeg(), cell, 3), np.asarray(Image.open(io.BytesIO(cell)))) < 1
+    assert mean_difference(decode(Jpeg(), cell, 3), np.asarray(Image.open(io.BytesIO(cell)))) < 1
 
 
-def test_inks_become_colours() -> None:
-    """A JPEG of four inks is read as RGB, into fresh arrays and into a batch."""
+def test_cmyk_becomes_rgb() -> None:
+    """A JPEG in CMYK is read as RGB."""
     cell = saved(COLOURS.convert("CMYK"), "JPEG", quality=95)
 
-    assert far(decode(Jpeg(), cell, 3), np.asarray(COLOURS)) < 4
+    assert mean_difference(decode(Jpeg(), cell, 3), np.asarray(COLOURS)) < 4
     assert decode(Jpeg(), cell, None).shape == (12, 20, 3)
 
 
-def test_a_jpeg_of_an_odd_sampling_is_read() -> None:
-    """Samplings that TurboJPEG has no name for are left to OpenCV, at full size and shrunk."""
+def test_a_jpeg_of_unusual_subsampling_is_read() -> None:
+    """OpenCV decodes subsamplings that TurboJPEG does not know, at full size and shrunk."""
     cell = bytearray(saved(Image.fromarray(smooth(32, 32)), "JPEG", quality=95, subsampling=2))
     frame = cell.index(b"\xff\xc0")
     cell[frame + 11], cell[frame + 14], cell[frame + 17] = 0x22, 0x21, 0x12
@@ -233,8 +233,8 @@ def test_a_jpeg_of_an_odd_sampling_is_read() -> None:
     assert decode(Jpeg(shrink_to=(10, 10)), memoryview(cell), 3).shape == (12, 12, 3)
 
 
-def test_images_are_not_turned() -> None:
-    """What EXIF says of the camera's position is left to the user, in every format."""
+def test_images_are_not_turned_by_default() -> None:
+    """Without `orient` the EXIF orientation is ignored in every format."""
     exif = Image.Exif()
     exif[0x0112] = 6
     for codec, kind in ((Jpeg(), "JPEG"), (Png(), "PNG"), (Webp(), "WEBP")):
@@ -250,12 +250,12 @@ def test_webps_of_others_are_read(lossless: bool, alpha: bool) -> None:  # noqa:
     found = decode(Webp(), cell, None)
 
     assert found.shape == (12, 20, 4 if alpha else 3)
-    assert far(found, np.asarray(image)) < (0.1 if lossless else 6)
+    assert mean_difference(found, np.asarray(image)) < (0.1 if lossless else 6)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L"])
 def test_avifs_of_others_are_read(mode: str) -> None:
-    """The parts of an AVIF of another writer are found; Pillow stores grey as colours."""
+    """AVIF images of another writer are read. Pillow stores grey as colours."""
     pytest.importorskip("PIL.AvifImagePlugin", reason="Pillow before 11.3 has no AVIF")
     if not cv2.haveImageWriter("image.avif"):
         pytest.skip("this OpenCV was built without AVIF")
@@ -263,4 +263,4 @@ def test_avifs_of_others_are_read(mode: str) -> None:
 
     found = decode(Avif(), saved(image, "AVIF", quality=95), 4 if mode == "RGBA" else 3)
 
-    assert far(found, np.asarray(image.convert("RGBA" if mode == "RGBA" else "RGB"))) < 4
+    assert mean_difference(found, np.asarray(image.convert("RGBA" if mode == "RGBA" else "RGB"))) < 4

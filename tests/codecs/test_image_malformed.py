@@ -1,4 +1,4 @@
-"""Bytes that are no image, or not the one that was promised, are told clearly and never decoded at any cost."""
+"""Bytes that are no image, or not the expected one, raise clear errors, and are not decoded at any cost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVERY = [Png(), Jpeg(), Webp(), *([Avif()] if HAS_AVIF else [])]
 FIELD = Field("image", "uint8", (24, 32, 3))
 OPEN = Field("image", "uint8", (None, None, None))
 LIMIT = 1 << 20
-few = settings(max_examples=60, deadline=None)
+few_examples = settings(max_examples=60, deadline=None)
 
 
 def smooth(height: int, width: int, channels: int = 3) -> Any:
@@ -37,7 +37,7 @@ def smooth(height: int, width: int, channels: int = 3) -> Any:
 
 
 def blobs(*cells: bytes | None, max_cell_bytes: int = LIMIT) -> Blobs:
-    """Return cells as a batch with a limit."""
+    """Return cells as a batch with a limit on the size of a cell."""
     batch = Blobs.of(pa.array(cells, pa.binary()))
     return Blobs(
         buffers=batch.buffers,
@@ -50,7 +50,7 @@ def blobs(*cells: bytes | None, max_cell_bytes: int = LIMIT) -> Blobs:
 
 
 def problem(codec: Any, cell: bytes) -> str:
-    """Return what is said of a bad cell that stands after a good one and a null, in whatever way it is decoded."""
+    """Return the error message of a bad cell, which is the same for each way of decoding a batch."""
     good = codec.encode(FIELD, smooth(24, 32))
     cells = blobs(good, None, cell)
     out = np.zeros((3, 24, 32, 3), np.uint8)
@@ -59,16 +59,16 @@ def problem(codec: Any, cell: bytes) -> str:
         lambda: codec.decode_resized(FIELD, cells, out),
         lambda: codec.decode_into(FIELD, cells, out),
     ]
-    said = set()
+    messages = set()
     for way in ways:
         with pytest.raises(CellProblem) as caught:
             way()
         assert caught.value.row == 2
-        said.add(str(caught.value))
+        messages.add(str(caught.value))
     with pytest.raises(CellProblem):
         codec.decode(FIELD, memoryview(cell))
-    assert len(said) == 1
-    return said.pop()
+    assert len(messages) == 1
+    return messages.pop()
 
 
 def png_chunk(kind: bytes, data: bytes) -> bytes:
@@ -82,13 +82,13 @@ def box(kind: bytes, data: bytes) -> bytes:
 
 
 def png(width: int, height: int, depth: int = 8) -> bytes:
-    """Return a PNG of few bytes that claims a size."""
+    """Return a PNG of few bytes that declares a size."""
     header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, 2, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + header + png_chunk(b"IDAT", zlib.compress(b"\0" * 100)) + png_chunk(b"IEND", b"")
 
 
 def jpeg(width: int, height: int) -> bytes:
-    """Return a JPEG of few bytes that claims a size."""
+    """Return a JPEG of few bytes that declares a size."""
     cell = bytearray(Jpeg().encode(FIELD, smooth(24, 32)))
     frame = cell.index(b"\xff\xc0")
     cell[frame + 5 : frame + 9] = struct.pack(">HH", height, width)
@@ -96,7 +96,7 @@ def jpeg(width: int, height: int) -> bytes:
 
 
 def webp(width: int, height: int) -> bytes:
-    """Return a WebP of few bytes that claims a size."""
+    """Return a WebP of few bytes that declares a size."""
     sizes = struct.pack("<I", width - 1)[:3] + struct.pack("<I", height - 1)[:3]
     body = b"WEBPVP8X" + struct.pack("<II", 10, 0) + sizes + Webp().encode(FIELD, smooth(24, 32))[12:]
     return b"RIFF" + struct.pack("<I", len(body)) + body
@@ -105,7 +105,7 @@ def webp(width: int, height: int) -> bytes:
 def avif(
     *sizes: tuple[int, int], pixels: bytes | None = None, coding: bytes = b"\x81\x00\x0c\x00", kind: bytes = b"av01"
 ) -> bytes:
-    """Return an AVIF of few bytes, whose properties tell sizes; its pixels tell the last of them unless they are given."""
+    """Return an AVIF of few bytes whose properties declare sizes. By default its pixels declare the last of them."""
     pixels = av1(*sizes[-1]) if pixels is None else pixels
     spread = b"".join(box(b"ispe", struct.pack(">III", 0, *size)) for size in sizes) + box(b"av1C", coding)
     entry = box(b"infe", b"\2\0\0\0" + struct.pack(">HH", 1, 0) + kind + b"\0")
@@ -120,7 +120,7 @@ def avif(
 
 
 def av1(width: int, height: int, *, still: bool = True) -> bytes:
-    """Return the sequence header of AV1 pixels: the short one of a still image, or one that tells times and levels."""
+    """Return the sequence header of AV1 pixels: the short one of a still image, or one with timing and levels."""
     timing = "1" + "0" * 64 + "1" + "00101" + "1" + "00111" + "0" * 42 + "1" + "00001"
     levels = ("0" * 12 + "01000" + "1" + "1" + "0" * 17 + "1" + "0000") * 2
     text = (
@@ -144,7 +144,7 @@ def av1(width: int, height: int, *, still: bool = True) -> bytes:
     ],
 )
 def test_a_small_file_that_claims_to_be_huge_is_not_decoded(codec: Any, cell: bytes, size: int) -> None:
-    """The size that a header claims is held against the limit first, and the error says how to raise it."""
+    """The declared size is compared with the limit before decoding. The error says how to raise the limit."""
     with pytest.raises(CellProblem) as caught:
         codec.decode_each(OPEN, blobs(cell))
 
@@ -157,13 +157,13 @@ def test_a_small_file_that_claims_to_be_huge_is_not_decoded(codec: Any, cell: by
 @pytest.mark.parametrize(
     ("codec", "cell"), [(Png(), png(60000, 60000)), (Jpeg(), jpeg(60000, 60000)), (Webp(), webp(60000, 60000))]
 )
-def test_huge_claims_are_refused_in_every_way(codec: Any, cell: bytes) -> None:
-    """It is the same whether images come one by one, into an array or resized."""
+def test_huge_claims_raise_in_every_way_of_decoding(codec: Any, cell: bytes) -> None:
+    """A huge declared size raises in batches, in arrays and when resized."""
     assert problem(codec, cell).startswith("it declares 60000 x 60000 pixels, which is 10800000000 bytes decoded")
 
 
-def test_the_limit_is_on_what_an_image_becomes() -> None:
-    """Grey that becomes colours counts as colours; an image of exactly the limit is read."""
+def test_the_limit_is_on_the_decoded_image() -> None:
+    """Grey that is decoded to colours counts as colours. An image of exactly the limit is read."""
     cell = Png().encode(Field("x", "uint8", (10, 10)), np.zeros((10, 10), np.uint8))
     field = Field("image", "uint8", (10, 10, 3))
 
@@ -173,14 +173,14 @@ def test_the_limit_is_on_what_an_image_becomes() -> None:
 
 
 @pytest.mark.parametrize("codec", EVERY, ids=repr)
-def test_an_empty_cell_is_told(codec: Any) -> None:
-    """No bytes are no image."""
+def test_an_empty_cell_raises(codec: Any) -> None:
+    """The error of an empty cell suggests null for a missing image."""
     assert problem(codec, b"") == f"it is empty; expected a {codec.title}. Write null for a missing image."
 
 
 @pytest.mark.parametrize("codec", EVERY, ids=repr)
-def test_bytes_that_are_no_image_are_told(codec: Any) -> None:
-    """The first bytes help to find out what they are."""
+def test_bytes_that_are_no_image_raise(codec: Any) -> None:
+    """The error shows the first bytes, which help to find out what they are."""
     assert problem(codec, b"some text that is no image, " * 4) == (
         f"it starts with 73 6f 6d 65 20 74 65 78, which is not a known image format; expected {codec.title}. Check what "
         "wrote the cell."
@@ -206,7 +206,7 @@ OTHERS = {
 @pytest.mark.parametrize("codec", EVERY, ids=repr)
 @pytest.mark.parametrize("kind", OTHERS)
 def test_another_format_is_named(codec: Any, kind: str) -> None:
-    """A column of one format does not read another in silence; the error says which it is."""
+    """An image of another format raises an error that names the format."""
     if kind == codec.title:
         return
     assert problem(codec, OTHERS[kind]) == (
@@ -216,8 +216,8 @@ def test_another_format_is_named(codec: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize("codec", EVERY, ids=repr)
-def test_every_cut_is_told(codec: Any) -> None:
-    """An image that ends too early is never read, wherever it is cut."""
+def test_every_truncated_image_raises(codec: Any) -> None:
+    """A truncated image raises, wherever it is cut."""
     cell = codec.encode(FIELD, smooth(24, 32))
     for length in {*range(12, len(cell) - 1, 1 + len(cell) // 40), len(cell) - 2}:
         with pytest.raises(CellProblem) as caught:
@@ -252,8 +252,8 @@ def test_every_cut_is_told(codec: Any) -> None:
         (Avif(), avif((32, 24), pixels=b"\x12\0" * 5000), "it has too many parts"),
     ],
 )
-def test_what_is_broken_is_named(codec: Any, cell: bytes, why: str) -> None:
-    """The error says where the reading ended."""
+def test_the_error_of_a_broken_image_has_the_reason(codec: Any, cell: bytes, why: str) -> None:
+    """The error says why the image cannot be read."""
     with pytest.raises(CellProblem) as caught:
         codec.decode(FIELD, memoryview(cell))
 
@@ -273,7 +273,7 @@ def test_what_is_broken_is_named(codec: Any, cell: bytes, why: str) -> None:
     ],
 )
 def test_an_avif_whose_pixels_are_larger_than_it_says_is_not_decoded(cell: bytes) -> None:
-    """Decoders reserve memory for what the pixels say, wherever they say it."""
+    """Decoders reserve memory for the size in the pixels, so it must be one of the sizes in the properties."""
     with pytest.raises(CellProblem) as caught:
         Avif().decode_each(OPEN, blobs(cell))
 
@@ -284,7 +284,7 @@ def test_an_avif_whose_pixels_are_larger_than_it_says_is_not_decoded(cell: bytes
 
 
 def test_a_jpeg_of_very_many_scans_is_not_decoded() -> None:
-    """A scan of a few bytes takes as long to decode as a whole image, so that their number is limited."""
+    """A short scan takes as long to decode as a whole image, so the number of scans is limited."""
     file = io.BytesIO()
     Image.fromarray(smooth(24, 32)).save(file, "JPEG", progressive=True)
     whole = file.getvalue()
@@ -303,7 +303,7 @@ def test_a_jpeg_of_very_many_scans_is_not_decoded() -> None:
 
 @pytest.mark.parametrize("length", [0x7FFFFFFF, 0xFFFFFFFF, 1000])
 def test_a_png_whose_chunk_claims_to_be_huge_is_not_decoded(length: int) -> None:
-    """OpenCV would reserve what a chunk claims, before it sees that there is less."""
+    """OpenCV would reserve the declared size of a chunk, so it is checked against the cell first."""
     whole = OTHERS["PNG"]
     cell = whole[:33] + struct.pack(">I", length) + whole[37:]
 
@@ -315,8 +315,8 @@ def test_a_png_whose_chunk_claims_to_be_huge_is_not_decoded(length: int) -> None
 
 @pytest.mark.parametrize("codec", EVERY, ids=repr)
 @pytest.mark.parametrize("size", [(24, 31), (25, 32), (1, 1), (12, 64), (48, 16)])
-def test_another_size_is_told(codec: Any, size: tuple[int, int]) -> None:
-    """An image of another size fills no row, also if it has as many pixels; both sizes are told."""
+def test_another_size_raises(codec: Any, size: tuple[int, int]) -> None:
+    """An image of another size raises with both sizes and writes no row, even if it has as many pixels."""
     cells = blobs(codec.encode(FIELD, smooth(24, 32)), codec.encode(OPEN, smooth(*size)))
     out = np.zeros((2, 24, 32, 3), np.uint8)
     wanted = (
@@ -332,8 +332,8 @@ def test_another_size_is_told(codec: Any, size: tuple[int, int]) -> None:
     assert (out[1] == 0).all()
 
 
-def test_a_jpeg_that_begins_as_the_last_one_is_checked_all_the_same() -> None:
-    """That an image begins as one that was checked says nothing of its end."""
+def test_a_jpeg_that_begins_as_the_last_one_is_checked_to_its_end() -> None:
+    """A truncated JPEG raises, even if it begins like one that was checked before."""
     good = Jpeg().encode(FIELD, smooth(24, 32))
     out = np.zeros((3, 24, 32, 3), np.uint8)
 
@@ -349,10 +349,10 @@ def test_a_jpeg_that_begins_as_the_last_one_is_checked_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("begin", [b"", *(cell[:40] for cell in OTHERS.values())], ids=repr)
-@few
+@few_examples
 @given(st.binary(max_size=60))
-def test_no_bytes_break_anything(begin: bytes, rest: bytes) -> None:
-    """Whatever bytes stand in a cell, they are an image or a problem of that cell."""
+def test_arbitrary_bytes_are_an_image_or_raise(begin: bytes, rest: bytes) -> None:
+    """Arbitrary bytes are decoded to an image or raise `CellProblem`."""
     for codec in EVERY:
         try:
             found = codec.decode_each(OPEN, blobs(begin + rest))[0]
@@ -363,10 +363,10 @@ def test_no_bytes_break_anything(begin: bytes, rest: bytes) -> None:
 
 
 @pytest.mark.parametrize("codec", EVERY, ids=repr)
-@few
+@few_examples
 @given(st.data())
-def test_no_damage_breaks_anything(codec: Any, data: st.DataObject) -> None:
-    """An image with some bytes changed is a problem of that cell or an image of the field; nothing else."""
+def test_damaged_images_are_decoded_or_raise(codec: Any, data: st.DataObject) -> None:
+    """An image with some changed bytes is decoded to the shape of the field or raises `CellProblem`."""
     cell = bytearray(codec.encode(FIELD, smooth(24, 32)))
     for place in data.draw(st.lists(st.integers(0, len(cell) - 1), min_size=1, max_size=4)):
         cell[place] = data.draw(st.integers(0, 255))
@@ -379,8 +379,8 @@ def test_no_damage_breaks_anything(codec: Any, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(("codec", "kind"), [(Png(), "PNG"), (Webp(), "WEBP"), (Avif(), "AVIF")])
-def test_an_animation_is_refused(codec: Any, kind: str) -> None:
-    """What moves does not become its first image in silence."""
+def test_an_animation_raises(codec: Any, kind: str) -> None:
+    """An animation is not decoded to its first image."""
     if kind == "AVIF":
         pytest.importorskip("PIL.AvifImagePlugin", reason="Pillow before 11.3 has no AVIF")
     frames = [Image.fromarray(smooth(24, 32) + shift) for shift in (0, 60)]

@@ -1,4 +1,4 @@
-"""EXIF orientation: with `orient=True` images are turned as Pillow turns them, on every way that they are decoded."""
+"""EXIF orientation: with `orient=True` images are turned as Pillow turns them, in every way of decoding."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ every_orientation = pytest.mark.parametrize("orientation", EVERY)
 
 
 def image(height: int, width: int, channels: int = 3) -> Any:
-    """Return an image of which no two ways to turn it look the same."""
+    """Return an image that looks different in each of its orientations."""
     down, right = np.mgrid[:height, :width]
     every = [40 + 3 * down + right, 60 + 2 * down, 200 - 2 * right, 255 - down]
     return np.stack(every[:channels], -1).astype(np.uint8)
@@ -64,7 +64,7 @@ def turned(pixels: Any, orientation: int) -> Any:
 
 
 def blobs(*cells: bytes) -> Blobs:
-    """Return cells as they lie in a column."""
+    """Return cells as a batch."""
     return Blobs.of(pa.array(cells))
 
 
@@ -76,7 +76,7 @@ def field_of(codec: Any, *shape: int | None) -> Field:
 @every_orientation
 @every_codec
 def test_images_are_turned_as_pillow_turns_them(kind: type[Any], orientation: int) -> None:
-    """One by one, several, into one array and brought to a size; the shape is that of the turned image."""
+    """Images are turned one by one, in arrays and when resized. Their shape is that of the turned image."""
     cell = saved(image(40, 24), kind, exif_of(orientation))
     plain = kind().decode(field_of(kind()), memoryview(cell))
     expected = turned(plain, orientation)
@@ -103,7 +103,7 @@ def test_images_are_turned_as_pillow_turns_them(kind: type[Any], orientation: in
 @every_orientation
 @pytest.mark.parametrize("shape", [(None, None), (None, None, 1), (None, None, None)])
 def test_grey_is_turned_too(orientation: int, shape: tuple[int | None, ...]) -> None:
-    """With and without a dimension for its one channel."""
+    """Grey images are turned with and without a dimension for the channel."""
     pixels = image(12, 20, 1)
     for kind in (Jpeg, Png):
         cell = saved(pixels, kind, exif_of(orientation))
@@ -120,8 +120,8 @@ def test_grey_is_turned_too(orientation: int, shape: tuple[int | None, ...]) -> 
 
 
 @every_orientation
-def test_alpha_and_depth_are_turned_too(orientation: int) -> None:
-    """Four channels, and sixteen bits."""
+def test_images_with_alpha_or_16_bits_are_turned_too(orientation: int) -> None:
+    """Images of four channels and images of 16 bits are turned."""
     alpha = image(6, 5, 4)
     deep = (np.arange(30).reshape(6, 5) * 2000).astype(np.uint16)
     file = io.BytesIO()
@@ -139,8 +139,8 @@ def test_alpha_and_depth_are_turned_too(orientation: int) -> None:
 
 
 @every_orientation
-def test_the_size_that_is_enough_is_that_of_the_turned_image(orientation: int) -> None:
-    """A JPEG that lies on its side is shrunk by its height where the width is asked for."""
+def test_shrink_to_is_the_size_of_the_turned_image(orientation: int) -> None:
+    """The height and the width of `shrink_to` are swapped for an image that is turned by a quarter."""
     cell = saved(image(80, 160), Jpeg, exif_of(orientation))
     lying = (20, 10) if orientation >= 5 else (10, 20)
     plain = Jpeg(shrink_to=(10, 20)).decode(field_of(Jpeg()), memoryview(cell))
@@ -159,7 +159,7 @@ def test_the_size_that_is_enough_is_that_of_the_turned_image(orientation: int) -
 
 @every_codec
 def test_the_size_of_the_field_is_that_of_the_turned_image(kind: type[Any]) -> None:
-    """Height and width are compared after a quarter turn."""
+    """The shape of the field is compared with the image after it was turned."""
     cell, codec = saved(image(12, 20), kind, exif_of(6)), kind(orient=True)
 
     assert codec.decode(field_of(codec, 20, 12, 3), memoryview(cell)).shape == (20, 12, 3)
@@ -173,7 +173,7 @@ def test_the_size_of_the_field_is_that_of_the_turned_image(kind: type[Any]) -> N
 
 @every_codec
 def test_images_that_begin_alike_are_each_turned_by_their_own_orientation(kind: type[Any]) -> None:
-    """What was learnt of one image is not taken for the next."""
+    """The orientation of one image is not reused for the next."""
     square, codec = image(16, 16), kind(orient=True)
     cells = [saved(square, kind, exif) for exif in (None, exif_of(6), None, exif_of(3), exif_of(6), exif_of(1))]
     plain = kind().decode(field_of(kind()), memoryview(cells[0]))
@@ -185,7 +185,7 @@ def test_images_that_begin_alike_are_each_turned_by_their_own_orientation(kind: 
 
 
 def test_exif_after_the_frame_header_counts() -> None:
-    """A JPEG may have it anywhere before its pixels."""
+    """A JPEG may have its EXIF data anywhere before its pixels."""
     plain = saved(image(16, 16), Jpeg, None)
     exif = exif_of(8)
     at = plain.index(b"\xff\xda")
@@ -227,7 +227,7 @@ NONE = {
 @pytest.mark.parametrize("exif", TIFFS.values(), ids=TIFFS)
 @pytest.mark.parametrize("prefix", [b"", b"Exif\0\0"])
 def test_exif_of_any_writer_is_understood(kind: type[Any], exif: bytes, prefix: bytes) -> None:
-    """Both byte orders, wherever the entry lies; WebP may have it with the letters that JPEG has before it."""
+    """EXIF is read in both byte orders and with its entry at any place. JPEG's prefix is optional elsewhere."""
     codec = kind(orient=True)
     cell = with_exif(kind, (b"Exif\0\0" if kind is Jpeg else prefix) + exif)
 
@@ -236,8 +236,8 @@ def test_exif_of_any_writer_is_understood(kind: type[Any], exif: bytes, prefix: 
 
 @every_codec
 @pytest.mark.parametrize("exif", NONE.values(), ids=NONE)
-def test_damaged_exif_is_no_orientation(kind: type[Any], exif: bytes) -> None:
-    """The image comes as it is stored."""
+def test_damaged_exif_is_ignored(kind: type[Any], exif: bytes) -> None:
+    """An image with damaged EXIF data is returned as it is stored."""
     codec = kind(orient=True)
     cell = memoryview(with_exif(kind, (b"Exif\0\0" if kind is Jpeg else b"") + exif))
 
@@ -245,11 +245,11 @@ def test_damaged_exif_is_no_orientation(kind: type[Any], exif: bytes) -> None:
 
 
 def with_exif(kind: type[Any], exif: bytes) -> bytes:
-    """Return an image of 12 x 20 pixels with any bytes as its EXIF data."""
-    return saved(image(12, 20), Jpeg, exif) if kind is Jpeg else put_in(saved(image(12, 20), kind, exif_of(6)), exif)
+    """Return an image of 12 x 20 pixels with these bytes as its EXIF data."""
+    return saved(image(12, 20), Jpeg, exif) if kind is Jpeg else replace_exif(saved(image(12, 20), kind, exif_of(6)), exif)
 
 
-def put_in(cell: bytes, exif: bytes) -> bytes:
+def replace_exif(cell: bytes, exif: bytes) -> bytes:
     """Return a PNG or WebP with other EXIF data."""
     if cell.startswith(b"\x89PNG"):
         at = cell.index(b"eXIf") - 4
@@ -264,7 +264,7 @@ def put_in(cell: bytes, exif: bytes) -> bytes:
 
 @given(st.sampled_from(CODECS), st.binary(max_size=60) | st.sampled_from([*TIFFS.values(), *NONE.values()]), st.data())
 def test_any_bytes_may_be_exif(kind: type[Any], exif: bytes, data: st.DataObject) -> None:
-    """Whatever they are, and wherever they are cut or changed, the image comes: as it is, or turned."""
+    """For arbitrary EXIF bytes the image is returned as it is stored, or turned."""
     changed = bytearray(exif)
     for _ in range(data.draw(st.integers(0, 3)) if exif else 0):
         changed[data.draw(st.integers(0, len(exif) - 1))] = data.draw(st.integers(0, 255))
@@ -278,8 +278,8 @@ def test_any_bytes_may_be_exif(kind: type[Any], exif: bytes, data: st.DataObject
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
-def test_tables_hand_out_turned_images(tmp_path: Path, kind: str, workers: Any) -> None:
-    """Batches, rows by number, other sizes and shuffled rows, where bytes of others are stored as they are."""
+def test_tables_return_turned_images(tmp_path: Path, kind: str, workers: Any) -> None:
+    """Images are turned in rows, rows by number, resized batches and shuffled rows, by threads and processes."""
     cells = [saved(image(40, 24), Jpeg, exif_of(orientation)) for orientation in EVERY]
     plain = Jpeg().decode(field_of(Jpeg()), memoryview(cells[0]))
     schema = Schema("Photos", [Field("id", np.int64), field_of(Jpeg(orient=True))])
@@ -296,7 +296,7 @@ def test_tables_hand_out_turned_images(tmp_path: Path, kind: str, workers: Any) 
 
 
 def test_images_of_a_plain_column_are_turned_by_an_adopted_schema(tmp_path: Path) -> None:
-    """Files that others wrote keep their bytes, and a copy of the table keeps them too."""
+    """Images of existing files are turned. Their bytes stay the same, also in a copy of the table."""
     cells = [saved(image(12, 20), Jpeg, exif_of(6)), None]
     pq.write_table(pa.table({"image": cells}), tmp_path / "0.parquet")
     field = Field("image", "uint8", (20, 12, 3), Jpeg(orient=True), nullable=True)
@@ -308,8 +308,8 @@ def test_images_of_a_plain_column_are_turned_by_an_adopted_schema(tmp_path: Path
     assert ps.open(tmp_path.parent / "copy").to_arrow()["image"].to_pylist() == cells
 
 
-def test_images_that_are_written_anew_are_not_turned_twice(tmp_path: Path) -> None:
-    """What was turned once has no orientation any more."""
+def test_images_that_are_written_again_are_not_turned_twice(tmp_path: Path) -> None:
+    """An image that was turned is encoded without an orientation."""
     schema = Schema("Photos", [field_of(Jpeg(100, orient=True))])
     ps.write(tmp_path / "a", schema, pa.table({"image": [saved(image(12, 20), Jpeg, exif_of(6))]}))
 
@@ -331,8 +331,8 @@ def test_images_that_are_written_anew_are_not_turned_twice(tmp_path: Path) -> No
     ],
     ids=str,
 )
-def test_the_option_is_stored_where_it_is_asked_for(codec: Any, text: str) -> None:
-    """Without it a schema is the text that it was before there was such an option."""
+def test_the_option_is_stored_only_if_it_is_set(codec: Any, text: str) -> None:
+    """Without the option the text of a schema is the same as before the option existed."""
     stored = dump(Schema("S", [field_of(codec)]))
 
     assert stored.endswith(f"{text}}}]}}")
@@ -342,7 +342,7 @@ def test_the_option_is_stored_where_it_is_asked_for(codec: Any, text: str) -> No
 
 @every_codec
 def test_the_option_is_true_or_false(kind: type[Any]) -> None:
-    """Anything else is refused."""
+    """Any value but a bool raises."""
     with pytest.raises(ArgumentError, match=rf"{kind.__name__}\(\) got orient=1; expected a bool"):
         kind(orient=1)
 

@@ -1,4 +1,4 @@
-"""Images are brought to the size that training needs, JPEGs at less work."""
+"""Images are resized to the size that training needs. JPEGs are decoded at a smaller scale to save work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ cv2 = pytest.importorskip("cv2", reason="images need OpenCV")
 simplejpeg = pytest.importorskip("simplejpeg", reason="JPEG needs simplejpeg")
 
 EVERY = [Png(), Jpeg(95), Webp(95), *([Avif(95)] if cv2.haveImageWriter("image.avif") else [])]
-few = settings(max_examples=40, deadline=None)
+few_examples = settings(max_examples=40, deadline=None)
 
 
 def smooth(height: int, width: int, channels: int = 3) -> Any:
@@ -32,15 +32,15 @@ def blobs(*cells: bytes | None) -> Blobs:
     return Blobs.of(pa.array(cells, pa.binary()))
 
 
-def far(one: Any, other: Any) -> float:
-    """Return how far apart the pixels of two images are on average."""
+def mean_difference(one: Any, other: Any) -> float:
+    """Return the mean absolute difference of the pixels of two images."""
     return float(np.abs(one.astype(int) - other.astype(int)).mean())
 
 
 @pytest.mark.parametrize("codec", EVERY, ids=repr)
 @pytest.mark.parametrize("channels", [(), (1,), (3,)])
 def test_images_of_any_size_become_one_batch(codec: Any, channels: tuple[int, ...]) -> None:
-    """Smaller, larger and mixed sizes fill the array with what they show; nulls are left as they are."""
+    """Smaller, larger and mixed sizes are resized to the size of the array. Null rows are unchanged."""
     field = Field("image", "uint8", (None, None, *channels), codec, nullable=True)
     sizes = [(64, 96), (16, 24), (30, 12), (12, 60), (32, 48)]
     images = [smooth(*size, *(channels or (1,))).reshape(*size, *channels) for size in sizes]
@@ -50,11 +50,11 @@ def test_images_of_any_size_become_one_batch(codec: Any, channels: tuple[int, ..
 
     assert (out[0] == 7).all()
     for row in range(1, 6):
-        assert far(out[row], smooth(32, 48, *(channels or (1,))).reshape(32, 48, *channels)) < 5
+        assert mean_difference(out[row], smooth(32, 48, *(channels or (1,))).reshape(32, 48, *channels)) < 5
 
 
-def test_shrinking_takes_areas_and_growing_neighbours() -> None:
-    """A pixel of a smaller image is the mean of those it stands for; between pixels of a larger one there is a slope."""
+def test_shrinking_averages_and_growing_interpolates() -> None:
+    """A smaller image has the mean of each area. A larger one has linear slopes between pixels."""
     field = Field("image", "uint8", (None, None), Png())
     stripes = np.tile(np.array([0, 200], np.uint8), (4, 8))
     small, large = np.zeros((1, 2, 8), np.uint8), np.zeros((1, 1, 4), np.uint8)
@@ -78,7 +78,7 @@ def test_one_side_may_shrink_while_the_other_grows() -> None:
 
 
 def test_sixteen_bits_and_alpha_are_resized() -> None:
-    """Depth and the fourth channel are kept."""
+    """Resizing keeps the depth of 16 bits and the alpha channel."""
     field = Field("image", "uint16", (None, None, 4), Png())
     out = np.zeros((1, 4, 4, 4), np.uint16)
 
@@ -88,7 +88,7 @@ def test_sixteen_bits_and_alpha_are_resized() -> None:
 
 
 def test_a_batch_that_is_not_dense_is_filled() -> None:
-    """A view of a larger array is filled too, whether an image is of its size or not."""
+    """A view of a larger array is filled too, with images of its own size and of other sizes."""
     field = Field("image", "uint8", (None, None, 3), Jpeg())
     cells = blobs(*(Jpeg(95).encode(field, smooth(*size)) for size in ((40, 40), (20, 20), (160, 160), (10, 10))))
     wide, dense = np.zeros((4, 20, 40, 3), np.uint8), np.zeros((4, 20, 20, 3), np.uint8)
@@ -100,10 +100,10 @@ def test_a_batch_that_is_not_dense_is_filled() -> None:
     assert (wide[:, :, 1::2] == 0).all()
 
 
-@few
+@few_examples
 @given(st.tuples(*[st.integers(1, 70)] * 2), st.tuples(*[st.integers(1, 40)] * 2))
 def test_jpegs_are_decoded_at_the_smallest_scale_that_is_enough(size: tuple[int, int], wanted: tuple[int, int]) -> None:
-    """`shrink_to` gives the smallest of the eighths that is not smaller, as simplejpeg's own choice is."""
+    """`shrink_to` decodes at the smallest eighth that is not smaller, as simplejpeg does."""
     codec = Jpeg(95, shrink_to=wanted)
     field = Field("image", "uint8", (None, None, 3), codec)
     cell = codec.encode(field, smooth(*size))
@@ -120,7 +120,7 @@ def test_jpegs_are_decoded_at_the_smallest_scale_that_is_enough(size: tuple[int,
 
 
 def test_shrunk_images_fill_an_array_of_their_size_only() -> None:
-    """Where images happen to shrink to one size, they can be decoded into one array."""
+    """Images that shrink to the size of the array are decoded into it. Another size raises."""
     codec = Jpeg(shrink_to=(10, 10))
     field = Field("image", "uint8", (None, None, 3), codec)
     cells = blobs(*(codec.encode(field, smooth(*size)) for size in ((80, 80), (40, 40), (90, 80))))
@@ -137,8 +137,8 @@ def test_shrunk_images_fill_an_array_of_their_size_only() -> None:
     )
 
 
-def test_channels_and_depth_must_fit_to_be_resized() -> None:
-    """Only the size may differ from the field."""
+def test_resizing_raises_for_other_channels_and_depths() -> None:
+    """Only the height and the width of an image may differ from the field."""
     field = Field("image", "uint8", (None, None, 3))
     wrong = [Png().encode(Field("x", dtype, (None, None, 4)), np.ones((4, 4, 4), dtype)) for dtype in ("uint8", "uint16")]
 

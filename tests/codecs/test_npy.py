@@ -1,4 +1,4 @@
-"""Arrays stored as `.npy` files: what goes in comes out, what NumPy wrote is read, and what is broken is told."""
+"""Arrays stored as `.npy` files: they come back unchanged, files of NumPy are read, and invalid cells raise."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ FIELD = Field("x", np.float32, (2, 3), Npy())
 
 
 def saved(cell: npt.NDArray[Any], version: tuple[int, int] | None = None) -> bytes:
-    """Return what NumPy writes, in the version that it chooses or in another."""
+    """Return what NumPy writes, in this version or in the one that it chooses."""
     file = io.BytesIO()
     np.lib.format.write_array(file, cell, version=version, allow_pickle=False)
     return file.getvalue()
 
 
 def headed(text: str, values: bytes = b"", version: int = 1) -> bytes:
-    """Return a `.npy` file with any header."""
+    """Return a `.npy` file with this text as its header."""
     width = 2 if version == 1 else 4
     return b"\x93NUMPY" + bytes([version, 0]) + len(text).to_bytes(width, "little") + text.encode() + values
 
@@ -49,7 +49,7 @@ def decoded(field: Field, cells: list[bytes | None]) -> npt.NDArray[Any]:
 
 
 def problem(field: Field, cells: list[bytes], max_cell_bytes: int = 1 << 20) -> tuple[int, str]:
-    """Return which cell is refused and why, the same by whichever way it is decoded."""
+    """Return the row and the message of the first cell that raises, which are the same in both ways of decoding."""
     given = replace(Blobs.of(pa.array(cells, pa.binary())), max_cell_bytes=max_cell_bytes)
     with pytest.raises(CellProblem) as into:
         Npy().decode_into(field, given, outs(field, len(cells))["own"])
@@ -61,7 +61,7 @@ def problem(field: Field, cells: list[bytes], max_cell_bytes: int = 1 << 20) -> 
 
 @given(columns(Npy()))
 def test_arrays_of_one_shape_come_back_as_they_were(column: Column) -> None:
-    """Whatever the dtype, the chunks, the order and the memory, each row is its cell, and null rows are left alone."""
+    """Cells of any dtype and order fill the rows of any output array. Null rows are left as they are."""
     for out in outs(column.field, len(column.cells)).values():
         before = out.copy()
         Npy().decode_into(column.field, column.cells, out)
@@ -72,7 +72,7 @@ def test_arrays_of_one_shape_come_back_as_they_were(column: Column) -> None:
 
 @given(columns(Npy(), (*NUMBERS, "U", "S"), most_differing=3))
 def test_arrays_of_differing_shapes_come_back_as_they_were(column: Column) -> None:
-    """Each cell is an array as it was, and null is None."""
+    """Arrays of different shapes come back unchanged, and nulls as None."""
     found = Npy().decode_each(column.field, column.cells)
 
     assert bits(found) == bits(column.expected)
@@ -92,14 +92,14 @@ def test_the_bytes_are_those_of_numpy(dtype: str, shape: list[int]) -> None:
 
 
 def test_arrays_in_fortran_order_are_stored_in_c_order() -> None:
-    """Cells of one shape have one header, whatever they lay like in memory."""
+    """Cells of one shape have the same header, whatever their order in memory."""
     cell = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
 
     assert Npy().encode(FIELD, cell) == saved(np.ascontiguousarray(cell))
 
 
 def test_single_values_are_arrays_of_no_dimension() -> None:
-    """A scalar goes in as Python or NumPy has it, and comes out as an array of shape ()."""
+    """Scalars of Python and NumPy are decoded to arrays of shape ()."""
     field = Field("x", str, (), Npy())
     stored = Npy().encode_column(field, ["語", np.str_("ab"), None])
     found = Npy().decode_each(field, Blobs.of(stored))
@@ -109,8 +109,8 @@ def test_single_values_are_arrays_of_no_dimension() -> None:
 
 
 @given(st.data())
-def test_all_that_numpy_writes_is_read(data: st.DataObject) -> None:
-    """Versions, byte orders and memory orders may differ from cell to cell of a batch."""
+def test_all_versions_and_orders_of_numpy_are_read(data: st.DataObject) -> None:
+    """The cells of a batch may differ in version, byte order and memory order."""
     dtype = np.dtype(data.draw(st.sampled_from(["i4", "f8", "c8", "U3", "S2", "M8[s]", "?"])))
     random = np.random.default_rng(data.draw(st.integers(0, 99)))
     field = Field("x", dtype, (2, 3), Npy())
@@ -127,7 +127,7 @@ def test_all_that_numpy_writes_is_read(data: st.DataObject) -> None:
 
 
 def test_batches_of_many_headers_are_read() -> None:
-    """Headers that say the same in other words are all understood."""
+    """Headers that differ only in their spaces are all read."""
     values = np.arange(6, dtype="<f4").tobytes()
     words = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}"
     cells: list[bytes | None] = [headed(words + " " * (number % 15), values) for number in range(40)]
@@ -140,21 +140,21 @@ def test_batches_of_many_headers_are_read() -> None:
 @pytest.mark.parametrize("rows", [np.arange(400), np.arange(1, 400, 3), np.random.default_rng(0).permutation(400)], ids=len)
 @pytest.mark.parametrize("chunks", [[], [150]], ids=["one chunk", "two chunks"])
 def test_batches_of_many_cells_are_read(rows: npt.NDArray[np.int64], chunks: list[int]) -> None:
-    """In order or not, with nulls among them or none."""
+    """Many cells are read in any order, with and without nulls."""
     cells = [np.full((2, 3), number, np.float32) for number in range(400)]
     full = blobs(Npy(), FIELD, cells, chunks).take(rows)
-    holed = blobs(Npy(), FIELD, [cell if number % 5 else None for number, cell in enumerate(cells)], chunks).take(rows)
-    found, found_holed = outs(FIELD, len(rows))["own"], outs(FIELD, len(rows))["own"]
+    with_nulls = blobs(Npy(), FIELD, [cell if number % 5 else None for number, cell in enumerate(cells)], chunks).take(rows)
+    found, found_with_nulls = outs(FIELD, len(rows))["own"], outs(FIELD, len(rows))["own"]
 
     Npy().decode_into(FIELD, full, found)
-    Npy().decode_into(FIELD, holed, found_holed)
+    Npy().decode_into(FIELD, with_nulls, found_with_nulls)
 
     assert found[:, 1, 2].tolist() == rows.tolist()
-    assert found_holed[:, 0, 0].tolist() == np.where(rows % 5, rows, 0).tolist()
+    assert found_with_nulls[:, 0, 0].tolist() == np.where(rows % 5, rows, 0).tolist()
 
 
 def test_batches_of_many_cells_of_differing_lengths_are_read() -> None:
-    """Those of one header need not lie at equal distances."""
+    """Cells of one shape may have headers of different lengths."""
     words = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}"
     cells = [headed(words + " " * (number * number % 3), np.full(6, number, "<f4").tobytes()) for number in range(600)]
 
@@ -164,7 +164,7 @@ def test_batches_of_many_cells_of_differing_lengths_are_read() -> None:
 
 
 def test_large_cells_are_read() -> None:
-    """Cells that are copied one by one come back too, among others of another header."""
+    """Cells that are copied one by one are read in any order, also beside a cell with another header."""
     field = Field("x", np.int32, (50, 60), Npy())
     cells = [np.full((50, 60), number, np.int32) for number in range(5)]
     stored = blobs(Npy(), field, [*cells, None], [2, 1])
@@ -178,14 +178,14 @@ def test_large_cells_are_read() -> None:
 
 
 def test_headers_of_python_2_are_read_without_a_warning() -> None:
-    """Sizes were written as long integers there."""
+    """Python 2 wrote sizes as long integers."""
     cell = headed("{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 3L), }", np.ones((2, 3), "<f4").tobytes())
 
     assert decoded(FIELD, [cell]).tolist() == [[[1.0] * 3] * 2]
 
 
-def test_decoded_arrays_are_the_callers_own() -> None:
-    """They can be written to, and Arrow's memory stays as it was."""
+def test_decoded_arrays_can_be_written_to() -> None:
+    """Writing to decoded arrays does not change Arrow's memory."""
     stored = Npy().encode_column(FIELD, [np.zeros((2, 3), np.float32)])
     before = stored.to_pylist()
 
@@ -196,7 +196,7 @@ def test_decoded_arrays_are_the_callers_own() -> None:
 
 
 def test_text_without_letters_is_read() -> None:
-    """Text of length zero takes no bytes."""
+    """An array of text of length zero is read, although it takes no bytes."""
     cell = saved(np.zeros(3, [("a", "U0"), ("b", "i4")])["a"])
 
     (found,) = Npy().decode_each(Field("x", str, (None,), Npy()), Blobs.of(pa.array([cell])))
@@ -273,8 +273,8 @@ SAYS = "its .npy header says"
     ],
     ids=lambda value: None if isinstance(value, str) else value[:12],
 )
-def test_what_is_no_such_array_is_refused(cell: bytes, message: str) -> None:
-    """The first cell that is wrong is told, with what is wrong, what was expected and what to do."""
+def test_invalid_cells_raise(cell: bytes, message: str) -> None:
+    """The error of the first invalid cell says what is wrong, what was expected and what to do."""
     assert problem(FIELD, [GOOD, cell, b"worse", GOOD]) == (1, message)
 
 
@@ -293,8 +293,8 @@ def test_what_is_no_such_array_is_refused(cell: bytes, message: str) -> None:
     ],
 )
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_headers_that_cannot_be_read_are_refused(text: str, version: int) -> None:
-    """As much is shown of them as tells what they are."""
+def test_headers_that_cannot_be_read_raise(text: str, version: int) -> None:
+    """The error shows the beginning of the header."""
     message = f"its .npy header {text[:80].encode()!r} is not valid; expected a dtype, an order and a shape. "
 
     assert problem(FIELD, [headed(text, version=version)]) == (0, message + "Check what wrote it.")
@@ -302,7 +302,7 @@ def test_headers_that_cannot_be_read_are_refused(text: str, version: int) -> Non
 
 @pytest.mark.parametrize("dtype", ["<f4", "<U0"])
 def test_huge_claims_take_no_memory(dtype: str) -> None:
-    """A header that claims more than is allowed is refused before anything is allocated."""
+    """A header that declares more than is allowed raises before memory is allocated."""
     cell = headed(f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': (1099511627776, 3)}}")
     given = Blobs.of(pa.array([cell]))
     tracemalloc.start()
@@ -318,8 +318,8 @@ def test_huge_claims_take_no_memory(dtype: str) -> None:
     assert peak < 1 << 20
 
 
-def test_cells_larger_than_allowed_are_refused() -> None:
-    """The limit is the bytes of the values, and what is just as large is allowed."""
+def test_cells_larger_than_allowed_raise() -> None:
+    """The limit counts the bytes of the values. Cells of exactly the limit are read."""
     given = Blobs.of(pa.array([GOOD]))
 
     assert len(Npy().decode_each(FIELD, replace(given, max_cell_bytes=24))) == 1
@@ -331,8 +331,8 @@ def test_cells_larger_than_allowed_are_refused() -> None:
 
 
 @given(st.data())
-def test_broken_bytes_are_never_anything_but_a_problem_of_the_cell(data: st.DataObject) -> None:
-    """Whatever bytes are changed, added or lost, a cell is decoded or refused."""
+def test_damaged_cells_are_decoded_or_raise(data: st.DataObject) -> None:
+    """Changed, added or missing bytes give an array that fits the field, or raise `CellProblem`."""
     cell = bytearray(saved(ONES, data.draw(st.sampled_from([(1, 0), (2, 0), (3, 0)]))))
     for _ in range(data.draw(st.integers(1, 4))):
         cell[data.draw(st.integers(0, len(cell) - 1))] = data.draw(st.integers(0, 255))
@@ -347,8 +347,8 @@ def test_broken_bytes_are_never_anything_but_a_problem_of_the_cell(data: st.Data
 
 
 @pytest.mark.parametrize("dtype", [Decimal, object])
-def test_dtypes_that_numpy_would_pickle_are_refused(dtype: Any) -> None:
-    """A field of such a dtype is not made."""
+def test_dtypes_that_numpy_would_pickle_raise(dtype: Any) -> None:
+    """A field of such a dtype raises when it is made."""
     with pytest.raises(ArgumentError) as error:
         Field("x", dtype, (3,), Npy())
 
@@ -358,16 +358,16 @@ def test_dtypes_that_numpy_would_pickle_are_refused(dtype: Any) -> None:
     )
 
 
-def test_dtypes_of_other_libraries_are_refused() -> None:
-    """A `.npy` file would call them bytes."""
+def test_dtypes_of_other_libraries_raise() -> None:
+    """A `.npy` file would store values of such a dtype as bytes."""
     rational = pytest.importorskip("numpy._core._rational_tests").rational
 
     with pytest.raises(ArgumentError, match="Field 'x' has dtype rational, but Npy stores arrays of numbers"):
         Field("x", rational, (3,), Npy())
 
 
-def test_it_is_found_by_its_name() -> None:
-    """What stands on disk makes the codec again."""
+def test_the_codec_is_found_by_its_name() -> None:
+    """The stored name and options make the same codec again."""
     assert named("npy", Npy().options()) == Npy()
 
 
@@ -380,8 +380,8 @@ def test_it_is_found_by_its_name() -> None:
         ("modern-0.13.1-seq", "cplx", Field("cplx", np.complex64, (2, 2), Npy())),
     ],
 )
-def test_what_petastorm_wrote_is_read(corpus: Callable[[str], Path], name: str, column: str, field: Field) -> None:
-    """Cells of its `NdarrayCodec` are what NumPy loads from them."""
+def test_cells_of_petastorm_are_read(corpus: Callable[[str], Path], name: str, column: str, field: Field) -> None:
+    """Cells of Petastorm's `NdarrayCodec` are decoded to what NumPy loads from them."""
     for path in sorted(corpus(f"petastorm/{name}").rglob("*.parquet")):
         stored = pq.ParquetFile(path).read(columns=[column])[column].combine_chunks()
         expected = [None if cell is None else np.load(io.BytesIO(cell)) for cell in stored.to_pylist()]

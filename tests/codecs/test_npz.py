@@ -1,4 +1,4 @@
-"""Arrays stored as compressed `.npz` files: what goes in comes out, and what is broken or a bomb is told."""
+"""Arrays stored as compressed `.npz` files: they come back unchanged, and invalid cells and zip bombs raise."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def saved(**arrays: npt.NDArray[Any]) -> bytes:
 
 
 def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """Return a zip file of any members."""
+    """Return a zip file with these members."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", method) as archive:
         for name, content in members.items():
@@ -60,7 +60,7 @@ def changed(cell: bytes, offset: int, value: bytes) -> bytes:
 
 
 def problem(cells: list[bytes], max_cell_bytes: int = 1 << 20) -> tuple[int, str]:
-    """Return which cell is refused and why, the same by whichever way it is decoded."""
+    """Return the row and the message of the first cell that raises, which are the same in both ways of decoding."""
     given = replace(Blobs.of(pa.array(cells, pa.binary())), max_cell_bytes=max_cell_bytes)
     with pytest.raises(CellProblem) as into:
         Npz().decode_into(FIELD, given, outs(FIELD, len(cells))["own"])
@@ -72,7 +72,7 @@ def problem(cells: list[bytes], max_cell_bytes: int = 1 << 20) -> tuple[int, str
 
 @given(columns(Npz()))
 def test_arrays_of_one_shape_come_back_as_they_were(column: Column) -> None:
-    """Whatever the dtype, the chunks, the order and the memory, each row is its cell, and null rows are left alone."""
+    """Cells of any dtype and order fill the rows of any output array. Null rows are left as they are."""
     out = outs(column.field, len(column.cells))["lent"]
     before = out.copy()
 
@@ -84,7 +84,7 @@ def test_arrays_of_one_shape_come_back_as_they_were(column: Column) -> None:
 
 @given(columns(Npz(), (*NUMBERS, "U", "S"), most_differing=3))
 def test_arrays_of_differing_shapes_come_back_as_they_were(column: Column) -> None:
-    """Each cell is an array as it was, and null is None."""
+    """Arrays of different shapes come back unchanged, and nulls as None."""
     found = Npz().decode_each(column.field, column.cells)
 
     assert bits(found) == bits(column.expected)
@@ -112,15 +112,15 @@ def test_the_bytes_are_those_of_numpy(dtype: str, shape: list[int]) -> None:
     ],
     ids=["named otherwise", "among others", "another order", "not compressed", "not at the start"],
 )
-def test_all_that_numpy_reads_is_read(cell: bytes) -> None:
-    """The member is `arr`, or the only one that there is."""
+def test_all_files_that_numpy_reads_are_read(cell: bytes) -> None:
+    """The array is the member `arr`, or the only member."""
     (found,) = Npz().decode_each(FIELD, Blobs.of(pa.array([cell])))
 
     assert bits([found]) == bits([ONES])
 
 
-def test_decoded_arrays_are_the_callers_own() -> None:
-    """They can be written to."""
+def test_decoded_arrays_can_be_written_to() -> None:
+    """Decoded arrays are writable."""
     stored = saved(arr=ONES)
 
     for cell in (*Npz().decode_each(FIELD, Blobs.of(pa.array([stored]))), Npz().decode(FIELD, memoryview(stored))):
@@ -172,25 +172,25 @@ MEMBER = "its member 'arr.npy'"
     ],
     ids=range(11),
 )
-def test_what_is_no_such_array_is_refused(cell: bytes, message: str) -> None:
-    """The first cell that is wrong is told, with what is wrong, what was expected and what to do."""
+def test_invalid_cells_raise(cell: bytes, message: str) -> None:
+    """The error of the first invalid cell says what is wrong, what was expected and what to do."""
     assert problem([GOOD, cell, b"worse", GOOD]) == (1, message)
 
 
-def test_bytes_that_cannot_be_inflated_are_refused() -> None:
-    """What zlib says is told."""
-    at = GOOD.index(b"arr.npy") + 7 + 20  # the name, and what zip64 puts after it
+def test_bytes_that_cannot_be_inflated_raise() -> None:
+    """The error has the message of zlib."""
+    at = GOOD.index(b"arr.npy") + 7 + 20  # the deflated bytes start after the name and the zip64 fields
     broken = GOOD[:at] + b"\xff" * 8 + GOOD[at + 8 :]
 
-    row, told = problem([broken])
+    row, error_text = problem([broken])
 
     assert row == 0
-    assert told.startswith(f"{MEMBER} is damaged: Error -3 while decompressing data: ")
-    assert told.endswith(". Rewrite it.")
+    assert error_text.startswith(f"{MEMBER} is damaged: Error -3 while decompressing data: ")
+    assert error_text.endswith(". Rewrite it.")
 
 
 def test_python_objects_are_never_loaded() -> None:
-    """An array of objects is refused, since its values are pickles."""
+    """An array of objects raises, because its values are pickles."""
     header = "{'descr': '|O', 'fortran_order': False, 'shape': (2, 3)}"
     file = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + b"\x80\x04."
 
@@ -202,11 +202,11 @@ def test_python_objects_are_never_loaded() -> None:
 
 @pytest.mark.parametrize("claimed", [64 << 20, 152, 0])
 def test_bombs_take_no_memory(claimed: int) -> None:
-    """What claims more than is allowed is refused, and what inflates to more than it claims stops there."""
+    """A member that declares more than is allowed raises, and inflating stops at the declared size."""
     bomb = changed(zipped({"arr.npy": bytes(64 << 20)}), 24, claimed.to_bytes(4, "little"))
     tracemalloc.start()
     try:
-        row, told = problem([bomb])
+        row, error_text = problem([bomb])
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -215,14 +215,14 @@ def test_bombs_take_no_memory(claimed: int) -> None:
     assert peak < 4 << 20
     if claimed > 1 << 20:
         limit = "the limit for a cell is 1048576. Check what wrote it, or raise it: .using(max_cell_bytes=67108864)."
-        assert told == f"{MEMBER} declares 67108864 bytes; {limit}"
+        assert error_text == f"{MEMBER} declares 67108864 bytes; {limit}"
     else:
-        assert told.startswith(f"{MEMBER} is damaged; expected {claimed} bytes with checksum ")
+        assert error_text.startswith(f"{MEMBER} is damaged; expected {claimed} bytes with checksum ")
 
 
 @given(st.data())
-def test_broken_bytes_are_never_anything_but_a_problem_of_the_cell(data: st.DataObject) -> None:
-    """Whatever bytes are changed, added or lost, a cell is decoded or refused."""
+def test_damaged_cells_are_decoded_or_raise(data: st.DataObject) -> None:
+    """Changed, added or missing bytes give the array that was written, or raise `CellProblem`."""
     cell = bytearray(GOOD)
     for _ in range(data.draw(st.integers(1, 4))):
         cell[data.draw(st.integers(0, len(cell) - 1))] = data.draw(st.integers(0, 255))
@@ -235,8 +235,8 @@ def test_broken_bytes_are_never_anything_but_a_problem_of_the_cell(data: st.Data
     assert bits(found) == bits([ONES])
 
 
-def test_dtypes_that_numpy_would_pickle_are_refused() -> None:
-    """A field of such a dtype is not made."""
+def test_dtypes_that_numpy_would_pickle_raise() -> None:
+    """A field of such a dtype raises when it is made."""
     with pytest.raises(ArgumentError) as error:
         Field("x", Decimal, (3,), Npz())
 
@@ -246,13 +246,13 @@ def test_dtypes_that_numpy_would_pickle_are_refused() -> None:
     )
 
 
-def test_it_is_found_by_its_name() -> None:
-    """What stands on disk makes the codec again."""
+def test_the_codec_is_found_by_its_name() -> None:
+    """The stored name and options make the same codec again."""
     assert named("npz", Npz().options()) == Npz()
 
 
-def test_what_petastorm_wrote_is_read(corpus: Callable[[str], Path]) -> None:
-    """Cells of its `CompressedNdarrayCodec` are what NumPy loads from them."""
+def test_cells_of_petastorm_are_read(corpus: Callable[[str], Path]) -> None:
+    """Cells of Petastorm's `CompressedNdarrayCodec` are decoded to what NumPy loads from them."""
     field = Field("boxes", np.float32, (None, 4), Npz(), nullable=True)
     for path in sorted(corpus("petastorm/modern-0.13.1-images").rglob("*.parquet")):
         stored = pq.ParquetFile(path).read(columns=["boxes"])["boxes"].combine_chunks()

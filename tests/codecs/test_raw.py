@@ -1,4 +1,4 @@
-"""Arrays stored as their bare bytes: what goes in comes out, and bytes of another number are told."""
+"""Arrays stored as their bare bytes: they come back unchanged, and another number of bytes raises."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIELD = Field("x", np.float32, (2, 3), Raw())
 
 @given(columns(Raw()))
 def test_arrays_of_one_shape_come_back_as_they_were(column: Column) -> None:
-    """Whatever the dtype, the chunks, the order and the memory, each row is its cell, and null rows are left alone."""
+    """Cells of any dtype and order fill the rows of any output array. Null rows are left as they are."""
     for out in outs(column.field, len(column.cells)).values():
         before = out.copy()
         Raw().decode_into(column.field, column.cells, out)
@@ -38,22 +38,22 @@ def test_arrays_of_one_shape_come_back_as_they_were(column: Column) -> None:
 @pytest.mark.parametrize("rows", [np.arange(400), np.arange(1, 400, 3), np.random.default_rng(0).permutation(400)], ids=len)
 @pytest.mark.parametrize("chunks", [[], [150]], ids=["one chunk", "two chunks"])
 def test_batches_of_many_cells_are_read(rows: npt.NDArray[np.int64], chunks: list[int]) -> None:
-    """In order or not, with nulls among them or none."""
+    """Many cells are read in any order, with and without nulls."""
     cells = [np.full((2, 3), number, np.float32) for number in range(400)]
     full = blobs(Raw(), FIELD, cells, chunks).take(rows)
-    holed = blobs(Raw(), FIELD, [cell if number % 5 else None for number, cell in enumerate(cells)], chunks).take(rows)
-    found, found_holed = outs(FIELD, len(rows))["own"], outs(FIELD, len(rows))["own"]
+    with_nulls = blobs(Raw(), FIELD, [cell if number % 5 else None for number, cell in enumerate(cells)], chunks).take(rows)
+    found, found_with_nulls = outs(FIELD, len(rows))["own"], outs(FIELD, len(rows))["own"]
 
     Raw().decode_into(FIELD, full, found)
-    Raw().decode_into(FIELD, holed, found_holed)
+    Raw().decode_into(FIELD, with_nulls, found_with_nulls)
 
     assert found[:, 1, 2].tolist() == rows.tolist()
-    assert found_holed[:, 0, 0].tolist() == np.where(rows % 5, rows, 0).tolist()
+    assert found_with_nulls[:, 0, 0].tolist() == np.where(rows % 5, rows, 0).tolist()
 
 
 @given(columns(Raw(), most_differing=1))
 def test_arrays_with_one_differing_dimension_come_back_as_they_were(column: Column) -> None:
-    """The number of bytes tells the dimension, and null is None."""
+    """The number of bytes determines the open dimension, and null is None."""
     found = Raw().decode_each(column.field, column.cells)
 
     assert bits(found) == bits(column.expected)
@@ -61,7 +61,7 @@ def test_arrays_with_one_differing_dimension_come_back_as_they_were(column: Colu
 
 @given(st.sampled_from(NUMBERS), st.lists(st.integers(0, 3), max_size=3))
 def test_the_bytes_are_little_endian_and_in_c_order(dtype: str, shape: list[int]) -> None:
-    """Whatever a cell lay like in memory."""
+    """Bytes are stored little-endian and in C order, for cells of any order in memory."""
     cell = array(np.random.default_rng(0), np.dtype(dtype), shape)
 
     found = Raw().encode(Field("x", dtype, shape, Raw()), np.asfortranarray(cell).reshape(shape))
@@ -74,12 +74,12 @@ def test_the_bytes_are_little_endian_and_in_c_order(dtype: str, shape: list[int]
     [((2, 3), pa.binary(24)), ((), pa.binary(4)), ((None, 3), pa.binary()), ((0, 3), pa.binary())],
 )
 def test_cells_of_one_size_are_stored_without_their_lengths(shape: tuple[int | None, ...], storage: pa.DataType) -> None:
-    """Arrow has a type for that, unless there are no bytes at all."""
+    """Cells of a fixed size have Arrow's type for that, unless they have no bytes."""
     assert Raw().storage(Field("x", np.float32, shape, Raw())) == storage
 
 
-def test_decoded_arrays_are_the_callers_own() -> None:
-    """They can be written to, and Arrow's memory stays as it was."""
+def test_decoded_arrays_can_be_written_to() -> None:
+    """Writing to decoded arrays does not change Arrow's memory."""
     stored = Raw().encode_column(FIELD, [np.zeros((2, 3), np.float32)])
     before = stored.to_pylist()
 
@@ -102,8 +102,8 @@ SCHEMA = "Check what wrote it, or the dtype and the shape in the schema."
         ((0, 3), bytes(1), f"it has 1 bytes; expected 0 bytes for float32 (0, 3). {SCHEMA}"),
     ],
 )
-def test_another_number_of_bytes_is_refused(shape: tuple[int, ...], cell: bytes, message: str) -> None:
-    """The first cell that is wrong is told, with the number that was expected."""
+def test_another_number_of_bytes_raises(shape: tuple[int, ...], cell: bytes, message: str) -> None:
+    """The error is that of the first wrong cell, with the number of bytes that was expected."""
     field = Field("x", np.float32, shape, Raw())
     good = bytes(4 * int(np.prod(shape)))
     given = Blobs.of(pa.array([None, good, cell, b"worse"]))
@@ -117,8 +117,8 @@ def test_another_number_of_bytes_is_refused(shape: tuple[int, ...], cell: bytes,
     assert (each.value.row, str(each.value)) == (2, message)
 
 
-def test_bytes_that_make_no_whole_rows_are_refused() -> None:
-    """Where a dimension differs, the number of bytes must still divide."""
+def test_bytes_that_make_no_whole_rows_raise() -> None:
+    """With an open dimension the bytes must be a multiple of the size of its rows."""
     field = Field("x", np.float32, (None, 3), Raw())
 
     with pytest.raises(CellProblem) as error:
@@ -128,8 +128,8 @@ def test_bytes_that_make_no_whole_rows_are_refused() -> None:
     assert str(error.value) == f"it has 25 bytes; expected a multiple of 12 bytes for float32 (None, 3). {SCHEMA}"
 
 
-def test_cells_larger_than_allowed_are_refused() -> None:
-    """What is just as large is allowed."""
+def test_cells_larger_than_allowed_raise() -> None:
+    """Cells above the limit raise. Cells of exactly the limit are read."""
     given = Blobs.of(pa.array([bytes(24), bytes(24)]))
     Raw().decode_into(FIELD, replace(given, max_cell_bytes=24), outs(FIELD, 2)["own"])
 
@@ -155,22 +155,22 @@ def test_cells_larger_than_allowed_are_refused() -> None:
             "with at most one None, and no 0 together with it. Use penstock.codecs.Npy()."),
     ],
 )  # fmt: skip
-def test_what_bytes_alone_do_not_tell_is_refused(dtype: Any, shape: tuple[int | None, ...], message: str) -> None:
-    """A field of such a dtype or shape is not made."""
+def test_fields_that_the_bytes_do_not_determine_raise(dtype: Any, shape: tuple[int | None, ...], message: str) -> None:
+    """A field raises when it is made, if bytes alone do not determine its dtype or shape."""
     with pytest.raises(ArgumentError) as error:
         Field("x", dtype, shape, Raw())
 
     assert str(error.value) == message
 
 
-def test_it_is_found_by_its_name() -> None:
-    """What stands on disk makes the codec again."""
+def test_the_codec_is_found_by_its_name() -> None:
+    """The stored name and options make the same codec again."""
     assert named("raw", Raw().options()) == Raw()
 
 
 @pytest.mark.parametrize("codec", [Raw(), Npy(), Npz()], ids=repr)
-def test_bytes_without_a_meaning_can_be_opened_again(tmp_path: Path, codec: Any) -> None:
-    """NumPy does not take back its own name of a plain void dtype; the one on disk it does."""
+def test_void_arrays_can_be_opened_again(tmp_path: Path, codec: Any) -> None:
+    """NumPy rejects its own name of a plain void dtype, so the schema stores another one."""
     cells = [np.frombuffer(bytes([row] * 12), "V4") for row in range(3)]
     schema = ps.Schema("Void", [ps.Field("x", "V4", (3,), codec)])
     ps.write(tmp_path / "t", schema, [{"x": cell} for cell in cells])
@@ -179,8 +179,8 @@ def test_bytes_without_a_meaning_can_be_opened_again(tmp_path: Path, codec: Any)
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(12)])
-def test_cells_that_lie_side_by_side_are_seen_where_they_lie(kind: pa.DataType) -> None:
-    """No byte of them is copied, also of a part of a column."""
+def test_adjacent_cells_are_viewed_without_a_copy(kind: pa.DataType) -> None:
+    """A view shares the memory of the column, also for a slice of it."""
     field = Field("x", np.float32, (3,), Raw())
     arrays = np.arange(30, dtype=np.float32).reshape(10, 3)
     column = pa.array([cell.tobytes() for cell in arrays], kind).slice(2, 5)
@@ -202,13 +202,13 @@ def test_cells_that_lie_side_by_side_are_seen_where_they_lie(kind: pa.DataType) 
         (Field("x", np.uint8, (2,), Raw()), []),
     ],
 )
-def test_other_cells_are_decoded(field: Field, cells: list[bytes | None]) -> None:
-    """Those that are null, or differ in size, or have none."""
+def test_other_cells_have_no_view(field: Field, cells: list[bytes | None]) -> None:
+    """Cells that are null, differ in size, have another size than the field, or have no bytes are not viewed."""
     assert Raw().view(field, Blobs.of(pa.array(cells, pa.binary()))) is None
 
 
-def test_cells_that_a_type_may_not_begin_at_are_decoded() -> None:
-    """Libraries that compute expect numbers at certain places."""
+def test_cells_at_unaligned_addresses_have_no_view() -> None:
+    """Numeric libraries expect numbers at aligned addresses."""
     field = Field("x", np.float32, (1,), Raw())
     odd = pa.array([b"?", *(np.float32(n).tobytes() for n in range(4))], pa.binary()).slice(1)
 
@@ -216,8 +216,8 @@ def test_cells_that_a_type_may_not_begin_at_are_decoded() -> None:
     assert Raw().view(field, Blobs.of(pa.array([np.float32(n).tobytes() for n in range(4)]))) is not None
 
 
-def test_cells_that_are_too_large_are_refused_whoever_has_seen_them_before(tmp_path: Path) -> None:
-    """What one loader keeps in memory says nothing of the limit of another."""
+def test_cached_cells_that_are_too_large_for_another_loader_raise(tmp_path: Path) -> None:
+    """Cells that one loader has read are checked against the limit of the next loader."""
     schema = ps.Schema("S", [Field("x", np.uint8, (8,), Raw())])
     ps.write(tmp_path / "t", schema, {"x": np.zeros((20, 8), np.uint8)})
     ds = ps.open(tmp_path / "t").shuffle(seed=1).batch(5)
@@ -229,8 +229,8 @@ def test_cells_that_are_too_large_are_refused_whoever_has_seen_them_before(tmp_p
 
 @pytest.mark.parametrize("shuffled", [True, False])
 @pytest.mark.parametrize("fixed", [True, False])
-def test_cells_of_a_table_come_as_they_were_written(tmp_path: Path, *, shuffled: bool, fixed: bool) -> None:
-    """In every epoch, and nobody who writes to a batch changes what comes later."""
+def test_cells_of_a_table_are_the_same_in_every_epoch(tmp_path: Path, *, shuffled: bool, fixed: bool) -> None:
+    """Writing to a batch does not change the rows of later batches and epochs."""
     images = np.random.default_rng(0).integers(0, 256, (100, 4, 6), dtype=np.uint8)
     schema = ps.Schema("S", [Field("id", np.int64), Field("x", np.uint8, (4, 6), Raw(fixed=fixed))])
     ps.write(tmp_path / "t", schema, {"id": np.arange(100), "x": images}, row_group_rows=30)

@@ -1,4 +1,4 @@
-"""DeltaTorch's front door: what it promised is kept, and each of its weaknesses is mended."""
+"""`create_pytorch_dataloader` and its datasets: the interface of DeltaTorch without its defects."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from penstock.errors import ArgumentError, ColumnNotFoundError, DataError, Filte
 
 torch = pytest.importorskip("torch")
 deltalake = pytest.importorskip("deltalake")
-door = pytest.importorskip("penstock.deltatorch")
+deltatorch = pytest.importorskip("penstock.deltatorch")
 skipping = pytest.importorskip("penstock.deltatorch.skip_batch_deltadataset")
-DataLoader, FieldSpec = torch.utils.data.DataLoader, door.FieldSpec
-create_pytorch_dataloader, IDBasedDeltaDataset = door.create_pytorch_dataloader, door.IDBasedDeltaDataset
+DataLoader, FieldSpec = torch.utils.data.DataLoader, deltatorch.FieldSpec
+create_pytorch_dataloader, IDBasedDeltaDataset = deltatorch.create_pytorch_dataloader, deltatorch.IDBasedDeltaDataset
 
 pytestmark = pytest.mark.torch
 
@@ -29,8 +29,8 @@ ROWS = 789
 FIELDS = [FieldSpec("id"), FieldSpec("text")]
 
 
-def news(path: Path, *, first: int = 0, step: int = 1, **options: Any) -> str:
-    """Write a table of ids, texts and a boolean partition, and return where."""
+def write_news(path: Path, *, first: int = 0, step: int = 1, **options: Any) -> str:
+    """Write a table of ids, texts and a boolean partition, and return its path."""
     ids = list(range(first, first + ROWS * step, step))
     table = pa.table(
         {
@@ -50,8 +50,8 @@ def ids(batches: Any) -> list[int]:
 
 
 def test_a_table_is_read_in_batches_with_an_exact_length(tmp_path: Path) -> None:
-    """A loader is torch's class, has DeltaTorch's attributes, and yields every row once."""
-    loader = create_pytorch_dataloader(news(tmp_path / "t"), "id", FIELDS)
+    """A loader is a `DataLoader` of torch, has the attributes of DeltaTorch's, and yields every row once."""
+    loader = create_pytorch_dataloader(write_news(tmp_path / "t"), "id", FIELDS)
     batches = list(loader)
 
     assert isinstance(loader, DataLoader)
@@ -61,9 +61,9 @@ def test_a_table_is_read_in_batches_with_an_exact_length(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("first", "step"), [(1, 1), (0, 7), (-5, 3)], ids=["from 1", "gaps", "negative"])
-def test_ids_may_be_any(tmp_path: Path, first: int, step: int) -> None:
-    """Ids from 1 or with gaps lose no row, on any rank."""
-    path = news(tmp_path / "t", first=first, step=step)
+def test_ids_may_have_any_values(tmp_path: Path, first: int, step: int) -> None:
+    """Ids that begin with 1, have gaps or are negative lose no row over all ranks."""
+    path = write_news(tmp_path / "t", first=first, step=step)
     parts = [
         create_pytorch_dataloader(path, "id", FIELDS, use_fixed_rank=True, rank=rank, num_ranks=3, batch_size=1)
         for rank in range(3)
@@ -73,15 +73,15 @@ def test_ids_may_be_any(tmp_path: Path, first: int, step: int) -> None:
 
 
 def test_the_id_may_be_left_out(tmp_path: Path) -> None:
-    """Rows are dealt by the files' own counts, without a column of ids; without fields, all columns come."""
-    loader = create_pytorch_dataloader(news(tmp_path / "t"))
+    """Without an id column every row comes. Without fields every column comes."""
+    loader = create_pytorch_dataloader(write_news(tmp_path / "t"))
 
     assert sorted(ids(loader)) == list(range(ROWS))
     assert list(next(iter(loader))) == ["id", "text", "filter_fld", "score"]
 
 
 def test_cells_come_as_they_are_stored(tmp_path: Path) -> None:
-    """Bytes that a table's schema says are arrays or images are still bytes here: a FieldSpec says what becomes of them."""
+    """Columns that the schema declares as arrays or images come as bytes, which a FieldSpec converts."""
     pixels, photo = np.arange(12, dtype=np.uint8).reshape(3, 4), np.full((8, 8, 3), 200, np.uint8)
     fields = [ps.Field("pixels", np.uint8, (3, 4), Raw()), ps.Field("photo", np.uint8, (8, 8, 3), Jpeg(90))]
     ps.write(tmp_path / "t", ps.Schema("Photos", fields), [{"pixels": pixels, "photo": photo}] * 4, format="delta")
@@ -97,32 +97,32 @@ def test_cells_come_as_they_are_stored(tmp_path: Path) -> None:
     assert deltalake.DeltaTable(str(tmp_path / "t")).to_pyarrow_table()["pixels"].to_pylist() == [pixels.tobytes()] * 4
 
 
-def test_an_id_that_is_named_exists(tmp_path: Path) -> None:
-    """A name that is wrong is told, with the right one."""
+def test_an_unknown_id_column_raises(tmp_path: Path) -> None:
+    """An id column that is not in the table raises ColumnNotFoundError, which suggests a similar name."""
     with pytest.raises(ColumnNotFoundError, match=r"Column 'idd' is not in the table\. .* Did you mean 'id'\?"):
-        create_pytorch_dataloader(news(tmp_path / "t"), "idd", FIELDS)
+        create_pytorch_dataloader(write_news(tmp_path / "t"), "idd", FIELDS)
 
 
 @pytest.mark.parametrize("value", ["true", "True", True])
 def test_a_partition_filter_gives_exactly_that_partition(tmp_path: Path, value: object) -> None:
-    """A filter decides the rows and the length, its value given as text or as a value."""
-    loader = create_pytorch_dataloader(news(tmp_path / "t"), "id", FIELDS, [("filter_fld", "=", value)])
+    """A partition filter decides the rows and the length. Its value may be text or a boolean."""
+    loader = create_pytorch_dataloader(write_news(tmp_path / "t"), "id", FIELDS, [("filter_fld", "=", value)])
 
     assert sorted(ids(loader)) == list(range(0, ROWS, 3))
     assert len(loader) == math.ceil(ROWS / 3 / 32)
 
 
-def test_a_partition_filter_knows_other_operators(tmp_path: Path) -> None:
-    """Lists, and several conditions, are read as Delta's readers do."""
-    path = news(tmp_path / "t")
+def test_a_partition_filter_supports_other_operators(tmp_path: Path) -> None:
+    """A filter may have lists, comparisons and several conditions, with values as text."""
+    path = write_news(tmp_path / "t")
     loader = create_pytorch_dataloader(path, None, FIELDS, [("filter_fld", "in", ["false"]), ("id", "<", "10")])
 
     assert sorted(ids(loader)) == [1, 2, 4, 5, 7, 8]
 
 
-def test_a_partition_filter_that_is_none_is_refused(tmp_path: Path) -> None:
-    """What is no list of conditions is told."""
-    path = news(tmp_path / "t")
+def test_an_invalid_partition_filter_is_refused(tmp_path: Path) -> None:
+    """An argument that is no list of conditions raises FilterError. An unknown column raises ColumnNotFoundError."""
+    path = write_news(tmp_path / "t")
 
     with pytest.raises(
         FilterError, match=r"partition_filter=\['x'\] was given; expected a list of \(column, operator, value\)"
@@ -133,8 +133,8 @@ def test_a_partition_filter_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_version_and_a_filter_go_together(tmp_path: Path) -> None:
-    """An older version is filtered like the newest."""
-    path = news(tmp_path / "t")
+    """A filter applies to an older version as well."""
+    path = write_news(tmp_path / "t")
     deltalake.write_deltalake(path, pa.table({"id": pa.array([9000], pa.int32())}), mode="append", schema_mode="merge")
     loader = create_pytorch_dataloader(path, "id", FIELDS, [("filter_fld", "=", "false")], version=0)
 
@@ -142,9 +142,9 @@ def test_a_version_and_a_filter_go_together(tmp_path: Path) -> None:
     assert 9000 not in ids(loader)
 
 
-def test_a_commit_meanwhile_changes_nothing(tmp_path: Path) -> None:
-    """The version is pinned when the loader is made, for all epochs and workers."""
-    path = news(tmp_path / "t")
+def test_a_later_commit_changes_nothing(tmp_path: Path) -> None:
+    """A loader reads the version of the table that was the newest when the loader was made."""
+    path = write_news(tmp_path / "t")
     loader = create_pytorch_dataloader(path, "id", FIELDS)
     deltalake.DeltaTable(path).delete("id < 100")
 
@@ -152,8 +152,8 @@ def test_a_commit_meanwhile_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_deleted_rows_are_gone(tmp_path: Path) -> None:
-    """A table may enable deletion vectors, and rows that were deleted do not come."""
-    path = news(tmp_path / "t", configuration={"delta.enableDeletionVectors": "true"})
+    """Deleted rows of a table with deletion vectors enabled do not come, and are not counted."""
+    path = write_news(tmp_path / "t", configuration={"delta.enableDeletionVectors": "true"})
     deltalake.DeltaTable(path).delete("id % 2 = 0")
     loader = create_pytorch_dataloader(path, "id", FIELDS)
 
@@ -162,15 +162,15 @@ def test_deleted_rows_are_gone(tmp_path: Path) -> None:
 
 
 def test_statistics_are_not_needed(tmp_path: Path) -> None:
-    """A table whose log counts no rows has a length too."""
-    path = news(tmp_path / "t", configuration={"delta.dataSkippingNumIndexedCols": "0"})
+    """A loader over a table without statistics in its log has a length."""
+    path = write_news(tmp_path / "t", configuration={"delta.dataSkippingNumIndexedCols": "0"})
 
     assert len(create_pytorch_dataloader(path, "id", FIELDS)) == 25
 
 
-def test_shuffling_is_seeded_and_real(tmp_path: Path) -> None:
-    """Orders differ from epoch to epoch and by seed, are the same again, and mix the rows of all files."""
-    path = news(tmp_path / "t")
+def test_shuffling_is_seeded_and_mixes_all_files(tmp_path: Path) -> None:
+    """The order differs by epoch and by seed, repeats with the same seed, and mixes the rows of all files."""
+    path = write_news(tmp_path / "t")
     loaders = [create_pytorch_dataloader(path, "id", FIELDS, shuffle=True, seed=seed) for seed in (1, 1, 2)]
     first, second = ids(loaders[0]), ids(loaders[0])
     head = first[:64]
@@ -182,8 +182,8 @@ def test_shuffling_is_seeded_and_real(tmp_path: Path) -> None:
 
 
 def test_a_generator_gives_the_seed(tmp_path: Path) -> None:
-    """Torch's generator decides the order where one is given."""
-    path = news(tmp_path / "t")
+    """The seed of `generator=` decides the order."""
+    path = write_news(tmp_path / "t")
     orders = [
         ids(create_pytorch_dataloader(path, "id", FIELDS, shuffle=True, generator=torch.Generator().manual_seed(seed)))
         for seed in (5, 5, 6)
@@ -196,8 +196,8 @@ def test_a_generator_gives_the_seed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranks", [2, 4, 5])
 @pytest.mark.parametrize("drop", [False, True])
 def test_ranks_get_equal_numbers_of_batches(tmp_path: Path, ranks: int, *, drop: bool) -> None:
-    """All ranks take as many steps; together they read every row, or drop less than one global batch."""
-    path = news(tmp_path / "t")
+    """All ranks take equally many steps. Together they read every row, or drop less than one global batch."""
+    path = write_news(tmp_path / "t")
     parts = [
         create_pytorch_dataloader(path, "id", FIELDS, use_fixed_rank=True, rank=rank, num_ranks=ranks, drop_last=drop)
         for rank in range(ranks)
@@ -213,9 +213,9 @@ def test_ranks_get_equal_numbers_of_batches(tmp_path: Path, ranks: int, *, drop:
     assert len(missing) < (32 * ranks if drop else 1)
 
 
-def test_ranks_that_would_count_for_nothing_are_refused(tmp_path: Path) -> None:
-    """Numbers of ranks are used or refused, never ignored."""
-    path = news(tmp_path / "t")
+def test_incomplete_rank_arguments_are_refused(tmp_path: Path) -> None:
+    """Rank arguments that are incomplete, or would be ignored, raise ArgumentError."""
+    path = write_news(tmp_path / "t")
 
     with pytest.raises(ArgumentError, match=r"without use_fixed_rank=True, so that all rows would be read"):
         create_pytorch_dataloader(path, "id", FIELDS, rank=0, num_ranks=2)
@@ -223,34 +223,34 @@ def test_ranks_that_would_count_for_nothing_are_refused(tmp_path: Path) -> None:
         create_pytorch_dataloader(path, "id", FIELDS, use_fixed_rank=True, num_ranks=2)
 
 
-def test_drop_last_drops_what_fills_no_batch(tmp_path: Path) -> None:
-    """Without other ranks the last batch is smaller, or left out."""
-    path = news(tmp_path / "t")
+def test_drop_last_drops_an_incomplete_batch(tmp_path: Path) -> None:
+    """On one rank the last batch is smaller, or left out with `drop_last`."""
+    path = write_news(tmp_path / "t")
 
     assert len(list(create_pytorch_dataloader(path, "id", FIELDS))[-1]["id"]) == ROWS % 32
     assert len(list(create_pytorch_dataloader(path, "id", FIELDS, drop_last=True))) == ROWS // 32
 
 
-def test_numbers_have_the_types_that_torch_makes_of_pythons(tmp_path: Path) -> None:
-    """Whole numbers are of 64 bits and others doubles, as DeltaTorch's users expect of labels."""
-    batch = next(iter(create_pytorch_dataloader(news(tmp_path / "t"))))
+def test_integers_become_int64_and_floats_float64(tmp_path: Path) -> None:
+    """Integers become int64 and floats become float64, as with DeltaTorch."""
+    batch = next(iter(create_pytorch_dataloader(write_news(tmp_path / "t"))))
 
     assert (batch["id"].dtype, batch["score"].dtype, batch["filter_fld"].dtype) == (torch.int64, torch.float64, torch.bool)
 
 
-def values(path: Path, columns: dict[str, Any]) -> str:
-    """Write a small table, and return where."""
+def write_columns(path: Path, columns: dict[str, Any]) -> str:
+    """Write a small table, and return its path."""
     deltalake.write_deltalake(str(path), pa.table(columns))
     return str(path)
 
 
 def test_values_are_decoded_and_transformed(tmp_path: Path) -> None:
-    """Bytes become arrays of any shape and type, images are opened, transforms see Python's values, targets replace sources."""
+    """A FieldSpec decodes arrays of any shape and type, opens images, transforms Python values, and renames columns."""
     image = pytest.importorskip("PIL.Image")
     sink = io.BytesIO()
     image.fromarray(np.arange(16, dtype="uint8").reshape(4, 4)).save(sink, format="PNG")
     numbers = np.arange(6, dtype="<f4")
-    path = values(tmp_path / "t", {"a": [numbers.tobytes()] * 3, "p": [sink.getvalue()] * 3, "n": [1, 2, 3]})
+    path = write_columns(tmp_path / "t", {"a": [numbers.tobytes()] * 3, "p": [sink.getvalue()] * 3, "n": [1, 2, 3]})
     seen: list[type] = []
 
     def doubled(value: int) -> int:
@@ -272,9 +272,9 @@ def test_values_are_decoded_and_transformed(tmp_path: Path) -> None:
     assert (batch["n"].tolist(), set(seen)) == ([2, 4, 6], {int})
 
 
-def test_nulls_reach_transforms_or_are_told(tmp_path: Path) -> None:
-    """A null is None for a transform, stays None through decoding, and is an error with a remedy where it would be collated."""
-    path = values(tmp_path / "t", {"n": [1, None, 3], "b": [b"a", None, b"c"]})
+def test_nulls_reach_transforms_or_raise(tmp_path: Path) -> None:
+    """A transform gets None for a null, with or without decoding. A null without a transform raises DataError."""
+    path = write_columns(tmp_path / "t", {"n": [1, None, 3], "b": [b"a", None, b"c"]})
     fields = [FieldSpec("n", transform=lambda value: -1 if value is None else value)]
     decoded = FieldSpec("b", decode_numpy_and_apply_shape=(1,), transform=lambda value: 0 if value is None else int(value[0]))
 
@@ -288,8 +288,8 @@ def test_nulls_reach_transforms_or_are_told(tmp_path: Path) -> None:
 
 
 def test_lists_become_tensors(tmp_path: Path) -> None:
-    """Lists of one length are stacked; others stay apart."""
-    path = values(tmp_path / "t", {"same": [[1.0, 2.0]] * 2, "other": [[1], [2, 3]]})
+    """Lists of one length are stacked into one tensor. Lists of different lengths stay separate."""
+    path = write_columns(tmp_path / "t", {"same": [[1.0, 2.0]] * 2, "other": [[1], [2, 3]]})
     batch = next(iter(create_pytorch_dataloader(path)))
 
     assert batch["same"].tolist() == [[1.0, 2.0], [1.0, 2.0]]
@@ -297,15 +297,15 @@ def test_lists_become_tensors(tmp_path: Path) -> None:
 
 
 def test_two_fields_of_one_name_are_refused(tmp_path: Path) -> None:
-    """A result would hide another."""
+    """Two fields with the same target name raise ArgumentError."""
     with pytest.raises(ArgumentError, match=r"Two fields are called 'id'; .* another target_name"):
-        create_pytorch_dataloader(news(tmp_path / "t"), "id", [FieldSpec("id"), FieldSpec("score", target_name="id")])
+        create_pytorch_dataloader(write_news(tmp_path / "t"), "id", [FieldSpec("id"), FieldSpec("score", target_name="id")])
 
 
 def test_a_collate_function_gets_samples(tmp_path: Path) -> None:
-    """A batch is whatever the function returns."""
+    """`collate_fn` gets the samples of a batch, and the loader yields what it returns."""
     loader = create_pytorch_dataloader(
-        news(tmp_path / "t"), "id", FIELDS, collate_fn=lambda rows: (len(rows), [row["text"] for row in rows])
+        write_news(tmp_path / "t"), "id", FIELDS, collate_fn=lambda rows: (len(rows), [row["text"] for row in rows])
     )
     found = list(loader)
 
@@ -327,18 +327,18 @@ def test_a_collate_function_gets_samples(tmp_path: Path) -> None:
         ("num_workers", -1, "num_workers=-1 was given"),
     ],
 )
-def test_what_cannot_take_effect_is_refused(tmp_path: Path, option: str, value: object, match: str) -> None:
-    """An argument of torch's loader is obeyed or refused, never ignored."""
-    path = news(tmp_path / "t")
+def test_arguments_without_effect_are_refused(tmp_path: Path, option: str, value: object, match: str) -> None:
+    """An argument that cannot take effect, is unknown or has an invalid value raises ArgumentError."""
+    path = write_news(tmp_path / "t")
 
     with pytest.raises(ArgumentError, match=match):
         create_pytorch_dataloader(path, "id", FIELDS, **{option: value})
 
 
-def test_what_says_nothing_is_taken(tmp_path: Path) -> None:
-    """Arguments with the values that torch has anyway, and those that threads fulfil, are taken."""
+def test_arguments_with_default_values_are_accepted(tmp_path: Path) -> None:
+    """Arguments with torch's default values, and arguments that threads satisfy anyway, are accepted."""
     loader = create_pytorch_dataloader(
-        news(tmp_path / "t"),
+        write_news(tmp_path / "t"),
         "id",
         FIELDS,
         pin_memory=True,
@@ -353,15 +353,15 @@ def test_what_says_nothing_is_taken(tmp_path: Path) -> None:
 
 
 def tripled(value: int) -> int:
-    """Return three times a value, in whichever process."""
+    """Return three times a value. Worker processes can import this function."""
     return value * 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_worker_processes_give_what_threads_do(tmp_path: Path, context: str) -> None:
-    """With a context there are processes of torch's, and batches come in the same order, epoch by epoch."""
-    path = news(tmp_path / "t")
+def test_worker_processes_give_the_same_batches_as_threads(tmp_path: Path, context: str) -> None:
+    """With `multiprocessing_context=`, worker processes of torch give the same batches in each epoch as threads."""
+    path = write_news(tmp_path / "t")
     fields = [FieldSpec("id"), FieldSpec("id", transform=tripled, target_name="tripled")]
     threads = create_pytorch_dataloader(path, "id", fields, shuffle=True)
     processes = create_pytorch_dataloader(
@@ -373,34 +373,34 @@ def test_worker_processes_give_what_threads_do(tmp_path: Path, context: str) -> 
     assert (len(processes), len(processes.dataset), processes.num_workers, processes.batch_size) == (25, ROWS, 2, 32)
 
 
-def test_a_loader_goes_on_where_it_was(tmp_path: Path) -> None:
-    """What DeltaTorch never had: a state in the middle of an epoch."""
-    path = news(tmp_path / "t")
+def test_a_loader_resumes_within_an_epoch(tmp_path: Path) -> None:
+    """A state that is saved in the middle of an epoch resumes with the identical rest."""
+    path = write_news(tmp_path / "t")
     whole = ids(create_pytorch_dataloader(path, "id", FIELDS, shuffle=True))
     first, second = (create_pytorch_dataloader(path, "id", FIELDS, shuffle=True) for _ in range(2))
-    begun = iter(first)
-    seen = ids(next(begun) for _ in range(4))
+    iterator = iter(first)
+    seen = ids(next(iterator) for _ in range(4))
     second.load_state_dict(first.state_dict())
 
     assert seen + ids(second) == whole
 
 
 def test_datasets_yield_samples(tmp_path: Path) -> None:
-    """A dataset is for loaders of one's own: its length is that of its rank, and its samples are single rows."""
-    path = news(tmp_path / "t")
+    """A dataset yields single rows. Its length is that of its rank, and `count()` that of the table."""
+    path = write_news(tmp_path / "t")
     alone = IDBasedDeltaDataset(path, "id", [FieldSpec("id", transform=tripled)])
     third = IDBasedDeltaDataset(path, "id", FIELDS, use_fixed_rank=True, rank=2, num_ranks=4)
 
-    assert isinstance(alone, door.DeltaIterableDataset)
+    assert isinstance(alone, deltatorch.DeltaIterableDataset)
     assert sorted(row["id"] for row in alone) == [3 * one for one in range(ROWS)]
     assert (len(alone), alone.rank, alone.num_ranks, alone.count()) == (ROWS, 0, 1, ROWS)
     assert len(third) == len(list(third)) == math.ceil(ROWS / 4)
     assert third.count() == ROWS
 
 
-def test_a_loader_of_ones_own_gets_whole_batches(tmp_path: Path) -> None:
-    """Torch's own loader has the right length, and its workers lose no row."""
-    dataset = IDBasedDeltaDataset(news(tmp_path / "t"), "id", FIELDS, shuffle=True)
+def test_a_dataset_works_in_a_dataloader(tmp_path: Path) -> None:
+    """`DataLoader` over a dataset has the right length and every row. `set_epoch` changes the order."""
+    dataset = IDBasedDeltaDataset(write_news(tmp_path / "t"), "id", FIELDS, shuffle=True)
     loader = DataLoader(dataset, batch_size=32)
     first = ids(loader)
     dataset.set_epoch(1)
@@ -410,15 +410,15 @@ def test_a_loader_of_ones_own_gets_whole_batches(tmp_path: Path) -> None:
     assert ids(loader) != first
 
 
-def test_the_dataset_that_was_broken_reads(tmp_path: Path) -> None:
-    """Its arguments mean what they say."""
-    dataset = skipping.SkipReadDeltaDataset(news(tmp_path / "t"), FIELDS, True, 1, 3)  # noqa: FBT003 - as its callers write
+def test_the_dataset_that_is_broken_in_deltatorch_works(tmp_path: Path) -> None:
+    """`SkipReadDeltaDataset` uses its rank and its number of ranks."""
+    dataset = skipping.SkipReadDeltaDataset(write_news(tmp_path / "t"), FIELDS, True, 1, 3)  # noqa: FBT003 - as its callers write
 
     assert (dataset.rank, dataset.num_ranks, len(list(dataset))) == (1, 3, math.ceil(ROWS / 3))
 
 
-def test_lists_of_text_and_lists_of_lists_are_collated_as_pythons_own(tmp_path: Path) -> None:
-    """Those of one length item by item, as torch does; others stay apart."""
+def test_lists_of_text_and_lists_of_lists_are_collated_as_python_lists(tmp_path: Path) -> None:
+    """Lists of one length are collated item by item, as torch does. Lists of different lengths stay separate."""
     lists = {"t": [["a", "b"]] * 3, "n": [[[1, 2], [3, 4]]] * 3, "r": [["a"], ["b", "c"], []]}
     deltalake.write_deltalake(tmp_path / "t", pa.table({"id": range(3), **lists}))
     loader = create_pytorch_dataloader(str(tmp_path / "t"), "id", [FieldSpec(name) for name in lists], shuffle=False)
@@ -430,8 +430,8 @@ def test_lists_of_text_and_lists_of_lists_are_collated_as_pythons_own(tmp_path: 
     assert batch["r"] == lists["r"]
 
 
-def test_what_torch_cannot_collate_is_told_by_its_column(tmp_path: Path) -> None:
-    """With what to do about it."""
+def test_values_that_torch_cannot_collate_raise(tmp_path: Path) -> None:
+    """A value that torch cannot collate raises DataError, which names the column and suggests a transform."""
     deltalake.write_deltalake(tmp_path / "t", pa.table({"id": range(3), "d": pa.array([Decimal("1.5")] * 3)}))
 
     with pytest.raises(
@@ -442,7 +442,7 @@ def test_what_torch_cannot_collate_is_told_by_its_column(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("cell", "options", "told"),
+    ("cell", "options", "message"),
     [
         (
             b"12345",
@@ -458,17 +458,17 @@ def test_what_torch_cannot_collate_is_told_by_its_column(tmp_path: Path) -> None
         (7, {"decode_numpy_and_apply_shape": (5,)}, "holds 7; expected the bytes of an array"),
     ],
 )
-def test_bytes_that_are_no_such_array_are_told_by_their_column(tmp_path: Path, cell: Any, options: Any, told: str) -> None:
-    """With the shape and the type that were asked for."""
+def test_values_that_are_no_such_array_raise(tmp_path: Path, cell: Any, options: Any, message: str) -> None:
+    """A value that is no array of the requested shape and type raises DataError, which names the column."""
     deltalake.write_deltalake(tmp_path / "t", pa.table({"id": range(3), "x": [cell] * 3}))
 
-    with pytest.raises(DataError, match=rf"Column 'x' {told}.*Give its FieldSpec the shape and dtype that were stored"):
+    with pytest.raises(DataError, match=rf"Column 'x' {message}.*Give its FieldSpec the shape and dtype that were stored"):
         list(create_pytorch_dataloader(str(tmp_path / "t"), "id", [FieldSpec("x", **options)]))
 
 
 @pytest.mark.parametrize("cell", [b"no image", 7])
-def test_bytes_that_are_no_image_are_told_by_their_column(tmp_path: Path, cell: Any) -> None:
-    """Pillow alone would not say which."""
+def test_values_that_are_no_image_raise(tmp_path: Path, cell: Any) -> None:
+    """A value that Pillow cannot open raises DataError, which names the column."""
     pytest.importorskip("PIL")
     deltalake.write_deltalake(tmp_path / "t", pa.table({"id": range(3), "x": [cell] * 3}))
 
@@ -478,8 +478,8 @@ def test_bytes_that_are_no_image_are_told_by_their_column(tmp_path: Path, cell: 
         list(create_pytorch_dataloader(str(tmp_path / "t"), "id", [FieldSpec("x", load_image_using_pil=True)]))
 
 
-def test_arrays_of_another_byte_order_become_those_of_this_machine(tmp_path: Path) -> None:
-    """Torch has no other."""
+def test_arrays_of_a_foreign_byte_order_are_converted(tmp_path: Path) -> None:
+    """Arrays of a foreign byte order are converted, because torch supports only that of the machine."""
     deltalake.write_deltalake(tmp_path / "t", pa.table({"id": range(2), "x": [np.array([1, 2], ">i4").tobytes()] * 2}))
     field = FieldSpec("x", decode_numpy_and_apply_shape=(2,), dtype=">i4")
 

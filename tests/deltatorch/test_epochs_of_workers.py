@@ -1,4 +1,4 @@
-"""Loaders of DeltaTorch's names: epochs, states and errors, with threads and with worker processes alike."""
+"""Epochs, states and errors of the loaders of `penstock.deltatorch`, with threads and with worker processes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import penstock as ps
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("deltalake")
-door = pytest.importorskip("penstock.deltatorch")
-FieldSpec, create_pytorch_dataloader = door.FieldSpec, door.create_pytorch_dataloader
+deltatorch = pytest.importorskip("penstock.deltatorch")
+FieldSpec, create_pytorch_dataloader = deltatorch.FieldSpec, deltatorch.create_pytorch_dataloader
 
 pytestmark = [
     pytest.mark.torch,
-    # Starting workers with `fork` is what is tested here, threads or not.
+    # The tests start workers with `fork` on purpose, even if threads exist.
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes in total:UserWarning"),
 ]
@@ -28,21 +28,21 @@ ROWS = 300
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return a table of ids."""
-    place = tmp_path_factory.mktemp("lake") / "t"
-    ps.write(place, data={"id": range(ROWS)}, format="delta")
-    return str(place)
+    """Write a table of ids, and return its path."""
+    path = tmp_path_factory.mktemp("lake") / "t"
+    ps.write(path, data={"id": range(ROWS)}, format="delta")
+    return str(path)
 
 
 class WaitFor:
-    """Lets the second worker begin only when a file says so."""
+    """A `worker_init_fn` that lets the second worker begin only after a file exists."""
 
     def __init__(self, signal: Path) -> None:
-        """Store which."""
+        """Store the path of the file."""
         self.signal = signal
 
     def __call__(self, worker: int) -> None:
-        """Wait, in a worker that has been started and has not begun to read."""
+        """Wait for the file, in every worker but the first, before the worker begins to read."""
         while worker and not self.signal.exists():
             pass
 
@@ -53,13 +53,13 @@ def ids(batches: Any) -> list[int]:
 
 
 def loader(table: str, **options: Any) -> Any:
-    """Return a shuffled loader of batches of 32, by two processes unless something else is said."""
+    """Return a shuffled loader of batches of 32, by default with two worker processes."""
     options = {"multiprocessing_context": "fork", "num_workers": 2, **options}
     return create_pytorch_dataloader(table, fields=[FieldSpec("id")], shuffle=True, **options)
 
 
-def test_a_look_at_another_epoch_changes_nothing_in_the_one_that_runs(table: str, tmp_path: Path) -> None:
-    """A worker that begins late begins the epoch that it was started for, whatever was begun since."""
+def test_set_epoch_does_not_change_the_running_epoch(table: str, tmp_path: Path) -> None:
+    """A worker that begins late reads the epoch that it was started for, even if `set_epoch` was called meanwhile."""
     expected = loader(table, multiprocessing_context=None)
     batches = loader(table, worker_init_fn=WaitFor(tmp_path / "go"))
     epoch = iter(batches)
@@ -72,9 +72,11 @@ def test_a_look_at_another_epoch_changes_nothing_in_the_one_that_runs(table: str
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_dataset_of_workers_takes_the_epoch_of_the_iteration(table: str, tmp_path: Path, *, persistent: bool) -> None:
-    """So does a dataset in a loader of somebody else; workers that live on go to the epoch that is set between iterations."""
-    samples = door.DeltaIterableDataset(table, fields=[FieldSpec("id")], shuffle=True)
+def test_set_epoch_of_a_dataset_applies_to_the_next_iteration_of_its_workers(
+    table: str, tmp_path: Path, *, persistent: bool
+) -> None:
+    """In torch's `DataLoader`, `set_epoch` of a dataset applies to the next iteration, with persistent workers too."""
+    samples = deltatorch.DeltaIterableDataset(table, fields=[FieldSpec("id")], shuffle=True)
     orders = []
     for number in range(3):
         samples.set_epoch(number)
@@ -98,20 +100,20 @@ def test_a_dataset_of_workers_takes_the_epoch_of_the_iteration(table: str, tmp_p
     assert ids(workers) == orders[2]
 
 
-def test_an_iteration_is_of_the_epoch_it_was_begun_in(table: str) -> None:
-    """Without workers too: what is set afterwards is for the next."""
-    samples = door.DeltaIterableDataset(table, fields=[FieldSpec("id")], shuffle=True)
+def test_an_iteration_keeps_the_epoch_in_which_it_was_begun(table: str) -> None:
+    """Without workers, `set_epoch` does not change an iteration that was begun before."""
+    samples = deltatorch.DeltaIterableDataset(table, fields=[FieldSpec("id")], shuffle=True)
     order = [one["id"] for one in samples]
-    begun = iter(samples)
+    iterator = iter(samples)
     samples.set_epoch(1)
 
-    assert [one["id"] for one in begun] == order != [one["id"] for one in samples]
+    assert [one["id"] for one in iterator] == order != [one["id"] for one in samples]
 
 
 @pytest.mark.parametrize("context", ["fork", None])
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_state_goes_on_with_any_kind_of_workers(table: str, context: str | None, *, persistent: bool) -> None:
-    """What worker processes have left of an epoch, threads go on with, and processes with what threads have left."""
+def test_a_state_resumes_with_any_kind_of_workers(table: str, context: str | None, *, persistent: bool) -> None:
+    """A state that was saved with worker processes resumes with threads, and the other way round."""
     whole = loader(table, multiprocessing_context=None)
     epochs = [ids(whole), ids(whole), ids(whole)]
     options = {"persistent_workers": True} if persistent and context else {}
@@ -136,14 +138,16 @@ def test_a_state_goes_on_with_any_kind_of_workers(table: str, context: str | Non
 
 
 @pytest.mark.parametrize("kind", ["loader", "dataset"])
-def test_what_went_wrong_is_no_end(table: str, kind: str) -> None:
-    """A second `next()` raises the same again, so that nobody takes half an epoch for a whole one."""
+def test_an_error_does_not_end_the_epoch(table: str, kind: str) -> None:
+    """A second `next()` after an error raises it again, so that half an epoch is not mistaken for a whole one."""
 
     def transform(value: int) -> float:
         return 1 / (value - 200)
 
     fields = [FieldSpec("id", transform=transform)]
-    made = create_pytorch_dataloader(table, fields=fields) if kind == "loader" else door.DeltaIterableDataset(table, fields)
+    made = (
+        create_pytorch_dataloader(table, fields=fields) if kind == "loader" else deltatorch.DeltaIterableDataset(table, fields)
+    )
     batches = iter(made)
     with pytest.raises(ZeroDivisionError):
         list(batches)
@@ -153,7 +157,7 @@ def test_what_went_wrong_is_no_end(table: str, kind: str) -> None:
 
 
 def test_a_loader_that_has_been_read_can_be_copied(table: str) -> None:
-    """A copy, here or in another process, begins where the loader would."""
+    """A copied or pickled loader begins with the same epoch as the original."""
     first = loader(table, multiprocessing_context=None)
     own = ps.torch.loader(ps.open(table).shuffle(seed=1).batch(32, last="uneven"))
     for one in (first, own):

@@ -1,4 +1,4 @@
-"""The article that presents DeltaTorch runs as it stands, on real digits, its Spark replaced by our writer."""
+"""The code of the article that presents DeltaTorch runs on real digits. Penstock's writer replaces Spark."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from penstock.formats.delta import DeltaFormat
 torch = pytest.importorskip("torch")
 tqdm = pytest.importorskip("tqdm").tqdm
 datasets = pytest.importorskip("sklearn.datasets")
-door = pytest.importorskip("penstock.deltatorch")
+deltatorch = pytest.importorskip("penstock.deltatorch")
 nn, optim, DataLoader = torch.nn, torch.optim, torch.utils.data.DataLoader
-create_pytorch_dataloader, FieldSpec = door.create_pytorch_dataloader, door.FieldSpec
+create_pytorch_dataloader, FieldSpec = deltatorch.create_pytorch_dataloader, deltatorch.FieldSpec
 
 pytestmark = pytest.mark.torch
 
@@ -38,7 +38,7 @@ class BinaryToFloatTensor:
 
 @pytest.mark.slow
 def test_the_articles_snippet_trains(tmp_path: Path) -> None:
-    """Its loader is torch's, its bar has the right total, every digit comes once an epoch, and the network learns."""
+    """The loader is a `DataLoader` of torch with the right length, each epoch has all digits, and the network learns."""
     digits = datasets.load_digits(n_class=4)
     rows = [
         {"id": number, "label": float(label), "features": image.astype(np.uint8).tobytes()}
@@ -57,7 +57,7 @@ def test_the_articles_snippet_trains(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
     optimizer = optim.Adam(model.parameters(), lr=0.01)
-    shares = []
+    accuracies = []
     for _ in range(3):
         correct = total = 0
         progress = tqdm(enumerate(train_dl), total=len(train_dl), file=io.StringIO())
@@ -71,15 +71,15 @@ def test_the_articles_snippet_trains(tmp_path: Path) -> None:
             total += labels.size(0)
             correct += int((outputs.argmax(1) == labels.long()).sum())
         assert (progress.n, total) == (len(train_dl), len(rows))
-        shares.append(correct / total)
+        accuracies.append(correct / total)
 
     assert isinstance(train_dl, DataLoader)
-    assert shares[-1] > 0.95
+    assert accuracies[-1] > 0.95
 
 
 @pytest.mark.slow
 def test_the_example_learns_digits(tmp_path: Path) -> None:
-    """The example reads every digit once an epoch, and knows most of those that it has not seen."""
+    """The example reads all training digits in each epoch, and recognizes at least 85% of the test digits."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     found = subprocess.run(
         [sys.executable, str(ROOT / "examples/mnist_delta.py"), "--table", str(tmp_path)],

@@ -1,4 +1,4 @@
-"""Every weakness of DeltaTorch 0.0.3 that is known, one test each: what went wrong there does not go wrong here."""
+"""One test for each known defect of DeltaTorch 0.0.3: its name states the defect, its docstring what Penstock does."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from penstock.errors import ArgumentError, DataError, EmptyDatasetError, FilterE
 from penstock.formats.delta import DeltaFormat
 
 torch = pytest.importorskip("torch")
-door = pytest.importorskip("penstock.deltatorch")
+deltatorch = pytest.importorskip("penstock.deltatorch")
 skipping = pytest.importorskip("penstock.deltatorch.skip_batch_deltadataset")
-FieldSpec, create_pytorch_dataloader = door.FieldSpec, door.create_pytorch_dataloader
+FieldSpec, create_pytorch_dataloader = deltatorch.FieldSpec, deltatorch.create_pytorch_dataloader
 
 pytestmark = pytest.mark.torch
 
@@ -33,7 +33,7 @@ ID = [FieldSpec("id")]
 
 
 def written(path: Path, ids: Any, **more: Any) -> str:
-    """Write a table of ids, in files of ten, and return where."""
+    """Write a table of ids in files of ten rows, and return its path."""
     every = list(ids)
     for at in range(0, len(every), 10):
         columns = {"id": every[at : at + 10], **{name: values[at : at + 10] for name, values in more.items()}}
@@ -46,15 +46,15 @@ def ids(batches: Any) -> list[int]:
     return [one for batch in batches for one in batch["id"].tolist()]
 
 
-def by_hand(path: Path, *, told: dict[str, Any], fields: list[Any], stats: Any = "rows", **options: str) -> str:
-    """Write a table whose log is written by hand, of one file with ids from 0 to 9 as `stored`, and return where."""
+def write_with_log(path: Path, *, log_entry: dict[str, Any], fields: list[Any], stats: Any = "rows", **options: str) -> str:
+    """Write a table with its own log entries and one file, whose column `stored` is 0 to 9. Return its path."""
     lake = Lake(path)
-    lake.commit(0, told, metadata(fields, **options), lake.add("0.parquet", pa.table({"stored": range(10)}), stats=stats))
+    lake.commit(0, log_entry, metadata(fields, **options), lake.add("0.parquet", pa.table({"stored": range(10)}), stats=stats))
     return str(path)
 
 
 def test_a_partition_filter_returned_rows_of_other_partitions(tmp_path: Path) -> None:
-    """It decides which rows come, and the length with them."""
+    """A partition filter decides which rows come, and the length."""
     path = written(tmp_path / "t", range(60), part=["a", "b", "c"] * 20)
     loader = create_pytorch_dataloader(path, "id", ID, [("part", "=", "b")])
 
@@ -64,30 +64,32 @@ def test_a_partition_filter_returned_rows_of_other_partitions(tmp_path: Path) ->
 
 @pytest.mark.parametrize("given", [range(1, 41), range(0, 400, 10), [7, 7, 3, -1]], ids=["from 1", "gaps", "twice"])
 def test_ids_that_do_not_count_from_0_lost_rows(tmp_path: Path, given: Any) -> None:
-    """Rows are dealt by what files hold, and ids mean nothing."""
+    """Rows are distributed by the row counts of files, so that ids may have any values."""
     path = written(tmp_path / "t", given)
 
     assert Counter(ids(create_pytorch_dataloader(path, "id", ID))) == Counter(given)
 
 
 def test_tables_that_enable_deletion_vectors_were_refused(tmp_path: Path) -> None:
-    """They are read, also where no row was deleted yet."""
-    told = protocol("deletionVectors")
-    path = by_hand(tmp_path / "t", told=told, fields=[column("stored", "long")], delta__enableDeletionVectors="true")
+    """Tables that enable deletion vectors are read. Here no row was deleted yet."""
+    log_entry = protocol("deletionVectors")
+    path = write_with_log(
+        tmp_path / "t", log_entry=log_entry, fields=[column("stored", "long")], delta__enableDeletionVectors="true"
+    )
 
     assert sorted(one for batch in create_pytorch_dataloader(path) for one in batch["stored"].tolist()) == list(range(10))
 
 
-def test_mapped_columns_were_nulls_without_a_word(tmp_path: Path) -> None:
-    """A column is found by its name in files, whatever the table calls it; the protocol is that of reader version 2."""
+def test_mapped_columns_were_silently_null(tmp_path: Path) -> None:
+    """With column mapping, a column is found by its physical name. The table has reader version 2."""
     fields = [column("id", "long", number=1, called="stored")]
-    path = by_hand(tmp_path / "t", told=protocol(reader=2), fields=fields, delta__columnMapping__mode="name")
+    path = write_with_log(tmp_path / "t", log_entry=protocol(reader=2), fields=fields, delta__columnMapping__mode="name")
 
     assert sorted(ids(create_pytorch_dataloader(path, "id", ID))) == list(range(10))
 
 
 def test_newer_deltalake_broke_it(tmp_path: Path) -> None:
-    """No deltalake is needed, whichever is installed."""
+    """A table is read without the package deltalake, so its version does not matter."""
     path = written(tmp_path / "t", range(25))
     script = (
         "import sys; sys.modules['deltalake'] = None\n"
@@ -101,35 +103,35 @@ def test_newer_deltalake_broke_it(tmp_path: Path) -> None:
 
 
 def test_files_without_statistics_had_no_length(tmp_path: Path) -> None:
-    """Rows that the log does not count are counted from footers."""
-    path = by_hand(tmp_path / "t", told=protocol(), fields=[column("stored", "long")], stats=None)
+    """Rows of files without statistics in the log are counted from Parquet footers."""
+    path = write_with_log(tmp_path / "t", log_entry=protocol(), fields=[column("stored", "long")], stats=None)
     loader = create_pytorch_dataloader(path, batch_size=4)
 
     assert (len(loader), len(loader.dataset), len(list(loader))) == (3, 10, 3)
 
 
 def test_shuffling_was_of_one_record_batch_and_without_a_seed(tmp_path: Path) -> None:
-    """Rows of all files mix, epochs differ, seeds repeat, Python's own numbers are left alone, and an epoch is resumed."""
+    """Shuffling mixes all files, differs by epoch, repeats by seed, can be resumed, and does not use Python's `random`."""
     path = written(tmp_path / "t", range(100))
     random.seed(5)
     before = random.getstate()
     first, again = (create_pytorch_dataloader(path, "id", ID, shuffle=True, seed=3, batch_size=10) for _ in range(2))
     epochs = [ids(first), ids(first)]
-    begun = iter(again)
-    seen = ids(next(begun) for _ in range(3))
-    late = create_pytorch_dataloader(path, "id", ID, shuffle=True, seed=3, batch_size=10)
-    late.load_state_dict(json.loads(json.dumps(again.state_dict())))
+    iterator = iter(again)
+    seen = ids(next(iterator) for _ in range(3))
+    resumed = create_pytorch_dataloader(path, "id", ID, shuffle=True, seed=3, batch_size=10)
+    resumed.load_state_dict(json.loads(json.dumps(again.state_dict())))
 
     assert random.getstate() == before
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(100))
     assert epochs[0] != epochs[1]
     assert len({one // 10 for one in epochs[0][:20]}) > 4
-    assert seen + ids(late) == epochs[0]
+    assert seen + ids(resumed) == epochs[0]
 
 
 def test_every_worker_read_every_file(tmp_path: Path) -> None:
-    """A file is read once an epoch by one rank, or by two where their shares meet, however many threads there are."""
-    path = written(tmp_path / "t", range(99, -1, -1))  # sorted by nothing that a filter on ids could use
+    """Each of two ranks reads only its half of the files, once per epoch, with several threads."""
+    path = written(tmp_path / "t", range(99, -1, -1))  # in descending order, which a filter on ids cannot use
     loaders = [
         create_pytorch_dataloader(path, "id", ID, use_fixed_rank=True, rank=rank, num_ranks=2, num_workers=4, batch_size=5)
         for rank in range(2)
@@ -142,8 +144,8 @@ def test_every_worker_read_every_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [4, 5, 10, 13])
-def test_the_last_rank_got_fewer_rows_and_many_workers_odd_ones(tmp_path: Path, rows: int) -> None:
-    """Steps are equal, and no row is missing, with more workers than rows too; more ranks than rows are told."""
+def test_the_last_rank_got_fewer_rows_and_many_workers_wrong_ones(tmp_path: Path, rows: int) -> None:
+    """Ranks take equal steps and miss no row, even with more workers than rows. More ranks than rows raise an error."""
     path = written(tmp_path / "t", range(rows))
     loaders = [
         create_pytorch_dataloader(path, "id", ID, use_fixed_rank=True, rank=rank, num_ranks=4, num_workers=8, batch_size=2)
@@ -159,24 +161,24 @@ def test_the_last_rank_got_fewer_rows_and_many_workers_odd_ones(tmp_path: Path, 
 
 
 def test_a_single_process_was_rank_1_of_1(tmp_path: Path) -> None:
-    """It is rank 0, and reads all."""
-    dataset = door.IDBasedDeltaDataset(written(tmp_path / "t", range(7)), "id", ID)
+    """A single process is rank 0 of 1, and reads every row."""
+    dataset = deltatorch.IDBasedDeltaDataset(written(tmp_path / "t", range(7)), "id", ID)
 
     assert (dataset.rank, dataset.num_ranks) == (0, 1)
     assert sorted(row["id"] for row in dataset) == list(range(7))
 
 
 def test_a_target_name_left_the_source_in_the_sample(tmp_path: Path) -> None:
-    """Only the target comes, of loaders and of datasets."""
+    """Samples contain only the target, in loaders and in datasets."""
     path = written(tmp_path / "t", range(4), raw=[b"ab"] * 4)
     fields = [FieldSpec("raw", decode_numpy_and_apply_shape=(2,), target_name="pixels")]
 
     assert list(next(iter(create_pytorch_dataloader(path, "id", fields)))) == ["pixels"]
-    assert list(next(iter(door.IDBasedDeltaDataset(path, "id", fields)))) == ["pixels"]
+    assert list(next(iter(deltatorch.IDBasedDeltaDataset(path, "id", fields)))) == ["pixels"]
 
 
-def test_only_bytes_of_two_dimensions_were_arrays_and_nothing_was_said_of_nulls_structs_and_text(tmp_path: Path) -> None:
-    """Arrays have any type and shape, text is a list, structs are dicts, and a null is an error with a remedy."""
+def test_only_arrays_of_two_dimensions_were_decoded_and_nulls_structs_and_text_were_undefined(tmp_path: Path) -> None:
+    """Arrays may have any type and shape, text is a list, structs are dicts, and a null raises DataError."""
     path = tmp_path / "t"
     cells = np.arange(6, dtype=np.int16)
     columns = {"a": [cells.tobytes()] * 2, "t": ["x", "y"], "s": [{"u": 1, "v": "p"}, {"u": 2, "v": "q"}], "n": [None, 1]}
@@ -193,8 +195,8 @@ def test_only_bytes_of_two_dimensions_were_arrays_and_nothing_was_said_of_nulls_
         next(iter(create_pytorch_dataloader(str(path), None, [FieldSpec("n")])))
 
 
-def test_the_dataset_that_skips_took_its_arguments_for_others(tmp_path: Path) -> None:
-    """It reads, and its ranks are those that were given."""
+def test_the_dataset_that_skips_confused_its_arguments(tmp_path: Path) -> None:
+    """`SkipReadDeltaDataset` uses the given rank and number of ranks."""
     dataset = skipping.SkipReadDeltaDataset(written(tmp_path / "t", range(9)), ID, True, 1, 3)  # noqa: FBT003 - as it was called
 
     assert (dataset.rank, dataset.num_ranks, len(dataset), len(list(dataset))) == (1, 3, 3, 3)
@@ -203,19 +205,19 @@ def test_the_dataset_that_skips_took_its_arguments_for_others(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("context", [None, "fork"])
 def test_each_worker_opened_the_newest_version(tmp_path: Path, context: str | None) -> None:
-    """The version is that of the loader, in workers that start later too."""
+    """Workers read the version of the loader, even if they start after a later commit."""
     path = written(tmp_path / "t", range(40))
     loader = create_pytorch_dataloader(path, "id", ID, multiprocessing_context=context)
-    begun = iter(loader)
-    seen = ids([next(begun)])
+    iterator = iter(loader)
+    seen = ids([next(iterator)])
     ps.write(path, data={"id": [1000]}, format=DeltaFormat(), mode="overwrite")
 
-    assert sorted(seen + ids(begun)) == list(range(40))
+    assert sorted(seen + ids(iterator)) == list(range(40))
     assert sorted(ids(loader)) == list(range(40))
 
 
-def test_moments_came_without_their_zone(tmp_path: Path) -> None:
-    """A transform gets an aware datetime, and None for a null, as Python has them."""
+def test_timestamps_came_without_their_time_zone(tmp_path: Path) -> None:
+    """A transform gets a datetime with its time zone, and None for a null."""
     moment = datetime(2020, 1, 1, 12, tzinfo=UTC)
     column = pa.array([moment, None], pa.timestamp("us", "UTC"))
     ps.write(tmp_path / "t", data=pa.table({"at": column}), format="delta")
@@ -243,7 +245,7 @@ def test_moments_came_without_their_zone(tmp_path: Path) -> None:
     ids=["floats", "numbers", "booleans", "lists", "texts"],
 )
 def test_nulls_in_lists_became_numbers(tmp_path: Path, lists: pa.Array) -> None:
-    """A transform gets None for a null item, and a batch of it is an error that says so."""
+    """A transform gets None for a null in a list. Without a transform such a list raises DataError."""
     ps.write(tmp_path / "t", data=pa.table({"list": lists}), format="delta")
     got: list[Any] = []
 
@@ -272,8 +274,8 @@ def test_nulls_in_lists_became_numbers(tmp_path: Path, lists: pa.Array) -> None:
     ],
     ids=["transform", "dtype", "no shape", "seed", "filter"],
 )
-def test_arguments_that_mean_nothing_were_taken(tmp_path: Path, options: dict[str, Any], expected: str) -> None:
-    """What could not take effect is refused when the loader is made."""
+def test_invalid_arguments_were_accepted(tmp_path: Path, options: dict[str, Any], expected: str) -> None:
+    """Invalid arguments raise an error when the loader is made."""
     path = written(tmp_path / "t", range(10))
 
     with pytest.raises((ArgumentError, FilterError), match=re.escape(expected)):
@@ -281,15 +283,15 @@ def test_arguments_that_mean_nothing_were_taken(tmp_path: Path, options: dict[st
 
 
 def test_an_empty_table_has_no_samples(tmp_path: Path) -> None:
-    """A dataset of samples, which is a query, may find nothing."""
+    """A dataset over an empty table yields nothing, and raises no error."""
     ps.write(tmp_path / "t", data=pa.table({"id": pa.array([], pa.int64())}), format="delta")
 
-    assert list(door.DeltaIterableDataset(str(tmp_path / "t"))) == []
+    assert list(deltatorch.DeltaIterableDataset(str(tmp_path / "t"))) == []
 
 
 @pytest.mark.parametrize("options", [{}, {"multiprocessing_context": "fork", "num_workers": 1}], ids=["threads", "processes"])
-def test_an_epoch_without_a_batch_went_by_in_silence(tmp_path: Path, options: dict[str, Any]) -> None:
-    """It is an error, in the words of this door's arguments."""
+def test_an_epoch_without_a_batch_passed_silently(tmp_path: Path, options: dict[str, Any]) -> None:
+    """An epoch without a batch raises EmptyDatasetError, which names the arguments of the loader."""
     path = written(tmp_path / "t", range(20), part=["a", "b"] * 10)
     short = create_pytorch_dataloader(path, fields=ID, batch_size=32, drop_last=True, **options)
     empty = create_pytorch_dataloader(path, fields=ID, partition_filter=[("part", "=", "c")], **options)

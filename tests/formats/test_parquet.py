@@ -1,4 +1,4 @@
-"""Opening Parquet files as they lie."""
+"""Opening plain Parquet files and directories of them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from penstock.errors import ArgumentError, DataError, TableNotFoundError
 from penstock.formats.parquet import ParquetFormat
 
 
-class FilesAlone(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
-    """A store that lists no directories, as those do that have none."""
+class FilesOnly(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
+    """A filesystem whose listings contain files only, as in stores without directories."""
 
     def get_file_info_selector(self, selector: Any) -> Any:
-        """Return files."""
+        """Return the files of a listing, without its directories."""
         return [info for info in super().get_file_info_selector(selector) if info.type == pafs.FileType.File]
 
 
 def put(path: Path, **columns: Any) -> Path:
-    """Write a Parquet file, with its directories."""
+    """Write a Parquet file and create its parent directories."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), path)
     return path
@@ -43,8 +43,8 @@ def ids(ds: ps.Dataset) -> list[int]:
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> Path:
-    """Return a directory of two files, with what others leave beside them."""
+def two_files(tmp_path: Path) -> Path:
+    """Return a directory of two data files, and of other files that writers leave beside them."""
     put(tmp_path / "b.parquet", id=[3, 4])
     put(tmp_path / "a.parquet", id=[1, 2])
     put(tmp_path / "_temporary" / "c.parquet", id=[9])
@@ -54,25 +54,25 @@ def two(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_table_is_had_by_every_name_it_has(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory, a file, a list, a pattern, a relative path, a URL, and paths in filesystems of pyarrow and fsspec."""
-    monkeypatch.chdir(two.parent)
+def test_a_table_opens_by_every_kind_of_source(two_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table opens by directory, file, list, pattern, relative path, URL, and in filesystems of pyarrow and fsspec."""
+    monkeypatch.chdir(two_files.parent)
 
-    assert ids(ps.open(two)) == [1, 2, 3, 4]
-    assert ids(ps.open(str(two) + "/")) == [1, 2, 3, 4]
-    assert ids(ps.open(two.name)) == [1, 2, 3, 4]
-    assert ids(ps.open(two.as_uri())) == [1, 2, 3, 4]
-    assert ids(ps.open(two / "b.parquet")) == [3, 4]
-    assert ids(ps.open([two / "b.parquet", str(two / "a.parquet")])) == [3, 4, 1, 2]
-    assert ids(ps.open(f"{two}/*.parquet")) == [1, 2, 3, 4]
-    assert ids(ps.open(f"{two}/[b-c].parquet")) == [3, 4]
-    assert ids(ps.open(str(two), filesystem=pafs.LocalFileSystem())) == [1, 2, 3, 4]
-    assert ids(ps.open(str(two), filesystem=fsspec.filesystem("file"))) == [1, 2, 3, 4]
-    assert ids(ps.open(f"local://{two}", storage_options={"auto_mkdir": False})) == [1, 2, 3, 4]
+    assert ids(ps.open(two_files)) == [1, 2, 3, 4]
+    assert ids(ps.open(str(two_files) + "/")) == [1, 2, 3, 4]
+    assert ids(ps.open(two_files.name)) == [1, 2, 3, 4]
+    assert ids(ps.open(two_files.as_uri())) == [1, 2, 3, 4]
+    assert ids(ps.open(two_files / "b.parquet")) == [3, 4]
+    assert ids(ps.open([two_files / "b.parquet", str(two_files / "a.parquet")])) == [3, 4, 1, 2]
+    assert ids(ps.open(f"{two_files}/*.parquet")) == [1, 2, 3, 4]
+    assert ids(ps.open(f"{two_files}/[b-c].parquet")) == [3, 4]
+    assert ids(ps.open(str(two_files), filesystem=pafs.LocalFileSystem())) == [1, 2, 3, 4]
+    assert ids(ps.open(str(two_files), filesystem=fsspec.filesystem("file"))) == [1, 2, 3, 4]
+    assert ids(ps.open(f"local://{two_files}", storage_options={"auto_mkdir": False})) == [1, 2, 3, 4]
 
 
-def test_a_table_in_memory_of_fsspec_is_opened_by_url() -> None:
-    """Schemes that pyarrow does not know go through fsspec."""
+def test_a_table_in_memory_opens_by_url() -> None:
+    """A URL whose scheme pyarrow does not know is opened through fsspec."""
     memory = fsspec.filesystem("memory")
     with memory.open("/penstock-test/x.parquet", "wb") as target:
         pq.write_table(pa.table({"id": [5, 6]}), target)
@@ -82,8 +82,8 @@ def test_a_table_in_memory_of_fsspec_is_opened_by_url() -> None:
         memory.rm("/penstock-test", recursive=True)
 
 
-def test_files_without_parquets_ending_are_read_where_there_are_no_others(tmp_path: Path) -> None:
-    """Hive names files 000000_0; where files end in .parquet, others beside them are no data."""
+def test_files_without_the_parquet_suffix_are_read_if_no_file_has_it(tmp_path: Path) -> None:
+    """Files without the suffix .parquet are read if no file has it, because Hive names files 000000_0."""
     put(tmp_path / "000000_0", id=[1])
     put(tmp_path / "000001_0", id=[2])
 
@@ -91,7 +91,7 @@ def test_files_without_parquets_ending_are_read_where_there_are_no_others(tmp_pa
 
 
 def test_hidden_files_are_read_when_they_are_named(tmp_path: Path) -> None:
-    """Whoever names a file means it."""
+    """A file whose name begins with an underscore is read if the source names it."""
     hidden = put(tmp_path / "_odd.parquet", id=[1])
 
     assert ids(ps.open(hidden)) == [1]
@@ -99,7 +99,7 @@ def test_hidden_files_are_read_when_they_are_named(tmp_path: Path) -> None:
 
 
 def test_hive_partitions_are_columns(tmp_path: Path) -> None:
-    """Nested directories, percent signs, nulls, whole numbers; a name with an underscore is a partition still."""
+    """Directories named key=value become columns: nested, percent-encoded, null, whole numbers, and keys with an underscore."""
     put(tmp_path / "_y=2024" / "city=S%C3%A3o%20Paulo" / "a.parquet", id=[1, 2])
     put(tmp_path / "_y=2025" / "city=__HIVE_DEFAULT_PARTITION__" / "a.parquet", id=[3])
     put(tmp_path / "_y=2025" / "city=a%2Fb%3D" / "a.parquet", id=[4])
@@ -114,7 +114,7 @@ def test_hive_partitions_are_columns(tmp_path: Path) -> None:
 
 
 def test_partitions_that_are_not_all_numbers_are_text(tmp_path: Path) -> None:
-    """A type holds for the whole column; a key that some paths lack is null there."""
+    """A partition column is text unless all its values are numbers, and null for files whose path lacks the key."""
     put(tmp_path / "k=1" / "a.parquet", id=[1])
     put(tmp_path / "k=x" / "a.parquet", id=[2])
     put(tmp_path / "a.parquet", id=[3])
@@ -136,8 +136,8 @@ def test_partitions_that_are_not_all_numbers_are_text(tmp_path: Path) -> None:
         (["1", "-"], "object"),
     ],
 )
-def test_partitions_are_numbers_where_all_are_written_so_and_fit(tmp_path: Path, values: list[str], dtype: str) -> None:
-    """Digits with or without a minus are int64 up to its last number; any other spelling is text, and stays as it is."""
+def test_partitions_are_int64_if_all_values_are_integers_that_fit(tmp_path: Path, values: list[str], dtype: str) -> None:
+    """Digits with an optional minus are int64 if they fit; any other spelling makes the column text, unchanged."""
     for number, value in enumerate(values):
         put(tmp_path / f"k={value}" / "a.parquet", id=[number])
     ds = ps.open(tmp_path)
@@ -147,8 +147,8 @@ def test_partitions_are_numbers_where_all_are_written_so_and_fit(tmp_path: Path,
     assert found == {number: int(value) if dtype == "int64" else value for number, value in enumerate(values)}
 
 
-def test_a_partition_may_be_a_column_of_the_files_too(tmp_path: Path) -> None:
-    """The directory is believed, in the type that the files have for it."""
+def test_a_partition_may_also_be_a_column_of_the_files(tmp_path: Path) -> None:
+    """If files also have the column, the directory's value is used, in the type of the files' column."""
     put(tmp_path / "k=7" / "a.parquet", id=[1], k=pa.array([5], pa.int16()))
 
     row = next(iter(ps.open(tmp_path)))
@@ -170,7 +170,7 @@ def test_a_partition_may_be_a_column_of_the_files_too(tmp_path: Path) -> None:
     ],
 )
 def test_a_partition_is_read_in_the_type_that_the_files_have(tmp_path: Path, kind: Any, text: str, expected: Any) -> None:
-    """As Polars and DuckDB write it, which can leave the column in the files too."""
+    """A partition value takes the type of the files' column, which Polars and DuckDB can leave in the files."""
     put(tmp_path / f"k={text}" / "a.parquet", id=[1, 2], k=pa.nulls(2, kind))
     put(tmp_path / "k=__HIVE_DEFAULT_PARTITION__" / "a.parquet", id=[3], k=pa.nulls(1, kind))
     ds = ps.open(tmp_path)
@@ -184,16 +184,16 @@ def test_a_partition_is_read_in_the_type_that_the_files_have(tmp_path: Path, kin
 @pytest.mark.parametrize(
     ("kind", "text"), [(pa.uuid(), "a"), (pa.time64("us"), "noon"), (pa.int8(), "1000"), (pa.list_(pa.int8()), "1")]
 )
-def test_a_partition_that_is_none_of_its_type_is_refused(tmp_path: Path, kind: Any, text: str) -> None:
-    """The message names the column and the type."""
+def test_a_partition_value_that_does_not_fit_its_type_raises(tmp_path: Path, kind: Any, text: str) -> None:
+    """A partition value that does not fit the type of the files' column raises DataError with the column and the type."""
     put(tmp_path / f"k={text}" / "a.parquet", id=[1], k=pa.nulls(1, kind))
 
     with pytest.raises(DataError, match=r"Partition column 'k' does not fit its type .*\. Give another type in the schema\."):
         ps.open(tmp_path)
 
 
-def test_empty_files_and_tables_without_columns_are_tables(tmp_path: Path) -> None:
-    """Zero rows, zero columns."""
+def test_empty_files_and_selections_without_columns_are_read(tmp_path: Path) -> None:
+    """Files without rows can be opened, and a selection without columns yields empty rows."""
     put(tmp_path / "a.parquet", id=pa.array([], pa.int64()))
     assert list(ps.open(tmp_path)) == []
     put(tmp_path / "b.parquet", id=[1])
@@ -205,7 +205,7 @@ def test_empty_files_and_tables_without_columns_are_tables(tmp_path: Path) -> No
 
 
 def test_files_whose_schemas_differ_make_one_table(tmp_path: Path) -> None:
-    """An added column is null before it was added, a widened type is widened, another order of columns is no difference."""
+    """Files with added columns, wider types or another column order make one table; missing columns are null."""
     put(tmp_path / "1.parquet", id=pa.array([1], pa.int32()), x=[1.5])
     put(tmp_path / "2.parquet", x=[2.5], id=pa.array([2**40], pa.int64()), name=["n"])
     ds = ps.open(tmp_path)
@@ -216,8 +216,8 @@ def test_files_whose_schemas_differ_make_one_table(tmp_path: Path) -> None:
     assert ids(ds.where(ps.col("id") > 10)) == [2**40]
 
 
-def test_a_file_in_the_middle_may_be_wider_when_all_are_looked_at(tmp_path: Path) -> None:
-    """By default the first and the last file tell the columns; what one between them adds is told, not dropped in silence."""
+def test_extra_columns_of_a_middle_file_warn_unless_the_union_is_read(tmp_path: Path) -> None:
+    """By default, columns that only a middle file has emit a warning; columns="union" includes them."""
     for name, columns in (("1", {"id": [1]}), ("2", {"id": [2], "more": [20]}), ("3", {"id": [3]})):
         put(tmp_path / f"{name}.parquet", **columns)
     with pytest.warns(RuntimeWarning, match=r"2\.parquet has columns that the table does not: more\."):
@@ -230,8 +230,8 @@ def test_a_file_in_the_middle_may_be_wider_when_all_are_looked_at(tmp_path: Path
 
 
 @pytest.mark.parametrize("store_schema", [True, False])
-def test_types_that_only_parquet_names_are_those_of_arrow(tmp_path: Path, *, store_schema: bool) -> None:
-    """UUIDs and JSON, also inside of others, of files that have no Arrow schema, as others write them."""
+def test_uuid_and_json_columns_have_their_arrow_types(tmp_path: Path, *, store_schema: bool) -> None:
+    """UUID and JSON columns get their Arrow types, nested too, with and without a stored Arrow schema."""
     names = [UUID(int=number) for number in range(6)]
     uuids = pa.array([name.bytes for name in names], pa.uuid())
     texts = pa.array([f'{{"a": {number}}}' for number in range(6)], pa.json_())
@@ -252,8 +252,8 @@ def test_types_that_only_parquet_names_are_those_of_arrow(tmp_path: Path, *, sto
 
 
 @pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()])
-def test_views_are_values_like_others(tmp_path: Path, kind: pa.DataType) -> None:
-    """Arrow cannot pick rows of them, so they are read as what they are views of."""
+def test_views_are_read_as_plain_values(tmp_path: Path, kind: pa.DataType) -> None:
+    """View columns are read as plain text or bytes, because Arrow cannot take rows of views."""
     values = ["a", None, "a longer text, which has a place of its own"]
     cells = values if pa.types.is_string_view(kind) else [None if one is None else one.encode() for one in values]
     pq.write_table(pa.table({"x": pa.array(cells, kind)}), tmp_path / "t.parquet")
@@ -264,14 +264,14 @@ def test_views_are_values_like_others(tmp_path: Path, kind: pa.DataType) -> None
 
 
 class Label(pa.ExtensionType):  # type: ignore[misc] # pyarrow has no types
-    """A type of a user's own, which has no hash."""
+    """An extension type of a user, without a hash."""
 
     def __init__(self) -> None:
-        """Be stored as numbers."""
+        """Define int64 as the storage type."""
         super().__init__(pa.int64(), "penstock.tests.label")
 
     def __arrow_ext_serialize__(self) -> bytes:
-        """Return nothing: there is one such type."""
+        """Return no bytes, because the type has no parameters."""
         return b""
 
     @classmethod
@@ -280,8 +280,8 @@ class Label(pa.ExtensionType):  # type: ignore[misc] # pyarrow has no types
         return cls()
 
 
-def test_types_of_users_own_are_read_as_what_they_are_stored_as(tmp_path: Path) -> None:
-    """Registered with Arrow, as their users do."""
+def test_extension_types_are_read_as_their_storage_type(tmp_path: Path) -> None:
+    """A registered extension type stays in Arrow tables, and its storage values appear in rows and filters."""
     labels = pa.ExtensionArray.from_storage(Label(), pa.array([1, 2, 3]))
     pa.register_extension_type(Label())
     try:
@@ -308,8 +308,8 @@ def test_types_of_users_own_are_read_as_what_they_are_stored_as(tmp_path: Path) 
     ],
 )
 @pytest.mark.parametrize("indexed", [False, True])
-def test_views_inside_of_columns_are_values_like_others(tmp_path: Path, kind: Any, cells: list[Any], *, indexed: bool) -> None:
-    """As DataFusion and delta-rs write them; Arrow does not pick rows of them, and pandas knows none in lists."""
+def test_nested_views_are_read_as_plain_values(tmp_path: Path, kind: Any, cells: list[Any], *, indexed: bool) -> None:
+    """Views in structs, lists and maps, as DataFusion and delta-rs write them, are read as plain values."""
     schema = pa.schema({"id": pa.int64(), "x": kind})
     with pq.ParquetWriter(tmp_path / "0.parquet", schema, write_page_index=indexed) as file:
         for rows in ([0, 1], [2]):
@@ -325,8 +325,8 @@ def test_views_inside_of_columns_are_values_like_others(tmp_path: Path, kind: An
     assert ds.where(ps.col("x").is_null()).num_rows == cells.count(None)
 
 
-def test_views_inside_of_columns_go_with_what_they_are_views_of(tmp_path: Path) -> None:
-    """Files of several writers are one table, also where the views are in the middle."""
+def test_nested_views_and_plain_types_make_one_table(tmp_path: Path) -> None:
+    """Files that store a nested field as a view and files that do not make one table, in any order."""
     kinds = [pa.string(), pa.string_view(), pa.large_string(), pa.string_view(), pa.string()]
     for number, kind in enumerate(kinds):
         put(
@@ -340,8 +340,8 @@ def test_views_inside_of_columns_go_with_what_they_are_views_of(tmp_path: Path) 
         assert all(row == {"x": [{"a": "b"}], "s": "c"} for row in found)
 
 
-def test_fields_inside_of_columns_may_stand_in_any_order(tmp_path: Path) -> None:
-    """As columns may: of structs, and of structs in lists."""
+def test_struct_fields_may_have_any_order(tmp_path: Path) -> None:
+    """Files may store the fields of a struct in different orders, also in lists of structs."""
     rows = [{"x": 1, "y": "p"}, {"y": "q", "x": 2}, {"y": "r", "x": None}]
     for number, row in enumerate(rows):
         pq.write_table(pa.table({"a": [row], "l": [[row, row]]}), tmp_path / f"{number}.parquet")
@@ -352,8 +352,8 @@ def test_fields_inside_of_columns_may_stand_in_any_order(tmp_path: Path) -> None
     assert [row["l"].tolist() for row in found.shuffle(seed=2)] == [[row["a"]] * 2 for row in found.shuffle(seed=2)]
 
 
-def test_types_that_have_none_in_common_are_refused(tmp_path: Path) -> None:
-    """The message names both files and the remedy."""
+def test_files_with_incompatible_types_raise(tmp_path: Path) -> None:
+    """Files whose column types have no common type raise DataError, which names both files and the remedy."""
     put(tmp_path / "1.parquet", id=[1])
     put(tmp_path / "2.parquet", id=["one"])
     with pytest.raises(DataError) as caught:
@@ -364,17 +364,17 @@ def test_types_that_have_none_in_common_are_refused(tmp_path: Path) -> None:
     assert "open with a schema of your own: format=ParquetFormat(columns=schema)." in text
 
 
-def test_a_foreign_summary_file_is_no_data(two: Path) -> None:
-    """`_metadata` and `_common_metadata` of other writers neither add rows nor columns."""
-    pq.write_metadata(pa.schema({"other": pa.string()}), two / "_common_metadata")
-    (two / "_metadata").write_bytes(b"PAR1 nonsense")
+def test_a_foreign_summary_file_is_not_data(two_files: Path) -> None:
+    """`_metadata` and `_common_metadata` of other writers add neither rows nor columns."""
+    pq.write_metadata(pa.schema({"other": pa.string()}), two_files / "_common_metadata")
+    (two_files / "_metadata").write_bytes(b"PAR1 nonsense")
 
-    assert ids(ps.open(two)) == [1, 2, 3, 4]
-    assert ps.open(two).schema.names == ("id",)
+    assert ids(ps.open(two_files)) == [1, 2, 3, 4]
+    assert ps.open(two_files).schema.names == ("id",)
 
 
 def test_a_missing_table_raises(tmp_path: Path) -> None:
-    """Nothing, nothing but hidden files, a pattern without match, no filesystem, an empty list, a version."""
+    """A source without data files, an unknown scheme, an empty list, a version or an invalid columns argument raises."""
     for source, expected in (
         (tmp_path / "nowhere", f"No file or directory exists at '{tmp_path}/nowhere'. Check the path."),
         (f"{tmp_path}/*.pq", f"No file or directory matches '{tmp_path}/*.pq'. Check the pattern."),
@@ -419,15 +419,15 @@ def test_a_missing_table_raises(tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_source_raises(source: Any, options: dict[str, Any], expected: str) -> None:
-    """At once, before anything is looked for."""
+    """An invalid source, filesystem or mapping of storage options raises ArgumentError."""
     with pytest.raises(ArgumentError) as caught:
         ps.open(source, **options)
 
     assert str(caught.value) == expected
 
 
-def test_the_root_of_a_filesystem_is_no_table() -> None:
-    """It is not even listed."""
+def test_the_root_of_a_filesystem_is_not_a_table() -> None:
+    """Opening the root of a filesystem raises TableNotFoundError."""
     for top in ("/", "//", "file:///"):
         with pytest.raises(TableNotFoundError) as caught:
             ps.open(top)
@@ -436,23 +436,23 @@ def test_the_root_of_a_filesystem_is_no_table() -> None:
         )
 
 
-def test_a_directory_that_may_not_be_listed_is_told(tmp_path: Path) -> None:
-    """In words, and not with a path of a thousand characters."""
+def test_a_directory_that_cannot_be_listed_is_reported(tmp_path: Path) -> None:
+    """A directory that cannot be listed raises TableNotFoundError, whose message shortens a long cause."""
     put(tmp_path / "a.parquet", id=[1])
 
-    class Shut(pafs.FSSpecHandler):  # type: ignore[misc] # it is Any; root may list everything, so that the right is taken away here
-        def get_file_info_selector(self, selector: pafs.FileSelector) -> Any:  # noqa: ARG002 - whatever it is
+    class Unlistable(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types; a handler, because root may list everything
+        def get_file_info_selector(self, selector: pafs.FileSelector) -> Any:  # noqa: ARG002 - every listing fails
             raise PermissionError(13, f"Cannot list directory '{'x' * 1000}'")
 
-    shut = pafs.PyFileSystem(Shut(fsspec.filesystem("file")))
+    unlistable = pafs.PyFileSystem(Unlistable(fsspec.filesystem("file")))
     with pytest.raises(TableNotFoundError, match=r"cannot be listed: \[Errno 13\] Cannot list directory 'xx.*…xx") as caught:
-        ps.open(str(tmp_path), filesystem=shut, format="parquet")
+        ps.open(str(tmp_path), filesystem=unlistable, format="parquet")
 
     assert len(str(caught.value)) < 700
 
 
-def test_what_is_not_parquet_is_told(tmp_path: Path) -> None:
-    """A file of other bytes, named like a table, is refused with its name."""
+def test_a_file_that_is_not_parquet_raises(tmp_path: Path) -> None:
+    """A file that is named *.parquet but has other bytes raises DataError, which names the file."""
     bad = tmp_path / "bad.parquet"
     long = b"PAR1" + b"\0" * 30 + b"\xff\xff\xff\x7fPAR1"
     for content in (b"", b"PAR1", b"not a table at all, but long enough to be one", long):
@@ -461,8 +461,8 @@ def test_what_is_not_parquet_is_told(tmp_path: Path) -> None:
             ps.open(bad)
 
 
-def test_only_needed_footers_are_read_and_each_once(tmp_path: Path) -> None:
-    """Partitions are pruned before footers: of ten files, those that tell the schema and the one that is kept are opened."""
+def test_only_needed_footers_are_read(tmp_path: Path) -> None:
+    """Partitions are pruned first, so only footers of the schema's files and of the matching file are read."""
     for day in range(10):
         put(tmp_path / f"day={day}" / "a.parquet", id=[day])
     opened: list[str] = []
@@ -479,8 +479,8 @@ def test_only_needed_footers_are_read_and_each_once(tmp_path: Path) -> None:
     assert {path.split("day=")[1][0] for path in opened} == {"0", "4", "9"}
 
 
-def test_a_file_in_the_middle_of_another_type_is_refused(tmp_path: Path) -> None:
-    """What would have been an error at the table's ends is one in its middle: no value is changed to fit."""
+def test_a_middle_file_with_an_incompatible_type_raises(tmp_path: Path) -> None:
+    """A middle file whose type does not fit raises DataError instead of changing values; narrower integers are read."""
     naive, zoned = pa.timestamp("us"), pa.timestamp("us", tz="America/New_York")
     for number, (outer, inner) in enumerate(
         (
@@ -503,8 +503,8 @@ def test_a_file_in_the_middle_of_another_type_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("last", ["America/New_York", "+00:00", "Europe/Paris"])
-def test_moments_of_different_zones_are_the_same_moments(tmp_path: Path, last: str) -> None:
-    """Parquet stores them in UTC, and which zone a writer liked is a note; it stays where all files have the same."""
+def test_timestamps_of_different_zones_are_the_same_moments(tmp_path: Path, last: str) -> None:
+    """Timestamps of files with different time zones are read in UTC; a zone stays if the schema's files agree on it."""
 
     def table(zone: str) -> dict[str, pa.Array]:
         kind = pa.timestamp("us", zone)
@@ -527,7 +527,7 @@ def test_moments_of_different_zones_are_the_same_moments(tmp_path: Path, last: s
 
 
 def test_a_zone_that_no_other_file_contradicts_stays(tmp_path: Path) -> None:
-    """Also where other columns have different ones, or dictionaries in one file only."""
+    """A time zone stays if no other file contradicts it, even if other columns differ between files."""
     tokyo, paris = pa.timestamp("us", "Asia/Tokyo"), pa.timestamp("us", "Europe/Paris")
     put(tmp_path / "1.parquet", t=pa.array([7], paris), only=pa.array([7], paris), c=pa.array(["a"]).dictionary_encode())
     put(tmp_path / "2.parquet", t=pa.array([7], tokyo), c=pa.array(["a"]))
@@ -536,30 +536,30 @@ def test_a_zone_that_no_other_file_contradicts_stays(tmp_path: Path) -> None:
     assert found.types == [pa.timestamp("us", "UTC"), paris, pa.string()]
 
 
-def test_whole_numbers_go_into_decimals_that_hold_them(tmp_path: Path) -> None:
-    """Also where their type could hold larger ones."""
+def test_integers_are_read_as_decimals_if_they_fit(tmp_path: Path) -> None:
+    """An int64 file joins a decimal column if its values fit, even though int64 could hold larger ones."""
     put(tmp_path / "1.parquet", x=pa.array([Decimal("1.25")], pa.decimal128(10, 2)))
     put(tmp_path / "2.parquet", x=pa.array([7, None, -(10**9)], pa.int64()))
 
     assert ps.open(tmp_path).to_arrow()["x"].to_pylist() == [Decimal("1.25"), Decimal(7), None, Decimal(-(10**9))]
 
 
-def test_what_names_nothing_is_refused() -> None:
-    """An unset variable does not open the working directory."""
+def test_a_source_that_names_nothing_raises() -> None:
+    """None, a number, bytes or empty text raises ArgumentError instead of opening the working directory."""
     for source in (None, 3, b"lake", ""):
         with pytest.raises(ArgumentError, match=r"expected a path, a URL or a list of them, for example"):
             ps.open(source)  # type: ignore[arg-type]
 
 
-def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
-    """At once, and in words."""
+def test_duplicate_column_names_raise(tmp_path: Path) -> None:
+    """Opening a file with two columns of the same name raises DataError."""
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"has more than one column called 'a'\. Names must differ\. Rename all but one\."):
         ps.open(tmp_path)
 
 
-def test_nothing_has_the_columns_of_something(tmp_path: Path) -> None:
-    """Empty selections of text are empty arrays, and rows without columns are rows."""
+def test_empty_selections_keep_their_columns(tmp_path: Path) -> None:
+    """A selection without rows has all columns as empty arrays, and a selection without columns keeps its row count."""
     put(tmp_path / "a.parquet", id=[1, 2], s=["a", "b"])
     ds = ps.open(tmp_path)
 
@@ -568,8 +568,8 @@ def test_nothing_has_the_columns_of_something(tmp_path: Path) -> None:
     assert ds.select().to_arrow().num_rows == 2
 
 
-def test_a_map_cannot_end_a_dataset_in_silence(tmp_path: Path) -> None:
-    """StopIteration in a map is an error; other errors say which map and where."""
+def test_a_map_cannot_end_a_dataset_silently(tmp_path: Path) -> None:
+    """StopIteration in a map raises MapError; another error gets a note with the position of its rows."""
     put(tmp_path / "a.parquet", id=list(range(10)))
 
     def stopping(batch: dict[str, Any]) -> dict[str, Any]:
@@ -584,8 +584,8 @@ def test_a_map_cannot_end_a_dataset_in_silence(tmp_path: Path) -> None:
     assert "on the rows from position 3 of epoch 0." in caught.value.__notes__[0]
 
 
-def test_categories_in_some_files_are_values_like_others(tmp_path: Path) -> None:
-    """Where a column was categorical pandas writes it as a dictionary, and elsewhere as text."""
+def test_dictionaries_in_some_files_are_read_as_plain_values(tmp_path: Path) -> None:
+    """A column that is a dictionary in some files and text in others, as pandas writes categories, is read as text."""
     put(tmp_path / "1.parquet", id=[1, 2], s=pa.array(["a", "b"]).dictionary_encode())
     put(tmp_path / "2.parquet", id=[3], s=["c"])
     put(tmp_path / "3.parquet", id=[4], s=pa.array([None], pa.string()).dictionary_encode())
@@ -596,8 +596,8 @@ def test_categories_in_some_files_are_values_like_others(tmp_path: Path) -> None
         assert [row["s"] for row in ds] == [value for place in places for value in stored[place]]
 
 
-def test_a_delta_table_is_not_taken_for_its_files(tmp_path: Path) -> None:
-    """Files that its log removed would come back; whoever wants them says so."""
+def test_a_delta_table_is_not_read_as_plain_files(tmp_path: Path) -> None:
+    """A directory with a Delta log is not read as plain files, unless the Parquet format is given."""
     put(tmp_path / "a.parquet", id=[1])
     (tmp_path / "_delta_log").mkdir()
     with pytest.raises(DataError, match="has a Delta log without commits"):
@@ -606,22 +606,22 @@ def test_a_delta_table_is_not_taken_for_its_files(tmp_path: Path) -> None:
     assert ids(ps.open(tmp_path, format=ParquetFormat())) == [1]
 
 
-def test_codecs_that_are_none_are_refused(two: Path) -> None:
-    """A name is no codec."""
-    alone: Any = ps.codecs.Png
+def test_invalid_codecs_raise(two_files: Path) -> None:
+    """A codec class outside a list, or a codec's name in a list, raises ArgumentError."""
+    codec: Any = ps.codecs.Png
     with pytest.raises(ArgumentError, match=r"open\(\) got codecs=<class '.*Png'>; expected codec classes"):
-        ps.open(two, codecs=alone)
+        ps.open(two_files, codecs=codec)
     with pytest.raises(ArgumentError, match=r"open\(\) got codecs='png'"):
-        ps.open(two, codecs=["png"])  # type: ignore[list-item]
+        ps.open(two_files, codecs=["png"])  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize("listed", [pafs.FSSpecHandler, FilesAlone], ids=["directories", "files alone"])
+@pytest.mark.parametrize("listed", [pafs.FSSpecHandler, FilesOnly], ids=["directories", "files alone"])
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [("2025-*", [1, 2]), ("*-01", [1, 3]), ("20*/part=1", [1, 2]), ("*/*/*.parquet", [1, 2, 3]), ("2025-01/**", [1])],
 )
 def test_a_pattern_matches_directories_of_every_store(tmp_path: Path, listed: Any, pattern: str, expected: list[int]) -> None:
-    """A directory is what files lie in, whether a store lists it or not; what it holds is read once."""
+    """Patterns match directories even in stores that list only files, and each file is read once."""
     for number, month in enumerate(["2025-01", "2025-02", "2024-01"]):
         put(tmp_path / month / f"part={1 if number < 2 else 2}" / "a.parquet", id=[number + 1])
     store = pafs.PyFileSystem(listed(fsspec.filesystem("file")))
@@ -640,8 +640,8 @@ def test_a_pattern_matches_directories_of_every_store(tmp_path: Path, listed: An
     ],
 )
 @pytest.mark.parametrize("before", ["file://", "file://localhost"])
-def test_urls_of_local_files_need_no_percent_signs(tmp_path: Path, before: str, url: str, expected: list[int]) -> None:
-    """What means something in other URLs stands for itself in these, or is a wildcard as it is in a path."""
+def test_urls_of_local_files_need_no_percent_encoding(tmp_path: Path, before: str, url: str, expected: list[int]) -> None:
+    """In file URLs, wildcards and special characters mean the same as in paths, and percent-encoding is optional."""
     put(tmp_path / "part-", id=[9])
     put(tmp_path / "part-1.parquet", id=[1])
     put(tmp_path / "part-2.parquet", id=[2])
@@ -651,8 +651,8 @@ def test_urls_of_local_files_need_no_percent_signs(tmp_path: Path, before: str, 
     assert ids(ps.open(f"{before}{tmp_path}/{url}")) == expected
 
 
-def test_patterns_name_no_hidden_files(tmp_path: Path) -> None:
-    """What readers of tables pass over a pattern does too, unless it says so itself."""
+def test_patterns_skip_hidden_files(tmp_path: Path) -> None:
+    """Patterns skip hidden files and directories, unless the pattern itself names them."""
     for name in ("a", "_tmp", ".part", "_temporary/0/b", "_year=1/c"):
         put(tmp_path / f"{name}.parquet", f=[name])
 
@@ -679,7 +679,7 @@ def test_patterns_name_no_hidden_files(tmp_path: Path) -> None:
         ("file://{}/k=1/a.parquet", [(1, 99)]),
     ],
 )
-def test_a_filesystem_of_fsspec_knows_its_own_names(
+def test_sources_mean_the_same_with_a_filesystem_of_fsspec(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str, expected: list[tuple[int, int]]
 ) -> None:
     """URLs, relative paths and patterns name the same files with a filesystem as without, partitions included."""
@@ -692,15 +692,15 @@ def test_a_filesystem_of_fsspec_knows_its_own_names(
         assert [(int(row["id"]), int(row["k"])) for row in opened] == expected
 
 
-def test_a_filesystem_in_memory_knows_its_own_names() -> None:
-    """With its scheme and without, with a slash and without."""
+def test_sources_in_a_memory_filesystem_need_no_scheme() -> None:
+    """Sources in a memory filesystem may have its scheme or a leading slash, or neither."""
     store = fsspec.filesystem("memory")
     for number in (1, 2):
         with store.open(f"/names/k={number}/a.parquet", "wb") as file:
             pq.write_table(pa.table({"id": [number]}), file)
-    asked = ["memory://names", "names", "/names", "names/*", "memory://names/*/*.parquet", ["names/k=1", "names/k=2"]]
+    sources = ["memory://names", "names", "/names", "names/*", "memory://names/*/*.parquet", ["names/k=1", "names/k=2"]]
 
-    for source in asked:
+    for source in sources:
         assert [(int(row["id"]), int(row["k"])) for row in ps.open(source, filesystem=store)] == [(1, 1), (2, 2)]
 
 
@@ -709,8 +709,8 @@ MOMENTS = pa.table({"t": pa.array(FAR, pa.timestamp("us")), "l": [[{"x": far}] f
 SPARK = {"org.apache.spark.version": "3.5.1"}
 
 
-def test_moments_of_spark_in_twelve_bytes_reach_every_year(tmp_path: Path) -> None:
-    """Spark has microseconds, whatever it stores them as; in nanoseconds the last day of 9999 would be one of 1816."""
+def test_int96_timestamps_of_spark_reach_every_year(tmp_path: Path) -> None:
+    """INT96 timestamps of Spark are read in microseconds, because the year 9999 overflows nanoseconds."""
     table = MOMENTS.replace_schema_metadata(SPARK)
     pq.write_table(table, tmp_path / "0.parquet", use_deprecated_int96_timestamps=True, row_group_size=2)
 
@@ -722,8 +722,8 @@ def test_moments_of_spark_in_twelve_bytes_reach_every_year(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("column", ["t", "l"])
-def test_moments_in_twelve_bytes_that_nanoseconds_do_not_reach_are_refused(tmp_path: Path, column: str) -> None:
-    """Arrow would make others of them; in the unit that the message names they are read."""
+def test_int96_timestamps_that_overflow_nanoseconds_raise(tmp_path: Path, column: str) -> None:
+    """INT96 timestamps that overflow nanoseconds raise DataError, and are read in the unit that the message names."""
     path = tmp_path / "0.parquet"
     pq.write_table(MOMENTS, path, use_deprecated_int96_timestamps=True)
 
@@ -733,8 +733,8 @@ def test_moments_in_twelve_bytes_that_nanoseconds_do_not_reach_are_refused(tmp_p
     assert found.to_pydict() == MOMENTS.to_pydict()
 
 
-def test_moments_in_twelve_bytes_are_nanoseconds_where_these_reach(tmp_path: Path) -> None:
-    """As Impala and Hive write them, with all nine digits, in maps and structs too."""
+def test_int96_timestamps_are_nanoseconds_if_they_fit(tmp_path: Path) -> None:
+    """INT96 timestamps keep all nine digits if nanoseconds hold them, also in maps, as Impala and Hive write them."""
     moments = pa.array([1_700_000_000_123_456_789, None], pa.int64()).cast(pa.timestamp("ns"))
     table = pa.table({"t": moments, "m": pa.array([[("a", moments[0])], None], pa.map_(pa.string(), pa.timestamp("ns")))})
     pq.write_table(table, tmp_path / "0.parquet", use_deprecated_int96_timestamps=True)
@@ -742,12 +742,12 @@ def test_moments_in_twelve_bytes_are_nanoseconds_where_these_reach(tmp_path: Pat
     assert ps.open(tmp_path).to_arrow().equals(table)
 
 
-def test_an_encrypted_column_is_told_and_the_others_are_read(tmp_path: Path) -> None:
-    """As such, where the footer itself can be read."""
+def test_an_encrypted_column_raises_and_the_others_are_read(tmp_path: Path) -> None:
+    """Reading an encrypted column raises DataError; other columns are read if the footer is not encrypted."""
     encryption = pytest.importorskip("pyarrow.parquet.encryption")
 
     class Keys(encryption.KmsClient):  # type: ignore[misc, name-defined] # pyarrow has no types
-        def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:  # noqa: ARG002 - there is one
+        def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:  # noqa: ARG002 - the interface requires it
             return b64encode(key_bytes)
 
     factory = encryption.CryptoFactory(lambda _: Keys())
@@ -761,8 +761,8 @@ def test_an_encrypted_column_is_told_and_the_others_are_read(tmp_path: Path) -> 
         list(ps.open(path))
 
 
-def test_a_link_that_leads_back_is_refused(tmp_path: Path) -> None:
-    """Else its directory's rows come as often as the system follows links; what readers pass over may lead anywhere."""
+def test_a_link_to_a_parent_directory_raises(tmp_path: Path) -> None:
+    """A link to a directory that contains it raises, because its rows would repeat; hidden links are ignored."""
     table = tmp_path / "t"
     ps.write(table, data={"id": [1, 2]}, mode="error")
     (table / "_latest").symlink_to(table)
@@ -775,8 +775,8 @@ def test_a_link_that_leads_back_is_refused(tmp_path: Path) -> None:
             ask()
 
 
-def test_a_link_that_leads_back_by_another_directory_is_refused(tmp_path: Path) -> None:
-    """It is told where the way meets itself; a directory of many others is no such thing."""
+def test_links_that_form_a_cycle_raise(tmp_path: Path) -> None:
+    """Links that form a cycle through several directories raise; deeply nested directories do not."""
     deep = tmp_path.joinpath("deep", *["d"] * 50)
     one, other = tmp_path / "one", tmp_path / "other"
     for folder in (deep, one, other):
@@ -791,8 +791,8 @@ def test_a_link_that_leads_back_by_another_directory_is_refused(tmp_path: Path) 
     assert ps.open(tmp_path / "deep").num_rows == 1
 
 
-def test_a_name_that_is_no_unicode_is_told(tmp_path: Path) -> None:
-    """With its bytes, when it is listed."""
+def test_a_file_name_that_is_not_utf_8_is_reported(tmp_path: Path) -> None:
+    """A file name that is not UTF-8 raises TableNotFoundError, which shows its bytes."""
     pq.write_table(pa.table({"id": [1]}), tmp_path / "0.parquet")
     try:
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.parquet")).touch()
@@ -805,8 +805,8 @@ def test_a_name_that_is_no_unicode_is_told(tmp_path: Path) -> None:
         ps.open(tmp_path)
 
 
-def test_a_column_without_a_name_is_one_like_others(tmp_path: Path) -> None:
-    """The header of a CSV file that pandas wrote begins with one, and whoever turns it into Parquet keeps it."""
+def test_a_column_may_have_an_empty_name(tmp_path: Path) -> None:
+    """A column with an empty name, as the index of a pandas CSV file has, can be read, filtered and written."""
     path = tmp_path / "indexed.parquet"
     pq.write_table(pa.table({"": [0, 1], "a": ["x", "y"]}), path)
     ds = ps.open(path)
@@ -818,7 +818,7 @@ def test_a_column_without_a_name_is_one_like_others(tmp_path: Path) -> None:
 
 
 def test_decimals_beside_floats_become_the_nearest_floats(tmp_path: Path) -> None:
-    """Row by row and in the bounds of row groups, so that no filter loses a row; Arrow's own cast is a digit off."""
+    """Decimals in a float column become the nearest floats, in rows and in statistics, so that filters lose no row."""
     prices = [Decimal(cents).scaleb(-2) for cents in range(-55_678, 55_678, 997)]
     stored = pa.table({"x": pa.array(prices, pa.decimal128(12, 2))})
     pq.write_table(stored, tmp_path / "0.parquet", row_group_size=1)

@@ -1,4 +1,4 @@
-"""`petastorm.benchmark`: how fast readers and loaders are."""
+"""`petastorm.benchmark`: measures the speed of readers and loaders."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ FEW: dict[str, Any] = {"warmup_cycles_count": 30, "measure_cycles_count": 100}
 
 
 @pytest.mark.parametrize("pool", list(WorkerPoolType))
-def test_rows_are_counted_by_the_second(tmp_path: Path, pool: WorkerPoolType) -> None:
-    """More rows are read than there are: the reader has no end."""
+def test_throughput_is_measured_in_rows_per_second(tmp_path: Path, pool: WorkerPoolType) -> None:
+    """The result has time, rate, memory and CPU use. The reader repeats the dataset if it has too few rows."""
     url = tables.small(tmp_path / "t")
 
     found = reader_throughput(url, ["id", "name"], pool_type=pool, loaders_count=1, spawn_new_process=False, **FEW)
@@ -38,44 +38,44 @@ def test_rows_are_counted_by_the_second(tmp_path: Path, pool: WorkerPoolType) ->
     assert found.cpu >= 0
 
 
-def test_a_process_of_its_own_takes_less_memory(tmp_path: Path) -> None:
-    """It has the reader alone, and not what this one has imported."""
+def test_a_new_process_uses_less_memory(tmp_path: Path) -> None:
+    """A measurement in a new process does not count the memory of the calling process."""
     url = tables.small(tmp_path / "t")
-    held = bytearray(b"x" * (300 << 20))
+    ballast = bytearray(b"x" * (300 << 20))
 
-    apart = reader_throughput(url, **FEW)
-    here = reader_throughput(url, spawn_new_process=False, **FEW)
+    separate = reader_throughput(url, **FEW)
+    current = reader_throughput(url, spawn_new_process=False, **FEW)
 
-    assert apart.memory_info.rss + (100 << 20) < here.memory_info.rss
-    assert len(held) == 300 << 20
+    assert separate.memory_info.rss + (100 << 20) < current.memory_info.rss
+    assert len(ballast) == 300 << 20
 
 
 @pytest.mark.parametrize(
-    ("asked", "text"),
+    ("arguments", "text"),
     [
         ({"field_regex": ["zzz"]}, r"No field of .* matches \['zzz'\]"),
         ({"measure_cycles_count": 0}, "30 rows to warm up and 0 to measure were asked for"),
         ({"warmup_cycles_count": -5}, "-5 rows to warm up"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(tmp_path: Path, asked: dict[str, Any], text: str) -> None:
-    """No field, no row, or fewer than none."""
+def test_arguments_that_measure_nothing_raise(tmp_path: Path, arguments: dict[str, Any], text: str) -> None:
+    """A pattern without a matching field and invalid numbers of rows raise ValueError."""
     url = tables.small(tmp_path / "t")
 
     with pytest.raises(ValueError, match=text):
-        reader_throughput(url, spawn_new_process=False, **{**FEW, **asked})
+        reader_throughput(url, spawn_new_process=False, **{**FEW, **arguments})
 
 
-def test_readers_get_more_arguments(tmp_path: Path) -> None:
-    """Fields as `make_reader` takes them, where they are given there."""
+def test_reader_extra_args_are_passed_to_the_reader(tmp_path: Path) -> None:
+    """`reader_extra_args` are passed to `make_reader`, including `schema_fields`."""
     url = tables.small(tmp_path / "t")
 
     with pytest.raises(RuntimeError, match=r"No fields matching the criteria '\['nope'\]'"):
         reader_throughput(url, reader_extra_args={"schema_fields": ["nope"]}, spawn_new_process=False, **FEW)
 
 
-def test_what_is_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The fields, and what was measured."""
+def test_the_fields_and_the_result_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log contains the fields that are read, then the result."""
     url = tables.small(tmp_path / "t")
 
     with caplog.at_level(logging.INFO):
@@ -87,7 +87,7 @@ def test_what_is_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
 
 
 def test_progress_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """At every period, with what the reader says of itself."""
+    """Each report period logs the rate and the diagnostics of the reader."""
     with caplog.at_level(logging.DEBUG):
         seconds = _time_multiple_iterations(3, lambda: None, lambda: {"queue": 1}, report_period=-1.0)
 
@@ -96,8 +96,8 @@ def test_progress_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert re.fullmatch(r"[\d.]+ \(mean: [\d.]+\) iterations/sec\. \{'queue': 1\}", caplog.messages[0])
 
 
-def test_another_function_can_do_the_work() -> None:
-    """It is called for every row of the warm-up and of the measurement, and the reader is not asked."""
+def test_a_function_can_replace_reading() -> None:
+    """`do_work_func` is called for each row of the warm-up and of the measurement. The reader is then not read."""
     rows = iter(range(100))
     reader = iter(range(100))
 
@@ -110,16 +110,16 @@ def test_another_function_can_do_the_work() -> None:
     assert with_function.time_mean > 0
 
 
-def test_tensorflow_says_what_it_needs(tmp_path: Path) -> None:
-    """It is not there yet."""
+def test_the_tensorflow_method_raises(tmp_path: Path) -> None:
+    """The TensorFlow read method raises MissingExtraError that names the extra to install."""
     url = tables.small(tmp_path / "t")
 
     with pytest.raises(MissingExtraError, match=r"pip install 'penstock\[tensorflow\]'"):
         reader_throughput(url, read_method=ReadMethod.TF, spawn_new_process=False, **FEW)
 
 
-def test_the_command_prints_what_petastorms_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line, with the rate, the memory and the processor."""
+def test_the_command_prints_the_line_of_petastorm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command prints one line with the rate, the memory and the CPU use, as Petastorm does."""
     url = tables.small(tmp_path / "t")
 
     cli._main([url, "--field-regex", "id", "-w", "1", "-p", "dummy", "-m", "10", "-n", "20"])
@@ -129,8 +129,8 @@ def test_the_command_prints_what_petastorms_does(tmp_path: Path, capsys: pytest.
     assert re.fullmatch(rf"Average sample read rate: {number} samples/sec; RAM {number} MB \(rss\); CPU {number}%", line)
 
 
-def test_the_command_has_petastorms_defaults(capsys: pytest.CaptureFixture[str]) -> None:
-    """And its short options."""
+def test_the_command_has_the_defaults_of_petastorm(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command has Petastorm's options, short options and defaults."""
     found = vars(cli._parse_args(["file:///t"]))
 
     assert found == {
@@ -154,19 +154,19 @@ def test_the_command_has_petastorms_defaults(capsys: pytest.CaptureFixture[str])
     assert "by default 80% of its size" in " ".join(capsys.readouterr().out.split())
 
 
-def test_memory_is_told_by_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it does not tell, the most that there was is taken."""
-    here = _process.memory_usage()
+def test_memory_usage_falls_back_to_the_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `/proc`, the memory usage is the peak of the process."""
+    current = _process.memory_usage()
     monkeypatch.setattr(_process, "PROCESS", tmp_path)
-    most = _process.memory_usage()
+    peak = _process.memory_usage()
 
-    assert 0 < here.uss <= here.rss <= here.vms
-    assert most.rss >= here.rss // 2
-    assert most.vms == 0
+    assert 0 < current.uss <= current.rss <= current.vms
+    assert peak.rss >= current.rss // 2
+    assert peak.vms == 0
 
 
-def test_loaders_are_measured_by_themselves(capsys: pytest.CaptureFixture[str]) -> None:
-    """The reader that feeds them reads nothing; Petastorm's own lacks what loaders ask for."""
+def test_loaders_are_measured_without_data(capsys: pytest.CaptureFixture[str]) -> None:
+    """`dummy_reader` measures loaders over a reader that reads nothing. Petastorm's own reader lacks attributes for it."""
     pytest.importorskip("torch")
 
     dummy_reader.main("cpu", "20", "4", iterations=2, batch_sizes=(2, 5))

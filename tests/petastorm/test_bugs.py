@@ -1,4 +1,4 @@
-"""What Petastorm did wrong and we do right: each test names the bug, and fails where it is still there."""
+"""Bugs of Petastorm that Penstock does not have. Each test names one bug and fails if Penstock has it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_bug_regex_fields_came_in_the_order_of_hashes() -> None:
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_bug_shuffled_rows_were_mixed_under_a_predicate(tmp_path: Path, *, batched: bool) -> None:
-    """Columns that a predicate looks at, and the others, are of the same rows."""
+    """With shuffled rows, columns that a predicate reads and other columns stay on the same rows."""
     url = tables.plain(tmp_path / "t", {"id": list(range(80)), "same": list(range(80))}, group=20)
     even = in_lambda(["id"], lambda number: number % 2 == 0)
 
@@ -63,21 +63,21 @@ def test_bug_shuffled_rows_were_mixed_under_a_predicate(tmp_path: Path, *, batch
 
 
 def test_bug_a_null_text_was_the_word_none(tmp_path: Path) -> None:
-    """Text that is null is None."""
+    """A null in a text column is None."""
     (batch,) = batches(tables.plain(tmp_path / "t", {"a": pa.array(["x", None])}))
 
     assert batch.a.tolist() == ["x", None]
 
 
-def test_bug_whole_numbers_with_nulls_became_floats(tmp_path: Path) -> None:
-    """No number is rounded, and no null is a number."""
+def test_bug_integers_with_nulls_became_floats(tmp_path: Path) -> None:
+    """Integers next to nulls keep their exact values, and nulls are None."""
     (batch,) = batches(tables.plain(tmp_path / "t", {"a": pa.array([BIG, None])}))
 
     assert batch.a.tolist() == [BIG, None]
 
 
-def test_bug_whole_numbers_became_floats_under_a_predicate(tmp_path: Path) -> None:
-    """What passes a predicate keeps its dtype and all of its digits."""
+def test_bug_integers_became_floats_under_a_predicate(tmp_path: Path) -> None:
+    """Integers of rows that pass a predicate keep their dtype and exact values."""
     url = tables.plain(tmp_path / "t", {"id": [BIG, BIG + 1, BIG + 2], "b": [1, 2, 3]})
 
     (batch,) = batches(url, predicate=in_lambda(["b"], lambda b: b > 1))
@@ -87,21 +87,21 @@ def test_bug_whole_numbers_became_floats_under_a_predicate(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("big", [BIG, 7])
-def test_bug_whole_numbers_with_nulls_became_floats_in_functions(tmp_path: Path, big: int) -> None:
-    """A function that leaves them alone changes no number, and one that leaves out nulls no dtype."""
+def test_bug_integers_with_nulls_became_floats_in_functions(tmp_path: Path, big: int) -> None:
+    """Transform functions that keep, drop or fill nulls get the exact values of an integer column."""
     url = tables.plain(tmp_path / "t", {"a": pa.array([big, None, 3])})
 
     (same,) = batches(url, transform_spec=TransformSpec(lambda frame: frame))
-    (left,) = batches(url, transform_spec=TransformSpec(lambda frame: frame.dropna()))
+    (dropped,) = batches(url, transform_spec=TransformSpec(lambda frame: frame.dropna()))
     (half,) = batches(url, transform_spec=TransformSpec(lambda frame: frame.fillna(5) / 2))
 
     assert same.a.tolist() == [big, None, 3]
-    assert left.a.tolist() == [big, 3]
+    assert dropped.a.tolist() == [big, 3]
     assert half.a.tolist() == [big / 2, 2.5, 1.5]
 
 
-def test_text_in_functions_is_objects_and_nulls_are_none(tmp_path: Path) -> None:
-    """Whatever the pandas of today makes of text, functions see what they were written for."""
+def test_transform_functions_get_text_as_objects_and_nulls_as_none(tmp_path: Path) -> None:
+    """Transform functions get text as objects and nulls as None, with any version of pandas."""
     url = tables.plain(tmp_path / "t", {"a": pa.array(["x", None])})
     seen: list[Any] = []
 
@@ -117,8 +117,8 @@ def test_text_in_functions_is_objects_and_nulls_are_none(tmp_path: Path) -> None
     assert batch.b.tolist() == ["X", None]
 
 
-def test_bug_a_predicate_failed_beside_fields_removed_without_a_function(tmp_path: Path) -> None:
-    """`TransformSpec(removed_fields=...)` needs no function."""
+def test_bug_a_predicate_failed_with_fields_removed_without_a_function(tmp_path: Path) -> None:
+    """A predicate works with `TransformSpec(removed_fields=...)` that has no function."""
     url = tables.plain(tmp_path / "t", {"id": [1, 2], "b": [1, 2]})
 
     (batch,) = batches(url, predicate=in_lambda(["id"], lambda n: n > 1), transform_spec=TransformSpec(removed_fields=["b"]))
@@ -128,7 +128,7 @@ def test_bug_a_predicate_failed_beside_fields_removed_without_a_function(tmp_pat
 
 
 def test_bug_filters_on_columns_were_ignored(tmp_path: Path) -> None:
-    """A filter on any column leaves out rows, and whole row groups where statistics say so."""
+    """A filter on any column selects single rows."""
     url = tables.plain(tmp_path / "t", {"id": list(range(40))})
 
     assert tables.ids(batches(url, filters=[("id", ">", 25), ("id", "!=", 27)])) == [26, *range(28, 40)]
@@ -136,8 +136,8 @@ def test_bug_filters_on_columns_were_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chosen", [{"cur_shard": 1, "shard_count": 4}, {"rowgroup_selector": SingleIndexSelector("i", [12])}])
-def test_bug_a_selector_chose_wrong_row_groups_beside_filters(tmp_path: Path, chosen: dict[str, Any]) -> None:
-    """Numbers of row groups are those of the whole dataset, whatever is filtered."""
+def test_bug_a_selector_chose_wrong_row_groups_with_filters(tmp_path: Path, chosen: dict[str, Any]) -> None:
+    """Shards and selectors use the row group numbers of the whole dataset, also with filters."""
     url = tables.small(tmp_path / "t")
     build_rowgroup_index(url, None, [SingleFieldIndexer("i", "id")])
     found = []
@@ -150,7 +150,7 @@ def test_bug_a_selector_chose_wrong_row_groups_beside_filters(tmp_path: Path, ch
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_bug_the_second_next_after_an_error_never_returned(tmp_path: Path, *, batched: bool) -> None:
-    """What went wrong on a thread is raised by every `next()`."""
+    """Each `next()` after the error of a worker raises that error."""
 
     def fail(_: Any) -> Any:
         raise KeyError("of the user")
@@ -166,8 +166,8 @@ def test_bug_the_second_next_after_an_error_never_returned(tmp_path: Path, *, ba
                 next(reader)
 
 
-def test_bug_readers_could_not_be_mixed_with_numpy_of_today(tmp_path: Path) -> None:
-    """`WeightedSamplingReader` needs no name that NumPy has dropped, and has a length."""
+def test_bug_readers_could_not_be_mixed_with_current_numpy(tmp_path: Path) -> None:
+    """`WeightedSamplingReader` works with current versions of NumPy and has a length."""
     url = tables.plain(tmp_path / "t", {"id": [1, 2]})
 
     with WeightedSamplingReader([make_batch_reader(url), make_batch_reader(url)], [1, 3]) as mixed:
@@ -175,15 +175,15 @@ def test_bug_readers_could_not_be_mixed_with_numpy_of_today(tmp_path: Path) -> N
         assert next(mixed).id.tolist() == [1, 2]
 
 
-def test_bug_a_single_name_was_taken_letter_by_letter(tmp_path: Path) -> None:
-    """One text is one pattern."""
+def test_bug_a_single_name_was_split_into_letters(tmp_path: Path) -> None:
+    """A string for `schema_fields` is one pattern."""
     url = tables.plain(tmp_path / "t", {"id": [1], "i": [2], "d": [3]})
 
     assert batches(url, schema_fields="id")[0]._fields == ("id",)
 
 
 def test_bug_every_epoch_had_the_same_order(tmp_path: Path) -> None:
-    """Row groups come in another order each epoch, with and without a seed."""
+    """Each epoch has the row groups in another order, with and without a seed."""
     url = tables.plain(tmp_path / "t", {"id": list(range(100))}, group=1)
 
     for seed in (None, 1):
@@ -204,7 +204,7 @@ def test_bug_zero_was_no_seed(tmp_path: Path) -> None:
 
 
 def test_bug_every_row_group_was_shuffled_alike(tmp_path: Path) -> None:
-    """Row groups of one size have orders of their own, other ones in each epoch."""
+    """Row groups of equal size are shuffled differently, and differently in each epoch."""
     url = tables.plain(tmp_path / "t", {"id": list(range(60))}, group=20)
 
     found = [[number % 20 for number in group] for group in tables.pairs(rows_ids(url), 20)]
@@ -213,12 +213,12 @@ def test_bug_every_row_group_was_shuffled_alike(tmp_path: Path) -> None:
 
 
 def rows_ids(url: str) -> list[int]:
-    """Return ids of two epochs with shuffled rows."""
+    """Return the row ids of two epochs with shuffled rows."""
     return tables.ids(rows(url, shuffle_rows=True, seed=1, num_epochs=2))
 
 
-def test_bug_a_null_moment_could_not_be_read(tmp_path: Path) -> None:
-    """A moment that is null is None in a row."""
+def test_bug_a_null_timestamp_could_not_be_read(tmp_path: Path) -> None:
+    """A null timestamp in a row is None."""
     found = rows(tables.plain(tmp_path / "t", {"at": pa.array([0, None], pa.timestamp("us"))}))
 
     assert [row.at for row in found] == [np.datetime64(0, "us"), None]
@@ -233,7 +233,7 @@ def test_bug_lists_of_text_were_their_own_repr(tmp_path: Path) -> None:
 
 
 def test_bug_a_null_list_could_not_be_batched(tmp_path: Path) -> None:
-    """A list that is null is None among arrays."""
+    """A null list in a batch is None among the arrays."""
     (batch,) = batches(tables.plain(tmp_path / "t", {"a": pa.array([[1, 2], None], pa.list_(pa.int32()))}))
 
     assert batch.a[0].tolist() == [1, 2]
@@ -241,7 +241,7 @@ def test_bug_a_null_list_could_not_be_batched(tmp_path: Path) -> None:
 
 
 def test_bug_an_empty_row_group_could_not_be_read(tmp_path: Path) -> None:
-    """Files and row groups without rows are passed over."""
+    """Files and row groups without rows are skipped."""
     place = tmp_path / "t"
     tables.plain(place, {"id": [1, 2]})
     pq.write_table(pa.table({"id": pa.array([], pa.int64())}), place / "empty.parquet")
@@ -253,7 +253,7 @@ def test_bug_an_empty_row_group_could_not_be_read(tmp_path: Path) -> None:
 
 
 def test_bug_a_foreign_common_metadata_made_a_table_unreadable(tmp_path: Path) -> None:
-    """Where numbers of row groups are not stored, footers tell them."""
+    """If `_common_metadata` has no row group counts, the file footers give them."""
     url = tables.plain(tmp_path / "t", {"id": [1, 2]})
     pq.write_metadata(pa.schema({"id": pa.int64()}), tmp_path / "t" / "_common_metadata")
 
@@ -263,7 +263,7 @@ def test_bug_a_foreign_common_metadata_made_a_table_unreadable(tmp_path: Path) -
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_bug_selected_fields_were_not_selected(tmp_path: Path, *, batched: bool) -> None:
-    """Whatever a function returns, the fields that were selected are left, in their order."""
+    """`selected_fields` limits and orders the fields, whatever the function returns."""
     url = tables.plain(tmp_path / "t", {"id": [1], "b": [2], "c": [3]})
     spec = TransformSpec(lambda given: given, selected_fields=["c", "id"])
 
@@ -272,8 +272,8 @@ def test_bug_selected_fields_were_not_selected(tmp_path: Path, *, batched: bool)
     assert found._fields == ("c", "id")
 
 
-def test_bug_the_time_of_windows_had_to_be_among_their_fields(tmp_path: Path) -> None:
-    """The field that tells times is read whether it is handed out or not."""
+def test_bug_the_timestamp_of_windows_had_to_be_among_their_fields(tmp_path: Path) -> None:
+    """The timestamp field of windows is read even if no window contains it."""
     url = tables.plain(tmp_path / "t", {"t": [0, 1, 2], "id": [7, 8, 9]})
 
     found = rows(url, schema_fields=NGram({0: ["id"], 1: ["id"]}, 1, "t"))
@@ -282,8 +282,8 @@ def test_bug_the_time_of_windows_had_to_be_among_their_fields(tmp_path: Path) ->
     assert found[0][0]._fields == ("id",)
 
 
-def test_bug_a_cache_gave_other_columns_what_it_had_kept(tmp_path: Path) -> None:
-    """What is kept depends on the columns that were read."""
+def test_bug_a_cache_returned_the_entries_of_other_columns(tmp_path: Path) -> None:
+    """Cache entries depend on the columns that were read."""
     url = tables.plain(tmp_path / "t", {"id": [1, 2], "b": [3, 4]})
     options: dict[str, Any] = {
         "cache_type": "local-disk",
@@ -299,8 +299,8 @@ def test_bug_a_cache_gave_other_columns_what_it_had_kept(tmp_path: Path) -> None
         assert all(getattr(batch, name).tolist() == {"id": [1, 2], "b": [3, 4]}[name] for name in fields)
 
 
-def test_bug_conversion_in_other_processes_failed(tmp_path: Path) -> None:
-    """`convert_early_to_numpy` goes together with processes."""
+def test_bug_early_conversion_failed_in_worker_processes(tmp_path: Path) -> None:
+    """`convert_early_to_numpy` works with a process pool."""
     url = tables.plain(tmp_path / "t", {"id": [1, 2]})
 
     assert tables.ids(batches(url, convert_early_to_numpy=True, reader_pool_type="process", workers_count=1)) == [1, 2]

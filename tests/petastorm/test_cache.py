@@ -1,4 +1,4 @@
-"""The cache on disk: what it keeps, how much, and what readers make of it."""
+"""The cache on disk: which values it stores, its size limit, and how readers use it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.petastorm.predicates import in_lambda
 
 
 def counted(values: list[Any]) -> Any:
-    """Return a function that gives these values, one after the other."""
+    """Return a function that returns these values one after the other."""
     return iter(values).__next__
 
 
@@ -33,8 +33,8 @@ def objects(*cells: Any) -> Any:
     return values
 
 
-def test_values_of_each_kind_are_kept(tmp_path: Path) -> None:
-    """Each value comes back with its type, without a pickle."""
+def test_values_of_each_type_are_cached(tmp_path: Path) -> None:
+    """A cached value comes back with its type, and the cache stores no pickles."""
     value = [
         None,
         True,
@@ -67,8 +67,8 @@ def test_values_of_each_kind_are_kept(tmp_path: Path) -> None:
     [object(), {1}, Path("x"), dt.datetime(2020, 1, 1, tzinfo=type("Zone", (dt.tzinfo,), {})())],
     ids=["object", "set", "path", "time with a zone"],
 )
-def test_other_objects_are_not_kept(tmp_path: Path, odd: Any) -> None:
-    """An object that is no plain value is computed each time, also inside of a list."""
+def test_other_objects_are_not_cached(tmp_path: Path, odd: Any) -> None:
+    """An object that is not a plain value is computed on each call, also inside a list."""
     cache = LocalDiskCache(str(tmp_path), 10**8, 10)
 
     assert cache.get("a", lambda: [odd]) == [odd]
@@ -80,8 +80,8 @@ def test_other_objects_are_not_kept(tmp_path: Path, odd: Any) -> None:
     [42, "text", b"bytes", [1, (2, None)], {"a": np.arange(5), "b": [np.float32(1)]}, np.zeros((100, 1000)), 1.5],
     ids=["int", "str", "bytes", "list", "dict", "array", "float"],
 )
-def test_plain_values_are_kept(tmp_path: Path, value: Any) -> None:
-    """What was computed once is not computed again, nor in another cache at the same place."""
+def test_plain_values_are_cached(tmp_path: Path, value: Any) -> None:
+    """A cached value is not computed again, also not by another cache in the same directory."""
     cache = LocalDiskCache(str(tmp_path / "cache"), 10**8, 10)
 
     first = cache.get("key", lambda: value)
@@ -92,8 +92,8 @@ def test_plain_values_are_kept(tmp_path: Path, value: Any) -> None:
     assert type(second) is type(value)
 
 
-def test_tables_are_kept(tmp_path: Path) -> None:
-    """As Arrow has them."""
+def test_tables_are_cached(tmp_path: Path) -> None:
+    """An Arrow table comes back from the cache unchanged."""
     table = pa.table({"a": [1, None], "b": ["x", "y"]})
     cache = LocalDiskCache(str(tmp_path), 10**8, 10)
 
@@ -102,8 +102,8 @@ def test_tables_are_kept(tmp_path: Path) -> None:
     assert cache.get(1, counted([])).equals(table)
 
 
-def test_nothing_is_kept_of_nothing(tmp_path: Path) -> None:
-    """None is never found, and what cannot be stored is computed each time."""
+def test_none_is_not_cached(tmp_path: Path) -> None:
+    """None counts as missing, and an object that cannot be stored is computed on each call."""
     cache = LocalDiskCache(str(tmp_path), 10**8, 10)
 
     assert (cache.get("a", lambda: None), cache.get("a", lambda: 5)) == (None, 5)
@@ -112,8 +112,8 @@ def test_nothing_is_kept_of_nothing(tmp_path: Path) -> None:
     assert cache.get("b", lambda: 7) == 7
 
 
-def test_what_was_stored_first_goes_first(tmp_path: Path) -> None:
-    """The limit holds."""
+def test_the_oldest_entries_are_evicted_first(tmp_path: Path) -> None:
+    """At the size limit, the oldest entries are deleted."""
     cache = LocalDiskCache(str(tmp_path), 60_000, 100, shards=1)
 
     for number in range(20):
@@ -124,8 +124,8 @@ def test_what_was_stored_first_goes_first(tmp_path: Path) -> None:
     assert cache.get(0, lambda: "gone") == "gone"
 
 
-def test_without_eviction_what_was_stored_first_stays(tmp_path: Path) -> None:
-    """When the limit is reached nothing more is stored."""
+def test_without_eviction_a_full_cache_stores_nothing(tmp_path: Path) -> None:
+    """Without eviction, a full cache keeps its entries and stores no new ones."""
     cache = LocalDiskCache(str(tmp_path), 20_000, 10**9, eviction_policy="none")
 
     for number in range(20):
@@ -135,14 +135,14 @@ def test_without_eviction_what_was_stored_first_stays(tmp_path: Path) -> None:
     assert cache.get(19, lambda: "not kept") == "not kept"
 
 
-def test_a_limit_must_be_of_use() -> None:
-    """A few rows must fit each part."""
+def test_a_size_limit_that_is_too_small_raises() -> None:
+    """A size limit below five rows per shard raises ValueError."""
     with pytest.raises(ValueError, match="Condition 'size_limit_bytes / shards < 5 \\* expected_row_size_bytes' needs to hold"):
         LocalDiskCache("nowhere", 1000, 100)
 
 
-def test_cleaning_up_deletes_the_directory_where_asked(tmp_path: Path) -> None:
-    """It may be done twice."""
+def test_cleanup_deletes_the_directory_if_configured(tmp_path: Path) -> None:
+    """`cleanup` deletes the directory only with `cleanup=True`. A second call is allowed."""
     for cleanup in (True, False):
         place = tmp_path / str(cleanup)
         cache = LocalDiskCache(str(place), 10**8, 10, cleanup=cleanup)
@@ -153,10 +153,10 @@ def test_cleaning_up_deletes_the_directory_where_asked(tmp_path: Path) -> None:
         assert place.exists() is not cleanup
 
 
-def test_the_directory_goes_though_others_write_and_delete_in_it(
+def test_cleanup_deletes_a_directory_that_changes_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Files that appear or vanish meanwhile are no reason to leave it."""
+    """`cleanup` deletes the directory although files appear and disappear in it meanwhile."""
     place = tmp_path / "cache"
     cache = LocalDiskCache(str(place), 10**8, 10)
     for number in range(4):
@@ -182,7 +182,7 @@ def test_the_directory_goes_though_others_write_and_delete_in_it(
 
 @pytest.mark.parametrize("pool", ["thread", "process"])
 def test_a_cache_is_cleaned_up_while_its_reader_runs(tmp_path: Path, pool: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The directory is gone at once, and rows come on."""
+    """`cleanup_cache` deletes the directory at once, and the reader still returns all rows."""
     url = tables.small(tmp_path / "t", rows=400)
     for number in range(10 if pool == "thread" else 1):
         given = {**options(tmp_path), "cache_location": str(tmp_path / f"cache-{number}")}
@@ -198,10 +198,10 @@ def test_a_cache_is_cleaned_up_while_its_reader_runs(tmp_path: Path, pool: str, 
     assert "Error" not in capsys.readouterr().out
 
 
-def test_what_cannot_be_deleted_is_reported(
+def test_a_directory_that_cannot_be_deleted_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In Petastorm's words; the directory lies where it was."""
+    """A cleanup that cannot delete prints Petastorm's message and leaves the directory in place."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError("it is in use")
@@ -221,7 +221,7 @@ def test_what_cannot_be_deleted_is_reported(
 
 
 def test_errors_of_a_cache_do_not_end_a_reader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An `OSError` of its `cleanup` is reported, on request and at the end of the context; other errors go through."""
+    """An `OSError` of a cache's `cleanup` is printed, on request and at the end of the context. Other errors are raised."""
 
     class Broken(NullCache):
         raised: Exception = OSError("no such disk")
@@ -243,8 +243,8 @@ def test_errors_of_a_cache_do_not_end_a_reader(tmp_path: Path, capsys: pytest.Ca
     assert second == "Error cleaning cache: no such disk\n"
 
 
-def test_a_damaged_file_is_computed_anew(tmp_path: Path) -> None:
-    """What cannot be read is not there."""
+def test_a_damaged_file_is_computed_again(tmp_path: Path) -> None:
+    """A cache file that cannot be read counts as missing."""
     cache = LocalDiskCache(str(tmp_path), 10**8, 10)
     cache.get("a", lambda: 1)
     for file in tmp_path.iterdir():
@@ -253,8 +253,8 @@ def test_a_damaged_file_is_computed_anew(tmp_path: Path) -> None:
     assert cache.get("a", lambda: 2) == 2
 
 
-def test_a_cache_that_keeps_nothing() -> None:
-    """It is a cache all the same."""
+def test_a_null_cache_stores_nothing() -> None:
+    """`NullCache` is a `CacheBase`, computes each value and has no `cleanup`."""
     assert isinstance(NullCache(), CacheBase)
     assert NullCache().get("a", lambda: 5) == 5
     assert not hasattr(NullCache(), "cleanup")
@@ -272,8 +272,8 @@ def options(tmp_path: Path, **settings: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("pool", ["dummy", "thread", "process"])
-def test_a_reader_reads_from_its_cache(tmp_path: Path, pool: str) -> None:
-    """What was kept is read when the files are gone, as long as they are known."""
+def test_a_reader_stores_row_groups_in_its_cache(tmp_path: Path, pool: str) -> None:
+    """A reader stores one cache file per row group. Another reader of the same cache returns the same rows and deletes it."""
     url = tables.small(tmp_path / "t")
     given = {**options(tmp_path, cleanup=False), "reader_pool_type": pool, "workers_count": 1, "shuffle_rows": True}
 
@@ -288,8 +288,8 @@ def test_a_reader_reads_from_its_cache(tmp_path: Path, pool: str) -> None:
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_file_that_changed_is_read_anew(tmp_path: Path) -> None:
-    """What is kept depends on when a file was written."""
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    """A file that changed after it was cached is read again."""
     place = tmp_path / "t"
     for number in (1, 22):
         url = tables.plain(place, {"id": [number, number + 1]})
@@ -297,16 +297,16 @@ def test_a_file_that_changed_is_read_anew(tmp_path: Path) -> None:
             assert tables.ids(reader) == [number, number + 1]
 
 
-def test_filtered_rows_are_kept_apart(tmp_path: Path) -> None:
-    """Another filter finds other rows."""
+def test_cache_entries_depend_on_filters(tmp_path: Path) -> None:
+    """Readers with different filters do not share cache entries."""
     url = tables.plain(tmp_path / "t", {"id": list(range(10))})
     for least in (3, 7, 3):
         with make_batch_reader(url, filters=[("id", ">=", least)], **options(tmp_path, cleanup=False)) as reader:
             assert tables.ids(reader) == list(range(least, 10))
 
 
-def test_a_cache_goes_together_with_neither_predicates_nor_parts(tmp_path: Path) -> None:
-    """As in Petastorm, the first row tells."""
+def test_a_cache_with_a_predicate_or_with_parts_raises(tmp_path: Path) -> None:
+    """A cache together with a predicate or with parts of row groups raises RuntimeError at the first row, as in Petastorm."""
     url = tables.small(tmp_path / "t")
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"predicate": in_lambda(["id"], bool)}, "Local cache is not supported together with predicates"),
@@ -317,7 +317,7 @@ def test_a_cache_goes_together_with_neither_predicates_nor_parts(tmp_path: Path)
             next(reader)
 
 
-def test_a_cache_on_disk_says_where_and_how_large_it_is(tmp_path: Path) -> None:
-    """What is missing is named."""
+def test_a_disk_cache_without_its_arguments_raises(tmp_path: Path) -> None:
+    """A disk cache without its location and sizes raises ValueError that names the arguments."""
     with pytest.raises(ValueError, match="needs cache_location, cache_size_limit and cache_row_size_estimate"):
         make_reader(tables.small(tmp_path / "t"), cache_type="local-disk")

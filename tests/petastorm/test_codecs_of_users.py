@@ -1,4 +1,4 @@
-"""Codecs that users wrote for Petastorm: named where they are missing, and used where they are given."""
+"""Codecs that users wrote for Petastorm: an unknown one is reported, and one that is passed to a reader is used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.petastorm.utils import DecodeFieldError, decode_row
 
 
 class Squash(DataframeColumnCodec):
-    """A codec of a user, as it was written for Petastorm."""
+    """A user's codec, as written for Petastorm."""
 
     _factor = 1
 
@@ -32,11 +32,11 @@ class Squash(DataframeColumnCodec):
         return np.frombuffer(value, unischema_field.numpy_dtype) / np.float32(self._factor)
 
     def spark_dtype(self) -> None:
-        """Return nothing; nobody asks."""
+        """Return nothing; no test calls it."""
 
 
-def test_a_codec_need_not_define_all() -> None:
-    """Petastorm asks for what it uses; what is missing is told when somebody uses it."""
+def test_a_codec_may_leave_out_methods() -> None:
+    """A codec may leave out methods. Calling a missing method raises NotImplementedError that names it."""
 
     class Reads(DataframeColumnCodec):
         def decode(self, unischema_field: Any, value: Any) -> Any:  # noqa: ARG002 - as Petastorm calls it
@@ -53,7 +53,7 @@ Squash.__module__, Squash.__qualname__ = "our_project.codecs", "Squash"
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """A dataset with a column that was written by a codec of a user."""
+    """A dataset with a column that a user's codec wrote."""
     cells = [np.array([3, 6], np.float32).tobytes(), np.array([9, 12], np.float32).tobytes()]
     table = pa.table({"id": pa.array([7, 8], pa.int32()), "x": cells})
     pq.write_table(table, tmp_path / "part-0.parquet")
@@ -62,8 +62,8 @@ def url(tmp_path: Path) -> str:
     return tmp_path.as_uri()
 
 
-def test_a_codec_that_nobody_knows_is_named(url: str) -> None:
-    """The error says how to give it."""
+def test_an_unknown_codec_is_named(url: str) -> None:
+    """Decoding with an unknown codec raises an error that names the codec and says how to pass it."""
     with make_reader(url) as reader:
         assert str(reader.schema.x.codec) == "our_project.codecs.Squash()"
         with pytest.raises(DecodeFieldError, match=r"written with the unknown codec 'our_project.codecs.Squash'"):
@@ -73,8 +73,8 @@ def test_a_codec_that_nobody_knows_is_named(url: str) -> None:
 
 
 @pytest.mark.parametrize("pool", ["dummy", "thread"])
-def test_the_class_of_a_user_decodes(url: str, pool: str) -> None:
-    """It is found by the name that the dataset stores, with the attributes that are stored."""
+def test_a_codec_that_is_passed_to_a_reader_decodes(url: str, pool: str) -> None:
+    """A class in `codecs` is matched by its stored name and gets the stored attributes."""
     with make_reader(url, codecs=[Squash], reader_pool_type=pool) as reader:
         rows = list(reader)
     with make_batch_reader(url, codecs=[Squash], decode=True) as batches:
@@ -84,7 +84,7 @@ def test_the_class_of_a_user_decodes(url: str, pool: str) -> None:
     assert np.stack(list(batch.x)).tolist() == [[1, 2], [3, 4]]
 
 
-def test_what_is_no_codec_is_refused(url: str) -> None:
-    """Classes are expected."""
+def test_a_value_that_is_not_a_codec_raises(url: str) -> None:
+    """A value in `codecs` that is not a codec class raises ArgumentError."""
     with pytest.raises(ArgumentError, match="codecs got 5"):
         make_reader(url, codecs=[5])

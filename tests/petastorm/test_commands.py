@@ -1,4 +1,4 @@
-"""Petastorm's commands: by their own names through the drop-in, as modules, and as commands that are installed."""
+"""Petastorm's commands: under their own names through the drop-in, as modules, and as installed commands."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Numbers = Unischema("Numbers", [UnischemaField("id", np.int64, ())])
 
 
 def run(*arguments: str, place: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run Python in a folder, with no drop-in but what the arguments ask for."""
+    """Run Python in a folder, without the drop-in unless the arguments start it."""
     source = str(Path(importlib.import_module("penstock").__file__ or "").parent.parent)
-    apart = {name: value for name, value in os.environ.items() if name != dropin.HOME}
-    environment = {**apart, "PYTHONPATH": source}
+    inherited = {name: value for name, value in os.environ.items() if name != dropin.HOME}
+    environment = {**inherited, "PYTHONPATH": source}
     return subprocess.run([sys.executable, *arguments], cwd=place, env=environment, capture_output=True, text=True, check=check)
 
 
@@ -42,7 +42,7 @@ def installed(name: str) -> str:
 
 @pytest.mark.parametrize("how", ["name", "module", "command"])
 def test_datasets_are_copied_by_a_command(tmp_path: Path, how: str) -> None:
-    """Whichever way it is called."""
+    """The copy command works by name, as a module and as an installed command."""
     begin = {
         "name": ("-m", "penstock.dropin", "petastorm-copy-dataset.py"),
         "module": ("-m", "penstock.dropin", "-m", "petastorm.tools.copy_dataset"),
@@ -58,8 +58,8 @@ def test_datasets_are_copied_by_a_command(tmp_path: Path, how: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["name", "module", "command"])
-def test_a_schema_is_found_in_the_folder_of_the_user(tmp_path: Path, how: str) -> None:
-    """Its module imports Petastorm, which means Penstock there."""
+def test_a_schema_is_found_in_the_working_folder(tmp_path: Path, how: str) -> None:
+    """The schema is imported from a module in the working folder, where `import petastorm` means Penstock."""
     begin = {
         "name": ("-m", "penstock.dropin", "petastorm-generate-metadata.py"),
         "module": ("-m", "penstock.dropin", "-m", "petastorm.etl.petastorm_generate_metadata"),
@@ -76,7 +76,7 @@ def test_a_schema_is_found_in_the_folder_of_the_user(tmp_path: Path, how: str) -
 
 @pytest.mark.parametrize("how", ["name", "command"])
 def test_readers_are_measured_by_a_command(tmp_path: Path, how: str) -> None:
-    """In a process of its own, which the command starts."""
+    """The throughput command prints the rate of a reader."""
     begin = {
         "name": ("-m", "penstock.dropin", "petastorm-throughput.py"),
         "command": ("-c", installed("penstock-petastorm-throughput")),
@@ -88,51 +88,51 @@ def test_readers_are_measured_by_a_command(tmp_path: Path, how: str) -> None:
     assert done.stdout.splitlines()[-1].startswith("Average sample read rate: ")
 
 
-def test_a_script_of_the_user_comes_before_a_command(tmp_path: Path) -> None:
-    """A file that is called like one is what is meant."""
+def test_a_script_takes_precedence_over_a_command(tmp_path: Path) -> None:
+    """A script in the working folder takes precedence over a command of the same name."""
     (tmp_path / "petastorm-throughput.py").write_text("print('mine')\n")
 
     assert run("-m", "penstock.dropin", "petastorm-throughput.py", place=tmp_path).stdout == "mine\n"
 
 
-def test_commands_have_names_of_our_own() -> None:
-    """Petastorm installs its own under theirs, and one package must not overwrite files of another."""
+def test_installed_commands_have_other_names_than_those_of_petastorm() -> None:
+    """Installed commands do not have Petastorm's names, since one package must not overwrite files of another."""
     assert not set(SCRIPTS) & set(dropin.SCRIPTS)
     assert all(name.startswith("penstock") for name in SCRIPTS)
 
 
 @pytest.mark.slow
-def test_modules_that_were_shipped_are_no_other_petastorm(tmp_path: Path) -> None:
-    """Spark brings them to a folder of its own, whose name nobody knows; a process in another environment may have both."""
+def test_shipped_modules_import_penstock_without_a_warning(tmp_path: Path) -> None:
+    """Modules that Spark copied to another folder import Penstock, and are not reported as another Petastorm."""
     for module in Path(dropin.ALIASES).glob("*.py"):
         (tmp_path / module.name).write_bytes(module.read_bytes())
     begin = f"import sys; sys.path.insert(1, {str(tmp_path)!r})"
-    elsewhere = f"import os; os.environ[{dropin.HOME!r}] = '/elsewhere'; sys.path.insert(1, {dropin.ALIASES!r})"
+    other_home = f"import os; os.environ[{dropin.HOME!r}] = '/elsewhere'; sys.path.insert(1, {dropin.ALIASES!r})"
 
-    there = run("-W", "error", "-c", f"{begin}; import petastorm.reader; print(petastorm.__name__)", place=tmp_path)
-    both = run("-W", "error", "-c", f"{begin}; {elsewhere}; import petastorm; print(petastorm.__name__)", place=tmp_path)
+    copied = run("-W", "error", "-c", f"{begin}; import petastorm.reader; print(petastorm.__name__)", place=tmp_path)
+    both = run("-W", "error", "-c", f"{begin}; {other_home}; import petastorm; print(petastorm.__name__)", place=tmp_path)
 
-    assert there.stdout == both.stdout == "penstock.petastorm\n"
+    assert copied.stdout == both.stdout == "penstock.petastorm\n"
 
 
 @pytest.mark.slow
-def test_a_session_that_is_there_is_told(tmp_path: Path) -> None:
-    """As in a notebook of a cluster, where a session is made before anything is imported."""
+def test_an_active_session_gets_the_modules(tmp_path: Path) -> None:
+    """The drop-in adds its modules to a Spark session that exists before the import, as in a cluster notebook."""
     (tmp_path / "pyspark.py").write_text(
         "class SparkContext:\n    _active_spark_context = None\n    def addPyFile(self, path):\n        print(path)\n"
     )
     active = "pyspark.SparkContext._active_spark_context = pyspark.SparkContext()"
 
     without = run("-c", "import pyspark, penstock.dropin", place=tmp_path)
-    told = run("-c", f"import pyspark; {active}; import penstock.dropin", place=tmp_path)
+    shipped = run("-c", f"import pyspark; {active}; import penstock.dropin", place=tmp_path)
 
     assert without.stdout == ""
-    assert [Path(line).name for line in told.stdout.splitlines()] == ["deltatorch.py", "penstock_alias.py", "petastorm.py"]
+    assert [Path(line).name for line in shipped.stdout.splitlines()] == ["deltatorch.py", "penstock_alias.py", "petastorm.py"]
 
 
 @pytest.mark.slow
-def test_functions_travel_under_our_own_names(tmp_path: Path) -> None:
-    """What a function takes from Petastorm is pickled as Penstock's, and needs no drop-in where it arrives."""
+def test_pickled_functions_refer_to_penstock(tmp_path: Path) -> None:
+    """A pickled function refers to Penstock's modules, so the process that loads it needs no drop-in."""
     (tmp_path / "driver.py").write_text(
         "import cloudpickle, sys\n"
         "import penstock.dropin\n"

@@ -1,4 +1,4 @@
-"""`petastorm.tools.copy_dataset`: fields and rows of a dataset, copied as they are stored, without Spark."""
+"""`petastorm.tools.copy_dataset`: copies fields and rows of a dataset as they are stored, without Spark."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def copied(source: str, target: Path | str, **options: Any) -> str:
 
 
 def cell(value: Any) -> Any:
-    """Return a value as one that is equal to itself, whatever numbers are in it."""
+    """Return a value in a form that equals itself, also with NaN."""
     if isinstance(value, np.ndarray):
         return (str(value.dtype), value.shape, value.tolist() if value.dtype == object else value.tobytes())
     return (type(value), repr(value))
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return whether two rows have the same fields, values and types of them."""
+    """Return whether two rows have the same fields, types and values."""
     return one._fields == other._fields and list(map(cell, one)) == list(map(cell, other))
 
 
@@ -62,7 +62,7 @@ def footers(place: Path) -> list[Any]:
 
 
 def test_a_copy_has_the_rows_of_its_source(tmp_path: Path) -> None:
-    """All fields, in the same order, with their types."""
+    """A copy has all fields and rows of its source, in order and with their types."""
     source = tables.small(tmp_path / "t")
 
     found = rows(copied(source, tmp_path / "copy"))
@@ -73,7 +73,7 @@ def test_a_copy_has_the_rows_of_its_source(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["legacy-0.4.0", "legacy-0.7.6", "modern-0.13.1-images", "modern-0.13.1-seq-summary"])
 def test_datasets_of_petastorm_are_copied(tmp_path: Path, corpus: Callable[[str], Path], name: str) -> None:
-    """Of any version; what directories name becomes a column of the files."""
+    """Datasets of any Petastorm version can be copied. Partition columns become columns of the files."""
     pytest.importorskip("cv2")
     source = corpus(f"petastorm/{name}").as_uri()
 
@@ -84,7 +84,7 @@ def test_datasets_of_petastorm_are_copied(tmp_path: Path, corpus: Callable[[str]
 
 
 def test_cells_are_copied_as_they_are_stored(tmp_path: Path) -> None:
-    """A JPEG that is encoded anew would be another; files are not compressed."""
+    """Encoded cells are copied byte by byte, and the files of the copy are not compressed."""
     pytest.importorskip("cv2")
     schema = ps.Schema("Photos", [ps.Field("id", np.int64), ps.Field("image", np.uint8, (16, 16, 3), ps.codecs.Jpeg())])
     noise = np.random.default_rng(0).integers(0, 255, (4, 16, 16, 3), dtype=np.uint8)
@@ -98,7 +98,7 @@ def test_cells_are_copied_as_they_are_stored(tmp_path: Path) -> None:
 
 
 def test_fields_are_chosen_by_regular_expressions(tmp_path: Path) -> None:
-    """Whole names match; the schema of the copy has the others no more."""
+    """Regular expressions match whole field names, and the schema of the copy has only the chosen fields."""
     source = tables.small(tmp_path / "t")
 
     url = copied(source, tmp_path / "copy", field_regex=["id", "sc.*"])
@@ -108,8 +108,8 @@ def test_fields_are_chosen_by_regular_expressions(tmp_path: Path) -> None:
     assert ps.open(tmp_path / "copy").schema.names == ("id", "score")
 
 
-def test_rows_with_nulls_are_left_out(tmp_path: Path) -> None:
-    """By fields that are copied, and by others."""
+def test_rows_with_nulls_are_dropped(tmp_path: Path) -> None:
+    """`not_null_fields` drops rows with nulls, also in fields that are not copied."""
     source = tables.small(tmp_path / "t")
     full = [number for number in range(40) if number % 5 != 4]
 
@@ -121,8 +121,8 @@ def test_rows_with_nulls_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("files", "found"), [(1, [40]), (3, [13, 13, 14]), (100, [1] * 40)])
-def test_there_are_as_many_files_as_were_asked_for(tmp_path: Path, files: int, found: list[int]) -> None:
-    """Their numbers of rows differ by one at most; there is none without rows."""
+def test_partitions_count_sets_the_number_of_files(tmp_path: Path, files: int, found: list[int]) -> None:
+    """`partitions_count` sets the number of files. Their row counts differ by at most one, and no file is empty."""
     source = tables.small(tmp_path / "t")
 
     url = copied(source, tmp_path / "copy", partitions_count=files)
@@ -131,8 +131,8 @@ def test_there_are_as_many_files_as_were_asked_for(tmp_path: Path, files: int, f
     assert len(load_row_groups(open_dataset(url))) == len(found)
 
 
-def test_row_groups_have_the_size_that_was_asked_for(tmp_path: Path) -> None:
-    """And `_common_metadata` tells how many each file has."""
+def test_row_group_size_mb_limits_row_groups(tmp_path: Path) -> None:
+    """`row_group_size_mb` limits the size of row groups, and `_common_metadata` stores their number for each file."""
     schema = ps.Schema("Large", [ps.Field("id", np.int64), ps.Field("raw", bytes)])
     given_rows = ({"id": number, "raw": bytes([number]) * (MEGABYTE // 4)} for number in range(16))
     ps.write(tmp_path / "t", schema, given_rows, format=PetastormFormat())
@@ -147,27 +147,27 @@ def test_row_groups_have_the_size_that_was_asked_for(tmp_path: Path) -> None:
 
 @given(
     sizes=st.lists(st.integers(0, 50), max_size=8),
-    most=st.integers(1, 400),
+    max_bytes=st.integers(1, 400),
     shares=st.none() | st.lists(st.integers(1, 40), min_size=1, max_size=5),
 )
-def test_no_row_is_lost_between_row_groups(sizes: list[int], most: int, shares: list[int] | None) -> None:
-    """Whatever sizes tables and row groups have, and wherever files end."""
+def test_no_row_is_lost_between_row_groups(sizes: list[int], max_bytes: int, shares: list[int] | None) -> None:
+    """Cutting tables into row groups and files keeps all rows in order and within the size limits."""
     edges = np.cumsum([0, *sizes])
     pieces = [pa.table({"id": pa.array(range(edges[at], edges[at + 1]), pa.int64())}) for at in range(len(sizes))]
     whole = [*pieces, pa.table({"id": pa.array([], pa.int64())})]
 
-    found = list(cut_row_groups(iter(whole), most, shares))
+    found = list(cut_row_groups(iter(whole), max_bytes, shares))
 
     assert [number for _, group in found for number in group["id"].to_pylist()] == list(range(edges[-1]))
     assert all(group.num_rows for _, group in found) or edges[-1] == 0
-    assert all(group.nbytes <= most + 8 for _, group in found)
+    assert all(group.nbytes <= max_bytes + 8 for _, group in found)
     if shares is not None:
         each = [sum(group.num_rows for file, group in found if file == number) for number in range(len(shares))]
         assert all(rows == share for rows, share in zip(each, shares, strict=True) if sum(shares) <= edges[-1])
 
 
 def test_a_dataset_without_rows_is_copied(tmp_path: Path) -> None:
-    """The copy has one file, which has the columns."""
+    """The copy of a dataset without rows has one file without rows and the schema of the source."""
     ps.write(tmp_path / "t", tables.SCHEMA, [], format=PetastormFormat())
 
     url = copied((tmp_path / "t").as_uri(), tmp_path / "copy", partitions_count=4)
@@ -176,8 +176,8 @@ def test_a_dataset_without_rows_is_copied(tmp_path: Path) -> None:
     assert list(get_schema_from_dataset_url(url).fields) == ["id", "name", "vector", "image", "score"]
 
 
-def test_columns_need_not_be_those_of_the_schema(tmp_path: Path) -> None:
-    """One that the schema does not name is copied with all fields, and one that no file has stays a field that is null."""
+def test_columns_may_differ_from_the_schema(tmp_path: Path) -> None:
+    """A column outside the schema is copied if all fields are. A field without a column stays null."""
     schema = ps.Schema("Some", [ps.Field("id", np.int64), ps.Field("gone", np.int64, nullable=True)])
     ps.write(tmp_path / "t", schema, {"id": [1, 2], "gone": [3, 4]}, format=PetastormFormat())
     (path,) = (tmp_path / "t").glob("*.parquet")
@@ -193,8 +193,8 @@ def test_columns_need_not_be_those_of_the_schema(tmp_path: Path) -> None:
     assert tables.ids(rows(some)) == [1, 2]
 
 
-def test_a_dataset_that_is_there_is_replaced_only_if_asked(tmp_path: Path) -> None:
-    """The command says how to ask."""
+def test_an_existing_dataset_is_replaced_only_on_request(tmp_path: Path) -> None:
+    """Copying over an existing dataset raises ValueError without `overwrite_output`."""
     source = tables.small(tmp_path / "t")
     target = tmp_path / "copy"
     tables.partitioned(target)
@@ -206,11 +206,11 @@ def test_a_dataset_that_is_there_is_replaced_only_if_asked(tmp_path: Path) -> No
 
 
 class Squash(DataframeColumnCodec):
-    """A codec of a user."""
+    """A user's codec."""
 
 
-def test_codecs_of_users_are_copied_with_all_fields(tmp_path: Path) -> None:
-    """The stored schema is taken as it is then; a schema of some of its fields cannot be made."""
+def test_unknown_codecs_are_copied_with_all_fields(tmp_path: Path) -> None:
+    """A copy of all fields keeps the stored schema with an unknown codec. Choosing fields raises ValueError."""
     place = tmp_path / "t"
     tables.small(place)
     common = pq.read_schema(place / "_common_metadata")
@@ -227,7 +227,7 @@ def test_codecs_of_users_are_copied_with_all_fields(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"field_regex": ["nope"]}, r"\['nope'\]\) do not match any fields \(\['id', 'name'"),
         ({"not_null_fields": ["nope"]}, r"Fields \['nope'\] must not be null, and the dataset has \['id'"),
@@ -235,17 +235,17 @@ def test_codecs_of_users_are_copied_with_all_fields(tmp_path: Path) -> None:
         ({"row_group_size_mb": -1}, "row_group_size_mb must be a positive integer or None, and is -1"),
     ],
 )
-def test_what_makes_no_sense_is_refused(tmp_path: Path, options: dict[str, Any], told: str) -> None:
-    """Before anything is written."""
+def test_invalid_arguments_raise(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    """Unknown fields and invalid sizes raise ValueError before anything is written."""
     source = tables.small(tmp_path / "t")
 
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         copied(source, tmp_path / "copy", **options)
     assert not (tmp_path / "copy").exists()
 
 
 def test_only_datasets_of_petastorm_are_copied(tmp_path: Path) -> None:
-    """A URL needs a scheme, and what lies there a schema."""
+    """A source without a Petastorm schema raises an error, and so does a target URL without a scheme."""
     url = tables.plain(tmp_path / "plain", {"id": [1]})
 
     with pytest.raises(PetastormMetadataError, match="Could not find _common_metadata file"):
@@ -254,8 +254,8 @@ def test_only_datasets_of_petastorm_are_copied(tmp_path: Path) -> None:
         copied(tables.small(tmp_path / "t"), str(tmp_path / "copy"))
 
 
-def test_the_command_has_petastorms_arguments(tmp_path: Path) -> None:
-    """With their defaults."""
+def test_the_command_has_the_arguments_of_petastorm(tmp_path: Path) -> None:
+    """The command has Petastorm's arguments and defaults, and copies a dataset."""
     assert vars(args_parser().parse_args(["a", "b"])) == {
         "source_url": "a",
         "target_url": "b",
@@ -274,8 +274,8 @@ def test_the_command_has_petastorms_arguments(tmp_path: Path) -> None:
     assert [row._asdict() for row in rows(target)[4:6]] == [{"id": 5, "name": "row 5"}, {"id": 6, "name": "row 6"}]
 
 
-def test_options_of_spark_are_warned_of(tmp_path: Path) -> None:
-    """They are accepted, and change nothing."""
+def test_options_of_spark_warn(tmp_path: Path) -> None:
+    """Spark options are accepted with a warning and have no effect."""
     source, target = tables.small(tmp_path / "t"), (tmp_path / "copy").as_uri()
 
     with pytest.warns(UserWarning, match=r"^--master sets up Spark, and this command does its work on this machine"):
@@ -293,7 +293,7 @@ print(sorted((int(row.id), float(row.vector.sum()), int(row.image.sum())) for ro
 @pytest.mark.peer
 @pytest.mark.slow
 def test_petastorm_itself_reads_copies(tmp_path: Path, ask_petastorm: Callable[..., list[str]]) -> None:
-    """Petastorm 0.13.1 gives the values that the source had."""
+    """Petastorm 0.13.1 reads the values of the source from a copy."""
     pytest.importorskip("cv2")
     url = copied(tables.small(tmp_path / "t", rows=7, group=3), tmp_path / "copy", partitions_count=2)
 

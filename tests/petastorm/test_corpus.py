@@ -1,4 +1,4 @@
-"""Datasets that Petastorm wrote come as Petastorm read them, whatever works on them."""
+"""Datasets that Petastorm wrote are read with the values that Petastorm read, with any pool."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ KEYS = {
 LOSSY = {"jpeg"}
 
 
-def told(name: str, value: Any) -> Any:
-    """Return what the reference tells of a value; of a JPEG only its shape, since decoders differ."""
+def summary(name: str, value: Any) -> Any:
+    """Return a value in the form of the reference; a JPEG without its bytes, since decoders differ."""
     if value is None:
         return None
     if isinstance(value, np.ndarray):
@@ -44,7 +44,7 @@ def told(name: str, value: Any) -> Any:
 
 
 def expected(name: str, cell: Any) -> Any:
-    """Return what the reference tells, in the same form."""
+    """Return a value of the reference in the form of `summary`."""
     if isinstance(cell, dict) and "py" in cell:
         value = cell["value"]
         return {"py": cell["py"], "value": "NaN" if isinstance(value, float) and np.isnan(value) else value}
@@ -53,8 +53,8 @@ def expected(name: str, cell: Any) -> Any:
 
 @pytest.mark.parametrize("pool", ["dummy", "thread", pytest.param("process", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", KEYS)
-def test_every_row_is_what_petastorm_read(corpus: Corpus, name: str, pool: str) -> None:
-    """Types of values, their dtypes, shapes and bytes are those that Petastorm 0.13.1 gave."""
+def test_each_row_equals_the_row_that_petastorm_read(corpus: Corpus, name: str, pool: str) -> None:
+    """Values have the types, dtypes, shapes and bytes that Petastorm 0.13.1 read."""
     reference = json.loads((corpus("petastorm/reference") / f"{name}.json").read_text())
     place = corpus(f"petastorm/{name}")
 
@@ -63,12 +63,12 @@ def test_every_row_is_what_petastorm_read(corpus: Corpus, name: str, pool: str) 
 
     assert len(rows) == reference["num_rows"]
     for key, cells in reference["rows"].items():
-        found = {field: told(field, value) for field, value in rows[key]._asdict().items()}
+        found = {field: summary(field, value) for field, value in rows[key]._asdict().items()}
         assert found == {field: expected(field, cell) for field, cell in cells.items()}
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_the_schema_is_the_stored_one(corpus: Corpus, name: str) -> None:
+def test_the_schema_equals_the_stored_schema(corpus: Corpus, name: str) -> None:
     """Names, types, shapes and codecs are those that Petastorm shows."""
     reference = json.loads((corpus("petastorm/reference") / f"{name}.json").read_text())
 
@@ -88,8 +88,8 @@ def test_the_schema_is_the_stored_one(corpus: Corpus, name: str) -> None:
     } == reference["fields"]
 
 
-def test_jpegs_are_close_to_what_petastorm_read(corpus: Corpus) -> None:
-    """Decoders of JPEG differ by a few steps of brightness, and not by more."""
+def test_jpegs_are_close_to_those_that_opencv_decodes(corpus: Corpus) -> None:
+    """Decoded JPEGs differ by at most 4 steps of brightness from those of OpenCV, which Petastorm uses."""
     cv2 = pytest.importorskip("cv2")
     url = corpus("petastorm/modern-0.13.1-images").as_uri()
 

@@ -1,4 +1,4 @@
-"""Filesystems of URLs, and clusters of Hadoop with several name nodes, without one."""
+"""Filesystems of URLs, and Hadoop clusters with several name nodes, tested without a cluster."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ SETTINGS = {
 
 
 class Node:
-    """A filesystem of one name node, which fails as often as it is told to."""
+    """A filesystem of one name node that fails a given number of times."""
 
     def __init__(self, name: str, failures: list[int]) -> None:
-        """Store its name."""
+        """Store the name, and the number of failures that nodes share."""
         self.name, self.failures = name, failures
 
     def ls(self, path: str) -> str:
-        """Return what lies there."""
+        """Return the node's name and the path, or fail."""
         if self.failures[0]:
             self.failures[0] -= 1
             raise OSError("standby")
@@ -49,22 +49,22 @@ class Node:
 
 
 def connector(*, absent: tuple[str, ...] = (), failures: int = 0) -> type[HdfsConnector]:
-    """Return what connects to nodes, some of which are not there."""
-    left = [failures]
+    """Return a connector class for name nodes; the absent ones refuse connections."""
+    remaining = [failures]
 
     class Connector(HdfsConnector):
         @classmethod
         def hdfs_connect_namenode(cls, url: Any, driver: str = "libhdfs3", user: str | None = None) -> Any:
             if url.hostname in absent:
                 raise OSError("nobody")
-            return Node(f"{driver}-{user}@{url.hostname}", left)
+            return Node(f"{driver}-{user}@{url.hostname}", remaining)
 
     return Connector
 
 
 @pytest.mark.parametrize(("url", "expected"), [("file:///a/b/", "file:///a/b"), ("s3://b/k//", "s3://b/k/"), ("x", "x")])
-def test_one_slash_at_the_end_is_left_out(url: str, expected: str) -> None:
-    """And no more."""
+def test_one_trailing_slash_is_removed(url: str, expected: str) -> None:
+    """`normalize_dir_url` removes one trailing slash, and raises ValueError if the URL is not text."""
     assert normalize_dir_url(url) == expected
     with pytest.raises(ValueError, match="directory url must be a string"):
         normalize_dir_url(None)
@@ -73,13 +73,13 @@ def test_one_slash_at_the_end_is_left_out(url: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("url", "path"), [("file:///a/b", "/a/b"), ("hdfs://host:1/a/b", "/a/b"), ("memory://bucket/key", "/bucket/key")]
 )
-def test_paths_have_the_bucket_where_there_is_one(url: str, path: str) -> None:
-    """As each filesystem wants them."""
+def test_paths_include_the_bucket(url: str, path: str) -> None:
+    """The path of a dataset includes the bucket of an object store, and not the host of a Hadoop cluster."""
     assert get_dataset_path(urlparse(url)) == path
 
 
-def test_local_files_are_found(tmp_path: Path) -> None:
-    """By the filesystem that belongs to the URL, and by one that is opened again elsewhere."""
+def test_local_files_are_read(tmp_path: Path) -> None:
+    """A resolver and its pickled factory open local files. Pickling the resolver itself raises RuntimeError."""
     (tmp_path / "file").write_text("here")
     resolver = FilesystemResolver(tmp_path.as_uri())
 
@@ -93,8 +93,8 @@ def test_local_files_are_found(tmp_path: Path) -> None:
         cloudpickle.dumps(resolver)
 
 
-def test_options_go_to_the_filesystem_of_the_scheme() -> None:
-    """Beside what the URL says."""
+def test_the_scheme_of_a_url_selects_the_filesystem() -> None:
+    """The scheme of a URL selects the filesystem. A URL without a bucket or a scheme raises ValueError."""
     resolver = FilesystemResolver("memory://bucket/key", storage_options={"skip_instance_cache": True})
 
     assert resolver.filesystem().protocol == "memory"
@@ -105,7 +105,7 @@ def test_options_go_to_the_filesystem_of_the_scheme() -> None:
 
 
 def test_several_urls_have_one_filesystem(tmp_path: Path) -> None:
-    """Which may be given; others than those of one scheme and host are refused."""
+    """Several URLs share one filesystem, which may be an argument. URLs of different schemes or hosts raise ValueError."""
     given = object()
     urls = [f"{tmp_path.as_uri()}/a", f"{tmp_path.as_uri()}/b"]
 
@@ -119,7 +119,7 @@ def test_several_urls_have_one_filesystem(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "driver", "who"),
+    ("url", "driver", "node"),
     [
         ("hdfs:///a", "libhdfs3", "libhdfs3-me@first"),
         ("hdfs://cluster/a", "libhdfs3", "libhdfs3-me@first"),
@@ -127,16 +127,16 @@ def test_several_urls_have_one_filesystem(tmp_path: Path) -> None:
         ("hdfs://cluster/a", "libhdfs", "libhdfs-me@cluster"),
     ],
 )
-def test_name_nodes_are_found_in_the_settings(url: str, driver: str, who: str) -> None:
-    """Of the default service, of one that is named, or of none; with the other driver nobody looks."""
+def test_name_nodes_are_found_in_the_settings(url: str, driver: str, node: str) -> None:
+    """libhdfs3 looks up the default or the named service in the settings. libhdfs connects to the host of the URL."""
     resolver = FilesystemResolver(url, SETTINGS, connector(), hdfs_driver=driver, user="me")
 
-    assert resolver.filesystem().ls("/a") == f"{who}/a"
+    assert resolver.filesystem().ls("/a") == f"{node}/a"
     assert resolver.get_dataset_path() == "/a"
 
 
-def test_settings_are_read_where_hadoop_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files that are empty say nothing; files that are not there are an error."""
+def test_settings_are_read_from_the_hadoop_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings come from the XML files of the Hadoop installation. A missing file raises, and an empty file is ignored."""
     monkeypatch.delenv("HADOOP_HOME", raising=False)
     monkeypatch.setenv("HADOOP_PREFIX", str(tmp_path))
     place = tmp_path / "etc" / "hadoop"
@@ -153,8 +153,8 @@ def test_settings_are_read_where_hadoop_is_installed(tmp_path: Path, monkeypatch
     assert resolver.resolve_hdfs_name_service("nope") is None
 
 
-def test_settings_that_grow_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that declares entities is told of and left out, since a few of them can take all memory."""
+def test_settings_with_xml_entities_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A settings file that declares XML entities is skipped, since a few of them can expand to fill all memory."""
     monkeypatch.setenv("HADOOP_HOME", str(tmp_path))
     place = tmp_path / "etc" / "hadoop"
     place.mkdir(parents=True)
@@ -178,14 +178,14 @@ def test_settings_that_grow_are_not_read(tmp_path: Path, monkeypatch: pytest.Mon
         ),
     ],
 )
-def test_settings_that_say_too_little_are_refused(settings: dict[str, str], error: type[Exception], text: str) -> None:
-    """What is missing is named."""
+def test_incomplete_settings_raise(settings: dict[str, str], error: type[Exception], text: str) -> None:
+    """Incomplete settings raise an error that names what is missing."""
     with pytest.raises(error, match=text):
         HdfsNamenodeResolver(settings).resolve_default_hdfs_service()
 
 
-def test_a_name_node_that_fails_is_left_for_the_next() -> None:
-    """In turn, and not without end."""
+def test_a_name_node_that_fails_is_replaced_by_the_next() -> None:
+    """The client tries the name nodes in turn, and raises an error after too many failures."""
     nodes = ["first", "second"]
     client = connector(failures=1).connect_to_either_namenode(nodes)
 
@@ -193,14 +193,14 @@ def test_a_name_node_that_fails_is_left_for_the_next() -> None:
     assert connector(absent=("first",)).connect_to_either_namenode(nodes).ls("/a") == "libhdfs3-None@second/a"
     with pytest.raises(HdfsConnectError, match="Unable to connect to HDFS cluster! Tried: first, second"):
         connector(absent=("first", "second")).connect_to_either_namenode(nodes)
-    with pytest.raises(MaxFailoversExceeded, match='maximum \\(3\\) for action "ls"') as told:
+    with pytest.raises(MaxFailoversExceeded, match='maximum \\(3\\) for action "ls"') as raised:
         connector(failures=9).connect_to_either_namenode(nodes).ls("/a")
-    assert len(told.value.failed_exceptions) == namenode_failover.MAX_FAILOVER_ATTEMPTS + 1
-    assert (told.value.max_failover_attempts, told.value.__name__) == (3, "ls")
+    assert len(raised.value.failed_exceptions) == namenode_failover.MAX_FAILOVER_ATTEMPTS + 1
+    assert (raised.value.max_failover_attempts, raised.value.__name__) == (3, "ls")
 
 
-def test_a_client_connects_anew_in_another_process() -> None:
-    """What it was made with is all that is sent."""
+def test_a_client_connects_again_after_unpickling() -> None:
+    """A pickled client consists of its arguments only, and connects again in another process."""
     client = connector().connect_to_either_namenode(["first"], user="me")
 
     again = cloudpickle.loads(cloudpickle.dumps(client))

@@ -1,4 +1,4 @@
-"""`petastorm.etl.petastorm_generate_metadata` and `metadata_util`: what is stored with a dataset, made anew and shown."""
+"""`petastorm.etl.petastorm_generate_metadata` and `metadata_util`: generate and print the metadata of a dataset."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NO_SCHEMA = {"not": "a schema"}
 
 @pytest.fixture
 def schemas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the name of a module of a user, which has the schemas of this file."""
+    """Return the name of a user's module that has the schemas of this file."""
     name = f"our_schemas_{abs(hash(tmp_path))}"
     (tmp_path / f"{name}.py").write_text(f"from {__name__} import HELLO, NO_SCHEMA\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -53,7 +53,7 @@ def schemas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def parquet(place: Path, files: int = 2, rows: int = 6) -> str:
-    """Write plain files whose cells are as Petastorm stores them, and return their URL."""
+    """Write plain files whose cells are encoded as by Petastorm, and return their URL."""
     place.mkdir()
     for file in range(files):
         numbers = range(file * rows, file * rows + rows)
@@ -69,7 +69,7 @@ def ids(url: str) -> list[int]:
 
 
 def test_plain_files_become_a_dataset(tmp_path: Path, schemas: str) -> None:
-    """The schema that a user names is stored, and how many row groups each file has."""
+    """The metadata has the schema that the user names, and the number of row groups of each file."""
     url = parquet(tmp_path / "t")
 
     generate_petastorm_metadata(None, url, f"{schemas}.HELLO")
@@ -81,8 +81,8 @@ def test_plain_files_become_a_dataset(tmp_path: Path, schemas: str) -> None:
     assert str(get_schema_from_dataset_url(url)) == str(HELLO)
 
 
-def test_what_is_stored_is_made_anew(tmp_path: Path) -> None:
-    """Row groups are counted again, and the schema and the indexes stay."""
+def test_metadata_can_be_generated_again(tmp_path: Path) -> None:
+    """Generating metadata again counts the row groups and keeps the schema and the indexes."""
     url = tables.small(tmp_path / "t")
     build_rowgroup_index(url, None, [SingleFieldIndexer("by id", "id")])
     before = open_dataset(url).keys
@@ -97,8 +97,8 @@ def test_what_is_stored_is_made_anew(tmp_path: Path) -> None:
     assert ids(url) == list(range(40))
 
 
-def test_directories_are_part_of_the_names_of_files(tmp_path: Path) -> None:
-    """As Petastorm stores them."""
+def test_stored_file_names_include_partition_directories(tmp_path: Path) -> None:
+    """Stored file names include their partition directories, as in Petastorm."""
     url = tables.partitioned(tmp_path / "t")
 
     generate_petastorm_metadata(None, url)
@@ -108,8 +108,8 @@ def test_directories_are_part_of_the_names_of_files(tmp_path: Path) -> None:
     assert sorted(ids(url)) == list(range(40))
 
 
-def test_a_schema_of_ours_does_not_outlive_another(tmp_path: Path, schemas: str) -> None:
-    """The one that the user names counts from now on, for `penstock.open` too."""
+def test_a_generated_schema_replaces_the_schema_of_penstock(tmp_path: Path, schemas: str) -> None:
+    """The schema that the user names replaces the stored one, also for `penstock.open`."""
     schema = ps.Schema("Before", [ps.Field("id", np.int64), ps.Field("vector", bytes)])
     cells = [bytes(NdarrayCodec().encode(HELLO.vector, np.full(3, number, np.float32))) for number in range(2)]
     ps.write(tmp_path / "t", schema, {"id": [0, 1], "vector": cells}, format="petastorm")
@@ -119,8 +119,8 @@ def test_a_schema_of_ours_does_not_outlive_another(tmp_path: Path, schemas: str)
     assert ps.open(tmp_path / "t")[1]["vector"].tolist() == [1.0, 1.0, 1.0]
 
 
-def test_a_summary_tells_of_row_groups(tmp_path: Path, schemas: str) -> None:
-    """`_metadata` is written then, and what `_common_metadata` says of row groups stays what it was."""
+def test_a_summary_lists_row_groups(tmp_path: Path, schemas: str) -> None:
+    """`use_summary_metadata` writes `_metadata` with the row groups, and no row group counts to `_common_metadata`."""
     url = parquet(tmp_path / "t")
 
     generate_petastorm_metadata(None, url, f"{schemas}.HELLO", use_summary_metadata=True)
@@ -133,8 +133,8 @@ def test_a_summary_tells_of_row_groups(tmp_path: Path, schemas: str) -> None:
     assert ids(url) == list(range(12))
 
 
-def test_checksums_of_hadoop_do_not_outlive_their_files(tmp_path: Path, schemas: str) -> None:
-    """Hadoop would refuse the new files by the old checksums."""
+def test_checksums_of_replaced_files_are_deleted(tmp_path: Path, schemas: str) -> None:
+    """Hadoop checksums of replaced files are deleted, since Hadoop would reject the new files by them."""
     url = parquet(tmp_path / "t")
     for name in ("_metadata", "_common_metadata"):
         (tmp_path / "t" / f".{name}.crc").write_bytes(b"crc\0")
@@ -144,8 +144,8 @@ def test_checksums_of_hadoop_do_not_outlive_their_files(tmp_path: Path, schemas:
     assert sorted(path.name for path in (tmp_path / "t").glob(".*")) == []
 
 
-def test_files_of_different_columns_have_no_summary(tmp_path: Path, schemas: str) -> None:
-    """That is told, with what to do."""
+def test_a_summary_of_files_with_different_columns_raises(tmp_path: Path, schemas: str) -> None:
+    """A summary of files with different columns raises an error with advice, and writes no metadata."""
     url = parquet(tmp_path / "t")
     pq.write_table(pa.table({"id": [1], "other": [2]}), tmp_path / "t" / "part-2.parquet")
 
@@ -154,8 +154,8 @@ def test_files_of_different_columns_have_no_summary(tmp_path: Path, schemas: str
     assert not (tmp_path / "t" / "_common_metadata").exists()
 
 
-def test_a_schema_must_be_named_or_there(tmp_path: Path, schemas: str) -> None:
-    """An instance is meant, as ever; without a schema Petastorm's error and `ValueError` are both right."""
+def test_generating_without_a_schema_raises(tmp_path: Path, schemas: str) -> None:
+    """A name that is no Unischema raises ValueError. A missing schema raises an error that is also Petastorm's."""
     url = parquet(tmp_path / "t")
 
     with pytest.raises(ValueError, match=r"NO_SCHEMA is not an instance of a petastorm.Unischema object. It is {'not'"):
@@ -167,8 +167,8 @@ def test_a_schema_must_be_named_or_there(tmp_path: Path, schemas: str) -> None:
             generate_petastorm_metadata(None, url)
 
 
-def test_schemas_are_stored_as_they_are() -> None:
-    """Each codec with what it was made with."""
+def test_schemas_are_stored_with_the_arguments_of_their_codecs() -> None:
+    """A stored schema has the arguments of each codec."""
     pytest.importorskip("cv2")
     decimal = ScalarCodec(StoredSparkType("DecimalType", {"precision": 10, "scale": 9, "hasPrecisionInfo": True}))
     image = CompressedImageCodec("jpeg", 70)
@@ -184,8 +184,10 @@ def test_schemas_are_stored_as_they_are() -> None:
     assert dict(second.codec.options) == {"image_codec": ".jpeg", "quality": 70}
 
 
-def test_the_command_takes_petastorms_arguments(tmp_path: Path, schemas: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Those of Spark are warned of where they are given."""
+def test_the_command_accepts_the_arguments_of_petastorm(
+    tmp_path: Path, schemas: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command accepts Petastorm's arguments, and warns about Spark options that are not the default."""
     url = parquet(tmp_path / "t")
 
     _main(["--dataset_url", url, "--unischema_class", f"{schemas}.HELLO", "--spark-driver-memory", "4g"])
@@ -198,8 +200,8 @@ def test_the_command_takes_petastorms_arguments(tmp_path: Path, schemas: str, ca
     assert "usage: petastorm_generate_metadata" in capsys.readouterr().err
 
 
-def test_what_is_stored_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The schema and indexes, all or those that were asked for."""
+def test_metadata_util_prints_the_metadata(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`metadata_util` prints the schema and the indexes, and leaves out the values of some indexes on request."""
     url = tables.small(tmp_path / "t", rows=4, group=2)
     build_rowgroup_index(url, None, [SingleFieldIndexer("by id", "id"), SingleFieldIndexer("by name", "name")])
 
@@ -226,10 +228,10 @@ print(sorted((int(row.id), row.vector.tolist()) for row in every(sys.argv[1])))
 @pytest.mark.peer
 @pytest.mark.slow
 @pytest.mark.parametrize("summary", [False, True])
-def test_petastorm_itself_reads_what_is_generated(
+def test_petastorm_itself_reads_generated_metadata(
     tmp_path: Path, schemas: str, ask_petastorm: Callable[..., list[str]], *, summary: bool
 ) -> None:
-    """Petastorm 0.13.1 takes plain files for a dataset of its own."""
+    """Petastorm 0.13.1 reads plain files with generated metadata as a dataset."""
     url = parquet(tmp_path / "t")
     generate_petastorm_metadata(None, url, f"{schemas}.HELLO", use_summary_metadata=summary)
 

@@ -1,4 +1,4 @@
-"""Indexes of row groups: built, stored, read without unpickling, and what is selected by them."""
+"""Indexes of row groups: building, storing, reading without unpickling, and selecting row groups."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def indexed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def selected(url: str, selector: Any, **options: Any) -> list[int]:
-    """Return which row groups are read."""
+    """Return the numbers of the row groups that are read."""
     with make_reader(url, rowgroup_selector=selector, schema_fields=["id"], **options) as reader:
         return sorted({number // 10 for number in tables.ids(reader)})
 
 
 def test_indexes_are_stored_and_read(indexed: str) -> None:
-    """What was built comes back, by name."""
+    """Stored indexes are read back by name."""
     found = get_row_group_indexes(open_dataset(indexed))
 
     assert list(found) == ["by id", "by name", "scored"]
@@ -68,15 +68,15 @@ def test_indexes_are_stored_and_read(indexed: str) -> None:
     assert found["by id"].column_names == ["id"]
 
 
-def test_the_dataset_is_still_one_of_petastorm(indexed: str) -> None:
-    """Indexes stand beside what was stored."""
+def test_an_indexed_dataset_keeps_its_schema_and_rows(indexed: str) -> None:
+    """Storing indexes does not change the schema or the rows of a dataset."""
     assert get_schema_from_dataset_url(indexed)._name == "Small"
     with make_reader(indexed) as reader:
         assert sorted(tables.ids(reader)) == list(range(40))
 
 
 def test_a_selector_chooses_row_groups(indexed: str) -> None:
-    """Row groups that hold a value are read whole."""
+    """Selectors choose the row groups that contain the values, also as an intersection or a union."""
     by_id, by_name = SingleIndexSelector("by id", [3, 31]), SingleIndexSelector("by name", ["row 5", "row 15"])
 
     assert selected(indexed, by_id) == [0, 3]
@@ -84,8 +84,8 @@ def test_a_selector_chooses_row_groups(indexed: str) -> None:
     assert selected(indexed, UnionIndexSelector([by_id, by_name])) == [0, 1, 3]
 
 
-def test_shards_and_filters_move_no_row_group(indexed: str) -> None:
-    """Numbers are those of the whole dataset."""
+def test_shards_and_filters_do_not_renumber_row_groups(indexed: str) -> None:
+    """Selectors use the row group numbers of the whole dataset, also with shards and filters."""
     by_id = SingleIndexSelector("by id", [3, 13, 31])
 
     assert selected(indexed, by_id, cur_shard=1, shard_count=2) == [1, 3]
@@ -93,13 +93,13 @@ def test_shards_and_filters_move_no_row_group(indexed: str) -> None:
 
 
 def test_a_value_that_is_not_indexed_selects_nothing(indexed: str) -> None:
-    """That is warned of."""
+    """A value outside the index selects nothing and warns."""
     with pytest.warns(UserWarning, match="No matching data is available"):
         assert selected(indexed, SingleIndexSelector("by id", [99])) == []
 
 
-def test_an_index_that_is_not_there_is_refused(indexed: str, tmp_path: Path) -> None:
-    """Those that are there are named."""
+def test_a_missing_index_raises(indexed: str, tmp_path: Path) -> None:
+    """A missing index raises ValueError that names the existing indexes, if there are any."""
     with pytest.raises(ValueError, match="Some of required indexes \\['nope'\\] are not available in \\['by id'"):
         selected(indexed, SingleIndexSelector("nope", [1]))
     with pytest.raises(ValueError, match="Row groups indexes were not found"):
@@ -108,8 +108,8 @@ def test_an_index_that_is_not_there_is_refused(indexed: str, tmp_path: Path) -> 
         get_row_group_indexes(open_dataset(tables.plain(tmp_path / "p", {"id": [1]})))
 
 
-def test_real_indexes_select_row_groups(corpus: Corpus) -> None:
-    """Datasets that Petastorm indexed are selected from."""
+def test_indexes_that_petastorm_wrote_select_row_groups(corpus: Corpus) -> None:
+    """Indexes that Petastorm wrote select row groups."""
     url = corpus("petastorm/legacy-0.7.6").as_uri()
     indexes = get_row_group_indexes(open_dataset(url))
     name, index = next((name, index) for name, index in indexes.items() if index.column_names == ["id"])
@@ -126,7 +126,7 @@ def test_real_indexes_select_row_groups(corpus: Corpus) -> None:
 
 
 def test_indexes_are_built_row_group_by_row_group() -> None:
-    """Arrays count by their elements, and None does not count."""
+    """Each element of an array is indexed, None is not, and no rows raise ValueError."""
     index = SingleFieldIndexer("name", "x")
 
     index.build_index([{"x": np.array(["a", "b"])}, {"x": None}, {"x": np.array(["b"])}], 4)
@@ -140,7 +140,7 @@ def test_indexes_are_built_row_group_by_row_group() -> None:
 
 
 def test_indexes_of_one_field_are_merged() -> None:
-    """Others are refused."""
+    """Indexes of the same type and field can be merged. Others raise an error."""
     one, two = SingleFieldIndexer("name", "x"), SingleFieldIndexer("name", "x")
     one.build_index([{"x": 1}], 0)
     two.build_index([{"x": 1}, {"x": 2}], 1)
@@ -154,7 +154,7 @@ def test_indexes_of_one_field_are_merged() -> None:
 
 
 def test_not_null_indexes_are_merged() -> None:
-    """A row group counts where it holds any value."""
+    """A merged not-null index has the row groups with at least one value."""
     one, two = FieldNotNullIndexer("name", "x"), FieldNotNullIndexer("name", "x")
     one.build_index([{"x": None}], 0)
     two.build_index([{"x": None}, {"x": 1}], 1)
@@ -171,8 +171,8 @@ def test_not_null_indexes_are_merged() -> None:
         max_size=6,
     )
 )
-def test_stored_indexes_are_what_they_were(values: dict[Any, set[int]]) -> None:
-    """Whatever values there are, the pickle that we write is one that we read."""
+def test_stored_indexes_are_read_back_unchanged(values: dict[Any, set[int]]) -> None:
+    """`load_indexes` reads back what `pickle_indexes` writes, for any values."""
     index = SingleFieldIndexer("name", "x")
     index._index_data.update(values)
 
@@ -216,8 +216,8 @@ def test_petastorm_itself_selects_by_indexes_that_we_write(tmp_path: Path, ask_p
     assert found == ["[4, 5, 6, 7]"] * 5 + [str(list(range(4, 12)))]
 
 
-def test_what_cannot_be_stored_is_told() -> None:
-    """Values of other types, and indexes of users."""
+def test_indexes_that_cannot_be_stored_raise() -> None:
+    """Indexes of other values, and indexes of other classes, raise ValueError."""
     index = SingleFieldIndexer("name", "x")
     index.build_index([{"x": (1, 2)}], 0)
 
@@ -227,8 +227,8 @@ def test_what_cannot_be_stored_is_told() -> None:
         pickle_indexes({"name": object()})
 
 
-def test_fields_that_are_not_there_are_not_indexed(tmp_path: Path) -> None:
-    """The schema is told."""
+def test_indexing_an_unknown_field_raises(tmp_path: Path) -> None:
+    """An unknown field raises ValueError, and so does an empty list of indexers."""
     url = tables.small(tmp_path / "t")
 
     with pytest.raises(ValueError, match="Fields \\['nope'\\] are to be indexed"):
@@ -237,8 +237,8 @@ def test_fields_that_are_not_there_are_not_indexed(tmp_path: Path) -> None:
         build_rowgroup_index(url, None, [])
 
 
-def test_schemas_are_found_or_follow_from_columns(tmp_path: Path) -> None:
-    """A dataset without one is told so, and by the other function inferred."""
+def test_schemas_are_loaded_or_inferred(tmp_path: Path) -> None:
+    """Loading a missing schema raises an error. `infer_or_load_unischema` infers one from the columns."""
     plain = tables.plain(tmp_path / "p", {"id": [1]})
 
     with pytest.raises(PetastormMetadataError, match="Could not find _common_metadata file"):
@@ -248,7 +248,7 @@ def test_schemas_are_found_or_follow_from_columns(tmp_path: Path) -> None:
 
 
 def test_row_groups_are_listed_in_order(tmp_path: Path) -> None:
-    """Files by path, and in each its row groups, with what directories say of them."""
+    """Row groups are listed by the path of their file, then by number, with their partition values."""
     dataset = open_dataset(tables.partitioned(tmp_path / "t", rows=8, group=1))
 
     pieces = load_row_groups(dataset)
@@ -259,8 +259,8 @@ def test_row_groups_are_listed_in_order(tmp_path: Path) -> None:
     assert pieces[0].get_metadata().num_row_groups == 2
 
 
-def test_modules_that_have_moved_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    """A pickle that names them as they once were is read, and should be written anew."""
+def test_old_module_names_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A pickle with old module names is read, and the log advises to generate the metadata again."""
     data = base64.b64decode(petastorm_pickles.OWN_CODEC[0]).replace(
         b"cpetastorm.unischema", b"cav.ml.dataset_toolkit.unischema"
     )
@@ -271,7 +271,7 @@ def test_modules_that_have_moved_are_told_of(caplog: pytest.LogCaptureFixture) -
     assert caplog.messages == ["av.ml.dataset_toolkit.unischema has moved to petastorm.unischema. Regenerate metadata."]
 
 
-def test_hostile_pickles_are_read_as_data() -> None:
-    """What an unpickler would run is an error."""
+def test_hostile_pickles_raise() -> None:
+    """A pickle that would call a function raises DataError that names the function."""
     with pytest.raises(DataError, match=r"builtins\.eval"):
         restricted_loads(b"cbuiltins\neval\n(S'6*7'\ntR.")

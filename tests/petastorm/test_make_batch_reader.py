@@ -1,4 +1,4 @@
-"""`make_batch_reader`: what columns of plain Parquet become, one batch for each row group or of one size."""
+"""`make_batch_reader`: how columns of plain Parquet become batches, one per row group or of one size."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def first(url: str, **options: Any) -> Any:
 
 
 def column(tmp_path: Path, values: Any, **options: Any) -> Any:
-    """Return what a column becomes."""
+    """Write a column, and return it as the first batch has it."""
     return first(tables.plain(tmp_path / "t", {"a": values}), **options).a
 
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_batch_is_a_row_group(url: str, pool: str) -> None:
-    """Columns are arrays that may be written to: numbers, text of fixed width, lists as rows."""
+    """A batch is a row group. Its columns are writable arrays: numbers, text of fixed width, and matrices of lists."""
     with make_batch_reader(url, shuffle_row_groups=False, reader_pool_type=pool, workers_count=2) as reader:
         batches = list(reader)
 
@@ -75,16 +75,16 @@ def test_a_batch_is_a_row_group(url: str, pool: str) -> None:
         (pa.array([b"abc", b"def"], pa.binary(3)), object, [b"abc", b"def"]),
     ],
 )
-def test_what_columns_become(tmp_path: Path, values: Any, dtype: Any, expected: list[Any]) -> None:
-    """Each type of Arrow has one of NumPy."""
+def test_arrow_types_become_numpy_types(tmp_path: Path, values: Any, dtype: Any, expected: list[Any]) -> None:
+    """Each Arrow type becomes one NumPy type."""
     found = column(tmp_path, values)
 
     assert found.dtype == dtype
     assert ["nan" if isinstance(one, float) and np.isnan(one) else one for one in found.tolist()] == expected
 
 
-def test_moments_are_nanoseconds_without_a_zone(tmp_path: Path) -> None:
-    """Nulls among them are NaT."""
+def test_timestamps_are_nanoseconds_without_a_time_zone(tmp_path: Path) -> None:
+    """Timestamps become nanoseconds without a time zone, and nulls become NaT."""
     found = column(tmp_path, pa.array([0, None], pa.timestamp("us", "Europe/Paris")))
 
     assert found.dtype == "datetime64[ns]"
@@ -92,16 +92,16 @@ def test_moments_are_nanoseconds_without_a_zone(tmp_path: Path) -> None:
     assert np.isnat(found[1])
 
 
-def test_lists_of_text_are_rows_of_objects(tmp_path: Path) -> None:
-    """As in Petastorm."""
+def test_lists_of_text_become_an_array_of_objects(tmp_path: Path) -> None:
+    """Lists of text become an array of objects, as in Petastorm."""
     found = column(tmp_path, pa.array([["a", "b"], ["c", "d"]]))
 
     assert found.dtype == object
     assert found.tolist() == [["a", "b"], ["c", "d"]]
 
 
-def test_lists_that_differ_in_length_are_refused(tmp_path: Path) -> None:
-    """The lengths are told, by every further `next` too."""
+def test_lists_of_different_lengths_raise(tmp_path: Path) -> None:
+    """Lists of different lengths raise RuntimeError with the lengths, at each `next`."""
     url = tables.plain(tmp_path / "t", {"a": [[1], [1, 2]]})
 
     with make_batch_reader(url) as reader:
@@ -110,22 +110,22 @@ def test_lists_that_differ_in_length_are_refused(tmp_path: Path) -> None:
                 next(reader)
 
 
-def test_columns_without_counterpart_are_left_out_with_a_warning(tmp_path: Path) -> None:
-    """The type is named."""
+def test_columns_of_unsupported_types_are_skipped_with_a_warning(tmp_path: Path) -> None:
+    """A column of an unsupported type is skipped, with a warning that names the type."""
     url = tables.plain(tmp_path / "t", {"id": [1], "half": pa.array([1.0], pa.float16()), "deep": pa.array([[[1]]])})
 
-    with pytest.warns(UserWarning, match="unsupported") as told:
+    with pytest.warns(UserWarning, match="unsupported") as warned:
         batch = first(url)
 
     assert batch._fields == ("id",)
-    assert [str(one.message) for one in told] == [
+    assert [str(one.message) for one in warned] == [
         "Column 'half' has an unsupported type halffloat, and is left out.",
         "[ARROW-1644] Ignoring unsupported structure list<element: list<element: int64>> for field 'deep'",
     ]
 
 
-def test_directories_are_categories_and_come_first(tmp_path: Path) -> None:
-    """As in Petastorm, a column that directories name is one of pandas."""
+def test_partition_columns_are_categories_and_come_first(tmp_path: Path) -> None:
+    """Partition columns are pandas Categoricals and come first, as in Petastorm."""
     for part in ("a", "b"):
         tables.plain(tmp_path / f"part={part}", {"id": [1, 2]})
 
@@ -138,8 +138,8 @@ def test_directories_are_categories_and_come_first(tmp_path: Path) -> None:
     assert first(tmp_path.as_uri(), schema_fields=["id"])._fields == ("id",)
 
 
-def test_categories_are_those_of_the_dataset_whatever_is_left_of_it(tmp_path: Path) -> None:
-    """Their numbers mean the same with a predicate that leaves directories out, and without."""
+def test_categories_are_those_of_the_whole_dataset(tmp_path: Path) -> None:
+    """Category codes are the same with and without a predicate that excludes directories."""
     for part in ("a", "b"):
         tables.plain(tmp_path / f"part={part}", {"id": [1, 2]})
 
@@ -148,8 +148,8 @@ def test_categories_are_those_of_the_dataset_whatever_is_left_of_it(tmp_path: Pa
     assert (batch.part.tolist(), list(batch.part.categories), batch.part.codes.tolist()) == (["b", "b"], ["a", "b"], [1, 1])
 
 
-def test_what_a_function_made_can_be_written_to(tmp_path: Path) -> None:
-    """As without one, whatever pandas says of the frame's own memory."""
+def test_columns_from_a_transform_function_are_writable(tmp_path: Path) -> None:
+    """Columns from a transform function are writable, also where pandas makes its own arrays read-only."""
     url = tables.plain(tmp_path / "t", {"id": [1, 2], "b": [True, False], "x": [0.5, 1.5]})
 
     batch = first(url, transform_spec=TransformSpec(lambda frame: frame))
@@ -157,8 +157,8 @@ def test_what_a_function_made_can_be_written_to(tmp_path: Path) -> None:
     assert [values.flags.writeable for values in batch] == [True] * 3
 
 
-def test_single_files_have_no_directories(tmp_path: Path) -> None:
-    """A list of files is read as it is, a file that is named twice twice."""
+def test_single_files_have_no_partition_columns(tmp_path: Path) -> None:
+    """Single files have no partition columns. A list of files may name a file twice."""
     for part in ("a", "b"):
         tables.plain(tmp_path / f"part={part}", {"id": [1, 2]})
     urls = [f"{tmp_path.as_uri()}/part={part}/part-0.parquet" for part in ("a", "b", "a")]
@@ -172,8 +172,8 @@ def test_single_files_have_no_directories(tmp_path: Path) -> None:
     assert tables.ids(single) == [1, 2]
 
 
-def test_files_of_several_places_are_refused(tmp_path: Path) -> None:
-    """All must be of one scheme and host."""
+def test_urls_of_different_schemes_raise(tmp_path: Path) -> None:
+    """URLs of different schemes or hosts raise ValueError, and so does a URL without a bucket."""
     with pytest.raises(ValueError, match="must contain url with the same scheme and netloc"):
         make_batch_reader([tmp_path.as_uri(), "s3://b/c"])
     with pytest.raises(ValueError, match="URLs must be of the form s3://bucket/path"):
@@ -181,8 +181,8 @@ def test_files_of_several_places_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_predicate_is_given_a_data_frame(url: str, pool: str) -> None:
-    """It answers for all rows at once, and what passes stays whole."""
+def test_a_predicate_gets_whole_columns(url: str, pool: str) -> None:
+    """A predicate is called for all rows of a row group at once. Rows that pass keep all their values."""
     odd = in_lambda(["id", "x"], lambda number, x: (number % 2 == 1) & (x > 5))
 
     with make_batch_reader(url, predicate=odd, reader_pool_type=pool, workers_count=2, shuffle_rows=True) as reader:
@@ -195,8 +195,8 @@ def test_a_predicate_is_given_a_data_frame(url: str, pool: str) -> None:
         assert batch.vector[:, 0].tolist() == batch.id.tolist()
 
 
-def test_a_predicate_that_answers_once_is_told_so(url: str) -> None:
-    """One answer for ten rows is none."""
+def test_a_predicate_with_a_single_result_raises(url: str) -> None:
+    """A predicate that returns one boolean for a row group raises ValueError."""
     once = in_lambda(["id"], lambda number: bool(len(number)))
 
     with (
@@ -207,8 +207,8 @@ def test_a_predicate_that_answers_once_is_told_so(url: str) -> None:
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_function_is_given_the_data_frame_of_a_row_group(url: str, pool: str) -> None:
-    """It may return other columns and fewer rows."""
+def test_a_transform_function_gets_the_data_frame_of_a_row_group(url: str, pool: str) -> None:
+    """A transform function gets a row group as a data frame, and may return other columns and fewer rows."""
 
     def halved(frame: pd.DataFrame) -> pd.DataFrame:
         left = frame[frame["id"] % 2 == 0].copy()
@@ -227,8 +227,8 @@ def test_a_function_is_given_the_data_frame_of_a_row_group(url: str, pool: str) 
     assert batches[0].word.dtype.kind == "U"
 
 
-def test_a_function_that_leaves_no_rows_gives_no_batch(url: str) -> None:
-    """Empty batches are not handed out."""
+def test_a_transform_function_that_returns_no_rows_gives_no_batch(url: str) -> None:
+    """A row group for which a transform function returns no rows gives no batch."""
     spec = TransformSpec(lambda frame: frame[frame["id"] >= 35])
 
     with make_batch_reader(url, transform_spec=spec) as reader:
@@ -236,23 +236,23 @@ def test_a_function_that_leaves_no_rows_gives_no_batch(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "text"),
+    ("cells", "text"),
     [
         ([np.zeros((2, 4))] * 10, "field matrix must be the shape \\(2, 3\\)"),
         ([[1]] * 10, "field matrix must be numpy array type"),
         ([np.asfortranarray(np.zeros((2, 3)))] * 10, "field matrix error: only support row major multi-dimensional array"),
     ],
 )
-def test_cells_must_be_what_was_declared(url: str, made: list[Any], text: str) -> None:
-    """Arrays of another shape are refused."""
-    spec = TransformSpec(lambda frame: frame.assign(matrix=made), edit_fields=[("matrix", np.float64, (2, 3), False)])
+def test_cells_that_differ_from_their_declaration_raise(url: str, cells: list[Any], text: str) -> None:
+    """Cells that are not row-major arrays of the declared shape raise ValueError."""
+    spec = TransformSpec(lambda frame: frame.assign(matrix=cells), edit_fields=[("matrix", np.float64, (2, 3), False)])
 
     with make_batch_reader(url, transform_spec=spec) as reader, pytest.raises(ValueError, match=text):
         next(reader)
 
 
-def test_sizes_that_differ_cannot_be_stacked(url: str) -> None:
-    """Shapes of several dimensions are constant."""
+def test_a_declared_shape_with_a_variable_size_raises(url: str) -> None:
+    """A declared shape of several dimensions with a variable size raises ValueError."""
     spec = TransformSpec(
         lambda frame: frame.assign(matrix=[np.zeros((2, 3))] * 10), edit_fields=[("matrix", np.float64, (None, 3), False)]
     )
@@ -264,8 +264,8 @@ def test_sizes_that_differ_cannot_be_stacked(url: str) -> None:
         next(reader)
 
 
-def test_columns_must_be_those_of_the_schema(url: str) -> None:
-    """What is missing is told."""
+def test_missing_columns_of_a_transform_function_raise(url: str) -> None:
+    """A transform function that omits a declared column raises ValueError that lists the columns."""
     with (
         make_batch_reader(url, transform_spec=TransformSpec(lambda frame: frame[["id"]])) as reader,
         pytest.raises(ValueError, match="Transformed result columns \\(id\\) do not match required schema columns"),
@@ -275,23 +275,23 @@ def test_columns_must_be_those_of_the_schema(url: str) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 10, 13, 100])
 def test_batches_of_one_size(url: str, size: int) -> None:
-    """They are cut out of row groups, and only the last is smaller."""
+    """All batches have `batch_size` rows except the last, which `drop_last` drops. The length counts them."""
     with make_batch_reader(url, batch_size=size, shuffle_row_groups=False, num_epochs=2) as reader:
         count, batches = len(reader), list(reader)
     with make_batch_reader(url, batch_size=size, drop_last=True, shuffle_row_groups=False, num_epochs=2) as reader:
-        whole, kept = len(reader), [len(batch.id) for batch in reader]
+        whole, sizes = len(reader), [len(batch.id) for batch in reader]
 
     assert tables.ids(batches) == [*range(40), *range(40)]
     assert {len(batch.id) for batch in batches[:-1]} <= {size}
-    assert (count, whole) == (len(batches), len(kept))
-    assert set(kept) <= {size}
+    assert (count, whole) == (len(batches), len(sizes))
+    assert set(sizes) <= {size}
     assert all(batch.word.tolist() == [f"word {n}" for n in batch.id] for batch in batches)
 
 
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Paris"])
 @pytest.mark.parametrize("last", ["2021-07-01", "0001-01-01"])
-def test_moments_that_a_function_leaves_as_they_are_come_out_so(tmp_path: Path, zone: str | None, last: str) -> None:
-    """Without their zone, and in their own unit where nanoseconds have no place for one."""
+def test_a_transform_function_keeps_timestamps(tmp_path: Path, zone: str | None, last: str) -> None:
+    """Timestamps keep their values without the time zone, also outside the range of nanoseconds."""
     moments = np.array(["2020-01-01", "NaT", last], "datetime64[us]")
     values = pa.array(moments).cast(pa.timestamp("us", zone))
 
@@ -306,8 +306,8 @@ def joined(place: Path, values: Any) -> Any:
     return first(tables.plain(place, {"a": values}, group=2), batch_size=4).a
 
 
-def test_parts_of_a_batch_may_have_nulls_or_none(tmp_path: Path) -> None:
-    """A row group with null lists beside one without gives objects; lists that differ in length are refused."""
+def test_a_batch_joins_row_groups_with_and_without_nulls(tmp_path: Path) -> None:
+    """A batch of row groups with and without null lists has objects. Lists of different lengths raise RuntimeError."""
     found = joined(tmp_path / "t", [[1, 2], [3, 4], None, [5, 6]])
 
     assert [cell if cell is None else cell.tolist() for cell in found] == [[1, 2], [3, 4], None, [5, 6]]
@@ -315,15 +315,15 @@ def test_parts_of_a_batch_may_have_nulls_or_none(tmp_path: Path) -> None:
         joined(tmp_path / "differing", [[1, 2], [3, 4], [5], [6]])
 
 
-def test_a_batch_holds_moments_of_every_century(tmp_path: Path) -> None:
-    """One row group fits nanoseconds, and the next does not."""
+def test_a_batch_joins_timestamps_of_different_units(tmp_path: Path) -> None:
+    """A batch joins a row group in the range of nanoseconds and one outside it."""
     moments = np.array(["2020-01-01", "NaT", "0001-01-01", "9999-01-01"], "datetime64[us]")
 
     np.testing.assert_array_equal(joined(tmp_path / "t", pa.array(moments)), moments)
 
 
-def test_datasets_of_petastorm_are_decoded_where_that_is_asked_for(tmp_path: Path) -> None:
-    """Without it their cells are bytes, and that is warned of."""
+def test_datasets_of_petastorm_are_decoded_on_request(tmp_path: Path) -> None:
+    """`decode=True` decodes cells of Petastorm datasets. Otherwise they are bytes, with a warning."""
     url = tables.small(tmp_path / "t")
 
     with pytest.warns(UserWarning, match="Please use make_reader"):
@@ -337,8 +337,8 @@ def test_datasets_of_petastorm_are_decoded_where_that_is_asked_for(tmp_path: Pat
     assert batch.score.tolist() == [0, 10, 20, 30, None, 50, 60, 70, 80, None]
 
 
-def test_windows_are_for_rows(url: str) -> None:
-    """A reader of batches has none."""
+def test_windows_of_batches_raise(url: str) -> None:
+    """A reader of batches raises NotImplementedError for an `NGram`."""
     field = UnischemaField("id", np.int64, ())
 
     with pytest.raises(NotImplementedError, match="ngrams are not supported by ArrowReaderWorker"):
@@ -346,14 +346,14 @@ def test_windows_are_for_rows(url: str) -> None:
 
 
 def test_early_conversion_is_accepted_by_every_pool(url: str) -> None:
-    """Workers always convert."""
+    """`convert_early_to_numpy` is accepted with all pools, whose workers always convert."""
     for pool in POOLS:
         with make_batch_reader(url, convert_early_to_numpy=True, reader_pool_type=pool, workers_count=1) as reader:
             assert sorted(tables.ids(reader)) == list(range(40))
 
 
 def test_the_length_is_the_number_of_batches(url: str) -> None:
-    """Filters are counted; what nobody can know is a TypeError."""
+    """The length includes epochs and filters. A length that cannot be known raises TypeError."""
     with make_batch_reader(url, num_epochs=3) as reader:
         assert len(reader) == 12
     with make_batch_reader(url, filters=[("id", ">", 25)]) as reader:

@@ -1,4 +1,4 @@
-"""`make_reader`: which rows come, in which order, and what is wrong with its arguments."""
+"""`make_reader`: which rows it returns, in which order, and which arguments are invalid."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def parted(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A dataset of four directories."""
+def partitioned_url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dataset of four partition directories."""
     return tables.partitioned(tmp_path_factory.mktemp("parted") / "t")
 
 
@@ -49,7 +49,7 @@ def read(url: str, **options: Any) -> list[int]:
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_single_values_of_array_codecs_are_arrays(tmp_path: Path, pool: str) -> None:
-    """Of no dimension, as `numpy.load` gives them to Petastorm; null is None."""
+    """Single values of array codecs are arrays of no dimension, as in Petastorm. Nulls are None."""
     schema = ps.Schema("Zero", [ps.Field("a", np.float32, (), Npy()), ps.Field("b", np.int16, (), Npz(), nullable=True)])
     rows = [{"a": 0.5, "b": 7}, {"a": 1.5, "b": None}]
     ps.write(str(tmp_path / "t"), schema, rows, format=PetastormFormat())
@@ -66,7 +66,7 @@ def test_single_values_of_array_codecs_are_arrays(tmp_path: Path, pool: str) -> 
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_rows_are_named_tuples_of_decoded_values(url: str, pool: str) -> None:
-    """A row has NumPy's scalars, arrays that may be written to, and None for nulls."""
+    """A row has NumPy scalars, writable arrays, and None for nulls."""
     with make_reader(url, shuffle_row_groups=False, reader_pool_type=pool, workers_count=1) as reader:
         rows = list(reader)
 
@@ -84,28 +84,28 @@ def test_rows_are_named_tuples_of_decoded_values(url: str, pool: str) -> None:
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("groups", [False, True])
 def test_the_order_is_the_same_for_every_pool(url: str, pool: str, *, groups: bool) -> None:
-    """With a seed, or without shuffling, nothing depends on who works."""
+    """All pools give the same order with a seed, and without shuffling."""
     options: dict[str, Any] = {"seed": 3, "shuffle_rows": groups, "shuffle_row_groups": groups, "num_epochs": 2}
 
     assert read(url, reader_pool_type=pool, **options) == read(url, reader_pool_type="dummy", **options)
 
 
 def test_all_rows_come_once_in_each_epoch(url: str) -> None:
-    """Shuffled or not, no row is lost and none comes twice."""
+    """Each epoch has each row exactly once, also with shuffling."""
     found = read(url, num_epochs=3, shuffle_rows=True)
 
     assert [sorted(epoch) for epoch in tables.pairs(found, 40)] == [list(range(40))] * 3
 
 
 @pytest.mark.parametrize("num_epochs", [0, -1, "a", 1.5, True])
-def test_epochs_are_a_positive_number_or_none(url: str, num_epochs: Any) -> None:
-    """Anything else is refused when the reader is made."""
+def test_an_invalid_num_epochs_raises(url: str, num_epochs: Any) -> None:
+    """`num_epochs` must be a positive integer or None. `make_reader` raises ValueError otherwise."""
     with pytest.raises(ValueError, match="iterations must be positive integer or None"):
         make_reader(url, num_epochs=num_epochs)
 
 
-def test_without_a_number_of_epochs_there_is_no_end(url: str) -> None:
-    """The reading goes on as long as somebody asks."""
+def test_num_epochs_of_none_repeats_without_end(url: str) -> None:
+    """With `num_epochs=None` the reader repeats the dataset without end."""
     with make_reader(url, num_epochs=None, workers_count=2, shuffle_row_groups=False) as reader:
         found = [int(next(reader).id) for _ in range(100)]
 
@@ -114,15 +114,15 @@ def test_without_a_number_of_epochs_there_is_no_end(url: str) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_seed_gives_the_same_order_again(url: str, seed: int) -> None:
-    """0 is a seed like others."""
+    """The same seed gives the same order, and another seed gives another. 0 is a valid seed."""
     first, second = (read(url, seed=seed, shuffle_rows=True, num_epochs=2) for _ in range(2))
 
     assert first == second
     assert first != read(url, seed=seed + 7, shuffle_rows=True, num_epochs=2)
 
 
-def test_the_order_of_a_seed_is_pinned(url: str) -> None:
-    """A saved state means the same order for ever: whoever changes this breaks resumes, and says so."""
+def test_the_order_of_a_seed_never_changes(url: str) -> None:
+    """The order of a seed must never change, since saved states depend on it."""
     found = read(url, seed=7, shuffle_rows=True, num_epochs=2)
 
     assert found[:12] == [38, 30, 34, 33, 39, 36, 32, 37, 31, 35, 19, 16]
@@ -130,13 +130,13 @@ def test_the_order_of_a_seed_is_pinned(url: str) -> None:
 
 
 def test_without_a_seed_orders_differ(url: str) -> None:
-    """Two readers of forty shuffled rows are not alike."""
+    """Two readers without a seed shuffle rows in different orders."""
     assert read(url, shuffle_rows=True) != read(url, shuffle_rows=True)
 
 
 @pytest.mark.parametrize("parts", [2, 3, 100])
-def test_parts_of_row_groups_come_apart_and_each_once(url: str, parts: int) -> None:
-    """Cut row groups lose no row, and their rows follow one another inside a part."""
+def test_parts_of_row_groups_are_shuffled(url: str, parts: int) -> None:
+    """Cutting row groups into parts loses no row, and rows inside a part stay consecutive."""
     found = read(url, shuffle_row_drop_partitions=parts, seed=5)
 
     assert sorted(found) == list(range(40))
@@ -147,14 +147,14 @@ def test_parts_of_row_groups_come_apart_and_each_once(url: str, parts: int) -> N
 
 
 @pytest.mark.parametrize("parts", [0, -1, 1.5, "2"])
-def test_parts_of_row_groups_are_a_positive_number(url: str, parts: Any) -> None:
-    """Others would leave out every row, and are refused."""
+def test_an_invalid_number_of_parts_raises(url: str, parts: Any) -> None:
+    """`shuffle_row_drop_partitions` must be a positive integer. Other values would drop all rows and raise ValueError."""
     with pytest.raises(ValueError, match="shuffle_row_drop_partitions must be a positive integer"):
         make_reader(url, shuffle_row_drop_partitions=parts)
 
 
 def test_fields_are_chosen_by_field_or_regular_expression(url: str) -> None:
-    """Fields given come first, then those that match, in the order of the schema."""
+    """Fields that are passed as objects come first, then fields that match a pattern, in schema order."""
     with make_reader(url, schema_fields=[UnischemaField("score", np.int8, ()), "n.*", "id"]) as reader:
         row = next(reader)
 
@@ -163,13 +163,13 @@ def test_fields_are_chosen_by_field_or_regular_expression(url: str) -> None:
 
 
 def test_a_single_pattern_may_be_given_without_a_list(url: str) -> None:
-    """A text is one regular expression, and not its letters."""
+    """A string is one regular expression, not a list of letters."""
     with make_reader(url, schema_fields="id") as reader:
         assert next(reader)._fields == ("id",)
 
 
-def test_no_fields_mean_all_of_them(url: str) -> None:
-    """An empty list is as good as none."""
+def test_an_empty_list_of_fields_means_all_fields(url: str) -> None:
+    """An empty `schema_fields` selects all fields."""
     with make_reader(url, schema_fields=[]) as reader:
         assert len(next(reader)._fields) == 5
 
@@ -183,14 +183,14 @@ def test_no_fields_mean_all_of_them(url: str) -> None:
         ([UnischemaField("nope", np.int8, ())], ValueError, "does not belong to the schema"),
     ],
 )
-def test_wrong_fields_are_refused(url: str, fields: Any, error: type[Exception], text: str) -> None:
-    """What names no field is told so."""
+def test_invalid_fields_raise(url: str, fields: Any, error: type[Exception], text: str) -> None:
+    """`schema_fields` that match no field, or are of another type, raise an error."""
     with pytest.raises(error, match=text):
         make_reader(url, schema_fields=fields)
 
 
-def test_a_field_that_no_file_has_is_told(tmp_path: Path) -> None:
-    """It is said which, when the first row is asked for; the others can be read."""
+def test_a_field_without_a_column_is_reported(tmp_path: Path) -> None:
+    """A field without a column raises DataError at the first row. The other fields can be read."""
     url = tables.small(tmp_path / "t")
     for file in (tmp_path / "t").glob("*.parquet"):
         pq.write_table(pq.read_table(file).drop_columns(["vector"]), file, row_group_size=10)
@@ -203,7 +203,7 @@ def test_a_field_that_no_file_has_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_predicate_chooses_rows_and_keeps_them_whole(url: str, pool: str) -> None:
-    """Rows that pass have all their own values, whatever is shuffled."""
+    """Rows that pass a predicate keep all their values, with any pool and with shuffling."""
     odd = in_lambda(["id", "score"], lambda number, score: number % 2 == 1 and score is not None)
 
     with make_reader(url, predicate=odd, reader_pool_type=pool, workers_count=2, shuffle_rows=True) as reader:
@@ -214,8 +214,8 @@ def test_a_predicate_chooses_rows_and_keeps_them_whole(url: str, pool: str) -> N
         assert (row.name, row.score, row.vector[0]) == (f"row {row.id}", 10 * row.id, row.id)
 
 
-def test_what_a_predicate_leaves_out_is_not_decoded(tmp_path: Path) -> None:
-    """Columns that it looks at come first, and the rest of the rows that pass alone."""
+def test_rows_that_a_predicate_drops_are_not_decoded(tmp_path: Path) -> None:
+    """Columns that a predicate does not read are decoded only for rows that pass it."""
     url = tables.small(tmp_path / "t")
     (file,) = (tmp_path / "t").rglob("*.parquet")
     table = pq.read_table(file)
@@ -227,15 +227,15 @@ def test_what_a_predicate_leaves_out_is_not_decoded(tmp_path: Path) -> None:
     assert sorted(read(url, predicate=in_lambda(["id"], lambda number: number != 13))) == [n for n in range(40) if n != 13]
 
 
-def test_predicates_can_be_put_together(url: str) -> None:
-    """A function of several answers decides."""
+def test_predicates_can_be_combined(url: str) -> None:
+    """`in_reduce` combines the results of several predicates by a function."""
     both = in_reduce([in_set({1, 2, 3}, "id"), in_lambda(["name"], lambda name: name != "row 2")], all)
 
     assert sorted(read(url, predicate=both)) == [1, 3]
 
 
-def test_parts_of_a_pseudorandom_split_make_up_the_whole(url: str) -> None:
-    """Every row is in one part."""
+def test_parts_of_a_pseudorandom_split_cover_all_rows(url: str) -> None:
+    """Each row is in exactly one part of a pseudorandom split."""
     parts = [read(url, predicate=in_pseudorandom_split([0.3, 0.7], part, "id")) for part in range(2)]
 
     assert sorted(sum(parts, [])) == list(range(40))
@@ -246,47 +246,47 @@ def test_parts_of_a_pseudorandom_split_make_up_the_whole(url: str) -> None:
 @pytest.mark.parametrize(
     ("predicate", "fields"), [(in_lambda(["nope"], bool), None), (in_lambda([], bool), None), (in_set({1}, "id"), ["name"])]
 )
-def test_a_predicate_on_what_is_not_read_fails_at_the_first_row(url: str, predicate: Any, fields: Any) -> None:
-    """The reader is made, and each `next` tells what is wrong."""
+def test_a_predicate_on_fields_that_are_not_read_raises_at_the_first_row(url: str, predicate: Any, fields: Any) -> None:
+    """A predicate on fields that are not read raises ValueError at each `next`, not in `make_reader`."""
     with make_reader(url, predicate=predicate, schema_fields=fields) as reader:
         for _ in range(2):
             with pytest.raises(ValueError, match="are not valid schema names"):
                 next(reader)
 
 
-def test_a_predicate_is_one_of_petastorms(url: str) -> None:
-    """A function alone is none."""
+def test_predicates_and_selectors_of_other_types_raise(url: str) -> None:
+    """A predicate or a selector that is not derived from Petastorm's base class raises ValueError."""
     with pytest.raises(ValueError, match="predicate parameter is expected to be derived from PredicateBase"):
         make_reader(url, predicate=lambda row: True)  # type: ignore[arg-type] # noqa: ARG005 - it is refused
     with pytest.raises(ValueError, match="expected to be derived from RowGroupSelectorBase"):
         make_reader(url, rowgroup_selector=5)  # type: ignore[arg-type] # it is refused
 
 
-def test_a_predicate_on_directories_leaves_out_files(parted: str) -> None:
-    """Where directories say enough, no row is asked."""
-    asked = []
+def test_a_predicate_on_partition_columns_chooses_files(partitioned_url: str) -> None:
+    """A predicate on partition columns is called once for each directory, not for each row."""
+    seen = []
 
     def is_first(part: str) -> bool:
-        asked.append(part)
+        seen.append(part)
         return part == "p_1"
 
-    found = read(parted, predicate=in_lambda(["part"], is_first))
+    found = read(partitioned_url, predicate=in_lambda(["part"], is_first))
 
     assert sorted(found) == list(range(1, 40, 4))
-    assert sorted(asked) == ["p_0", "p_1", "p_2", "p_3"]
-    assert {type(one) for one in asked} == {np.str_}
+    assert sorted(seen) == ["p_0", "p_1", "p_2", "p_3"]
+    assert {type(one) for one in seen} == {np.str_}
 
 
-def test_filters_on_directories(parted: str) -> None:
-    """Tuples as pyarrow takes them choose directories."""
-    assert sorted(read(parted, filters=[("part", "=", "p_2")])) == list(range(2, 40, 4))
-    assert sorted(read(parted, filters=[[("part", "in", ["p_0"])], [("part", "=", "p_3")]])) == [
+def test_filters_on_partition_columns(partitioned_url: str) -> None:
+    """Filters in the form of pyarrow choose partition directories."""
+    assert sorted(read(partitioned_url, filters=[("part", "=", "p_2")])) == list(range(2, 40, 4))
+    assert sorted(read(partitioned_url, filters=[[("part", "in", ["p_0"])], [("part", "=", "p_3")]])) == [
         n for n in range(40) if n % 4 in (0, 3)
     ]
 
 
-def test_numbers_in_directories_may_be_compared_as_text(tmp_path: Path) -> None:
-    """A filter fits its value to the column, as Petastorm's did."""
+def test_filters_compare_numeric_partition_columns_with_text(tmp_path: Path) -> None:
+    """A filter converts its value to the type of the column, as in Petastorm."""
     for year in (2020, 2021):
         tables.plain(tmp_path / f"year={year}", {"id": [year]})
     with pytest.warns(UserWarning, match="supports reading only Petastorm datasets"):
@@ -303,8 +303,8 @@ def test_shards_are_row_groups_by_number(url: str, shards: int) -> None:
             assert sorted({number // 10 for number in found}) == [n for n in range(4) if n % shards == shard]
 
 
-def test_shards_stay_what_they_are_when_rows_are_left_out(url: str) -> None:
-    """Filters and predicates move no row group to another shard."""
+def test_filters_do_not_change_shards(url: str) -> None:
+    """Filters move no row group to another shard."""
     for shard in range(2):
         found = read(url, cur_shard=shard, shard_count=2, filters=[("id", ">=", 20)])
 
@@ -313,7 +313,7 @@ def test_shards_stay_what_they_are_when_rows_are_left_out(url: str) -> None:
 
 @given(shards=st.integers(1, 40), parts=st.integers(1, 4))
 def test_shards_by_rows_are_even(url: str, shards: int, parts: int) -> None:
-    """Numbers of rows differ by one at most, and together the shards are the whole."""
+    """With `shard_by="rows"` the row counts of shards differ by at most one, and no row is in two shards."""
     found = [
         read(url, cur_shard=n, shard_count=shards, shard_by="rows", schema_fields=["id"], shuffle_row_drop_partitions=parts)
         for n in range(0, shards, max(1, shards // 3))
@@ -324,28 +324,28 @@ def test_shards_by_rows_are_even(url: str, shards: int, parts: int) -> None:
 
 
 @pytest.mark.parametrize(("shard", "count"), [(0, None), (None, 2), (0, 0), ("0", 2), (0, "2"), (0.5, 2)])
-def test_shards_are_whole_numbers_and_both_given(url: str, shard: Any, count: Any) -> None:
-    """One of them alone means nothing."""
+def test_invalid_shards_raise(url: str, shard: Any, count: Any) -> None:
+    """`cur_shard` and `shard_count` must both be integers. Other values raise ValueError."""
     with pytest.raises(ValueError, match="partition and num_partitions must be ints and both specified"):
         make_reader(url, cur_shard=shard, shard_count=count)
 
 
-def test_more_shards_than_row_groups_are_refused(url: str) -> None:
-    """A shard without row groups would have no rows."""
+def test_more_shards_than_row_groups_raise(url: str) -> None:
+    """More shards than row groups raise NoDataAvailableError, since some shards would have no rows."""
     with pytest.raises(NoDataAvailableError, match="must be greater or equal to the number of requested shards"):
         make_reader(url, cur_shard=0, shard_count=5)
 
 
-def test_nothing_to_read_is_warned_of(url: str) -> None:
-    """A shard that is none ends at once."""
+def test_a_shard_without_row_groups_warns(url: str) -> None:
+    """A shard number outside the shards warns and gives no rows, also with endless epochs."""
     with pytest.warns(UserWarning, match="No matching data is available for loading after rowgroup selector"):
         reader = make_reader(url, cur_shard=7, shard_count=2, num_epochs=None)
     with reader:
         assert list(reader) == []
 
 
-def test_a_seed_of_shards_is_deprecated(url: str) -> None:
-    """It is warned of, and decides no membership."""
+def test_shard_seed_is_deprecated(url: str) -> None:
+    """`shard_seed` warns, and does not change which row groups a shard has."""
     with pytest.warns(UserWarning, match="shard_seed was deprecated"):
         reader = make_reader(url, cur_shard=0, shard_count=2, shard_seed=5)
     with reader:
@@ -353,8 +353,8 @@ def test_a_seed_of_shards_is_deprecated(url: str) -> None:
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_function_is_run_on_each_row(url: str, pool: str) -> None:
-    """It may change, add and take away fields, as it says."""
+def test_a_transform_function_is_called_for_each_row(url: str, pool: str) -> None:
+    """A transform function may change, add and remove fields, as its spec declares."""
     spec = TransformSpec(
         lambda row: {**row, "twice": row["vector"] * 2, "id": int(row["id"])},
         edit_fields=[("twice", np.float32, (3,), False), ("id", np.int64, (), False)],
@@ -371,8 +371,8 @@ def test_a_function_is_run_on_each_row(url: str, pool: str) -> None:
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_what_a_function_returns_as_a_tuple_passes_through(url: str, pool: str) -> None:
-    """Rows are then whatever it made."""
+def test_tuples_from_a_transform_function_become_rows(url: str, pool: str) -> None:
+    """If a transform function returns a tuple, the reader returns it unchanged."""
     spec = TransformSpec(lambda row: (row["vector"], int(row["id"])), removed_fields=["name"])
 
     with make_reader(url, transform_spec=spec, reader_pool_type=pool, workers_count=2, shuffle_row_groups=False) as reader:
@@ -382,8 +382,8 @@ def test_what_a_function_returns_as_a_tuple_passes_through(url: str, pool: str) 
     assert (rows[7][0] == 7).all()
 
 
-def test_a_function_that_forgets_a_field_is_told_so(url: str) -> None:
-    """What is missing is named."""
+def test_a_transform_function_that_omits_a_field_raises(url: str) -> None:
+    """A transform function that omits a field raises TypeError at each `next`."""
     with make_reader(url, transform_spec=TransformSpec(lambda row: {"id": row["id"]})) as reader:
         with pytest.raises(TypeError, match="missing 4 required positional arguments"):
             next(reader)
@@ -392,7 +392,7 @@ def test_a_function_that_forgets_a_field_is_told_so(url: str) -> None:
 
 
 def test_threads_share_a_reader(url: str) -> None:
-    """Ten of them get all rows between them, none twice."""
+    """Ten threads that share a reader get each row of each epoch exactly once."""
     with make_reader(url, workers_count=3, num_epochs=25) as reader:
         found: list[list[int]] = [[] for _ in range(10)]
 
@@ -412,41 +412,41 @@ def test_threads_share_a_reader(url: str) -> None:
     ("given_url", "text"),
     [("lake/x", "scheme-less"), (5, "directory url must be a string"), ([], "dataset url list must be non-empty.")],
 )
-def test_a_url_needs_a_scheme(given_url: Any, text: str) -> None:
-    """What is no URL is told so."""
+def test_invalid_urls_raise(given_url: Any, text: str) -> None:
+    """A URL without a scheme, a URL that is not text, and an empty list raise ValueError."""
     with pytest.raises(ValueError, match=text):
         make_reader(given_url)
 
 
-def test_nothing_at_a_url_is_an_error_of_files(tmp_path: Path) -> None:
-    """The path is named."""
+def test_a_url_without_files_raises_an_oserror(tmp_path: Path) -> None:
+    """A URL without files raises OSError."""
     with pytest.raises(OSError, match="Passed non-file path"):
         make_reader((tmp_path / "nope").as_uri())
 
 
-def test_slashes_at_the_end_do_not_matter(url: str) -> None:
-    """One or three of them are as good as none."""
+def test_trailing_slashes_are_ignored(url: str) -> None:
+    """One or three trailing slashes of a URL are ignored."""
     assert normalize_dataset_url_or_urls(f"{url}/") == url
     assert sorted(read(f"{url}///")) == list(range(40))
 
 
 @pytest.mark.parametrize("name", ["with space", "per%cent", "hash#mark", "question?"])
 def test_paths_may_have_any_characters(tmp_path: Path, name: str) -> None:
-    """As they stand, as Petastorm takes them, and as a URL writes them."""
+    """Paths may have special characters: unescaped, as Petastorm accepts them, or escaped as in a URL."""
     tables.small(tmp_path / name, rows=10)
 
     for url in (f"file://{tmp_path / name}", f"file:{tmp_path / name}", (tmp_path / name).as_uri()):
         assert sorted(read(url)) == list(range(10))
 
 
-def test_the_oldest_way_to_make_a_reader_is_by_its_url(url: str) -> None:
-    """`Reader(url)` is what the first README says."""
+def test_a_reader_can_be_constructed_from_a_url(url: str) -> None:
+    """`Reader(url)` works, as Petastorm's first README shows."""
     with Reader(url, num_epochs=2) as reader:
         assert sorted(tables.ids(reader)) == sorted([*range(40), *range(40)])
 
 
-def test_a_reader_takes_a_filesystem_and_a_path(url: str) -> None:
-    """Objects of pyarrow and of fsspec do."""
+def test_a_reader_accepts_a_filesystem(url: str) -> None:
+    """Readers accept filesystem objects of pyarrow and of fsspec."""
     import fsspec
     from pyarrow import fs as pafs
 
@@ -457,14 +457,14 @@ def test_a_reader_takes_a_filesystem_and_a_path(url: str) -> None:
             assert sorted(tables.ids(reader)) == list(range(40))
 
 
-def test_options_go_to_fsspec(url: str) -> None:
-    """Where options are given, fsspec opens the URL."""
+def test_a_reader_accepts_storage_options(url: str) -> None:
+    """A dataset can be read with `storage_options`, for which fsspec opens the URL."""
     assert sorted(read(url, storage_options={"auto_mkdir": False})) == list(range(40))
 
 
 @pytest.mark.parametrize(("name", "value"), [("reader_pool_type", "x"), ("cache_type", "x")])
-def test_unknown_kinds_are_refused(url: str, name: str, value: str) -> None:
-    """The argument and its value are named."""
+def test_unknown_types_of_pools_and_caches_raise(url: str, name: str, value: str) -> None:
+    """An unknown pool or cache type raises ValueError that names the argument and its value."""
     with pytest.raises(ValueError, match=f"Unknown {name}: x"):
         make_reader(url, **{name: value})  # type: ignore[arg-type] # it is refused
 
@@ -493,22 +493,22 @@ def test_unknown_kinds_are_refused(url: str, name: str, value: str) -> None:
         ("seed", 1.5, "seed must be a whole number or None, and is 1.5. Give one; 0 is a seed like others."),
     ],
 )
-def test_values_of_other_kinds_are_refused(url: str, name: str, value: Any, text: str) -> None:
-    """With a ValueError that says what was expected, by both readers."""
+def test_arguments_of_other_types_raise(url: str, name: str, value: Any, text: str) -> None:
+    """Arguments of other types raise ValueError that says what is expected, in both functions."""
     for make in (make_reader, partial(make_batch_reader, decode=True)):
         with pytest.raises(ValueError, match=re.escape(text)):
             make(url, **{name: value})
 
 
-def test_functions_alone_are_no_transform(url: str) -> None:
-    """They are given inside a `TransformSpec`."""
+def test_a_function_without_a_transform_spec_raises(url: str) -> None:
+    """A function that is not inside a `TransformSpec` raises ValueError."""
     function: Any = dict
     with pytest.raises(ValueError, match="transform_spec must be a TransformSpec or None, and is <class 'dict'>"):
         make_reader(url, transform_spec=function)
 
 
 def test_plain_parquet_is_read_with_a_warning(tmp_path: Path) -> None:
-    """Its schema follows from its columns."""
+    """Plain Parquet is read with a warning, and its schema is inferred from its columns."""
     url = tables.plain(tmp_path / "t", {"id": [1, 2], "words": [["a", "b"], []], "n": pa.array([1, None], pa.int8())})
 
     with pytest.warns(UserWarning, match="Currently make_reader supports reading only Petastorm datasets"):
@@ -522,7 +522,7 @@ def test_plain_parquet_is_read_with_a_warning(tmp_path: Path) -> None:
 
 
 def test_diagnostics_have_the_keys_of_petastorm(url: str) -> None:
-    """Each pool tells what it told before."""
+    """The diagnostics of each pool have the keys that Petastorm uses."""
     keys = {}
     for pool in POOLS:
         with make_reader(url, reader_pool_type=pool, workers_count=1) as reader:
@@ -537,7 +537,7 @@ def test_diagnostics_have_the_keys_of_petastorm(url: str) -> None:
 
 
 def test_attributes_of_a_reader(url: str) -> None:
-    """What users look at is there."""
+    """A reader has the public attributes and methods of Petastorm's reader."""
     with make_reader(url, num_epochs=2) as reader:
         found = (reader.batched_output, reader.is_batched_reader, reader.num_epochs, reader.ngram, reader.last_row_consumed)
         list(reader)

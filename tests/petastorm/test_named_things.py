@@ -1,4 +1,4 @@
-"""Names of Petastorm that scripts import and seldom call: workers, processes, named tuples, and times for TensorFlow."""
+"""Names of Petastorm that scripts import but seldom call: workers, processes, named tuples, and times for TensorFlow."""
 
 from __future__ import annotations
 
@@ -32,24 +32,26 @@ from penstock.petastorm.workers_pool.exec_in_new_process import exec_in_new_proc
 
 @pytest.mark.parametrize("make", [make_reader, make_batch_reader])
 def test_every_argument_is_described(make: Any) -> None:
-    """Once, in the order that it has; what they mean is written in one place for both."""
-    told = re.findall(r"^        (\w+): \S", inspect.getdoc(make) or "", re.MULTILINE) or re.findall(
+    """The docstring describes each argument once, in the order of the signature."""
+    described = re.findall(r"^        (\w+): \S", inspect.getdoc(make) or "", re.MULTILINE) or re.findall(
         r"^    (\w+): \S", inspect.getdoc(make) or "", re.MULTILINE
     )
 
-    assert told[:-2] == list(inspect.signature(make).parameters)
-    assert told[-2:] == ["ValueError", "OSError"]
+    assert described[:-2] == list(inspect.signature(make).parameters)
+    assert described[-2:] == ["ValueError", "OSError"]
 
 
 @pytest.mark.parametrize("call", [make_reader, make_batch_reader, Reader])
-def test_arguments_are_passed_on_by_their_names(call: Any) -> None:
-    """What is gathered by name has the defaults of the functions that it is gathered from, and none is left behind."""
+def test_reader_arguments_match_the_functions(call: Any) -> None:
+    """`ReaderArguments` has the defaults of the functions that it is filled from, and misses none of their arguments."""
     defaults = {field.name: field.default for field in dataclasses.fields(ReaderArguments)}
-    here = {name: given.default for name, given in inspect.signature(call).parameters.items()}
+    accepted = {name: given.default for name, given in inspect.signature(call).parameters.items()}
     batched = {"is_batched_reader", "decode", "batch_size", "drop_last"}
 
-    assert {name: here[name] for name in defaults if name in here} == {n: defaults[n] for n in defaults if n in here}
-    assert set(defaults) - set(here) <= (set() if call is Reader else batched)
+    assert {name: accepted[name] for name in defaults if name in accepted} == {
+        n: defaults[n] for n in defaults if n in accepted
+    }
+    assert set(defaults) - set(accepted) <= (set() if call is Reader else batched)
     assert set(inspect.signature(Reader).parameters) - set(defaults) == {
         "pyarrow_filesystem",
         "dataset_path",
@@ -61,8 +63,8 @@ def test_arguments_are_passed_on_by_their_names(call: Any) -> None:
     }
 
 
-def test_warnings_point_at_the_line_of_the_user(tmp_path: Path) -> None:
-    """However deep what warns is in the door."""
+def test_warnings_point_at_the_file_of_the_user(tmp_path: Path) -> None:
+    """Warnings have the file of the user's call, at any call depth inside the compatibility package."""
     url = tables.small(tmp_path / "t")
 
     with pytest.warns(UserWarning, match="shard_seed was deprecated") as deprecated, make_reader(url, shard_seed=3):
@@ -76,8 +78,8 @@ def test_warnings_point_at_the_line_of_the_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("worker", "batched"), [(ArrowReaderWorker, True), (PyDictReaderWorker, False), (None, False)])
-def test_a_worker_says_whether_batches_come(tmp_path: Path, worker: Any, *, batched: bool) -> None:
-    """`Reader` is given its class; what works is the engine."""
+def test_the_worker_class_selects_rows_or_batches(tmp_path: Path, worker: Any, *, batched: bool) -> None:
+    """`worker_class` of `Reader` only selects rows or batches. The engine does the work."""
     url = tables.plain(tmp_path / "t", {"id": [1, 2, 3]})
     dataset = open_dataset(url)
 
@@ -89,8 +91,8 @@ def test_a_worker_says_whether_batches_come(tmp_path: Path, worker: Any, *, batc
     assert tables.ids(found) == [1, 2, 3]
 
 
-def test_workers_work_on_nothing_by_themselves() -> None:
-    """They say what does."""
+def test_workers_cannot_be_used_alone() -> None:
+    """Using a worker alone raises NotImplementedError that names what to use."""
     worker = ArrowReaderWorker(0, print, None)
 
     with pytest.raises(NotImplementedError, match=r"ArrowReaderWorker works on nothing here\. Use make_reader"):
@@ -100,7 +102,7 @@ def test_workers_work_on_nothing_by_themselves() -> None:
 
 
 def test_tables_become_the_columns_of_batches() -> None:
-    """Lists of one length are a matrix, text is an array of text."""
+    """Lists of one length become a matrix, and text becomes an array of text."""
     schema = Unischema("T", [UnischemaField(name, np.int64, shape) for name, shape in (("x", ()), ("m", (2, 2)), ("t", ()))])
     table = pa.table({"x": pa.chunked_array([[1], [2]]), "m": [[1, 2, 3, 4], [5, 6, 7, 8]], "t": ["a", "bc"]})
 
@@ -113,8 +115,8 @@ def test_tables_become_the_columns_of_batches() -> None:
         convert_arrow_table_to_numpy_dict(pa.table({"m": [[1], [2, 3]]}), schema)
 
 
-def test_functions_run_in_processes_of_their_own(tmp_path: Path) -> None:
-    """Started afresh; what is returned can be waited for."""
+def test_functions_run_in_new_processes(tmp_path: Path) -> None:
+    """`exec_in_new_process` runs a function in a new process and returns that process."""
     process = exec_in_new_process(Path.write_text, tmp_path / "found", data="here")
     failed = exec_in_new_process(sys.exit, 3)
 
@@ -124,7 +126,7 @@ def test_functions_run_in_processes_of_their_own(tmp_path: Path) -> None:
 
 
 def test_named_tuples_have_many_fields() -> None:
-    """As every Python has them today."""
+    """`namedtuple_gt_255_fields` makes named tuples of any number of fields."""
     names = [f"field_{number}" for number in range(1000)]
 
     found = namedtuple_gt_255_fields("Many", names)(*range(1000))
@@ -134,7 +136,7 @@ def test_named_tuples_have_many_fields() -> None:
 
 
 def test_every_public_method_is_decorated() -> None:
-    """Those that a class inherits too."""
+    """`failover_all_class_methods` decorates public methods, also inherited ones."""
 
     class Base:
         def read(self) -> str:
@@ -153,13 +155,13 @@ def test_every_public_method_is_decorated() -> None:
 
 
 def test_dates_are_nanoseconds_for_tensorflow() -> None:
-    """Since 1970, as whole seconds."""
+    """Dates become nanoseconds since 1970, in whole seconds."""
     assert date_to_nsec_from_epoch(date(1970, 1, 2)) == 86_400_000_000_000
     assert date_to_nsec_from_epoch(datetime(2020, 1, 1, 0, 0, 1, 999, tzinfo=UTC)) == 1_577_836_801_000_000_000
 
 
 def test_windows_are_made_of_flat_values() -> None:
-    """Offset by offset, by place or by name."""
+    """`make_namedtuple_tf_ngram` makes a window from flat values, by position or by name."""
     schema = Unischema("W", [UnischemaField("id", np.int64, ()), UnischemaField("x", np.int64, ())])
     window = NGram({-1: [schema.id], 1: [schema.id, schema.x]}, 10, schema.id)
 
@@ -174,7 +176,7 @@ def test_windows_are_made_of_flat_values() -> None:
 @pytest.mark.parametrize(
     "name", ["CachedDataFrameMeta", "TFDatasetContextManager", "TorchDatasetContextManager", "register_delete_dir_handler"]
 )
-def test_what_the_converter_has_says_what_it_needs(name: str) -> None:
-    """It can be imported, and is not there yet."""
+def test_names_of_the_converter_raise_when_called(name: str) -> None:
+    """Names of the Spark converter can be imported. Calling them raises MissingExtraError."""
     with pytest.raises(MissingExtraError, match=rf"{name} works with Spark, .* pip install 'penstock\[spark\]'"):
         getattr(converter, name)(None)

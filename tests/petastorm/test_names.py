@@ -1,4 +1,4 @@
-"""Every name that Petastorm's modules have is there under the drop-in, at the same path."""
+"""Each name in Petastorm's modules exists under the drop-in, at the same path."""
 
 from __future__ import annotations
 
@@ -123,22 +123,22 @@ NAMES = {
     "petastorm.workers_pool.ventilator": "ConcurrentVentilator Ventilator",
     "petastorm.workers_pool.worker_base": "WorkerBase",
 }
-"""What modules of Petastorm 0.13.1 have, their own and what they import of each other, without what begins with `_`."""
+"""Names in modules of Petastorm 0.13.1, their own and those imported from each other, without names that begin with `_`."""
 
 LEFT_OUT = {
-    "petastorm.etl.rowgroup_indexing": {"PARALLEL_SLICE_NUM"},  # into how many parts Spark is given the work
+    "petastorm.etl.rowgroup_indexing": {"PARALLEL_SLICE_NUM"},  # the number of parts that Spark splits the work into
     "petastorm.pytorch": {"PY2"},
-    "petastorm.workers_pool.thread_pool": {"IO_TIMEOUT_INTERVAL_S", "WorkerThread"},  # how its threads wait
+    "petastorm.workers_pool.thread_pool": {"IO_TIMEOUT_INTERVAL_S", "WorkerThread"},  # details of how its threads wait
 }
-"""What nobody has a use for here."""
+"""Names that have no use in Penstock."""
 
 OLD = {
     "petastorm.codec": "CompressedImageCodec NdarrayCodec ScalarCodec",
     "petastorm.tf_util": "make_petastorm_dataset tf_tensors",
 }
-"""Names that modules had once."""
+"""Names of modules that older releases had."""
 
-ASKING = """
+CHECK_IMPORTS = """
 import importlib, json, sys
 import penstock.dropin
 
@@ -157,7 +157,7 @@ for module, names in json.load(sys.stdin).items():
 print(json.dumps(missing))
 """
 
-WALKING = """
+LIST_NAMES = """
 import importlib, inspect, json, pkgutil, sys, unittest.mock, warnings
 
 warnings.simplefilter("ignore")
@@ -190,7 +190,7 @@ print(json.dumps({name: sorted(set(each) - imported[name]) for name, each in nam
 
 
 def run(code: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    """Run code in a process of its own, in which nothing is imported yet."""
+    """Run code in a new process, in which nothing is imported yet."""
     source = str(Path(importlib.import_module("penstock").__file__ or "").parent.parent)
     environment = {**os.environ, "PYTHONPATH": source}
     return subprocess.run(
@@ -199,21 +199,21 @@ def run(code: str, given: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def test_every_name_is_at_its_path() -> None:
-    """Scripts take names from wherever Petastorm's own modules import them to."""
-    assert json.loads(run(ASKING, json.dumps({**NAMES, **OLD})).stdout) == []
+    """Each name can be imported from each module where Petastorm has it."""
+    assert json.loads(run(CHECK_IMPORTS, json.dumps({**NAMES, **OLD})).stdout) == []
 
 
-def test_submodules_are_there_without_importing_them() -> None:
-    """Those that `import petastorm` brings along."""
-    told = "print(petastorm.utils.decode_row.__module__, petastorm.etl.dataset_metadata.UNISCHEMA_KEY.decode())"
+def test_submodules_are_available_without_importing_them() -> None:
+    """`import petastorm` makes the same submodules available as in Petastorm."""
+    statement = "print(petastorm.utils.decode_row.__module__, petastorm.etl.dataset_metadata.UNISCHEMA_KEY.decode())"
 
-    assert run(f"import penstock.dropin, petastorm; {told}").stdout == (
+    assert run(f"import penstock.dropin, petastorm; {statement}").stdout == (
         "penstock.petastorm.utils dataset-toolkit.unischema.v1\n"
     )
 
 
-def test_a_name_that_there_is_not_is_told() -> None:
-    """As by Python itself."""
+def test_an_unknown_name_raises() -> None:
+    """An unknown name in a module raises AttributeError with the message of Python."""
     module = importlib.import_module("penstock.petastorm.reader")
 
     with pytest.raises(AttributeError, match=r"^module 'penstock\.petastorm\.reader' has no attribute 'nope'$"):
@@ -222,9 +222,9 @@ def test_a_name_that_there_is_not_is_told() -> None:
 
 @pytest.mark.peer
 @pytest.mark.slow
-def test_the_list_is_petastorms_own(petastorm_python: Path) -> None:
-    """Nothing that Petastorm 0.13.1 has is missing from it."""
-    done = subprocess.run([petastorm_python, "-c", WALKING], check=True, capture_output=True, text=True)
+def test_the_list_of_names_equals_that_of_petastorm(petastorm_python: Path) -> None:
+    """`NAMES` lists exactly the names of Petastorm 0.13.1, except those in `LEFT_OUT`."""
+    done = subprocess.run([petastorm_python, "-c", LIST_NAMES], check=True, capture_output=True, text=True)
 
     real = {name: set(names) for name, names in json.loads(done.stdout).items()}
     assert {name: set(names.split()) | LEFT_OUT.get(name, set()) for name, names in NAMES.items()} == real

@@ -1,4 +1,4 @@
-"""Windows of rows: which there are, what is in them, and what does not go together with them."""
+"""Windows of rows: which windows there are, what they contain, and what cannot be combined with them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCHEMA = Unischema("Times", [ID, X, UnischemaField("y1", np.int8, ()), Unischema
 
 
 def written(place: Path, ids: list[int], group: int = 100) -> str:
-    """Write a dataset whose ids are times."""
+    """Write a dataset whose ids are timestamps, and return its URL."""
     schema = ps.Schema("Times", [ps.Field("id", np.int64), ps.Field("x", np.float32)])
     ps.write(str(place), schema, ({"id": n, "x": n / 2} for n in ids), format=PetastormFormat(), row_group_rows=group)
     return place.as_uri()
@@ -48,7 +48,7 @@ def ids(found: list[dict[int, Any]]) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("pool", ["dummy", "thread", "process"])
 def test_windows_are_rows_that_are_close(tmp_path: Path, pool: str) -> None:
-    """Neighbours are no further apart than the threshold, which counts."""
+    """Consecutive rows of a window differ by at most the threshold."""
     url = written(tmp_path / "t", [0, 3, 8, 10, 11, 20, 23])
 
     found = windows(url, NGram({0: [ID, X], 1: [ID]}, 4, ID), reader_pool_type=pool)
@@ -59,7 +59,7 @@ def test_windows_are_rows_that_are_close(tmp_path: Path, pool: str) -> None:
 
 
 def test_windows_stay_inside_row_groups(tmp_path: Path) -> None:
-    """As in Petastorm."""
+    """A window has rows of one row group, as in Petastorm."""
     url = written(tmp_path / "t", [0, 3, 8, 10, 11, 20], group=3)
 
     assert ids(windows(url, NGram({0: [ID], 1: [ID]}, 4, ID))) == [(0, 3), (10, 11)]
@@ -67,7 +67,7 @@ def test_windows_stay_inside_row_groups(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_parts_of_row_groups_lose_no_window(tmp_path: Path, parts: int) -> None:
-    """Each part has the rows that its last windows need."""
+    """Each part of a row group has the rows that its last windows need."""
     url = written(tmp_path / "t", list(range(40)), group=20)
 
     found = windows(url, NGram({0: [ID], 1: [ID], 2: [ID]}, 1, ID), shuffle_row_drop_partitions=parts)
@@ -75,8 +75,8 @@ def test_parts_of_row_groups_lose_no_window(tmp_path: Path, parts: int) -> None:
     assert sorted(ids(found)) == [(n, n + 1, n + 2) for n in range(40) if n % 20 < 18]
 
 
-def test_windows_that_share_no_time(tmp_path: Path) -> None:
-    """Each begins later than the one before it ended."""
+def test_windows_without_overlap(tmp_path: Path) -> None:
+    """Without overlap, each window starts after the end of the previous one, and parts of row groups raise an error."""
     url = written(tmp_path / "t", list(range(10)))
     ngram = NGram({0: [ID], 1: [ID], 2: [ID]}, 1, ID, timestamp_overlap=False)
 
@@ -85,8 +85,8 @@ def test_windows_that_share_no_time(tmp_path: Path) -> None:
         make_reader(url, schema_fields=ngram, shuffle_row_drop_partitions=2)
 
 
-def test_every_offset_between_the_first_and_the_last_is_there(tmp_path: Path) -> None:
-    """Where nothing is read there is an empty row; regular expressions name fields."""
+def test_a_window_has_all_offsets_from_the_first_to_the_last(tmp_path: Path) -> None:
+    """Offsets without fields have empty rows. Regular expressions may name fields."""
     url = written(tmp_path / "t", [1, 2, 3])
 
     (window,) = windows(url, NGram({1: ["i.*"], -1: ["id", "x"]}, 5, "id"))
@@ -96,8 +96,8 @@ def test_every_offset_between_the_first_and_the_last_is_there(tmp_path: Path) ->
     assert type(window[-1]).__name__ == "Times_view_view_view"
 
 
-def test_real_times_have_a_gap(corpus: Corpus) -> None:
-    """A dataset that Petastorm wrote is read in windows."""
+def test_a_dataset_that_petastorm_wrote_is_read_in_windows(corpus: Corpus) -> None:
+    """A dataset that Petastorm wrote is read in windows that respect the threshold."""
     url = corpus("petastorm/modern-0.13.1-seq").as_uri()
 
     found = windows(url, NGram({0: ["ts", "sensor"], 1: ["ts"]}, 10, "ts"))
@@ -106,8 +106,8 @@ def test_real_times_have_a_gap(corpus: Corpus) -> None:
     assert all(window[1].ts - window[0].ts <= 10 for window in found)
 
 
-def test_predicates_and_functions_come_first(tmp_path: Path) -> None:
-    """Windows are made of the rows that are left, as functions leave them."""
+def test_windows_are_made_after_predicates_and_transforms(tmp_path: Path) -> None:
+    """Windows have rows that pass the predicate, as the transform function returns them."""
     url = written(tmp_path / "t", list(range(8)))
     even = in_lambda(["id"], lambda number: number % 2 == 0)
     spec = TransformSpec(lambda row: {**row, "x": row["x"] * 10})
@@ -118,8 +118,8 @@ def test_predicates_and_functions_come_first(tmp_path: Path) -> None:
     assert found[1][0].x == 10
 
 
-def test_rows_out_of_order_are_refused(tmp_path: Path) -> None:
-    """In the data, or by shuffling."""
+def test_rows_out_of_order_raise(tmp_path: Path) -> None:
+    """Rows that are not sorted by the timestamp field raise NotImplementedError."""
     url = written(tmp_path / "t", [3, 1, 2])
     for options in ({}, {"shuffle_rows": True}):
         with pytest.raises(NotImplementedError, match="NGram assumes that the data is sorted by id field"):
@@ -127,16 +127,16 @@ def test_rows_out_of_order_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("times", [[1.0, float("nan"), 2.0], np.array(["2020", "NaT", "2021"], "datetime64[D]")])
-def test_a_time_that_is_not_there_is_out_of_order(times: Any) -> None:
-    """It is neither before nor after another."""
+def test_missing_timestamps_raise(times: Any) -> None:
+    """A NaN or NaT timestamp counts as out of order and raises NotImplementedError."""
     ngram = NGram({0: [ID], 1: [ID]}, 5, ID)
 
     with pytest.raises(NotImplementedError, match="NGram assumes that the data is sorted by id field"):
         ngram.form_ngram([{"id": time} for time in times], SCHEMA)
 
 
-def test_a_single_row_is_a_window(tmp_path: Path) -> None:
-    """Whatever the threshold is."""
+def test_windows_of_one_row_need_no_order(tmp_path: Path) -> None:
+    """Windows of one row need no order and no threshold."""
     url = written(tmp_path / "t", [3, 1, 2])
 
     assert ids(windows(url, NGram({0: [ID]}, 0, ID), shuffle_rows=True, seed=1)) != []
@@ -155,14 +155,14 @@ def test_a_single_row_is_a_window(tmp_path: Path) -> None:
         (({0: [ID]}, 1, ID, 1), "timestamp_overlap must be set and must be of type bool"),
     ],
 )
-def test_what_makes_no_window_is_refused(arguments: tuple[Any, ...], text: str) -> None:
-    """Each argument is checked when it is given."""
+def test_invalid_arguments_raise(arguments: tuple[Any, ...], text: str) -> None:
+    """An invalid argument of `NGram` raises ValueError."""
     with pytest.raises(ValueError, match=text):
         NGram(*arguments)
 
 
-def test_members_of_a_window() -> None:
-    """What users ask of it."""
+def test_members_of_an_ngram() -> None:
+    """An `NGram` has the attributes and methods of Petastorm's class."""
     ngram = NGram({-1: [ID, X], 1: [ID, "y.*"]}, Decimal("4.5"), "id")
 
     assert (ngram.length, ngram.delta_threshold, ngram.timestamp_overlap) == (3, Decimal("4.5"), True)
@@ -177,7 +177,7 @@ def test_members_of_a_window() -> None:
 
 
 def test_windows_of_dicts() -> None:
-    """`form_ngram` and `make_namedtuple` are what a reader does."""
+    """`form_ngram` and `make_namedtuple` make windows of dicts, as a reader does."""
     ngram = NGram({0: [ID, X], 1: [ID]}, Decimal("2.5"), ID)
     rows = [{"id": n, "x": n, "y1": 0, "y2": 0} for n in (0, 2, 5)]
 
@@ -187,15 +187,15 @@ def test_windows_of_dicts() -> None:
     assert ngram.make_namedtuple(SCHEMA, found[0])[0].x == 0
 
 
-def test_windows_are_equal_by_their_fields() -> None:
-    """Neither the threshold nor the time counts."""
+def test_ngrams_are_equal_by_their_fields() -> None:
+    """Equality of NGrams depends on the fields at each offset, not on the threshold or the timestamp field."""
     assert NGram({0: [ID], 1: [X]}, 1, ID) == NGram({1: [X], 0: [ID]}, 9, X)
     assert NGram({0: [ID]}, 1, ID) != NGram({0: [X]}, 1, ID)
     assert NGram({0: [ID]}, 1, ID) != NGram({1: [ID]}, 1, ID)
 
 
-def test_the_time_is_one_field() -> None:
-    """A pattern that matches two is none."""
+def test_an_ambiguous_timestamp_field_raises() -> None:
+    """A timestamp pattern that matches several fields, or none, raises an error."""
     with pytest.raises(ValueError, match="timestamp_field was matched to more than one unischema field"):
         NGram({0: [ID]}, 1, "y.*").resolve_regex_field_names(SCHEMA)
     with pytest.raises(IndexError):
@@ -209,14 +209,14 @@ def test_the_time_is_one_field() -> None:
     overlap=st.booleans(),
     kind=st.sampled_from([int, float, Decimal, np.int64, np.uint8, np.float32]),
 )
-def test_times_of_every_kind_give_the_same_windows(
+def test_timestamps_of_every_type_give_the_same_windows(
     steps: list[int],
     length: int,
     gap: int,
     overlap: bool,  # noqa: FBT001 - drawn
     kind: Any,
 ) -> None:
-    """What the engine finds is what one finds step by step."""
+    """For timestamps of every type, the engine finds the same windows as a search step by step."""
     times = [kind(number) for number in np.cumsum([0, *steps]).tolist()]
     ngram = NGram({0: [ID], length - 1: [ID]}, gap, ID, timestamp_overlap=overlap)
 

@@ -1,4 +1,4 @@
-"""Tables that `penstock.write` made, read by `make_reader` and `make_batch_reader`: decoded as their stored schema says."""
+"""`make_reader` and `make_batch_reader` decode tables that `penstock.write` made, by their stored schema."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ from penstock.petastorm.weighted_sampling_reader import WeightedSamplingReader
 
 @dataclass(frozen=True)
 class Halved(CellCodec):
-    """A codec of a user."""
+    """A user's codec."""
 
     name = "halved-in-our-tables"
 
     def encode(self, field: Field, cell: Any) -> bytes:
-        """Return the bytes of half of an array."""
+        """Return the bytes of the halved array."""
         return bytes((cell / 2).astype(field.dtype).tobytes())
 
     def decode(self, field: Field, cell: memoryview) -> Any:
-        """Return the whole."""
+        """Return the doubled array."""
         return np.frombuffer(cell, field.dtype) * 2
 
 
@@ -98,7 +98,7 @@ FIELDS = {
     "nanos": Field("nanos", "datetime64[ns]", nullable=True),
 }
 NOT_IN_DELTA = {"u16", "u32", "u64", "half", "null_duration", "moment", "nanos"}
-"""What Delta has no type for; it stores whole numbers without a sign as wider ones, and says so."""
+"""Fields of types that Delta does not have. It stores unsigned integers as wider integers, and reports that."""
 
 
 def value(field: Field, number: int) -> Any:
@@ -151,8 +151,8 @@ def batches_of(url: str | list[str], **options: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", FIELDS)
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
-def test_what_we_write_is_read_decoded(tmp_path: Path, name: str, kind: str) -> None:
-    """Rows and batches have the dtype and the shape of the field, whatever stores it, and nothing is warned of."""
+def test_written_tables_are_read_decoded(tmp_path: Path, name: str, kind: str) -> None:
+    """Rows and batches have the dtype and the shape of the field, in both formats, and nothing warns."""
     field = FIELDS[name]
     if kind == "delta" and name in NOT_IN_DELTA:
         pytest.skip("Delta has no such type")
@@ -165,9 +165,9 @@ def test_what_we_write_is_read_decoded(tmp_path: Path, name: str, kind: str) -> 
     for number in range(ROWS):
         check(getattr(rows[number], name), field, number)
         check(cells[number], field, number)
-    told = get_schema_from_dataset_url(url).fields[name]
-    assert (told.name, told.shape, told.nullable) == (name, field.shape, field.nullable)
-    assert told.numpy_dtype is (Decimal if field.dtype.kind == "O" else field.dtype.type)
+    unischema_field = get_schema_from_dataset_url(url).fields[name]
+    assert (unischema_field.name, unischema_field.shape, unischema_field.nullable) == (name, field.shape, field.nullable)
+    assert unischema_field.numpy_dtype is (Decimal if field.dtype.kind == "O" else field.dtype.type)
     if field.is_dense and not field.nullable and field.dtype.kind != "M":
         assert {(getattr(batch, name).dtype, getattr(batch, name).shape[1:]) for batch in batches} == {
             (field.dtype, field.shape)
@@ -176,7 +176,7 @@ def test_what_we_write_is_read_decoded(tmp_path: Path, name: str, kind: str) -> 
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_all_pools_decode(tmp_path: Path, pool: str) -> None:
-    """Threads and processes give the same rows and batches."""
+    """All pools return the same decoded rows and batches."""
     fields = [FIELDS[name] for name in ("npy", "differing", "png", "tensor", "null_tensor", "null_npy", "raw", "u16")]
     url = written(tmp_path / "t", *fields)
     options: dict[str, Any] = {"reader_pool_type": pool, "workers_count": 2}
@@ -196,7 +196,7 @@ def test_all_pools_decode(tmp_path: Path, pool: str) -> None:
 @pytest.mark.parametrize("name", ["npy", "null_npy", "null_tensor", "differing", "raw_differing", "nanos"])
 @pytest.mark.parametrize("size", [2, 7, 100])
 def test_batches_of_one_size_are_decoded(tmp_path: Path, name: str, size: int) -> None:
-    """Some row groups have nulls or arrays that differ, and some have not."""
+    """Batches join row groups with and without nulls, and with arrays of different shapes."""
     field = FIELDS[name]
     rows = [{"id": number, name: value(field, number)} for number in (1, 2, 4, 3, 0, 7, 5)]
     ps.write(tmp_path / "t", ps.Schema("Ours", [Field("id", np.int64), field]), rows, row_group_rows=1)
@@ -209,8 +209,8 @@ def test_batches_of_one_size_are_decoded(tmp_path: Path, name: str, size: int) -
             check(cell, field, number)
 
 
-def test_the_schema_is_that_which_is_stored(tmp_path: Path) -> None:
-    """Its name and the order of its fields are kept, and codecs are Petastorm's where it has such."""
+def test_the_stored_schema_is_used(tmp_path: Path) -> None:
+    """The schema keeps its name and the order of its fields. Codecs are Petastorm's if it has them."""
     url = written(tmp_path / "t", *(FIELDS[name] for name in ("npy", "npz", "png", "u16", "tensor", "raw")))
 
     schema = get_schema_from_dataset_url(url)
@@ -228,7 +228,7 @@ def test_the_schema_is_that_which_is_stored(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["tensor", "raw", "half", "npy", "text", "number"])
 def test_codecs_of_the_schema_encode_and_decode(tmp_path: Path, name: str) -> None:
-    """Also those that Petastorm does not have; `decode_row` uses them."""
+    """The codecs of a schema encode and decode, also those that Petastorm lacks. `decode_row` uses them."""
     field = FIELDS[name]
     schema = get_schema_from_dataset_url(written(tmp_path / "t", field))
     codec = schema.fields[name].codec
@@ -239,8 +239,8 @@ def test_codecs_of_the_schema_encode_and_decode(tmp_path: Path, name: str) -> No
     check(decode_row({name: stored}, schema)[name], field, 3)
 
 
-def test_plain_parquet_of_others_is_read_as_ever(tmp_path: Path) -> None:
-    """`make_reader` warns, columns without a counterpart are left out, and there is no stored schema."""
+def test_plain_parquet_of_others_is_read_with_warnings(tmp_path: Path) -> None:
+    """`make_reader` warns about plain Parquet, skips columns of unsupported types, and finds no stored schema."""
     pq.write_table(pa.table({"id": [1, 2], "half": np.zeros(2, np.float16)}), tmp_path / "part-0.parquet")
     url = tmp_path.as_uri()
 
@@ -255,8 +255,8 @@ def test_plain_parquet_of_others_is_read_as_ever(tmp_path: Path) -> None:
     assert [row._fields for row in rows] == [("id",), ("id",)]
 
 
-def test_a_table_of_petastorms_format_keeps_its_two_ways(tmp_path: Path) -> None:
-    """Rows are decoded; batches hold bytes and a warning says so, unless they are to be decoded."""
+def test_petastorm_tables_are_decoded_in_batches_on_request(tmp_path: Path) -> None:
+    """Rows of a Petastorm table are decoded. Batches are bytes with a warning, unless `decode=True`."""
     fields = [FIELDS[name] for name in ("npy", "npz", "differing", "png", "u16", "null_npy")]
     url = written(tmp_path / "t", *fields, format=PetastormFormat())
 
@@ -272,8 +272,8 @@ def test_a_table_of_petastorms_format_keeps_its_two_ways(tmp_path: Path) -> None
     assert raw[0].npy[0].startswith(b"\x93NUMPY")
 
 
-def test_a_schema_that_was_adopted_counts(tmp_path: Path) -> None:
-    """A table of Petastorm that was given another schema has one type for a column: that which decodes it."""
+def test_an_adopted_schema_is_used(tmp_path: Path) -> None:
+    """An adopted schema replaces the schema of a Petastorm table, both for decoding and for field types."""
     url = written(tmp_path / "t", FIELDS["npy"], format=PetastormFormat())
     ps.adopt(tmp_path / "t", ps.Schema("Other", [Field("id", np.int64), Field("npy", np.float32, (None,), Npy())]))
 
@@ -285,7 +285,7 @@ def test_a_schema_that_was_adopted_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "names"),
+    ("selection", "names"),
     [
         (["npy", "id"], ["id", "npy"]),
         (["t.*"], ["tensor", "text"]),
@@ -293,11 +293,11 @@ def test_a_schema_that_was_adopted_counts(tmp_path: Path) -> None:
         ([UnischemaField("tensor", np.float32, (2, 3)), "id"], ["tensor", "id"]),
     ],
 )
-def test_fields_are_chosen(tmp_path: Path, asked: Any, names: list[str]) -> None:
-    """By names, patterns and fields."""
+def test_schema_fields_choose_fields(tmp_path: Path, selection: Any, names: list[str]) -> None:
+    """`schema_fields` accepts names, patterns and fields."""
     url = written(tmp_path / "t", *(FIELDS[name] for name in ("npy", "tensor", "text")))
 
-    rows, batches = rows_of(url, schema_fields=asked), batches_of(url, schema_fields=asked)
+    rows, batches = rows_of(url, schema_fields=selection), batches_of(url, schema_fields=selection)
 
     assert [list(found[0]._fields) for found in (rows, batches)] == [names, names]
     for name in set(names) - {"id"}:
@@ -306,7 +306,7 @@ def test_fields_are_chosen(tmp_path: Path, asked: Any, names: list[str]) -> None
 
 
 def test_predicates_see_decoded_values(tmp_path: Path) -> None:
-    """Of rows one by one, and of batches in a data frame whose cells are arrays, None where they are null."""
+    """Predicates get decoded values: single rows, or a data frame with arrays, and None for nulls."""
     url = written(tmp_path / "t", *(FIELDS[name] for name in ("npy", "tensor", "null_tensor", "u16")))
     of_rows = in_lambda(
         ["npy", "null_tensor"], lambda npy, tensor: tensor is not None and npy[0] > 2 and tensor.shape == (2, 2)
@@ -329,8 +329,8 @@ def test_predicates_see_decoded_values(tmp_path: Path) -> None:
     assert [batch.tensor.shape[1:] for batch in batches] == [(2, 3)] * 3
 
 
-def test_functions_change_decoded_values(tmp_path: Path) -> None:
-    """Fields that a function leaves alone keep dtype and shape, also where sizes differ or cells are null."""
+def test_transform_functions_change_decoded_values(tmp_path: Path) -> None:
+    """Fields that a transform function does not change keep dtype and shape, also with variable sizes and nulls."""
     names = ("npy", "differing", "tensor", "null_tensor", "png", "u16")
     url = written(tmp_path / "t", *(FIELDS[name] for name in names))
     edit = [("npy", np.float64, (2,), False)]
@@ -351,8 +351,8 @@ def test_functions_change_decoded_values(tmp_path: Path) -> None:
     assert "png" not in batches[0]._fields
 
 
-def test_windows_hold_decoded_values(tmp_path: Path) -> None:
-    """Each step has its fields."""
+def test_windows_contain_decoded_values(tmp_path: Path) -> None:
+    """Each offset of a window has its fields, decoded."""
     url = written(tmp_path / "t", FIELDS["npy"], FIELDS["tensor"])
     ngram = NGram({0: ["id", "npy"], 1: ["id", "tensor"]}, delta_threshold=1, timestamp_field="id")
 
@@ -373,8 +373,8 @@ def test_windows_hold_decoded_values(tmp_path: Path) -> None:
     check(windows[2][1].tensor, FIELDS["tensor"], 3)
 
 
-def test_a_cache_keeps_what_is_decoded_later(tmp_path: Path) -> None:
-    """The second epoch comes from the cache, and is the same."""
+def test_readers_with_a_cache_decode(tmp_path: Path) -> None:
+    """With a cache, both epochs have the same decoded rows and batches."""
     fields = [FIELDS[name] for name in ("npy", "tensor", "null_tensor", "raw", "png", "u64")]
     url = written(tmp_path / "t", *fields)
     cached: dict[str, Any] = {
@@ -396,8 +396,8 @@ def test_a_cache_keeps_what_is_decoded_later(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
-def test_directories_give_columns_of_their_type(tmp_path: Path, kind: str) -> None:
-    """A predicate on them chooses files, and is asked about values of the field's type."""
+def test_partition_columns_have_the_type_of_their_field(tmp_path: Path, kind: str) -> None:
+    """A predicate on a partition column chooses files, and gets values of the field's type."""
     parts = [Field("id", np.int64), FIELDS["npy"], Field("day", dt.date), Field("level", np.int16)]
     rows = [{"id": n, "npy": value(FIELDS["npy"], n), "day": dt.date(2024, 1, 1 + n % 2), "level": n % 2} for n in range(8)]
     for column in ("day", "level"):
@@ -414,7 +414,7 @@ def test_directories_give_columns_of_their_type(tmp_path: Path, kind: str) -> No
 
 
 def test_single_files_are_decoded_by_their_own_schema(tmp_path: Path) -> None:
-    """Every file that we write says what it holds."""
+    """Each file that Penstock writes stores its schema, so it can be read alone."""
     written(tmp_path / "t", FIELDS["npy"])
     (file,) = (tmp_path / "t").glob("*.parquet")
 
@@ -424,8 +424,8 @@ def test_single_files_are_decoded_by_their_own_schema(tmp_path: Path) -> None:
     assert batches[0].npy.shape == (5, 4)
 
 
-def test_a_delta_table_is_read_as_its_log_says(tmp_path: Path) -> None:
-    """Files that were replaced are not read, and those that were appended are."""
+def test_a_delta_table_is_read_by_its_log(tmp_path: Path) -> None:
+    """Files that were overwritten are not read, and files that were appended are."""
     url = written(tmp_path / "t", FIELDS["npy"], FIELDS["tensor"], format="delta")
     written(tmp_path / "t", FIELDS["npy"], FIELDS["tensor"], rows=3, format="delta", mode="overwrite")
     written(tmp_path / "t", FIELDS["npy"], FIELDS["tensor"], rows=2, format="delta", mode="append")
@@ -439,8 +439,8 @@ def test_a_delta_table_is_read_as_its_log_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [True, False])
-def test_deleted_rows_of_a_delta_table_do_not_come_back(tmp_path: Path, make: bool) -> None:  # noqa: FBT001 - a parameter
-    """Neither in rows nor in batches nor in lengths, also of the files that a predicate on directories chooses."""
+def test_deleted_rows_of_a_delta_table_are_not_read(tmp_path: Path, make: bool) -> None:  # noqa: FBT001 - a parameter
+    """Rows, batches and lengths exclude deleted rows, also with a predicate on partition columns."""
     url = written(tmp_path / "t", FIELDS["npy"], Field("part", np.int16), rows=4, format="delta", partition_by=["part"])
     dataset = open_dataset(url)
     places = {int(name): at for at, name in enumerate(dataset.raw.files.partitions["part"].to_pylist())}
@@ -456,8 +456,8 @@ def test_deleted_rows_of_a_delta_table_do_not_come_back(tmp_path: Path, make: bo
     assert left == [0]
 
 
-def test_nothing_of_petastorm_is_stored_in_a_delta_table(tmp_path: Path) -> None:
-    """Its log names the files, and Petastorm would read others; the way out is told."""
+def test_storing_petastorm_metadata_in_a_delta_table_raises(tmp_path: Path) -> None:
+    """Storing Petastorm metadata in a Delta table raises ValueError, since Petastorm ignores the Delta log."""
     url = written(tmp_path / "t", FIELDS["npy"], format="delta")
 
     with pytest.raises(ValueError, match=r"is a table of the format delta, whose log names its files.*Copy it first"):
@@ -469,7 +469,7 @@ def test_nothing_of_petastorm_is_stored_in_a_delta_table(tmp_path: Path) -> None
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 @pytest.mark.parametrize("names", [["npy", "png"], ["npy", "tensor", "raw", "null_tensor"]])
 def test_copies_are_decoded_as_their_source(tmp_path: Path, kind: str, names: list[str]) -> None:
-    """Petastorm's schema goes with a copy where it has counterparts for all fields; ours always does."""
+    """A copy has Penstock's schema, and also Petastorm's if Petastorm can represent all fields."""
     fields = [FIELDS[name] for name in names]
     source = written(tmp_path / "t", *fields, format=FORMATS[kind])
     target = (tmp_path / "copy").as_uri()
@@ -484,8 +484,8 @@ def test_copies_are_decoded_as_their_source(tmp_path: Path, kind: str, names: li
     check(ps.open(tmp_path / "copy")[3]["npy"], FIELDS["npy"], 3)
 
 
-def test_metadata_of_petastorm_is_made_of_the_stored_schema(tmp_path: Path) -> None:
-    """The table is one of Petastorm then; a field that it has no counterpart for is named."""
+def test_petastorm_metadata_is_generated_from_the_stored_schema(tmp_path: Path) -> None:
+    """Generated metadata makes a Petastorm table. A field that Petastorm cannot represent raises an error."""
     url = written(tmp_path / "t", FIELDS["npy"], FIELDS["png"])
     other = written(tmp_path / "o", FIELDS["tensor"])
 
@@ -498,7 +498,7 @@ def test_metadata_of_petastorm_is_made_of_the_stored_schema(tmp_path: Path) -> N
 
 
 def test_indexes_choose_row_groups_of_our_tables(tmp_path: Path) -> None:
-    """They are built of decoded values."""
+    """Indexes can be built on our tables, and choose their row groups."""
     url = written(tmp_path / "t", FIELDS["npy"])
 
     build_rowgroup_index(url, None, [SingleFieldIndexer("by id", "id")])
@@ -507,7 +507,7 @@ def test_indexes_choose_row_groups_of_our_tables(tmp_path: Path) -> None:
 
 
 def test_readers_of_our_tables_are_mixed(tmp_path: Path) -> None:
-    """A table of ours and one of Petastorm with the same fields go together."""
+    """A table of Penstock and one of Petastorm with the same fields can be mixed."""
     one, two = written(tmp_path / "a", FIELDS["npy"]), written(tmp_path / "b", FIELDS["npy"], format=PetastormFormat())
 
     with WeightedSamplingReader([make_reader(one), make_reader(two)], [0.5, 0.5]) as mixed:
@@ -520,7 +520,7 @@ def test_readers_of_our_tables_are_mixed(tmp_path: Path) -> None:
 
 @pytest.mark.torch
 def test_loaders_make_tensors_of_our_tables(tmp_path: Path) -> None:
-    """Of rows and of batches."""
+    """All loaders make tensors, of rows and of batches."""
     torch = pytest.importorskip("torch")
     from penstock.petastorm.pytorch import BatchedDataLoader, DataLoader, InMemBatchedDataLoader
 
@@ -536,8 +536,8 @@ def test_loaders_make_tensors_of_our_tables(tmp_path: Path) -> None:
             assert torch.cat([batch["npy"][:, 0] for batch in batches]).tolist() == list(range(ROWS))
 
 
-def test_a_codec_of_a_user_that_is_not_known_is_copied_as_it_is(tmp_path: Path) -> None:
-    """Its columns are read when its class is given, of the table and of its copy."""
+def test_an_unknown_codec_is_copied_unchanged(tmp_path: Path) -> None:
+    """A column of a user's codec can be read from the table and from its copy, if the class is passed."""
     url = written(tmp_path / "t", Field("own", np.float32, (2,), Halved()))
     target = (tmp_path / "copy").as_uri()
 
@@ -558,10 +558,8 @@ for row in sorted(every(sys.argv[1]), key=lambda row: row.id):
 
 @pytest.mark.peer
 @pytest.mark.parametrize("way", ["copied", "described"])
-def test_petastorm_itself_reads_what_is_made_of_our_tables(
-    tmp_path: Path, way: str, ask_petastorm: Callable[..., list[str]]
-) -> None:
-    """A copy, and the table itself once metadata was generated for it."""
+def test_petastorm_itself_reads_our_tables(tmp_path: Path, way: str, ask_petastorm: Callable[..., list[str]]) -> None:
+    """Petastorm reads a copy of our table, and the table itself after metadata was generated."""
     source = url = written(tmp_path / "t", *(FIELDS[name] for name in ("npy", "png", "text", "u16", "null_whole")))
     if way == "copied":
         url = (tmp_path / "copy").as_uri()
@@ -577,14 +575,14 @@ def test_petastorm_itself_reads_what_is_made_of_our_tables(
 @pytest.mark.parametrize("rows", [0, 1])
 @pytest.mark.filterwarnings("ignore:No matching data is available")
 def test_tables_of_few_rows(tmp_path: Path, rows: int) -> None:
-    """None and one."""
+    """Tables of no row and of one row can be read."""
     url = written(tmp_path / "t", FIELDS["npy"], FIELDS["tensor"], FIELDS["null_tensor"], rows=rows)
 
     assert len(rows_of(url)) == len(batches_of(url)) == rows
 
 
-def test_names_that_a_row_cannot_have_are_told(tmp_path: Path) -> None:
-    """Other fields can be read."""
+def test_field_names_that_a_row_cannot_have_raise(tmp_path: Path) -> None:
+    """A field name that is no identifier raises ValueError. The other fields can be read."""
     schema = ps.Schema("with a space", [Field("id", np.int64), Field("my column", np.float32, (2,), Npy())])
     ps.write(tmp_path / "t", schema, [{"id": 1, "my column": np.zeros(2, np.float32)}])
     url = (tmp_path / "t").as_uri()
@@ -596,8 +594,8 @@ def test_names_that_a_row_cannot_have_are_told(tmp_path: Path) -> None:
     assert type(row).__name__ == "inferred_schema_view_view"
 
 
-def test_moments_that_nanoseconds_cannot_hold_stay_what_they_are(tmp_path: Path) -> None:
-    """In batches moments are nanoseconds, unless some of them would be others."""
+def test_timestamps_outside_nanoseconds_keep_their_unit(tmp_path: Path) -> None:
+    """A batch with a timestamp outside the range of nanoseconds keeps the stored unit."""
     schema = ps.Schema("Times", [Field("at", "datetime64[us]", nullable=True)])
     far = np.datetime64("0001-01-01", "us")
     ps.write(tmp_path / "t", schema, [{"at": far}, {"at": None}, {"at": np.datetime64(5, "us")}])

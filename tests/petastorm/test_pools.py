@@ -1,4 +1,4 @@
-"""Pools that somebody drives without a reader: items go in, and what workers make of them comes out."""
+"""Pools without a reader: items go in, and results of workers come out."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ POOLS: dict[str, Any] = {
 
 
 class Twice(WorkerBase):
-    """Makes two results of each number, and none of 7."""
+    """A worker that publishes each number twice, but 7 not at all."""
 
     def process(self, *args: Any, **kargs: Any) -> None:
-        """Publish them."""
+        """Publish the results of one number."""
         (number,) = (*args, *kargs.values())
         if number == self.args:
             raise KeyError("the one that fails")
@@ -51,7 +51,7 @@ def drained(pool: Any) -> list[int]:
 
 @pytest.mark.parametrize("name", POOLS)
 def test_results_come_in_the_order_of_the_items(name: str) -> None:
-    """Whoever works on them, and whatever waits; then there are no more."""
+    """Results come in the order of the items, then EmptyResultError is raised. A pool cannot be started again."""
     pool = POOLS[name]()
     pool.start(Twice)
     for number in range(12):
@@ -64,14 +64,14 @@ def test_results_come_in_the_order_of_the_items(name: str) -> None:
     assert found == [number for number in range(12) for _ in range(2) if number != 7]
     with pytest.raises(EmptyResultError):
         pool.get_results()
-    told = rf"{type(pool).__name__}\({pool.workers_count}\) cannot be reused! stop_event set\? True\. Make another pool\."
-    with pytest.raises(RuntimeError, match=told):
+    error = rf"{type(pool).__name__}\({pool.workers_count}\) cannot be reused! stop_event set\? True\. Make another pool\."
+    with pytest.raises(RuntimeError, match=error):
         pool.start(Twice)
 
 
 @pytest.mark.parametrize("name", POOLS)
-def test_an_error_of_a_worker_is_raised_again_and_again(name: str) -> None:
-    """As what it was."""
+def test_an_error_of_a_worker_is_raised_by_each_call(name: str) -> None:
+    """Each request for results raises the error of a worker, with its own type."""
     pool = POOLS[name]()
     pool.start(Twice, 1)
     for number in range(5):
@@ -85,8 +85,8 @@ def test_an_error_of_a_worker_is_raised_again_and_again(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", POOLS)
-def test_a_ventilator_gives_items_some_times(name: str) -> None:
-    """No more of them at once than may be under way; without end until it is stopped."""
+def test_a_ventilator_repeats_its_items(name: str) -> None:
+    """A ventilator repeats its items `iterations` times. None repeats them until it is stopped."""
     pool = POOLS[name]()
     items = [{"n": number} for number in range(4)]
     pool.start(Twice, None, ConcurrentVentilator(pool.ventilate, items, iterations=3, max_ventilation_queue_size=2))
@@ -104,8 +104,8 @@ def test_a_ventilator_gives_items_some_times(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", POOLS)
-def test_no_more_items_are_under_way_than_were_asked_for(name: str) -> None:
-    """An item is under way until its results were taken, so nothing is worked on that nobody has asked for."""
+def test_the_number_of_items_in_progress_is_limited(name: str) -> None:
+    """An item is in progress until its results are taken, so workers do not run ahead of the consumer."""
     pool = POOLS[name]()
     given = threading.Semaphore(0)
 
@@ -117,7 +117,7 @@ def test_no_more_items_are_under_way_than_were_asked_for(name: str) -> None:
     pool.start(Twice, None, ventilator)
     for _ in range(3):
         assert given.acquire(timeout=60)
-    first = [pool.get_results() for _ in range(3)]  # the second result of 11 waits, and 10 is done
+    first = [pool.get_results() for _ in range(3)]  # 10 is done, and the second result of 11 is not taken yet
     assert given.acquire(timeout=60)
     ventilator.stop()
     rest = drained(pool)
@@ -128,8 +128,8 @@ def test_no_more_items_are_under_way_than_were_asked_for(name: str) -> None:
     assert rest == [11, 12, 12, 13, 13]
 
 
-def test_a_ventilator_begins_anew_when_all_was_given() -> None:
-    """And not before."""
+def test_a_running_ventilator_cannot_be_reset() -> None:
+    """Resetting a ventilator that still has items raises NotImplementedError. One that gave all its items is completed."""
     given: list[int] = []
     done = threading.Event()
 
@@ -155,8 +155,8 @@ def test_a_ventilator_begins_anew_when_all_was_given() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 5])
-def test_the_order_of_a_seed_is_the_same_again(seed: int) -> None:
-    """Another one each time, and 0 is a seed."""
+def test_a_seed_gives_the_same_order_again(seed: int) -> None:
+    """The same seed gives the same order, which differs between iterations. 0 is a valid seed."""
     found = []
     for _ in range(2):
         pool = DummyPool()
@@ -170,8 +170,8 @@ def test_the_order_of_a_seed_is_the_same_again(seed: int) -> None:
     assert found[0][:20] != found[0][20:]
 
 
-def test_what_cannot_be_given_is_refused() -> None:
-    """Items are dicts, and times a positive number or without end."""
+def test_invalid_arguments_of_a_ventilator_raise() -> None:
+    """Items must be a list of dicts, and `iterations` a positive integer or None."""
     for times in (0, -1, 1.5):
         with pytest.raises(ValueError, match="iterations must be positive integer or None"):
             ConcurrentVentilator(print, [], times)
@@ -180,8 +180,8 @@ def test_what_cannot_be_given_is_refused() -> None:
             ConcurrentVentilator(print, items)
 
 
-def test_pools_tell_what_is_going_on() -> None:
-    """Under the names that Petastorm has for it."""
+def test_pools_have_diagnostics() -> None:
+    """The diagnostics of pools have Petastorm's keys."""
     processes = ProcessPool(1, zmq_copy_buffers=False)
 
     assert DummyPool().diagnostics == {}
@@ -196,24 +196,24 @@ def test_pools_tell_what_is_going_on() -> None:
 
 
 class Where(WorkerBase):
-    """Tells which process works."""
+    """A worker that publishes the id of its process."""
 
     def process(self, *args: Any, **kargs: Any) -> None:
-        """Publish its number."""
+        """Publish the process id."""
         del args, kargs
         self.publish_func(os.getpid())
 
 
 class Failing(WorkerBase):
-    """Makes nothing of anything."""
+    """A worker that fails on each item."""
 
     def process(self, *args: Any, **kargs: Any) -> None:
         """Fail."""
         raise KeyError("never", args, kargs)
 
 
-def test_processes_are_there_when_the_start_returns() -> None:
-    """So that the first item need not wait for them; each worker knows its process."""
+def test_start_waits_for_the_worker_processes() -> None:
+    """When `start` returns, all worker processes run, and each worker knows the id of its process."""
     pool = ProcessPool(2)
     pool.start(Where)
     known = {worker.pid for worker in pool._workers}
@@ -229,7 +229,7 @@ def test_processes_are_there_when_the_start_returns() -> None:
 
 
 class Unmade(WorkerBase):
-    """Cannot be made."""
+    """A worker that cannot be constructed."""
 
     def __init__(self, worker_id: int, publish_func: Any, args: Any) -> None:
         """Fail."""
@@ -240,8 +240,8 @@ class Unmade(WorkerBase):
         """Do nothing."""
 
 
-def test_workers_that_cannot_be_made_end_the_start(capfd: pytest.CaptureFixture[str]) -> None:
-    """Nothing is left behind, and the reason is on the standard error of the process."""
+def test_start_raises_if_a_worker_cannot_be_constructed(capfd: pytest.CaptureFixture[str]) -> None:
+    """`start` raises RuntimeError and leaves no threads. The worker process prints the reason to standard error."""
     pool, before = ProcessPool(2), set(threading.enumerate())
 
     with pytest.raises(RuntimeError):
@@ -278,8 +278,8 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "ended", "child"])
-def test_processes_end_with_the_one_that_started_them(tmp_path: Path, how: str) -> None:
-    """However that ends, and though nobody stopped the pool."""
+def test_worker_processes_end_with_their_parent(tmp_path: Path, how: str) -> None:
+    """Worker processes end with their parent process, however it ends, and also if the pool was not stopped."""
     script = tmp_path / "main.py"
     script.write_text(ORPHANS)
 
@@ -292,8 +292,8 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path, how: str) 
     assert done.returncode == (-signal.SIGKILL if how == "killed" else 0)
 
 
-def test_a_pool_of_processes_that_all_failed_takes_no_more_items() -> None:
-    """They would wait without end; what went wrong first is the cause."""
+def test_a_process_pool_without_working_workers_accepts_no_items() -> None:
+    """If all worker processes failed, `ventilate` raises RuntimeError instead of waiting. The first error is its cause."""
     pool = ProcessPool(2)
     pool.start(Failing)
     for _ in range(2):
@@ -301,18 +301,18 @@ def test_a_pool_of_processes_that_all_failed_takes_no_more_items() -> None:
     while pool._failed < 2:
         pass
 
-    with pytest.raises(RuntimeError, match="All 2 workers of this ProcessPool have failed, one with KeyError") as told:
+    with pytest.raises(RuntimeError, match="All 2 workers of this ProcessPool have failed, one with KeyError") as error:
         pool.ventilate()
     with pytest.raises(KeyError, match="never"):
         pool.get_results()
     pool.stop()
     pool.join()
 
-    assert isinstance(told.value.__cause__, KeyError)
+    assert isinstance(error.value.__cause__, KeyError)
 
 
-def test_a_pool_of_threads_takes_items_though_its_workers_failed() -> None:
-    """Whoever asks for results gets the error."""
+def test_a_thread_pool_accepts_items_after_its_workers_failed() -> None:
+    """`ventilate` does not raise the error of a worker thread; `get_results` does."""
     pool = ThreadPool(2)
     pool.start(Failing)
     for _ in range(50):
@@ -325,8 +325,8 @@ def test_a_pool_of_threads_takes_items_though_its_workers_failed() -> None:
 
 
 @pytest.mark.parametrize(("size", "waiting"), [(2, 10), (50, 50), (51, 50)])
-def test_results_wait_for_each_worker(size: int, waiting: int) -> None:
-    """At most `results_queue_size` divided by the workers, and at least five, for each of them."""
+def test_the_results_that_wait_are_limited_for_each_worker(size: int, waiting: int) -> None:
+    """A worker has at most `results_queue_size` divided by the workers, and at least five, results that wait."""
     pool = ThreadPool(2, results_queue_size=size)
     full = threading.Semaphore(0)
 
@@ -342,6 +342,6 @@ def test_results_wait_for_each_worker(size: int, waiting: int) -> None:
     for _ in range(waiting):
         assert full.acquire(timeout=60)
 
-    assert pool.results_qsize() in (waiting, waiting + 1)  # the one whose turn it is need not wait
+    assert pool.results_qsize() in (waiting, waiting + 1)  # the result that is next in order may exceed the limit
     pool.stop()
     pool.join()

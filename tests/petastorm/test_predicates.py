@@ -1,4 +1,4 @@
-"""Predicates: what each includes, and that a split is the one that Petastorm made."""
+"""Predicates: which rows each includes, and that splits equal those of Petastorm."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.petastorm.predicates import (
 SHARES = [0.1, 0.2, 0.3, 0.25]
 MOMENT = np.datetime64("2024-01-01T00:00:00.000000")
 
-# Which part each value is in, or - for none of them, as Petastorm 0.13.1 says.
+# The part that has each value in Petastorm 0.13.1, or - if no part has it.
 PETASTORM: dict[str, tuple[list[Any], str]] = {
     "int": (
         [np.int64(n) for n in range(64)],
@@ -58,30 +58,30 @@ PETASTORM: dict[str, tuple[list[Any], str]] = {
 }
 
 
-def part(value: Any) -> str:
-    """Return which part a value is in."""
+def part_of(value: Any) -> str:
+    """Return the number of the part that has a value, or - if no part has it."""
     splits = [in_pseudorandom_split(SHARES, number, "x") for number in range(len(SHARES))]
     return next((str(number) for number, split in enumerate(splits) if split.do_include({"x": value})), "-")
 
 
 @pytest.mark.parametrize("kind", PETASTORM)
-def test_a_split_is_the_one_that_petastorm_made(kind: str) -> None:
-    """Which rows are for training is part of an experiment, and stays so."""
+def test_splits_equal_those_of_petastorm(kind: str) -> None:
+    """Experiments depend on which rows are for training, so a split must not change."""
     values, expected = PETASTORM[kind]
 
-    assert "".join(map(part, values)) == expected
+    assert "".join(map(part_of, values)) == expected
 
 
 @given(st.one_of(st.integers(), st.text(), st.floats()))
-def test_parts_that_make_up_all_leave_out_nothing(value: Any) -> None:
-    """Every value is in one part."""
+def test_parts_that_sum_to_one_include_all_values(value: Any) -> None:
+    """If the fractions sum to 1, each value is in exactly one part."""
     found = [in_pseudorandom_split([0.5, 0.5], number, "x").do_include({"x": value}) for number in range(2)]
 
     assert sorted(found) == [False, True]
 
 
-def test_a_split_has_the_parts_that_it_has() -> None:
-    """Others are refused, and so are rows without the field."""
+def test_an_invalid_part_of_a_split_raises() -> None:
+    """A part number outside the split raises ValueError, and so does a row without the field."""
     for number in (2, -1):
         with pytest.raises(ValueError, match="subset_index is out of range"):
             in_pseudorandom_split([0.5, 0.5], number, "x")
@@ -89,8 +89,8 @@ def test_a_split_has_the_parts_that_it_has() -> None:
         in_pseudorandom_split([0.5, 0.5], 0, "x").do_include({"y": 1})
 
 
-def test_what_predicates_include() -> None:
-    """Each by its own rule."""
+def test_each_predicate_includes_rows_by_its_rule() -> None:
+    """Each predicate includes the rows that its rule describes, and no others."""
     assert in_set({1, 2}, "x").do_include({"x": np.int64(2)})
     assert not in_set([[1], [2]], "x").do_include({"x": [3]})
     assert in_intersection([1, 5], "x").do_include({"x": np.array([5, 6])})
@@ -103,8 +103,8 @@ def test_what_predicates_include() -> None:
     assert in_reduce([in_set({1}, "x"), in_set({2}, "y")], any).do_include({"x": 0, "y": 2})
 
 
-def test_predicates_say_which_fields_they_look_at() -> None:
-    """Those of others are theirs too."""
+def test_predicates_return_the_fields_that_they_read() -> None:
+    """A combined predicate returns the fields of all its predicates."""
     both = in_reduce([in_set({1}, "x"), in_negate(in_lambda(["y", "z"], max))], all)
 
     assert both.get_fields() == {"x", "y", "z"}
@@ -112,8 +112,8 @@ def test_predicates_say_which_fields_they_look_at() -> None:
     assert isinstance(both, PredicateBase)
 
 
-def test_predicates_take_what_they_can_use() -> None:
-    """Lists of fields, predicates, and fields that are lists."""
+def test_invalid_arguments_of_predicates_raise() -> None:
+    """Invalid fields and predicates raise ValueError, and so does a single value for `in_intersection`."""
     with pytest.raises(ValueError, match="Predicate fields should be a list"):
         in_lambda("x", bool)  # type: ignore[arg-type] # it is refused
     for wrong in (lambda: in_negate(bool), lambda: in_reduce([bool], all)):  # type: ignore[arg-type, list-item] # refused

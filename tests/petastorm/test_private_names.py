@@ -1,4 +1,4 @@
-"""Names with an underscore that scripts and tests written for Petastorm import."""
+"""Names with a leading underscore that scripts and tests for Petastorm import."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def sanitized(value: Any) -> Any:
-    """Return what TensorFlow would be given for a value."""
+    """Return a value as it is passed to TensorFlow."""
     return tf_utils._sanitize_field_tf_types(Sample(value)).x
 
 
 def test_whole_names_are_matched() -> None:
-    """`_fullmatch` is a match of a whole name."""
+    """`_fullmatch` matches whole names only."""
     assert unischema._fullmatch("a.*", "abc")
     assert unischema._fullmatch("", "")
     assert not unischema._fullmatch("ab", "abc")
@@ -59,7 +59,7 @@ def test_whole_names_are_matched() -> None:
 
 
 def test_rows_may_have_more_than_255_fields() -> None:
-    """`_new_gt_255_compatible_namedtuple` makes a type of rows of any number of fields."""
+    """`_new_gt_255_compatible_namedtuple` makes a row type with any number of fields."""
     names = [f"f{number}" for number in range(300)]
 
     row: Any = unischema._new_gt_255_compatible_namedtuple("Wide", names)(*range(300))
@@ -69,11 +69,11 @@ def test_rows_may_have_more_than_255_fields() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("capacity", "held"), [(0, 0), (1, 1), (15, 15), (40, 40), (100, 40)])
+@pytest.mark.parametrize(("capacity", "row_count"), [(0, 0), (1, 1), (15, 15), (40, 40), (100, 40)])
 @pytest.mark.parametrize("make", [make_reader, make_batch_reader])
 @pytest.mark.filterwarnings("ignore:Please use make_reader:UserWarning")
-def test_rows_are_loaded_up_to_a_capacity(url: str, make: Any, capacity: int, held: int) -> None:
-    """`_load_rows_into_mem` returns names and columns, and stops the reader."""
+def test_rows_are_loaded_up_to_a_capacity(url: str, make: Any, capacity: int, row_count: int) -> None:
+    """`_load_rows_into_mem` returns names and columns of at most `capacity` rows, and stops the reader."""
     torch = pytest.importorskip("torch")
     from penstock.petastorm.pytorch import _load_rows_into_mem
 
@@ -82,12 +82,12 @@ def test_rows_are_loaded_up_to_a_capacity(url: str, make: Any, capacity: int, he
 
     assert reader.stopped
     assert list(names) == ["id"]
-    assert columns[0].tolist() == list(range(held))
+    assert columns[0].tolist() == list(range(row_count))
 
 
 @pytest.mark.torch
 def test_a_reader_is_stopped_when_loading_fails(url: str) -> None:
-    """`_load_rows_into_mem` leaves no worker behind."""
+    """`_load_rows_into_mem` stops the reader if it fails."""
     pytest.importorskip("torch")
     from penstock.petastorm.pytorch import _load_rows_into_mem
 
@@ -103,7 +103,7 @@ def test_a_reader_is_stopped_when_loading_fails(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "shape", "told"),
+    ("cell", "shape", "message"),
     [
         ("text", (2, 3), "field x must be numpy array type, and a cell is str"),
         (np.zeros((2, 5)), (2, 3), r"field x must be the shape \(2, 3\), and a cell has \(2, 5\)"),
@@ -112,14 +112,14 @@ def test_a_reader_is_stopped_when_loading_fails(url: str) -> None:
         (np.zeros(3), (None,), r"All dimensions of a shape: \(None,\) in: x field must be constant"),
     ],
 )
-def test_a_cell_of_another_shape_is_refused(cell: Any, shape: Any, told: str) -> None:
-    """`ArrowReaderWorker._check_shape_and_ravel` compares a cell with the shape of its field."""
-    with pytest.raises(ValueError, match=told):
+def test_a_cell_of_another_shape_raises(cell: Any, shape: Any, message: str) -> None:
+    """`ArrowReaderWorker._check_shape_and_ravel` raises ValueError if a cell does not have the shape of its field."""
+    with pytest.raises(ValueError, match=message):
         ArrowReaderWorker._check_shape_and_ravel(cell, UnischemaField("x", np.float32, shape))
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (6,), (1, 2, 3)])
-def test_a_cell_of_its_shape_is_flat(shape: tuple[int, ...]) -> None:
+def test_a_cell_of_the_right_shape_is_flattened(shape: tuple[int, ...]) -> None:
     """`ArrowReaderWorker._check_shape_and_ravel` returns the values in their order."""
     cell = np.arange(6, dtype=np.float32).reshape(shape)
 
@@ -128,22 +128,22 @@ def test_a_cell_of_its_shape_is_flat(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("name", ["_load_rows", "_load_rows_with_predicate", "_read_with_shuffle_row_drop"])
 @pytest.mark.parametrize("kind", [ArrowReaderWorker, PyDictReaderWorker])
-def test_workers_load_nothing_themselves(kind: Any, name: str) -> None:
-    """The engine reads row groups; a worker that is asked says what to use."""
+def test_load_methods_of_workers_raise(kind: Any, name: str) -> None:
+    """The engine reads row groups, so the methods of a worker raise NotImplementedError that names what to use."""
     with pytest.raises(NotImplementedError, match=rf"{kind.__name__} works on nothing here\. Use make_reader or make_batch"):
         getattr(kind(0, print, None), name)(None, None, (0, 1))
 
 
 def test_a_reader_has_its_pool(url: str) -> None:
-    """`Reader._workers_pool` is the pool that it was made with, and that knows what it was given."""
+    """`Reader._workers_pool` is the pool of the reader, with its arguments."""
     with make_reader(url, workers_count=3, results_queue_size=42) as reader:
         pool = reader._workers_pool
 
     assert (type(pool).__name__, pool.workers_count, pool._results_queue_size) == ("ThreadPool", 3, 42)
 
 
-def test_a_disk_cache_has_what_stores_it(tmp_path: Path) -> None:
-    """`LocalDiskCache._cache` tells how many bytes are there."""
+def test_a_disk_cache_has_a_volume(tmp_path: Path) -> None:
+    """`LocalDiskCache._cache.volume()` is the number of bytes in the cache."""
     cache = LocalDiskCache(str(tmp_path / "c"), 2**20, 4)
     cache.get("key", lambda: "value")
 
@@ -151,7 +151,7 @@ def test_a_disk_cache_has_what_stores_it(tmp_path: Path) -> None:
 
 
 def test_a_disk_cache_that_cannot_be_closed_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes wrong is printed, as Petastorm does, and the directory goes all the same."""
+    """An error while closing is printed as in Petastorm, and the directory is deleted."""
     cache = LocalDiskCache(str(tmp_path / "c"), 2**20, 4)
 
     def fail() -> None:
@@ -179,8 +179,8 @@ def test_a_disk_cache_that_cannot_be_closed_is_deleted(tmp_path: Path, monkeypat
         (np.zeros((0,), object), np.zeros(0, object)),
     ],
 )
-def test_arrays_become_what_tensorflow_has(value: Any, expected: Any) -> None:
-    """Unsigned numbers become wider, and moments nanoseconds since 1970."""
+def test_arrays_are_converted_for_tensorflow(value: Any, expected: Any) -> None:
+    """Unsigned integers become wider integers, and dates and times become nanoseconds since 1970."""
     found = sanitized(value)
 
     assert found.dtype == expected.dtype
@@ -188,7 +188,7 @@ def test_arrays_become_what_tensorflow_has(value: Any, expected: Any) -> None:
 
 
 def test_text_becomes_lists_and_decimals_text() -> None:
-    """Arrays of text or bytes are lists, unless they are empty; a decimal has no zeros at its end."""
+    """Arrays of text or bytes become lists unless they are empty. Decimals become text without trailing zeros."""
     assert sanitized(np.array([["a", "b"]])) == [["a", "b"]]
     assert sanitized(np.array([b"a"])) == [b"a"]
     assert sanitized(np.array([], np.str_)).shape == (0,)
@@ -199,15 +199,15 @@ def test_text_becomes_lists_and_decimals_text() -> None:
 @pytest.mark.parametrize(
     "value", [None, np.array([date(1970, 1, 1), None], object), np.array(["1970-01-01", "NaT"], "datetime64[D]")]
 )
-def test_nulls_are_refused(value: Any) -> None:
-    """TensorFlow has no null, so none becomes a number."""
+def test_nulls_raise(value: Any) -> None:
+    """A null raises RuntimeError, since TensorFlow has no nulls."""
     with pytest.raises(RuntimeError, match=r'Encountered "x"=None\. Tensorflow does not support None values'):
         sanitized(value)
 
 
 @given(st.datetimes())
-def test_moments_are_exact_or_refused(moment: datetime) -> None:
-    """A moment that nanoseconds of 64 bits cannot hold is an error that names its field."""
+def test_timestamps_are_exact_or_raise(moment: datetime) -> None:
+    """A timestamp outside the range of 64-bit nanoseconds raises ValueError that names the field."""
     exact = round((moment - datetime(1970, 1, 1)) / (datetime(1970, 1, 1, 0, 0, 1) - datetime(1970, 1, 1)))  # noqa: DTZ001
     values = np.array([moment], "datetime64[us]")
 
@@ -219,7 +219,7 @@ def test_moments_are_exact_or_refused(moment: datetime) -> None:
 
 
 def test_windows_are_flat_tuples_and_become_windows_again(tmp_path: Path) -> None:
-    """`_ngrams_generator` counts offsets from 0 in names; `_unflatten_and_set_shape` makes the offsets again."""
+    """`_ngrams_generator` makes flat tuples with offsets from 0. `_unflatten_and_set_shape` restores windows and offsets."""
     url = tables.small(tmp_path / "t")
     ngram = NGram({-1: ["id"], 2: ["id", "image"]}, delta_threshold=10, timestamp_field="id")
 
@@ -243,8 +243,8 @@ def test_windows_are_flat_tuples_and_become_windows_again(tmp_path: Path) -> Non
         assert again[0] == ()
 
 
-def test_windows_begin_anew_after_the_last(tmp_path: Path) -> None:
-    """A second generator resets the reader, with Petastorm's warning."""
+def test_a_second_generator_of_windows_resets_the_reader(tmp_path: Path) -> None:
+    """A second generator resets the reader and gives Petastorm's warning."""
     url = tables.small(tmp_path / "t")
     ngram = NGram({0: ["id"], 1: ["id"]}, delta_threshold=10, timestamp_field="id")
 
@@ -257,8 +257,8 @@ def test_windows_begin_anew_after_the_last(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [np.uint64, np.float16, object])
-def test_types_that_tensorflow_has_not_are_refused(kind: Any) -> None:
-    """`_numpy_to_tf_dtypes` knows what has no counterpart, without TensorFlow."""
+def test_types_without_a_tensorflow_type_raise(kind: Any) -> None:
+    """`_numpy_to_tf_dtypes` raises ValueError for types without a TensorFlow type, also without TensorFlow."""
     with pytest.raises(ValueError, match=r"Unknown mapping of numpy .* to tensorflow dtype"):
         tf_utils._numpy_to_tf_dtypes(kind)
 
@@ -273,14 +273,14 @@ def test_types_that_tensorflow_has_not_are_refused(kind: Any) -> None:
         ),
     ],
 )
-def test_what_needs_tensorflow_says_so_when_it_is_called(call: Any) -> None:
-    """The names can be imported without it."""
+def test_functions_that_need_tensorflow_raise_when_called(call: Any) -> None:
+    """Functions that need TensorFlow can be imported without it. Calling them raises MissingExtraError."""
     with pytest.raises(MissingExtraError, match=r"petastorm\.tf_utils\._numpy_to_tf_dtypes works with TensorFlow"):
         call()
 
 
-def test_text_of_tensorflow_is_bytes() -> None:
-    """Petastorm warns of it once for each field of text."""
+def test_text_for_tensorflow_warns() -> None:
+    """Petastorm's warning says that TensorFlow converts text to bytes."""
     with (
         pytest.warns(UnicodeWarning, match="Tensorflow will convert all unicode strings back to bytes type"),
         pytest.raises(MissingExtraError),
@@ -289,7 +289,7 @@ def test_text_of_tensorflow_is_bytes() -> None:
 
 
 def test_a_ventilator_counts_its_items() -> None:
-    """`_ventilated_items_count` and `_processed_items_count` of a ventilator, over all its iterations."""
+    """`_ventilated_items_count` and `_processed_items_count` count the items of all iterations."""
     taken: queue.SimpleQueue[int] = queue.SimpleQueue()
     items = [{"item": number} for number in range(3)]
     ventilator = ConcurrentVentilator(taken.put, items, iterations=2, max_ventilation_queue_size=2)
@@ -305,8 +305,8 @@ def test_a_ventilator_counts_its_items() -> None:
 
 
 @pytest.mark.parametrize("variable", ["HADOOP_HOME", "HADOOP_PREFIX", "HADOOP_INSTALL"])
-def test_a_resolver_says_where_it_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    """`_hadoop_env` and `_hadoop_path` of a resolver of name nodes."""
+def test_a_resolver_stores_where_it_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """`_hadoop_env` and `_hadoop_path` of a resolver say where its settings come from."""
     for name in ("HADOOP_HOME", "HADOOP_PREFIX", "HADOOP_INSTALL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, str(tmp_path))
@@ -323,31 +323,31 @@ def test_a_resolver_says_where_it_read(tmp_path: Path, monkeypatch: pytest.Monke
     ("one", "two", "fits"),
     [((), (), True), ((1, 2), (1, None), True), ((1, 0), (1, 5), True), ((1, 2), (1, 3), False), ((1, 2), (1,), False)],
 )
-def test_shapes_are_compared_but_for_what_is_any(one: Any, two: Any, *, fits: bool) -> None:
-    """`codecs._is_compliant_shape`, whichever comes first."""
+def test_shapes_with_variable_sizes_are_compared(one: Any, two: Any, *, fits: bool) -> None:
+    """`codecs._is_compliant_shape` accepts any size for None and 0, in either order of the shapes."""
     assert (codecs._is_compliant_shape(one, two), codecs._is_compliant_shape(two, one)) == (fits, fits)
 
 
-def test_a_text_has_its_bucket() -> None:
-    """`predicates._string_to_bucket` is the MD5 of a text, as in_pseudorandom_split has it."""
+def test_the_bucket_of_a_text_comes_from_its_md5() -> None:
+    """`predicates._string_to_bucket` uses the MD5 of a text, as `in_pseudorandom_split` does."""
     assert predicates._string_to_bucket("abc", 1000) == 0x900150983CD24FB0D6963F7D28E17F72 % 1000
 
 
-def test_settings_of_spark_are_pairs() -> None:
-    """`_cli_spark_session_config_to_dict` takes None too."""
+def test_settings_of_spark_become_a_dict() -> None:
+    """`_cli_spark_session_config_to_dict` accepts pairs and None."""
     assert spark_session_cli._cli_spark_session_config_to_dict(None) == {}
     assert spark_session_cli._cli_spark_session_config_to_dict(["a=1", "b="]) == {"a": "1", "b": ""}
 
 
 def test_dates_of_an_array_become_nanoseconds() -> None:
-    """`_date_to_nsec_from_epoch_vectorized` keeps the shape."""
+    """`_date_to_nsec_from_epoch_vectorized` converts dates and keeps the shape."""
     dates = np.array([[date(1970, 1, 1), date(1970, 1, 2)]], object)
 
     assert tf_utils._date_to_nsec_from_epoch_vectorized(dates).tolist() == [[0, 86_400 * SECOND]]
 
 
-def test_windows_and_buffers_say_what_they_were_given() -> None:
-    """`NGram._timestamp_field`, and `RandomShufflingBuffer._done_adding`."""
+def test_private_attributes_of_windows_and_buffers() -> None:
+    """`NGram._timestamp_field` and `RandomShufflingBuffer._done_adding` exist as in Petastorm."""
     field = UnischemaField("id", np.int64, ())
     buffer = RandomShufflingBuffer(5, 3)
     before = buffer._done_adding
@@ -357,8 +357,8 @@ def test_windows_and_buffers_say_what_they_were_given() -> None:
     assert (before, buffer._done_adding) == (False, True)
 
 
-def test_a_part_of_a_benchmark_measures_a_reader(url: str) -> None:
-    """`_time_warmup_and_work` takes what does the work as its fourth argument."""
+def test_a_benchmark_calls_a_function_for_each_row(url: str) -> None:
+    """The fourth argument of `_time_warmup_and_work` is a function that is called for each row."""
     done = []
     with make_reader(url, num_epochs=None) as reader:
         found = _time_warmup_and_work(reader, 2, 3, lambda: done.append(next(reader)))

@@ -1,4 +1,4 @@
-"""Loaders for PyTorch over readers: batches, passes, shuffle buffers, and several readers as one."""
+"""PyTorch loaders over readers: batches, passes, shuffle buffers, and mixed readers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.petastorm.weighted_sampling_reader import WeightedSamplingReader
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from penstock.petastorm import pytorch  # noqa: E402 - torch is there
+from penstock.petastorm import pytorch  # noqa: E402 - after the check for torch
 from penstock.petastorm.pytorch import (  # noqa: E402 - the same
     BatchedDataLoader,
     DataLoader,
@@ -57,7 +57,7 @@ def batches(url: str, **options: Any) -> Any:
 
 
 def test_rows_become_batches_of_tensors(url: str) -> None:
-    """The last one has what is left."""
+    """Rows become batches of tensors, and the last batch has the remaining rows."""
     with DataLoader(rows(url), batch_size=16) as loader:
         assert len(loader) == 3
         found = list(loader)
@@ -69,14 +69,14 @@ def test_rows_become_batches_of_tensors(url: str) -> None:
 
 @pytest.mark.parametrize("size", [0, -1, None, "x", 2.5, True])
 @pytest.mark.parametrize("kind", [DataLoader, BatchedDataLoader, InMemBatchedDataLoader])
-def test_a_batch_has_a_row_or_more(plain: str, kind: Any, size: Any) -> None:
-    """Other sizes are refused before anything is read; some would give empty batches without end."""
+def test_an_invalid_batch_size_raises(plain: str, kind: Any, size: Any) -> None:
+    """`batch_size` must be a positive integer. Loaders raise ValueError otherwise, before they read anything."""
     with make_batch_reader(plain) as reader, pytest.raises(ValueError, match="batch_size must be a positive integer"):
         kind(reader, batch_size=size)
 
 
-def test_batches_are_taken_apart_and_put_together(plain: str) -> None:
-    """Whatever row groups have."""
+def test_batches_of_the_reader_are_cut_into_batches_of_one_size(plain: str) -> None:
+    """The batch size does not depend on the sizes of row groups."""
     with DataLoader(batches(plain), batch_size=32) as loader:
         found = list(loader)
 
@@ -85,7 +85,7 @@ def test_batches_are_taken_apart_and_put_together(plain: str) -> None:
 
 
 def test_bug_the_last_rows_came_again_in_the_next_pass(plain: str) -> None:
-    """Every pass has all rows once, and its last batch what is left."""
+    """Each pass has all rows once, and its last batch has the remaining rows."""
     with DataLoader(batches(plain), batch_size=32) as loader:
         sizes = [[len(batch["id"]) for batch in loader] for _ in range(3)]
 
@@ -93,7 +93,7 @@ def test_bug_the_last_rows_came_again_in_the_next_pass(plain: str) -> None:
 
 
 def test_bug_a_shuffle_buffer_took_hundreds_of_megabytes(plain: str) -> None:
-    """It is as large as the rows in it."""
+    """A shuffle buffer allocates no memory before it has rows."""
     buffer = DataLoader(batches(plain), shuffling_queue_capacity=10)._buffer()
 
     assert isinstance(buffer, RandomShufflingBuffer)
@@ -102,7 +102,7 @@ def test_bug_a_shuffle_buffer_took_hundreds_of_megabytes(plain: str) -> None:
 
 @pytest.mark.parametrize("capacity", [1, 10, 200])
 def test_rows_are_shuffled_in_a_buffer(plain: str, capacity: int) -> None:
-    """None is lost, and a seed gives the same order again."""
+    """A shuffle buffer loses no row, and a seed gives the same order again."""
     found = []
     for _ in range(2):
         with DataLoader(batches(plain), batch_size=7, shuffling_queue_capacity=capacity, seed=3) as loader:
@@ -114,7 +114,7 @@ def test_rows_are_shuffled_in_a_buffer(plain: str, capacity: int) -> None:
 
 
 def test_a_pass_must_end_before_the_next(plain: str) -> None:
-    """Two at once would share rows; one that was left early is begun anew."""
+    """A second pass during the first raises RuntimeError. If the first was closed, the second has all rows."""
     with DataLoader(batches(plain, num_epochs=1), batch_size=8) as loader:
         first = iter(loader)
         next(first)
@@ -125,8 +125,8 @@ def test_a_pass_must_end_before_the_next(plain: str) -> None:
         assert sum(len(batch["id"]) for batch in loader) == 80
 
 
-def test_a_pass_that_failed_is_the_last(url: str) -> None:
-    """What went wrong is told by every further pass."""
+def test_a_pass_after_a_failed_pass_raises(url: str) -> None:
+    """After a failed pass, a new pass raises RuntimeError."""
     spec = TransformSpec(lambda row: {}[row["id"]])
     with DataLoader(rows(url, transform_spec=spec)) as loader:
         with pytest.raises(KeyError):
@@ -135,8 +135,8 @@ def test_a_pass_that_failed_is_the_last(url: str) -> None:
             list(loader)
 
 
-def test_a_function_of_rows_may_return_tuples(url: str) -> None:
-    """As a transform of the loader, and as one of the reader."""
+def test_a_transform_function_may_return_tuples(url: str) -> None:
+    """The transform function of a loader or of a reader may return tuples."""
     made = []
     for loader in (
         DataLoader(rows(url), batch_size=20, transform=lambda row: (row["image"], row["id"])),
@@ -150,15 +150,15 @@ def test_a_function_of_rows_may_return_tuples(url: str) -> None:
         assert numbers.tolist() == list(range(20))
 
 
-def test_a_function_puts_rows_together(url: str) -> None:
-    """Whatever it returns is a batch."""
+def test_collate_fn_makes_the_batch(url: str) -> None:
+    """A batch is what `collate_fn` returns."""
     with DataLoader(rows(url), batch_size=30, collate_fn=len, drop_last=True) as loader:
         assert list(loader) == [30]
 
 
 @pytest.mark.parametrize("capacity", [0, 10, 200])
-def test_columns_become_batches_without_rows(plain: str, capacity: int) -> None:
-    """Batched loaders cut tensors, shuffled or not."""
+def test_batched_loaders_cut_columns_into_batches(plain: str, capacity: int) -> None:
+    """Batched loaders cut tensors, with and without shuffling, in each pass."""
     with BatchedDataLoader(batches(plain), batch_size=9, shuffling_queue_capacity=capacity, seed=1) as loader:
         found = list(loader)
         again = [number for batch in loader for number in batch["id"].tolist()]
@@ -171,15 +171,15 @@ def test_columns_become_batches_without_rows(plain: str, capacity: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [DataLoader, BatchedDataLoader])
-def test_a_loader_says_what_it_was_given(plain: str, kind: Any) -> None:
-    """`shuffling_queue_capacity` is what the caller gave, whatever the buffer holds."""
+def test_a_loader_has_its_arguments_as_attributes(plain: str, kind: Any) -> None:
+    """`batch_size` and `shuffling_queue_capacity` of a loader are the arguments of the caller, whatever the buffer size."""
     with make_batch_reader(plain) as reader, kind(reader, batch_size=10, shuffling_queue_capacity=5) as loader:
         assert (loader.batch_size, loader.shuffling_queue_capacity) == (10, 5)
 
 
 @pytest.mark.parametrize("kind", [DataLoader, BatchedDataLoader])
 def test_another_pass_and_a_failure_are_logged(plain: str, kind: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """With Petastorm's texts."""
+    """A further pass and a failed pass are logged with Petastorm's texts."""
     with make_batch_reader(plain) as reader, kind(reader, batch_size=10) as loader:
         list(loader)
         list(loader)
@@ -192,8 +192,8 @@ def test_another_pass_and_a_failure_are_logged(plain: str, kind: Any, caplog: py
     assert "Iteration on Petastorm DataLoader raise error: TypeError(" in caplog.text
 
 
-def test_batched_loaders_take_rows_too(url: str) -> None:
-    """A row is a batch of one; a function may make tensors elsewhere."""
+def test_batched_loaders_accept_rows_too(url: str) -> None:
+    """A row counts as a batch of one. `transform_fn` makes the tensors."""
     with BatchedDataLoader(rows(url), batch_size=7, transform_fn=lambda one: torch.as_tensor(np.array(one)).double()) as loader:
         found = list(loader)
 
@@ -202,8 +202,8 @@ def test_batched_loaders_take_rows_too(url: str) -> None:
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_rows_in_memory_come_again_and_again(plain: str, *, shuffle: bool) -> None:
-    """As many as fit, in an order of each pass."""
+def test_rows_in_memory_are_repeated(plain: str, *, shuffle: bool) -> None:
+    """`InMemBatchedDataLoader` repeats as many rows as fit, in a new order for each epoch if they are shuffled."""
     loaders = [
         InMemBatchedDataLoader(batches(plain), batch_size=8, num_epochs=2, rows_capacity=30, shuffle=shuffle, seed=5)
         for _ in range(2)
@@ -217,8 +217,8 @@ def test_rows_in_memory_come_again_and_again(plain: str, *, shuffle: bool) -> No
         next(iter(loaders[0]))
 
 
-def test_values_become_what_torch_takes() -> None:
-    """Small unsigned numbers grow, booleans are bytes, and what has no tensor is refused."""
+def test_values_are_converted_for_torch() -> None:
+    """Small unsigned integers become wider, booleans become bytes, and values without a tensor type raise TypeError."""
     row: dict[str, Any] = {
         "a": np.zeros(2, np.uint16),
         "b": np.zeros(2, np.uint32),
@@ -237,7 +237,7 @@ def test_values_become_what_torch_takes() -> None:
 
 
 def test_decimals_and_text_stay_as_they_are() -> None:
-    """Where torch has no tensor a batch is a list."""
+    """In a batch, decimals and text become lists, since torch has no tensors for them."""
     found = decimal_friendly_collate(
         [{"p": Decimal(1), "t": "x", "n": np.int32(1)}, {"p": Decimal(2), "t": "y", "n": np.int32(2)}]
     )
@@ -248,8 +248,8 @@ def test_decimals_and_text_stay_as_they_are() -> None:
     assert pytorch.DataLoader is DataLoader
 
 
-def test_buffers_hold_and_give() -> None:
-    """In order, or at random when enough is there."""
+def test_buffers_return_rows() -> None:
+    """Buffers return rows in order, or at random after enough were added. Misuse raises RuntimeError."""
     plain, random = NoopShufflingBuffer(), RandomShufflingBuffer(5, 3)
     plain.add_many([1, 2])
     random.add_many(range(2))
@@ -268,8 +268,8 @@ def test_buffers_hold_and_give() -> None:
         RandomShufflingBuffer(2, 1, extra_capacity=1).add_many(range(9))
 
 
-def test_buffers_of_tensors_hold_and_give() -> None:
-    """Whole batches, and at the end what is left."""
+def test_buffers_of_tensors_return_batches() -> None:
+    """Buffers return whole batches, and after `finish` the remaining rows."""
     for buffer in (BatchedNoopShufflingBuffer(4), BatchedRandomShufflingBuffer(20, 2, batch_size=4)):
         buffer.add_many([torch.arange(3), torch.arange(3) * 2])
         assert not buffer.can_retrieve()
@@ -289,7 +289,7 @@ def test_buffers_of_tensors_hold_and_give() -> None:
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool, torch.float16])
 @pytest.mark.parametrize("shape", [(), (2,)])
 def test_a_buffer_shuffles_tensors_of_every_type(dtype: Any, shape: tuple[int, ...]) -> None:
-    """Torch has no operations for some unsigned numbers."""
+    """A buffer shuffles tensors of types for which torch lacks operations, such as some unsigned integers."""
     buffer = BatchedRandomShufflingBuffer(20, 2, batch_size=3)
     given = torch.arange(10)
     buffer.add_many([given, given.reshape(10, *[1 for _ in shape]).expand(10, *shape).to(dtype)])
@@ -304,8 +304,8 @@ def test_a_buffer_shuffles_tensors_of_every_type(dtype: Any, shape: tuple[int, .
 
 @pytest.mark.parametrize("least", [0, 1, 3, 7])
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_a_buffer_gives_rows_from_exactly_its_least_number_on(least: int, size: int) -> None:
-    """`min_after_retrieve` rows are enough, counted before the last row of a batch; an empty buffer gives nothing."""
+def test_a_buffer_returns_rows_from_min_after_retrieve_on(least: int, size: int) -> None:
+    """`min_after_retrieve` rows are enough, counted before the last row of a batch. An empty buffer returns nothing."""
     rows = RandomShufflingBuffer(10, least)
     batches = BatchedRandomShufflingBuffer(20, least, batch_size=size)
     ready: list[tuple[bool, bool]] = []
@@ -315,12 +315,12 @@ def test_a_buffer_gives_rows_from_exactly_its_least_number_on(least: int, size: 
             rows.add_many([1])
         batches.add_many([[1]])
 
-    assert [one for one, _ in ready[:11]] == [held >= max(1, least) for held in range(11)]
-    assert [two for _, two in ready] == [held >= max(1, least + size - 1) for held in range(12)]
+    assert [one for one, _ in ready[:11]] == [buffered >= max(1, least) for buffered in range(11)]
+    assert [two for _, two in ready] == [buffered >= max(1, least + size - 1) for buffered in range(12)]
 
 
-def test_readers_are_mixed_by_chance(plain: str, url: str) -> None:
-    """Rows of each come about as often as asked, and the mixture ends with the first that ends."""
+def test_readers_are_mixed_by_probability(plain: str, url: str) -> None:
+    """Each reader is used about as often as its probability says. The mix ends with the first reader that ends."""
     with WeightedSamplingReader([batches(plain, num_epochs=None), batches(plain, num_epochs=40)], [1, 3], seed=1) as mixed:
         count = sum(1 for _ in mixed)
 
@@ -336,8 +336,8 @@ def test_readers_are_mixed_by_chance(plain: str, url: str) -> None:
         assert len(mixed) == 80
 
 
-def test_readers_that_differ_are_not_mixed(plain: str, url: str, tmp_path: Path) -> None:
-    """Each of them is told."""
+def test_mixing_readers_that_differ_raises(plain: str, url: str, tmp_path: Path) -> None:
+    """Readers that differ, a single reader, and invalid probabilities raise ValueError."""
     other = tables.plain(tmp_path / "t", {"y": [1]})
     one, two, three, four = batches(plain), rows(url), batches(other), batches(plain)
     cases: list[tuple[list[Any], list[float], str]] = [
@@ -355,8 +355,8 @@ def test_readers_that_differ_are_not_mixed(plain: str, url: str, tmp_path: Path)
         reader.join()
 
 
-def test_text_of_directories_stays_text_in_batches_of_rows(tmp_path: Path) -> None:
-    """A batch has it as a Categorical, whose values Petastorm hands to its collate function one by one; numbers are tensors."""
+def test_text_partition_columns_stay_text(tmp_path: Path) -> None:
+    """Values of a text partition column become a list, although the reader gives a Categorical. Numbers become tensors."""
     columns = {"id": [1, 2, 3], "day": ["mon", "tue", "tue"], "hour": [7, 8, 9]}
     pq.write_to_dataset(pa.table(columns), tmp_path, partition_cols=["day", "hour"])
 
@@ -367,8 +367,8 @@ def test_text_of_directories_stays_text_in_batches_of_rows(tmp_path: Path) -> No
     assert [batch["hour"].tolist() for batch in batches] == [[7, 8], [9]]
 
 
-def test_a_directory_without_text_is_no_text_for_torch(tmp_path: Path) -> None:
-    """Its rows have none, and that is told as for any column of objects."""
+def test_a_null_in_a_text_partition_column_raises(tmp_path: Path) -> None:
+    """A null in a text partition column raises TypeError, as for any column of objects."""
     pq.write_to_dataset(pa.table({"id": [1, 2], "day": ["mon", None]}), tmp_path, partition_cols=["day"])
 
     with (
@@ -378,8 +378,8 @@ def test_a_directory_without_text_is_no_text_for_torch(tmp_path: Path) -> None:
         list(loader)
 
 
-def test_whole_numbers_with_nulls_are_refused_with_what_helps(tmp_path: Path) -> None:
-    """Petastorm made floats of them; what fills them is a function that it has too."""
+def test_integers_with_nulls_raise_with_advice(tmp_path: Path) -> None:
+    """Integers with nulls raise TypeError that advises to fill the nulls in a `TransformSpec`, which works."""
     url = tables.plain(tmp_path, {"id": [1, 2, 3], "n": pa.array([7, None, 9])})
     filled = TransformSpec(lambda frame: frame.fillna({"n": 0}))
 

@@ -1,4 +1,4 @@
-"""The life of a reader: it ends, stops, fails and begins anew, always at once and never in silence."""
+"""The life cycle of a reader: it ends, stops, fails and resets without delay, and reports each error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class OwnError(Exception):
-    """An error of a user."""
+    """A user's error."""
 
 
 def fail(row: dict[str, Any]) -> dict[str, Any]:
@@ -42,8 +42,8 @@ def fail(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_an_error_of_a_worker_is_raised_again_and_again(url: str, pool: str) -> None:
-    """What went wrong once is raised by every further `next`, with its own type; bug: a second one never came back."""
+def test_an_error_of_a_worker_is_raised_by_each_next(url: str, pool: str) -> None:
+    """Each further `next` raises the error, with its own type. In Petastorm the second one never returned."""
     spec = TransformSpec(fail)
 
     with make_reader(url, transform_spec=spec, reader_pool_type=pool, workers_count=2, shuffle_row_groups=False) as reader:
@@ -56,8 +56,8 @@ def test_an_error_of_a_worker_is_raised_again_and_again(url: str, pool: str) -> 
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_an_error_advises_nothing_that_readers_lack(url: str, pool: str) -> None:
-    """Readers of Petastorm have no way to skip rows, so no note tells of one."""
+def test_an_error_does_not_advise_on_bad_row(url: str, pool: str) -> None:
+    """Petastorm's readers cannot skip rows, so no note of an error mentions `on_bad_row`."""
     with make_reader(url, transform_spec=TransformSpec(fail), reader_pool_type=pool, workers_count=1) as reader:
         with pytest.raises(OwnError) as caught:
             list(reader)
@@ -68,7 +68,7 @@ def test_an_error_advises_nothing_that_readers_lack(url: str, pool: str) -> None
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_an_error_of_a_predicate_is_raised(url: str, pool: str) -> None:
-    """Whoever works tells what a predicate raised."""
+    """The error of a predicate is raised by each `next`, with any pool."""
     with make_reader(url, predicate=in_lambda(["id"], {}.__getitem__), reader_pool_type=pool, workers_count=1) as reader:
         for _ in range(2):
             with pytest.raises(KeyError):
@@ -77,7 +77,7 @@ def test_an_error_of_a_predicate_is_raised(url: str, pool: str) -> None:
 
 @pytest.mark.parametrize("pool", ["dummy", "thread"])
 def test_stop_iteration_of_a_function_is_an_error(url: str, pool: str) -> None:
-    """It would end the reading in silence."""
+    """A StopIteration of a transform function raises RuntimeError, since it would silently end the reading."""
 
     def stop(row: dict[str, Any]) -> dict[str, Any]:
         return next(one for one in [row] if not one)
@@ -90,7 +90,7 @@ def test_stop_iteration_of_a_function_is_an_error(url: str, pool: str) -> None:
 
 
 def test_a_cell_that_cannot_be_decoded_names_its_field_and_place(tmp_path: Path) -> None:
-    """The field, the file, the row group and the row are told."""
+    """A cell that cannot be decoded raises an error that names the field, the row group and the row."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -104,16 +104,16 @@ def test_a_cell_that_cannot_be_decoded_names_its_field_and_place(tmp_path: Path)
 
     with (
         make_reader(url, shuffle_row_groups=False) as reader,
-        pytest.raises(DecodeFieldError, match=r'Decoding field "image" failed: .*row group 1, row 13') as told,
+        pytest.raises(DecodeFieldError, match=r'Decoding field "image" failed: .*row group 1, row 13') as reported,
     ):
         list(reader)
 
-    assert isinstance(told.value, RuntimeError)
+    assert isinstance(reported.value, RuntimeError)
 
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_nothing_is_read_after_the_context(url: str, pool: str) -> None:
-    """A reader that was left says so at once, whatever lay ready."""
+    """After its context, a reader raises RuntimeError at once, whatever was read ahead."""
     with make_reader(url, reader_pool_type=pool, workers_count=2) as reader:
         next(reader)
 
@@ -123,8 +123,8 @@ def test_nothing_is_read_after_the_context(url: str, pool: str) -> None:
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_stopping_with_a_full_queue_takes_no_time(url: str, pool: str) -> None:
-    """What waits to be read is thrown away."""
+def test_a_reader_with_a_full_queue_can_be_stopped(url: str, pool: str) -> None:
+    """Stopping a reader discards the items in its queue."""
     reader = make_batch_reader(url, reader_pool_type=pool, workers_count=2, num_epochs=None, decode=True)
     for _ in range(3):
         next(reader)
@@ -136,12 +136,12 @@ def test_stopping_with_a_full_queue_takes_no_time(url: str, pool: str) -> None:
         next(reader)
 
 
-def test_whoever_waits_is_told_when_a_reader_stops(url: str) -> None:
+def test_stopping_a_reader_raises_in_a_thread_that_waits(url: str) -> None:
     """A thread that waits for a row gets the error, and does not wait for ever."""
-    hold, told = threading.Event(), []
+    proceed, reported = threading.Event(), []
 
     def wait(row: dict[str, Any]) -> dict[str, Any]:
-        hold.wait(30)
+        proceed.wait(30)
         return row
 
     reader = make_reader(url, transform_spec=TransformSpec(wait), workers_count=1)
@@ -150,21 +150,21 @@ def test_whoever_waits_is_told_when_a_reader_stops(url: str) -> None:
         try:
             next(reader)
         except RuntimeError as error:
-            told.append(str(error))
+            reported.append(str(error))
 
     thread = threading.Thread(target=take)
     thread.start()
     reader.stop()
-    hold.set()
+    proceed.set()
     reader.join()
     thread.join(20)
 
     assert not thread.is_alive()
-    assert [STOPPED in one for one in told] == [True]
+    assert [STOPPED in one for one in reported] == [True]
 
 
-def test_no_thread_is_left_when_a_reader_is_forgotten(url: str) -> None:
-    """A reader that nobody holds ends its threads."""
+def test_a_reader_without_references_ends_its_threads(url: str) -> None:
+    """A reader that is garbage collected ends its threads."""
     before = set(threading.enumerate())
     reader = make_reader(url, workers_count=4, num_epochs=None)
     next(reader)
@@ -180,7 +180,7 @@ def test_no_thread_is_left_when_a_reader_is_forgotten(url: str) -> None:
 
 
 def test_a_reader_can_be_reset_when_all_was_read(url: str) -> None:
-    """It gives all epochs again, in other orders."""
+    """A reset after the last row repeats all epochs, in other orders."""
     with make_batch_reader(url, num_epochs=2, seed=1, decode=True) as reader:
         first = tables.ids(reader)
         reader.reset()
@@ -190,8 +190,8 @@ def test_a_reader_can_be_reset_when_all_was_read(url: str) -> None:
     assert first != second
 
 
-def test_a_reader_cannot_be_reset_in_between(url: str) -> None:
-    """Unless that is asked for."""
+def test_a_reset_before_the_last_row_raises(url: str) -> None:
+    """A reset before the last row raises NotImplementedError, unless `anytime=True`."""
     with make_reader(url, num_epochs=2, workers_count=2) as reader:
         next(reader)
         with pytest.raises(NotImplementedError, match="Currently do not support resetting a reader while in the middle"):
@@ -201,8 +201,8 @@ def test_a_reader_cannot_be_reset_in_between(url: str) -> None:
         assert sorted(tables.ids(reader)) == sorted([*range(40), *range(40)])
 
 
-def test_an_end_stays_an_end(url: str) -> None:
-    """Every `next` after the last row ends too."""
+def test_each_next_after_the_end_raises_stop_iteration(url: str) -> None:
+    """Each `next` after the last row raises StopIteration."""
     with make_reader(url) as reader:
         list(reader)
         for _ in range(2):
@@ -210,8 +210,8 @@ def test_an_end_stays_an_end(url: str) -> None:
                 next(reader)
 
 
-def test_reading_without_end_of_nothing_is_an_error(url: str) -> None:
-    """A predicate that includes no row would be asked for ever."""
+def test_endless_epochs_without_rows_raise(url: str) -> None:
+    """With `num_epochs=None`, an epoch without rows raises NoDataAvailableError. Finite epochs without rows just end."""
     never = in_lambda(["id"], lambda number: number < 0)
 
     with (
@@ -223,8 +223,10 @@ def test_reading_without_end_of_nothing_is_an_error(url: str) -> None:
         assert list(reader) == []
 
 
-def test_a_reader_closes_without_a_word(url: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is printed; what Petastorm prints is logged for those who debug."""
+def test_closing_a_reader_prints_nothing(
+    url: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Closing a reader prints nothing. The text that Petastorm prints goes to the debug log."""
     with caplog.at_level(logging.DEBUG, "penstock.petastorm.reader"), make_reader(url, schema_fields=["id"]) as reader:
         next(reader)
 
@@ -232,8 +234,8 @@ def test_a_reader_closes_without_a_word(url: str, capsys: pytest.CaptureFixture[
     assert "Cache cleanup complete." in caplog.messages
 
 
-def test_a_cache_that_is_cleaned_up_on_request_says_so(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """As Petastorm does, also where there is no cache."""
+def test_cleanup_cache_prints_a_message(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`cleanup_cache` prints Petastorm's message, also without a cache."""
     with make_reader(url, schema_fields=["id"]) as reader:
         next(reader)
         reader.cleanup_cache()
@@ -242,24 +244,24 @@ def test_a_cache_that_is_cleaned_up_on_request_says_so(url: str, capsys: pytest.
 
 
 @pytest.mark.parametrize("copying", [True, False])
-def test_diagnostics_repeat_how_buffers_are_copied(url: str, copying: bool) -> None:  # noqa: FBT001 - a parameter
-    """As the argument says, by a reader and by a pool alone."""
+def test_diagnostics_contain_zmq_copy_buffers(url: str, copying: bool) -> None:  # noqa: FBT001 - a parameter
+    """The diagnostics of a reader and of a pool contain the argument `zmq_copy_buffers`."""
     with make_reader(url, reader_pool_type="process", workers_count=1, zmq_copy_buffers=copying) as reader:
-        told = reader.diagnostics["zmq_copy_buffers"]
+        reported = reader.diagnostics["zmq_copy_buffers"]
 
-    assert told is copying
+    assert reported is copying
     assert ProcessPool(1, zmq_copy_buffers=copying).diagnostics["zmq_copy_buffers"] is copying
 
 
 @pytest.mark.parametrize("kind", [make_reader, make_batch_reader])
-def test_deprecated_arguments_are_warned_of_in_the_words_of_petastorm(url: str, kind: Any) -> None:
-    """Users match these texts to silence them."""
-    with warnings.catch_warnings(record=True) as told:
+def test_deprecated_arguments_warn_with_petastorms_texts(url: str, kind: Any) -> None:
+    """Deprecated arguments warn with Petastorm's texts, which users match to silence the warnings."""
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         kind(url, shard_seed=3, reader_pool_type="dummy").stop()
         if kind is make_reader:
             make_reader(url, pyarrow_serialize=True, reader_pool_type="process", workers_count=1).stop()
-    texts = {str(one.message) for one in told if "deprecated" in str(one.message)}
+    texts = {str(one.message) for one in reported if "deprecated" in str(one.message)}
 
     assert (
         "shard_seed was deprecated and will be removed in future versions. Use seed to apply randomization effects on "
@@ -269,11 +271,11 @@ def test_deprecated_arguments_are_warned_of_in_the_words_of_petastorm(url: str, 
         "pyarrow_serializer was deprecated and will be removed in future versions. The argument no longer has any effect."
     )
     assert (serialized in texts) is (kind is make_reader)
-    assert {one.filename for one in told if "deprecated" in str(one.message)} == {__file__}
+    assert {one.filename for one in reported if "deprecated" in str(one.message)} == {__file__}
 
 
-def test_a_process_that_ends_is_told_of(url: str) -> None:
-    """Whoever waits for its rows is told, by every further `next` too."""
+def test_a_worker_process_that_ends_is_reported(url: str) -> None:
+    """If a worker process ends, each `next` raises RuntimeError with its exit code."""
 
     def end(row: dict[str, Any]) -> dict[str, Any]:
         import os
@@ -286,8 +288,8 @@ def test_a_process_that_ends_is_told_of(url: str) -> None:
                 next(reader)
 
 
-def test_a_reader_does_not_go_on_after_a_fork(url: str) -> None:
-    """Its threads are in the process that made it: whoever asks elsewhere is told, and does not wait."""
+def test_a_reader_raises_after_a_fork(url: str) -> None:
+    """Using a reader in a forked process raises an error instead of waiting for threads of the parent."""
     code = (
         "import os, sys\n"
         "from penstock.petastorm import make_reader\n"

@@ -1,4 +1,4 @@
-"""Examples that others have published run as they are: names that they leave out are given, and paths are changed."""
+"""Published examples run unchanged. Names that they leave out are defined, and paths are replaced."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DELTATORCH = {
     "004-8": "test_dl",
 }
 NO_PYTHON = {"000-0": "%%configure", "000-5": "", "004-6": "> type(train_dl)"}
-"""Blocks that are not run here, and what in each of them says why. `tests/deltatorch` runs what is DeltaTorch's."""
+"""Blocks that do not run here, with the text that is the reason. `tests/deltatorch` runs those of DeltaTorch."""
 
 TORCH_NAMES = """
 import numpy as np, torch
@@ -76,29 +76,29 @@ def test(model, device, loader):
     print("tested", sum(len(digits) for _, digits in loader))
 """
 
-GIVEN = {
+PRELUDES = {
     "Reader(": "from petastorm.reader import Reader\n",
     "spark._jvm": "from unittest import mock\nspark = mock.Mock()\n"
     "spark._jvm.com.microsoft.azure.synapse.tokenlibrary.TokenLibrary.getConnectionString.return_value = 'token'\n",
     "import torch": TORCH_NAMES,
 }
-"""Names that blocks leave to their reader, by what tells that they do."""
+"""Code that defines the names a block leaves out, by a text in the block."""
 
 
 def blocks() -> dict[str, str]:
-    """Return all blocks that are called Python, by name."""
+    """Return all blocks that are marked as Python, by name."""
     files = sorted(Path(os.environ.get("PENSTOCK_SEEDS") or ROOT.parent / "shared" / "seeds").glob("*.txt"))
     texts = {file.stem[:3]: re.findall(r"```python\n(.*?)```", file.read_text(), re.DOTALL) for file in files}
     return {f"{file}-{number}": textwrap.dedent(text) for file, found in texts.items() for number, text in enumerate(found)}
 
 
-ELSEWHERE = {**SPARK, **TENSORFLOW, **DELTATORCH, **NO_PYTHON}
-BLOCKS = {name: text for name, text in blocks().items() if name not in ELSEWHERE}
+NOT_RUN = {**SPARK, **TENSORFLOW, **DELTATORCH, **NO_PYTHON}
+BLOCKS = {name: text for name, text in blocks().items() if name not in NOT_RUN}
 
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """URLs of datasets as the examples have them."""
+    """Return the URLs that replace those of the examples."""
     place = tmp_path_factory.mktemp("seeds")
     digits = ps.Schema(
         "Mnist", [ps.Field("idx", np.int32), ps.Field("digit", np.int64), ps.Field("image", np.uint8, (28, 28), Npy())]
@@ -118,7 +118,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def with_places(text: str, places: dict[str, str]) -> str:
-    """Return a block with other paths."""
+    """Return a block with its paths replaced."""
     if "make_batch_reader" in text:
         return text.replace("abfs://<container_name>/<data directory path>/", places["plain"])
     for old, new in places.items():
@@ -127,22 +127,22 @@ def with_places(text: str, places: dict[str, str]) -> str:
 
 
 def test_every_block_is_run_unless_it_needs_another_library() -> None:
-    """None escapes by a changed file: each that is left out holds what it is left out for."""
+    """A changed file hides no block: each block runs, or contains the text that is the reason to leave it out."""
     every = blocks()
     if not every:
         pytest.skip("There are no published examples beside the repository. Set PENSTOCK_SEEDS to the folder that holds them.")
 
-    assert {name for name, word in ELSEWHERE.items() if word not in every[name]} == set()
+    assert {name for name, word in NOT_RUN.items() if word not in every[name]} == set()
     assert every["000-5"].strip() == ""
     assert list(BLOCKS) == ["000-2", "000-3", "000-4", "001-1", "001-3", "003-0"]
 
 
 @pytest.mark.parametrize("text", BLOCKS.values(), ids=BLOCKS)
 def test_a_published_example_runs_unchanged(text: str, places: dict[str, str], tmp_path: Path) -> None:
-    """Through the drop-in, as a script of its own."""
+    """A published example runs under the drop-in, as a script."""
     if "torch" in text:
         pytest.importorskip("torch")
-    prelude = "".join(given for word, given in GIVEN.items() if word in text)
+    prelude = "".join(given for word, given in PRELUDES.items() if word in text)
     script = tmp_path / "example.py"
     script.write_text(prelude + with_places(text, places))
 

@@ -1,4 +1,4 @@
-"""Which row groups a shard has, and in which order: the same as in Petastorm wherever that is certain there."""
+"""The row groups of each shard and their order, which equal Petastorm's wherever that is deterministic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILTERS: list[Any] = [
     [[["part", "=", "p_1"]], [["part", "=", "p_3"]]],
 ]
 
-THEIRS = """
+PETASTORM_ORDERS = """
 import json
 from petastorm.predicates import in_set
 
@@ -38,7 +38,7 @@ for case in json.loads(sys.argv[2]):
 
 
 def tuples(given: Any) -> Any:
-    """Return filters as Petastorm's users write them."""
+    """Return filters as the tuples that users of Petastorm write."""
     return None if given is None else [tuple(one) if isinstance(one[0], str) else tuples(one) for one in given]
 
 
@@ -50,14 +50,14 @@ def order(url: str, **options: Any) -> list[int]:
 
 @pytest.mark.peer
 @pytest.mark.filterwarnings("ignore:shard_seed was deprecated")
-def test_shards_are_those_of_petastorm(tmp_path: Path, ask_petastorm: Callable[..., list[str]]) -> None:
-    """Seeds, filters on directories and predicates give the same rows in the same order."""
+def test_shards_equal_those_of_petastorm(tmp_path: Path, ask_petastorm: Callable[..., list[str]]) -> None:
+    """Seeds, filters on partition columns and predicates give the same rows in the same order as in Petastorm."""
     url = tables.partitioned(tmp_path / "t", rows=100, group=5)
     chosen: list[dict[str, Any]] = [{"filters": filters, "predicate": None} for filters in FILTERS]
     chosen.append({"filters": None, "predicate": ["p_1", "p_2"]})
     cases = [{**seed, **one, "cur_shard": at, "shard_count": 3} for seed in SEEDS for one in chosen for at in range(3)]
 
-    theirs = [json.loads(line) for line in ask_petastorm(THEIRS, url, json.dumps(cases)) if line.startswith("[")]
+    theirs = [json.loads(line) for line in ask_petastorm(PETASTORM_ORDERS, url, json.dumps(cases)) if line.startswith("[")]
     ours = []
     for case in cases:
         predicate = case["predicate"] and in_set(case["predicate"], "part")
@@ -78,7 +78,7 @@ def test_shards_are_those_of_petastorm(tmp_path: Path, ask_petastorm: Callable[.
     ],
 )
 def test_a_seed_orders_the_row_groups_of_a_shard(tmp_path: Path, seeds: dict[str, int], expected: list[list[int]]) -> None:
-    """`shard_seed` takes the place of `seed`; which row groups a shard has does not depend on either."""
+    """A nonzero `shard_seed` replaces `seed` for the order. Neither changes which row groups a shard has."""
     url = tables.small(tmp_path / "t", rows=70)
 
     found = [order(url, **seeds, cur_shard=shard, shard_count=3) for shard in range(3)]
@@ -87,8 +87,8 @@ def test_a_seed_orders_the_row_groups_of_a_shard(tmp_path: Path, seeds: dict[str
 
 
 @pytest.mark.filterwarnings("ignore:shard_seed was deprecated")
-def test_a_seed_of_shards_changes_shuffled_shards_too(tmp_path: Path) -> None:
-    """What `seed` shuffles was put into another order before."""
+def test_shard_seed_changes_shuffled_shards_too(tmp_path: Path) -> None:
+    """`shard_seed` changes the order also if `seed` shuffles the row groups afterwards."""
     url = tables.small(tmp_path / "t", rows=200)
 
     orders = []
@@ -101,8 +101,8 @@ def test_a_seed_of_shards_changes_shuffled_shards_too(tmp_path: Path) -> None:
     assert len({frozenset(one) for one in orders}) == 1
 
 
-def test_row_groups_that_filters_leave_out_are_not_counted(tmp_path: Path) -> None:
-    """Filters on directories make a smaller dataset, whose row groups are dealt out evenly; there must be enough of them."""
+def test_row_groups_that_partition_filters_drop_are_not_counted(tmp_path: Path) -> None:
+    """Filters on partition columns apply before sharding. Shards are even, and too many shards raise an error."""
     url = tables.partitioned(tmp_path / "t", rows=40)
     given = [("part", "in", ["p_0", "p_2"])]
 
@@ -113,8 +113,8 @@ def test_row_groups_that_filters_leave_out_are_not_counted(tmp_path: Path) -> No
         make_reader(url, filters=given, cur_shard=0, shard_count=3)
 
 
-def test_a_filter_on_rows_leaves_shards_and_their_order_as_they_are(tmp_path: Path) -> None:
-    """Row groups that statistics rule out are missing, and the others come in the same order."""
+def test_a_filter_on_rows_keeps_shards_and_their_order(tmp_path: Path) -> None:
+    """A filter on rows drops rows of a shard, and the others come in the same order."""
     url = tables.small(tmp_path / "t", rows=90)
     options: dict[str, Any] = {"seed": 3, "cur_shard": 1, "shard_count": 2}
 
@@ -123,8 +123,8 @@ def test_a_filter_on_rows_leaves_shards_and_their_order_as_they_are(tmp_path: Pa
 
 @pytest.mark.parametrize("seeds", [{"seed": "a"}, {"shard_seed": "a"}, {"seed": 1.5}, {"seed": 3, "shard_seed": 1.5}])
 @pytest.mark.filterwarnings("ignore:shard_seed was deprecated")
-def test_a_seed_is_a_whole_number(tmp_path: Path, seeds: dict[str, Any]) -> None:
-    """Which of the two is not is named."""
+def test_an_invalid_seed_raises(tmp_path: Path, seeds: dict[str, Any]) -> None:
+    """A `seed` or `shard_seed` that is not an integer raises ValueError that names the argument."""
     url = tables.small(tmp_path / "t")
 
     with pytest.raises(ValueError, match=f"^{list(seeds)[-1]} must be a whole number or None"):

@@ -1,4 +1,4 @@
-"""What Petastorm's users call has the arguments that it had, in their order, and whatever is new is given by keyword."""
+"""Functions and classes have the arguments of Petastorm in the same order. New arguments are keyword-only."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ SIGNATURES = {
     "workers_pool.dummy_pool.DummyPool": "workers=None",
     "workers_pool.worker_base.WorkerBase": "worker_id, publish_func, args",
 }
-"""Names below `petastorm` and their arguments, as Petastorm 0.13.1 has them."""
+"""Names below `petastorm` and their arguments in Petastorm 0.13.1."""
 
 READER = (
     "pyarrow_filesystem, dataset_path, schema_fields=None, seed=None, shuffle_rows=False, "
@@ -145,36 +145,36 @@ READER = (
 )
 
 
-def found(name: str) -> Any:
-    """Return something of the door by its name."""
+def resolve(name: str) -> Any:
+    """Return an object of the compatibility package by its name."""
     module, _, last = name.rpartition(".")
     return getattr(importlib.import_module(f"penstock.petastorm.{module}"), last)
 
 
-def told(parameter: inspect.Parameter) -> str:
-    """Return an argument as it is written."""
+def formatted(parameter: inspect.Parameter) -> str:
+    """Return an argument as it is written in a signature."""
     stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(parameter.kind.name, "")
     default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
     return f"{stars}{parameter.name}{default}"
 
 
 def arguments(call: Any) -> str:
-    """Return the arguments of a function that can be given by their places."""
+    """Return the arguments of a function that can be passed by position."""
     every = inspect.signature(call).parameters.values()
-    return ", ".join(told(one) for one in every if one.kind is not inspect.Parameter.KEYWORD_ONLY)
+    return ", ".join(formatted(one) for one in every if one.kind is not inspect.Parameter.KEYWORD_ONLY)
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_arguments_are_those_of_petastorm(name: str) -> None:
-    """Callers give them by place as well as by name."""
+    """Arguments have Petastorm's names, order and defaults, since callers may pass them by position or by name."""
     if name.startswith("pytorch."):
         pytest.importorskip("torch")
 
-    assert arguments(found(name)) == SIGNATURES[name]
+    assert arguments(resolve(name)) == SIGNATURES[name]
 
 
 def test_arguments_of_a_reader_are_those_of_petastorm() -> None:
-    """But for the path, which the first releases did not ask for."""
+    """`Reader` has Petastorm's arguments, but the path is optional, as in the first releases."""
     assert arguments(Reader) == READER.replace("dataset_path,", "dataset_path=None,")
 
 
@@ -192,7 +192,7 @@ def test_arguments_of_a_reader_are_those_of_petastorm() -> None:
         ("spark.spark_dataset_converter.register_delete_dir_handler", "spark", (None,)),
     ],
 )
-def test_what_is_not_there_yet_says_so(name: str, extra: str, given: tuple[Any, ...]) -> None:
-    """It can be imported; used, it tells what it needs and what to use until then."""
+def test_functions_that_are_not_implemented_raise(name: str, extra: str, given: tuple[Any, ...]) -> None:
+    """A function that is not implemented can be imported. Calling it raises an error with the extra and an alternative."""
     with pytest.raises(MissingExtraError, match=rf"pip install 'penstock\[{extra}\]'\. Until then use "):
-        found(name)(*given)
+        resolve(name)(*given)

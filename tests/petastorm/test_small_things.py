@@ -1,4 +1,4 @@
-"""What Petastorm gives besides readers: rows of chance, readers of nothing, tables cut anew, and a command."""
+"""Other modules of Petastorm: random rows, mock readers, tables cut to one size, and a command."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ SCHEMA = Unischema(
 )
 
 
-def test_rows_of_chance_fit_their_schema() -> None:
-    """Sizes that differ are 13, whole numbers any of their dtype, and others between 0 and 1."""
+def test_random_rows_fit_their_schema() -> None:
+    """In random rows, variable sizes are 13, integers have any value of their dtype, and floats are between 0 and 1."""
     rows = [generate_datapoint(SCHEMA) for _ in range(50)]
 
     assert {row["big"].shape for row in rows} == {(2, 13)}
@@ -58,8 +58,8 @@ def test_rows_of_chance_fit_their_schema() -> None:
     assert all(0 <= row["part"].min() <= row["part"].max() <= 1 for row in rows)
 
 
-def test_a_reader_of_nothing_hands_out_rows() -> None:
-    """Zeros, and 10 for sizes that differ; it takes no windows."""
+def test_a_mock_reader_returns_rows() -> None:
+    """A mock reader returns zeros, and 10 for variable sizes. An `NGram` raises ValueError."""
     with ReaderMock(SCHEMA, schema_data_generator_example) as reader:
         row = next(reader)
         reader.stop()
@@ -74,8 +74,8 @@ def test_a_reader_of_nothing_hands_out_rows() -> None:
 
 
 @given(sizes=st.lists(st.integers(0, 7), max_size=8), size=st.integers(1, 5))
-def test_tables_are_cut_anew_in_their_order(sizes: list[int], size: int) -> None:
-    """Every table that comes out has the same number of rows; what is left waits."""
+def test_tables_are_cut_to_one_size_in_order(sizes: list[int], size: int) -> None:
+    """All tables from a `BatchingTableQueue` have the same number of rows. The remaining rows wait for more."""
     queue, found, ends = BatchingTableQueue(size), [], np.cumsum([0, *sizes]).tolist()
     for begin, end in pairwise(ends):
         queue.put(pa.table({"n": list(range(begin, end))}))
@@ -88,29 +88,29 @@ def test_tables_are_cut_anew_in_their_order(sizes: list[int], size: int) -> None
         queue.get()
 
 
-def test_what_is_made_bytes_comes_back() -> None:
-    """Tables by Arrow, and anything else that a program has."""
+def test_serialized_objects_come_back() -> None:
+    """One serializer restores Arrow tables, and the other restores Python objects."""
     table, rows = pa.table({"n": [1, None]}), [{"id": np.int64(3)}]
 
     assert ArrowTableSerializer().deserialize(ArrowTableSerializer().serialize(table)).equals(table)
     assert PickleSerializer().deserialize(PickleSerializer().serialize(rows)) == rows
 
 
-def test_workers_have_a_number_and_somebody_to_tell() -> None:
-    """Errors of pools are errors of runs, as `except RuntimeError` in scripts has it."""
-    told: list[Any] = []
-    worker = WorkerBase(3, told.append, "anything")
+def test_workers_have_an_id_and_a_publish_function() -> None:
+    """A worker publishes through its function. Errors of pools are RuntimeErrors, which scripts catch."""
+    recorded: list[Any] = []
+    worker = WorkerBase(3, recorded.append, "anything")
     worker.publish_func(worker.args)
     worker.process()
     worker.shutdown()
 
-    assert (worker.worker_id, told) == (3, ["anything"])
+    assert (worker.worker_id, recorded) == (3, ["anything"])
     assert issubclass(EmptyResultError, RuntimeError)
     assert issubclass(TimeoutWaitingForResultError, RuntimeError)
 
 
-def test_how_well_rows_are_mixed_is_a_number(tmp_path: Path) -> None:
-    """Single rows in any order have little in common with the stored order."""
+def test_the_shuffle_quality_is_a_correlation(tmp_path: Path) -> None:
+    """Shuffled parts of one row have little correlation with the stored order."""
     url = tables.small(tmp_path / "t")
 
     mean, deviation = compute_correlation_distribution(url, "id", 10, num_corr_samples=5)
@@ -119,8 +119,8 @@ def test_how_well_rows_are_mixed_is_a_number(tmp_path: Path) -> None:
     assert 0 <= deviation < 1
 
 
-def test_a_command_prints_what_is_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The schema and the indexes, or one of them."""
+def test_a_command_prints_the_metadata(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`metadata_util` prints the schema and the indexes, or one of them."""
     url = tables.small(tmp_path / "t")
     build_rowgroup_index(url, None, [SingleFieldIndexer("by name", "name"), SingleFieldIndexer("by id", "id")])
 
@@ -135,31 +135,31 @@ def test_a_command_prints_what_is_stored(tmp_path: Path, capsys: pytest.CaptureF
 
 
 class Builder:
-    """A builder of sessions that notes what it is told."""
+    """A session builder that records its calls."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
-        self.told: list[tuple[str, ...]] = []
+        """Start without records."""
+        self.recorded: list[tuple[str, ...]] = []
 
     def config(self, key: str, value: str) -> None:
-        """Note a setting."""
-        self.told.append((key, value))
+        """Record a setting."""
+        self.recorded.append((key, value))
 
     def master(self, where: str) -> None:
-        """Note where."""
-        self.told.append((where,))
+        """Record the master."""
+        self.recorded.append((where,))
 
 
 def test_options_of_a_command_set_up_spark() -> None:
-    """Settings are pairs, and the command must have been given the options."""
+    """`configure_spark` applies the options of a command. Settings must be pairs, and the parser must have the options."""
     parser, builder = argparse.ArgumentParser(), Builder()
     add_configure_spark_arguments(parser)
 
     made = configure_spark(builder, parser.parse_args(["--master", "local[2]", "--spark-session-config", "a.b=1", "c=2"]))
 
     assert made is builder
-    assert builder.told == [("a.b", "1"), ("c", "2"), ("local[2]",)]
-    assert configure_spark(Builder(), parser.parse_args([])).told == []
+    assert builder.recorded == [("a.b", "1"), ("c", "2"), ("local[2]",)]
+    assert configure_spark(Builder(), parser.parse_args([])).recorded == []
     with pytest.raises(ValueError, match=r"key=value format\. Got: nope"):
         configure_spark(builder, parser.parse_args(["--spark-session-config", "nope"]))
     with pytest.raises(RuntimeError, match="add_configure_spark_arguments"):
@@ -168,22 +168,22 @@ def test_options_of_a_command_set_up_spark() -> None:
 
 @pytest.mark.slow
 def test_a_function_runs_in_another_process() -> None:
-    """Its answer comes back, and so does what it raises."""
+    """The caller gets the result of the function, or the error that it raises."""
     assert run_in_subprocess(sorted, [1, 3, 2], reverse=True) == [3, 2, 1]
     assert run_in_subprocess(os.getpid) != os.getpid()
     with pytest.raises(ValueError, match="invalid literal for int"):
         run_in_subprocess(int, "abc")
 
 
-def test_a_process_that_ends_without_an_answer_is_an_error() -> None:
-    """Nobody waits for it."""
+def test_a_process_that_ends_without_a_result_raises() -> None:
+    """A process that ends without a result raises RuntimeError."""
     with pytest.raises(RuntimeError, match="ended with code 3 and no answer"):
         run_in_subprocess(os._exit, 3)
 
 
 @pytest.mark.slow
-def test_a_function_of_a_script_runs_without_the_script(tmp_path: Path) -> None:
-    """A script need not guard what it does by `if __name__ == "__main__"`."""
+def test_a_function_of_a_script_runs_without_the_rest_of_the_script(tmp_path: Path) -> None:
+    """The new process does not run the script again, so scripts need no `__main__` guard."""
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent(
@@ -205,8 +205,8 @@ def test_a_function_of_a_script_runs_without_the_script(tmp_path: Path) -> None:
     assert done.stdout == "begun\n42\n"
 
 
-def test_a_list_of_one_url_is_that_url(tmp_path: Path) -> None:
-    """What is stored with the dataset is found, and directories are columns."""
+def test_a_list_of_one_url_is_read_as_that_url(tmp_path: Path) -> None:
+    """A list of one URL is read with the stored schema, and partition columns are fields."""
     url = tables.partitioned(tmp_path / "t")
 
     assert get_schema_from_dataset_url([url])._name == "Parted"
@@ -214,8 +214,8 @@ def test_a_list_of_one_url_is_that_url(tmp_path: Path) -> None:
         assert set(reader.schema.fields) == {"id", "part"}
 
 
-def test_modules_may_be_added_to_those_that_are_safe() -> None:
-    """Scripts did so for codecs of their own; the codecs are given as `codecs=[...]` here."""
+def test_safe_modules_can_be_changed() -> None:
+    """Scripts add modules of their codecs to `safe_modules`. Here `codecs=[...]` has that purpose."""
     assert {"petastorm", "numpy", "pyspark"} <= legacy.safe_modules
     legacy.safe_modules.add("our_project")
     legacy.safe_modules.remove("our_project")

@@ -1,7 +1,7 @@
 """`import petastorm` means Penstock in the executors of a real Spark too.
 
-Where pyspark is not installed beside Penstock, `PENSTOCK_SPARK` names an interpreter that has it; otherwise one is installed
-for the run (some 400 MB to fetch). Java comes from the machine.
+`PENSTOCK_SPARK` names an interpreter with pyspark, if the one that runs the tests has none. Otherwise pyspark is installed
+for the run, a download of some 400 MB. Java must be installed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options with which Java begins sooner; what runs here ends before faster code would pay."""
+"""Options that start Java faster. The tests end before optimized code would pay off."""
 
 BEGIN = """
 import os, sys
@@ -61,7 +61,7 @@ read_all(spark)
 spark.stop()
 """
 
-APART = """
+REMOTE = """
 import penstock.dropin
 for name in ("PYTHONPATH", "PENSTOCK_DROPIN"):  # as executors on other machines do not have them
     del os.environ[name]
@@ -81,14 +81,14 @@ spark.stop()
     [
         (BEFORE, "local-cluster[2,1,1024]", ["thread", "process"]),
         (AFTER, "local[2]", ["thread"]),
-        (APART, "local-cluster[2,1,1024]", ["thread"]),
+        (REMOTE, "local-cluster[2,1,1024]", ["thread"]),
     ],
     ids=["imported before the session", "imported after the session", "on other machines"],
 )
 def test_executors_read_through_penstock(
     tmp_path: Path, spark_python: Path, script: str, master: str, pools: list[str]
 ) -> None:
-    """A function that Spark runs imports Petastorm, and reads its part of the rows, in threads or in its own processes."""
+    """A function that Spark runs imports Petastorm and reads its shard, in threads or in worker processes."""
     url = tables.small(tmp_path / "t")
     (tmp_path / "job.py").write_text(BEGIN + script)
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PENSTOCK_DROPIN")}
@@ -105,5 +105,5 @@ def test_executors_read_through_penstock(
 
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith(("READ", "ALONE"))]
-    alone = ["ALONE True"] if script is APART else []
+    alone = ["ALONE True"] if script is REMOTE else []
     assert lines == [*alone, *(f"READ {pool} ['penstock.petastorm'] {list(range(1, 40, 2))}" for pool in pools)]

@@ -1,4 +1,4 @@
-"""A reader that is resumed goes on where it was, whatever lay ready."""
+"""A reader that is resumed continues where it was, whatever was read ahead."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tables.small(tmp_path_factory.mktemp("small") / "t")
 
 
-def resumed_at_every_step(make: Any) -> None:
-    """Check that a reader gives the same rest from every step on."""
+def check_resume_at_every_step(make: Any) -> None:
+    """Check that a reader that is resumed at any step returns the same remaining items."""
 
-    def told(item: Any) -> Any:
+    def ids_of(item: Any) -> Any:
         return {at: int(row.id) for at, row in item.items()} if isinstance(item, dict) else tables.ids([item])
 
     with make() as reader:
         states, items = [reader.state_dict()], []
         for item in reader:
-            items.append(told(item))
+            items.append(ids_of(item))
             states.append(json.loads(json.dumps(reader.state_dict())))
     for step, state in enumerate(states):
         with make() as reader:
             reader.load_state_dict(state)
 
-            assert [told(item) for item in reader] == items[step:]
+            assert [ids_of(item) for item in reader] == items[step:]
 
 
 @pytest.mark.parametrize(
@@ -51,22 +51,22 @@ def resumed_at_every_step(make: Any) -> None:
     ],
     ids=["shuffled", "parts", "predicate", "shard", "windows"],
 )
-def test_rows_go_on_where_they_were(url: str, options: dict[str, Any]) -> None:
-    """At every row, with every way to choose them."""
-    resumed_at_every_step(lambda: make_reader(url, reader_pool_type="dummy", **{"schema_fields": ["id"], **options}))
+def test_readers_of_rows_can_be_resumed(url: str, options: dict[str, Any]) -> None:
+    """A reader can be resumed at each row, with each way to choose rows."""
+    check_resume_at_every_step(lambda: make_reader(url, reader_pool_type="dummy", **{"schema_fields": ["id"], **options}))
 
 
 @pytest.mark.parametrize("size", [None, 3, 10, 25])
-def test_batches_go_on_where_they_were(url: str, size: int | None) -> None:
-    """At every batch, of row groups or of one size."""
-    resumed_at_every_step(
+def test_readers_of_batches_can_be_resumed(url: str, size: int | None) -> None:
+    """A reader can be resumed at each batch, of row groups or of one size."""
+    check_resume_at_every_step(
         lambda: make_batch_reader(url, batch_size=size, seed=1, num_epochs=2, decode=True, reader_pool_type="dummy")
     )
 
 
 @pytest.mark.parametrize("pool", ["thread", "process"])
-def test_what_was_read_ahead_does_not_count(url: str, pool: str) -> None:
-    """Workers may be anywhere; another pool goes on as well."""
+def test_the_state_excludes_rows_that_were_read_ahead(url: str, pool: str) -> None:
+    """The state does not depend on what workers have read ahead, and a reader with another pool can load it."""
     options: dict[str, Any] = {"seed": 4, "num_epochs": 2, "shuffle_rows": True, "workers_count": 2}
     with make_reader(url, reader_pool_type=pool, **options) as reader:
         first = [int(next(reader).id) for _ in range(37)]
@@ -80,8 +80,8 @@ def test_what_was_read_ahead_does_not_count(url: str, pool: str) -> None:
     assert first + rest == whole
 
 
-def test_a_state_holds_the_seed_that_was_drawn(url: str) -> None:
-    """A reader without a seed is resumed too."""
+def test_a_state_contains_the_seed_that_was_drawn(url: str) -> None:
+    """A reader without a seed can be resumed too."""
     with make_reader(url, shuffle_rows=True, num_epochs=2) as reader:
         for _ in range(13):
             next(reader)
@@ -93,8 +93,8 @@ def test_a_state_holds_the_seed_that_was_drawn(url: str) -> None:
         assert tables.ids(reader) == rest
 
 
-def test_a_reader_may_go_back(url: str) -> None:
-    """Loading a state in mid-course begins again from there."""
+def test_a_state_can_be_loaded_while_reading(url: str) -> None:
+    """A reader that loads an earlier state while reading continues from there."""
     with make_reader(url, seed=1) as reader:
         state = reader.state_dict()
         first = [int(next(reader).id) for _ in range(15)]
@@ -103,8 +103,8 @@ def test_a_reader_may_go_back(url: str) -> None:
         assert [int(next(reader).id) for _ in range(15)] == first
 
 
-def test_states_of_other_readings_are_refused(url: str, tmp_path: Path) -> None:
-    """Other data, other arguments, or no state at all."""
+def test_states_of_other_readers_raise(url: str, tmp_path: Path) -> None:
+    """A state of other data or arguments raises StateError, and so does a value that is no state."""
     other = tables.small(tmp_path / "t", rows=30)
 
     def state(made: Reader) -> dict[str, Any]:

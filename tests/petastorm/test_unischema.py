@@ -1,4 +1,4 @@
-"""Schemas, codecs and transforms: what Petastorm's users build, and how it is printed, compared and refused."""
+"""Schemas, codecs and transforms: how they are built, printed and compared, and which errors they raise."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SCHEMA = Unischema("Hello", [ID, MATRIX, IMAGE, NAME])
 
 
 def test_a_schema_prints_its_fields() -> None:
-    """One to a line, with their codecs."""
+    """A schema prints one field per line, with its codec."""
     assert str(SCHEMA) == (
         "Unischema(Hello, [\n"
         "  UnischemaField('id', int32, (), ScalarCodec(IntegerType()), False),\n"
@@ -57,7 +57,7 @@ def test_a_schema_prints_its_fields() -> None:
 
 
 def test_fields_are_equal_whatever_their_codecs_are() -> None:
-    """Name, type, shape and whether it may be None decide."""
+    """Equality depends on name, type, shape and nullability, not on the codec."""
     same = UnischemaField("id", np.int32, (), None, nullable=False)
 
     assert same == ID
@@ -67,23 +67,23 @@ def test_fields_are_equal_whatever_their_codecs_are() -> None:
 
 
 def test_fields_are_attributes() -> None:
-    """A field is found by its name, in order."""
+    """Fields are attributes of a schema by their names, and keep their order."""
     assert SCHEMA.matrix is MATRIX
     assert list(SCHEMA.fields) == ["id", "matrix", "image", "image_name"]
     with pytest.raises(AttributeError, match="'Unischema' object has no attribute 'nope'"):
         _ = SCHEMA.nope
 
 
-def test_a_name_that_is_taken_is_warned_of() -> None:
-    """The field is there, and is no attribute."""
+def test_a_field_name_that_is_taken_warns() -> None:
+    """A field with the name of an attribute warns. The schema has it, but not as an attribute."""
     with pytest.warns(UserWarning, match="Can not create dynamic property fields"):
         schema = Unischema("Taken", [UnischemaField("fields", np.int8, ())])
 
     assert list(schema.fields) == ["fields"]
 
 
-def test_views_have_the_fields_that_are_stored() -> None:
-    """Fields given come first, then those that match; what a field given says besides its name does not matter."""
+def test_views_have_the_fields_of_the_schema() -> None:
+    """Fields that are passed as objects come first, then matching fields. Only the name of an object counts."""
     view = SCHEMA.create_schema_view([UnischemaField("image", np.int8, ()), "i.*"])
 
     assert (view._name, list(view.fields)) == ("Hello_view", ["image", "id", "image_name"])
@@ -98,14 +98,14 @@ def test_views_have_the_fields_that_are_stored() -> None:
         ([UnischemaField("nope", np.int8, ())], "does not belong to the schema"),
     ],
 )
-def test_views_of_what_is_not_there_are_refused(fields: list[Any], text: str) -> None:
-    """What is wrong is told."""
+def test_views_of_invalid_fields_raise(fields: list[Any], text: str) -> None:
+    """Fields of another type and unknown fields raise ValueError."""
     with pytest.raises(ValueError, match=text):
         SCHEMA.create_schema_view(fields)
 
 
-def test_a_pattern_that_matches_the_beginning_of_names_is_warned_of() -> None:
-    """Whole names count, which was not always so."""
+def test_a_pattern_that_matches_the_start_of_names_warns() -> None:
+    """A pattern must match the whole name. If it only matches the start, a warning tells of the change."""
     with pytest.warns(UserWarning, match="schema_fields behavior has changed.*: image_name"):
         found = match_unischema_fields(SCHEMA, ["image"])
 
@@ -114,7 +114,7 @@ def test_a_pattern_that_matches_the_beginning_of_names_is_warned_of() -> None:
 
 
 def test_types_of_rows_are_shared() -> None:
-    """The same name and fields have one type, and another order has another."""
+    """Schemas of the same name and fields share a row type. Another order has another type."""
     again = Unischema("Hello", [ID, MATRIX, IMAGE, NAME])
 
     assert SCHEMA._get_namedtuple() is again._get_namedtuple()
@@ -125,35 +125,35 @@ def test_types_of_rows_are_shared() -> None:
 
 
 def test_a_row_may_have_a_thousand_fields() -> None:
-    """There is no limit of 255."""
+    """A row may have more than 255 fields."""
     wide = Unischema("Wide", [UnischemaField(f"f{n}", np.int8, ()) for n in range(1000)])
 
     assert len(wide.make_namedtuple(**{f"f{n}": n for n in range(1000)})) == 1000
 
 
-def test_fields_can_be_in_the_order_of_the_alphabet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they once were."""
+def test_fields_can_be_in_alphabetical_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting restores the alphabetical order of older releases."""
     monkeypatch.setattr(unischema, "_UNISCHEMA_FIELD_ORDER", "alphabetical")
 
     assert list(Unischema("Hello", [NAME, ID, IMAGE]).fields) == ["id", "image", "image_name"]
 
 
 def parquet_dataset(partitions: list[Any], schema: pa.Schema) -> Any:
-    """Return what stands in for a dataset of an old pyarrow."""
+    """Return a stand-in for a dataset of an old pyarrow."""
     piece = mock.Mock()
     piece.get_metadata().schema.to_arrow_schema.return_value = schema
     return mock.Mock(pieces=[piece], partitions=partitions)
 
 
 def partition(name: str, kind: pa.DataType) -> Any:
-    """Return a column that directories name."""
+    """Return a partition column."""
     found = mock.Mock(dictionary=mock.Mock(type=kind))
     found.name = name
     return found
 
 
-def test_the_schema_of_plain_parquet_follows_from_its_columns() -> None:
-    """Directories come first; lists have one dimension that differs."""
+def test_the_schema_of_plain_parquet_is_inferred_from_its_columns() -> None:
+    """In an inferred schema, partition columns come first, and lists have one dimension of variable size."""
     arrow = pa.schema({"n": pa.int16(), "at": pa.timestamp("ns"), "price": pa.decimal128(3, 1), "words": pa.list_(pa.string())})
     parts = [partition("day", pa.string()), partition("year", pa.int64())]
 
@@ -170,8 +170,8 @@ def test_the_schema_of_plain_parquet_follows_from_its_columns() -> None:
     ]
 
 
-def test_columns_without_counterpart_are_refused_or_left_out() -> None:
-    """Left out with a warning by default."""
+def test_columns_of_unsupported_types_raise_or_are_skipped() -> None:
+    """By default, a column of an unsupported type is skipped with a warning."""
     dataset = parquet_dataset([], pa.schema({"half": pa.float16(), "id": pa.int64()}))
 
     with pytest.raises(ValueError, match="Cannot auto-create unischema due to unsupported column type"):
@@ -180,8 +180,8 @@ def test_columns_without_counterpart_are_refused_or_left_out() -> None:
         assert list(Unischema.from_arrow_schema(dataset).fields) == ["id"]
 
 
-def test_a_dataset_of_pyarrow_has_a_schema(tmp_path: Path) -> None:
-    """Of a directory, with what its directories name, or of one file."""
+def test_a_schema_is_inferred_from_a_dataset_of_pyarrow(tmp_path: Path) -> None:
+    """A schema is inferred from a pyarrow dataset of a directory, with partition columns, or of one file."""
     table = pa.table({"id": [1, 2], "year": [2024, 2025], "part": ["a", "b"]})
     pq.write_to_dataset(table, tmp_path, partition_cols=["year", "part"])
 
@@ -196,14 +196,14 @@ def test_a_dataset_of_pyarrow_has_a_schema(tmp_path: Path) -> None:
     assert list(Unischema.from_arrow_schema(pq.ParquetDataset(tmp_path / "alone.parquet")).fields) == ["id", "year", "part"]
 
 
-def test_directories_are_text_or_numbers() -> None:
-    """Others were never written."""
+def test_partition_columns_of_other_types_raise() -> None:
+    """A partition column that is neither text nor integer raises RuntimeError."""
     with pytest.raises(RuntimeError, match="Partition column 'x' is double"):
         Unischema.from_arrow_schema(parquet_dataset([partition("x", pa.float64())], pa.schema({"id": pa.int64()})))
 
 
-def test_missing_fields_become_none_where_they_may() -> None:
-    """The others are named."""
+def test_missing_nullable_fields_become_none() -> None:
+    """Missing nullable fields become None. A missing field that is not nullable raises ValueError."""
     row = {"id": 1, "image_name": "x"}
     insert_explicit_nulls(SCHEMA, row)
 
@@ -212,8 +212,8 @@ def test_missing_fields_become_none_where_they_may() -> None:
         insert_explicit_nulls(SCHEMA, {"id": 1})
 
 
-def test_rows_for_spark_need_a_schema_first_and_spark() -> None:
-    """Arguments that were exchanged are told of, and so is Spark that is not there."""
+def test_rows_for_spark_need_a_schema_and_spark() -> None:
+    """Exchanged arguments raise AssertionError, and a missing pyspark raises MissingExtraError."""
     with pytest.raises(AssertionError):
         dict_to_spark_row({"id": 1}, SCHEMA)  # type: ignore[arg-type] # exchanged
     with (
@@ -225,8 +225,8 @@ def test_rows_for_spark_need_a_schema_first_and_spark() -> None:
 
 @given(hnp.arrays(st.sampled_from([np.float32, np.int16, np.complex64]), hnp.array_shapes(max_dims=3)))
 @pytest.mark.parametrize("codec", [NdarrayCodec(), CompressedNdarrayCodec()])
-def test_arrays_come_back_as_they_were(codec: DataframeColumnCodec, array: Any) -> None:
-    """Encoded and decoded, an array is the same."""
+def test_encoded_arrays_are_decoded_unchanged(codec: DataframeColumnCodec, array: Any) -> None:
+    """An array is unchanged after encoding and decoding."""
     field = UnischemaField("a", array.dtype.type, array.shape, codec, nullable=False)
 
     stored = codec.encode(field, array)
@@ -239,8 +239,8 @@ def test_arrays_come_back_as_they_were(codec: DataframeColumnCodec, array: Any) 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 @pytest.mark.parametrize("shape", [(5, 7), (5, 7, 3)])
-def test_images_come_back_as_they_were(dtype: Any, shape: tuple[int, ...]) -> None:
-    """PNG loses nothing, in grey and in colours."""
+def test_encoded_images_are_decoded_unchanged(dtype: Any, shape: tuple[int, ...]) -> None:
+    """A PNG image is unchanged after encoding and decoding, in grey and in colours."""
     image = np.random.default_rng(0).integers(0, 255, shape).astype(dtype)
     field = UnischemaField("a", dtype, shape)
 
@@ -250,7 +250,7 @@ def test_images_come_back_as_they_were(dtype: Any, shape: tuple[int, ...]) -> No
 
 
 def test_colours_are_red_green_blue() -> None:
-    """What is stored is an ordinary file."""
+    """Stored images are ordinary files with colours in RGB order."""
     import io
 
     from PIL import Image
@@ -286,8 +286,8 @@ def test_colours_are_red_green_blue() -> None:
         ),
     ],
 )
-def test_values_that_do_not_fit_are_refused(codec: Any, field: Any, value: Any, error: type[Exception], text: str) -> None:
-    """The field is named, and what was expected."""
+def test_values_that_do_not_fit_raise(codec: Any, field: Any, value: Any, error: type[Exception], text: str) -> None:
+    """A value that does not fit its field raises an error that names the field or what is expected."""
     with pytest.raises(error, match=text):
         codec.encode(field, value)
 
@@ -303,29 +303,29 @@ def test_values_that_do_not_fit_are_refused(codec: Any, field: Any, value: Any, 
         ("IntegerType", np.array(7), 7),
     ],
 )
-def test_single_values_become_those_of_spark(kind: str, value: Any, expected: Any) -> None:
-    """Plain values of Python."""
+def test_scalars_become_plain_values_of_python(kind: str, value: Any, expected: Any) -> None:
+    """`ScalarCodec` encodes NumPy scalars as plain Python values, which Spark needs."""
     found = ScalarCodec(StoredSparkType(kind, {})).encode(UnischemaField("a", type(value), ()), value)
 
     assert found == expected
     assert type(found) is type(expected)
 
 
-def test_a_size_of_nothing_is_any_size() -> None:
-    """None and 0 fit whatever there is."""
+def test_sizes_of_none_and_zero_accept_any_size() -> None:
+    """A dimension of None or 0 accepts any size."""
     field = UnischemaField("a", np.uint8, (0, None))
 
     assert NdarrayCodec().decode(field, NdarrayCodec().encode(field, np.ones((2, 3), np.uint8))).shape == (2, 3)
 
 
-def test_codecs_have_the_name_that_articles_use() -> None:
-    """`petastorm.codec` is `petastorm.codecs`."""
+def test_codecs_have_the_module_name_that_articles_use() -> None:
+    """`petastorm.codec` has the codecs of `petastorm.codecs`, since articles use that name."""
     assert penstock.petastorm.codec.NdarrayCodec is codecs.NdarrayCodec
     assert codecs.OPENCV_AVAILABLE
 
 
-def test_a_spec_says_what_becomes_of_fields() -> None:
-    """Fields that are edited come last; those that are selected in their order."""
+def test_a_spec_transforms_a_schema() -> None:
+    """In a transformed schema, edited fields come last, and selected fields come in the order of the selection."""
     spec = TransformSpec(edit_fields=[edit_field("new", np.int8, ()), ("id", np.int64, (), True)], removed_fields=["image"])
 
     found = transform_schema(SCHEMA, spec)
@@ -338,8 +338,8 @@ def test_a_spec_says_what_becomes_of_fields() -> None:
     assert spec.edit_fields[1] == ("id", np.int64, (), True)
 
 
-def test_a_whole_field_may_be_edited_in() -> None:
-    """Whether it may be None is told by the field itself, whatever stands before that."""
+def test_edit_fields_accept_a_field() -> None:
+    """`edit_fields` accepts a field object, takes its nullability and ignores its codec."""
     field = UnischemaField("new", np.int8, (), CompressedNdarrayCodec(), nullable=True)
 
     found = transform_schema(SCHEMA, TransformSpec(edit_fields=[field])).new
@@ -349,7 +349,7 @@ def test_a_whole_field_may_be_edited_in() -> None:
 
 
 def test_a_spec_removes_or_selects() -> None:
-    """Both at once mean nothing, and names that are none are warned of."""
+    """Removing and selecting together raises ValueError. Unknown field names warn."""
     with pytest.raises(ValueError, match="only specify one of removed_fields and selected_fields"):
         TransformSpec(removed_fields=["id"], selected_fields=["image"])
     with pytest.warns(UserWarning, match="not part of the schema.*nope"):

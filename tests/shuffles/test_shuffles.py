@@ -1,4 +1,4 @@
-"""Every shuffle, the moment its file exists, and the orders that must never change."""
+"""Rules that every shuffle follows, including new modules, and pinned orders that must never change."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ def order(shuffle: Shuffle, counts: list[int], *, seed: int = 0, epoch: int = 0,
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_shuffle_keeps_its_promises(module: str) -> None:
-    """A file in shuffles/ is held to the protocol by being there."""
+def test_every_shuffle_follows_the_rules(module: str) -> None:
+    """Every module in shuffles/ is checked against the protocol."""
     check_shuffle(made(module))
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_every_shuffle_says_its_bias_and_its_cost(module: str) -> None:
-    """The docstring of a shuffle tells a chooser what it needs to know."""
-    told = type(made(module)).__doc__ or ""
+    """The docstring of every shuffle states its bias and its cost."""
+    text = type(made(module)).__doc__ or ""
 
-    assert "Bias:" in told
-    assert "Cost:" in told
+    assert "Bias:" in text
+    assert "Cost:" in text
 
 
 class Lossy(ps.InOrder):
-    """A shuffle that gives the rows of one unit over and over."""
+    """A shuffle that returns the rows of one unit again and again."""
 
     def settle(self, num_rows: int, num_bytes: int) -> Lossy:  # noqa: ARG002 - the protocol's
         """Return itself."""
@@ -72,12 +72,12 @@ class Lossy(ps.InOrder):
 
 
 def test_the_kit_catches_a_shuffle_that_loses_rows() -> None:
-    """A broken plug-in fails with the promise that it breaks."""
+    """The kit raises with the rule that a broken shuffle breaks."""
     with pytest.raises(AssertionError, match="breaks a rule: every row comes once"):
         check_shuffle(Lossy())
 
 
-# Saved states mean these orders for ever. Whoever must change one gives the order a new number and keeps the old one.
+# Saved states depend on these orders for ever. An order that must change gets a new number, and the old one stays.
 COUNTS = [4, 3, 0, 5]
 PINNED: dict[str, tuple[Shuffle, int, int]] = {
     "window": (ps.WindowShuffle(rows=6), 0, 0),
@@ -112,11 +112,11 @@ def test_the_order_with_lanes_is_pinned_for_ever() -> None:
 
 
 def test_the_rows_fetched_together_do_not_change_an_exact_order() -> None:
-    """An exact shuffle is one permutation, however it is fetched."""
+    """The order of an exact shuffle does not depend on how many rows it fetches together."""
     assert len({tuple(order(ps.ExactShuffle(rows=rows), COUNTS, seed=3)) for rows in (1, 2, 5, 100)}) == 1
 
 
-def test_an_exact_shuffle_has_no_favourites() -> None:
+def test_an_exact_shuffle_is_fair() -> None:
     """Over many seeds every row comes first about as often: within 5 standard deviations of chance."""
     firsts = [order(ps.ExactShuffle(), [2, 2, 2], seed=seed)[0] for seed in range(1200)]
 
@@ -125,14 +125,14 @@ def test_an_exact_shuffle_has_no_favourites() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 63, 64, 65, 1000, 4097])
 def test_scatter_is_a_permutation(count: int) -> None:
-    """Every place is sent to another one, none of them outside."""
+    """`scatter` sends every place to a different one, none of them outside."""
     keys = np.arange(6, dtype=np.uint64)
 
     assert sorted(scatter(np.arange(count, dtype=np.uint64), count, keys).tolist()) == list(range(count))
 
 
 def test_windows_of_a_lane_are_of_equal_length() -> None:
-    """No window is a remnant: lengths differ by at most a row."""
+    """Windows of a lane differ in length by at most one row."""
     arrangement = ps.WindowShuffle(rows=10).arrange(np.full(7, 3), seed=0, epoch=0)
 
     assert np.diff(arrangement.edges(0, 21)).tolist() == [7, 7, 7]
@@ -141,7 +141,7 @@ def test_windows_of_a_lane_are_of_equal_length() -> None:
 
 
 def test_a_window_follows_from_bytes_unless_rows_are_given() -> None:
-    """The default window holds 128 MiB of files and never more than a million rows."""
+    """The default window holds 128 MiB of files, and never more than a million rows."""
     assert ps.WindowShuffle().settle(num_rows=1000, num_bytes=1 << 30).rows == 125
     assert ps.WindowShuffle(rows=7).settle(num_rows=1000, num_bytes=1 << 30).rows == 7
     assert ps.ExactShuffle().settle(num_rows=1000, num_bytes=1 << 30).rows == 125
@@ -152,7 +152,7 @@ def test_a_window_follows_from_bytes_unless_rows_are_given() -> None:
 
 
 def test_small_files_are_whole_units_up_to_an_eighth_of_a_window() -> None:
-    """Only row groups keep files apart."""
+    """Files up to an eighth of a window are whole units; a row group shuffle has no such limit."""
     sizes = {"num_rows": 8000, "num_bytes": 1 << 30}
 
     assert ps.WindowShuffle(rows=80).whole_file_rows == 10
@@ -164,7 +164,7 @@ def test_small_files_are_whole_units_up_to_an_eighth_of_a_window() -> None:
 
 @pytest.mark.parametrize("name", ["rows", "window_bytes", "unit_rows"])
 def test_a_window_without_rows_is_refused(name: str) -> None:
-    """Numbers of a window are positive."""
+    """Each number of a window must be positive."""
     expected = f"WindowShuffle() got {name}=0; expected a positive integer, for example WindowShuffle({name}=100_000)."
     with pytest.raises(ps.errors.ArgumentError) as caught:
         ps.WindowShuffle(**{name: 0})
@@ -173,8 +173,8 @@ def test_a_window_without_rows_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("number", [3.0, "3", True, float("nan"), 1 << 70])
-def test_what_is_no_whole_number_is_refused(number: Any) -> None:
-    """Numbers of NumPy will do, and nothing that only looks like a number."""
+def test_a_number_that_is_not_a_whole_number_raises(number: Any) -> None:
+    """Integers of NumPy are accepted; floats, text, booleans and too large numbers raise ArgumentError."""
     for make in (ps.WindowShuffle, ps.ExactShuffle, ps.InOrder):
         with pytest.raises(ps.errors.ArgumentError, match="expected a positive integer"):
             make(number)
@@ -185,7 +185,7 @@ def test_what_is_no_whole_number_is_refused(number: Any) -> None:
 
 
 def test_an_exact_shuffle_fetches_at_least_a_row() -> None:
-    """The number of rows is positive."""
+    """A number of rows that is not positive raises ArgumentError."""
     expected = "ExactShuffle() got rows=-1; expected a positive integer, for example ExactShuffle(rows=100_000)."
     with pytest.raises(ps.errors.ArgumentError) as caught:
         ps.ExactShuffle(rows=-1)

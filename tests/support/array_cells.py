@@ -1,4 +1,4 @@
-"""Columns of arrays as codecs of bytes store them: random ones, cut, sliced and picked as a reader does it."""
+"""Random array columns as byte codecs store them: nulls, several chunks, sliced arrays and selected rows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from penstock._blobs import Blobs
 from penstock.schema import CellCodec, Field
 
 NUMBERS = ("?", "i1", "u1", "i2", "u4", "i8", "f2", "f4", "f8", "c8", "c16", "M8[D]", "M8[ns]", "m8[us]", "V3", "U3", "S2")
-"""Dtypes whose values are all of one length."""
+"""Dtypes whose values have a fixed size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """Cells of a field, and where Arrow keeps them; None is null."""
+    """Cells of a field as a list, where None is null, and the same cells as Arrow blobs."""
 
     field: Field
     expected: list[Any]
@@ -28,7 +28,7 @@ class Column:
 
 
 def array(random: np.random.Generator, dtype: np.dtype[Any], shape: Sequence[int]) -> npt.NDArray[Any]:
-    """Return an array of any bits that the dtype may have."""
+    """Return an array of random bits that are valid for the dtype."""
     if dtype.kind == "U":
         return random.choice(["", "a", "ß", "語語", "😀🙂x"], shape).astype(dtype.str if dtype.itemsize else "U4")
     if dtype.itemsize == 0:
@@ -38,7 +38,7 @@ def array(random: np.random.Generator, dtype: np.dtype[Any], shape: Sequence[int
 
 
 def blobs(codec: CellCodec, field: Field, cells: Sequence[Any], sizes: Sequence[int] = (), *, large: bool = False) -> Blobs:
-    """Return encoded cells in chunks of some sizes and of what is left, each cut out of a longer array."""
+    """Return encoded cells in chunks of the given sizes plus the rest; each chunk is a slice of a longer array."""
     edges = np.minimum(np.cumsum([0, *sizes]), len(cells)).tolist()
     parts = []
     for start, stop in zip(edges, [*edges[1:], len(cells)], strict=True):
@@ -52,7 +52,7 @@ def blobs(codec: CellCodec, field: Field, cells: Sequence[Any], sizes: Sequence[
 
 @st.composite
 def columns(draw: st.DrawFn, codec: CellCodec, dtypes: Sequence[str] = NUMBERS, *, most_differing: int = 0) -> Column:
-    """Draw cells of one field, some of them null, as a shuffled batch of several chunks has them."""
+    """Draw cells of one field, some of them null, in several chunks and possibly in shuffled order."""
     random = np.random.default_rng(draw(st.integers(0, 1 << 30)))
     dtype = np.dtype(draw(st.sampled_from(dtypes)))
     shape = draw(st.lists(st.integers(0, 4) if most_differing != 1 else st.integers(1, 4), max_size=3))
@@ -73,7 +73,7 @@ def columns(draw: st.DrawFn, codec: CellCodec, dtypes: Sequence[str] = NUMBERS, 
 
 
 def outs(field: Field, rows: int) -> dict[str, npt.NDArray[Any]]:
-    """Return arrays that a batch may be decoded into: one of its own, part of a larger one, one with gaps."""
+    """Return output arrays for decoding a batch: an owned array, an unaligned view of a larger one, and a strided one."""
     shape = (rows, *(size or 0 for size in field.shape))
     size = int(np.prod(shape)) * field.dtype.itemsize
     lent = np.zeros(size + 3, np.uint8)[3:].view(field.dtype).reshape(shape) if size else np.zeros(shape, field.dtype)
@@ -85,5 +85,5 @@ def outs(field: Field, rows: int) -> dict[str, npt.NDArray[Any]]:
 
 
 def bits(cells: Sequence[npt.NDArray[Any] | None]) -> list[tuple[str, tuple[int, ...], bytes] | None]:
-    """Return all that cells are, to compare them to the bit."""
+    """Return dtype, shape and bytes of cells, for exact comparison."""
     return [None if cell is None else (cell.dtype.str, cell.shape, cell.tobytes()) for cell in cells]

@@ -1,4 +1,4 @@
-"""Random columns of many types, and the ways that Parquet can store them."""
+"""Random columns of many types, and the layouts in which Parquet can store them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BLOBS: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.large_binary(): st.integers(0, 2**32).map(lambda seed: np.random.default_rng(seed).bytes(2048)),
     pa.binary(2000): st.integers(0, 2**32).map(lambda seed: np.random.default_rng(seed).bytes(2000)),
 }
-"""Large cells, which are found in their pages without decoding."""
+"""Large cells, which readers locate in their pages without decoding."""
 
 LAYOUTS = st.fixed_dictionaries(
     {
@@ -57,7 +57,7 @@ LAYOUTS = st.fixed_dictionaries(
         "write_batch_size": st.sampled_from([1, 4, 1024]),
     }
 )
-"""Options of pyarrow's writer: with and without a page index, both kinds of pages, tiny and large ones."""
+"""Options of pyarrow's writer: with and without a page index, both page versions, tiny and large pages."""
 
 kinds: st.SearchStrategy[pa.DataType] = st.recursive(
     st.sampled_from([kind for kind in PLAIN if kind != pa.string_view()]),
@@ -73,7 +73,7 @@ kinds: st.SearchStrategy[pa.DataType] = st.recursive(
 
 
 def cells(kind: pa.DataType, *, nulls: bool) -> st.SearchStrategy[Any]:
-    """Return what draws the cells of a column, as Python has them."""
+    """Return a strategy for the cells of a column as Python values."""
     if kind in PLAIN:
         found = PLAIN[kind]
     elif pa.types.is_struct(kind):
@@ -89,7 +89,7 @@ def cells(kind: pa.DataType, *, nulls: bool) -> st.SearchStrategy[Any]:
 
 @st.composite
 def arrays(draw: st.DrawFn, rows: int, kind: pa.DataType | None = None) -> pa.Array:
-    """Draw a column of so many rows; a few cells are drawn, and repeated in any order."""
+    """Draw a column with the given number of rows: a few cells, repeated in random order."""
     blob = kind is None and draw(st.integers(0, 3)) == 0
     if blob:
         kind, some = draw(st.sampled_from(list(BLOBS.items())))
@@ -103,7 +103,7 @@ def arrays(draw: st.DrawFn, rows: int, kind: pa.DataType | None = None) -> pa.Ar
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return whether two cells, or columns, are of one type and hold the same, NaN among it."""
+    """Return whether two cells or columns have the same type and value; NaN equals NaN."""
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray) and one.dtype.kind != "O":
@@ -114,4 +114,4 @@ def same(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - NaN is not itself
+    return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - NaN differs from itself

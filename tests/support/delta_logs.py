@@ -1,4 +1,4 @@
-"""Delta tables written by hand: the log as JSON, the files by pyarrow. For what no library at hand writes."""
+"""Build Delta tables that no library here can write: the log as JSON, and the data files with pyarrow."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ SIDECAR = pa.struct([("path", pa.string()), ("sizeInBytes", pa.int64()), ("modif
 def column(
     name: str, kind: Any, notes: Mapping[str, Any] | None = None, *, number: int | None = None, called: str | None = None
 ) -> dict[str, Any]:
-    """Return a field of a schema, with notes of writers; its id and its name in files are those of column mapping."""
-    told = dict(notes or {})
-    told |= {} if number is None else {"delta.columnMapping.id": number}
-    told |= {} if called is None else {"delta.columnMapping.physicalName": called}
-    return {"name": name, "type": kind, "nullable": True, "metadata": told}
+    """Return a schema field with metadata; `number` and `called` are its id and physical name for column mapping."""
+    result = dict(notes or {})
+    result |= {} if number is None else {"delta.columnMapping.id": number}
+    result |= {} if called is None else {"delta.columnMapping.physicalName": called}
+    return {"name": name, "type": kind, "nullable": True, "metadata": result}
 
 
 def struct_of(*fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,14 +75,14 @@ def struct_of(*fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def protocol(*features: str, reader: int | None = None) -> dict[str, Any]:
-    """Return a protocol action: reader version 3 where it has features, else 1."""
+    """Return a protocol action, with reader version 3 if there are features, else 1."""
     version = reader if reader is not None else 3 if features else 1
-    told: dict[str, Any] = {"minReaderVersion": version, "minWriterVersion": 7 if version == 3 else 5}
-    return {"protocol": told | ({"readerFeatures": list(features), "writerFeatures": list(features)} if version == 3 else {})}
+    result: dict[str, Any] = {"minReaderVersion": version, "minWriterVersion": 7 if version == 3 else 5}
+    return {"protocol": result | ({"readerFeatures": list(features), "writerFeatures": list(features)} if version == 3 else {})}
 
 
 def metadata(fields: Sequence[Mapping[str, Any]], partitions: Sequence[str] = (), **configuration: str) -> dict[str, Any]:
-    """Return a metaData action; of options, dots are written as two underscores."""
+    """Return a metaData action; two underscores in an option name stand for a dot."""
     return {
         "metaData": {
             "id": "by-hand",
@@ -98,7 +98,7 @@ class Lake:
     """A Delta table in a directory."""
 
     def __init__(self, path: Path) -> None:
-        """Begin with an empty log."""
+        """Create an empty log."""
         self.path, self.log = path, path / "_delta_log"
         self.log.mkdir(parents=True)
 
@@ -120,12 +120,15 @@ class Lake:
         parquet: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> dict[str, Any]:
-        """Write a data file, by options of `parquet`, and return its add action: it states its rows, or other statistics."""
+        """Write a data file with the writer options `parquet`, and return its add action.
+
+        The statistics hold the number of rows, unless `stats` gives other ones.
+        """
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(rows, path, **(parquet or {}))
         stats = {"numRecords": rows.num_rows} if stats == "rows" else stats
-        told = {
+        result = {
             "path": quote(name),
             "partitionValues": dict(partition or {}),
             "size": path.stat().st_size,
@@ -133,10 +136,10 @@ class Lake:
             "dataChange": True,
             **({} if stats is None else {"stats": json.dumps(stats)}),
         }
-        return {"add": {**told, **more}}
+        return {"add": {**result, **more}}
 
     def parquet(self, name: str, actions: Sequence[Mapping[str, Any]]) -> None:
-        """Write a checkpoint, a part of one, or a sidecar."""
+        """Write a Parquet file of the log: a checkpoint, a part of one, or a sidecar."""
         kinds = {"add": ADD, "metaData": METADATA, "protocol": PROTOCOL, "sidecar": SIDECAR}
         rows = [{kind: _as_maps(action[kind]) if kind in action else None for kind in kinds} for action in actions]
         table = pa.table({kind: pa.array([row[kind] for row in rows], type_) for kind, type_ in kinds.items()})
@@ -145,12 +148,12 @@ class Lake:
         pq.write_table(table, path)
 
     def vectors(self, name: str, *rows: Iterable[int], prefix: str = "") -> list[dict[str, Any]]:
-        """Write a file of deletion vectors and return what the log says of each, as of a file beside the table."""
+        """Write a file of deletion vectors, and return the log descriptor of each."""
         identity = UUID(name)
-        data, told = bytearray(b"\1"), []
+        data, result = bytearray(b"\1"), []
         for numbers in rows:
             body = encoded(np.array(sorted(numbers), dtype=np.int64))
-            told.append(
+            result.append(
                 {
                     "storageType": "u",
                     "pathOrInlineDv": prefix + z85_encoded(identity.bytes),
@@ -163,7 +166,7 @@ class Lake:
         folder = self.path / prefix if prefix else self.path
         folder.mkdir(exist_ok=True)
         (folder / f"deletion_vector_{identity}.bin").write_bytes(data)
-        return told
+        return result
 
 
 def _as_maps(action: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,13 +174,13 @@ def _as_maps(action: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def inline(rows: Sequence[int]) -> dict[str, Any]:
-    """Return what a log says of a deletion vector that lies in the log."""
+    """Return the log descriptor of a deletion vector that is stored in the log."""
     body = encoded(np.array(rows, dtype=np.int64))
     return {"storageType": "i", "pathOrInlineDv": z85_encoded(body), "sizeInBytes": len(body), "cardinality": len(rows)}
 
 
 def encoded(rows: IntArray) -> bytes:
-    """Return ascending numbers as a bitmap: containers of numbers where there are few, of bits where there are many."""
+    """Return ascending numbers as a roaring bitmap, with array containers if sparse and bitset containers if dense."""
     keys = np.unique(rows >> 32)
     out = [MAGIC.to_bytes(4, "little"), len(keys).to_bytes(8, "little")]
     for key in keys.tolist():
@@ -201,7 +204,7 @@ def _packed(numbers: IntArray) -> bytes:
 
 
 def z85_encoded(data: bytes) -> str:
-    """Return bytes as text in base 85, filled up with zeros to whole words."""
+    """Return bytes as base 85 text, padded with zeros to whole words."""
     words = np.frombuffer(data + bytes(-len(data) % 4), dtype=">u4").astype(np.int64)
     digits = words[:, None] // 85 ** np.arange(4, -1, -1) % 85
     found: bytes = np.frombuffer(ALPHABET, dtype=np.uint8)[digits].tobytes()

@@ -1,8 +1,8 @@
-"""Starts processes that work together: one that has loaded torch, and forks all ranks of all tests.
+"""Driver process for tests with several ranks: it loads torch once, and forks every rank of every job.
 
-It is given one job per line of JSON, `{"job", "size", "place", "arguments"}`, and answers each with a line that says how
-every rank ended: `"done"`, `"failed"`, `"killed"` or `"hung"`. A rank leaves what it returns, or the text of its error, in
-the job's place.
+It reads one job per line of JSON, `{"job", "size", "place", "arguments"}`, and answers each with one line of JSON that
+gives the outcome of every rank: `"done"`, `"failed"`, `"killed"` or `"hung"`. A rank writes its result, or the text of
+its error, to the directory `place`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ENDED = {0: "done", 1: "failed"}
 
 
 def serve() -> None:
-    """Run jobs until there are no more."""
-    print(json.dumps("ready"), flush=True)  # noqa: T201 - this is how it answers
+    """Run jobs until standard input ends."""
+    print(json.dumps("ready"), flush=True)  # noqa: T201 - the protocol of this driver
     for line in sys.stdin:
         order = json.loads(line)
         ended = run(order["job"], order["size"], Path(order["place"]), order["arguments"])
@@ -32,7 +32,7 @@ def serve() -> None:
 
 
 def run(job: str, size: int, place: Path, arguments: dict[str, Any]) -> list[str]:
-    """Return how each rank of a job ended."""
+    """Run a job and return the outcome of each rank."""
     ranks = [_forked(job, rank, size, place, arguments) for rank in range(size)]
     until, ended = time.monotonic() + PATIENCE, dict[int, str]()
     while len(ended) < size:
@@ -52,7 +52,7 @@ def run(job: str, size: int, place: Path, arguments: dict[str, Any]) -> list[str
 
 
 def _forked(job: str, rank: int, size: int, place: Path, arguments: dict[str, Any]) -> int:
-    """Return the number of a process that does one rank's part of a job."""
+    """Fork a process that runs one rank of a job, and return its process id."""
     process = os.fork()
     if process:
         return process
@@ -61,11 +61,11 @@ def _forked(job: str, rank: int, size: int, place: Path, arguments: dict[str, An
         found = gloo_jobs.work(job, rank, size, place, arguments)
         _leave(place / f"{rank}.json", found)
         code = 0
-    except BaseException as error:  # noqa: BLE001 - it is told, and the process ends
+    except BaseException as error:  # noqa: BLE001 - it is reported, and the process ends
         _leave(place / f"{rank}.json", f"{type(error).__name__}: {error}")
         (place / f"{rank}.txt").write_text(traceback.format_exc())
     finally:
-        os._exit(code)  # nothing of the parent is to be tidied up here
+        os._exit(code)  # skips the cleanup handlers inherited from the parent
 
 
 def _leave(path: Path, found: Any) -> None:

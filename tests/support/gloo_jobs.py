@@ -1,4 +1,4 @@
-"""What ranks do in tests: each function is one rank's part of a job, and returns what JSON can hold."""
+"""Jobs for rank processes in tests: each function runs one rank of a job and returns a value that JSON can hold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strategies import rows
 from torch import distributed
 
 import penstock as ps
-import penstock.torch  # loaded once, before ranks are forked
+import penstock.torch  # imported once, before ranks are forked
 from penstock import deltatorch
 from penstock._engine.read.reader import Reader
 from penstock.deltatorch import deltadataset
@@ -29,7 +29,7 @@ TIMEOUT = dt.timedelta(seconds=60)
 
 
 def work(job: str, rank: int, size: int, place: Path, arguments: dict[str, Any]) -> Any:
-    """Return what one rank's part of a job gives; the process group is there, unless the job makes it."""
+    """Run one rank of a job and return its result; the process group exists, except in jobs of EARLY."""
     torch.set_num_threads(1)
     if job not in EARLY:
         join(rank, size, place)
@@ -37,13 +37,13 @@ def work(job: str, rank: int, size: int, place: Path, arguments: dict[str, Any])
 
 
 def join(rank: int, size: int, place: Path) -> None:
-    """Join the group of all ranks; they meet in a file, so that no port is needed."""
-    store = torch.distributed.FileStore(str(place / "store"), size)  # type: ignore[attr-defined] # it is not in __all__
+    """Join the process group of all ranks; a file store is used, so that no port is needed."""
+    store = torch.distributed.FileStore(str(place / "store"), size)  # type: ignore[attr-defined] # not in __all__
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
 
 
-def asked(arguments: Mapping[str, Any]) -> ps.Dataset:
-    """Return the question that arguments describe."""
+def build_dataset(arguments: Mapping[str, Any]) -> ps.Dataset:
+    """Return the dataset that the arguments describe."""
     ds = ps.open(arguments["table"]).select(*arguments.get("columns", ["id"]))
     if "window" in arguments:
         ds = ds.shuffle(ps.WindowShuffle(rows=arguments["window"]), seed=arguments.get("seed", 0))
@@ -55,20 +55,20 @@ def asked(arguments: Mapping[str, Any]) -> ps.Dataset:
 
 
 def ids(batch: Mapping[str, Any]) -> list[int]:
-    """Return the ids of a batch, without what was padded."""
+    """Return the ids of a batch without padding."""
     found = batch["id"] if "_valid" not in batch else batch["id"][batch["_valid"]]
     return [int(number) for number in found]
 
 
 def epochs(_rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> Any:
-    """Return the length, and the ids of all batches of some epochs."""
-    loader = ps.torch.loader(asked(arguments))
+    """Return the number of steps, and the ids of all batches of some epochs."""
+    loader = ps.torch.loader(build_dataset(arguments))
     steps = len(loader) if not arguments.get("lazy") else None
     return {"steps": steps, "epochs": [[ids(batch) for batch in loader] for _ in range(arguments.get("epochs", 2))]}
 
 
 def counts(_rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> Any:
-    """Return how many units were counted here, how many rows all ranks see, and the plan's fingerprint."""
+    """Return the number of units that this rank counted, the rows of the plan, its fingerprint and the steps."""
     os.environ["PENSTOCK_CACHE_DIR"] = arguments["cache"]
     counted = []
     count = Reader.count
@@ -79,21 +79,21 @@ def counts(_rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> A
         return found
 
     Reader.count = watched  # type: ignore[method-assign] # this process ends with the job
-    loader = ps.torch.loader(asked(arguments))
+    loader = ps.torch.loader(build_dataset(arguments))
     plan = loader._engine._table.plan(loader._query).plan
     return {"counted": len(counted), "rows": plan.num_rows, "fingerprint": plan.fingerprint, "steps": len(loader)}
 
 
-class Unsent(Exception):  # noqa: N818 - it is none of ours
-    """An error that another process cannot make again."""
+class Unsent(Exception):  # noqa: N818 - not an error of the package
+    """An exception that cannot be unpickled in another process."""
 
     def __init__(self, one: str, two: str) -> None:
-        """Store more than it tells."""
+        """Take two arguments; pickle keeps only the joined text."""
         super().__init__(f"{one} {two}")
 
 
 def failing_count(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> Any:
-    """Count rows where one rank cannot."""
+    """Create a loader while counting rows fails on one rank."""
     os.environ["PENSTOCK_CACHE_DIR"] = arguments["cache"]
     if rank == arguments["failing"]:
 
@@ -101,7 +101,7 @@ def failing_count(rank: int, _size: int, _place: Path, arguments: dict[str, Any]
             raise Unsent(*arguments["error"]) if arguments["unsent"] else OSError(*arguments["error"])
 
         Reader.count = failed  # type: ignore[method-assign, assignment] # this process ends with the job
-    ps.torch.loader(asked(arguments))
+    ps.torch.loader(build_dataset(arguments))
 
 
 CLAUSES: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
@@ -118,14 +118,14 @@ CLAUSES: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
 
 
 def unlike(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> Any:
-    """Ask what only this rank asks."""
+    """Create a loader with arguments that differ between ranks."""
     own = {**arguments, **arguments["each"][rank]}
-    ps.torch.loader(CLAUSES[own.get("clause", "none")](asked(own)), jagged=own.get("jagged", ()))
+    ps.torch.loader(CLAUSES[own.get("clause", "none")](build_dataset(own)), jagged=own.get("jagged", ()))
 
 
 def misgiven(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> Any:
-    """Give one rank something that is wrong, and wait for all, as a job does that goes on after an error."""
-    ds: Any = asked(arguments)
+    """Create a loader with an invalid dataset on rank 1, and then wait for all ranks."""
+    ds: Any = build_dataset(arguments)
     kind = arguments["kind"] if rank == 1 else ""
     try:
         ps.torch.loader({"shard": ds.shard(0, 2), "table": arguments["table"]}.get(kind, ds))
@@ -134,8 +134,8 @@ def misgiven(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> 
 
 
 def vanished(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> Any:
-    """Plan over a table of which a file is gone."""
-    ds = asked(arguments)
+    """Create a loader for a table after one of its files was deleted."""
+    ds = build_dataset(arguments)
     distributed.barrier()
     if rank == 0:
         Path(arguments["file"]).unlink()
@@ -144,24 +144,24 @@ def vanished(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> 
 
 
 def appended(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> Any:
-    """Return an epoch that was planned while somebody wrote to the table, between the start of one rank and the others."""
+    """Return an epoch planned while a file was added to the table, after rank 0 and before the other ranks opened it."""
     if rank != 0:
         distributed.barrier()
-    ds = asked(arguments)
+    ds = build_dataset(arguments)
     if rank == 0:
         pq.write_table(rows(range(10_000, 10_050)), Path(arguments["table"]) / "0-more.parquet")
         distributed.barrier()
-    for _ in range(arguments.get("read", 0)):  # what is read again stays in memory
+    for _ in range(arguments.get("read", 0)):  # repeated reads are cached in memory
         assert len(list(ds)) == len(ds)
     return {"opened": ds.num_rows, "batches": [ids(batch) for batch in ps.torch.loader(ds)]}
 
 
 def train(rank: int, _size: int, place: Path, arguments: dict[str, Any]) -> Any:
-    """Train, or go on from a state: rows are noted, ranks wait for each other in each step, and all save their states.
+    """Train, or resume from a state: record rows, synchronize ranks in each step, and save states.
 
-    With `kill`, one rank is killed in the midst of a step, or after the last.
+    With `kill`, one rank is killed during a step, or after the last one.
     """
-    loader = ps.torch.loader(asked(arguments))
+    loader = ps.torch.loader(build_dataset(arguments))
     if arguments.get("states"):
         states = arguments["states"]
         loader.load_state_dict(states if arguments.get("last") == "uneven" else states[0])
@@ -189,7 +189,7 @@ def train(rank: int, _size: int, place: Path, arguments: dict[str, Any]) -> Any:
 
 
 def tensor_parallel(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> Any:
-    """Return what each of two times two processes reads, where two and two need the same."""
+    """Return the batches of four processes in a 2 x 2 mesh, where two processes each need the same data."""
     mesh = distributed.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     options: dict[str, Any] = {"process_group": mesh["dp"] if arguments.get("mesh") else mesh.get_group("dp")}
     if arguments.get("mesh") == "both":
@@ -200,16 +200,16 @@ def tensor_parallel(rank: int, _size: int, _place: Path, arguments: dict[str, An
         options = {"process_group": distributed.new_group([0, 1])}
     elif arguments["outside"]:
         distributed.new_group([0, 1])
-    loader = ps.torch.loader(asked(arguments), **options)
+    loader = ps.torch.loader(build_dataset(arguments), **options)
     return {"place": list(mesh.get_coordinate() or ()), "epochs": [[ids(batch) for batch in loader] for _ in range(2)]}
 
 
 def too_early(rank: int, size: int, place: Path, arguments: dict[str, Any]) -> Any:
-    """Return what a loader gives that was made before the process group was."""
+    """Return the batches of a loader that was created before the process group."""
     if arguments["environment"]:
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
-    loader = ps.torch.loader(asked(arguments))
-    alone = ps.torch.loader(asked(arguments), rank=0, world_size=1)
+    loader = ps.torch.loader(build_dataset(arguments))
+    alone = ps.torch.loader(build_dataset(arguments), rank=0, world_size=1)
     join(rank, size, place)
     if arguments["alone"]:
         return [ids(batch) for batch in alone]
@@ -217,7 +217,7 @@ def too_early(rank: int, size: int, place: Path, arguments: dict[str, Any]) -> A
 
 
 def mixture(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> Any:
-    """Return the ids of all batches of two epochs of a mixture, whose weights and repeats may differ from rank to rank."""
+    """Return the ids of two epochs of a mixture, whose weights and repeats may differ between ranks."""
     repeat, weights = arguments.get("repeats", {}).get(str(rank), 1), arguments["weights"]
     weights = weights[rank] if isinstance(weights[0], list) else weights
     sources = [
@@ -230,9 +230,9 @@ def mixture(rank: int, _size: int, _place: Path, arguments: dict[str, Any]) -> A
 
 
 def changed_table(rank: int, size: int, place: Path, arguments: dict[str, Any]) -> Any:
-    """Return two epochs of DeltaTorch's loader over a table that changes after rank 0 and before the others opened it.
+    """Return two epochs of the DeltaTorch loader over a table that changes after rank 0 opened it and before the others do.
 
-    With the change `early`, the loader is made before the process group, and nothing changes.
+    With the change `early`, the loader is created before the process group, and the table does not change.
     """
     table, change = arguments["table"], arguments["change"]
     fields = [deltatorch.FieldSpec("id")]
@@ -256,7 +256,7 @@ def changed_table(rank: int, size: int, place: Path, arguments: dict[str, Any]) 
     for _ in range(2):
         epochs.append([])
         for batch in loader:
-            distributed.all_reduce(torch.ones(1))  # which waits for ever where steps are not equal
+            distributed.all_reduce(torch.ones(1))  # hangs if ranks have different numbers of steps
             epochs[-1].append(batch["id"].tolist())
     return {
         "steps": len(loader),

@@ -1,4 +1,4 @@
-"""Real ranks for tests: processes that talk to each other by gloo, started by one driver for all tests of a module."""
+"""Real ranks for tests: processes that communicate through gloo, started by one driver for all tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a job ended: for each rank how it ended, what it returned or said, and what it had saved."""
+    """The outcome of a job: for each rank how it ended, its result or error text, and what it saved."""
 
     ended: list[str]
     found: list[Any]
@@ -24,14 +24,14 @@ class Outcome:
 
 
 class Ranks:
-    """A driver that runs jobs on any number of ranks."""
+    """Client of a driver process that runs jobs on any number of ranks."""
 
     def __init__(self, driver: subprocess.Popen[str], place: Path) -> None:
-        """Store the driver, and where jobs leave what they find."""
+        """Store the driver process and the directory for results."""
         self._driver, self._place, self._jobs = driver, place, 0
 
     def run(self, job: str, ranks: int, **arguments: Any) -> Outcome:
-        """Return how a job ended on so many ranks."""
+        """Run a job on the given number of ranks and return its outcome."""
         self._jobs += 1
         place = self._place / str(self._jobs)
         place.mkdir()
@@ -45,13 +45,13 @@ class Ranks:
         return Outcome(ended=ended, found=found, saved=saved)
 
     def done(self, job: str, ranks: int, **arguments: Any) -> list[Any]:
-        """Return what each rank returned; all must have."""
+        """Run a job that must succeed on every rank, and return the results."""
         outcome = self.run(job, ranks, **arguments)
         assert outcome.ended == ["done"] * ranks, outcome.found
         return outcome.found
 
     def failed(self, job: str, ranks: int, **arguments: Any) -> list[str]:
-        """Return what each rank said that went wrong; all must have failed, and none waited for ever."""
+        """Run a job that must fail on every rank without hanging, and return the error texts."""
         outcome = self.run(job, ranks, **arguments)
         assert outcome.ended == ["failed"] * ranks, outcome.found
         return outcome.found
@@ -63,7 +63,7 @@ def _read(path: Path) -> Any:
 
 @contextmanager
 def driver() -> Iterator[Ranks]:
-    """Start a driver, and end it."""
+    """Start a driver process, and stop it at the end."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo"}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         environment.pop(name, None)

@@ -1,4 +1,4 @@
-"""One process of a run of transformers.Trainer, over a dataset as a stream and by number; it notes the rows of each step.
+"""One process of a transformers.Trainer run over an iterable and a map-style dataset; it records the rows of each step.
 
 torchrun --nproc-per-node=2 gloo_transformers.py TABLE PLACE
 """
@@ -13,34 +13,34 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.nn  # before there is a process group, which it would keep alive until Python ends, and then abort
+import torch.distributed.nn  # imported before the process group exists; else it keeps the group alive until exit, which aborts
 from torch import distributed
 
 import penstock as ps
 
-# By its name, so that types can be checked where it is not installed.
+# Imported by name, so that type checks pass where it is not installed.
 transformers: Any = import_module("transformers")
 
 EPOCHS = 2
 
 
 class Model(torch.nn.Module):
-    """A line, and a list of the rows that it has seen."""
+    """A linear model that records the rows it gets."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Create the model with an empty record."""
         super().__init__()
         self.line = torch.nn.Linear(1, 1)
         self.seen: list[list[int]] = []
 
     def forward(self, id: torch.Tensor, triple: torch.Tensor) -> dict[str, Any]:  # noqa: A002 - the column's name
-        """Note the rows, and return something to train on."""
+        """Record the rows and return a loss."""
         self.seen.append(id.tolist())
         return {"loss": self.line(triple.float()[:, None]).square().mean() * 1e-9}
 
 
 def trained(dataset: Any, place: Path, resume: str | None = None, **options: Any) -> dict[str, Any]:
-    """Return the rows of each step of two epochs, or of what is left of them after a checkpoint."""
+    """Return the rows of each step of two epochs, or of the steps after a checkpoint."""
     options = {"save_strategy": "no", **options}
     arguments = transformers.TrainingArguments(
         output_dir=str(place),
@@ -59,7 +59,7 @@ def trained(dataset: Any, place: Path, resume: str | None = None, **options: Any
 
 
 def main() -> None:
-    """Train on both kinds of datasets."""
+    """Train on both kinds of datasets, and write the results."""
     table, place = sys.argv[1], Path(sys.argv[2])
     ds = ps.open(table).select("id", "triple")
     stream = ds.shuffle(ps.WindowShuffle(rows=30), seed=5)
@@ -71,7 +71,7 @@ def main() -> None:
         "numbers": trained(ps.torch.MapDataset(ds), place),
     }
     (place / f"transformers-{os.environ['RANK']}.json").write_text(json.dumps(found))
-    distributed.barrier()  # no process ends while another still waits for it
+    distributed.barrier()  # no process may exit while another one waits for it
     distributed.destroy_process_group()
 
 

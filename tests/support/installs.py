@@ -1,8 +1,8 @@
-"""What tests need and what cannot be installed beside the package: interpreters with other libraries, and a server.
+"""Install programs that tests need but that cannot be installed beside the package: other interpreters, and a server.
 
     python installs.py NAME FOLDER
 
-Each is installed once for a test run, in a folder that all processes of the run share.
+Each program is installed once per test run, in a folder that all processes of the run share.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ SPARK = ("pyspark==4.3.0",)
 AZURITE = "azurite@3.35.0"
 
 STARTED: set[int] = set()
-"""The processes that install in the background of this test run; tests that count processes leave them out."""
+"""Ids of the processes that install in the background; tests that count processes ignore them."""
 
 
 class InstallError(Exception):
-    """Says what could not be installed."""
+    """A program cannot be installed."""
 
 
 def provided(name: str) -> Path | None:
-    """Return the program that is on this machine already: an environment variable or the PATH names it."""
+    """Return the program if an environment variable or the PATH provides it."""
     peers = os.environ.get("PENSTOCK_PEERS")
     spark = sys.executable if find_spec("pyspark") else None
     path = {
@@ -52,39 +52,39 @@ def provided(name: str) -> Path | None:
 
 
 def installed(name: str, folder: Path) -> Path:
-    """Return a program, installed in a folder; only the first of several processes installs it.
+    """Install a program into a folder and return its path; only the first of several processes installs it.
 
     Raises:
-        InstallError: If it cannot be installed, in this process or in the one that tried.
+        InstallError: If the installation failed, in this process or in an earlier one.
     """
-    place, done, failed = (folder / f"{name}{suffix}" for suffix in ("", ".path", ".failed"))
+    target, done, failed = (folder / f"{name}{suffix}" for suffix in ("", ".path", ".failed"))
     with (folder / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if failed.exists():
             raise InstallError(failed.read_text())
         if not done.exists():
-            shutil.rmtree(place, ignore_errors=True)  # of a process that was killed
+            shutil.rmtree(target, ignore_errors=True)  # left by a process that was killed
             try:
-                done.write_text(str(INSTALLS[name](place)))
+                done.write_text(str(INSTALLS[name](target)))
             except InstallError as error:
                 failed.write_text(str(error))
                 raise
     return Path(done.read_text())
 
 
-def _azurite(place: Path) -> Path:
+def _azurite(target: Path) -> Path:
     npm = shutil.which("npm")
     if npm is None:
         message = "azurite-blob is neither on the PATH nor named by PENSTOCK_AZURITE, and there is no npm to install it"
         raise InstallError(message)
-    _run([npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", place, AZURITE], AZURITE)
-    return place / "node_modules" / ".bin" / "azurite-blob"
+    _run([npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", target, AZURITE], AZURITE)
+    return target / "node_modules" / ".bin" / "azurite-blob"
 
 
-def _spark(place: Path) -> Path:
-    """Install pyspark alone; everything else is imported from where this interpreter imports it."""
-    python = _interpreter(place, SPARK)
-    (packages,) = (place / "lib").glob("*/site-packages")
+def _spark(target: Path) -> Path:
+    """Install only pyspark; all other packages are imported from the environment of this interpreter."""
+    python = _interpreter(target, SPARK)
+    (packages,) = (target / "lib").glob("*/site-packages")
     penstock = find_spec("penstock")
     assert penstock is not None
     source = Path(penstock.origin or "").parent.parent
@@ -92,10 +92,10 @@ def _spark(place: Path) -> Path:
     return python
 
 
-def _interpreter(place: Path, packages: Sequence[str]) -> Path:
-    """Make an environment with some packages. Bytecode is compiled when a module is imported, which few are."""
-    python = place / "bin" / "python"
-    _run([sys.executable, "-m", "venv", "--without-pip", place], "an environment")
+def _interpreter(target: Path, packages: Sequence[str]) -> Path:
+    """Create an environment with some packages. Bytecode is not precompiled, because few modules are imported."""
+    python = target / "bin" / "python"
+    _run([sys.executable, "-m", "venv", "--without-pip", target], "an environment")
     _run([sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", *packages], packages[0])
     return python
 
@@ -108,8 +108,8 @@ def _run(command: Sequence[str | Path], what: str) -> None:
 
 
 INSTALLS: dict[str, Callable[[Path], Path]] = {
-    "petastorm": lambda place: _interpreter(place, PETASTORM),
-    "sail": lambda place: _interpreter(place, SAIL),
+    "petastorm": lambda target: _interpreter(target, PETASTORM),
+    "sail": lambda target: _interpreter(target, SAIL),
     "spark": _spark,
     "azurite": _azurite,
 }

@@ -1,4 +1,4 @@
-"""Ctrl-C at a chosen moment: at one of those points where Python looks for signals, and not when a clock says so."""
+"""Raise KeyboardInterrupt at a chosen point, independent of timing, where Python would run signal handlers."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from types import FrameType
 from typing import Any
 
 LEFT_OUT = {"__del__": "", "start": threading.__file__, "_find_and_load": ""}
-"""Functions in which nothing is raised: what runs when an object is collected, from where Python itself cannot raise; the start
-of a thread and the import of a module, which are Python's own and cannot be interrupted without harm."""
+"""Functions in which nothing is raised. Finalizers cannot propagate exceptions. Python's own code for starting a thread and for
+importing a module is not safe to interrupt."""
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt where the main thread has entered a function, or comes back from one that is written in C.
+    """Raises KeyboardInterrupt in the main thread at a chosen function call, or return from a C function.
 
-    Those are the points at which Python runs the handlers of signals.
+    Python runs signal handlers at these points.
 
     Args:
-        at: Which of them.
+        at: The number of the point at which to raise.
 
     Attributes:
-        points: How many there were so far.
-        where: At which it was raised; empty if there were not so many.
+        points: The number of points passed so far.
+        where: The position at which it was raised; empty if it was not raised.
     """
 
     def __init__(self, at: int) -> None:
-        """Store when."""
+        """Store the number of the point."""
         self.at = at
         self.points = 0
         self.where = ""

@@ -1,4 +1,4 @@
-"""A place for a table, and what tests of its changes do there."""
+"""A location for a table, and the operations that tests of table changes perform there."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def parquet_bytes(ids: Iterable[int]) -> bytes:
 
 
 class Lake:
-    """A place for a table `t`, and what there is to do with it."""
+    """A location for a table `t`, with operations on its files."""
 
     def __init__(self, filesystem: pafs.FileSystem, path: str) -> None:
-        """Store where it lies."""
+        """Store filesystem and path."""
         self.filesystem, self.path = filesystem, path
         self.place = Place(url="lake", filesystem=filesystem, path=path)
 
@@ -44,7 +44,7 @@ class Lake:
         return begin(self.filesystem, self.path, mode, url="lake")
 
     def change(self, mode: Mode, ids: Iterable[int], small: bytes = b"small") -> Change:
-        """Begin a change, write a file for each id, and make it."""
+        """Begin a change, write a file for each id, and finish the change."""
         change = self.begin(mode)
         self.fill(change, ids)
         change.finish({"_common_metadata": small})
@@ -56,37 +56,37 @@ class Lake:
             self.put(change.path(f"day={one % 2}/part-{number:05d}-{change.id}.parquet"), parquet_bytes([one]))
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a file, as software does that knows nothing of changes."""
+        """Write a file without a change, as other software does."""
         with self.filesystem.open_output_stream(path, compression=None) as stream:
             stream.write(data)
 
     def infos(self) -> list[pafs.FileInfo]:
-        """Return the files that lie there."""
+        """Return all files at the location."""
         return list_files(self.place)
 
     def names(self) -> list[str]:
-        """Return what lies there, whether it belongs to the table or not."""
+        """Return the relative names of all files, including files that are not part of the table."""
         return sorted(markers.relative(info.path, self.path) for info in self.infos())
 
     def ids(self) -> list[int]:
-        """Return the rows that readers of ours see."""
+        """Return the ids that Penstock readers see."""
         shown = visible(self.filesystem, self.path, self.infos())
         data = [info.path for info in shown if not hidden(markers.relative(info.path, self.path))]
         tables = [pq.ParquetFile(self.filesystem.open_input_file(path)).read(["id"]) for path in data]
         return sorted(one for table in tables for one in table["id"].to_pylist())
 
     def small(self) -> bytes | None:
-        """Return the small file that readers of ours see."""
+        """Return the small file that Penstock readers see."""
         return small_file(self.filesystem, self.path, "_common_metadata", self.infos())
 
 
 def unsupported(*_: Any, **__: Any) -> None:
-    """Refuse, as a filesystem does that has no such step."""
+    """Raise the error of a filesystem that lacks an operation."""
     raise OSError(errno.ENOSYS, "no such step here")
 
 
 def untidied(lake: Lake, monkeypatch: pytest.MonkeyPatch, mode: Mode, ids: Iterable[int], small: bytes = b"new") -> Change:
-    """Make a change as one does whose connection breaks right then, and return it."""
+    """Make a change whose connection breaks before cleanup, and return it."""
 
     def broken(*_: Any) -> None:
         raise OSError("connection lost")

@@ -1,8 +1,8 @@
-"""One process that trains with Lightning over loaders whose epochs are not Lightning's, and goes on from its checkpoints.
+"""One process that trains with Lightning, where loader epochs differ from Lightning epochs, and resumes from checkpoints.
 
     python lightning_turns.py TABLE PLACE
 
-It notes which rows were given in whole runs, and after each checkpoint.
+It records the rows of complete runs, and of the runs resumed from each checkpoint.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ import torch
 
 import penstock as ps
 
-# By its name, so that types can be checked where it is not installed.
+# Imported by name, so that type checks pass where it is not installed.
 lightning: Any = import_module("lightning")
 ModelCheckpoint: Any = import_module("lightning.pytorch.callbacks").ModelCheckpoint
 CombinedLoader: Any = import_module("lightning.pytorch.utilities").CombinedLoader
 
 
-class Model(lightning.LightningModule):  # type: ignore[misc] # it has no type here
-    """A line, and a list of the rows that it has seen."""
+class Model(lightning.LightningModule):  # type: ignore[misc] # it is untyped here
+    """A linear model that records the rows it gets."""
 
     def __init__(self, data: Callable[[], Any]) -> None:
-        """Begin without any."""
+        """Create the model with an empty record."""
         super().__init__()
         self.data, self.line = data, torch.nn.Linear(1, 1)
         self.seen: list[Any] = []
 
     def train_dataloader(self) -> Any:
-        """Return what is trained on."""
+        """Return the training data."""
         return self.data()
 
     def training_step(self, batch: Any, _: int) -> torch.Tensor:
-        """Note the rows, and return something to train on."""
+        """Record the rows and return a loss."""
         parts = batch if isinstance(batch, list | tuple) else [batch]
         self.seen.append([None if part is None else part["id"].tolist() for part in parts])
         loss: torch.Tensor = self.line(torch.zeros(1, 1)).mean()
         return loss
 
     def configure_optimizers(self) -> Any:
-        """Return one."""
+        """Return an optimizer."""
         return torch.optim.SGD(self.parameters(), lr=1e-9)
 
 
 def fit(place: Path, data: Callable[[], Any], checkpoint: str | None = None, epochs: int = 2, **options: Any) -> list[Any]:
-    """Return the rows that a run was given."""
+    """Return the rows that a run gets."""
     model, saving = Model(data), ModelCheckpoint(dirpath=place, filename="{step}", every_n_train_steps=1, save_top_k=-1)
     lightning.Trainer(
         accelerator="cpu",
@@ -67,7 +67,7 @@ def fit(place: Path, data: Callable[[], Any], checkpoint: str | None = None, epo
 
 
 def main() -> None:
-    """Train, go on from each checkpoint, and from states that were loaded or epochs that were set by hand."""
+    """Train, resume from each checkpoint, and train with loaded states and with epochs set by hand."""
     table, place = sys.argv[1], Path(sys.argv[2])
     ds = ps.open(table).select("id").limit(16).shuffle(seed=1).batch(4)
 

@@ -1,4 +1,4 @@
-"""Pickles that Petastorm 0.13.1 made on Python 3.11 with NumPy 1.26 and Spark 3.5, of each protocol: base64."""
+"""Base64 of pickles, one per protocol, made by Petastorm 0.13.1 on Python 3.11 with NumPy 1.26 and Spark 3.5."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ OWN_CODEC = {
         "lHViiXSUgZR1aAxoHWgeaCt1Yi4="
     ),
 }
-"""One with a codec of a user, `our_project.codecs.Squash(3)`."""
+"""A Unischema with a user-defined codec, `our_project.codecs.Squash(3)`."""
 
 INDEXES = {
     0: (

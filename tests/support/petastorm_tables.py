@@ -1,4 +1,4 @@
-"""Small datasets of Petastorm, made anew for each test, and what is asked of readers of them."""
+"""Small Petastorm datasets, created for each test, and helpers for the results of readers."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def row(number: int) -> dict[str, Any]:
 
 
 def small(place: Path, rows: int = 40, group: int = 10) -> str:
-    """Write a dataset of Petastorm, and return its URL."""
+    """Write a Petastorm dataset and return its URL."""
     ps.write(str(place), SCHEMA, map(row, range(rows)), format=PetastormFormat(), row_group_rows=group)
     return place.as_uri()
 
 
 def partitioned(place: Path, rows: int = 40, group: int = 10) -> str:
-    """Write a dataset of Petastorm whose directories say whether a number is odd, and return its URL."""
+    """Write a Petastorm dataset with four partitions by id modulo 4, and return its URL."""
     schema = ps.Schema("Parted", [ps.Field("id", np.int64), ps.Field("part", str)])
-    given = ({"id": number, "part": f"p_{number % 4}"} for number in range(rows))
-    ps.write(str(place), schema, given, format=PetastormFormat(), row_group_rows=group, partition_by=["part"])
+    generated = ({"id": number, "part": f"p_{number % 4}"} for number in range(rows))
+    ps.write(str(place), schema, generated, format=PetastormFormat(), row_group_rows=group, partition_by=["part"])
     return place.as_uri()
 
 
 def plain(place: Path, columns: Any, group: int = 10) -> str:
-    """Write one plain Parquet file to a directory, and return the URL of that."""
+    """Write a plain Parquet file to a directory, and return the URL of the directory."""
     place.mkdir(parents=True, exist_ok=True)
     table = columns if isinstance(columns, pa.Table) else pa.table(columns)
     pq.write_table(table, place / "part-0.parquet", row_group_size=group)
@@ -60,7 +60,7 @@ def plain(place: Path, columns: Any, group: int = 10) -> str:
 
 
 def ids(items: Any) -> list[int]:
-    """Return the ids of rows, or of batches one after the other."""
+    """Return the ids of rows, or of batches in order."""
     found: list[int] = []
     for item in items:
         found += np.atleast_1d(np.asarray(item.id)).tolist()
@@ -68,5 +68,5 @@ def ids(items: Any) -> list[int]:
 
 
 def pairs(numbers: Sequence[int], size: int) -> list[list[int]]:
-    """Return numbers in groups of a size."""
+    """Return the numbers in groups of the given size."""
     return [list(numbers[start : start + size]) for start in range(0, len(numbers), size)]

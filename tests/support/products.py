@@ -1,4 +1,4 @@
-"""Parameters of which a part runs always, and the rest on request."""
+"""Test parameters: some always run, and the others run only on request."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def product(*axes: Sequence[Hashable]) -> list[Any]:
 
 
 def selected(cases: Sequence[Hashable], always: Collection[Hashable]) -> list[Any]:
-    """Return all cases; those that do not run always run with --full only."""
+    """Return all cases; cases that are not in `always` run with --full only."""
     return _marked(cases, always, pytest.mark.full)
 
 
 def slow_except(cases: Collection[Hashable], fast: Collection[Hashable]) -> list[Any]:
-    """Return all cases; all but the fast ones are marked as slow."""
+    """Return all cases; cases that are not in `fast` are marked as slow."""
     return _marked(cases, fast, pytest.mark.slow)
 
 

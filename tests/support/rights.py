@@ -1,4 +1,4 @@
-"""Scripts that have no more rights than those of an ordinary user, also where tests are run by root."""
+"""Run scripts with the file permissions of an ordinary user, even if tests run as root."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from collections.abc import Callable
 
 PR_CAPBSET_DROP = 24
 CAPABILITIES = (1, 2)
-"""To read and write whatever its mode says, and to read and search."""
+"""CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, which bypass file permissions."""
 
 
 def run_without_rights(script: str, *args: object) -> subprocess.CompletedProcess[str]:
-    """Run a script to its end that cannot pass by the modes of files."""
+    """Run a script to completion as a process that cannot bypass file permissions."""
     command = [sys.executable, "-c", script, *map(str, args)]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, preexec_fn=_dropped())
 
 
 def _dropped() -> Callable[[], None] | None:
-    """Return what root does before it becomes the script; it stays the owner of its files, so that modules can be imported."""
+    """Return a function that drops root's capabilities before the script starts, or None if not root.
+
+    The process keeps root's user id, so that it can import modules from root's files.
+    """
     if os.getuid() != 0:
         return None
     libc = ctypes.CDLL(None, use_errno=True)

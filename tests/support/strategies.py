@@ -1,4 +1,4 @@
-"""Random tables and questions, and the rows they should give."""
+"""Random tables and queries, with the expected rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.testing import MemoryFormat
 
 @dataclass(frozen=True)
 class Case:
-    """A table and a question about it, with the ids of the rows that it should give, in stored order."""
+    """A table and a query, with the ids of the expected rows in stored order."""
 
     table: MemoryFormat
     groups: Sequence[Sequence[int]]
@@ -29,13 +29,13 @@ class Case:
     threads: int = 2
 
     def dataset(self) -> ps.Dataset:
-        """Return the question, without ranks or batches."""
+        """Return the query without shards or batches."""
         ds = self.table.open().shuffle(self.shuffle, seed=self.seed).using(threads=self.threads)
         return ds if self.condition is None else ds.where(self.condition)
 
 
 def rows(ids: Sequence[int]) -> pa.Table:
-    """Return rows whose columns all follow from their id, so that a mixed-up row shows."""
+    """Return rows whose columns all derive from the id, so that mixed-up rows are detected."""
     return pa.table(
         {
             "id": pa.array(ids, pa.int64()),
@@ -47,7 +47,7 @@ def rows(ids: Sequence[int]) -> pa.Table:
 
 
 def aligned(batch: dict[str, Any]) -> bool:
-    """Return whether the columns of a batch belong together."""
+    """Return whether the columns of each row of a batch belong together."""
     return bool(
         batch["triple"].tolist() == [3.0 * number for number in batch["id"].tolist()]
         and batch["name"].tolist() == [f"row {number}" for number in batch["id"].tolist()]
@@ -73,7 +73,7 @@ conditions: st.SearchStrategy[Expr | None] = st.one_of(
 
 @st.composite
 def cases(draw: st.DrawFn, kinds: st.SearchStrategy[Shuffle] = shuffles, smallest: int = 0) -> Case:
-    """Draw a table of uneven row groups, some of them empty, some rows deleted, and a question."""
+    """Draw a query and a table of uneven row groups, with some row groups empty and some rows deleted."""
     sizes = draw(st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=4), min_size=1, max_size=4))
     total = sum(map(sum, sizes))
     if total < smallest:
@@ -89,7 +89,7 @@ def cases(draw: st.DrawFn, kinds: st.SearchStrategy[Shuffle] = shuffles, smalles
     condition = draw(conditions) if not smallest else None
     table = MemoryFormat([[rows(group) for group in file] for file in groups], deletes=deletes, stated=draw(st.booleans()))
     alive = [number for at, file in enumerate(groups) for number in _alive(file, deletes.get(at, []))]
-    kept = alive if condition is None else [number for number in alive if _passes(condition, number)]
+    selected = alive if condition is None else [number for number in alive if _passes(condition, number)]
     return Case(
         table=table,
         groups=[[len(group) for group in file] for file in groups],
@@ -97,7 +97,7 @@ def cases(draw: st.DrawFn, kinds: st.SearchStrategy[Shuffle] = shuffles, smalles
         shuffle=draw(kinds),
         condition=condition,
         seed=draw(st.integers(0, 3)),
-        ids=kept,
+        ids=selected,
         threads=draw(st.sampled_from([1, 2, 3, 8])),
     )
 

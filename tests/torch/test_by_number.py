@@ -1,4 +1,4 @@
-"""Rows by number in torch: a batch is asked for at once, and read by page."""
+"""`MapDataset`: torch requests the rows of a batch in one call, and only the pages that hold them are read."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from penstock.codecs import Npy
 
 
 def pixels(number: int) -> npt.NDArray[np.uint8]:
-    """Return what a row holds, which no compression shrinks."""
+    """Return the random pixels of a row, which do not compress."""
     return np.random.default_rng(number).integers(0, 256, 20_000, dtype=np.uint8)
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Return a table of large arrays."""
+    """Write a table of large arrays, and return its path."""
     schema = ps.Schema("Arrays", [ps.Field("id", np.int64), ps.Field("x", np.uint8, (20_000,), Npy())])
     with ps.write(tmp_path / "table", schema, row_group_rows=100) as writer:
         for number in range(300):
@@ -32,14 +32,14 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_batch_is_asked_for_at_once(table: Path, workers: int) -> None:
-    """Torch asks for the rows of a batch together, with a sampler of its own, in workers too; every row comes once."""
+def test_a_batch_is_requested_in_one_call(table: Path, workers: int) -> None:
+    """Torch requests the rows of each batch in one call. Every row comes once, with workers too."""
     dataset = ps.torch.MapDataset(ps.open(table))
-    asked: list[int] = []
+    requested: list[int] = []
     rows = RowTaker.rows
 
     def watched(self: RowTaker, numbers: Any) -> Any:
-        asked.append(len(numbers))
+        requested.append(len(numbers))
         return rows(self, numbers)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -47,22 +47,22 @@ def test_a_batch_is_asked_for_at_once(table: Path, workers: int) -> None:
         options: Any = {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
         batches = list(torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True, **options))
 
-    assert asked == ([] if workers else [32] * 9 + [12])  # those of workers are asked elsewhere
+    assert requested == ([] if workers else [32] * 9 + [12])  # worker processes have a list of their own
     assert sorted(number for batch in batches for number in batch["id"].tolist()) == list(range(300))
     for batch in batches:
         assert (batch["x"].numpy() == np.stack([pixels(number) for number in batch["id"].tolist()])).all()
 
 
 def test_a_batch_reads_little_more_than_its_rows(table: Path) -> None:
-    """Not the row groups that the rows lie in."""
+    """A batch by number does not read the whole row groups that hold its rows."""
     dataset: Any = ps.torch.MapDataset(ps.open(table))
     dataset[0]
     read: list[int] = []
     fill, peek = LocalFile.fill, LocalFile.peek
 
-    def filled(self: LocalFile, room: memoryview, start: int) -> int:
-        read.append(len(room))
-        return fill(self, room, start)
+    def filled(self: LocalFile, memory: memoryview, start: int) -> int:
+        read.append(len(memory))
+        return fill(self, memory, start)
 
     def peeked(self: LocalFile, start: int, size: int) -> bytes:
         read.append(size)

@@ -1,4 +1,4 @@
-"""The loader in one process: torch's class, the engine's order, tensors that are the consumer's own."""
+"""The torch loader in one process: torch's class, the engine's order, and tensors that belong to the consumer."""
 
 from __future__ import annotations
 
@@ -60,21 +60,21 @@ def one(column: pa.Array | list[Any], name: str = "x") -> ps.Dataset:
     return MemoryFormat.of(table, row_group_rows=3).open()
 
 
-def stored(place: Path, count: int = 120, group: int = 10) -> ps.Dataset:
-    """Return a table of real files."""
+def stored(folder: Path, count: int = 120, group: int = 10) -> ps.Dataset:
+    """Return a dataset of two Parquet files."""
     for at in range(2):
         part = rows(range(at * count // 2, (at + 1) * count // 2))
-        pq.write_table(part, place / f"{at}.parquet", row_group_size=group)
-    return ps.open(place)
+        pq.write_table(part, folder / f"{at}.parquet", row_group_size=group)
+    return ps.open(folder)
 
 
 def threads() -> list[str]:
-    """Return the names of our threads that are alive."""
+    """Return the names of Penstock's threads that are alive."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")]
 
 
-def test_it_is_a_dataloader_of_torch() -> None:
-    """Whoever asks finds torch's class, and a dataset of torch in it."""
+def test_a_loader_is_a_dataloader_of_torch() -> None:
+    """A loader is a `DataLoader` of torch, and its dataset is an `IterableDataset` of torch."""
     loader = ps.torch.loader(example().batch(4))
 
     assert isinstance(loader, torch.utils.data.DataLoader)
@@ -97,7 +97,7 @@ def test_it_is_a_dataloader_of_torch() -> None:
     ],
 )
 def test_length_and_batch_size_are_exact(ds: ps.Dataset, batches: int, size: int | None) -> None:
-    """`len` is what comes, and `batch_size` counts rows."""
+    """`len` is the number of items that come. `batch_size` is the number of rows in a batch, or None."""
     loader = ps.torch.loader(ds)
 
     assert (len(loader), loader.batch_size, vars(loader)["batch_size"]) == (batches, size, size)  # wrappers copy attributes
@@ -105,7 +105,7 @@ def test_length_and_batch_size_are_exact(ds: ps.Dataset, batches: int, size: int
 
 
 def test_the_length_is_that_of_the_rest_after_a_resume() -> None:
-    """What is left of an epoch has the length that is left, and the next one its own."""
+    """After a resume, `len` counts the batches that are left in the epoch. The next epoch has its full length."""
     loader = ps.torch.loader(example().batch(2))
     loader.load_state_dict(loader.state_at(2))
 
@@ -115,8 +115,8 @@ def test_the_length_is_that_of_the_rest_after_a_resume() -> None:
 
 
 @given(cases(), st.integers(1, 5), LASTS, st.integers(0, 2))
-def test_it_gives_what_plain_iteration_gives(case: Case, size: int, last: Any, epoch: int) -> None:
-    """In every epoch, values and order are those of the NumPy loader."""
+def test_a_loader_gives_what_plain_iteration_gives(case: Case, size: int, last: Any, epoch: int) -> None:
+    """The values and order of every epoch are those of the NumPy loader."""
     assume(case.ids)
     size = min(size, len(case.ids)) if last == "drop" else size
     plain, loader = (make(case.dataset().batch(size, last=last)) for make in (ps.loader, ps.torch.loader))
@@ -128,8 +128,8 @@ def test_it_gives_what_plain_iteration_gives(case: Case, size: int, last: Any, e
 
 
 @pytest.mark.parametrize("size", [1, 3, 700])
-def test_many_batches_of_a_window_are_cut_rightly(tmp_path: Path, size: int) -> None:
-    """More than are cut at a time, of numbers and of objects."""
+def test_a_window_is_cut_into_many_batches_correctly(tmp_path: Path, size: int) -> None:
+    """A window that is cut into many batches gives the same numbers and objects as the NumPy loader."""
     pq.write_table(pa.table({"id": range(3_000), "half": np.arange(3_000, dtype=np.float32) / 2}), tmp_path / "t.parquet")
     ds = ps.open(tmp_path).shuffle(seed=1).with_row_ids().batch(size, last="uneven")
 
@@ -158,7 +158,7 @@ def test_many_batches_of_a_window_are_cut_rightly(tmp_path: Path, size: int) -> 
 )
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_numbers_become_tensors_of_their_type(column: pa.Array, dtype: str, expected: list[Any], shuffled: bool) -> None:  # noqa: FBT001 - pytest gives it by name
-    """No type is widened or narrowed; dates, moments and durations are whole numbers in their unit."""
+    """No type is widened or narrowed. Dates, times and durations become integers in their unit."""
     ds = one(column)
     batch = next(iter(ps.torch.loader((ds.shuffle(seed=1) if shuffled else ds).batch(2))))
 
@@ -177,28 +177,28 @@ def test_numbers_become_tensors_of_their_type(column: pa.Array, dtype: str, expe
     ],
 )
 def test_text_and_objects_become_lists(column: Any, expected: list[Any]) -> None:
-    """What torch has no type for arrives as a list of Python's objects."""
+    """Values that torch has no type for become a list of Python objects."""
     batch = next(iter(ps.torch.loader(one(column).batch(2))))
 
     assert batch["x"] == expected
 
 
 def test_a_row_has_tensors_without_dimensions() -> None:
-    """Of a dataset without batches come rows: numbers as tensors of no dimension, text as it is."""
+    """A dataset without batches yields rows: numbers are tensors without dimensions, and text stays text."""
     row = next(iter(ps.torch.loader(example())))
 
     assert (row["id"].shape, row["id"].dtype, row["x"].item(), row["label"]) == (torch.Size([]), torch.int64, 0.0, "even")
 
 
-def test_cells_of_a_row_that_differ_in_length_are_tensors_of_their_own() -> None:
-    """Only batches need lists of one length."""
+def test_rows_may_have_lists_of_different_lengths() -> None:
+    """Without batches, lists of different lengths become one tensor per row."""
     found = list(ps.torch.loader(one([[1], [2, 3], []])))
 
     assert [row["x"].tolist() for row in found] == [[1], [2, 3], []]
 
 
 def test_what_a_map_returns_becomes_tensors() -> None:
-    """Strides that torch does not have, memory that may not be written to and foreign byte orders are copied."""
+    """Arrays with negative strides, read-only memory or a foreign byte order are copied into tensors."""
 
     def changed(batch: Mapping[str, Any]) -> dict[str, Any]:
         numbers = batch["id"]
@@ -222,8 +222,8 @@ def test_what_a_map_returns_becomes_tensors() -> None:
     }
 
 
-def test_a_type_that_torch_has_not_is_an_error_with_the_way_out() -> None:
-    """The column is named, and what can be done."""
+def test_a_type_that_torch_lacks_raises_an_error_with_remedies() -> None:
+    """A type without a counterpart in torch raises ArgumentError, which names the column and the remedies."""
     ds = example().batch(2).map(lambda batch: {"wide": batch["x"].astype(np.longdouble)})
 
     with pytest.raises(ArgumentError) as caught:
@@ -237,8 +237,8 @@ def test_a_type_that_torch_has_not_is_an_error_with_the_way_out() -> None:
 RAGGED = [[1], [2, 3], [], [4, 5, 6]]
 
 
-def test_lists_of_different_lengths_are_an_error_that_names_the_options() -> None:
-    """Nothing is guessed: the user says whether they are filled up or nested."""
+def test_lists_of_different_lengths_raise_an_error_that_names_the_options() -> None:
+    """A batch with lists of different lengths raises ArgumentError, which names the policies to choose from."""
     with pytest.raises(ArgumentError) as caught:
         next(iter(ps.torch.loader(one(RAGGED).batch(4))))
     assert str(caught.value) == (
@@ -248,8 +248,8 @@ def test_lists_of_different_lengths_are_an_error_that_names_the_options() -> Non
     )
 
 
-def test_of_arrays_that_a_map_makes_the_map_is_told_to_make_them_alike() -> None:
-    """Clauses act before maps, so that `.ragged` alone would not find the column."""
+def test_the_error_for_a_ragged_column_of_a_map_advises_to_change_the_map() -> None:
+    """`.ragged` acts before maps, so for a ragged column that a map makes the error advises to change the map."""
 
     def made(batch: dict[str, Any]) -> dict[str, Any]:
         return {"y": batch["x"]}
@@ -259,14 +259,15 @@ def test_of_arrays_that_a_map_makes_the_map_is_told_to_make_them_alike() -> None
         with pytest.raises(ArgumentError, match=r"where a map makes the column, have it return arrays of one shape\.$"):
             next(iter(ps.torch.loader(asked)))
     of_source = ps.mix([(ds.map(lambda row: {"y": row["x"]}), 1)]).batch(4)
-    with pytest.raises(ArgumentError, match=r"'y'\) for images\.$"):  # for the clause of a mixture acts after these maps
+    # `.ragged` of a mixture acts after the maps of its sources.
+    with pytest.raises(ArgumentError, match=r"'y'\) for images\.$"):
         next(iter(ps.torch.loader(of_source)))
 
     assert next(iter(ps.torch.loader(of_source.ragged(ps.Pad(), "y"))))["y"].shape == (4, 3)
 
 
-def test_arrays_inside_of_arrays_are_found_too() -> None:
-    """A list of fixed length around lists that differ is no way around the question."""
+def test_ragged_lists_inside_fixed_lists_raise_too() -> None:
+    """Lists of different lengths inside lists of fixed length raise the same error."""
     column = pa.array([[[1], [2, 3]]] * 3, pa.list_(pa.list_(pa.int64()), 2))
 
     with pytest.raises(ArgumentError, match=r"\.ragged\(penstock\.Pad\(\), 'x'\)"):
@@ -274,7 +275,7 @@ def test_arrays_inside_of_arrays_are_found_too() -> None:
 
 
 def test_lists_are_filled_up_on_request() -> None:
-    """`Pad` gives one tensor and one of lengths."""
+    """`Pad` gives one tensor of values and one of lengths."""
     batch = next(iter(ps.torch.loader(one(RAGGED).batch(4).ragged(ps.Pad(-1), "x"))))
 
     assert batch["x"].tolist() == [[1, -1, -1], [2, 3, -1], [-1, -1, -1], [4, 5, 6]]
@@ -282,7 +283,7 @@ def test_lists_are_filled_up_on_request() -> None:
 
 
 def test_lists_are_nested_tensors_on_request() -> None:
-    """`Offsets` and `jagged=` give one tensor of jagged layout, and no offsets beside it."""
+    """`Offsets` with `jagged=` gives one nested tensor of jagged layout, without a tensor of offsets."""
     ds = one(RAGGED).batch(4).ragged(ps.Offsets(), "x")
     flat = next(iter(ps.torch.loader(ds)))
     batch = next(iter(ps.torch.loader(ds, jagged=["x"])))
@@ -305,15 +306,15 @@ def test_lists_are_nested_tensors_on_request() -> None:
     ],
 )
 def test_jagged_needs_a_list_of_columns_with_offsets(jagged: Any, complaint: str) -> None:
-    """What is missing is said."""
+    """A `jagged=` that is no list, or names a column without offsets, raises ArgumentError."""
     with pytest.raises(ArgumentError) as caught:
         next(iter(ps.torch.loader(one(RAGGED).batch(4).ragged(ps.Pad(), "x"), jagged=jagged)))
     assert str(caught.value) == complaint
 
 
 @pytest.mark.parametrize("policy", [AsObjects(), ps.Offsets()])
-def test_of_lists_inside_of_lists_the_way_that_helps_is_told(policy: Any) -> None:
-    """Filling them up makes a tensor, and nothing else does."""
+def test_the_error_for_lists_inside_lists_advises_to_pad(policy: Any) -> None:
+    """Only `Pad` makes a tensor of lists inside lists, so the error advises nothing else."""
     lists = (
         one([[["a"]], [["b"], ["c", "d"]]] if isinstance(policy, AsObjects) else [[[1]], [[2], [3, 4]]]).select("x").batch(2)
     )
@@ -326,8 +327,8 @@ def test_of_lists_inside_of_lists_the_way_that_helps_is_told(policy: Any) -> Non
     )
 
 
-def test_lists_inside_of_lists_are_no_jagged_tensor() -> None:
-    """What to do is said, and not what was done already."""
+def test_lists_inside_lists_cannot_be_a_jagged_tensor() -> None:
+    """Lists inside lists in `jagged=` raise ArgumentError, which advises to leave the column out of it."""
     ds = one([[[1]], [[2], [3, 4]]]).select("x").ragged(ps.Offsets(), "x").batch(2)
 
     with pytest.raises(ArgumentError, match=r"Column 'x' is to be a jagged tensor, .* Leave it out of jagged=, or make one"):
@@ -336,7 +337,7 @@ def test_lists_inside_of_lists_are_no_jagged_tensor() -> None:
 
 @pytest.mark.parametrize("step", [1.5, None, "a", True])
 def test_a_step_is_a_whole_number(step: Any) -> None:
-    """Anything else is refused by its value."""
+    """A step that is not a non-negative integer raises ArgumentError, which shows its value."""
     loader = ps.torch.loader(one([1, 2, 3]).batch(1))
 
     with pytest.raises(ArgumentError, match=r"state_at\(\) got step=.*; expected a non-negative integer"):
@@ -351,7 +352,7 @@ def test_a_step_is_a_whole_number(step: Any) -> None:
     ],
 )
 def test_nulls_follow_the_policy_of_their_column(policy: Any, expected: dict[str, Any]) -> None:
-    """Filled, or marked in a tensor beside."""
+    """`Fill` replaces nulls. `Mask` adds a tensor that tells which values are valid."""
     batch = next(iter(ps.torch.loader(one([1, None]).select("x").batch(2).nulls(policy, "x"))))
 
     assert listed(batch) == expected
@@ -368,8 +369,8 @@ def test_nulls_follow_the_policy_of_their_column(policy: Any, expected: dict[str
     ],
     ids=str,
 )
-def test_times_that_are_none_are_no_numbers(column: pa.Array) -> None:
-    """Times become whole numbers, which have no value for a null: an error that says where it lies, unless it is told."""
+def test_null_times_raise_without_a_policy(column: pa.Array) -> None:
+    """Times become integers, so a null time raises DataError, unless `Mask` or `on_bad_row` handles it."""
     ds = one(column)
     with pytest.raises(ps.errors.DataError, match=r"row 1, column 'x': .* null, and a whole number"):
         list(ps.torch.loader(ds.batch(2)))
@@ -382,27 +383,27 @@ def test_times_that_are_none_are_no_numbers(column: pa.Array) -> None:
     assert [batch["id"].tolist() for batch in ps.torch.loader(ds.on_bad_row("skip").batch(2, last="uneven"))] == [[0]]
 
 
-def test_nulls_without_a_policy_are_an_error_that_names_it() -> None:
-    """A tensor of whole numbers has no place for a null."""
+def test_nulls_without_a_policy_raise_an_error_that_names_one() -> None:
+    """A null in a column of integers raises DataError, which suggests `.nulls(penstock.Fill(value))`."""
     with pytest.raises(ps.errors.DataError, match=r"\.nulls\(penstock\.Fill\(value\), 'x'\)"):
         next(iter(ps.torch.loader(one([1, None]).batch(2))))
 
 
-def pictures(place: Path) -> ps.Dataset:
-    """Return a table of cells that are arrays and images."""
+def pictures(folder: Path) -> ps.Dataset:
+    """Return a dataset with a column of arrays and a column of images."""
     from penstock.write import write
 
     fields = [ps.Field("id", np.int64), ps.Field("cell", np.float32, (2, 3), ps.codecs.Npy())]
     schema = ps.Schema("Pictures", [*fields, ps.Field("image", np.uint8, (8, 6, 3), ps.codecs.Png())])
-    with write(place / "pictures", schema, row_group_rows=7) as table:
+    with write(folder / "pictures", schema, row_group_rows=7) as table:
         for at in range(30):
             image = np.full((8, 6, 3), at, np.uint8)
             table.append({"id": at, "cell": np.full((2, 3), at, np.float32), "image": image})
-    return ps.open(place / "pictures")
+    return ps.open(folder / "pictures")
 
 
 def test_cells_that_are_arrays_become_dense_tensors(tmp_path: Path) -> None:
-    """Arrays and images of a batch are one tensor each, rows first."""
+    """The arrays or images of a batch are one tensor, whose first dimension is the row."""
     pytest.importorskip("cv2")
     found = list(ps.torch.loader(pictures(tmp_path).shuffle(seed=3).batch(5)))
 
@@ -412,15 +413,15 @@ def test_cells_that_are_arrays_become_dense_tensors(tmp_path: Path) -> None:
         assert batch["image"][:, 7, 5, 2].tolist() == batch["cell"][:, 1, 2].tolist() == batch["id"].tolist()
 
 
-def overwritten(batch: dict[str, Any]) -> None:
-    """Write to all tensors of a batch."""
+def overwrite(batch: dict[str, Any]) -> None:
+    """Overwrite all tensors of a batch."""
     for values in batch.values():
         if isinstance(values, torch.Tensor):
             values.fill_(1) if values.dtype == torch.bool else values.sub_(values).sub_(9)
 
 
-def assert_own(ds: ps.Dataset) -> None:
-    """Check over three epochs that batches can be kept and written to, and nobody else sees it or changes them."""
+def assert_independent(ds: ps.Dataset) -> None:
+    """Check over three epochs that batches can be kept and overwritten without an effect on each other."""
     plain, loader = ps.loader(ds), ps.torch.loader(ds)
     expected = [lists(plain) for _ in range(3)]
     kept: list[dict[str, Any]] = []
@@ -428,25 +429,25 @@ def assert_own(ds: ps.Dataset) -> None:
         for number, (batch, values) in enumerate(zip(loader, epoch, strict=True)):
             assert listed(batch) == values
             if number % 3 == 2:
-                continue  # its memory goes back, and may be lent again
+                continue  # not kept, so that its memory can be reused
             if number % 3 == 1:
-                overwritten(batch)
+                overwrite(batch)
             kept.append({"batch": batch, "values": listed(batch)})
     gc.collect()
-    assert all(listed(held["batch"]) == held["values"] for held in kept)
+    assert all(listed(entry["batch"]) == entry["values"] for entry in kept)
 
 
 @pytest.mark.slow
 @settings(max_examples=15)
 @given(cases(), st.integers(1, 5), LASTS)
-def test_tensors_are_the_consumers_own(case: Case, size: int, last: Any) -> None:
-    """Whatever the order: batches are writable, and memory that is lent again is never still in somebody's hands."""
+def test_tensors_belong_to_the_consumer(case: Case, size: int, last: Any) -> None:
+    """In any order, batches are writable, and the loader never reuses memory that the consumer still holds."""
     assume(case.ids)
-    assert_own(case.dataset().batch(min(size, len(case.ids)) if last == "drop" else size, last=last))
+    assert_independent(case.dataset().batch(min(size, len(case.ids)) if last == "drop" else size, last=last))
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "query",
     [
         lambda ds: ds.batch("row_group"),
         lambda ds: ds.shuffle(ps.RowGroupShuffle()).batch("row_group"),
@@ -459,19 +460,19 @@ def test_tensors_are_the_consumers_own(case: Case, size: int, last: Any) -> None
         lambda ds: ds.limit(40),
     ],
 )
-def test_memory_of_real_files_is_the_consumers_own(tmp_path: Path, ask: Callable[[ps.Dataset], ps.Dataset]) -> None:
-    """Read in order, whole row groups, stacked, from several lanes, filtered on the fly, mapped, or row by row."""
-    assert_own(ask(stored(tmp_path)))
+def test_tensors_of_parquet_files_belong_to_the_consumer(tmp_path: Path, query: Callable[[ps.Dataset], ps.Dataset]) -> None:
+    """Batches of Parquet files are writable and independent, however they are read."""
+    assert_independent(query(stored(tmp_path)))
 
 
-def test_memory_of_decoded_cells_is_the_consumers_own(tmp_path: Path) -> None:
-    """Images are decoded to memory that is lent, and lent again only when nobody has it."""
+def test_tensors_of_decoded_cells_belong_to_the_consumer(tmp_path: Path) -> None:
+    """Images are decoded into memory that is reused only after the consumer has released it."""
     pytest.importorskip("cv2")
-    assert_own(pictures(tmp_path).shuffle(seed=1).batch(4))
+    assert_independent(pictures(tmp_path).shuffle(seed=1).batch(4))
 
 
 def test_writing_to_a_batch_does_not_spoil_the_gradients_of_another(tmp_path: Path) -> None:
-    """Batches of one window share memory, and to autograd they are strangers all the same."""
+    """Batches of one window share memory, but autograd treats them as independent tensors."""
     batches = iter(ps.torch.loader(stored(tmp_path).select("triple").shuffle(seed=1).batch(5)))
     next(batches)
     first, second = next(batches)["triple"], next(batches)["triple"]
@@ -485,8 +486,8 @@ def test_writing_to_a_batch_does_not_spoil_the_gradients_of_another(tmp_path: Pa
 
 
 @pytest.mark.parametrize("copied", [cloudpickle.dumps, copy.copy, copy.deepcopy])
-def test_an_iteration_is_neither_copied_nor_sent(copied: Callable[[Any], Any]) -> None:
-    """Its threads stay where they are, and whoever tries is told what to do; it goes on all the same."""
+def test_an_iterator_cannot_be_copied_or_pickled(copied: Callable[[Any], Any]) -> None:
+    """Copying or pickling an iterator raises ArgumentError, and the iterator goes on."""
     batches = iter(ps.torch.loader(example().batch(4)))
 
     with pytest.raises(ArgumentError, match="Give the loader, or the dataset, and begin one there"):
@@ -495,8 +496,8 @@ def test_an_iteration_is_neither_copied_nor_sent(copied: Callable[[Any], Any]) -
     assert ids(batches) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
-def test_tensors_of_batches_that_are_to_come_take_no_memory() -> None:
-    """However many columns and batches a window has, no more tensors are made than for a few batches."""
+def test_tensors_of_future_batches_take_no_memory() -> None:
+    """Tensors exist for a few batches only, however many columns and batches a window has."""
     columns, count = 600, 50
     ds = MemoryFormat.of({f"c{at}": range(at, at + count) for at in range(columns)}, row_group_rows=count).open()
     batches = iter(ps.torch.loader(ds.shuffle(seed=1).batch(1)))
@@ -514,7 +515,7 @@ def test_tensors_of_batches_that_are_to_come_take_no_memory() -> None:
 def test_a_resume_after_any_step_gives_the_identical_rest(
     case: Case, ranks: int, size: int, last: Any, data: st.DataObject
 ) -> None:
-    """Over two epochs a state, by way of JSON, leads to the batches that would have come; `state_at` says the same."""
+    """A state that went through JSON resumes with the identical rest. `state_at` returns the same state."""
     assume(case.ids)
     ranks = min(ranks, len(case.ids))
     size = min(size, len(case.ids) // ranks) if last == "drop" else size
@@ -538,7 +539,7 @@ def test_a_resume_after_any_step_gives_the_identical_rest(
 
 
 def test_each_iteration_is_the_next_epoch_also_after_a_break() -> None:
-    """A break ends an epoch as its last batch does; only a loaded state goes on inside."""
+    """A break ends an epoch, so the next iteration reads the next epoch. `set_epoch` selects another one."""
     ds = example().shuffle(seed=1).batch(2)
     expected = []
     for epoch in range(4):
@@ -557,8 +558,8 @@ def test_each_iteration_is_the_next_epoch_also_after_a_break() -> None:
     assert loader.state_dict()["epoch"] == 2
 
 
-def test_a_state_of_another_question_is_refused() -> None:
-    """A state says what it was saved over."""
+def test_a_state_of_another_query_is_refused() -> None:
+    """Loading the state of a dataset with another seed raises StateError."""
     state = ps.torch.loader(example().shuffle(seed=1).batch(2)).state_dict()
 
     with pytest.raises(StateError, match="seed 1, but this dataset has seed 2"):
@@ -567,13 +568,13 @@ def test_a_state_of_another_question_is_refused() -> None:
 
 @pytest.mark.parametrize("epoch", [-1, "1", True, 1.0])
 def test_an_epoch_is_a_number_from_0(epoch: Any) -> None:
-    """Anything else is refused by its value."""
+    """An epoch that is not a non-negative integer raises ArgumentError, which shows its value."""
     with pytest.raises(ArgumentError, match=rf"set_epoch\(\) got {epoch!r}"):
         ps.torch.loader(example().batch(2)).set_epoch(epoch)
 
 
-def test_ranks_are_those_given() -> None:
-    """`rank` and `world_size` say which part is read; together it is everything."""
+def test_ranks_are_those_of_the_arguments() -> None:
+    """`rank` and `world_size` select the part that is read. The parts of all ranks together have every row."""
     parts = [ids(ps.torch.loader(example().batch(2, last="uneven"), rank=rank, world_size=3)) for rank in range(3)]
 
     assert sorted(number for part in parts for batch in part for number in batch) == list(range(10))
@@ -581,7 +582,7 @@ def test_ranks_are_those_given() -> None:
 
 
 def test_ranks_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What torchrun has set counts before torch.distributed is initialised; what is given counts more."""
+    """Without a process group, RANK and WORLD_SIZE of the environment apply. Arguments override them."""
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "3")
     ds = example().batch(2, last="uneven")
@@ -593,8 +594,8 @@ def test_ranks_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         ps.torch.loader(ds)
 
 
-def test_lanes_said_before_the_ranks_are_known_stay() -> None:
-    """`.shard(0, 1, lanes=4)` says how many lanes there are, and the loader which rank this is."""
+def test_lanes_that_are_set_before_the_ranks_are_known_stay() -> None:
+    """`.shard(0, 1, lanes=4)` sets the number of lanes, and the arguments of the loader set the rank."""
     ds = example().shard(0, 1, lanes=4).batch(2)
 
     assert ps.torch.loader(ds, rank=1, world_size=2).state_dict()["deals"] == [[4, 1, 2, 0]]
@@ -609,15 +610,15 @@ def test_lanes_said_before_the_ranks_are_known_stay() -> None:
         ({"process_group": "all"}, "loader got process_group='all', and torch.distributed is not initialised."),
     ],
 )
-def test_ranks_that_cannot_be_are_refused(options: dict[str, Any], complaint: str) -> None:
-    """The message says what was given and what to give."""
+def test_invalid_ranks_are_refused(options: dict[str, Any], complaint: str) -> None:
+    """Invalid ranks and process groups raise ArgumentError, which names the arguments."""
     with pytest.raises(ArgumentError) as caught:
         ps.torch.loader(example().batch(2), **options)
     assert str(caught.value).startswith(complaint)
 
 
 def test_a_shard_of_another_rank_is_refused() -> None:
-    """A dataset that is one rank's already is not read by another in silence."""
+    """A loader for one rank raises ArgumentError if the dataset is sharded for another rank."""
     ds = example().shard(0, 2).batch(2)
 
     assert ids(ps.torch.loader(ds, rank=0, world_size=2)) == ids(ds)
@@ -631,21 +632,21 @@ def test_a_shard_of_another_rank_is_refused() -> None:
 
 
 @pytest.mark.parametrize("make", [ps.torch.loader, ps.torch.IterableDataset, ps.torch.MapDataset])
-def test_only_datasets_are_taken(make: Callable[[Any], Any]) -> None:
-    """Whatever else is given is named."""
+def test_only_datasets_are_accepted(make: Callable[[Any], Any]) -> None:
+    """Anything but a dataset raises ArgumentError, which names its type."""
     with pytest.raises(ArgumentError, match=r"list.*expected a (penstock )?dataset"):
         make([1, 2])
 
 
 def test_tensors_are_moved_to_a_device() -> None:
-    """`device` says where; lists stay as they are. `meta` stands for a device that is not the processor."""
+    """`device=` moves tensors, and leaves lists as they are. Here `meta` stands for a device other than the CPU."""
     batch = next(iter(ps.torch.loader(example().batch(4), device="meta")))
 
     assert (batch["id"].device.type, batch["id"].shape, batch["label"]) == ("meta", (4,), ["even", "odd", "even", "odd"])
 
 
 def test_states_are_right_while_tensors_are_moved() -> None:
-    """Nothing is fetched ahead on the way to a device."""
+    """With `device=` no batch is fetched ahead, so the state is that after the last batch that came."""
     loader = ps.torch.loader(example().batch(4), device="cpu")
     batches = iter(loader)
     next(batches)
@@ -654,14 +655,14 @@ def test_states_are_right_while_tensors_are_moved() -> None:
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", 1.5, "cuda:99", "mps:99"])
-def test_a_device_that_is_not_there_is_refused(device: Any) -> None:
-    """Before anything is read, and with torch's own words, whether torch or the machine has none such."""
+def test_an_unavailable_device_is_refused(device: Any) -> None:
+    """A device that torch or the machine lacks raises ArgumentError with torch's message, before anything is read."""
     with pytest.raises(ArgumentError, match=r"(?s)loader got device=.*, of which torch says: .* Give a device of torch"):
         ps.torch.loader(example().batch(4), device=device)
 
 
-def test_what_goes_wrong_is_told_again_on_the_way_to_a_device() -> None:
-    """An error does not become the end of an epoch when it is asked for once more."""
+def test_an_error_is_raised_again_with_a_device() -> None:
+    """With `device=`, a second `next()` after an error raises the error again, and does not end the epoch."""
     batches = iter(ps.torch.loader(one([1, None, 3]).batch(1), device="cpu"))
 
     for _ in range(2):
@@ -669,8 +670,8 @@ def test_what_goes_wrong_is_told_again_on_the_way_to_a_device() -> None:
             next(batches)
 
 
-def test_threads_share_an_iteration_on_the_way_to_a_device(tmp_path: Path) -> None:
-    """As they do without: each batch comes to one of them."""
+def test_threads_share_an_iterator_with_a_device(tmp_path: Path) -> None:
+    """With `device=`, threads may share one iterator. Each batch goes to one of them."""
     batches = iter(ps.torch.loader(stored(tmp_path).select("id").batch(1), device="cpu"))
 
     with ThreadPoolExecutor(4) as pool:
@@ -678,25 +679,25 @@ def test_threads_share_an_iteration_on_the_way_to_a_device(tmp_path: Path) -> No
     assert sorted(found) == list(range(120))
 
 
-def test_threads_that_begin_at_once_have_an_epoch_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each `iter` is the next epoch, whoever asks and whenever."""
+def test_threads_that_begin_at_the_same_time_read_different_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that call `iter` at the same time get different epochs."""
     ds = example().select("id").shuffle(seed=4).batch(5)
     loader, plain, count = ps.torch.loader(ds), ps.loader(ds), 4
-    together = threading.Barrier(count)
+    barrier = threading.Barrier(count)
 
-    def late(*asked: Any) -> None:
+    def check_late(*asked: Any) -> None:
         with suppress(threading.BrokenBarrierError):
-            together.wait(timeout=0.2)  # where nobody can come here meanwhile, that is as it should be
+            barrier.wait(timeout=0.2)  # a loader may let threads in one by one
         check_rows(*asked)
 
-    monkeypatch.setattr("penstock._engine.deliver.loader.check_rows", late)
+    monkeypatch.setattr("penstock._engine.deliver.loader.check_rows", check_late)
     with ThreadPoolExecutor(count) as pool:
         found = list(pool.map(lambda _: ids(loader), range(count)))
     assert sorted(found) == sorted(ids(plain) for _ in range(count))
 
 
 def test_pinning_without_an_accelerator_does_nothing() -> None:
-    """Where there is nothing to pin for, tensors come as they are."""
+    """`pin_memory=True` has no effect on a machine without an accelerator."""
     if torch.accelerator.is_available():
         pytest.skip("This machine has an accelerator.")
     batch = next(iter(ps.torch.loader(example().batch(4), pin_memory=True)))
@@ -705,13 +706,13 @@ def test_pinning_without_an_accelerator_does_nothing() -> None:
 
 
 def noisy(batch: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """Return a batch with random numbers beside."""
+    """Return the ids of a batch, and a column of random numbers."""
     return {"id": batch["id"], "noise": rng.random(np.shape(batch["id"]))}
 
 
 @pytest.mark.parametrize("size", [None, 3])
-def test_maps_see_what_they_see_without_torch(size: int | None) -> None:
-    """Maps run on arrays, and their random numbers depend on the place alone."""
+def test_maps_give_the_same_values_as_without_torch(size: int | None) -> None:
+    """A map gives the same values as in the NumPy loader, random numbers included."""
     ds = example().shuffle(seed=1).map(noisy)
     ds = ds if size is None else ds.batch(size)
 
@@ -720,8 +721,8 @@ def test_maps_see_what_they_see_without_torch(size: int | None) -> None:
 
 @pytest.mark.parametrize("per_row", [False, True])
 @pytest.mark.parametrize("kind", ["bfloat16", "grad"])
-def test_tensors_that_numpy_does_not_know_are_told_with_their_map(kind: str, *, per_row: bool) -> None:
-    """Maps may return tensors, as far as they have a counterpart."""
+def test_tensors_that_numpy_cannot_convert_raise(kind: str, *, per_row: bool) -> None:
+    """A map that returns a tensor that NumPy cannot convert raises MapError, which names the column."""
 
     def made(batch: dict[str, Any]) -> dict[str, Any]:
         found = torch.as_tensor(batch["x"])
@@ -731,14 +732,14 @@ def test_tensors_that_numpy_does_not_know_are_told_with_their_map(kind: str, *, 
         next(iter(ps.torch.loader(example().select("x").batch(4).map(made, per_row=per_row))))
 
 
-def test_a_map_that_breaks_its_promise_is_an_error() -> None:
-    """The error of a map comes through."""
+def test_a_map_that_returns_another_length_raises() -> None:
+    """A map of batches that returns columns of another length raises MapError."""
     with pytest.raises(MapError, match="got 4 rows and returned columns of other lengths"):
         next(iter(ps.torch.loader(example().batch(4).map(lambda batch: {"id": batch["id"][:1]}))))
 
 
 def test_a_dataset_repeats() -> None:
-    """`repeat` makes one iteration of several epochs, and the loader goes on after them."""
+    """`repeat(2)` makes one iteration of two epochs, and the next iteration begins with the third epoch."""
     ds = example().select("id").shuffle(seed=1).batch(5)
     twice, plain = ps.torch.loader(ds.repeat(2)), ps.loader(ds)
 
@@ -749,7 +750,7 @@ def test_a_dataset_repeats() -> None:
 
 
 def test_a_lazy_filter_has_no_length_and_a_state() -> None:
-    """Rows are filtered on the fly; a resume goes on behind the last row that came."""
+    """A loader with a lazy filter has no length, and resumes after the last row that came."""
     ds = example().select("id").where(ps.col("label") == "odd", lazy=True).batch(2)
     loader = ps.torch.loader(ds)
     first = next(iter(loader))["id"].tolist()
@@ -761,20 +762,20 @@ def test_a_lazy_filter_has_no_length_and_a_state() -> None:
         len(loader)
 
 
-def test_too_few_rows_are_an_error_before_anything_is_read() -> None:
-    """As without torch."""
+def test_too_few_rows_raise_before_anything_is_read() -> None:
+    """A dataset with fewer rows than a batch raises EmptyDatasetError when an iteration begins."""
     with pytest.raises(EmptyDatasetError, match="fewer than one batch of 20"):
         iter(ps.torch.loader(example().shuffle().batch(20)))
 
 
 def failing(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Raise, whatever it is given."""
+    """Raise ZeroDivisionError for every batch."""
     raise ZeroDivisionError(str(sorted(batch)))
 
 
 @pytest.mark.parametrize("options", [{}, {"device": "cpu"}])
 def test_no_thread_is_left(tmp_path: Path, options: dict[str, Any]) -> None:
-    """At the end, after a break, when an iterator is dropped or closed, and after an error, threads have ended."""
+    """Threads end with the last batch, a break, `close()` or an error, even if the loader is deleted before."""
     ds = stored(tmp_path).shuffle(ps.WindowShuffle(rows=30)).batch(5).using(threads=4)
     loader = ps.torch.loader(ds, **options)
 
@@ -799,8 +800,8 @@ def test_no_thread_is_left(tmp_path: Path, options: dict[str, Any]) -> None:
     assert threads() == []
 
 
-def test_memory_is_let_go_after_a_break(tmp_path: Path) -> None:
-    """A loader that is between two iterations holds no window."""
+def test_a_break_releases_the_window_buffer(tmp_path: Path) -> None:
+    """After a break a loader holds no window buffer, and has the right state."""
     from penstock._engine.window.buffer import WindowBuffer
 
     loader = ps.torch.loader(stored(tmp_path).shuffle(ps.WindowShuffle(rows=30)).batch(5))
@@ -813,7 +814,7 @@ def test_memory_is_let_go_after_a_break(tmp_path: Path) -> None:
 
 
 def test_two_iterations_at_once_are_two_epochs() -> None:
-    """Each `iter` is an iteration of its own; the state is that of the newest."""
+    """Two iterators of one loader read two consecutive epochs."""
     ds = example().select("id").shuffle(seed=4).batch(5)
     loader, plain = ps.torch.loader(ds), ps.loader(ds)
     first, second = iter(loader), iter(loader)
@@ -823,8 +824,8 @@ def test_two_iterations_at_once_are_two_epochs() -> None:
 
 
 @pytest.mark.parametrize("saved", [None, 3, [1], [1, -1], ["1", "2"], [1, 2, 3]])
-def test_epochs_of_a_trainer_that_were_damaged_are_told(saved: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are looked at where Lightning loads them, and nobody else has to know them."""
+def test_damaged_epochs_of_a_trainer_raise(saved: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Invalid epochs of a trainer in a state raise StateError under Lightning only."""
     first = ps.torch.loader(example().select("id").batch(4))
     state = {**first.state_dict(), "trainer": saved}
 
@@ -838,8 +839,8 @@ def test_epochs_of_a_trainer_that_were_damaged_are_told(saved: Any, monkeypatch:
     ("option", "value", "advice"),
     [("batch_size", 32, "penstock.torch.loader(ds.batch(32))."), ("num_workers", 4, "ds.using(threads=...)")],
 )
-def test_options_of_torchs_loader_are_told_where_they_belong(option: str, value: Any, advice: str) -> None:
-    """Whoever knows torch's loader reads what to write here."""
+def test_options_of_torchs_loader_raise_an_error_that_names_the_counterpart(option: str, value: Any, advice: str) -> None:
+    """An option of torch's `DataLoader` raises UnknownArgumentError, which names the counterpart in Penstock."""
     with pytest.raises(UnknownArgumentError) as refused:
         ps.torch.loader(example(), **{option: value})
 
@@ -848,8 +849,8 @@ def test_options_of_torchs_loader_are_told_where_they_belong(option: str, value:
 
 
 @pytest.mark.slow
-def test_lightning_does_not_doubt_the_length_of_a_loader(tmp_path: Path) -> None:
-    """It warns where the dataset of a loader is a stream with a length, and ours is right; a fit comes without that warning."""
+def test_lightning_does_not_warn_about_the_length_of_a_loader(tmp_path: Path) -> None:
+    """Lightning accepts a loader with a length over an iterable dataset without its warning."""
     if find_spec("lightning") is None:
         pytest.skip("lightning is not installed.")
     script = """
@@ -885,8 +886,8 @@ print(sorted(model.seen), isinstance(loader.dataset, torch.utils.data.IterableDa
     assert done.stdout.splitlines()[-1] == "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9] True"
 
 
-def test_a_jagged_column_without_offsets_is_told_to_ask_for_them() -> None:
-    """Lists of numbers lack nothing but the policy."""
+def test_a_jagged_column_of_lists_without_offsets_raises() -> None:
+    """A column of lists without offsets in `jagged=` raises ArgumentError, which suggests `.ragged()`."""
     ds = MemoryFormat.of({"tokens": [[1], [2, 3]]}, row_group_rows=2).open().batch(2)
 
     with pytest.raises(ArgumentError, match=r"and has no offsets.*\.ragged\(penstock\.Offsets\(\), 'tokens'\)"):

@@ -1,4 +1,4 @@
-"""Mixtures in PyTorch: the loader, ranks that agree, and datasets for loaders of others."""
+"""Mixtures in PyTorch: in Penstock's loader, on several ranks, and in torch's `DataLoader`."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 
-def written(place: Path, *sizes: int) -> list[str]:
-    """Write tables whose ids begin a thousand apart, and return where they lie."""
+def written(folder: Path, *sizes: int) -> list[str]:
+    """Write tables whose ids begin a thousand apart, and return their paths."""
     for number, size in enumerate(sizes):
-        (place / str(number)).mkdir()
+        (folder / str(number)).mkdir()
         table = rows(range(number * 1000, number * 1000 + size))
-        pq.write_table(table, place / str(number) / "0.parquet", row_group_size=7)
-    return [str(place / str(number)) for number in range(len(sizes))]
+        pq.write_table(table, folder / str(number) / "0.parquet", row_group_size=7)
+    return [str(folder / str(number)) for number in range(len(sizes))]
 
 
 def mixture(tables: list[str], **options: Any) -> ps.Mixture:
-    """Return the mixture that these tests, and the ranks of their jobs, ask for."""
+    """Return a mixture of tables; the job `mixture` of the ranks builds the same."""
     weights = options.pop("weights", [2, 1])
     sources = [(ps.open(url).select("id").shuffle(seed=number), weights[number]) for number, url in enumerate(tables)]
     return ps.mix(sources, seed=1, **options).with_source()
 
 
 def numbers(batches: Any) -> list[list[int]]:
-    """Return the ids of batches."""
+    """Return the ids of each batch."""
     return [batch["id"].tolist() for batch in batches]
 
 
-def test_a_loader_hands_out_tensors_of_all_sources(tmp_path: Path) -> None:
-    """The batches of torch are those of plain Python, epoch after epoch, and may be written to."""
+def test_a_loader_gives_tensors_of_all_sources(tmp_path: Path) -> None:
+    """The batches of every epoch equal those of the NumPy loader, and are writable."""
     mixed = mixture(written(tmp_path, 100, 60), stop="all").batch(8)
     loader, plain = ps.torch.loader(mixed), ps.loader(mixed)
 
@@ -57,8 +57,8 @@ def test_a_loader_hands_out_tensors_of_all_sources(tmp_path: Path) -> None:
         made[0]["id"].zero_()
 
 
-def test_batches_of_text_are_decoded_and_handed_over(tmp_path: Path) -> None:
-    """Columns that wait for their batch come as lists, in the order of slots."""
+def test_text_of_a_mixture_is_decoded(tmp_path: Path) -> None:
+    """Text, which is a deferred column, comes as a list in the order of the ids."""
     tables = written(tmp_path, 30, 30)
     loader = ps.torch.loader(ps.mix([(ps.open(url), 1) for url in tables]).batch(12))
 
@@ -66,8 +66,8 @@ def test_batches_of_text_are_decoded_and_handed_over(tmp_path: Path) -> None:
         assert batch["name"] == [f"row {number}" for number in batch["id"].tolist()]
 
 
-def test_a_mixture_of_batches_is_one_of_tensors(tmp_path: Path) -> None:
-    """Batches of sources come whole, and the loader shows no size where they may differ."""
+def test_a_mixture_of_batches_gives_whole_batches_as_tensors(tmp_path: Path) -> None:
+    """Batches of sources stay whole. `batch_size` is None where their sizes differ."""
     one, other = (ps.open(url).select("id") for url in written(tmp_path, 40, 30))
     loader = ps.torch.loader(ps.mix([(one.batch(4), 1), (other.shuffle().batch(5), 1)], stop="all"))
 
@@ -78,8 +78,8 @@ def test_a_mixture_of_batches_is_one_of_tensors(tmp_path: Path) -> None:
     assert [number for batch in found if len(batch) == 4 for number in batch][:40] == list(range(40))
 
 
-def test_a_loader_saves_and_goes_on(tmp_path: Path) -> None:
-    """A state is JSON, goes on with the batches that were left, on one rank or on others."""
+def test_a_loader_saves_and_resumes(tmp_path: Path) -> None:
+    """A state is JSON, and resumes with the batches that are left, on one rank or on three."""
     mixed = mixture(written(tmp_path, 100, 60)).batch(4)
     loader = ps.torch.loader(mixed)
     batches = iter(loader)
@@ -104,8 +104,8 @@ def test_a_loader_saves_and_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
 @pytest.mark.parametrize("size", [None, 6])
-def test_workers_hand_out_every_row_once(tmp_path: Path, workers: int, size: int | None) -> None:
-    """A DataLoader of others gets the rows of no workers, of every epoch, from processes too."""
+def test_workers_give_every_row_once(tmp_path: Path, workers: int, size: int | None) -> None:
+    """Torch's `DataLoader` with any number of workers gives the rows or batches of the NumPy loader in every epoch."""
     mixed = mixture(written(tmp_path, 50, 30))
     mixed = mixed if size is None else mixed.batch(size)
     dataset = ps.torch.IterableDataset(mixed)
@@ -119,8 +119,8 @@ def test_workers_hand_out_every_row_once(tmp_path: Path, workers: int, size: int
 
 
 @pytest.mark.slow
-def test_spawned_workers_get_the_plans(tmp_path: Path) -> None:
-    """A mixture travels to workers that are started anew, maps and plans with it."""
+def test_spawned_workers_read_a_mixture(tmp_path: Path) -> None:
+    """A mixture with a map gives the same batches in spawned workers."""
     mixed = mixture(written(tmp_path, 30, 30)).batch(6).map(lambda batch: {"id": batch["id"] + 1})
     loader = torch.utils.data.DataLoader(
         ps.torch.IterableDataset(mixed), batch_size=None, num_workers=1, multiprocessing_context="spawn"
@@ -131,41 +131,41 @@ def test_spawned_workers_get_the_plans(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_real_ranks_agree_and_share_an_epoch(ranks: Ranks, tmp_path: Path, size: int) -> None:
-    """Ranks of a process group take equal steps over the same slots, as ranks without one do."""
+    """Ranks of a process group read the same batches as `.shard()` gives without one."""
     tables = written(tmp_path, 90, 50)
     found = ranks.done("mixture", size, tables=tables, weights=[2, 1], size=4)
 
-    for rank, own in enumerate(found):
+    for rank, result in enumerate(found):
         loader = ps.loader(mixture(tables).batch(4).shard(rank, size))
-        assert own == [numbers(loader) for _ in range(2)]
+        assert result == [numbers(loader) for _ in range(2)]
 
 
-def test_ranks_that_mix_otherwise_are_all_told(ranks: Ranks, tmp_path: Path) -> None:
-    """Another weight on one rank is an error on all."""
-    said = ranks.failed("mixture", 2, tables=written(tmp_path, 30, 30), weights=[[2, 1], [1, 1]], size=4)
+def test_ranks_with_different_weights_all_raise(ranks: Ranks, tmp_path: Path) -> None:
+    """A weight that differs on one rank raises an error on all ranks."""
+    messages = ranks.failed("mixture", 2, tables=written(tmp_path, 30, 30), weights=[[2, 1], [1, 1]], size=4)
 
-    for one in said:
+    for one in messages:
         assert "Rank 1 asks for the shares [1, 1], and rank 0 for [2, 1]. All ranks need the same query." in one
 
 
-def test_ranks_that_repeat_otherwise_are_all_told(ranks: Ranks, tmp_path: Path) -> None:
-    """One of them would wait for the other after the first epoch."""
-    said = ranks.failed("mixture", 2, tables=written(tmp_path, 30, 30), weights=[2, 1], size=4, repeats={"1": 2})
+def test_ranks_with_different_repeats_all_raise(ranks: Ranks, tmp_path: Path) -> None:
+    """A `.repeat()` that differs on one rank raises an error on all ranks, of which one would wait forever."""
+    messages = ranks.failed("mixture", 2, tables=written(tmp_path, 30, 30), weights=[2, 1], size=4, repeats={"1": 2})
 
-    for one in said:
+    for one in messages:
         assert "Rank 1 asks for .repeat() 2, and rank 0 for 1. All ranks need the same query." in one
 
 
-def test_ranks_whose_mixtures_have_other_columns_are_all_told(ranks: Ranks, tmp_path: Path) -> None:
-    """What one of them adds to the columns of the sources is missed on the others."""
-    said = ranks.failed("mixture", 2, tables=written(tmp_path, 30, 30), weights=[2, 1], size=4, sourceless=1)
+def test_ranks_whose_mixtures_have_different_columns_all_raise(ranks: Ranks, tmp_path: Path) -> None:
+    """A `.with_source()` that is missing on one rank raises an error on all ranks."""
+    messages = ranks.failed("mixture", 2, tables=written(tmp_path, 30, 30), weights=[2, 1], size=4, sourceless=1)
 
-    for one in said:
+    for one in messages:
         assert "Rank 1 asks for .with_source() False, and rank 0 for True. All ranks need the same query." in one
 
 
-def test_what_is_no_dataset_is_refused() -> None:
-    """Rows by number are those of one table."""
+def test_other_types_than_datasets_are_refused() -> None:
+    """A loader refuses what is no dataset or mixture, and `MapDataset` refuses a mixture."""
     with pytest.raises(ArgumentError, match="loader got str"):
         ps.torch.loader("mixture")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="Mixture was given"):
@@ -173,7 +173,7 @@ def test_what_is_no_dataset_is_refused() -> None:
 
 
 def test_a_loader_pads_lists_of_all_sources(tmp_path: Path) -> None:
-    """What the loader advises for lists is accepted: one tensor, or a nested one."""
+    """The policies that the error advises for lists work: `Pad` gives one tensor, `Offsets` a nested one."""
     for name in ("web", "code"):
         data = {"tokens": [list(range(n % 4)) for n in range(20)]}
         ps.write(tmp_path / name, data=pa.table(data), row_group_rows=5)

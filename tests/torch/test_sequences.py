@@ -1,4 +1,4 @@
-"""Sequences as tensors: one dimension more, or a tensor for each offset; dealt and resumed like rows."""
+"""Sequences as tensors: one more dimension, or one tensor per offset; sharded and resumed like rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def frames() -> ps.Dataset:
 
 
 def test_tensors_have_one_dimension_more() -> None:
-    """The second, for the rows of each sequence."""
+    """The second dimension of a tensor is the row in its sequence."""
     ds = frames().sequence(ps.Sequence(length=3, by="time", group="user", scope="table"))
     (batch,) = ps.torch.loader(ds.batch(16))
 
@@ -42,7 +42,7 @@ def test_tensors_have_one_dimension_more() -> None:
 
 
 def test_offsets_are_tensors_of_their_own() -> None:
-    """Under the name and offset of each."""
+    """Each column has one tensor per offset, whose name contains both."""
     ds = frames().sequence(ps.Sequence(offsets={-1: ["v"], 0: ["time"]}, by="time"))
     batch = next(iter(ps.torch.loader(ds.batch(4))))
 
@@ -53,7 +53,7 @@ def test_offsets_are_tensors_of_their_own() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_ranks_share_sequences_and_resume(ranks: int) -> None:
-    """Every sequence comes once over all ranks, and a loader goes on where another stopped."""
+    """Every sequence comes once over all ranks, and a saved state resumes with the identical rest."""
     ds = frames().sequence(ps.Sequence(length=4, by="time")).shuffle(seed=2).batch(2, last="pad")
 
     def loader(rank: int) -> ps.torch.Loader:
@@ -71,8 +71,8 @@ def test_ranks_share_sequences_and_resume(ranks: int) -> None:
     assert sorted(found) == [*range(7), *range(10, 17)]
 
 
-def test_what_is_handed_out_is_the_consumers_own() -> None:
-    """A tensor that is written to changes no other."""
+def test_batches_belong_to_the_consumer() -> None:
+    """Writing to the tensors of one epoch does not change the next one."""
     ds = frames().sequence(ps.Sequence(length=2, by="time")).batch(5)
     for batch in ps.torch.loader(ds):
         batch["v"] += 1
@@ -82,7 +82,7 @@ def test_what_is_handed_out_is_the_consumers_own() -> None:
 
 
 def test_a_map_of_rows_leaves_objects_of_sequences_as_they_are() -> None:
-    """Texts of a sequence stay side by side, however many rows a batch has, and whatever kind of list a map returns."""
+    """The texts of a sequence stay together for any batch size, and for any kind of list that a map returns."""
     table = pa.table({"t": [0, 1, 2, 3], "s": ["a", "b", "c", "d"]})
     ds = MemoryFormat([[table]]).open().sequence(ps.Sequence(length=2, by="t")).batch(2, last="uneven")
     mapped = ds.map(lambda row: row, per_row=True)

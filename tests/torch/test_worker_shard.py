@@ -1,4 +1,4 @@
-"""One worker's part of an iteration: its state, and going on from there."""
+"""The state of one worker's part of an iteration, and resuming from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 pytestmark = [
     pytest.mark.torch,
-    # Forked after our threads were started; the workers read on their own.
+    # Workers are forked while Penstock's threads exist, and do not use them.
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes in total:UserWarning"),
 ]
@@ -28,13 +28,13 @@ ROWS = 105
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a table of one file with row groups of ten rows."""
-    place = tmp_path_factory.mktemp("table")
-    pq.write_table(pa.table({"id": range(ROWS)}), place / "0.parquet", row_group_size=10)
-    return place
+    folder = tmp_path_factory.mktemp("table")
+    pq.write_table(pa.table({"id": range(ROWS)}), folder / "0.parquet", row_group_size=10)
+    return folder
 
 
 class Saving(torch.utils.data.IterableDataset):  # type: ignore[name-defined,misc] # torch may not be there
-    """Yields what a dataset does, and the state after each, from the states of its workers on."""
+    """Yields the batches of a dataset, each with its worker and the state after it. Workers resume from their states."""
 
     def __init__(self, dataset: Any, states: dict[int, str]) -> None:
         self.dataset, self.states = dataset, states
@@ -50,7 +50,7 @@ class Saving(torch.utils.data.IterableDataset):  # type: ignore[name-defined,mis
 
 
 def read(ds: ps.Dataset, workers: int, states: dict[int, str], steps: int | None = None) -> list[tuple[int, list[int], str]]:
-    """Return the first steps of a loader with workers, each with its worker and the state after it."""
+    """Return the first batches of a loader with workers, each with its worker and the state after it."""
     context = "fork" if workers else None
     saving = Saving(ps.torch.IterableDataset(ds), states)
     loader = torch.utils.data.DataLoader(
@@ -60,14 +60,14 @@ def read(ds: ps.Dataset, workers: int, states: dict[int, str], steps: int | None
 
 
 def by_worker(found: list[tuple[int, list[int], str]]) -> dict[int, list[list[int]]]:
-    """Return the numbers of each worker, batch by batch."""
+    """Return the ids of each worker, batch by batch."""
     return {worker: [ids for one, ids, _ in found if one == worker] for worker, *_ in sorted(found)}
 
 
 @pytest.mark.parametrize("workers", [0, 2, 3])
 @pytest.mark.parametrize("kind", ["batches", "rows", "lazy", "repeated"])
 def test_two_resumes_in_one_epoch_give_the_identical_rest(table: Path, workers: int, kind: str) -> None:
-    """Each worker goes on with its own batches, twice; of an epoch that has ended nothing is left."""
+    """Each worker resumes twice with its own batches. The states after the last batch leave nothing to read."""
     ds = ps.open(table).shuffle(seed=3)
     ds = ds.where(ps.col("id") != 7, lazy=True) if kind == "lazy" else ds
     ds = ds if kind == "rows" else ds.batch(4, last="uneven")
@@ -88,7 +88,7 @@ def test_two_resumes_in_one_epoch_give_the_identical_rest(table: Path, workers: 
 
 
 def test_a_state_of_another_number_of_workers_is_refused(table: Path) -> None:
-    """Each of them would hand out what was another's."""
+    """Loading the state of one of two workers in a single reader raises StateError."""
     ds = ps.open(table).batch(4)
     states = {worker: state for worker, _, state in read(ds, 2, {}, 4)}
 
@@ -96,8 +96,8 @@ def test_a_state_of_another_number_of_workers_is_refused(table: Path) -> None:
         iter(ps.torch.IterableDataset(ds)).load_state_dict(json.loads(states[0]))
 
 
-def test_a_state_of_a_loader_is_none_of_a_part(table: Path) -> None:
-    """What was expected is said."""
+def test_a_state_of_a_loader_is_refused(table: Path) -> None:
+    """Loading the state of a loader into an iterator of `IterableDataset` raises StateError."""
     ds = ps.open(table).batch(4)
 
     with pytest.raises(StateError, match="The state has None as 'part'"):

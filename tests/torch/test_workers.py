@@ -1,4 +1,4 @@
-"""Datasets in a `DataLoader` of somebody else: every number of workers, however started, gives what no workers give."""
+"""Datasets in torch's `DataLoader`: any number of workers, however started, gives the same as none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ torch = pytest.importorskip("torch")
 
 pytestmark = [
     pytest.mark.torch,
-    # Starting workers with `fork` is what is tested here, threads or not.
+    # The tests start workers with `fork` on purpose, even if threads exist.
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes in total:UserWarning"),
 ]
@@ -39,17 +39,17 @@ FILES, EACH = 3, 60
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a table of three files with row groups of ten rows."""
-    place = tmp_path_factory.mktemp("table")
+    folder = tmp_path_factory.mktemp("table")
     for at in range(FILES):
         part = rows(range(at * EACH, (at + 1) * EACH))
         lists = pa.array([list(range(number % 4)) for number in part.column("id").to_pylist()])
-        pq.write_table(part.append_column("list", lists), place / f"{at}.parquet", row_group_size=10)
-    return place
+        pq.write_table(part.append_column("list", lists), folder / f"{at}.parquet", row_group_size=10)
+    return folder
 
 
 @pytest.fixture(scope="module")
-def started() -> dict[str, Any]:
-    """Return the ways to start a process; the server of one of them loads torch once for all its workers."""
+def contexts() -> dict[str, Any]:
+    """Return the contexts for starting processes. The fork server loads torch once for all its workers."""
     found = {name: multiprocessing.get_context(name) for name in ("fork", "spawn", "forkserver")}
     found["forkserver"].set_forkserver_preload(["torch", "penstock.torch"])
     return found
@@ -72,12 +72,12 @@ def lists(batches: Any) -> list[dict[str, Any]]:
 
 
 def noisy(batch: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """Return a batch with random numbers beside."""
+    """Return a batch with an additional column of random numbers."""
     return {**batch, "noise": rng.random(np.shape(batch["id"]))}
 
 
-def asked(table: Path) -> ps.Dataset:
-    """Return a question with text, padded lists, a filter and random numbers."""
+def full_query(table: Path) -> ps.Dataset:
+    """Return a query with text, padded lists, a filter and random numbers."""
     ds = ps.open(table).where(ps.col("third") != 1).ragged(ps.Pad(), "list").map(noisy)
     return ds.shuffle(ps.WindowShuffle(rows=50), seed=3).batch(7, last="uneven")
 
@@ -90,20 +90,20 @@ def loader_of(ds: ps.Dataset, **options: Any) -> tuple[Any, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "workers"), [("fork", 1), ("fork", 2), ("fork", 3), ("spawn", 2), ("forkserver", 3)])
-def test_workers_give_the_batches_of_none_in_the_same_order(
-    table: Path, started: dict[str, Any], method: str, workers: int
+def test_workers_give_the_same_batches_in_the_same_order_as_no_workers(
+    table: Path, contexts: dict[str, Any], method: str, workers: int
 ) -> None:
-    """Two epochs, with workers that live on between them, are those of the loader that has none."""
-    ds, plain = asked(table), ps.loader(asked(table))
-    loader, dataset = loader_of(ds, num_workers=workers, multiprocessing_context=started[method], persistent_workers=True)
+    """Two epochs with persistent workers equal those of the loader without workers."""
+    ds, plain = full_query(table), ps.loader(full_query(table))
+    loader, dataset = loader_of(ds, num_workers=workers, multiprocessing_context=contexts[method], persistent_workers=True)
     assert len(loader) == len(ds)
     for epoch in range(2):
         dataset.set_epoch(epoch)
         assert lists(loader) == lists(plain)
 
 
-def test_workers_that_do_not_live_on_see_the_epoch_too(table: Path) -> None:
-    """An iteration is the epoch that was set, again and again."""
+def test_workers_that_are_not_persistent_read_the_epoch_that_was_set(table: Path) -> None:
+    """Every iteration reads the epoch that was set."""
     ds = ps.open(table).select("id").shuffle(seed=1).batch(20)
     loader, dataset = loader_of(ds, num_workers=2, multiprocessing_context="fork")
     dataset.set_epoch(3)
@@ -116,8 +116,8 @@ def test_workers_that_do_not_live_on_see_the_epoch_too(table: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
-def test_rows_come_in_the_order_of_no_workers(table: Path, workers: int) -> None:
-    """Single rows are dealt one by one."""
+def test_rows_come_in_the_same_order_as_without_workers(table: Path, workers: int) -> None:
+    """Without batches, rows come in the same order with any number of workers."""
     ds = ps.open(table).shuffle(ps.WindowShuffle(rows=50), seed=3).map(noisy).limit(100)
     loader, _ = loader_of(ds, num_workers=workers, multiprocessing_context="fork" if workers else None)
 
@@ -126,7 +126,7 @@ def test_rows_come_in_the_order_of_no_workers(table: Path, workers: int) -> None
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_rows_are_batched_by_torch(table: Path, workers: int) -> None:
-    """`DataLoader(batch_size=...)` collates rows; each comes once, text as a list."""
+    """`DataLoader(batch_size=...)` collates rows. Each row comes once, and text comes as a list."""
     ds = ps.open(table).shuffle(seed=3).select("id", "triple", "name")
     options = {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
     found = list(torch.utils.data.DataLoader(ps.torch.IterableDataset(ds), batch_size=8, **options))
@@ -137,8 +137,8 @@ def test_rows_are_batched_by_torch(table: Path, workers: int) -> None:
         assert batch["name"] == [f"row {number}" for number in batch["id"].tolist()]
 
 
-def dealt(ds: ps.Dataset, workers: int) -> list[list[dict[str, Any]]]:
-    """Return what each of some workers hands out, as they would in processes of their own."""
+def batches_of_workers(ds: ps.Dataset, workers: int) -> list[list[dict[str, Any]]]:
+    """Return the batches of each worker, which are read in this process."""
     found = []
     for worker in range(workers):
         batches = Batches(ds._table, ds._query, Position(epoch=1))
@@ -148,7 +148,7 @@ def dealt(ds: ps.Dataset, workers: int) -> list[list[dict[str, Any]]]:
 
 
 def in_turn(parts: list[list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
-    """Yield what workers hand out as torch collects it: one of each in turn, without those that have ended."""
+    """Yield batches in the order of torch: one of each worker in turn, without the workers that have ended."""
     streams = [iter(part) for part in parts]
     while streams:
         for stream in list(streams):
@@ -159,10 +159,10 @@ def in_turn(parts: list[list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
 
 
 @given(cases(), st.integers(1, 4), st.none() | st.integers(1, 5), st.sampled_from(["drop", "pad", "wrap", "uneven"]), st.data())
-def test_any_number_of_workers_makes_the_whole(
+def test_any_number_of_workers_gives_what_one_reader_gives(
     case: Case, workers: int, size: int | None, last: Any, data: st.DataObject
 ) -> None:
-    """Batches and rows, with and without maps, over several epochs: in turn they are what one reader gets."""
+    """The items of workers, collected in turn, are those of one reader: batches or rows, with or without a map."""
     assume(case.ids)
     ds = case.dataset().repeat(data.draw(st.integers(1, 2)))
     ds = ds if size is None else ds.batch(min(size, len(case.ids)) if last == "drop" else size, last=last)
@@ -170,23 +170,25 @@ def test_any_number_of_workers_makes_the_whole(
     ds = ds.shard(0, 1, lanes=data.draw(st.integers(1, 3)))
     whole = lists(Batches(ds._table, ds._query, Position(epoch=1)))
 
-    assert list(in_turn(dealt(ds, workers))) == whole
+    assert list(in_turn(batches_of_workers(ds, workers))) == whole
 
 
 @given(cases(), st.integers(1, 4), st.none() | st.integers(1, 5))
-def test_any_number_of_workers_makes_the_whole_of_a_lazy_filter(case: Case, workers: int, size: int | None) -> None:
-    """Rows are filtered on the fly by every worker, and handed out by one."""
+def test_any_number_of_workers_gives_what_one_reader_gives_with_a_lazy_filter(
+    case: Case, workers: int, size: int | None
+) -> None:
+    """With a lazy filter, the items of workers, collected in turn, are those of one reader."""
     assume(case.ids)
     ds = case.dataset().where(ps.col("third") != 0, lazy=True)
     ds = ds if size is None else ds.batch(size)
     whole = lists(Batches(ds._table, ds._query, Position(epoch=1)))
 
-    assert list(in_turn(dealt(ds, workers))) == whole
+    assert list(in_turn(batches_of_workers(ds, workers))) == whole
 
 
 @pytest.mark.parametrize("size", [None, 10])
-def test_a_worker_decodes_no_more_than_it_hands_out(table: Path, monkeypatch: pytest.MonkeyPatch, size: int | None) -> None:
-    """Text and lists are decoded per batch, and those of other workers are not."""
+def test_a_worker_decodes_only_its_own_batches(table: Path, monkeypatch: pytest.MonkeyPatch, size: int | None) -> None:
+    """A worker decodes the text of its own batches only."""
     decoded = []
     decode: Any = vars(gather)["decode_deferred"]
 
@@ -204,7 +206,7 @@ def test_a_worker_decodes_no_more_than_it_hands_out(table: Path, monkeypatch: py
 
 
 def test_workers_start_while_a_loader_runs(table: Path) -> None:
-    """A process that is forked in the midst of an iteration, threads and all, reads on its own; the parent goes on."""
+    """A process that is forked during an iteration reads on its own, and the iteration of the parent goes on."""
     ds = ps.open(table).select("id").shuffle(ps.WindowShuffle(rows=50), seed=3).batch(5).using(threads=4)
     running = iter(ps.torch.loader(ds))
     first = [listed(next(running)) for _ in range(3)]
@@ -215,21 +217,21 @@ def test_workers_start_while_a_loader_runs(table: Path) -> None:
     assert first + lists(running) == expected
 
 
-def test_what_travels_is_the_batch_alone(table: Path) -> None:
-    """Batches are views of windows; a worker does not send the whole window with each."""
+def test_a_worker_sends_only_the_batch(table: Path) -> None:
+    """Batches are views of a window, but a worker sends only the memory of the batch."""
     loader, _ = loader_of(ps.open(table).select("id").shuffle(seed=1).batch(5), num_workers=1, multiprocessing_context="fork")
 
     assert {batch["id"].untyped_storage().nbytes() for batch in loader} == {5 * 8}
 
 
 @pytest.mark.slow
-def test_functions_of_all_kinds_travel(table: Path, started: dict[str, Any]) -> None:
-    """A lambda that knows a variable is no obstacle to a worker that is spawned, and nested tensors come back."""
+def test_lambdas_and_nested_tensors_work_with_spawned_workers(table: Path, contexts: dict[str, Any]) -> None:
+    """A spawned worker runs a lambda that uses a local variable, and returns nested tensors."""
     shift = 1000
     ds = ps.open(table).select("id", "list").ragged(ps.Offsets(), "list").batch(30)
     ds = ds.map(lambda batch: {**batch, "id": batch["id"] + shift})
     dataset = ps.torch.IterableDataset(ds, jagged=["list"])
-    spawned = started["spawn"]
+    spawned = contexts["spawn"]
     found = lists(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context=spawned))
 
     assert found == lists(dataset)
@@ -237,8 +239,8 @@ def test_functions_of_all_kinds_travel(table: Path, started: dict[str, Any]) -> 
     assert found[0]["list"][:4] == [[], [0], [0, 1], [0, 1, 2]]
 
 
-def test_a_dataset_can_be_pickled_before_and_after_it_is_read() -> None:
-    """The copy asks the same, and goes on from the same epoch; both are their own after that."""
+def test_a_pickled_dataset_is_an_independent_copy() -> None:
+    """A pickled copy has the same query and epoch. After that both are independent."""
     ds = example().shuffle(seed=1).batch(4)
     for dataset in (ps.torch.IterableDataset(ds), ps.torch.IterableDataset(ds)):
         dataset.set_epoch(2)
@@ -251,8 +253,8 @@ def test_a_dataset_can_be_pickled_before_and_after_it_is_read() -> None:
     assert listed(by_number[3]) == listed(example()[3])
 
 
-def test_a_plan_travels_with_its_dataset() -> None:
-    """A worker need not read footers, nor count rows, that were read and counted before."""
+def test_a_pickled_dataset_contains_its_plan() -> None:
+    """A pickled dataset contains its plan, so that workers do not read footers or count rows again."""
     of = MemoryFormat.of({"id": range(12), "third": [number % 3 for number in range(12)]}, row_group_rows=3, files=2)
     dataset = ps.torch.IterableDataset(of.open().where(ps.col("third") == 1).batch(2))
     assert len(dataset) == 2
@@ -265,8 +267,8 @@ def test_a_plan_travels_with_its_dataset() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_rows_by_number_go_with_samplers_of_others(table: Path, workers: int) -> None:
-    """A random sampler gets every row once, in batches that torch fetches at once."""
+def test_rows_by_number_work_with_samplers_of_torch(table: Path, workers: int) -> None:
+    """`MapDataset` with torch's random sampler gives every row once."""
     dataset = ps.torch.MapDataset(ps.open(table).select("id", "name", "triple"))
     options = {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
     found = list(torch.utils.data.DataLoader(dataset, batch_size=50, shuffle=True, **options))
@@ -277,8 +279,8 @@ def test_rows_by_number_go_with_samplers_of_others(table: Path, workers: int) ->
         assert batch["name"] == [f"row {number}" for number in batch["id"].tolist()]
 
 
-def test_rows_by_number_go_with_a_distributed_sampler(table: Path) -> None:
-    """Ranks get every row once, also where the dataset is filtered."""
+def test_rows_by_number_work_with_a_distributed_sampler(table: Path) -> None:
+    """`MapDataset` with a filter and `DistributedSampler` gives every row once over all ranks."""
     dataset = ps.torch.MapDataset(ps.open(table).where(ps.col("third") == 0).select("id"))
     found = []
     for rank in range(3):
@@ -291,7 +293,7 @@ def test_rows_by_number_go_with_a_distributed_sampler(table: Path) -> None:
 
 
 def test_a_batch_by_number_reads_each_row_group_once() -> None:
-    """Rows that torch fetches together are read together."""
+    """For rows that torch fetches together, each row group is read once."""
     of = MemoryFormat.of({"id": range(100)}, row_group_rows=10, files=10)
     dataset = ps.torch.MapDataset(of.open())
     assert len(dataset) == 100
@@ -303,7 +305,7 @@ def test_a_batch_by_number_reads_each_row_group_once() -> None:
 
 
 def test_rows_by_number_are_a_sequence() -> None:
-    """They can be counted from the end, and end where they end."""
+    """`MapDataset` can be iterated, accepts negative indices, and raises beyond its end."""
     dataset: Any = ps.torch.MapDataset(example().select("id"))
 
     assert [int(row["id"]) for row in dataset] == list(range(10))
@@ -313,8 +315,8 @@ def test_rows_by_number_are_a_sequence() -> None:
 
 
 @pytest.mark.parametrize("row", [1.5, True, "1", None, slice(2), [1, 2], torch.tensor([1, 2])])
-def test_rows_are_counted_by_whole_numbers(row: Any) -> None:
-    """Anything else is refused, and never rounded."""
+def test_only_integers_are_row_numbers(row: Any) -> None:
+    """`MapDataset` accepts integers of Python, NumPy and torch. Anything else raises ArgumentError."""
     dataset: Any = ps.torch.MapDataset(example().select("id"))
 
     assert [int(dataset[number]["id"]) for number in (3, np.int64(3), torch.tensor(3))] == [3, 3, 3]
@@ -324,7 +326,7 @@ def test_rows_are_counted_by_whole_numbers(row: Any) -> None:
 
 @pytest.mark.parametrize("epoch", [-1, "1", True, 1.0, 2**62])
 def test_an_epoch_of_a_stream_is_a_number_from_0(epoch: Any) -> None:
-    """As for a loader."""
+    """`IterableDataset.set_epoch` raises ArgumentError for an invalid epoch, and names it."""
     with pytest.raises(ArgumentError) as caught:
         ps.torch.IterableDataset(example()).set_epoch(epoch)
     assert str(caught.value).startswith(f"set_epoch() got {epoch!r}; expected the number of the epoch")
@@ -335,8 +337,8 @@ def test_an_epoch_of_a_stream_is_a_number_from_0(epoch: Any) -> None:
     [example().shuffle(), example().batch(2), example().shard(0, 2), example().repeat(2)],
     ids=["shuffled", "batched", "sharded", "repeated"],
 )
-def test_what_samplers_do_is_refused(ds: ps.Dataset) -> None:
-    """A dataset by number has no order, batches, ranks or epochs of its own."""
+def test_a_map_dataset_refuses_shuffles_batches_shards_and_repeats(ds: ps.Dataset) -> None:
+    """`MapDataset` raises ArgumentError for a dataset that is shuffled, batched, sharded or repeated."""
     with pytest.raises(ArgumentError) as caught:
         ps.torch.MapDataset(ds)
     assert str(caught.value) == (
@@ -345,8 +347,8 @@ def test_what_samplers_do_is_refused(ds: ps.Dataset) -> None:
     )
 
 
-def test_what_only_batches_have_is_refused_by_number(table: Path) -> None:
-    """Offsets tell where the lists of a batch begin."""
+def test_a_map_dataset_refuses_offsets(table: Path) -> None:
+    """`MapDataset` raises ArgumentError for the policy `Offsets`, which only batches have."""
     with pytest.raises(ArgumentError) as caught:
         ps.torch.MapDataset(ps.open(table).ragged(ps.Offsets(), "list"))
     assert str(caught.value) == (
@@ -355,8 +357,8 @@ def test_what_only_batches_have_is_refused_by_number(table: Path) -> None:
     )
 
 
-def test_what_goes_wrong_in_a_worker_reaches_the_consumer(table: Path, tmp_path: Path) -> None:
-    """Batches before it come; then the error, of its type and with its text, and again at every further call."""
+def test_an_error_in_a_worker_reaches_the_consumer(table: Path, tmp_path: Path) -> None:
+    """The batches before an error come first. Then each call raises the error, with its type and text."""
     for file in table.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     ds = ps.open(tmp_path).select("id").batch(10)
@@ -364,16 +366,16 @@ def test_what_goes_wrong_in_a_worker_reaches_the_consumer(table: Path, tmp_path:
     (tmp_path / "1.parquet").unlink()
     batches = iter(loader_of(ds, num_workers=1, multiprocessing_context="fork")[0])
     found = [listed(next(batches))["id"] for _ in range(6)]
-    told = [problem(batches) for _ in range(2)]
+    messages = [problem(batches) for _ in range(2)]
 
     assert found == [list(range(at, at + 10)) for at in range(0, 60, 10)]
-    for text in told:
+    for text in messages:
         assert re.match(r"(\w+Error): Caught \1 in DataLoader worker process 0", text)
         assert "1.parquet, row group 0: the file is gone." in text
 
 
 def problem(batches: Any) -> str:
-    """Return what goes wrong; the error itself is not kept, for it would keep workers alive."""
+    """Return the type and text of an error. A reference to the error itself would keep workers alive."""
     try:
         list(batches)
     except DataError as error:
@@ -381,8 +383,8 @@ def problem(batches: Any) -> str:
     return "nothing"
 
 
-def test_a_dataset_without_length_goes_without(table: Path) -> None:
-    """Torch asks for a length only where somebody else does."""
+def test_a_dataset_without_length_can_be_read(table: Path) -> None:
+    """`DataLoader` reads a dataset without length."""
     ds = ps.open(table).select("id").where(ps.col("third") == 0, lazy=True).batch(20, last="uneven")
     loader, dataset = loader_of(ds, num_workers=2, multiprocessing_context="fork")
 

@@ -1,4 +1,4 @@
-"""Bad rows that are skipped: their batch is shorter, nothing else moves, and each is counted, listed and written down."""
+"""Bad rows that are skipped: their batch is shorter, other rows do not move, and each is counted, listed and reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.testing import example
 
 ROWS, GROUP, FILES = 120, 15, 2
 NULL, BYTES, LONG, RAISES = {7, 40, 41, 88}, {3, 41, 77}, {40, 100}, {12, 13, 14, 119}
-"""Rows whose number is null, whose cell has too few bytes, whose list is too long, and that a map raises on."""
+"""Rows with a null, with a cell of too few bytes, with a list that is too long, and with an error in a map."""
 
 SCHEMA = Schema("Bad", [Field("id", np.int64), Field("cell", np.uint8, (4,), Raw())])
 
@@ -36,7 +36,7 @@ SCHEMA = Schema("Bad", [Field("id", np.int64), Field("cell", np.uint8, (4,), Raw
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a table with rows that are bad in several ways."""
-    place = tmp_path_factory.mktemp("bad")
+    directory = tmp_path_factory.mktemp("bad")
     each = ROWS // FILES
     for file in range(FILES):
         numbers = range(file * each, (file + 1) * each)
@@ -46,13 +46,13 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "cell": [bytes([number] * (3 if number in BYTES else 4)) for number in numbers],
             "list": [list(range(9 if number in LONG else number % 3)) for number in numbers],
         }
-        pq.write_table(pa.table(columns), place / f"{file}.parquet", row_group_size=GROUP)
-    ps.adopt(place, SCHEMA)
-    return place
+        pq.write_table(pa.table(columns), directory / f"{file}.parquet", row_group_size=GROUP)
+    ps.adopt(directory, SCHEMA)
+    return directory
 
 
 def raising(row: dict[str, Any]) -> dict[str, Any]:
-    """Raise on some rows, having changed them."""
+    """Raise on some rows, after changing them."""
     row = {**row, "id": row["id"] + 1000}
     if int(row["id"]) - 1000 in RAISES:
         msg = f"no {int(row['id']) - 1000}"
@@ -61,7 +61,7 @@ def raising(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def raising_on_batches(batch: dict[str, Any]) -> dict[str, Any]:
-    """Raise on batches with some rows, having changed all of them where they lie."""
+    """Raise on batches with some rows, after changing all their rows in place."""
     batch["id"] += 1000
     for number in batch["id"].tolist():
         if number - 1000 in RAISES:
@@ -71,17 +71,17 @@ def raising_on_batches(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def threads() -> list[str]:
-    """Return the names of our threads that are alive."""
+    """Return the names of live Penstock threads."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")]
 
 
 def ids(batches: Iterator[dict[str, Any]] | ps.Dataset) -> list[list[int]]:
-    """Return the ids of batches, or of single rows, as they are without maps."""
+    """Return the ids of batches, or of single rows, without what maps added to them."""
     return [[int(number) % 1000 for number in np.atleast_1d(batch["id"])] for batch in batches]
 
 
 def without(batches: list[list[int]], bad: set[int]) -> list[list[int]]:
-    """Return batches less some rows, and without those of which nothing is left."""
+    """Return batches without some rows, and without batches that become empty."""
     left = ([number for number in batch if number not in bad] for batch in batches)
     return [batch for batch in left if batch]
 
@@ -98,10 +98,10 @@ KINDS: list[tuple[set[int], tuple[str, ...], Callable[..., Any] | None, bool]] =
 SHUFFLES: list[Shuffle] = [ps.InOrder(), ps.RowGroupShuffle(), ps.WindowShuffle(rows=50), ps.ExactShuffle(20)]
 
 
-def asked(
+def query(
     table: Path, kind: tuple[set[int], tuple[str, ...], Callable[..., Any] | None, bool]
 ) -> tuple[ps.Dataset, ps.Dataset]:
-    """Return a dataset with bad rows, and the same without what makes them bad."""
+    """Return a dataset with bad rows, and a dataset of the same rows without what makes them bad."""
     _, columns, function, per_row = kind
     clean = ps.open(table).select("id")
     ds = ps.open(table).select(*columns)
@@ -128,11 +128,11 @@ def test_skipping_shortens_batches_and_moves_nothing_else(
     last: Any,
     lazy: bool,  # noqa: FBT001 - drawn
 ) -> None:
-    """Every batch has the rows that it has without bad ones, less these, on any rank; they are listed, each once."""
+    """On any rank, each batch has its usual rows except the bad ones. Each bad row is listed once."""
     function, per_row = kind[2:]
     if (size is None and function is not None and not per_row) or (size is not None and size < 5 and ranks > 1):
-        return  # single rows are no batches, and ranks could not keep step
-    dirty, clean = asked(table, kind)
+        return  # the map needs batches, or ranks may differ in their number of batches
+    dirty, clean = query(table, kind)
     lazy = lazy and size is None
     found, expected, skipped = [], [], []
     for rank in range(ranks):
@@ -154,8 +154,8 @@ def test_skipping_shortens_batches_and_moves_nothing_else(
 
 @pytest.mark.parametrize(("kind", "size"), [(KINDS[1], 16), (KINDS[5], None), (KINDS[6], 16)])
 def test_processes_skip_the_same_rows(table: Path, kind: Any, size: int | None) -> None:
-    """What a process cannot decode or map is left out as by threads."""
-    ds = asked(table, kind)[0].shuffle(ps.WindowShuffle(rows=50)).on_bad_row("skip", most=1.0)
+    """Rows that cannot be decoded or mapped are skipped by processes as by threads."""
+    ds = query(table, kind)[0].shuffle(ps.WindowShuffle(rows=50)).on_bad_row("skip", most=1.0)
     ds = ds if size is None else ds.batch(size)
     one: Any = iter(ds)
     two: Any = iter(ds.using(workers="processes", processes=2))
@@ -165,8 +165,8 @@ def test_processes_skip_the_same_rows(table: Path, kind: Any, size: int | None) 
     assert threads() == []
 
 
-def test_by_default_a_bad_row_is_an_error_with_its_place(table: Path) -> None:
-    """Also when skipping was asked for and taken back."""
+def test_by_default_a_bad_row_raises_with_its_location(table: Path) -> None:
+    """A bad row raises DataError by default, also after skipping was requested and revoked."""
     ds = ps.open(table).select("id", "n").batch(10)
     for each in (ds, ds.on_bad_row("raise"), ds.on_bad_row("skip").on_bad_row("raise")):
         with pytest.raises(DataError, match=r"0\.parquet, row group 0, row 7, column 'n': the value is null"):
@@ -175,9 +175,9 @@ def test_by_default_a_bad_row_is_an_error_with_its_place(table: Path) -> None:
     assert repr(ds.on_bad_row("skip", most=3)).endswith(".batch(10).on_bad_row('skip', most=3)")
 
 
-def test_skipped_rows_are_listed_with_where_and_why(table: Path) -> None:
-    """File, row group and row, the column or the map, and the epoch; a loader lists those of all its epochs."""
-    loader = ps.loader(asked(table, KINDS[5])[0].batch(16).on_bad_row("skip", most=1.0))
+def test_skipped_rows_are_listed_with_location_and_problem(table: Path) -> None:
+    """A skipped row has file, row group, row, column or map, and epoch. A loader lists those of all its epochs."""
+    loader = ps.loader(query(table, KINDS[5])[0].batch(16).on_bad_row("skip", most=1.0))
     list(loader)
     first = loader.skipped
     list(loader)
@@ -186,18 +186,22 @@ def test_skipped_rows_are_listed_with_where_and_why(table: Path) -> None:
     assert [(row.epoch, row.row + ROWS // FILES * row.file.endswith("1.parquet")) for row in first] == [
         (0, number) for number in sorted(bad)
     ]
-    told = {row.row: row for row in first if row.file.endswith("0.parquet")}
-    assert str(told[3]) == f"{table}/0.parquet, row group 0, row 3, column 'cell': {told[3].problem}"
-    assert "3 bytes" in told[3].problem
-    assert (told[7].row_group, told[7].column) == (0, "n")
-    assert (told[12].row_group, told[12].column, told[12].problem) == (0, None, "map raising raised LookupError: no 12")
-    assert (told[40].row_group, told[40].column) == (2, "n")
+    reported = {row.row: row for row in first if row.file.endswith("0.parquet")}
+    assert str(reported[3]) == f"{table}/0.parquet, row group 0, row 3, column 'cell': {reported[3].problem}"
+    assert "3 bytes" in reported[3].problem
+    assert (reported[7].row_group, reported[7].column) == (0, "n")
+    assert (reported[12].row_group, reported[12].column, reported[12].problem) == (
+        0,
+        None,
+        "map raising raised LookupError: no 12",
+    )
+    assert (reported[40].row_group, reported[40].column) == (2, "n")
     assert [row.epoch for row in loader.skipped[len(first) :]] == [1] * len(bad)
     assert loader.num_skipped == 2 * len(bad)
 
 
 def test_damaged_images_are_skipped(tmp_path: Path) -> None:
-    """A photo whose bytes end too early costs its row, and the others of its batch come whole."""
+    """A truncated or invalid image skips its own row only. Other images of its batch are complete."""
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (20, 16, 16, 3), np.uint8)
     schema = Schema("Photos", [Field("id", np.int64), Field("image", np.uint8, (16, 16, 3), Jpeg(quality=95))])
@@ -217,8 +221,8 @@ def test_damaged_images_are_skipped(tmp_path: Path) -> None:
     assert [(row.row_group, row.row, row.column) for row in batches.skipped] == [(1, 6, "image"), (2, 11, "image")]
 
 
-def test_lists_that_must_be_alike_are_measured_by_the_first_of_their_batch(tmp_path: Path) -> None:
-    """Which of two lengths is wrong nobody can tell, so the first good row of a batch says."""
+def test_the_first_good_row_of_a_batch_sets_the_length_of_lists(tmp_path: Path) -> None:
+    """Lists that must have equal lengths are compared with the list of the first good row of their batch."""
     lists = [[0] * (3 if number == 5 else 2) for number in range(10)]
     pq.write_table(pa.table({"id": range(10), "list": lists}), tmp_path / "a.parquet")
     batches: Any = iter(ps.open(tmp_path).ragged(ps.RaiseIfRagged(), "list").batch(4).on_bad_row("skip", most=5))
@@ -227,8 +231,8 @@ def test_lists_that_must_be_alike_are_measured_by_the_first_of_their_batch(tmp_p
     assert [row.row for row in batches.skipped] == [5]
 
 
-def test_batches_that_are_padded_are_filled_up(table: Path) -> None:
-    """Where all batches have one size, those with bad rows do too, and what fills them up is marked."""
+def test_padded_batches_have_full_size(table: Path) -> None:
+    """With last="pad", batches with skipped rows are padded to full size too, and padding is marked."""
     ds = ps.open(table).select("id", "n").batch(16, last="pad").on_bad_row("skip", most=1.0)
     plain = ps.open(table).select("id").batch(16, last="pad")
 
@@ -240,16 +244,16 @@ def test_batches_that_are_padded_are_filled_up(table: Path) -> None:
         assert set(batch["id"][~batch["_valid"]].tolist()) <= {good[-1]}
 
 
-def test_a_map_is_given_rows_as_they_are_each_time(table: Path) -> None:
-    """What a map changed before it raised is not changed once more when it is run again without the bad row."""
+def test_a_map_gets_unchanged_rows_on_every_attempt(table: Path) -> None:
+    """If a map changes rows before it raises, the next attempt without the bad row gets unchanged rows."""
     ds = ps.open(table).select("id").shuffle(ps.WindowShuffle(rows=60)).batch(16)
     found = [batch["id"] for batch in ds.map(raising_on_batches).on_bad_row("skip", most=1.0)]
 
     assert all(1000 <= number < 1000 + ROWS for batch in found for number in batch.tolist())
 
 
-def test_randomness_is_that_of_the_rows_that_are_left(table: Path) -> None:
-    """A map of rows gets the same numbers for a row whether others of its batch are bad or not."""
+def test_skipping_does_not_change_random_numbers(table: Path) -> None:
+    """A map of rows gets the same random numbers for a row, whether or not others of its batch are bad."""
 
     def noisy(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         noise = rng.integers(1 << 60)
@@ -272,9 +276,9 @@ def test_randomness_is_that_of_the_rows_that_are_left(table: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [None, 1, 16])
-def test_states_and_resumes_are_those_of_the_rows_that_came(table: Path, size: int | None) -> None:
-    """After any step a loader that loads the state goes on with the next good row, and `state_at` tells the same state."""
-    ds = asked(table, KINDS[5])[0].shuffle(ps.WindowShuffle(rows=50), seed=1).on_bad_row("skip", most=1.0)
+def test_a_resume_continues_with_the_next_good_row(table: Path, size: int | None) -> None:
+    """After any step, a loader that loads the state continues with the next good row. `state_at` returns the same state."""
+    ds = query(table, KINDS[5])[0].shuffle(ps.WindowShuffle(rows=50), seed=1).on_bad_row("skip", most=1.0)
     ds = ds if size is None else ds.batch(size)
     whole = ids(ds)
     loader = ps.loader(ds)
@@ -290,8 +294,8 @@ def test_states_and_resumes_are_those_of_the_rows_that_came(table: Path, size: i
         assert loader.state_at(step) == state
 
 
-def test_a_report_has_a_line_for_each_row(table: Path, tmp_path: Path) -> None:
-    """It is there from the beginning, lines are added to what it has, and every rank has one of its own."""
+def test_a_report_has_a_line_for_each_skipped_row(table: Path, tmp_path: Path) -> None:
+    """The report is written during the iteration, new lines are appended, and every rank has its own file."""
     report = tmp_path / "bad.jsonl"
     ds = ps.open(table).select("id", "n").batch(10)
     batches = iter(ds.on_bad_row("skip", report=report, most=1.0))
@@ -323,8 +327,8 @@ def test_a_report_has_a_line_for_each_row(table: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("most", "allowed"), [(0.01, 2), (3, 3), (0.03, 4)])
-def test_more_bad_rows_than_are_allowed_are_an_error(table: Path, most: float, allowed: int) -> None:
-    """The first one too many is named, with both numbers; a second next raises again."""
+def test_more_bad_rows_than_allowed_raise(table: Path, most: float, allowed: int) -> None:
+    """The error names the first row too many and both numbers. A second `next` raises it again."""
     ds = ps.open(table).select("id", "n").batch(5)
     batches: Any = iter(ds.on_bad_row("skip", most=most))
     if allowed >= len(NULL):
@@ -345,8 +349,8 @@ def test_more_bad_rows_than_are_allowed_are_an_error(table: Path, most: float, a
     assert threads() == []
 
 
-def test_a_batch_of_which_nothing_is_left_is_left_out(table: Path) -> None:
-    """One reader gets one batch less; ranks that have to keep step are told instead."""
+def test_a_batch_of_bad_rows_only_is_dropped(table: Path) -> None:
+    """A single reader gets one batch less. Ranks that need equal numbers of batches raise an error instead."""
     ds = ps.open(table).select("id", "n").batch(1)
     batches: Any = iter(ds.on_bad_row("skip", most=1.0))
 
@@ -359,8 +363,8 @@ def test_a_batch_of_which_nothing_is_left_is_left_out(table: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [None, 2])
-def test_an_epoch_that_ends_with_bad_rows_has_ended(tmp_path: Path, size: int | None) -> None:
-    """The state after its end is that of the next epoch, as for other datasets."""
+def test_an_epoch_that_ends_with_bad_rows_is_complete(tmp_path: Path, size: int | None) -> None:
+    """After the last good row of an epoch, the state is that of the next epoch."""
     pq.write_table(pa.table({"id": range(6), "n": [0, 1, 2, 3, None, None]}), tmp_path / "n.parquet")
     ds = ps.open(tmp_path).on_bad_row("skip", most=2)
     ds = ds if size is None else ds.batch(size)
@@ -372,8 +376,8 @@ def test_an_epoch_that_ends_with_bad_rows_has_ended(tmp_path: Path, size: int | 
     assert [batch["id"].tolist() for batch in again] == whole == ([0, 1, 2, 3] if size is None else [[0, 1], [2, 3]])
 
 
-def test_bad_rows_that_do_not_pass_a_lazy_filter_are_nobodys(tmp_path: Path) -> None:
-    """Where none of the rows that are put together at once passes, and some are bad, nothing comes of them."""
+def test_bad_rows_that_a_lazy_filter_removes_are_not_listed(tmp_path: Path) -> None:
+    """A bad row that a lazy filter removes is not listed. A bad row that passes is listed, even if no row is left."""
     numbers = [0, 1, None, None, 4, 5, 6, 7]
     pq.write_table(pa.table({"id": range(8), "n": numbers}), tmp_path / "a.parquet")
     ds = ps.open(tmp_path).where(~ps.col("id").isin([2, 3]), lazy=True).on_bad_row("skip")
@@ -389,7 +393,7 @@ def test_bad_rows_that_do_not_pass_a_lazy_filter_are_nobodys(tmp_path: Path) -> 
 
 
 def test_rows_by_number_are_never_skipped(table: Path) -> None:
-    """Whoever asks for a row wants that row."""
+    """Looking up a bad row raises an error, because the caller wants that very row."""
     ds = ps.open(table).select("id", "n").on_bad_row("skip")
 
     assert ds[8]["id"] == 8
@@ -398,8 +402,8 @@ def test_rows_by_number_are_never_skipped(table: Path) -> None:
     assert ds.to_arrow().num_rows == ROWS
 
 
-def test_what_is_no_row_is_not_skipped(table: Path, tmp_path: Path) -> None:
-    """A broken promise, a file that cannot be read and cells that are gone are errors as always."""
+def test_errors_that_no_row_causes_are_raised(table: Path, tmp_path: Path) -> None:
+    """Invalid results of maps, MemoryError, interrupts and truncated files raise errors instead of skipping rows."""
     ds = ps.open(table).select("id").batch(10).on_bad_row("skip", most=1.0)
     with pytest.raises(MapError, match="returned columns of other lengths"):
         list(ds.map(lambda batch: {"id": batch["id"][:1]}))
@@ -419,8 +423,8 @@ def test_what_is_no_row_is_not_skipped(table: Path, tmp_path: Path) -> None:
     assert threads() == []
 
 
-def test_a_map_that_fails_on_rows_together_only_is_an_error(table: Path) -> None:
-    """Where no row is to blame by itself, none is skipped."""
+def test_a_map_that_fails_on_whole_batches_only_raises(table: Path) -> None:
+    """If a map fails on no single row, its error is raised and no row is skipped."""
 
     def whole(batch: dict[str, Any]) -> dict[str, Any]:
         if len(batch["id"]) > 5:
@@ -434,7 +438,7 @@ def test_a_map_that_fails_on_rows_together_only_is_an_error(table: Path) -> None
 
 @pytest.mark.parametrize(("columns", "bad"), [(("id", "n"), NULL), (("id", "cell"), BYTES)])
 def test_sequences_with_a_bad_row_are_skipped(table: Path, columns: tuple[str, ...], bad: set[int]) -> None:
-    """A sequence is skipped if any of its rows is bad, and is called by its first row."""
+    """A sequence is skipped if any of its rows is bad, and is listed under its first row."""
     three = ps.Sequence(length=3, by="id")
     ds = ps.open(table).select(*columns).sequence(three).batch(10)
     plain = ps.open(table).select("id").sequence(three)
@@ -448,15 +452,15 @@ def test_sequences_with_a_bad_row_are_skipped(table: Path, columns: tuple[str, .
     assert {row.column for row in batches.skipped} == {columns[1]}
 
 
-def test_a_mixture_has_exact_shares_and_skips_nothing(table: Path) -> None:
-    """A source that skips is refused."""
+def test_a_mixture_refuses_sources_that_skip(table: Path) -> None:
+    """A mixture has exact shares, so a source that skips rows raises ArgumentError."""
     ds = ps.open(table).select("id")
     with pytest.raises(ArgumentError, match=r"got source 1 with .on_bad_row\('skip'\).*Remove .on_bad_row\(\)."):
         ps.mix([(ds, 1), (ds.on_bad_row("skip"), 1)])
 
 
 @pytest.mark.parametrize(
-    ("action", "options", "told"),
+    ("action", "options", "reported"),
     [
         ("ignore", {}, "on_bad_row() got action='ignore'; expected 'raise' or 'skip'."),
         (
@@ -470,17 +474,17 @@ def test_a_mixture_has_exact_shares_and_skips_nothing(table: Path) -> None:
         ("skip", {"report": 3}, "on_bad_row() got report=3;"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(table: Path, action: Any, options: dict[str, Any], told: str) -> None:
-    """Where it is said."""
+def test_invalid_arguments_of_on_bad_row_raise(table: Path, action: Any, options: dict[str, Any], reported: str) -> None:
+    """`on_bad_row` raises ArgumentError for invalid arguments at once."""
     with pytest.raises(ArgumentError) as caught:
         ps.open(table).on_bad_row(action, **options)
 
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 @given(st.sets(st.integers(0, 40)), st.integers(0, 41))
 def test_exactly_the_rows_that_fail_are_found(bad: set[int], count: int) -> None:
-    """By halving, whatever their number, with no more attempts than rows ask for."""
+    """Halving finds all failing rows and no others, with a bounded number of attempts."""
     attempts = []
 
     def attempt(rows: Any) -> list[int]:
@@ -502,7 +506,7 @@ def _breaks(_: Any) -> Any:
     raise ValueError(msg)
 
 
-NEVER = {
+ALL_BAD = {
     "batches": lambda ds: ds.batch(2).map(_breaks),
     "rows": lambda ds: ds.map(_breaks),
     "maps of rows": lambda ds: ds.batch(2).map(_breaks, per_row=True),
@@ -511,18 +515,18 @@ NEVER = {
 }
 
 
-@pytest.mark.parametrize("asked", NEVER)
-def test_nobody_waits_for_ever_for_a_row_that_is_good(asked: str) -> None:
-    """Where all are bad and the dataset repeats without end, that is told; with an end it is nothing."""
-    ds = NEVER[asked](example().on_bad_row("skip", most=1.0))
+@pytest.mark.parametrize("query", ALL_BAD)
+def test_an_endless_dataset_without_good_rows_raises(query: str) -> None:
+    """If all rows are bad, an endless dataset raises DataError. A dataset with a last epoch is empty."""
+    ds = ALL_BAD[query](example().on_bad_row("skip", most=1.0))
 
     with pytest.raises(DataError, match=r"All rows of a whole epoch are bad, the last because map _breaks raised Val"):
         next(iter(ps.loader(ds.repeat())))
     assert list(ps.loader(ds.repeat(3))) == []
 
 
-def test_a_good_batch_in_an_epoch_is_enough() -> None:
-    """However many are left out between it and the next."""
+def test_one_good_batch_per_epoch_is_enough() -> None:
+    """An endless dataset continues if each epoch has a good batch, however many are skipped in between."""
     ds = example().on_bad_row("skip", most=1.0).batch(1).map(lambda batch: batch if batch["id"][0] == 9 else _breaks(batch))
     batches = iter(ps.loader(ds.repeat()))
 
@@ -530,7 +534,7 @@ def test_a_good_batch_in_an_epoch_is_enough() -> None:
 
 
 def test_notes_of_others_name_no_map() -> None:
-    """Only a note that the engine has added tells which map raised an error."""
+    """Only a note that the engine adds names the map that raised an error."""
     error = ValueError("boom")
     assert raised_by_map(error) is None
     error.add_note("While the model was trained")

@@ -1,4 +1,4 @@
-"""Changes of a table: what each mode does, what is refused, and that nothing stays behind or is lost."""
+"""Changes of a table: what each mode does, what is refused, and that no file is lost or left behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.errors import ArgumentError, DataError
 
 @pytest.fixture(params=["swap", "in place", "memory"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    """Return a place on each kind of storage; on a local disk both with directories exchanged and without."""
+    """Return a lake on each kind of storage. On a local disk it is tested with and without exchanging directories."""
     monkeypatch.setattr(swap, "GRACE_SECONDS", 0)
     if request.param == "memory":
         return Lake(MEMORY, f"/{secrets.token_hex(8)}/t")
@@ -35,31 +35,31 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    """Return a place on a local disk, where directories are exchanged."""
+    """Return a lake on a local disk, where directories are exchanged."""
     monkeypatch.setattr(swap, "GRACE_SECONDS", 0)
     return Lake(LOCAL, f"{tmp_path}/lake/t")
 
 
 @pytest.fixture
 def marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    """Return a place on a local disk, where markers tell what belongs to the table."""
+    """Return a lake on a local disk, where changes use commit markers."""
     monkeypatch.setattr(swap, "begin", unsupported)
     return Lake(LOCAL, f"{tmp_path}/lake/t")
 
 
-def test_a_table_appears_with_the_change_and_not_before(lake: Lake) -> None:
-    """What is written belongs to the table when the change is made, and to nothing before."""
+def test_a_table_appears_when_the_change_finishes(lake: Lake) -> None:
+    """Readers see nothing of a change before `finish`, and all of it afterwards."""
     change = lake.begin("error")
     lake.fill(change, [1, 2])
-    before, unmade = lake.ids(), lake.small()
+    before, small_before = lake.ids(), lake.small()
     change.finish({"_common_metadata": b"one"})
 
-    assert (before, unmade) == ([], None)
+    assert (before, small_before) == ([], None)
     assert (lake.ids(), lake.small()) == ([1, 2], b"one")
 
 
 def test_modes_add_and_replace(lake: Lake) -> None:
-    """Append keeps what was there, overwrite does not, and small files are replaced by both."""
+    """Append keeps existing rows and overwrite removes them. Both replace small files."""
     lake.change("error", [1, 2], b"one")
     lake.change("append", [3], b"two")
     appended = lake.ids(), lake.small()
@@ -70,8 +70,8 @@ def test_modes_add_and_replace(lake: Lake) -> None:
     assert lake.names() == ["_common_metadata", f"day=0/part-00000-{last.id}.parquet"]
 
 
-def test_a_change_without_files_changes_small_files_alone(lake: Lake) -> None:
-    """Nothing but `_common_metadata` may change, and rows stay."""
+def test_a_change_without_files_replaces_small_files_only(lake: Lake) -> None:
+    """A change without data files may replace `_common_metadata`. All rows stay."""
     lake.change("error", [1], b"one")
 
     lake.begin("append").finish({"_common_metadata": b"two"})
@@ -80,7 +80,7 @@ def test_a_change_without_files_changes_small_files_alone(lake: Lake) -> None:
 
 
 def test_an_aborted_change_leaves_no_trace(lake: Lake) -> None:
-    """After abort, even twice, all lies as before; parents that were made are gone too."""
+    """`abort`, called once or twice, leaves the previous files only, and removes the parents that were created."""
     top = Path(lake.path).parent
     for _ in range(2):
         change = lake.begin("error")
@@ -101,7 +101,7 @@ def test_an_aborted_change_leaves_no_trace(lake: Lake) -> None:
 
 
 def test_abort_after_finish_does_nothing(lake: Lake) -> None:
-    """A change that is made stays made."""
+    """Aborting a finished change does not undo it."""
     change = lake.change("error", [1, 2])
 
     change.abort()
@@ -110,7 +110,7 @@ def test_abort_after_finish_does_nothing(lake: Lake) -> None:
 
 
 def test_error_mode_refuses_a_table(lake: Lake) -> None:
-    """mode="error" writes only where nothing is."""
+    """With mode="error", `begin` raises if the table already has data."""
     change = lake.change("error", [0])
     expected = (
         f'lake holds data already: day=0/part-00000-{change.id}.parquet; mode="error" expects an empty place. '
@@ -123,8 +123,8 @@ def test_error_mode_refuses_a_table(lake: Lake) -> None:
     assert str(caught.value) == expected
 
 
-def test_of_two_first_writers_one_is_refused(lake: Lake) -> None:
-    """A table that appeared while another was written is found when that one is to be made, and nothing is lost."""
+def test_the_later_of_two_first_writers_is_refused(lake: Lake) -> None:
+    """With mode="error", `finish` raises if another writer created the table meanwhile. The other's rows stay."""
     late = lake.begin("error")
     lake.fill(late, [7])
     lake.change("error", [1])
@@ -137,8 +137,8 @@ def test_of_two_first_writers_one_is_refused(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
-def test_hidden_leftovers_are_no_table_and_stay(lake: Lake, mode: Mode) -> None:
-    """A directory with hidden names only is as good as empty, and what is not a table's in it is nobody's to delete."""
+def test_hidden_files_are_no_table_and_stay(lake: Lake, mode: Mode) -> None:
+    """A directory of hidden files counts as empty. Hidden files that do not belong to a table are never deleted."""
     for name in ("_SUCCESS", ".ssh/id", "_notes"):
         if lake.filesystem is LOCAL:
             Path(lake.path, name).parent.mkdir(parents=True, exist_ok=True)
@@ -153,16 +153,16 @@ def test_hidden_leftovers_are_no_table_and_stay(lake: Lake, mode: Mode) -> None:
 
 @pytest.mark.parametrize("others", [["notes.txt"], ["src/a.py", "b.csv", "part-00000.csv", "part-00000-c000.json"]])
 def test_overwrite_replaces_tables_only(lake: Lake, others: list[str]) -> None:
-    """A directory with files that are no Parquet is not replaced, whenever they came."""
+    """Overwrite refuses a directory with files other than Parquet, even if they appear after the change began."""
     change = lake.change("error", [1])
     late = lake.begin("overwrite")
     for name in others:
         if lake.filesystem is LOCAL:
             Path(lake.path, name).parent.mkdir(exist_ok=True)
         lake.put(f"{lake.path}/{name}", b"mine")
-    told = ", ".join(sorted(others)[:3]) + (" and 1 more" if len(others) > 3 else "")
+    first_names = ", ".join(sorted(others)[:3]) + (" and 1 more" if len(others) > 3 else "")
     expected = (
-        f'lake holds files that are not Parquet: {told}; mode="overwrite" replaces directories of Parquet files only. '
+        f'lake holds files that are not Parquet: {first_names}; mode="overwrite" replaces directories of Parquet files only. '
         "Check the path; if it is right, remove those files first."
     )
 
@@ -177,7 +177,7 @@ def test_overwrite_replaces_tables_only(lake: Lake, others: list[str]) -> None:
 
 
 def test_overwrite_knows_spark_names(lake: Lake) -> None:
-    """Data files that Spark wrote are data, with an ending or without."""
+    """Overwrite replaces data files that Spark wrote, with or without a file name extension."""
     if lake.filesystem is LOCAL:
         Path(lake.path).mkdir(parents=True)
     lake.put(f"{lake.path}/part-r-00003-2f9e1c5b-0000-4cfa-bd5e-111122223333.gz.parquet", b"")
@@ -198,7 +198,7 @@ def test_overwrite_knows_spark_names(lake: Lake) -> None:
 )
 @pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
 def test_a_table_with_a_log_is_refused(marked: Lake, mode: Mode, log: str, kind: str) -> None:
-    """Files beside a log that does not name them would belong to no table."""
+    """A directory with the log of another table format is refused, because its log would not list new files."""
     Path(marked.path, log).parent.mkdir(parents=True)
     marked.put(f"{marked.path}/{log}", b"{}")
     how = 'format="delta"' if log.startswith("_delta_log") else "software that writes such logs"
@@ -213,8 +213,8 @@ def test_a_table_with_a_log_is_refused(marked: Lake, mode: Mode, log: str, kind:
     assert str(caught.value) == expected
 
 
-def test_a_table_is_a_directory(tmp_path: Path) -> None:
-    """A file where the table should be, or above it, is refused, and so are what has no name and what is no mode."""
+def test_an_invalid_path_or_mode_raises(tmp_path: Path) -> None:
+    """A path that is a file, is below a file or is the root raises ArgumentError, and so does an unknown mode."""
     file = tmp_path / "file"
     file.touch()
     cases: list[tuple[str, Any, str]] = [
@@ -241,7 +241,7 @@ def test_a_table_is_a_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../x-{}", "/x-{}", "a/../x-{}", "a//x-{}", "./x-{}", "", "a\\x-{}", "x-{}/"])
 def test_names_that_lead_out_of_the_table_are_refused(lake: Lake, name: str) -> None:
-    """Names are relative, without `..`."""
+    """Names of data files and small files must be relative, without `.` or `..` parts."""
     change = lake.begin("error")
     named = name.format(change.id)
     expected = f"{named!r} does not name a file inside a table; expected a relative name without .. parts."
@@ -256,8 +256,8 @@ def test_names_that_lead_out_of_the_table_are_refused(lake: Lake, name: str) -> 
 
 
 @given(st.text("ab_=./\\", max_size=8))
-def test_a_data_file_is_inside_shown_and_tells_its_change(name: str) -> None:
-    """Whatever name is accepted, it is one that readers see, below the table, with the id in it."""
+def test_a_data_file_name_is_inside_visible_and_has_the_id(name: str) -> None:
+    """Exactly the names are accepted that lie below the table, are not hidden and contain the id of the change."""
     change = "0123456789ab"
 
     try:
@@ -272,7 +272,7 @@ def test_a_data_file_is_inside_shown_and_tells_its_change(name: str) -> None:
 
 
 def test_names_of_the_wrong_kind_are_refused() -> None:
-    """A data file tells its change, and a small file is one that readers pass over."""
+    """The name of a data file contains the id of its change. The name of a small file is hidden from readers."""
     with pytest.raises(ArgumentError) as data:
         check_name("part-0.parquet", "0123456789ab")
     with pytest.raises(ArgumentError) as small:
@@ -289,15 +289,15 @@ def test_names_of_the_wrong_kind_are_refused() -> None:
     )
 
 
-def test_what_data_is_is_said_alike_by_reader_and_writer() -> None:
-    """What an overwrite replaces is what a reader reads."""
+def test_overwrite_replaces_what_writers_of_tables_leave() -> None:
+    """An overwrite replaces data files and known leftovers of writers, but no other hidden files."""
     assert [
         is_overwritten(name) for name in ("a=1/x.parquet", "_metadata", ".x.parquet.crc", "_temporary/0/x", ".git/x", "_x")
     ] == ([True, True, True, True, False, False])
 
 
 def test_an_append_keeps_files_as_they_were(local: Lake) -> None:
-    """Mode bits of directories, and size and time of files, are the same after an append: readers under way go on."""
+    """An append keeps mode bits of directories, and size and time of files, so that running readers continue."""
     local.change("error", [1, 2])
     table = Path(local.path)
     table.chmod(0o2750)
@@ -317,8 +317,8 @@ def test_an_append_keeps_files_as_they_were(local: Lake) -> None:
     assert (table / "empty").is_dir()
 
 
-def test_mode_bits_of_an_empty_directory_and_of_a_replaced_one_stay(local: Lake) -> None:
-    """Whoever made the directory for the table decided who may read it."""
+def test_mode_bits_of_the_table_directory_stay(local: Lake) -> None:
+    """A change keeps the mode bits of the directory, because the user decided who may read it."""
     table = Path(local.path)
     table.mkdir(parents=True)
     table.chmod(0o710)
@@ -330,8 +330,8 @@ def test_mode_bits_of_an_empty_directory_and_of_a_replaced_one_stay(local: Lake)
     assert found == [0o710, 0o710]
 
 
-def test_a_link_to_a_table_stays_one(local: Lake, tmp_path: Path) -> None:
-    """The directory that a link names is exchanged, not the link."""
+def test_a_link_to_a_table_stays_a_link(local: Lake, tmp_path: Path) -> None:
+    """If the path of a table is a symbolic link, its target is exchanged, not the link."""
     local.change("error", [1])
     link = tmp_path / "current"
     link.symlink_to(local.path)
@@ -345,13 +345,13 @@ def test_a_link_to_a_table_stays_one(local: Lake, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_what_others_put_there_meanwhile_is_not_lost(local: Lake, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
-    """Files that came to the old directory just before the exchange, or replaced one there, are in the new one."""
+def test_files_that_others_add_meanwhile_are_not_lost(local: Lake, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
+    """Files that others add or replace in the old directory just before the exchange are in the new one."""
     local.change("error", [1, 2])
     table, real = Path(local.path), swap.exchange
     (replaced,) = (table / "day=0").iterdir()
 
-    def meddled(one: Path, other: Path) -> None:
+    def interfere(one: Path, other: Path) -> None:
         (table / "day=new").mkdir()
         (table / "day=new" / "x.parquet").write_bytes(parquet_bytes([8]))
         spare = table / "spare"
@@ -359,40 +359,40 @@ def test_what_others_put_there_meanwhile_is_not_lost(local: Lake, monkeypatch: p
         spare.rename(replaced)
         real(one, other)
 
-    monkeypatch.setattr(swap, "exchange", meddled)
+    monkeypatch.setattr(swap, "exchange", interfere)
     local.change(mode, [5])
 
     assert local.ids() == ([1, 5, 8, 9] if mode == "append" else [5, 8, 9])
     assert [each.name for each in table.parent.iterdir()] == ["t"]
 
 
-def test_a_file_that_was_put_there_last_stays(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two files of one name, put before and after the exchange, the later one is the table's."""
+def test_the_later_of_two_files_with_one_name_stays(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two files with one name, written before and after the exchange, the table keeps the later one."""
     local.change("error", [1])
     table, real = Path(local.path), swap.exchange
 
-    def meddled(one: Path, other: Path) -> None:
+    def interfere(one: Path, other: Path) -> None:
         (table / "x.parquet").write_bytes(parquet_bytes([8]))
         real(one, other)
         (table / "x.parquet").write_bytes(parquet_bytes([9]))
 
-    monkeypatch.setattr(swap, "exchange", meddled)
+    monkeypatch.setattr(swap, "exchange", interfere)
     local.change("append", [2])
 
     assert local.ids() == [1, 2, 9]
 
 
-def test_a_table_that_appears_during_the_last_step_is_added_to(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a directory with files appears just before the new one takes its place, both end up in the table."""
+def test_a_table_that_appears_during_the_last_step_is_merged(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a directory with files appears just before the final rename, the table gets the files of both."""
     table, real = Path(local.path), Path.rename
 
-    def meddled(self: Path, target: Path) -> Path:
+    def interfere(self: Path, target: Path) -> Path:
         if target == table and not table.exists():
             table.mkdir()
             (table / "x.parquet").write_bytes(parquet_bytes([8]))
         return real(self, target)
 
-    monkeypatch.setattr(Path, "rename", meddled)
+    monkeypatch.setattr(Path, "rename", interfere)
     local.change("append", [1])
 
     assert local.ids() == [1, 8]
@@ -400,10 +400,10 @@ def test_a_table_that_appears_during_the_last_step_is_added_to(local: Lake, monk
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EINVAL, errno.EXDEV, errno.EPERM, errno.EBUSY, errno.ENOTSUP])
 @pytest.mark.parametrize("step", ["exchange", "link"])
-def test_disks_that_cannot_exchange_get_their_files_one_by_one(
+def test_disks_that_cannot_exchange_directories_use_markers(
     local: Lake, monkeypatch: pytest.MonkeyPatch, number: int, step: str
 ) -> None:
-    """Where the step turns out not to exist, the change is made with markers, and leaves as little behind."""
+    """If exchanging or linking is not supported, the change is made with markers and leaves no other files."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(number, os.strerror(number))
@@ -420,8 +420,8 @@ def test_disks_that_cannot_exchange_get_their_files_one_by_one(
     assert [each.name for each in Path(local.path).parent.iterdir()] == ["t"]
 
 
-def test_a_directory_that_cannot_have_one_beside_it_is_changed_in_place(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table that is a mount point, as volumes of containers are, is written inside."""
+def test_a_mount_point_is_changed_in_place(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that is a mount point, such as a container volume, is changed in place."""
     Path(local.path).mkdir(parents=True)
     monkeypatch.setattr(Path, "is_mount", lambda self: str(self) == local.path)
 
@@ -431,8 +431,8 @@ def test_a_directory_that_cannot_have_one_beside_it_is_changed_in_place(local: L
     assert local.ids() == [1]
 
 
-def test_an_error_of_another_kind_is_told(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk is no reason to try another way; the table is as before."""
+def test_other_errors_are_raised(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk raises an error instead of a fallback to markers. The table stays as before."""
 
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -450,13 +450,13 @@ def test_an_error_of_another_kind_is_told(local: Lake, monkeypatch: pytest.Monke
     assert [each.name for each in Path(local.path).parent.iterdir()] == ["t"]
 
 
-def test_only_the_dead_are_tidied_up_after(local: Lake) -> None:
-    """A writer at work keeps its directory while others begin and end; one without a lock loses it."""
+def test_only_directories_of_dead_writers_are_removed(local: Lake) -> None:
+    """A running writer keeps its directory while others write. A directory of a change without a lock is removed."""
     alive = local.begin("append")
     dead = Path(local.path).with_name(".t.penstock-0123456789ab")
     (dead / "table").mkdir(parents=True)
-    unlike = Path(local.path).with_name(".t.penstock-mine")
-    unlike.mkdir()
+    unrelated = Path(local.path).with_name(".t.penstock-mine")
+    unrelated.mkdir()
 
     local.change("error", [1])
     gone = not dead.exists()
@@ -465,12 +465,12 @@ def test_only_the_dead_are_tidied_up_after(local: Lake) -> None:
 
     assert gone
     assert local.ids() == [1, 2]
-    assert sorted(each.name for each in unlike.parent.iterdir()) == [unlike.name, "t"]
+    assert sorted(each.name for each in unrelated.parent.iterdir()) == [unrelated.name, "t"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"files": {}}', '{"inode": 1, "files": []}', "[" * 100_000])
-def test_a_broken_record_is_named(local: Lake, text: str) -> None:
-    """What says which files an old directory held is not trusted blindly."""
+def test_an_invalid_record_raises(local: Lake, text: str) -> None:
+    """An invalid record of replaced files raises an error that names the record."""
     record = Path(local.path).with_name(".t.penstock-0123456789ab") / "replaced.json"
     record.parent.mkdir(parents=True)
     record.write_text(text)
@@ -485,8 +485,8 @@ def test_a_broken_record_is_named(local: Lake, text: str) -> None:
     assert str(caught.value) == expected
 
 
-def test_what_cannot_be_removed_is_warned_of(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change that is made does not fail when the old directory stays; the next one removes it."""
+def test_files_that_cannot_be_removed_cause_a_warning(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A committed change warns if it cannot remove the files that it replaced. The next change removes them."""
 
     def refuse(*_: Any) -> None:
         raise OSError("busy")
@@ -506,17 +506,17 @@ def test_what_cannot_be_removed_is_warned_of(local: Lake, monkeypatch: pytest.Mo
     assert (between, local.ids()) == ([2], [2, 3])
 
 
-def test_a_change_that_is_made_cannot_be_aborted(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is interrupted right after the exchange and aborts removes what was replaced, not what replaced it."""
+def test_a_committed_change_cannot_be_aborted(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Aborting after an interrupt right after the exchange removes the replaced files, not the new ones."""
 
-    def interrupted(*_: Any) -> None:
+    def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
     local.change("error", [1])
     change = local.begin("append")
     local.fill(change, [2, 3])
     with monkeypatch.context() as patch:
-        patch.setattr(time, "sleep", interrupted)
+        patch.setattr(time, "sleep", interrupt)
         with pytest.raises(KeyboardInterrupt):
             change.finish({})
     change.abort()

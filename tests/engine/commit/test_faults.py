@@ -1,4 +1,4 @@
-"""Changes that die on the way: writers that are killed, stores that fail, and others at work at the same time."""
+"""Changes that fail midway: killed writers, failing storage, and others at work at the same time."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from penstock._engine.commit import log as markers
 from penstock._engine.commit import swap
 from penstock._engine.commit.target import Mode
 
-# Makes each of some changes again and again, each time in a fresh copy of a table, and each time kills itself one step later:
-# before anything is created, written, renamed, linked or deleted, and in the middle of every write.
+# Repeats each change in a fresh copy of a table, and kills itself one step later each time: before any file is created,
+# written, renamed, linked or deleted, and in the middle of every write.
 KILLED = """
 import errno, itertools, json, os, shutil, signal, sys
 from pathlib import Path
@@ -127,10 +127,10 @@ for way, mode in json.loads(sys.argv[2]):
 
 CHANGES = [
     *((way, mode) for way in ("swap", "in place") for mode in ("error", "append", "overwrite")),
-    *(("fall back", mode) for mode in ("append", "overwrite")),  # where nothing lies there, nothing is exchanged
+    *(("fall back", mode) for mode in ("append", "overwrite")),  # a new table exchanges nothing
 ]
 
-# Four processes, which are told to begin at the same time, append five files each.
+# Four processes start at the same time and append five files each.
 APPENDING = """
 import errno, os, sys
 from pathlib import Path
@@ -165,7 +165,7 @@ os.close(go)
 sys.exit(sum(os.waitpid(child, 0)[1] for child in children))
 """
 
-# Reads a table as other software does, until it is told to stop, and prints each state that it saw, once in a row.
+# Reads a table as other software does, until stdin has a line. Prints the states that it saw, without repeats in a row.
 READING = """
 import json, sys, threading
 import pyarrow.parquet as pq
@@ -192,14 +192,14 @@ print(json.dumps(states))
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reads what these changes replace, but where a test says so, and no disk loses its power."""
+    """Remove the grace period for readers of replaced files and skip fsync, unless a test needs them."""
     monkeypatch.setattr(swap, "GRACE_SECONDS", 0)
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @contextmanager
 def started(script: str, *args: object) -> Iterator[subprocess.Popen[str]]:
-    """Start a script, and wait until it says that it is ready."""
+    """Start a script and wait until it prints that it is ready."""
     command = [sys.executable, "-c", script, *map(str, args)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -210,15 +210,15 @@ def started(script: str, *args: object) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def plain(path: Path) -> list[int]:
-    """Return the rows that software sees which knows nothing of changes."""
+def rows_without_markers(path: Path) -> list[int]:
+    """Return the rows that software sees which does not know commit markers."""
     found = pq.read_table(path) if path.exists() else None
     return sorted(found["id"].to_pylist()) if found is not None and found.column_names else []
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return where changes of rows 1 to 3 to rows 4 and 5 were killed: a directory for each of them, one in it per step."""
+    """Kill each change of rows 1 to 3 to rows 4 and 5 at every step. Return the root of a directory per change and step."""
     root = tmp_path_factory.mktemp("killed")
     (root / "nothing").mkdir()
     (root / "data").mkdir()
@@ -231,9 +231,9 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def steps(place: Path) -> list[Lake]:
-    """Return what lay there after each step of a change."""
-    return [Lake(LOCAL, f"{place}/{number}/t") for number in range(len(list(place.iterdir())))]
+def steps(directory: Path) -> list[Lake]:
+    """Return the table as a kill at each step of a change has left it."""
+    return [Lake(LOCAL, f"{directory}/{number}/t") for number in range(len(list(directory.iterdir())))]
 
 
 @pytest.mark.slow
@@ -241,12 +241,12 @@ def steps(place: Path) -> list[Lake]:
 def test_a_writer_that_is_killed_leaves_all_or_nothing(
     killed: Path, monkeypatch: pytest.MonkeyPatch, way: str, mode: Mode
 ) -> None:
-    """After a kill at any step the table is the old or the new one, whoever reads it; the next writer works and tidies up."""
+    """After a kill at any step, every reader sees the old or the new table. The next writer works and cleans up."""
     old: tuple[list[int], bytes | None] = ([], None) if mode == "error" else ([1, 2, 3], b"old")
     new = ([1, 2, 3, 4, 5] if mode == "append" else [4, 5], b"new")
     lakes = steps(killed / way / mode)
     seen = [(lake.ids(), lake.small()) for lake in lakes]
-    shown = [plain(Path(lake.path)) for lake in lakes] if way == "swap" else [ids for ids, _ in seen]
+    shown = [rows_without_markers(Path(lake.path)) for lake in lakes] if way == "swap" else [ids for ids, _ in seen]
     for lake in lakes:
         lake.change("append", [77], b"next")
     after = [lake.ids() for lake in lakes]
@@ -266,8 +266,8 @@ def test_a_writer_that_is_killed_leaves_all_or_nothing(
 
 
 @pytest.mark.slow
-def test_what_others_put_there_outlives_a_writer_that_is_killed(killed: Path) -> None:
-    """A file that came while directories were exchanged is in the table in the end, whenever the writer died."""
+def test_files_of_others_survive_a_killed_writer(killed: Path) -> None:
+    """A file added by others during the exchange ends up in the table, at whichever step the writer is killed."""
     lakes = steps(killed / "meddled" / "append")
     before = [lake.ids() for lake in lakes]
     for lake in lakes:
@@ -279,10 +279,10 @@ def test_what_others_put_there_outlives_a_writer_that_is_killed(killed: Path) ->
 
 
 class Failing(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
-    """Storage that fails at one call, counted from 0, or at that and all after it."""
+    """Storage that fails at one call, counted from 0, or at that call and all later ones."""
 
     def __init__(self, at: int, *, forever: bool) -> None:
-        """Store when."""
+        """Store which calls fail."""
         super().__init__(fsspec.filesystem("memory"))
         self.calls, self.at, self.forever = 0, at, forever
 
@@ -292,43 +292,43 @@ class Failing(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
             raise OSError("injected")
 
     def get_file_info(self, paths: Any) -> Any:
-        """Fail or look."""
+        """Fail or return file information."""
         self._count()
         return super().get_file_info(paths)
 
     def get_file_info_selector(self, selector: Any) -> Any:
-        """Fail or list."""
+        """Fail or list files."""
         self._count()
         return super().get_file_info_selector(selector)
 
     def create_dir(self, path: Any, recursive: Any) -> None:
-        """Fail or make a directory."""
+        """Fail or create a directory."""
         self._count()
         super().create_dir(path, recursive)
 
     def delete_file(self, path: Any) -> None:
-        """Fail or delete."""
+        """Fail or delete a file."""
         self._count()
         super().delete_file(path)
 
     def move(self, source: Any, target: Any) -> None:
-        """Fail or move."""
+        """Fail or move a file."""
         self._count()
         super().move(source, target)
 
     def open_input_stream(self, path: Any) -> Any:
-        """Fail or read."""
+        """Fail or open a file for reading."""
         self._count()
         return super().open_input_stream(path)
 
     def open_output_stream(self, path: Any, metadata: Any) -> Any:
-        """Fail or write."""
+        """Fail or open a file for writing."""
         self._count()
         return super().open_output_stream(path, metadata)
 
 
-def attempted(lake: Lake, handler: Failing, mode: Mode) -> bool:
-    """Change a table through storage that fails, abort if that does, and return whether the change was made."""
+def attempt_change(lake: Lake, handler: Failing, mode: Mode) -> bool:
+    """Change a table through failing storage, abort on an error, and return whether the change was committed."""
     broken = Lake(pafs.PyFileSystem(handler), lake.path)
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
@@ -351,7 +351,7 @@ def attempted(lake: Lake, handler: Failing, mode: Mode) -> bool:
 @pytest.mark.parametrize("forever", [False, True])
 @pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
 def test_a_store_that_fails_leaves_all_or_nothing(monkeypatch: pytest.MonkeyPatch, mode: Mode, *, forever: bool) -> None:
-    """Whichever call fails, once or from then on: the change is made if finish returns, and otherwise nothing changed."""
+    """Whichever call fails, once or from then on, the change is committed if `finish` returns, and has no effect otherwise."""
     old: tuple[list[int], bytes | None] = ([], None) if mode == "error" else ([1, 2, 3], b"old")
     new = ([1, 2, 3, 4, 5] if mode == "append" else [4, 5], b"new")
     outcomes: list[bool] = []
@@ -361,7 +361,7 @@ def test_a_store_that_fails_leaves_all_or_nothing(monkeypatch: pytest.MonkeyPatc
         if mode != "error":
             lake.change("error", [1, 2, 3], b"old")
         before = lake.names()
-        made = attempted(lake, handler, mode)
+        made = attempt_change(lake, handler, mode)
         outcomes.append(made)
 
         assert (lake.ids(), lake.small()) == (new if made else old)
@@ -379,8 +379,8 @@ def test_a_store_that_fails_leaves_all_or_nothing(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("way", ["swap", "in place"])
-def test_appends_at_the_same_time_all_land(tmp_path: Path, way: str) -> None:
-    """Four processes append five times each, and every row is there."""
+def test_concurrent_appends_are_all_committed(tmp_path: Path, way: str) -> None:
+    """Four processes append five times each at the same time. The table has every row."""
     data = tmp_path / "data"
     data.mkdir()
     for number in range(20):
@@ -398,11 +398,11 @@ def test_appends_at_the_same_time_all_land(tmp_path: Path, way: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_a_reader_at_work_sees_whole_tables_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
-    """While a table is changed thirty times, software that just lists it reads one of its states each time, in their order.
+def test_a_running_reader_sees_complete_tables_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
+    """While a table is changed thirty times, other software reads a complete state each time, in their order.
 
-    During an append nothing goes wrong at all. During an overwrite the files that it listed may be gone when it opens them, or
-    when pyarrow looks at them once more, and it has to read again.
+    During an append the reader gets no errors. During an overwrite listed files may be gone when the reader opens them or when
+    pyarrow looks at them again, and the reader has to start again.
     """
     monkeypatch.setattr(swap, "GRACE_SECONDS", 0.05)
     lake = Lake(LOCAL, str(tmp_path / "lake" / "t"))

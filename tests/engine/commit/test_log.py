@@ -1,4 +1,4 @@
-"""Markers of changes: what readers make of them, and that what they hold is not trusted."""
+"""Commit markers: what readers make of them, and that their contents are validated."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from penstock.errors import DataChangedError, DataError
 
 @pytest.fixture(params=["disk", "memory"])
 def lake(request: pytest.FixtureRequest, marked: Lake) -> Lake:
-    """Return a place on each kind of storage, where markers tell what belongs to the table."""
+    """Return a lake on each kind of storage, where changes use commit markers."""
     return marked if request.param == "disk" else Lake(MEMORY, f"/{secrets.token_hex(8)}/t")
 
 
 @pytest.fixture
 def marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    """Return a place on a local disk, where markers tell what belongs to the table."""
+    """Return a lake on a local disk, where changes use commit markers."""
     monkeypatch.setattr(swap, "begin", unsupported)
     return Lake(LOCAL, f"{tmp_path}/lake/t")
 
@@ -40,8 +40,8 @@ names = st.from_regex(r"[a-z=%]{1,6}(/[a-z]{1,3}){0,2}", fullmatch=True)
 
 
 @given(st.lists(names), st.dictionaries(names, st.text()), st.dictionaries(names, st.binary()), st.integers())
-def test_a_marker_tells_what_it_was_told(added: list[str], removed: dict[str, str], small: dict[str, bytes], when: int) -> None:
-    """What is read of a marker is what was written."""
+def test_a_marker_round_trips(added: list[str], removed: dict[str, str], small: dict[str, bytes], when: int) -> None:
+    """A loaded marker equals the commit that was dumped."""
     commit = Commit(id="0123456789ab", time=when, added=tuple(added), removed=removed, small=small)
 
     assert markers.load(markers.dump(commit), "/t/_penstock/0123456789ab.committed") == commit
@@ -57,24 +57,24 @@ JSON = st.recursive(
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(("penstock", "time", "added", "removed", "small"), JSON)) | JSON)
-def test_a_marker_may_hold_anything(told: Any) -> None:
-    """Whatever a marker holds, it is a change whose names stay inside the table, or an error of ours that names it."""
-    if isinstance(told, dict):
-        told.setdefault("penstock", 1)
+def test_any_marker_content_is_valid_or_reported(content: Any) -> None:
+    """A marker of any content loads with names inside the table, or raises an error that names the marker."""
+    if isinstance(content, dict):
+        content.setdefault("penstock", 1)
     found: list[str] = []
-    said = ""
+    message = ""
     try:
-        commit = markers.load(json.dumps(told).encode(), "the/marker")
+        commit = markers.load(json.dumps(content).encode(), "the/marker")
         found = [*commit.added, *commit.removed, *commit.small]
     except DataError as error:
-        said = str(error)
+        message = str(error)
 
-    assert not said or said.startswith("The commit marker the/marker cannot be read: ")
+    assert not message or message.startswith("The commit marker the/marker cannot be read: ")
     assert not [name for name in found if ".." in name or name.startswith("/")]
 
 
 @pytest.mark.parametrize(
-    ("data", "why"),
+    ("data", "reason"),
     [
         (b"", "Expecting value: line 1 column 1 (char 0)"),
         (b"[]", "it is not of version 1, the only known version"),
@@ -95,13 +95,13 @@ def test_a_marker_may_hold_anything(told: Any) -> None:
         ),
     ],
 )
-def test_a_broken_marker_is_named(marked: Lake, data: bytes, why: str) -> None:
-    """Readers and writers refuse a table whose marker they cannot read, and say which it is."""
+def test_an_invalid_marker_raises(marked: Lake, data: bytes, reason: str) -> None:
+    """Readers and writers raise an error that names an invalid marker and says what is wrong with it."""
     marker = f"{marked.path}/_penstock/0123456789ab.committed"
     Path(marker).parent.mkdir(parents=True)
     marked.put(marker, data)
     expected = (
-        f"The commit marker {marker} cannot be read: {why}. Penstock wrote it to record which files belong to the table. "
+        f"The commit marker {marker} cannot be read: {reason}. Penstock wrote it to record which files belong to the table. "
         "Write the table again to another path, or delete the marker if you know which files are right."
     )
 
@@ -113,16 +113,16 @@ def test_a_broken_marker_is_named(marked: Lake, data: bytes, why: str) -> None:
         assert str(caught.value) == expected
 
 
-def test_nothing_is_asked_where_no_change_is_under_way() -> None:
-    """Without a marker in the listing, the listing is the table, also where directories have our name."""
+def test_a_listing_without_markers_needs_no_requests() -> None:
+    """A listing without a marker is the table, even if a directory's name ends like that of the markers."""
     infos = [pafs.FileInfo(path) for path in ("/my_penstock/a.parquet", "/my_penstock/_common_metadata")]
 
     assert visible(None, "/my_penstock", infos) is infos
     assert small_file(None, "/my_penstock", "_metadata", infos) is None
 
 
-def test_files_beside_a_marker_are_found_by_whole_names(marked: Lake) -> None:
-    """A directory whose name only ends like the one of markers holds data."""
+def test_marker_directories_are_matched_by_whole_names(marked: Lake) -> None:
+    """Markers work in a table whose own name ends like that of the marker directory."""
     lake = Lake(LOCAL, f"{marked.path}/my_penstock")
     lake.change("error", [1])
     lake.fill(lake.begin("append"), [2])
@@ -131,8 +131,8 @@ def test_files_beside_a_marker_are_found_by_whole_names(marked: Lake) -> None:
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_readers_go_by_a_change_that_was_not_tidied_up(lake: Lake, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
-    """From the moment the marker is there, rows and small files are the new ones; the next writer does the rest."""
+def test_readers_see_a_committed_change_before_clean_up(lake: Lake, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
+    """Once the marker exists, readers see the new rows and small files. The next writer finishes the clean-up."""
     lake.change("error", [1, 2], b"old")
     change = untidied(lake, monkeypatch, mode, [3, 4])
     seen = lake.ids(), lake.small()
@@ -144,8 +144,8 @@ def test_readers_go_by_a_change_that_was_not_tidied_up(lake: Lake, monkeypatch: 
     assert len(lake.names()) == len(rows) + 1
 
 
-def test_the_later_of_two_small_files_holds(marked: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where two changes were not tidied up, small files are those of the one made last, also after that."""
+def test_the_latest_small_file_counts(marked: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If several changes were not cleaned up, the small file of the last commit counts, also after recovery."""
     marked.change("error", [1], b"zero")
     changes = [marked.begin("append") for _ in range(5)]
     for number, change in enumerate(changes):
@@ -159,8 +159,8 @@ def test_the_later_of_two_small_files_holds(marked: Lake, monkeypatch: pytest.Mo
     assert seen == marked.small() == b"4"
 
 
-def test_a_file_that_came_anew_under_a_removed_name_is_another(marked: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An overwrite removed the file that it saw, not one that other software wrote under that name later."""
+def test_a_new_file_under_a_removed_name_stays(marked: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An overwrite removes the file that it saw, not a file that other software writes later under that name."""
     table = Path(marked.path)
     table.mkdir(parents=True)
     (table / "x.parquet").write_bytes(parquet_bytes([1]))
@@ -174,37 +174,38 @@ def test_a_file_that_came_anew_under_a_removed_name_is_another(marked: Lake, mon
     assert seen == marked.ids() == [2, 8, 9]
 
 
-def test_a_listing_that_no_longer_holds_is_made_again(marked: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change that was made, tidied up or given up since the listing is seen whole, or not at all."""
+def test_an_outdated_listing_is_repeated(marked: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change committed, cleaned up or aborted since the listing is seen completely or not at all."""
     table = f"{marked.path}/"
     marked.change("error", [1], b"old")
     late = marked.begin("overwrite")
     marked.fill(late, [2, 3])
-    begun = marked.infos()
+    pending = marked.infos()
     monkeypatch.setattr(markers, "complete", unsupported)
     with pytest.warns(RuntimeWarning, match="no such step here"):
         late.finish({"_common_metadata": b"new"})
     monkeypatch.undo()
-    made = marked.infos()
-    partly = [info for info in made if "day=0" not in info.path]
-    from_begun, from_partly = (
-        {info.path for info in visible(LOCAL, marked.path, infos)} - {f"{table}_common_metadata"} for infos in (begun, partly)
+    committed = marked.infos()
+    partial = [info for info in committed if "day=0" not in info.path]
+    from_pending, from_partial = (
+        {info.path for info in visible(LOCAL, marked.path, infos)} - {f"{table}_common_metadata"}
+        for infos in (pending, partial)
     )
     marked.begin("append").abort()
-    from_made = visible(LOCAL, marked.path, made)
+    from_committed = visible(LOCAL, marked.path, committed)
     other = marked.begin("append")
     marked.fill(other, [5])
-    given_up = marked.infos()
+    aborted = marked.infos()
     other.abort()
 
     new = {f"{table}day=0/part-00000-{late.id}.parquet", f"{table}day=1/part-00001-{late.id}.parquet"}
-    assert from_begun == from_partly == {info.path for info in from_made} - {f"{table}_common_metadata"} == new
-    assert {info.path for info in visible(LOCAL, marked.path, given_up)} - {f"{table}_common_metadata"} == new
-    assert small_file(LOCAL, marked.path, "_common_metadata", made) == b"new"
+    assert from_pending == from_partial == {info.path for info in from_committed} - {f"{table}_common_metadata"} == new
+    assert {info.path for info in visible(LOCAL, marked.path, aborted)} - {f"{table}_common_metadata"} == new
+    assert small_file(LOCAL, marked.path, "_common_metadata", committed) == b"new"
 
 
-def test_a_table_that_changes_all_the_time_is_told(marked: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Listings are not made for ever."""
+def test_a_table_that_changes_all_the_time_raises(marked: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listing a table raises DataChangedError after several outdated listings."""
     marked.begin("append")
     monkeypatch.setattr(markers, "_are_still_pending", lambda *_: False)
 
@@ -216,33 +217,33 @@ def test_a_table_that_changes_all_the_time_is_told(marked: Lake, monkeypatch: py
     )
 
 
-def test_a_file_that_was_removed_after_its_change_is_simply_gone(marked: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A marker that was left names files that came; one that somebody deleted since is not waited for."""
+def test_a_file_deleted_after_its_commit_is_gone(marked: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers do not wait for a file of a leftover marker that was deleted after the commit."""
     change = untidied(marked, monkeypatch, "append", [1, 2])
     Path(marked.path, f"day=0/part-00001-{change.id}.parquet").unlink()
 
     assert marked.ids() == [1]
 
 
-def test_tables_that_are_listed_together_are_told_apart(marked: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Markers speak of the table that they lie in, and a listing of several stays in order."""
+def test_markers_apply_to_their_own_table_only(marked: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a listing of several tables, a marker applies to its own table only, and the files stay in order."""
     one, two = Lake(LOCAL, f"{marked.path}/one"), Lake(LOCAL, f"{marked.path}/two")
     one.change("error", [1])
     two.change("error", [2])
     stale = marked.infos()
     untidied(one, monkeypatch, "overwrite", [3])
     fresh = marked.infos()
-    partly = [info for info in fresh if not re.search("one/day=1", info.path)]
+    partial = [info for info in fresh if not re.search("one/day=1", info.path)]
 
     assert marked.ids() == [2, 3]
-    assert [info.path for info in visible(LOCAL, marked.path, partly)] == [
+    assert [info.path for info in visible(LOCAL, marked.path, partial)] == [
         info.path for info in visible(LOCAL, marked.path, fresh)
     ]
     assert visible(LOCAL, marked.path, stale) == stale
 
 
-def test_a_change_that_was_begun_is_left_alone_for_a_day(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elsewhere than on a local disk the dead cannot be told from the slow: only old changes are dropped."""
+def test_a_pending_change_is_dropped_only_when_old(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Markers cannot tell a dead writer from a slow one, so only old pending changes are dropped."""
     lake.change("error", [1])
     dead = lake.begin("append")
     lake.fill(dead, [2, 3])
@@ -262,8 +263,8 @@ def test_a_change_that_was_begun_is_left_alone_for_a_day(lake: Lake, monkeypatch
     )
 
 
-def test_a_slow_writer_says_that_it_lives(marked: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A marker is written anew while files are, so that it does not grow old."""
+def test_a_slow_writer_renews_its_marker(marked: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer renews its marker while it writes files, so that the change does not count as abandoned."""
     change = marked.begin("append")
     marker = Path(marked.path, "_penstock", f"{change.id}.pending")
     os.utime(marker, (0, 0))
@@ -276,8 +277,8 @@ def test_a_slow_writer_says_that_it_lives(marked: Lake, monkeypatch: pytest.Monk
     assert marker.stat().st_mtime > 1e9
 
 
-def test_a_marker_whose_age_nobody_knows_is_not_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where neither storage nor marker tell the time, the change is left alone."""
+def test_a_marker_of_unknown_age_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If neither the storage nor the marker gives a time, the pending change is kept."""
     lake = Lake(MEMORY, f"/{secrets.token_hex(8)}/t")
     lake.put(f"{lake.path}/_penstock/0123456789ab.pending", b"soon")
     monkeypatch.setattr(markers, "ABANDONED_SECONDS", -1)
@@ -287,31 +288,31 @@ def test_a_marker_whose_age_nobody_knows_is_not_old(monkeypatch: pytest.MonkeyPa
     assert "_penstock/0123456789ab.pending" in lake.names()
 
 
-def interrupted(*_: Any) -> None:
-    """Stop, as a user does."""
+def interrupt(*_: Any) -> None:
+    """Raise KeyboardInterrupt, as Ctrl-C does."""
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("tidied", [False, True])
-def test_a_change_that_is_made_cannot_be_aborted(lake: Lake, monkeypatch: pytest.MonkeyPatch, *, tidied: bool) -> None:
-    """Whoever is interrupted right after the change was made and aborts does not undo it, nor what others did since."""
+@pytest.mark.parametrize("cleaned_up", [False, True])
+def test_a_committed_change_cannot_be_aborted(lake: Lake, monkeypatch: pytest.MonkeyPatch, *, cleaned_up: bool) -> None:
+    """Aborting after an interrupt right after the commit undoes neither the change nor later changes of others."""
     lake.change("error", [1], b"old")
     change = lake.begin("overwrite")
     lake.fill(change, [2, 3])
     with monkeypatch.context() as patch:
-        patch.setattr(markers, "complete", interrupted)
+        patch.setattr(markers, "complete", interrupt)
         with pytest.raises(KeyboardInterrupt):
             change.finish({"_common_metadata": b"new"})
-    if tidied:
+    if cleaned_up:
         lake.change("append", [4], b"new")
     change.abort()
 
-    assert lake.ids() == [2, 3, *([4] if tidied else [])]
+    assert lake.ids() == [2, 3, *([4] if cleaned_up else [])]
     assert len(lake.names()) == len(lake.ids()) + 1
 
 
-def test_a_change_that_could_not_be_confirmed_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that did its work and failed to say so has made the change."""
+def test_an_unconfirmed_commit_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change counts as committed if storage commits it but raises an error."""
 
     class Silent(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
         def move(self, source: str, target: str) -> None:
@@ -326,11 +327,11 @@ def test_a_change_that_could_not_be_confirmed_is_looked_up(monkeypatch: pytest.M
     assert lake.ids() == [1, 2]
 
 
-def test_a_store_of_objects_gets_the_marker_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where an object appears whole, nothing is moved, and no directory is made."""
+def test_an_object_store_gets_the_marker_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an object store, where objects appear at once, nothing is moved and no directory is created."""
 
     class Objects(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
-        move = create_dir = interrupted
+        move = create_dir = interrupt
 
     lake = Lake(pafs.PyFileSystem(Objects(MEMORY.handler.fs)), f"/{secrets.token_hex(8)}/t")
     monkeypatch.setattr(in_place, "OBJECT_STORES", frozenset({lake.filesystem.type_name}))

@@ -1,4 +1,4 @@
-"""Every Arrow type becomes what the table promises, with and without nulls, however it is sliced and chunked."""
+"""Every Arrow type is decoded to its documented NumPy type, with and without nulls, sliced and chunked."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VARIABLE = pa.struct({"data": pa.list_(pa.float32()), "shape": pa.list_(pa.int32
 
 @dataclass(frozen=True)
 class Case:
-    """A type, what Arrow is given, and the cells that are expected of it."""
+    """An Arrow type, the values of an array, and the cells that decoding must return."""
 
     kind: Any
     given: Sequence[Any]
@@ -45,7 +45,7 @@ class Case:
 
     @property
     def nested(self) -> bool:
-        """Whether a cell is a part of one array, of a fixed shape."""
+        """Whether all cells form one array, because they have a fixed shape."""
         return isinstance(self.kind, pa.FixedSizeListType | pa.FixedShapeTensorType)
 
     @property
@@ -54,7 +54,7 @@ class Case:
         return isinstance(self.kind, pa.ListType | pa.LargeListType | pa.ListViewType | pa.LargeListViewType)
 
     def array(self, rows: Sequence[int | None]) -> Any:
-        """Return an Arrow array of some of the cells; None is a null."""
+        """Return an Arrow array of the cells with these numbers; None is a null."""
         values = [None if row is None else self.given[row] for row in rows]
         if isinstance(self.kind, pa.RunEndEncodedType):
             return pc.run_end_encode(pa.array(values, self.kind.value_type))
@@ -63,7 +63,7 @@ class Case:
         return pa.array(values, self.stored or self.kind).cast(self.kind)
 
     def expected(self, rows: Sequence[int | None], null: Any) -> npt.NDArray[Any]:
-        """Return some of the cells as an array."""
+        """Return the cells with these numbers as an array, and `null` for None."""
         shape = np.shape(self.cells[0]) if self.nested else ()
         wanted = np.empty((len(rows), *shape), self.dtype)
         for place, row in enumerate(rows):
@@ -73,13 +73,13 @@ class Case:
 
 
 def variable_tensor(metadata: str = "{}") -> Any:
-    """Return the type of tensors that differ in shape, which pyarrow makes only of a field that says so."""
-    said = {"ARROW:extension:name": "arrow.variable_shape_tensor", "ARROW:extension:metadata": metadata}
-    return pa.ipc.read_schema(pa.schema([pa.field("x", VARIABLE, metadata=said)]).serialize()).field("x").type
+    """Return the type of tensors of different shapes, which pyarrow makes only from a field's metadata."""
+    field_metadata = {"ARROW:extension:name": "arrow.variable_shape_tensor", "ARROW:extension:metadata": metadata}
+    return pa.ipc.read_schema(pa.schema([pa.field("x", VARIABLE, metadata=field_metadata)]).serialize()).field("x").type
 
 
 def of(*cells: Any, dtype: str) -> list[Any]:
-    """Return cells as arrays."""
+    """Return cells as arrays of a dtype."""
     return [np.array(cell, dtype) for cell in cells]
 
 
@@ -135,7 +135,7 @@ CELLS: list[Case] = [
 
 
 def equal(found: Any, wanted: Any) -> bool:
-    """Return whether two cells are the same, down to their types and dtypes; NaN and NaT are like themselves."""
+    """Return whether two cells have the same value, type and dtype. NaN equals NaN, and NaT equals NaT."""
     if isinstance(wanted, np.ndarray):
         same = isinstance(found, np.ndarray) and found.dtype == wanted.dtype and found.shape == wanted.shape
         return same and all(equal(one, other) for one, other in zip(found.ravel(), wanted.ravel(), strict=True))
@@ -144,8 +144,8 @@ def equal(found: Any, wanted: Any) -> bool:
     return type(found) is type(wanted) and bool(found == wanted)
 
 
-def laid(array: Any, layout: str) -> Any:
-    """Return the same cells as they may also lie in memory."""
+def arranged(array: Any, layout: str) -> Any:
+    """Return the same cells in another layout in memory."""
     rows = len(array)
     if layout == "whole":
         return array
@@ -163,9 +163,9 @@ def laid(array: Any, layout: str) -> Any:
     "rows", [[0, 1, 2] * 4, [2, None, 0] * 4, [None] * 9, []], ids=["full", "some null", "all null", "empty"]
 )
 @pytest.mark.parametrize("case", CELLS, ids=lambda case: str(case.kind))
-def test_every_type_is_what_the_table_says(case: Case, rows: list[int | None], layout: str) -> None:
-    """The dtype follows from the type, the values from the cells; a null is NaN, NaT, None, or an error that says where."""
-    array = laid(case.array(rows), layout)
+def test_every_type_is_decoded_as_documented(case: Case, rows: list[int | None], layout: str) -> None:
+    """Each type has its dtype and values. A null is NaN, NaT or None, or raises with its row."""
+    array = arranged(case.array(rows), layout)
     nulls = [row is None or case.kind == pa.null() for row in rows]
     kind = np.dtype(case.dtype).kind
     column = ColumnDecoding(name="x")
@@ -186,8 +186,8 @@ def test_every_type_is_what_the_table_says(case: Case, rows: list[int | None], l
 )
 @pytest.mark.parametrize("case", [case for case in CELLS if not case.ragged], ids=lambda case: str(case.kind))
 def test_every_type_can_be_masked_or_refuse_nulls(case: Case, rows: list[int | None], layout: str) -> None:
-    """Under `Mask` a null is zero and marked, in batches without nulls too; under `RaiseOnNull` it is an error in any type."""
-    array = laid(case.array(rows), layout)
+    """`Mask` replaces nulls and always adds marks. `RaiseOnNull` raises at the first null of any type."""
+    array = arranged(case.array(rows), layout)
     nulls = np.array([row is None or case.kind == pa.null() for row in rows], bool)
 
     found = decode(array, ColumnDecoding(name="x", nulls=Mask()))
@@ -205,7 +205,7 @@ def test_every_type_can_be_masked_or_refuse_nulls(case: Case, rows: list[int | N
         assert equal(decode(array, ColumnDecoding(name="x", nulls=RaiseOnNull()))["x"], wanted)
 
 
-# Lists: a second, slower way to the same result, cell by cell over Python's lists.
+# Lists: a slow reference implementation that works cell by cell on Python's lists.
 
 LEAVES: dict[Any, st.SearchStrategy[Any]] = {
     pa.int32(): st.integers(-(2**31), 2**31 - 1),
@@ -215,7 +215,7 @@ LEAVES: dict[Any, st.SearchStrategy[Any]] = {
     pa.timestamp("us"): st.integers(-(2**62), 2**62).map(lambda number: np.datetime64(number, "us")),
     pa.dictionary(pa.int8(), pa.string()): st.sampled_from(["a", "b"]),
 }
-STAND_INS: dict[str, Any] = {"i": 7, "b": True, "f": 0.5, "O": "fill", "M": np.datetime64(3, "us")}
+FILL_VALUES: dict[str, Any] = {"i": 7, "b": True, "f": 0.5, "O": "fill", "M": np.datetime64(3, "us")}
 
 
 WRAPPERS: list[Callable[[Any], Any]] = [
@@ -227,7 +227,7 @@ WRAPPERS: list[Callable[[Any], Any]] = [
 
 
 def cells_of(kind: Any, *, nulls: bool) -> st.SearchStrategy[Any]:
-    """Return cells of a type, as Python has them."""
+    """Return a strategy of Python cells of a type."""
     size = getattr(kind, "list_size", None)
     if kind in LEAVES:
         found = LEAVES[kind]
@@ -239,21 +239,21 @@ def cells_of(kind: Any, *, nulls: bool) -> st.SearchStrategy[Any]:
 
 @dataclass(frozen=True)
 class Oracle:
-    """What is expected of a type's cells under a policy for nulls."""
+    """The expected results for cells of a type under a policy for nulls."""
 
     nulls: Nulls
     dtype: np.dtype[Any]
 
     @property
-    def stand_in(self) -> Any:
-        """What a null becomes."""
+    def null_value(self) -> Any:
+        """The value that replaces a null."""
         if isinstance(self.nulls, Fill):
             return self.nulls.value
         default = {"i": 0, "b": False, "f": 0 if isinstance(self.nulls, Mask) else np.nan, "M": "NaT"}
         return default.get(self.dtype.kind)
 
     def refused(self, kind: Any, cell: Any, *, dense: bool) -> bool:
-        """Return whether a cell holds a null that is an error; `dense` where null lists have no place by default."""
+        """Return whether a cell holds a null that raises. With `dense`, null lists raise by default."""
         if cell is None:
             if isinstance(self.nulls, Fill | Mask):
                 return False
@@ -262,9 +262,9 @@ class Oracle:
         return kind not in LEAVES and any(self.refused(kind.value_type, item, dense=dense) for item in cell)
 
     def objects(self, kind: Any, cells: list[Any], *, marks: bool) -> npt.NDArray[Any]:
-        """Return cells under `AsObjects`: their values, or their marks."""
+        """Return the values of cells under `AsObjects`, or their marks."""
         if kind in LEAVES:
-            values = [cell is not None if marks else self.stand_in if cell is None else cell for cell in cells]
+            values = [cell is not None if marks else self.null_value if cell is None else cell for cell in cells]
             return np.array(values, "bool" if marks else self.dtype)
         size = getattr(kind, "list_size", None)
         if size is not None:
@@ -278,9 +278,9 @@ class Oracle:
         return found
 
     def fill(self, kind: Any, cell: Any, target: npt.NDArray[Any], valid: npt.NDArray[Any]) -> None:
-        """Write a cell into the place that it has in a dense array."""
+        """Write a cell to its place in a dense array."""
         if kind in LEAVES:
-            target[...] = self.stand_in if cell is None else cell
+            target[...] = self.null_value if cell is None else cell
             valid[...] = cell is not None
             return
         items = [None] * getattr(kind, "list_size", 0) if cell is None else cell
@@ -289,7 +289,7 @@ class Oracle:
 
 
 def widths(kind: Any, cells: list[Any]) -> list[int]:
-    """Return the longest list of each level."""
+    """Return the length of the longest list of each level."""
     if kind in LEAVES:
         return []
     longest = getattr(kind, "list_size", max((len(cell or []) for cell in cells), default=0))
@@ -299,25 +299,25 @@ def widths(kind: Any, cells: list[Any]) -> list[int]:
 
 @st.composite
 def columns(draw: st.DrawFn) -> tuple[Any, list[Any], Any, Oracle]:
-    """Return a type of lists, cells of it, the same as Arrow in some layout, and what a policy for nulls makes of them."""
+    """Draw a type of lists, its cells, the same cells as an Arrow array in some layout, and an oracle."""
     leaf = kind = draw(st.sampled_from(list(LEAVES)))
     for wrapper in draw(st.lists(st.sampled_from(WRAPPERS), min_size=1, max_size=3)):
         kind = wrapper(kind)
     dtype = np.dtype({"int32": "i4", "bool": "?", "double": "f8", "timestamp[us]": "M8[us]"}.get(str(leaf), "O"))
     cells = draw(st.lists(cells_of(kind, nulls=draw(st.booleans())), max_size=6))
-    nulls: Any = draw(st.sampled_from([DefaultNulls(), Fill(STAND_INS[dtype.kind]), Mask(), RaiseOnNull()]))
-    array = laid(pa.array(cells, kind), draw(st.sampled_from(["whole", "sliced", "chunked", "no chunk"])))
+    nulls: Any = draw(st.sampled_from([DefaultNulls(), Fill(FILL_VALUES[dtype.kind]), Mask(), RaiseOnNull()]))
+    array = arranged(pa.array(cells, kind), draw(st.sampled_from(["whole", "sliced", "chunked", "no chunk"])))
     return kind, cells, array, Oracle(nulls, dtype)
 
 
 def refused_row(oracle: Oracle, kind: Any, cells: list[Any], *, dense: bool) -> int | None:
-    """Return the first row that is refused for a null."""
+    """Return the first row with a null that raises."""
     return next((row for row, cell in enumerate(cells) if oracle.refused(kind, cell, dense=dense)), None)
 
 
 @given(columns())
 def test_lists_are_arrays_in_an_object_array(drawn: tuple[Any, list[Any], Any, Oracle]) -> None:
-    """Under `AsObjects` each cell is an array of its own, whatever is nested in what, and nulls follow their policy."""
+    """Under `AsObjects` each cell is an array of its own, for any nesting, and nulls follow their policy."""
     kind, cells, array, oracle = drawn
     column = ColumnDecoding(name="x", nulls=oracle.nulls)
 
@@ -334,7 +334,7 @@ def test_lists_are_arrays_in_an_object_array(drawn: tuple[Any, list[Any], Any, O
 
 
 def is_fixed(kind: Any) -> bool:
-    """Return whether no level of lists is ragged."""
+    """Return whether all levels of lists have a fixed size."""
     return kind in LEAVES or (isinstance(kind, pa.FixedSizeListType) and is_fixed(kind.value_type))
 
 
@@ -348,12 +348,12 @@ def ragged_level(kind: Any, cells: list[Any]) -> tuple[tuple[int, ...], Any, lis
 
 
 @given(columns(), st.sampled_from([None, 0, 1, 2, 3, -1, -2, -3]))
-def test_padded_lists_are_one_array(drawn: tuple[Any, list[Any], Any, Oracle], asked: int | None) -> None:
-    """Under `Pad` all ragged levels are padded, with the real lengths, and a list that is too long is cut or refused."""
+def test_padded_lists_are_one_array(drawn: tuple[Any, list[Any], Any, Oracle], signed_length: int | None) -> None:
+    """`Pad` pads all ragged levels and returns the real lengths. Longer lists are cut or raise."""
     kind, cells, array, oracle = drawn
     padding: Any = {"i": 9, "b": True, "f": -1.5, "O": "pad", "M": np.datetime64(9, "us")}[oracle.dtype.kind]
-    length = None if asked is None else abs(asked)
-    pad = Pad(padding, length, truncate=asked is not None and asked < 0)
+    length = None if signed_length is None else abs(signed_length)
+    pad = Pad(padding, length, truncate=signed_length is not None and signed_length < 0)
     column = ColumnDecoding(name="x", nulls=oracle.nulls, ragged=pad)
     sizes, _, lists = ragged_level(kind, cells)
     counts = np.array([0 if is_fixed(kind) or one is None else len(one) for one in lists], "int64")
@@ -377,14 +377,14 @@ def test_padded_lists_are_one_array(drawn: tuple[Any, list[Any], Any, Oracle], a
 
 
 @given(columns())
-def test_offsets_tell_the_lists_of_flat_values_apart(drawn: tuple[Any, list[Any], Any, Oracle]) -> None:
-    """Under `Offsets` the items follow each other, and no item of a null list is among them."""
+def test_offsets_separate_the_lists_of_flat_values(drawn: tuple[Any, list[Any], Any, Oracle]) -> None:
+    """`Offsets` returns all items in one array, without items of null lists, and where each list starts."""
     kind, cells, array, oracle = drawn
     column = ColumnDecoding(name="x", nulls=oracle.nulls, ragged=Offsets())
     _, level, lists = ragged_level(kind, cells)
 
-    homeless = isinstance(oracle.nulls, DefaultNulls) and not is_fixed(kind) and None in lists
-    if homeless or refused_row(oracle, kind, cells, dense=False) is not None:
+    null_list_raises = isinstance(oracle.nulls, DefaultNulls) and not is_fixed(kind) and None in lists
+    if null_list_raises or refused_row(oracle, kind, cells, dense=False) is not None:
         with pytest.raises(CellError, match="null"):
             decode(array, column)
         return
@@ -400,16 +400,16 @@ def test_offsets_tell_the_lists_of_flat_values_apart(drawn: tuple[Any, list[Any]
 
 
 def is_uneven(kind: Any, cells: list[Any]) -> bool:
-    """Return whether some lists of one level differ in length, nulls left out."""
+    """Return whether some lists of one level differ in length, without nulls."""
     if kind in LEAVES:
         return False
-    there = [cell for cell in cells if cell is not None]
-    return len({len(cell) for cell in there}) > 1 or is_uneven(kind.value_type, [item for cell in there for item in cell])
+    present = [cell for cell in cells if cell is not None]
+    return len({len(cell) for cell in present}) > 1 or is_uneven(kind.value_type, [item for cell in present for item in cell])
 
 
 @given(columns())
 def test_lists_of_one_length_are_one_array(drawn: tuple[Any, list[Any], Any, Oracle]) -> None:
-    """Under `RaiseIfRagged` the result is dense or there is an error, and nothing is cut or filled up but null lists."""
+    """`RaiseIfRagged` returns a dense array or raises. It cuts nothing, and fills only null lists."""
     kind, cells, array, oracle = drawn
     column = ColumnDecoding(name="x", nulls=oracle.nulls, ragged=RaiseIfRagged())
 
@@ -419,17 +419,17 @@ def test_lists_of_one_length_are_one_array(drawn: tuple[Any, list[Any], Any, Ora
             decode(array, column)
         return
     found = decode(array, column)["x"]
-    values = np.full([len(cells), *widths(kind, cells)], oracle.stand_in, oracle.dtype)
+    values = np.full([len(cells), *widths(kind, cells)], oracle.null_value, oracle.dtype)
     for row, cell in enumerate(cells):
         oracle.fill(kind, cell, values[row, ...], np.zeros(values.shape[1:], "bool"))
     assert equal(found, values)
 
 
-# What single cases need.
+# Single cases.
 
 
 def test_numbers_and_times_without_nulls_are_views_of_arrows_memory() -> None:
-    """Nothing is copied of one chunk, and what Arrow may share is not written to."""
+    """One chunk is not copied, and its view is read-only, because Arrow may share the memory."""
     moments = pa.array([5, 6, 7], pa.int64()).cast(pa.timestamp("ns", "UTC"))
     tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(24, dtype="f4").reshape(2, 3, 4))
     lists = pa.array([[1.0, 2.0], [3.0]])
@@ -451,14 +451,14 @@ def test_numbers_and_times_without_nulls_are_views_of_arrows_memory() -> None:
 
 
 def test_cells_of_lists_are_views_of_one_array() -> None:
-    """No cell is copied."""
+    """Cells of lists are not copied."""
     found = decode(pa.array([[1, 2], [3]]), ColumnDecoding(name="x"))["x"]
 
     assert found[0].base is found[1].base
 
 
-def test_a_null_does_not_write_into_arrows_memory() -> None:
-    """What stands in for a null stands in a copy."""
+def test_replacing_a_null_does_not_write_into_arrows_memory() -> None:
+    """The value that replaces a null is written to a copy."""
     array = pa.array([1, None, 3])
 
     decode(array, ColumnDecoding(name="x", nulls=Fill(9)))
@@ -472,8 +472,8 @@ def test_a_null_does_not_write_into_arrows_memory() -> None:
     (pa.binary(3), b"nil"), (pa.date32(), np.datetime64("2020-02-29")), (pa.decimal128(5, 2), Decimal("1.50")), (pa.uuid(), ID),
     (pa.null(), "any"), (pa.dictionary(pa.int8(), pa.string()), "none"), (pa.time64("ns"), np.timedelta64(1, "ns")),
 ])  # fmt: skip
-def test_a_fill_stands_where_a_null_was(kind: Any, value: Any) -> None:
-    """The value keeps all its bits, and the column its dtype."""
+def test_fill_replaces_nulls_exactly(kind: Any, value: Any) -> None:
+    """`Fill` writes its exact value, in the dtype of the column."""
     found = decode(pa.nulls(2, kind), ColumnDecoding(name="x", nulls=Fill(value)))
 
     assert list(found) == ["x"]
@@ -481,7 +481,7 @@ def test_a_fill_stands_where_a_null_was(kind: Any, value: Any) -> None:
 
 
 def test_a_null_in_a_dictionary_is_a_null() -> None:
-    """A null may lie in the indices or among the values."""
+    """A cell is null if its index is null, or if the dictionary's value is null."""
     array = pa.DictionaryArray.from_arrays(pa.array([0, None, 1]), pa.array(["a", None]))
 
     found = decode(array, ColumnDecoding(name="x", nulls=Mask()))
@@ -491,7 +491,7 @@ def test_a_null_in_a_dictionary_is_a_null() -> None:
 
 
 def test_encoded_lists_and_structs_are_decoded() -> None:
-    """A dictionary may hold anything; two rows never share what can be changed."""
+    """Lists and structs may be dictionary- or run-end-encoded. Rows do not share a mutable cell."""
     lists = pa.DictionaryArray.from_arrays(pa.array([0, None, 0]), pa.array([[1, 2]]))
     structs = pa.DictionaryArray.from_arrays(pa.array([0, 0]), pa.array([{"a": 1}]))
     runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array([[1.0], [2.0, 3.0]]))
@@ -510,8 +510,8 @@ def test_encoded_lists_and_structs_are_decoded() -> None:
     assert decode(runs[1:], ColumnDecoding(name="x", ragged=Pad()))["x"].tolist() == [[1.0, 0.0], [2.0, 3.0]]
 
 
-def test_items_that_a_null_list_still_owns_are_not_handed_out() -> None:
-    """Arrow allows garbage behind a null."""
+def test_items_of_a_null_list_are_not_returned() -> None:
+    """Arrow allows any items behind a null list. They are not returned."""
     array = pa.ListArray.from_arrays(pa.array([0, 1, 3, 4]), pa.array([1, None, 3, 4]), mask=pa.array([False, True, False]))
 
     assert decode(array, ColumnDecoding(name="x", nulls=Fill(0), ragged=Offsets()))["x"].tolist() == [1, 4]
@@ -522,8 +522,8 @@ def test_items_that_a_null_list_still_owns_are_not_handed_out() -> None:
     ]
 
 
-def test_what_lies_behind_a_null_is_not_handed_out() -> None:
-    """A null list of a fixed length owns items, a null index refers to something; both are garbage."""
+def test_values_behind_a_null_are_not_returned() -> None:
+    """The items of a null list of fixed length and the index of a null dictionary cell are ignored."""
     mask = pa.array([False, True, False])
     pairs = pa.FixedSizeListArray.from_arrays(pa.array([1, 2, 3, 4, 5, 6]), 2, mask=mask)
     nested = pa.FixedSizeListArray.from_arrays(pa.array([[1], [2, 3], [4]]), 1, mask=mask)
@@ -540,7 +540,7 @@ def test_what_lies_behind_a_null_is_not_handed_out() -> None:
 
 
 def test_long_lists_are_cut_at_their_end() -> None:
-    """The first values stay, and the the real lengths are returned."""
+    """The first values stay, and the real lengths are returned."""
     array = pa.array([[1, 2, 3], [4], [], [5, 6], [7, 8, 9, 10]])
 
     found = decode(array, ColumnDecoding(name="x", nulls=Mask(), ragged=Pad(-1, 2, truncate=True)))
@@ -551,14 +551,14 @@ def test_long_lists_are_cut_at_their_end() -> None:
 
 
 def test_list_views_may_overlap_and_lie_in_any_order() -> None:
-    """A list view says where each list starts."""
+    """The lists of a list view may share items and lie in any order."""
     array = pa.ListViewArray.from_arrays(pa.array([2, 0, 1]), pa.array([2, 2, 2]), pa.array([1, 2, 3, 4]))
 
     assert decode(array, ColumnDecoding(name="x", ragged=RaiseIfRagged()))["x"].tolist() == [[3, 4], [1, 2], [2, 3]]
 
 
 def test_structs_hold_plain_python_values() -> None:
-    """Times are Python's where Python has them, and NumPy's in nanoseconds and beyond the year 9999."""
+    """Fields of structs are Python values. Times are NumPy's where Python cannot represent them."""
     utc, late = dt.datetime(2020, 1, 2, 3, tzinfo=dt.UTC), np.datetime64(2**62, "us")
     fields = {
         "day": (pa.date32(), dt.date(2020, 1, 2), dt.date(2020, 1, 2)),
@@ -580,16 +580,16 @@ def test_structs_hold_plain_python_values() -> None:
     kind = pa.struct({name: kind for name, (kind, _, _) in fields.items()})
     array = pa.array([{name: given for name, (_, given, _) in fields.items()}, None, dict.fromkeys(fields)], kind)
 
-    full, null, hollow = decode(array, ColumnDecoding(name="x"))["x"]
+    full, null, all_null = decode(array, ColumnDecoding(name="x"))["x"]
 
     assert null is None
-    assert hollow == dict.fromkeys(fields)
+    assert all_null == dict.fromkeys(fields)
     assert [name for name, (_, _, wanted) in fields.items() if not equal(full[name], wanted)] == []
     assert full["zoned"].tzinfo is dt.UTC
 
 
 def test_extensions_in_structs_are_plain_values_too() -> None:
-    """A UUID stays one, a bool8 is a bool, a tensor the list of its values."""
+    """In a struct a UUID stays a UUID, a bool8 is a bool, and a tensor is a list of its values."""
     tensor = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(4).reshape(1, 2, 2))
     arrays = [
         pa.uuid().wrap_array(pa.array([ID.bytes], pa.binary(16))),
@@ -639,10 +639,10 @@ BROKEN = variable_tensor().wrap_array(pa.array([{"data": [1, 2], "shape": [3, 1]
      "pyarrow.binary() there: format=ParquetFormat(columns=schema)."),
     (BROKEN, None, None, 0, "the tensor has 2 values, and its shape is [3, 1]. Both must agree. Write the table again."),
 ])  # fmt: skip
-def test_a_refusal_says_what_where_and_what_to_do(
+def test_an_error_says_what_where_and_what_to_do(
     array: Any, nulls: Nulls | None, ragged: Ragged | None, row: int | None, problem: str
 ) -> None:
-    """The problem does not say where: whoever knows the file adds that. Chunks do not change what is said."""
+    """An error has the column, the row and the problem, for any chunks, and can be pickled."""
     column = ColumnDecoding(name="x", nulls=nulls or DefaultNulls(), ragged=ragged or AsObjects())
 
     for given_array in (array, pa.chunked_array([array[:1], array[1:]])):
@@ -655,8 +655,8 @@ def test_a_refusal_says_what_where_and_what_to_do(
         assert str(error) == f"Column 'x'{'' if row is None else f', row {row}'}: {problem}"
 
 
-def test_more_than_arrow_can_count_is_refused() -> None:
-    """Nulls take no memory, so that there can be two thousand million of them here."""
+def test_more_items_than_arrow_can_count_raise() -> None:
+    """More than 2**31 items in one array raise. Nulls take no memory, so that the test can have so many."""
     many = pa.ListArray.from_arrays(pa.array([0, 2**31 - 1], pa.int32()), pa.nulls(2**31 - 1))
 
     with pytest.raises(CellError) as refused:
@@ -666,8 +666,8 @@ def test_more_than_arrow_can_count_is_refused() -> None:
     assert isinstance(refused.value.__cause__, pa.ArrowInvalid)
 
 
-def test_a_value_that_does_not_fit_is_refused_before_any_null() -> None:
-    """Whether a policy fits depends on the type alone, never on the rows."""
+def test_a_policy_value_that_does_not_fit_raises_without_nulls() -> None:
+    """Values of `Fill` and `Pad` are checked against the type, even if no row needs them."""
     with pytest.raises(ArgumentError) as fill:
         decode(pa.array([1], pa.uint8()), ColumnDecoding(name="x", nulls=Fill(300)))
     with pytest.raises(ArgumentError) as pad:
@@ -687,14 +687,14 @@ def test_a_value_that_does_not_fit_is_refused_before_any_null() -> None:
 
 
 def untimed(kind: Any) -> Any:
-    """Return a type with the numbers that are stored in the place of times, for pyarrow cannot tell all times in Python."""
+    """Return a type with integers for times, because pyarrow cannot convert all times to Python."""
     if isinstance(kind, pa.StructType):
         return pa.struct([field.with_type(untimed(field.type)) for field in kind])
     return getattr(pa, f"int{kind.bit_width}")() if pa.types.is_temporal(kind) else kind
 
 
 def bare(value: Any, kind: Any) -> Any:
-    """Return a cell as lists, numbers and text, which compare alike, NaN too."""
+    """Return a cell as lists, numbers and text, which can be compared, NaN too."""
     if value is None:
         return None
     if isinstance(kind, pa.StructType):
@@ -711,17 +711,18 @@ def bare(value: Any, kind: Any) -> Any:
 
 
 def masked(values: Any, valid: Any) -> Any:
-    """Return None again where there was no value."""
+    """Return None in place of each value that is not valid."""
     if not isinstance(valid, np.ndarray):
         return values if valid else None
     values = values if values.dtype.kind in "mMO" else values.tolist()
     return [
-        masked(value, there) for value, there in zip(values, valid if valid.dtype == object else valid.tolist(), strict=True)
+        masked(value, present)
+        for value, present in zip(values, valid if valid.dtype == object else valid.tolist(), strict=True)
     ]
 
 
-def test_real_files_hold_what_pyarrow_tells(corpus: Callable[[str], Path]) -> None:
-    """Each value of each column of each file that pyarrow reads is the one that pyarrow's own Python values tell."""
+def test_real_files_are_decoded_as_pyarrow_reads_them(corpus: Callable[[str], Path]) -> None:
+    """Each value of each column of each readable corpus file equals the Python value of pyarrow."""
     inventory = json.loads(corpus("parquet/inventory.json").read_text())["files"]
     readable = [name for name, facts in inventory.items() if facts.get("read") == "ok"]
     seen, differing = 0, []

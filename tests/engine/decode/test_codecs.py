@@ -1,4 +1,4 @@
-"""Cells of bytes through the engine: picked by index, decoded by codec, put together by policy."""
+"""Encoded cells in the engine: they are selected by index, decoded by their codec, and joined by policies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.schema import json as _schema_json
 
 @dataclass(frozen=True)
 class Lines(CellCodec):
-    """A codec of a user's own: the shape and the numbers, as text."""
+    """A codec of a user that stores the shape and the numbers as text."""
 
     name = "lines"
 
@@ -43,7 +43,7 @@ class Lines(CellCodec):
 
 
 FIELD = Field("x", np.int32, (2, 2), Lines(), nullable=True)
-LOOSE = Field("x", np.int32, (None, None), Lines(), nullable=True)
+ANY_SHAPE = Field("x", np.int32, (None, None), Lines(), nullable=True)
 
 
 def write(place: Path, schema: Schema, columns: dict[str, pa.Array], *, row_group_rows: int = 3) -> Path:
@@ -60,7 +60,7 @@ def cells(field: Field, values: list[Any]) -> Blobs:
 
 
 def decoded(field: Field, values: list[Any], **policy: Any) -> dict[str, Any]:
-    """Return cells after a round trip."""
+    """Return cells after encoding and decoding them."""
     return decode_cells(cells(field, values), ColumnDecoding(name="x", field=field, **policy), BufferPool(0))
 
 
@@ -68,10 +68,10 @@ ARRAYS = hnp.arrays(np.int32, hnp.array_shapes(min_dims=2, max_dims=2, min_side=
 
 
 @given(st.lists(st.none() | ARRAYS, max_size=6))
-def test_cells_of_any_shape_come_as_every_policy_says(values: list[Any]) -> None:
-    """As objects they are what they were; padded they begin with it and tell their sizes."""
-    objects = decoded(LOOSE, values)["x"]
-    padded = decoded(LOOSE, values, ragged=ps.Pad(-1), nulls=ps.Mask())
+def test_cells_of_any_shape_follow_the_policy(values: list[Any]) -> None:
+    """`AsObjects` returns the cells unchanged. `Pad` returns them with padding, and their sizes."""
+    objects = decoded(ANY_SHAPE, values)["x"]
+    padded = decoded(ANY_SHAPE, values, ragged=ps.Pad(-1), nulls=ps.Mask())
 
     assert len(objects) == len(values)
     for row, value in enumerate(values):
@@ -88,7 +88,7 @@ def test_cells_of_any_shape_come_as_every_policy_says(values: list[Any]) -> None
 
 @given(st.lists(st.none() | hnp.arrays(np.int32, (2, 2)), max_size=6))
 def test_cells_of_one_shape_are_one_array(values: list[Any]) -> None:
-    """Nulls are filled, or marked."""
+    """Cells of one shape form one array, in which nulls are filled or masked."""
     filled = decoded(FIELD, values, nulls=ps.Fill(7))["x"]
     masked = decoded(FIELD, values, nulls=ps.Mask())
 
@@ -99,8 +99,8 @@ def test_cells_of_one_shape_are_one_array(values: list[Any]) -> None:
         np.testing.assert_array_equal(masked["x"][row], np.zeros((2, 2)) if value is None else value)
 
 
-def test_flat_cells_tell_where_each_begins() -> None:
-    """Offsets puts cells one after the other where only their first size differs."""
+def test_offsets_join_cells_that_differ_in_their_first_size() -> None:
+    """`Offsets` joins cells that differ only in their first size. Other cells raise."""
     field = Field("x", np.int32, (None, 2), Lines(), nullable=True)
     found = decoded(field, [np.ones((1, 2), "i4"), None, np.zeros((2, 2), "i4")], ragged=ps.Offsets(), nulls=ps.Mask())
     empty = decoded(field, [], ragged=ps.Offsets())
@@ -109,21 +109,21 @@ def test_flat_cells_tell_where_each_begins() -> None:
     assert found["x_offsets"].tolist() == [0, 1, 1, 3]
     assert empty["x"].shape == (0, 2)
     with pytest.raises(DataError, match="differ in more than their first size"):
-        decoded(LOOSE, [np.ones((1, 2), "i4"), np.ones((1, 3), "i4")], ragged=ps.Offsets())
+        decoded(ANY_SHAPE, [np.ones((1, 2), "i4"), np.ones((1, 3), "i4")], ragged=ps.Offsets())
 
 
 @pytest.mark.parametrize(
     ("field", "values", "policy", "message"),
     [
         (FIELD, [np.ones((2, 2)), None], {}, "Column 'x', row 1: the value is null, and an array of int32 cannot hold a null"),
-        (LOOSE, [None], {"nulls": ps.RaiseOnNull()}, "RaiseOnNull() refuses nulls"),
-        (LOOSE, [np.ones((1, 2)), np.ones((2, 2))], {"ragged": ps.RaiseIfRagged()}, "row 1: the cell has the shape (2, 2)"),
-        (LOOSE, [np.ones((3, 2))], {"ragged": ps.Pad(length=2)}, "the cell has 3 values, and Pad(value=0, length=2"),
+        (ANY_SHAPE, [None], {"nulls": ps.RaiseOnNull()}, "RaiseOnNull() refuses nulls"),
+        (ANY_SHAPE, [np.ones((1, 2)), np.ones((2, 2))], {"ragged": ps.RaiseIfRagged()}, "row 1: the cell has the shape (2, 2)"),
+        (ANY_SHAPE, [np.ones((3, 2))], {"ragged": ps.Pad(length=2)}, "the cell has 3 values, and Pad(value=0, length=2"),
         (FIELD, [np.ones((2, 3))], {}, "row 0: it holds int32 (2, 3), and the schema says int32 (2, 2)"),
     ],
 )
 def test_nulls_and_shapes_without_a_policy_raise(field: Field, values: list[Any], policy: dict[str, Any], message: str) -> None:
-    """Nulls and shapes that no policy covers name the row."""
+    """Nulls and shapes that no policy allows raise an error."""
     whole = [None if value is None else value.astype("i4") for value in values]
     with pytest.raises(DataError) as caught:
         decoded(field, whole, **policy)
@@ -131,9 +131,9 @@ def test_nulls_and_shapes_without_a_policy_raise(field: Field, values: list[Any]
     assert message in str(caught.value)
 
 
-def test_a_cut_pad_keeps_the_beginning() -> None:
-    """With truncate=True longer cells lose their end along their first free size."""
-    found = decoded(LOOSE, [np.arange(6, dtype="i4").reshape(3, 2)], ragged=ps.Pad(length=2, truncate=True))
+def test_pad_with_truncate_keeps_the_beginning() -> None:
+    """With `truncate=True` longer cells lose their end along their first free size."""
+    found = decoded(ANY_SHAPE, [np.arange(6, dtype="i4").reshape(3, 2)], ragged=ps.Pad(length=2, truncate=True))
 
     assert found["x"].tolist() == [[[0, 1], [2, 3]]]
     assert found["x_length"].tolist() == [[3, 2]]
@@ -141,7 +141,7 @@ def test_a_cut_pad_keeps_the_beginning() -> None:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Return a table of ten rows whose cells tell their number."""
+    """Return a table of ten rows whose cells hold the number of their row."""
     schema = Schema("T", [Field("id", np.int64), FIELD])
     values = Lines().encode_column(FIELD, [np.full((2, 2), number, np.int32) for number in range(10)])
     return write(tmp_path, schema, {"id": pa.array(range(10)), "x": values})
@@ -150,7 +150,7 @@ def table(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("kind", [ps.InOrder(), ps.RowGroupShuffle(), ps.WindowShuffle(rows=5), ps.ExactShuffle(rows=4)])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_cells_stay_with_their_rows_in_every_order(table: Path, kind: Any, threads: int) -> None:
-    """Whatever the shuffle, batches and threads, each cell comes with its own row."""
+    """Each cell comes with its own row, for any shuffle and any number of threads."""
     ds = ps.open(table, codecs=[Lines]).shuffle(kind, seed=3).batch(4, last="uneven").using(threads=threads)
     batches = list(ds)
 
@@ -160,7 +160,7 @@ def test_cells_stay_with_their_rows_in_every_order(table: Path, kind: Any, threa
 
 
 def test_single_rows_and_rows_by_number_are_decoded(table: Path) -> None:
-    """Rows one by one, by number, the head and the schema all know the codec."""
+    """Iteration, indexing, `take` and the schema use the codec."""
     ds = ps.open(table, codecs=[Lines])
 
     assert [int(row["x"][1, 1]) for row in ds] == list(range(10))
@@ -171,7 +171,7 @@ def test_single_rows_and_rows_by_number_are_decoded(table: Path) -> None:
 
 
 def test_an_unknown_codec_raises_when_its_column_is_read(table: Path) -> None:
-    """Other columns come, and the message says how to make it known."""
+    """Other columns can be read, and the error says how to give the codec."""
     ds = ps.open(table)
 
     assert len(list(ds.select("id"))) == 10
@@ -180,7 +180,7 @@ def test_an_unknown_codec_raises_when_its_column_is_read(table: Path) -> None:
 
 
 def test_a_broken_cell_names_file_row_group_row_and_column(tmp_path: Path) -> None:
-    """A cell that cannot be decoded is found again by its message."""
+    """The error of a cell that cannot be decoded says where the cell is."""
     values = [np.ones((2, 2), np.int32)] * 5
     stored = Lines().encode_column(FIELD, values).to_pylist()
     stored[4] = b"2 2\nno numbers"
@@ -192,7 +192,7 @@ def test_a_broken_cell_names_file_row_group_row_and_column(tmp_path: Path) -> No
 
 
 def test_tensors_that_others_wrote_as_lists_are_tensors(tmp_path: Path) -> None:
-    """Lists of the right length take the shape that the schema says, and others raise."""
+    """Lists of the right length take the shape of the schema. Other lists raise."""
     field = Field("x", np.float32, (2, 3), Tensor())
     lists = pa.array([[float(n)] * 6 for n in range(4)], pa.list_(pa.float32()))
     write(tmp_path, Schema("T", [field]), {"x": lists})
@@ -206,7 +206,7 @@ def test_tensors_that_others_wrote_as_lists_are_tensors(tmp_path: Path) -> None:
 
 
 def test_two_files_that_disagree_raise(tmp_path: Path) -> None:
-    """One column with two schemas is refused, naming both files; `_common_metadata` decides where there is one."""
+    """A column with two schemas raises with both files, unless `_common_metadata` has the schema."""
     for name, shape in (("a", (2, 2)), ("b", (None, 2))):
         field = Field("x", np.int32, shape, Npy())
         (tmp_path / name).mkdir()
@@ -223,7 +223,7 @@ def test_two_files_that_disagree_raise(tmp_path: Path) -> None:
 
 
 def test_only_images_are_resized(table: Path) -> None:
-    """Resize on another column is refused where it is said."""
+    """`Resize` raises for a column without images as soon as it is given, and so does an invalid size."""
     with pytest.raises(
         ArgumentError, match=r"ragged\(\) got Resize\(height=8, width=8\) for column 'x', which does not hold images"
     ):
@@ -232,8 +232,8 @@ def test_only_images_are_resized(table: Path) -> None:
         ps.Resize(0, 8)
 
 
-def test_blobs_pick_without_copying() -> None:
-    """Cells of sliced, encoded and joined arrays are the bytes that they were, in any order."""
+def test_blobs_return_the_same_bytes_in_any_order() -> None:
+    """Cells of sliced, encoded and joined arrays keep their bytes in any order. Other types raise."""
     array = pa.array([b"a", None, b"ccc", b"", b"ee"])
     parts = [Blobs.of(array.slice(1)), Blobs.of(array.dictionary_encode()), Blobs.of(array.cast(pa.large_binary()).slice(0, 3))]
     joined = Blobs.joined([*parts, Blobs.of(pa.array([b"xy", None], pa.binary(2)))])
@@ -250,8 +250,8 @@ def test_blobs_pick_without_copying() -> None:
 
 @pytest.mark.parametrize("codec", [Npy(), Npz()], ids=repr)
 @pytest.mark.parametrize(("dtype", "word"), [("U4", "ab"), ("S4", b"ab"), (str, "ab"), (bytes, b"ab")])
-def test_single_texts_are_no_arrays(tmp_path: Path, codec: CellCodec, dtype: Any, word: Any) -> None:
-    """They are Python's own, as those of `Scalar` are, and so are those that nulls become."""
+def test_single_texts_are_python_values(tmp_path: Path, codec: CellCodec, dtype: Any, word: Any) -> None:
+    """Single texts are Python's `str` and `bytes`, as with `Scalar`, also where they fill nulls."""
     schema = Schema("Words", [Field("x", dtype, (), codec, nullable=True)])
     ps.write(tmp_path / "t", schema, [{"x": word}, {"x": None}])
     ds = ps.open(tmp_path / "t")
@@ -267,21 +267,21 @@ WORDS = st.lists(st.text("ab", max_size=5), max_size=3)
 
 
 @given(st.lists(st.none() | WORDS, min_size=1, max_size=6), st.sampled_from([str, bytes]), st.text("xy", max_size=7))
-def test_texts_are_filled_up_and_not_cut(values: list[Any], dtype: Any, filler: str) -> None:
-    """An array of text is as long as the longest of its cells and of what fills them up; 0 stands for no letters."""
+def test_arrays_of_text_are_padded_and_not_cut(values: list[Any], dtype: Any, padding: str) -> None:
+    """Padded arrays of text are wide enough for all cells and the padding. A padding of 0 is empty text."""
     kind = np.dtype(dtype).kind
     given_words = [None if value is None else np.array(value or [], kind) for value in values]
     longest = max(len(value or []) for value in values)
     field = Field("x", dtype, (None,), Npy(), nullable=True)
 
-    for value, letters in ((np.array(filler, kind).item(), filler), (0, "")):
+    for value, letters in ((np.array(padding, kind).item(), padding), (0, "")):
         found = decoded(field, given_words, ragged=ps.Pad(value), nulls=ps.Mask())["x"]
         expected = [[*(words or []), *[letters] * (longest - len(words or []))] for words in values]
         assert found.astype("U").tolist() == expected
 
 
-def test_a_null_becomes_texts_of_what_fills_it() -> None:
-    """Where the shape says how many there are."""
+def test_fill_replaces_null_arrays_of_text() -> None:
+    """A null becomes an array of the fill text, in the shape of the field, and the text is not cut."""
     field = Field("x", str, (2,), Npy(), nullable=True)
 
     found = decoded(field, [np.array(["a", "bbb"]), None], nulls=ps.Fill("longer"))["x"]
@@ -302,8 +302,8 @@ def test_a_null_becomes_texts_of_what_fills_it() -> None:
         ("M8[s]", np.datetime64("2020-01-01T00:00:00.5"), "does not fit datetime64[s];"),
     ],
 )
-def test_a_filler_must_be_a_value_of_the_field(dtype: Any, value: Any, message: str) -> None:
-    """It is not made one, nor cut."""
+def test_a_padding_value_of_another_type_raises(dtype: Any, value: Any, message: str) -> None:
+    """A padding value that does not fit the field raises. It is neither converted nor cut."""
     field = Field("x", dtype, (None,), Npy(), nullable=True)
     cell = np.zeros(1, np.dtype(dtype) if np.dtype(dtype).itemsize else f"{np.dtype(dtype).kind}1")
 
@@ -312,8 +312,8 @@ def test_a_filler_must_be_a_value_of_the_field(dtype: Any, value: Any, message: 
 
 
 @pytest.mark.parametrize("value", [2, 0.1, 1j, np.complex64(3), float("inf"), complex("nan")])
-def test_complex_numbers_are_filled_up(value: Any) -> None:
-    """With any number that they hold."""
+def test_arrays_of_complex_numbers_are_padded(value: Any) -> None:
+    """The padding of complex arrays is any number that their dtype holds."""
     field = Field("x", "c8", (None,), Npy())
 
     found = decoded(field, [np.ones(1, "c8"), np.ones(2, "c8")], ragged=ps.Pad(value))["x"]
@@ -322,8 +322,8 @@ def test_complex_numbers_are_filled_up(value: Any) -> None:
 
 
 @pytest.mark.parametrize("codec", [Npy(), Npz(), Raw(), Png()], ids=repr)
-def test_no_memory_is_taken_for_what_a_schema_claims(tmp_path: Path, codec: Any) -> None:
-    """It came with the file, as the cells did; whoever trusts it can say so."""
+def test_cells_that_the_schema_declares_too_large_raise(tmp_path: Path, codec: Any) -> None:
+    """Cells above `max_cell_bytes` by the schema raise. A user who trusts the file can raise the limit."""
     described = _schema_json.dump(Schema("S", [Field("x", np.uint8, (2**18, 2**18), codec)]))
     table = pa.table({"x": [b"abc"] * 100}).replace_schema_metadata({_schema_json.KEY: described.encode()})
     pq.write_table(table, tmp_path / "t.parquet")

@@ -1,4 +1,4 @@
-"""Arrow arrays that are too much for their type: dictionaries of many values, and more bytes than 32 bits count."""
+"""Arrow arrays that are too large for their type: dictionaries of many values, and more bytes than 32 bits count."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from penstock._engine.decode.concat import concat_wide, take_wide
 from penstock._engine.query.query import ColumnDecoding
 from penstock.errors import DataError
 
-FEW = pa.dictionary(pa.int8(), pa.string())
-"""Its indices reach 128 values."""
+NARROW_DICTIONARY = pa.dictionary(pa.int8(), pa.string())
+"""A dictionary type that holds at most 128 values."""
 
-AROUND: dict[str, Callable[[pa.Array], pa.Array]] = {
+WRAPPERS: dict[str, Callable[[pa.Array], pa.Array]] = {
     "flat": lambda words: words,
     "struct": lambda words: pa.StructArray.from_arrays([words], ["a"]),
     "list": lambda words: pa.ListArray.from_arrays(list(range(len(words) + 1)), words),
@@ -33,13 +33,13 @@ AROUND: dict[str, Callable[[pa.Array], pa.Array]] = {
 
 
 def words(part: int) -> pa.Array:
-    """Return a hundred words that no other part has."""
-    return pa.array([f"{number}" for number in range(100 * part, 100 * part + 100)]).dictionary_encode().cast(FEW)
+    """Return a hundred words that no other part has, as a narrow dictionary."""
+    return pa.array([f"{number}" for number in range(100 * part, 100 * part + 100)]).dictionary_encode().cast(NARROW_DICTIONARY)
 
 
-def tables(around: Callable[[pa.Array], pa.Array]) -> list[pa.Table]:
-    """Return parts of a table; the dictionary type can hold the values of one part."""
-    return [pa.table({"i": np.arange(100 * part, 100 * part + 100), "x": around(words(part))}) for part in range(3)]
+def tables(wrap: Callable[[pa.Array], pa.Array]) -> list[pa.Table]:
+    """Return three parts of a table. The dictionary type can hold the values of one part only."""
+    return [pa.table({"i": np.arange(100 * part, 100 * part + 100), "x": wrap(words(part))}) for part in range(3)]
 
 
 def texts(rows: Any) -> list[str]:
@@ -52,7 +52,7 @@ def texts(rows: Any) -> list[str]:
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let offsets of 32 bits reach no more than a hundred bytes."""
+    """Make the concatenation of more than a hundred bytes fail, as beyond 32-bit offsets."""
     concat = pa.concat_arrays
 
     def concat_few(arrays: Sequence[pa.Array]) -> pa.Array:
@@ -64,11 +64,11 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pa, "concat_arrays", concat_few)
 
 
-@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
 @pytest.mark.parametrize("files", [True, False], ids=["files", "row groups"])
-def test_dictionaries_that_are_too_large_together_are_read(tmp_path: Path, around: Any, files: bool) -> None:  # noqa: FBT001
-    """However rows are asked for, and wherever the dictionaries differ."""
-    parts = tables(around)
+def test_dictionaries_that_are_too_large_together_are_read(tmp_path: Path, wrap: Any, files: bool) -> None:  # noqa: FBT001
+    """Dictionaries that exceed their index type together are read in any order, from files and row groups."""
+    parts = tables(wrap)
     table = tmp_path / "table"
     table.mkdir()
     if files:
@@ -92,10 +92,10 @@ def test_dictionaries_that_are_too_large_together_are_read(tmp_path: Path, aroun
         assert texts(ps.open(tmp_path / name)) == expected
 
 
-@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
-def test_dictionaries_that_are_too_large_together_are_written(tmp_path: Path, around: Any) -> None:
-    """Nobody knows how many values there will be when the first come; others read the files too."""
-    parts = tables(around)
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+def test_dictionaries_that_are_too_large_together_are_written(tmp_path: Path, wrap: Any) -> None:
+    """Written dictionaries may exceed the index type of the first part. pyarrow reads the files too."""
+    parts = tables(wrap)
     whole = pa.concat_tables(parts)
     ps.write(tmp_path / "parts", data=iter(parts))
     ps.write(tmp_path / "whole", data=whole)
@@ -108,9 +108,9 @@ def test_dictionaries_that_are_too_large_together_are_written(tmp_path: Path, ar
         assert texts(pq.read_table(tmp_path / name).to_pylist()) == texts(whole.to_pylist())
 
 
-def test_rows_are_appended_to_files_whose_indices_have_no_room(tmp_path: Path) -> None:
-    """Which others have written."""
-    first, *others = tables(AROUND["flat"])
+def test_rows_are_appended_to_files_with_narrow_indices(tmp_path: Path) -> None:
+    """Rows can be appended to files of other writers whose dictionary indices are too narrow."""
+    first, *others = tables(WRAPPERS["flat"])
     pq.write_table(first, tmp_path / "0.parquet")
 
     ps.write(tmp_path, data=iter(others), mode="append")
@@ -118,10 +118,10 @@ def test_rows_are_appended_to_files_whose_indices_have_no_room(tmp_path: Path) -
     assert texts(ps.open(tmp_path)) == [str(number) for number in range(300)]
 
 
-def test_more_categories_may_come_later(tmp_path: Path) -> None:
-    """Than the first indices have room for."""
+def test_later_parts_may_have_more_categories(tmp_path: Path) -> None:
+    """Later parts may have more categories than the index type of the first part can hold."""
     parts = [pa.table({"x": pa.array([str(at) for at in range(count)]).dictionary_encode()}) for count in (3, 200)]
-    parts[0] = parts[0].cast(pa.schema({"x": FEW}))
+    parts[0] = parts[0].cast(pa.schema({"x": NARROW_DICTIONARY}))
 
     ps.write(tmp_path / "table", data=iter(parts))
 
@@ -140,7 +140,7 @@ def test_more_categories_may_come_later(tmp_path: Path) -> None:
     ],
 )
 def test_arrays_join_in_a_wider_type(arrays: list[pa.Array], kind: pa.DataType | None) -> None:
-    """A part may have become one already."""
+    """Arrays are joined in a wider type if one of them has it, or if their dictionaries need it."""
     found = concat_wide(arrays)
 
     assert found.to_pylist() == [cell for array in arrays for cell in array.to_pylist()]
@@ -148,7 +148,7 @@ def test_arrays_join_in_a_wider_type(arrays: list[pa.Array], kind: pa.DataType |
 
 
 def test_arrays_too_large_for_any_type_raise_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what to do."""
+    """The error suggests reading fewer rows at a time."""
     column = pa.chunked_array([pa.array([{"a": 1}]), pa.array([{"a": 2}])])
 
     def full(_: object) -> pa.Array:
@@ -165,10 +165,10 @@ def test_arrays_too_large_for_any_type_raise_an_error(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("narrow")
-@pytest.mark.parametrize(("kind", "made"), [(pa.binary(), bytes), (pa.string(), str)])
-def test_more_bytes_than_an_array_holds_are_read(tmp_path: Path, kind: pa.DataType, made: type) -> None:
-    """Of all rows that are asked for at once, or of one row group, which pyarrow reads as several arrays."""
-    cells = [made(b"x" * number, "ascii") if made is str else made(b"x" * number) for number in range(40)]
+@pytest.mark.parametrize(("kind", "python_type"), [(pa.binary(), bytes), (pa.string(), str)])
+def test_more_bytes_than_an_array_holds_are_read(tmp_path: Path, kind: pa.DataType, python_type: type) -> None:
+    """More bytes than 32-bit offsets count are read by `take`, as rows, and in batches."""
+    cells = [python_type(b"x" * number, "ascii") if python_type is str else python_type(b"x" * number) for number in range(40)]
     schema = pa.schema({"i": pa.int64(), "x": kind})
     for number in range(4):
         some = range(10 * number, 10 * number + 10)
@@ -185,10 +185,10 @@ def test_more_bytes_than_an_array_holds_are_read(tmp_path: Path, kind: pa.DataTy
 
 
 def test_taking_cells_many_times_can_need_a_wider_type() -> None:
-    """Each copy counts."""
+    """If repeated cells overflow the type, `take_wide` takes them in a wider type."""
 
     class Full:
-        """An array of bytes whose type overflows."""
+        """An array of bytes whose `take` overflows."""
 
         type = pa.binary()
 
@@ -218,13 +218,13 @@ ITEMS: dict[str, tuple[pa.DataType, Any]] = {
 @pytest.mark.parametrize("name", ITEMS)
 @given(data=st.data())
 def test_take_of_lists_equals_the_one_of_arrow(name: str, data: st.DataObject) -> None:
-    """Also with nulls among them, or in them, and of a part of an array."""
+    """`take_wide` equals `take` of Arrow, also for null lists, null items and slices."""
     kind, items = ITEMS[name]
     nullable = data.draw(st.booleans())
     inside = st.lists(st.none() | items if nullable else items, max_size=4)
     cells = data.draw(st.lists(st.none() | inside if data.draw(st.booleans()) else inside, max_size=9))
-    around = data.draw(st.sampled_from([pa.list_, pa.large_list]))
-    array = pa.array(cells, around(pa.field("element", kind, nullable=nullable)))
+    wrap = data.draw(st.sampled_from([pa.list_, pa.large_list]))
+    array = pa.array(cells, wrap(pa.field("element", kind, nullable=nullable)))
     array = array.slice(data.draw(st.integers(0, len(array))))
     rows = np.array(data.draw(st.lists(st.integers(0, len(array) - 1), max_size=20)) if len(array) else [], np.int64)
 
@@ -236,7 +236,7 @@ def test_take_of_lists_equals_the_one_of_arrow(name: str, data: st.DataObject) -
 
 
 def test_lists_with_more_items_than_32_bits_count_become_large_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They hold the same, in a type that counts in 64 bits."""
+    """The large lists have the same items, and offsets of 64 bits."""
     monkeypatch.setattr(concat, "MAX_OFFSET", 4)
     array = pa.array([[1, 2], [3]], pa.list_(pa.int16()))
 
@@ -249,16 +249,16 @@ def test_lists_with_more_items_than_32_bits_count_become_large_lists(monkeypatch
 @pytest.mark.parametrize("cells", [[[], [], []], [None, None, None], [None, [], None]], ids=["empty", "null", "both"])
 @pytest.mark.parametrize("kind", [pa.list_(pa.int32()), pa.large_list(pa.float64())], ids=["list", "large"])
 def test_lists_without_items_need_no_buffer(tmp_path: Path, kind: pa.DataType, cells: list[Any]) -> None:
-    """A stream of Arrow gives them a buffer that lies nowhere, and small row groups cross one."""
+    """Lists without items are read, also from an Arrow stream, which gives them an empty buffer."""
     sink = pa.BufferOutputStream()
     table = pa.table({"x": pa.array(cells, kind)})
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    crossed = pa.ipc.open_stream(sink.getvalue()).read_all()["x"].chunk(0)
+    streamed = pa.ipc.open_stream(sink.getvalue()).read_all()["x"].chunk(0)
     pq.write_table(table, tmp_path / "x.parquet")
     loader = ps.loader(ps.open(tmp_path / "x.parquet").shuffle(seed=1).batch(2, last="uneven"))
 
-    found = take_wide(crossed, np.array([2, 0, 1]))
+    found = take_wide(streamed, np.array([2, 0, 1]))
 
     found.validate(full=True)
     assert found.to_pylist() == [cells[2], cells[0], cells[1]]

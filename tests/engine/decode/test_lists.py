@@ -24,13 +24,13 @@ POLICIES: list[Ragged] = [AsObjects(), Offsets(), Pad(), Pad(length=3, truncate=
 
 
 def plain(found: dict[str, npt.NDArray[Any]]) -> Any:
-    """Return arrays as Python has them, with their types."""
+    """Return arrays as Python lists, with their dtypes."""
     return {name: (str(values.dtype), [np.asarray(one).tolist() for one in values]) for name, values in found.items()}
 
 
 @st.composite
 def arrays(draw: st.DrawFn, kind: pa.DataType) -> pa.Array:
-    """Return lists of numbers without any null, in the middle of others."""
+    """Draw lists of numbers without any null, as a slice of a longer array."""
     cells = draw(st.lists(st.lists(st.integers(0, 100), max_size=8), max_size=12))
     made = pa.array(cells, draw(st.sampled_from([pa.list_, pa.large_list]))(kind))
     start = draw(st.integers(0, len(made)))
@@ -48,16 +48,16 @@ def test_the_fast_path_equals_the_general_decoder(kind: pa.DataType, data: st.Da
         ragged=data.draw(st.sampled_from(POLICIES)),
     )
 
-    short = decode(array, column, BufferPool(1 << 20))
+    fast = decode(array, column, BufferPool(1 << 20))
     # Two chunks take the general path.
-    long = decode(pa.chunked_array([array, array.slice(0, 0)]), column)
+    general = decode(pa.chunked_array([array, array.slice(0, 0)]), column)
 
-    assert plain(short) == plain(long)
+    assert plain(fast) == plain(general)
 
 
 @pytest.mark.parametrize("ragged", [AsObjects(), Offsets()], ids=str)
 def test_views_of_arrow_memory_are_read_only(ragged: Ragged) -> None:
-    """Cached lists are returned again, so they must not change, even if the buffer of Arrow is mutable."""
+    """Cached lists are returned again, so they must not change, even if Arrow's buffer is mutable."""
     numbers = np.arange(6, dtype=np.int32)
     array = pa.ListArray.from_arrays([0, 2, 6], pa.array(numbers).take(pa.array(np.arange(6))))
 
@@ -68,7 +68,7 @@ def test_views_of_arrow_memory_are_read_only(ragged: Ragged) -> None:
 
 @pytest.mark.parametrize("kind", OTHERS, ids=str)
 def test_other_lists_take_the_general_path(kind: pa.DataType) -> None:
-    """The fast path refuses items that are not numbers, null lists and null items."""
+    """The fast path returns None for other items, nulls, lists that must raise, and arrays without lists."""
     some = {pa.bool_(): [True], pa.string(): ["a"], pa.date32(): [1]}.get(kind, [[1]])
 
     assert lists.decode_number_lists(pa.array([some], pa.list_(kind)), Offsets(), None, None) is None
@@ -90,7 +90,7 @@ def test_null_policies_apply_without_nulls(nulls: Nulls) -> None:
     assert decode(array, column)["x_valid"].tolist() == [[True, True], [True, False]]
 
 
-def test_a_list_that_is_too_long_is_refused_with_its_row() -> None:
+def test_a_list_that_is_too_long_raises_with_its_row() -> None:
     """The fast path leaves the error to the general decoder."""
     with pytest.raises(CellError, match=r"row 1: the list has 3 values.*allows 2"):
         decode(pa.array([[1], [1, 2, 3]]), ColumnDecoding(name="x", ragged=Pad(length=2)))

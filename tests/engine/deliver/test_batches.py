@@ -1,4 +1,4 @@
-"""Small batches that one task makes are what they would be alone, and fail alone."""
+"""Small batches made together by one task equal batches made alone, and fail alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NUMBERS = 400
 
 
 def table(texts: list[str | None]) -> ps.Dataset:
-    """Return texts, their bytes and lists of their letters, in row groups of forty rows."""
+    """Return a dataset of texts, their bytes and lists of their letters, in row groups of forty rows."""
     columns = {
         "id": pa.array(range(len(texts))),
         "text": pa.array(texts, pa.string()),
@@ -32,17 +32,17 @@ def table(texts: list[str | None]) -> ps.Dataset:
     return MemoryFormat.of(pa.table(columns), row_group_rows=40).open()
 
 
-def told(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Return a batch as Python has it."""
+def python_rows(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Return the rows of a batch as Python values."""
     letters = [None if some is None else list(some) for some in batch["letters"]]
     return list(zip(batch["id"].tolist(), batch["text"].tolist(), batch["data"].tolist(), letters, strict=True))
 
 
-def alone(ds: ps.Dataset) -> list[list[tuple[Any, ...]]]:
+def made_alone(ds: ps.Dataset) -> list[list[tuple[Any, ...]]]:
     """Return the batches of a dataset, each made by a task of its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batches, "MAX_TOGETHER", 1)
-        return [told(batch) for batch in ds]
+        return [python_rows(batch) for batch in ds]
 
 
 @given(
@@ -53,20 +53,20 @@ def alone(ds: ps.Dataset) -> list[list[tuple[Any, ...]]]:
     shuffled=st.booleans(),
     mapped=st.booleans(),
 )
-def test_batches_made_together_are_those_made_alone(
+def test_batches_made_together_equal_batches_made_alone(
     size: int, threads: int, ranks: int, lanes: int, *, shuffled: bool, mapped: bool
 ) -> None:
-    """Whatever is asked of them, and however many windows and lanes they come from."""
+    """Batches made together equal batches made alone, with any options, windows and lanes."""
     ds = table([f"text {number}" * (number % 5) for number in range(ROWS)]).batch(size, last="uneven").using(threads=threads)
     ds = ds.shuffle(ps.WindowShuffle(rows=150), seed=3) if shuffled else ds
     ds = ds.shard(ranks - 1, ranks, lanes=lanes * ranks)
     ds = ds.map(lambda batch: {**batch, "text": np.array([text.upper() for text in batch["text"]], object)}) if mapped else ds
 
-    assert [told(batch) for batch in ds] == alone(ds)
+    assert [python_rows(batch) for batch in ds] == made_alone(ds)
 
 
-def test_what_fails_in_one_batch_does_so_when_its_turn_comes() -> None:
-    """Those made before it in the same task are handed out, whether a function or a value is to blame."""
+def test_an_error_of_a_batch_is_raised_in_its_turn() -> None:
+    """Batches made before it in the same task are handed out first, for an error of a map or of a value."""
 
     def picky(batch: dict[str, Any]) -> dict[str, Any]:
         if 200 in batch["id"]:
@@ -75,11 +75,11 @@ def test_what_fails_in_one_batch_does_so_when_its_turn_comes() -> None:
 
     texts: list[str | None] = [f"text {number}" for number in range(ROWS)]
     texts[200] = None
-    asked = {
+    failing_datasets = {
         ValueError: table(["text"] * ROWS).batch(2).map(picky),
         DataError: table(texts).nulls(ps.RaiseOnNull(), "text").batch(2),
     }
-    for kind, ds in asked.items():
+    for kind, ds in failing_datasets.items():
         got: list[int] = []
         with pytest.raises(kind) as caught:
             got.extend(number for batch in ds.using(threads=1) for number in batch["id"].tolist())
@@ -88,8 +88,8 @@ def test_what_fails_in_one_batch_does_so_when_its_turn_comes() -> None:
     assert "row 200, column 'text'" in str(caught.value)
 
 
-def test_rows_that_are_left_out_are_left_out_of_their_batch() -> None:
-    """Also where batches are small enough to be made together."""
+def test_skipped_rows_shorten_their_own_batch() -> None:
+    """A skipped row shortens its own batch only, also if batches are made together."""
     texts: list[str | None] = [None if number % 50 == 7 else f"text {number}" for number in range(ROWS)]
     loader = ps.loader(table(texts).nulls(ps.RaiseOnNull(), "text").batch(4).on_bad_row("skip", most=0.1))
 
@@ -100,7 +100,7 @@ def test_rows_that_are_left_out_are_left_out_of_their_batch() -> None:
 
 
 def test_functions_may_wait_for_each_other() -> None:
-    """Batches are made on as many threads as asked for, from the first on."""
+    """Batches are made on as many threads as requested, from the first batch on."""
     both = threading.Barrier(2)
 
     def meeting(batch: dict[str, Any]) -> dict[str, Any]:
@@ -113,22 +113,22 @@ def test_functions_may_wait_for_each_other() -> None:
 
 
 def listed(ds: ps.Dataset) -> list[dict[str, list[Any]]]:
-    """Return a dataset's batches as Python has them."""
+    """Return the batches of a dataset as lists of Python values."""
     return [{name: values.tolist() for name, values in batch.items()} for batch in ds]
 
 
 def noisy(batch: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """Return a batch with a random number, which depends on where its rows stand."""
+    """Return a batch with random numbers, which depend on the positions of its rows."""
     return {**batch, "drawn": rng.integers(0, 1 << 30, len(batch["id"]))}
 
 
 def noisy_row(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """Return a row with one."""
+    """Return a row with a random number."""
     return {**row, "drawn": rng.integers(0, 1 << 30)}
 
 
 def numbers(data: list[bytes | None] | None = None) -> ps.Dataset:
-    """Return numbers, and bytes where they are given, in row groups of forty rows."""
+    """Return a dataset of numbers, and of bytes if given, in row groups of forty rows."""
     columns: dict[str, Any] = {"id": pa.array(range(NUMBERS)), "x": pa.array(np.arange(NUMBERS) / 7)}
     if data is not None:
         columns["data"] = pa.array(data, pa.binary())
@@ -142,20 +142,20 @@ def numbers(data: list[bytes | None] | None = None) -> ps.Dataset:
     epochs=st.integers(1, 2),
 )
 def test_maps_draw_the_same_numbers(size: int, last: Any, epochs: int, *, per_row: bool) -> None:
-    """They depend on where rows stand in the epoch, and not on how batches are made."""
+    """Random numbers depend on the positions of rows in the epoch, and not on how batches are made."""
     ds = numbers().shuffle(ps.WindowShuffle(rows=130), seed=5).batch(size, last=last).repeat(epochs)
     ds = ds.map(noisy_row, per_row=True) if per_row else ds.map(noisy)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batches, "ROWS_AT_ONCE", 7)
         patch.setattr(batches, "MAX_TOGETHER", 1)
-        alone = listed(ds.using(threads=1))
+        made_alone = listed(ds.using(threads=1))
 
-    assert listed(ds) == alone
+    assert listed(ds) == made_alone
 
 
 def long_in(windows: list[bool], *, nulls: bool) -> list[bytes | None]:
-    """Return bytes that are long in some windows of eighty rows, with a null here and there in every other window."""
+    """Return cells that are long in some windows of eighty rows, with some nulls in every other window."""
     found: list[bytes | None] = []
     for number in range(NUMBERS):
         window = number // 80
@@ -172,10 +172,10 @@ def long_in(windows: list[bool], *, nulls: bool) -> list[bytes | None]:
     mapped=st.booleans(),
     skip=st.booleans(),
 )
-def test_bytes_are_theirs_wherever_they_lie(
+def test_short_and_long_cells_belong_to_their_rows(
     windows: list[bool], size: int, *, nulls: bool, shuffled: bool, mapped: bool, skip: bool
 ) -> None:
-    """Long ones are picked from where they were read, short ones brought in order; a batch may be of both."""
+    """Long cells are picked from where they were read and short cells are reordered. A batch may have both."""
     data = long_in(windows, nulls=nulls)
     ds = numbers(data).batch(size, last="uneven")
     ds = ds.shuffle(ps.WindowShuffle(rows=80), seed=2) if shuffled else ds
@@ -187,16 +187,16 @@ def test_bytes_are_theirs_wherever_they_lie(
     assert found == dict(enumerate(data))
 
 
-def test_long_bytes_are_bytes_of_their_own() -> None:
-    """They are no views of memory that is used again."""
+def test_long_cells_are_bytes_objects() -> None:
+    """Long cells are `bytes` objects, not views of memory that is reused."""
     cells: list[bytes | None] = [bytes([number % 251]) * 2 * LONG_CELL for number in range(NUMBERS)]
 
     for batch in numbers(cells).batch(50):
         assert {type(cell) for cell in batch["data"]} == {bytes}
 
 
-def test_a_resumed_run_goes_on_with_the_next_batch() -> None:
-    """The position counts what was handed out, and not what was made."""
+def test_a_resumed_run_continues_with_the_next_batch() -> None:
+    """A position counts batches that were handed out, not batches that were made."""
     loader = ps.loader(numbers().shuffle(ps.WindowShuffle(rows=100), seed=1).batch(3, last="uneven").map(lambda batch: batch))
     batches = iter(loader)
     seen = [next(batches)["id"].tolist() for _ in range(71)]
@@ -209,7 +209,7 @@ def test_a_resumed_run_goes_on_with_the_next_batch() -> None:
 
 
 def test_one_task_makes_several_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no more than fit its bytes, or these tests would say nothing."""
+    """A task makes up to MAX_TOGETHER batches. Otherwise the tests of this file would check nothing."""
     counts: list[int] = []
     real = batches._finish
 

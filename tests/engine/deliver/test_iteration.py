@@ -1,4 +1,4 @@
-"""How far an iteration has come, also for those who ask from another thread."""
+"""The position of an iteration, also when another thread reads it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from penstock.testing import example
 
 
 class Ending(Iteration):
-    """An iteration that ends, on another thread, as soon as somebody has looked where it is."""
+    """An iteration that another thread ends right after its position is read."""
 
-    coming: Any
+    next_at: Any
 
     @property
     def at(self) -> Any:
-        """Return where it is now, and go on."""
-        now, self.coming = self.coming, Position(epoch=1)
-        return now
+        """Return the current position, and move to the end."""
+        current, self.next_at = self.next_at, Position(epoch=1)
+        return current
 
     @at.setter
     def at(self, value: Any) -> None:
-        self.coming = value
+        self.next_at = value
 
 
-def test_a_position_is_one_of_those_that_there_were() -> None:
-    """Whoever asks while another thread is handed the end gets the step before it, or the end."""
+def test_a_position_read_at_the_end_is_valid() -> None:
+    """Reading the position while another thread reaches the end returns the step before the end, or the end."""
     query = Query(size=4)
     iteration = Ending(example()._table.plan(query), query, Position())
     rank_epoch = next(iteration.rank_epochs())

@@ -1,4 +1,4 @@
-"""Reading real files on threads: the same rows in the same order, errors where they happen, nothing left behind."""
+"""Reading files on threads: the same rows in the same order, errors in their place, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ GROUP, FILES, EACH = 25, 4, 150
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory of four files of six row groups each."""
-    place = tmp_path_factory.mktemp("table")
+    directory = tmp_path_factory.mktemp("table")
     for file in range(FILES):
-        pq.write_table(rows(range(file * EACH, (file + 1) * EACH)), place / f"{file}.parquet", row_group_size=GROUP)
-    return place
+        pq.write_table(rows(range(file * EACH, (file + 1) * EACH)), directory / f"{file}.parquet", row_group_size=GROUP)
+    return directory
 
 
 def threads() -> list[str]:
-    """Return the names of our threads that are alive."""
+    """Return the names of live Penstock threads."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")]
 
 
@@ -71,26 +71,28 @@ SHUFFLES: list[Shuffle] = [
 
 @settings(max_examples=25)
 @given(st.sampled_from(SHUFFLES), st.integers(1, 8), st.integers(1, 5), st.integers(1, 40), st.integers(0, 2))
-def test_the_number_of_threads_never_changes_what_comes(
+def test_the_number_of_threads_never_changes_the_rows(
     table: Path, shuffle: Shuffle, count: int, ranks: int, size: int, seed: int
 ) -> None:
-    """Order is a matter of arithmetic: with any number of threads, rows come as with one, each once, columns aligned."""
+    """With any number of threads, rows come in the same order as with one, each once, with aligned columns."""
     ds = ps.open(table).shuffle(shuffle, seed=seed).batch(size, last="uneven")
-    once = [[ids(batch) for batch in ds.shard(rank, ranks).using(threads=1)] for rank in range(ranks)]
+    single_threaded = [[ids(batch) for batch in ds.shard(rank, ranks).using(threads=1)] for rank in range(ranks)]
     found = []
     for rank in range(ranks):
         batches = list(ds.shard(rank, ranks).using(threads=count))
         assert all(aligned(batch) for batch in batches)
         found.append([ids(batch) for batch in batches])
 
-    assert found == once
+    assert found == single_threaded
     assert sorted(number for rank in found for batch in rank for number in batch) == list(range(FILES * EACH))
 
 
 @settings(max_examples=15)
 @given(st.integers(1, 8), st.integers(1, 3), st.integers(1, 30), st.data())
-def test_a_resume_goes_on_with_other_threads(table: Path, count: int, ranks: int, size: int, data: st.DataObject) -> None:
-    """A state speaks of rows handed out, not of what threads have read ahead."""
+def test_a_resume_may_use_another_number_of_threads(
+    table: Path, count: int, ranks: int, size: int, data: st.DataObject
+) -> None:
+    """A state counts rows that were handed out, not rows that threads have read ahead."""
     ds = ps.open(table).shuffle(ps.WindowShuffle(rows=60), seed=3).batch(size).map(lambda batch: batch)
     reader = ps.loader(ds.shard(0, ranks).using(threads=count))
     batches = iter(reader)
@@ -106,20 +108,20 @@ def test_a_resume_goes_on_with_other_threads(table: Path, count: int, ranks: int
 
 
 def test_the_first_batch_comes_before_a_second_window_is_read(table: Path) -> None:
-    """Shuffling waits for one window, no more."""
+    """Shuffling waits for one window only."""
     ds = ps.open(table).shuffle(ps.WindowShuffle(rows=100)).batch(10).using(threads=4)
     batches = iter(ds)
     release = threading.Event()
     window_reader: Any = batches._window_reader
     read, seen = window_reader._read_all, []
 
-    def watched(indices: list[int], **window: int) -> Any:
+    def recording_units(indices: list[int], **window: int) -> Any:
         seen.extend(indices)
         if len(seen) > 4:
             release.wait()
         return read(indices, **window)
 
-    window_reader._read_all = watched
+    window_reader._read_all = recording_units
     first = next(batches)
     release.set()
 
@@ -128,21 +130,21 @@ def test_the_first_batch_comes_before_a_second_window_is_read(table: Path) -> No
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_columns_brought_in_order_step_by_step_are_whole(table: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    """However many steps a column takes, and whoever goes them, every row stands where one step puts it."""
+def test_columns_reordered_in_many_steps_are_right(table: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    """A column that threads reorder in many steps equals one that is reordered in a single step."""
     ds = ps.open(table).shuffle(ps.WindowShuffle(rows=100), seed=3).batch(30, last="uneven")
     expected = [{name: values.tolist() for name, values in batch.items()} for batch in ds.using(threads=1)]
 
-    monkeypatch.setattr("penstock._engine.window.buffer.STEP_BYTES", 64)  # eight numbers, so that a column takes a dozen
+    monkeypatch.setattr("penstock._engine.window.buffer.STEP_BYTES", 64)  # eight numbers: a column takes a dozen steps
 
     found = [{name: values.tolist() for name, values in batch.items()} for batch in ds.using(threads=threads)]
     assert found == expected
 
 
 def test_threads_and_files_end_with_the_iteration(table: Path) -> None:
-    """At the end, on a break, on close, on garbage collection and on an error, nothing is left."""
+    """No thread or open file is left after the end, a break, `close`, garbage collection or an error."""
     ds = ps.open(table).shuffle(ps.WindowShuffle(rows=60)).batch(20).using(threads=4)
-    gc.collect()  # what others have left to it
+    gc.collect()  # frees what earlier tests left behind
     handles = len(list(Path("/proc/self/fd").iterdir()))
 
     list(ds)
@@ -167,8 +169,8 @@ def test_threads_and_files_end_with_the_iteration(table: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == handles
 
 
-def test_what_goes_wrong_in_a_thread_reaches_the_consumer_in_order(table: Path, tmp_path: Path) -> None:
-    """Batches before the error come; then the error, and the same again at every further call, with its place."""
+def test_an_error_in_a_thread_reaches_the_consumer_in_order(table: Path, tmp_path: Path) -> None:
+    """Batches before an error come first. The error names its location, and every further call raises it again."""
     for file in table.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     ds = ps.open(tmp_path).batch(50)
@@ -190,8 +192,8 @@ def test_what_goes_wrong_in_a_thread_reaches_the_consumer_in_order(table: Path, 
         list(ps.open(tmp_path).batch(50))
 
 
-def test_a_file_that_vanished_or_was_replaced_is_told(table: Path, tmp_path: Path) -> None:
-    """The table was opened with other files than there are now."""
+def test_a_missing_or_replaced_file_raises(table: Path, tmp_path: Path) -> None:
+    """A file that was deleted or replaced after the table was opened raises DataChangedError."""
     for file in table.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     ds = ps.open(tmp_path).batch(50)
@@ -208,8 +210,8 @@ def test_a_file_that_vanished_or_was_replaced_is_told(table: Path, tmp_path: Pat
         list(ds)
 
 
-def test_a_cell_that_cannot_be_decoded_says_where_it_lies(tmp_path: Path) -> None:
-    """File, row group, row and column, and what to do."""
+def test_a_cell_that_cannot_be_decoded_is_reported_with_its_location(tmp_path: Path) -> None:
+    """The error names file, row group, row and column, and a remedy."""
     for file in range(2):
         numbers = pa.array([None if file and at == 7 else at for at in range(10)], pa.int32())
         pq.write_table(pa.table({"id": range(10), "n": numbers}), tmp_path / f"{file}.parquet", row_group_size=5)
@@ -221,8 +223,8 @@ def test_a_cell_that_cannot_be_decoded_says_where_it_lies(tmp_path: Path) -> Non
     assert "nulls(" in text
 
 
-def test_an_interrupt_ends_everything(tmp_path: Path) -> None:
-    """Ctrl-C in a loop over a map that waits ends the process with its threads, promptly."""
+def test_an_interrupt_ends_all_threads(tmp_path: Path) -> None:
+    """Ctrl-C while a map waits ends the process and its threads promptly."""
     pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet", row_group_size=10)
     script = textwrap.dedent(
         """
@@ -255,7 +257,7 @@ def test_an_interrupt_ends_everything(tmp_path: Path) -> None:
         assert process.wait() == 0
 
 
-def test_blobs_are_picked_from_their_windows(tmp_path: Path) -> None:
+def test_blobs_belong_to_their_rows(tmp_path: Path) -> None:
     """Strings, bytes and lists come with the right rows, in any order, over several windows and files."""
     for file in range(3):
         numbers = range(file * 40, (file + 1) * 40)
@@ -278,7 +280,7 @@ def test_blobs_are_picked_from_their_windows(tmp_path: Path) -> None:
 
 
 class Counted(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
-    """A filesystem that counts the bytes read of its files."""
+    """A filesystem that counts the bytes read from its files."""
 
     total = 0
 
@@ -300,8 +302,8 @@ class Counted(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
         return pa.PythonFile(Watched(), mode="r")
 
 
-def test_a_filter_that_keeps_a_hundredth_reads_no_more_than_two(tmp_path: Path) -> None:
-    """Row groups that statistics rule out are not read, nor columns that nobody asked for."""
+def test_a_filter_for_one_percent_reads_at_most_two(tmp_path: Path) -> None:
+    """Row groups that statistics exclude are not read, and neither are columns that are not selected."""
     random = np.random.default_rng(0)
     blobs = [random.bytes(300) for _ in range(100_000)]
     pq.write_table(pa.table({"id": range(100_000), "blob": blobs}), tmp_path / "a.parquet", row_group_size=1000)
@@ -315,8 +317,8 @@ def test_a_filter_that_keeps_a_hundredth_reads_no_more_than_two(tmp_path: Path) 
     assert handler.total - before <= 0.04 * (tmp_path / "a.parquet").stat().st_size
 
 
-def test_what_is_read_ahead_stays_within_its_limit(tmp_path: Path) -> None:
-    """With a limit of two row groups no more are in memory, whatever the number of threads."""
+def test_read_ahead_stays_within_the_memory_limit(tmp_path: Path) -> None:
+    """With a limit of two row groups, no more are in memory, whatever the number of threads."""
     pq.write_table(pa.table({"id": np.arange(400_000)}), tmp_path / "a.parquet", row_group_size=10_000)
     ds = ps.open(tmp_path).batch(10_000).using(threads=4)
     bounded, free = iter(ds.using(threads=4, memory_limit=300_000)), iter(ds)
@@ -331,8 +333,8 @@ def test_what_is_read_ahead_stays_within_its_limit(tmp_path: Path) -> None:
         next(iter(ds.using(memory_limit=79_999)))
 
 
-def test_memory_that_was_lent_is_never_lent_twice(table: Path) -> None:
-    """Batches that are kept hold what they held, however many come after them."""
+def test_memory_of_kept_batches_is_never_reused(table: Path) -> None:
+    """Batches that the consumer keeps never change, however many follow them."""
     ds = (
         ps.open(table)
         .select("id", "triple")
@@ -346,8 +348,8 @@ def test_memory_that_was_lent_is_never_lent_twice(table: Path) -> None:
     assert all((batch["triple"] == 3.0 * batch["id"]).all() for batch, _ in kept)
 
 
-def test_an_iteration_stays_in_its_process(table: Path) -> None:
-    """Threads do not follow a fork, so a child is told instead of waiting for them; it may begin its own."""
+def test_an_iteration_in_a_forked_process_raises(table: Path) -> None:
+    """An iteration in a forked process raises instead of waiting for threads of the parent. A new one works there."""
     script = """
 import os, sys
 import penstock as ps
@@ -371,27 +373,27 @@ print(len(list(batches)))
 
 
 class Backwards(ThreadPool):
-    """Runs tasks when asked to, the newest first, which is the order that threads never promise against."""
+    """A pool that runs tasks on request, the newest first, because threads guarantee no order."""
 
     def __init__(self) -> None:
         super().__init__(1)
         self.tasks: list[tuple[Future[Any], Callable[[], Any]]] = []
 
     def submit(self, urgency: Priority, task: Callable[[], Any]) -> Future[Any]:  # noqa: ARG002 - one order for all
-        """Keep a task."""
+        """Store a task."""
         future: Future[Any] = Future()
         self.tasks.append((future, task))
         return future
 
     def run(self) -> None:
-        """Run all tasks, and those they submit."""
+        """Run all tasks, including those that they submit."""
         while self.tasks:
             future, task = self.tasks.pop()
             future.set_result(task())
 
 
-def test_a_unit_of_two_windows_is_read_once_whichever_thread_is_first(table: Path) -> None:
-    """A window learns what the one before left half used, also where it could have begun earlier."""
+def test_a_unit_of_two_windows_is_read_once_in_any_order(table: Path) -> None:
+    """A window reuses the unit that the window before it used in part, even if its own task runs first."""
     batches: Any = iter(ps.open(table).batch(10))
     pool = Backwards()
     window_reader = WindowReader(
@@ -408,62 +410,60 @@ def test_a_unit_of_two_windows_is_read_once_whichever_thread_is_first(table: Pat
     assert window_reader.units_read == 2
 
 
-def test_an_epoch_that_follows_is_begun_while_the_last_rows_of_one_are_handed_out(
-    table: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a dataset repeats, nobody waits for a window at the beginning of every epoch; and none is read too much."""
+def test_the_next_epoch_is_read_ahead(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repeated dataset reads the next epoch before it is needed, and reads every unit once per epoch."""
     read: list[int] = []
-    twice, plain = threading.Event(), WindowReader._read_all
+    twice, original = threading.Event(), WindowReader._read_all
 
-    def noted(self: WindowReader, indices: list[int], window_rows: int) -> Any:
-        found = plain(self, indices, window_rows)
+    def recording(self: WindowReader, indices: list[int], window_rows: int) -> Any:
+        found = original(self, indices, window_rows)
         read.extend(indices)
         if len(read) == 2 * len(batches.planned.plan.counts):
             twice.set()
         return found
 
-    monkeypatch.setattr(WindowReader, "_read_all", noted)
+    monkeypatch.setattr(WindowReader, "_read_all", recording)
     ds = ps.open(table).shuffle(seed=1).batch(10)
     batches: Any = iter(ds.repeat(2))
     first = ids(next(batches))
 
     assert twice.wait(60)
     assert [first, *map(ids, batches)] == [ids(batch) for loader in [ps.loader(ds)] for _ in range(2) for batch in loader]
-    assert read.count(0) == 4  # twice here, and twice by the loader that it was compared with
+    assert read.count(0) == 4  # two epochs here, and two of the loader for comparison
 
 
 @pytest.mark.parametrize("limit", [2_000, 20_000, 200_000])
 @pytest.mark.parametrize("lanes", [1, 6])
 def test_two_epochs_share_the_memory(table: Path, monkeypatch: pytest.MonkeyPatch, limit: int, lanes: int) -> None:
-    """What is read of the next one early fits beside what is held of this one, also where windows are views."""
-    plain, seen = Prefetcher.begin_early, []
+    """Data that is read ahead for the next epoch fits in the limit beside the current epoch, also if windows are views."""
+    original, seen = Prefetcher.begin_early, []
 
-    def noted(self: Prefetcher, beside: int) -> None:
+    def recording(self: Prefetcher, beside: int) -> None:
         before = self.rows_in_memory
-        plain(self, beside)
+        original(self, beside)
         if self.rows_in_memory > before:
             seen.append((beside + self.rows_in_memory) * self._window_reader.row_bytes)
 
-    monkeypatch.setattr(Prefetcher, "begin_early", noted)
+    monkeypatch.setattr(Prefetcher, "begin_early", recording)
     ds = ps.open(table).shard(0, 1, lanes=lanes).batch(10).using(threads=2, memory_limit=limit)
 
     assert sum(len(batch["id"]) for batch in ds.repeat(3)) == 3 * ds.num_rows
-    assert all(taken <= 1.5 * limit for taken in seen)  # what a row takes is learned meanwhile
+    assert all(taken <= 1.5 * limit for taken in seen)  # the size of a row is estimated during the iteration
     assert seen or limit < 200_000
 
 
 class Once(ps.WindowShuffle):
-    """Knows the order of the first epoch only."""
+    """A shuffle that arranges the first epoch only."""
 
     def arrange(self, counts: Any, *, seed: int, epoch: int) -> Any:
-        """Return the order."""
+        """Return the order of the first epoch, and raise for others."""
         if epoch:
             raise KeyError(epoch)
         return ps.WindowShuffle.arrange(self, counts, seed=seed, epoch=epoch)
 
 
-def test_what_goes_wrong_with_the_next_epoch_waits_for_its_turn(table: Path) -> None:
-    """All batches of the one before it come first."""
+def test_an_error_of_the_next_epoch_is_raised_in_its_turn(table: Path) -> None:
+    """All batches of an epoch come before an error of the next one."""
     batches = iter(ps.open(table).shuffle(Once(rows=5_000), seed=1).batch(10).repeat(2))
 
     assert sorted(number for _ in range(60) for number in ids(next(batches))) == list(range(600))
@@ -471,11 +471,11 @@ def test_what_goes_wrong_with_the_next_epoch_waits_for_its_turn(table: Path) -> 
         next(batches)
 
 
-def test_windows_go_with_their_iteration(table: Path) -> None:
-    """Without the garbage collector, wherever the consumer stops; what was begun of the next epoch too."""
+def test_windows_are_freed_with_their_iteration(table: Path) -> None:
+    """Closing an iteration at any point frees all its windows without the garbage collector, also of the next epoch."""
 
     def buffer() -> int:
-        return sum(type(one) is WindowBuffer for one in gc.get_objects())  # others may answer for what they stand for
+        return sum(type(one) is WindowBuffer for one in gc.get_objects())  # isinstance() would also count proxies
 
     gc.collect()
     gc.disable()
@@ -493,7 +493,7 @@ def test_windows_go_with_their_iteration(table: Path) -> None:
 
 
 def test_closing_from_another_thread_ends_a_wait(table: Path) -> None:
-    """A consumer that waits for rows is not left waiting when somebody else closes the iteration."""
+    """A consumer that waits for rows stops waiting when another thread closes the iteration."""
     entered, release = threading.Event(), threading.Event()
 
     def slow(batch: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The cache of random access: never larger than its limit, and the least recently used value goes first."""
+"""The cache of random access: never larger than its limit, and the least recently used value is dropped first."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from penstock._engine.lookup.cache import LruCache
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 12), st.booleans()), max_size=40))
-def test_the_least_recently_used_value_goes_first(calls: list[tuple[int, int, bool]]) -> None:
-    """Sizes never exceed the limit. The least recently used value goes first; one that is too large alone is not cached."""
+def test_the_least_recently_used_value_is_dropped_first(calls: list[tuple[int, int, bool]]) -> None:
+    """Sizes never exceed the limit. The least recently used value is dropped first. A value over the limit is not cached."""
     cache: LruCache[int, int] = LruCache(max_size=10)
     expected: dict[int, int] = {}
     for key, size, put in calls:

@@ -1,4 +1,4 @@
-"""Rows by number: the very rows that iterating gives, whatever the layout, read by page wherever that is cheaper."""
+"""Rows by number equal the rows of an iteration for every layout, and are read by page where that is cheaper."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ COSTS = [
     byte_ranges.REMOTE,
 ]
 RUNS = [100, 10_000, page_reads.RUN]
-ALWAYS = COSTS[0]
-"""Requests that cost nothing: pages are read wherever a page is less than all."""
+FREE_REQUESTS = COSTS[0]
+"""Requests that cost nothing, so that pages are read wherever a page is less than the whole chunk."""
 
 
 @contextmanager
 def costing(cost: Cost, *, run: int = page_reads.RUN) -> Iterator[None]:
-    """Let reading cost something else for a while, and pages be decoded in runs of other sizes."""
+    """Replace the costs of reading for a while, and decode pages in runs of another size."""
     with pytest.MonkeyPatch.context() as patch:
         if run != page_reads.RUN:
             patch.setattr(page_reads, "RUN", run)
@@ -54,7 +54,7 @@ def costing(cost: Cost, *, run: int = page_reads.RUN) -> Iterator[None]:
 
 
 def check(ds: ps.Dataset, rows: Sequence[int]) -> None:
-    """See that rows by number are those that come in turn."""
+    """Check that rows by number equal the rows of an iteration."""
     every = list(ds)
     found = ds.take(rows)
 
@@ -66,23 +66,23 @@ def check(ds: ps.Dataset, rows: Sequence[int]) -> None:
 
 
 @contextmanager
-def counted(owner: Any, name: str) -> Iterator[list[Any]]:
-    """Count what a method returns."""
+def recorded(owner: Any, name: str) -> Iterator[list[Any]]:
+    """Record what a method returns."""
     method, found = getattr(owner, name), []
 
-    def watched(self: Any, *given: Any, **named: Any) -> Any:
+    def recording(self: Any, *given: Any, **named: Any) -> Any:
         found.append(method(self, *given, **named))
         return found[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, name, watched)
+        patch.setattr(owner, name, recording)
         yield found
 
 
-def is_read_back(place: Path, rows: int) -> bool:
-    """Return whether pyarrow can read what it has written, which it cannot of some lists in pages of one value."""
+def is_readable(file_path: Path, rows: int) -> bool:
+    """Return whether pyarrow can read what it wrote. It cannot read some lists in pages of one value."""
     try:
-        return bool(pq.read_table(place).num_rows == rows)
+        return bool(pq.read_table(file_path).num_rows == rows)
     except pa.ArrowInvalid:
         return False
 
@@ -90,24 +90,24 @@ def is_read_back(place: Path, rows: int) -> bool:
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data(), LAYOUTS, st.sampled_from(COSTS), st.integers(1, 200))
-def test_rows_by_number_are_those_that_come_in_turn(
+def test_rows_by_number_equal_iterated_rows(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, layout: dict[str, Any], cost: Cost, count: int
 ) -> None:
-    """Whatever types, nesting, nulls, encodings, compressions, pages and index a file has, and whatever reading costs."""
-    place = tmp_path_factory.mktemp("lookup") / "a.parquet"
+    """Any types, nesting, nulls, encodings, compression, pages, page index and costs of reading give the right rows."""
+    file_path = tmp_path_factory.mktemp("lookup") / "a.parquet"
     columns = {f"c{at}": data.draw(arrays(count)) for at in range(data.draw(st.integers(1, 3)))}
-    pq.write_table(pa.table({**columns, "id": pa.array(range(count))}), place, **layout)
-    assume(is_read_back(place, count))
+    pq.write_table(pa.table({**columns, "id": pa.array(range(count))}), file_path, **layout)
+    assume(is_readable(file_path, count))
     rows = data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=count // 3 + 1))
 
     with costing(cost, run=data.draw(st.sampled_from(RUNS))):
-        check(ps.open(place).nulls(ps.Mask(), ".*"), rows)
+        check(ps.open(file_path).nulls(ps.Mask(), ".*"), rows)
 
 
 @settings(max_examples=40)
-@given(st.data(), st.sampled_from([ALWAYS, byte_ranges.REMOTE]), st.booleans())
-def test_filters_deletes_and_partitions_count(data: st.DataObject, cost: Cost, stated: bool) -> None:  # noqa: FBT001 - drawn
-    """Rows are counted among those kept: less the deleted, the filtered and what a limit cuts off, over all files."""
+@given(st.data(), st.sampled_from([FREE_REQUESTS, byte_ranges.REMOTE]), st.booleans())
+def test_row_numbers_respect_filters_deletes_and_limits(data: st.DataObject, cost: Cost, stated: bool) -> None:  # noqa: FBT001 - drawn
+    """Numbers count the rows of all files that remain after deletes, filters and limits."""
     sizes = data.draw(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=3), min_size=1, max_size=3))
     numbers = iter(range(1000))
     files = [[pa.table({"id": pa.array([next(numbers) for _ in range(size)], pa.int64())}) for size in file] for file in sizes]
@@ -129,7 +129,7 @@ def test_filters_deletes_and_partitions_count(data: st.DataObject, cost: Cost, s
 
 @pytest.fixture
 def blobs(tmp_path: Path) -> Path:
-    """Return a table of large cells as our writer lays it out."""
+    """Return a table of large cells as Penstock writes it."""
     random = np.random.default_rng(0)
     schema = ps.Schema(
         "Blobs",
@@ -158,8 +158,8 @@ def blobs(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("cost", COSTS)
-def test_cells_of_codecs_are_decoded_as_in_turn(blobs: Path, cost: Cost) -> None:
-    """Arrays, images and tensors, with nulls and of any length."""
+def test_cells_of_codecs_equal_iterated_cells(blobs: Path, cost: Cost) -> None:
+    """Arrays, images and tensors are decoded as in an iteration, with nulls and of any length."""
     with costing(cost):
         ds = ps.open(blobs)
 
@@ -169,9 +169,9 @@ def test_cells_of_codecs_are_decoded_as_in_turn(blobs: Path, cost: Cost) -> None
 
 
 def test_a_row_is_read_without_its_row_group(blobs: Path) -> None:
-    """Of a large cell no more is read than itself and what stands before it; of compressed ones their page."""
+    """A lookup of a large cell reads little more than the cell. Only the first lookup of a file reads its metadata too."""
     ds = ps.open(blobs).select("npy")
-    with counted(LocalFile, "peek") as read:
+    with recorded(LocalFile, "peek") as read:
         ds[70]
         first = sum(map(len, read))
         read.clear()
@@ -180,61 +180,61 @@ def test_a_row_is_read_without_its_row_group(blobs: Path) -> None:
     whole = sum(path.stat().st_size for path in blobs.glob("*.parquet"))
     assert first < 100_000 + whole // 20
     assert sum(map(len, read)) < 20_200
-    with counted(plain_pages.PlainCells, "located") as located:
+    with recorded(plain_pages.PlainCells, "located") as located:
         check(ds, [1, 60, 119, 2])
     assert len(located) == 3 + 4
     assert None not in located
 
 
 def test_compressed_cells_are_found_in_their_pages(tmp_path: Path) -> None:
-    """Large cells are unpacked a page at a time, without pyarrow; with nulls among them, pyarrow finds them."""
+    """Large compressed cells are unpacked page by page without pyarrow. Pages with nulls are left to pyarrow."""
     random = np.random.default_rng(0)
     for nulls in (False, True):
         cells = [None if nulls and number % 3 == 0 else random.bytes(5000 + number) for number in range(300)]
         layout = {"compression": "zstd", "use_dictionary": False, "write_page_index": True, "data_page_size": 1 << 14}
-        place = tmp_path / f"{nulls}.parquet"
-        pq.write_table(pa.table({"x": pa.array(cells, pa.binary())}), place, write_batch_size=2, **layout)
-        with counted(plain_pages.PlainCells, "cells") as found:
-            check(ps.open(place), [5, 1, 299, 140, 141])
+        file_path = tmp_path / f"{nulls}.parquet"
+        pq.write_table(pa.table({"x": pa.array(cells, pa.binary())}), file_path, write_batch_size=2, **layout)
+        with recorded(plain_pages.PlainCells, "cells") as found:
+            check(ps.open(file_path), [5, 1, 299, 140, 141])
 
-        assert [one is None for one in found] == [nulls] * (3 if nulls else 6)  # of three pages, each is tried once
+        assert [one is None for one in found] == [nulls] * (3 if nulls else 6)  # each of three pages is tried once
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy"])
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 def test_large_cells_after_a_full_dictionary_need_no_dictionary(tmp_path: Path, compression: str, version: str) -> None:
-    """Most writers begin with a dictionary and give it up when it is full; pages after that are plain, and are read as such."""
+    """Most writers write plain pages once a dictionary is full. Those pages are read without the dictionary."""
     random = np.random.default_rng(0)
     cells = [random.bytes(3000 + number) for number in range(400)]
     layout = {"compression": compression, "write_page_index": True, "data_page_size": 1 << 14, "data_page_version": version}
-    place = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"x": pa.array(cells)}), place, write_batch_size=2, dictionary_pagesize_limit=1 << 17, **layout)
-    ds = ps.open(place)
+    file_path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": pa.array(cells)}), file_path, write_batch_size=2, dictionary_pagesize_limit=1 << 17, **layout)
+    ds = ps.open(file_path)
     coded = min(row for row in range(400) if sum(map(len, cells[: row + 1])) > 1 << 17)
-    with counted(page_reads.PageRead, "decode") as decoded:
+    with recorded(page_reads.PageRead, "decode") as decoded:
         found = ds.take([399, 200, coded + 10, 200])["x"]
         single = ds[300]["x"]
 
     assert found.tolist() == [cells[399], cells[200], cells[coded + 10], cells[200]]
     assert single == cells[300]
     assert decoded == []
-    with counted(page_reads.PageRead, "decode") as decoded:
+    with recorded(page_reads.PageRead, "decode") as decoded:
         found = ds.take([399, 0, 250, 5])["x"]
 
     assert found.tolist() == [cells[399], cells[0], cells[250], cells[5]]
     assert [len(page) < 50 for page in decoded] == [True]
 
 
-def test_rows_of_many_pages_need_memory_for_a_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lists in all pages of a large chunk are picked from a few pages at a time, and not from all of it."""
+def test_rows_of_many_pages_need_memory_for_a_few_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists in all pages of a large chunk are picked from a few pages at a time, not from the whole chunk."""
     lists = pa.FixedSizeListArray.from_arrays(pa.array(np.random.default_rng(0).random(1 << 20)), 512)
-    place = tmp_path / "a.parquet"
+    file_path = tmp_path / "a.parquet"
     layout = {"use_dictionary": False, "write_page_index": True, "data_page_size": 1 << 16, "write_batch_size": 512}
-    pq.write_table(pa.table({"x": lists}), place, **layout)
-    ds = ps.open(place)
+    pq.write_table(pa.table({"x": lists}), file_path, **layout)
+    ds = ps.open(file_path)
     rows = np.random.default_rng(1).permutation(2048)[:500].tolist()
     monkeypatch.setattr(page_reads, "LARGE", page_reads.RUN)
-    with counted(page_reads.PageRead, "decode") as decoded:
+    with recorded(page_reads.PageRead, "decode") as decoded:
         found = ds.take(rows)["x"]
 
     assert (found == lists.flatten().to_numpy().reshape(-1, 512)[rows]).all()
@@ -244,11 +244,11 @@ def test_rows_of_many_pages_need_memory_for_a_few(tmp_path: Path, monkeypatch: p
 
 @settings(max_examples=30, deadline=None)
 @given(st.data(), st.sampled_from(COSTS), st.sampled_from(["none", "snappy", "zstd"]), st.sampled_from(["1.0", "2.0"]))
-def test_rows_of_dictionaries_that_were_given_up_are_those_of_the_table(
+def test_rows_before_and_after_a_full_dictionary_are_right(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, cost: Cost, compression: str, version: str
 ) -> None:
-    """Repeated, in any order, with and without nulls, as bytes, text and in structs, from both kinds of pages."""
-    place = tmp_path_factory.mktemp("lookup") / "a.parquet"
+    """Bytes, text and structs are right in any order, with and without nulls, in both versions of pages."""
+    file_path = tmp_path_factory.mktemp("lookup") / "a.parquet"
     count, nulls = data.draw(st.integers(60, 150)), data.draw(st.booleans())
     random = np.random.default_rng(data.draw(st.integers(0, 9)))
     cells = [None if nulls and row % 7 == 3 else random.bytes(1200) for row in random.integers(0, 1000, count).tolist()]
@@ -256,7 +256,7 @@ def test_rows_of_dictionaries_that_were_given_up_are_those_of_the_table(
     table = pa.table({"b": pa.array(cells, pa.binary()), "t": texts, "s": [{"t": text} for text in texts], "id": range(count)})
     pq.write_table(
         table,
-        place,
+        file_path,
         compression=compression,
         data_page_version=version,
         data_page_size=data.draw(st.sampled_from([1 << 11, 1 << 14, 1 << 20])),
@@ -267,40 +267,40 @@ def test_rows_of_dictionaries_that_were_given_up_are_those_of_the_table(
     )
     rows = data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=count // 5))
     with costing(cost, run=data.draw(st.sampled_from(RUNS))):
-        found = ps.open(place).take(rows)
+        found = ps.open(file_path).take(rows)
 
-    expected = ps.open(place).to_arrow().take(pa.array(rows)).to_pydict()
+    expected = ps.open(file_path).to_arrow().take(pa.array(rows)).to_pydict()
     assert {name: list(column) for name, column in found.items()} == expected
 
 
 @pytest.mark.parametrize("rows", [[1, 3], [0, 7], [2, 3, 6], [5, 1, 0]])
-def test_pages_that_did_not_shrink_keep_their_cells(tmp_path: Path, rows: list[int]) -> None:
-    """A page of the second kind may lie uncompressed among compressed ones; each is read into the memory of the one before."""
+def test_uncompressed_pages_among_compressed_ones_are_right(tmp_path: Path, rows: list[int]) -> None:
+    """A v2 page may be uncompressed among compressed pages. Each is read into the memory of the page before."""
     random = np.random.default_rng(0)
     cells = [random.bytes(2000) if number % 4 else bytes(2000) for number in range(32)]
     layout = {"compression": "snappy", "data_page_version": "2.0", "data_page_size": 1, "write_batch_size": 1}
     pq.write_table(pa.table({"x": cells}), tmp_path / "a.parquet", use_dictionary=False, write_page_index=True, **layout)
 
-    with costing(ALWAYS), counted(plain_pages.PlainCells, "cells") as found:
+    with costing(FREE_REQUESTS), recorded(plain_pages.PlainCells, "cells") as found:
         check(ps.open(tmp_path / "a.parquet"), rows)
 
     assert len(found) == 1 + len(rows)
     assert None not in found
 
 
-def test_leaves_of_nested_columns_have_pages_of_their_own(tmp_path: Path) -> None:
-    """Each leaf is read where it lies, and they are put together again."""
+def test_leaves_of_nested_columns_have_separate_pages(tmp_path: Path) -> None:
+    """Each leaf is read from its own pages, and the leaves are put together again."""
     rows = [{"a": number, "b": [{"c": f"{number}-{at}", "d": at} for at in range(number % 5)]} for number in range(400)]
     layout = {"write_page_index": True, "data_page_size": 300, "write_batch_size": 8, "compression": "none"}
     pq.write_table(pa.table({"x": pa.array(rows)}), tmp_path / "a.parquet", **layout)
-    with costing(ALWAYS), counted(page_reads.LeafReads, "rows") as found:
+    with costing(FREE_REQUESTS), recorded(page_reads.LeafReads, "rows") as found:
         check(ps.open(tmp_path), [3, 399, 200, 201])
 
     assert len(found) == 5
 
 
-def test_rows_are_counted_like_a_list_s(blobs: Path) -> None:
-    """From the end, by NumPy's numbers, and by slices of any step."""
+def test_rows_are_indexed_like_a_list(blobs: Path) -> None:
+    """Negative numbers, integers of NumPy, and slices of any step work as for lists."""
     ds: Any = ps.open(blobs).select("id")
 
     assert [int(ds[at]["id"]) for at in (0, -1, np.int32(7), np.uint8(3), -120)] == [0, 119, 7, 3, 0]
@@ -313,7 +313,7 @@ def test_rows_are_counted_like_a_list_s(blobs: Path) -> None:
 
 
 def test_arrays_may_be_written_to(blobs: Path) -> None:
-    """What comes by number is nobody else's: writing to it changes no later answer."""
+    """Writing to the result of a lookup does not change later lookups."""
     ds = ps.open(blobs).select("id", "npy", "vector")
     for _ in range(2):
         for found in (ds.take([3, 70]), ds.take([3]), {name: np.asarray(cell)[None] for name, cell in ds[3].items()}):
@@ -324,71 +324,71 @@ def test_arrays_may_be_written_to(blobs: Path) -> None:
         assert ds[3]["vector"].any()
 
 
-def index_of(place: Path) -> tuple[int, int]:
-    """Return where the page index of a file's only column lies, and where its footer begins."""
-    data = place.read_bytes()
+def index_of(file_path: Path) -> tuple[int, int]:
+    """Return where the page index of a file's only column begins, and where its footer begins."""
+    data = file_path.read_bytes()
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-    column = pq.read_metadata(place).row_group(0).column(0)
+    column = pq.read_metadata(file_path).row_group(0).column(0)
     return 4 + column.total_compressed_size, footer
 
 
 @pytest.mark.parametrize("near", [True, False])
-def test_a_damaged_index_is_as_good_as_none(tmp_path: Path, near: bool) -> None:  # noqa: FBT001 - a parameter
-    """What an index says is held against the file: noise in its place changes no row."""
-    place = tmp_path / "a.parquet"
+def test_a_damaged_index_is_ignored(tmp_path: Path, near: bool) -> None:  # noqa: FBT001 - a parameter
+    """The page index is checked against the file, so noise in its place does not change any row."""
+    file_path = tmp_path / "a.parquet"
     layout = {"write_page_index": True, "data_page_size": 400, "write_batch_size": 8, "use_dictionary": False}
-    pq.write_table(pa.table({"x": pa.array(range(3000))}), place, compression="none", write_statistics=False, **layout)
-    start, stop = index_of(place)
-    data = place.read_bytes()
-    place.write_bytes(data[:start] + b"\xff" * (stop - start) + data[stop:])
-    with costing(Cost(request=0, max_bytes=1 << 20, near=near)), counted(page_reads.PageRead, "decode") as found:
-        check(ps.open(place), [5, 2999, 1700])
+    pq.write_table(pa.table({"x": pa.array(range(3000))}), file_path, compression="none", write_statistics=False, **layout)
+    start, stop = index_of(file_path)
+    data = file_path.read_bytes()
+    file_path.write_bytes(data[:start] + b"\xff" * (stop - start) + data[stop:])
+    with costing(Cost(request=0, max_bytes=1 << 20, near=near)), recorded(page_reads.PageRead, "decode") as found:
+        check(ps.open(file_path), [5, 2999, 1700])
 
     assert [len(one) < 3000 for one in found[:1]] == [near]
 
 
 @settings(max_examples=60)
 @given(st.integers(0, 2**32), st.integers(1, 8), st.booleans(), st.sampled_from(["1.0", "2.0"]))
-def test_a_lying_index_gives_the_right_rows_or_an_error(
+def test_a_wrong_index_gives_the_right_rows_or_an_error(
     tmp_path_factory: pytest.TempPathFactory,
     seed: int,
     changes: int,
     lists: bool,  # noqa: FBT001 - drawn
     version: str,
 ) -> None:
-    """Bytes of an index may be anything: rows are right, or an error of ours tells what is wrong with the file."""
-    place = tmp_path_factory.mktemp("lying") / "a.parquet"
+    """With any bytes in its page index, a file gives the right rows or raises DataError with its name."""
+    file_path = tmp_path_factory.mktemp("lying") / "a.parquet"
     cells = pa.array([[number] * (number % 3) for number in range(500)] if lists else range(500))
     layout = {"write_page_index": True, "data_page_size": 200, "write_batch_size": 4, "data_page_version": version}
-    pq.write_table(pa.table({"x": cells}), place, compression="none", use_dictionary=False, **layout)
-    start, stop = index_of(place)
-    data, random = bytearray(place.read_bytes()), np.random.default_rng(seed)
+    pq.write_table(pa.table({"x": cells}), file_path, compression="none", use_dictionary=False, **layout)
+    start, stop = index_of(file_path)
+    data, random = bytearray(file_path.read_bytes()), np.random.default_rng(seed)
     for at in random.integers(start, stop, changes).tolist():
         data[at] = int(random.integers(0, 256))
-    place.write_bytes(bytes(data))
+    file_path.write_bytes(bytes(data))
     rows = random.integers(0, 500, 8).tolist()
 
     with costing(Cost(request=0, max_bytes=1 << 20, near=False)):
         try:
-            found = ps.open(place).take(rows)["x"]
+            found = ps.open(file_path).take(rows)["x"]
         except DataError as error:
-            assert "a.parquet" in str(error)  # noqa: PT017 - either of both is right
+            assert "a.parquet" in str(error)  # noqa: PT017 - both outcomes are right
         else:
-            if version == "2.0" or not lists:  # of lists in old pages nothing tells how many rows there are
+            if version == "2.0" or not lists:  # v1 pages of lists do not store their number of rows
                 assert [np.asarray(cell).tolist() for cell in found] == [cells[row].as_py() for row in rows]
 
 
-def test_a_file_that_was_cut_or_exchanged_is_told(tmp_path: Path) -> None:
-    """An open file goes on to be read; one that ends early is an error, and one that is another is refused."""
-    place = tmp_path / "a.parquet"
+def test_a_truncated_or_replaced_file_raises(tmp_path: Path) -> None:
+    """An open file that is truncated raises DataError. A file that is replaced after opening raises DataChangedError."""
+    file_path = tmp_path / "a.parquet"
     table = pa.table({"x": pa.array([bytes([number % 256]) * 4000 for number in range(1000)])})
     layout = {"write_page_index": True, "compression": "none", "use_dictionary": False, "write_batch_size": 4}
-    pq.write_table(table, place, data_page_size=1 << 14, **layout)
-    ds = ps.open(place)
+    pq.write_table(table, file_path, data_page_size=1 << 14, **layout)
+    ds = ps.open(file_path)
     assert ds[7]["x"] == b"\x07" * 4000
     (tmp_path / "other").mkdir()
-    other = Path(shutil.copy(place, tmp_path / "other"))
-    with place.open("r+b") as file:
+    other = Path(shutil.copy(file_path, tmp_path / "other"))
+    with file_path.open("r+b") as file:
         file.truncate(2_000_000)
 
     with pytest.raises(DataError, match="row group 0"):
@@ -400,8 +400,8 @@ def test_a_file_that_was_cut_or_exchanged_is_told(tmp_path: Path) -> None:
         fresh[5]
 
 
-def test_a_cell_that_cannot_be_decoded_is_told_with_its_place(tmp_path: Path) -> None:
-    """File, row group, row and column, whether its rows lie in one row group or in several."""
+def test_a_cell_that_cannot_be_decoded_is_reported_with_its_location(tmp_path: Path) -> None:
+    """The error names file, row group, row and column, for rows of one row group or of several."""
     schema = ps.Schema("Broken", [ps.Field("id", np.int64), ps.Field("x", np.uint8, (1200,), Npy())])
     good = Npy().encode(schema.fields[1], np.zeros(1200, np.uint8))
     cells = [good[:100] if number == 137 else good for number in range(300)]
@@ -413,8 +413,8 @@ def test_a_cell_that_cannot_be_decoded_is_told_with_its_place(tmp_path: Path) ->
             ds.take(rows)
 
 
-def test_threads_may_ask_at_once(blobs: Path) -> None:
-    """What is kept is shared: any number of threads get the rows they ask for, and none is left."""
+def test_threads_may_look_up_rows_at_once(blobs: Path) -> None:
+    """Any number of threads get the right rows from one dataset and its caches, and no thread is left."""
     ds = ps.open(blobs).select("id", "raw", "image")
     expected = [ds[at] for at in range(120)]
     fresh = ps.open(blobs).select("id", "raw", "image")
@@ -430,8 +430,8 @@ def test_threads_may_ask_at_once(blobs: Path) -> None:
 
 
 def test_files_are_closed_with_the_dataset(blobs: Path) -> None:
-    """Open files are kept for the next question, and no longer than somebody may ask one."""
-    gc.collect()  # what others have left to it
+    """Files stay open for the next lookup, until the dataset is deleted."""
+    gc.collect()  # frees what earlier tests left behind
     before = len(list(Path("/proc/self/fd").iterdir()))
     ds = ps.open(blobs)
     ds.take([3, 70])
@@ -443,11 +443,11 @@ def test_files_are_closed_with_the_dataset(blobs: Path) -> None:
 
 
 def test_files_of_a_large_table_are_not_all_kept_open(tmp_path: Path) -> None:
-    """The ones that were asked about last are; what is known of the others is kept without them."""
+    """Only the files used last stay open. What is known of the others stays cached without them."""
     for number in range(90):
         pq.write_table(pa.table({"id": [number] * 10, "x": [bytes([number]) * 4000] * 10}), tmp_path / f"{number:02}.parquet")
     ds = ps.open(tmp_path)
-    gc.collect()  # what others have left to it
+    gc.collect()  # frees what earlier tests left behind
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(2):
         found = [ds[10 * number]["x"][:1] for number in range(90)]
@@ -456,32 +456,32 @@ def test_files_of_a_large_table_are_not_all_kept_open(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) - before <= 64 + 8
 
 
-class Watched:
-    """A file that notes what is read of it."""
+class RecordingFile:
+    """A file that records the sizes of its reads."""
 
     def __init__(self, path: str, sizes: list[int]) -> None:
-        """Take it into memory."""
+        """Load the file into memory."""
         self._file, self._sizes = io.BytesIO(Path(path).read_bytes()), sizes
 
     def read(self, size: int = -1) -> bytes:
-        """Return some bytes."""
+        """Return some bytes and record the requested number."""
         self._sizes.append(size)
         return self._file.read(size)
 
     def __getattr__(self, name: str) -> Any:
-        """Be a file otherwise."""
+        """Return attributes of the file."""
         return getattr(self._file, name)
 
 
-class Far(pafs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
-    """Files of this machine that are read as if they were far away."""
+class RemoteFiles(pafs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
+    """Local files that are read as if they were remote."""
 
     def __init__(self) -> None:
         """Begin without requests."""
         self.sizes: list[int] = []
 
     def get_type_name(self) -> str:
-        """Return a name."""
+        """Return the name of a filesystem that is not local."""
         return "far"
 
     def normalize_path(self, path: str) -> str:
@@ -489,18 +489,18 @@ class Far(pafs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
         return path
 
     def get_file_info(self, paths: Sequence[str]) -> list[pafs.FileInfo]:
-        """Return what the machine says."""
+        """Return the file information of the local filesystem."""
         found: list[pafs.FileInfo] = pafs.LocalFileSystem().get_file_info(list(paths))
         return found
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        """Return what the machine says."""
+        """Return the file information of the local filesystem."""
         found: list[pafs.FileInfo] = pafs.LocalFileSystem().get_file_info(selector)
         return found
 
     def open_input_file(self, path: str) -> pa.NativeFile:
-        """Return a file that notes what is read of it."""
-        return pa.PythonFile(Watched(path, self.sizes), mode="r")
+        """Return a file that records its reads."""
+        return pa.PythonFile(RecordingFile(path, self.sizes), mode="r")
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError
@@ -509,26 +509,26 @@ class Far(pafs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
     delete_root_dir_contents = delete_file = move = copy_file = _refuse
 
 
-def test_far_away_requests_are_few(tmp_path: Path) -> None:
-    """Small columns are read whole and kept, pages of large ones apart, and neighbours with one request."""
+def test_remote_lookups_need_few_requests(tmp_path: Path) -> None:
+    """Small columns are read whole and cached, large ones by page, and adjacent pages with one request."""
     random = np.random.default_rng(0)
     cells = pa.array([random.bytes(20_000) for _ in range(600)], pa.binary())
     layout = {"write_page_index": True, "compression": "none", "use_dictionary": False, "write_batch_size": 2}
     table = pa.table({"id": pa.array(range(600)), "label": pa.array([number % 7 for number in range(600)]), "x": cells})
     pq.write_table(table, tmp_path / "a.parquet", data_page_size=1 << 16, row_group_size=300, **layout)
-    far = Far()
-    ds = ps.open(str(tmp_path / "a.parquet"), filesystem=pafs.PyFileSystem(far))
+    remote = RemoteFiles()
+    ds = ps.open(str(tmp_path / "a.parquet"), filesystem=pafs.PyFileSystem(remote))
     assert ds.num_rows == 600
     requests, read = [], []
     for rows in ([5], [7], [8, 9, 10, 11], [5, 150, 290], [310]):
-        far.sizes.clear()
+        remote.sizes.clear()
         found = ds.take(rows)
-        requests.append(len(far.sizes))
-        read.append(sum(far.sizes))
+        requests.append(len(remote.sizes))
+        read.append(sum(remote.sizes))
         assert found["id"].tolist() == rows
         assert found["x"].tolist() == [cells[row].as_py() for row in rows]
 
-    # the footer, the index, and both small columns with a page near them; a page; pages side by side; three pages far apart;
-    # of the other row group the index, and again all at once
+    # First the footer, the index, and both small columns with a page near them. Then one page, adjacent pages, and three
+    # distant pages. Last, of the other row group, the index and all columns at once.
     assert requests == [3, 1, 1, 3, 2]
     assert max(read[1:4]) < 400_000

@@ -1,4 +1,4 @@
-"""The sequence of an epoch."""
+"""The order of rows in an epoch."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ counts = st.lists(st.integers(0, 9), max_size=12).map(lambda numbers: np.array(n
 
 
 @given(shuffles, counts, st.integers(1, 5), st.data())
-def test_pieces_make_up_the_part_asked_for(shuffle: Shuffle, of: np.ndarray, lanes: int, data: st.DataObject) -> None:
-    """Pieces follow one another without gap, each inside one window, the last of a window marked."""
-    epoch = Epoch(shuffle, of, seed=0, epoch=0, lanes=lanes)
+def test_pieces_cover_the_requested_ranges(shuffle: Shuffle, unit_counts: np.ndarray, lanes: int, data: st.DataObject) -> None:
+    """Pieces follow one another without gaps. Each lies in one window, and the last of a window is marked."""
+    epoch = Epoch(shuffle, unit_counts, seed=0, epoch=0, lanes=lanes)
     start = data.draw(st.integers(0, epoch.num_rows))
     ranges: Ranges = slice_ranges(((start, epoch.num_rows), (0, start)), 0, epoch.num_rows)
     pieces = list(epoch.pieces(ranges))
@@ -34,12 +34,12 @@ def test_pieces_make_up_the_part_asked_for(shuffle: Shuffle, of: np.ndarray, lan
     assert np.diff(edges).tolist() == [piece.stop - piece.start for piece in pieces]
 
 
-def test_a_million_row_groups_cost_few_bytes_each() -> None:
-    """Ordering holds arrays, never an object per row group: at most 100 bytes each for plan and order together."""
+def test_each_row_group_costs_few_bytes() -> None:
+    """Plan and order hold arrays and not objects: together at most 100 bytes per row group."""
     from benchmarks.order_scale import run, table
 
     groups = 200_000
-    run(*table(1000))  # what is loaded once is not counted
+    run(*table(1000))  # imports and caches of the first run are not counted
     tracemalloc.start()
     run(*table(groups))
     _, peak = tracemalloc.get_traced_memory()

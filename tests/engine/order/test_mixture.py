@@ -1,4 +1,4 @@
-"""The arithmetic of mixtures: shares, slots, lengths and orders of sources, each against counting by hand."""
+"""The arithmetic of mixtures: shares, slots, lengths and orders of sources are compared with plain counting."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def blends(draw: st.DrawFn) -> MixtureOrder:
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.fractions(min_value=Fraction(1, 100), max_value=100))
 def test_shares_are_the_weights_in_their_lowest_terms(weights: list[int], scale: Fraction) -> None:
-    """Only proportions count, and a stratum is no longer than they need."""
+    """Only the proportions of weights count, and a stratum is as short as they allow."""
     found = shares([weight * scale for weight in weights])
 
     assert [Fraction(share, sum(found)) for share in found] == [Fraction(weight, sum(weights)) for weight in weights]
@@ -68,13 +68,13 @@ def test_shares_are_the_weights_in_their_lowest_terms(weights: list[int], scale:
     ],
 )
 def test_weights_may_be_floats(weights: list[float], expected: tuple[int, ...]) -> None:
-    """A float means the short fraction that it is next to."""
+    """A float counts as the short fraction that is next to it."""
     assert shares([Fraction(weight) for weight in weights]) == expected
 
 
 @given(st.lists(st.integers(1000, 10_000_000), min_size=3, max_size=6))
-def test_weights_that_do_not_come_out_even_are_rounded_by_less_than_a_slot(weights: list[int]) -> None:
-    """Shares of the longest stratum are off by less than one slot."""
+def test_uneven_weights_are_rounded_by_less_than_a_slot(weights: list[int]) -> None:
+    """Each share of the longest stratum is off by less than one slot."""
     exact = [Fraction(weight, sum(weights)) for weight in weights]
     assume(min(exact) * MAX_SLOTS >= 1)
 
@@ -84,8 +84,8 @@ def test_weights_that_do_not_come_out_even_are_rounded_by_less_than_a_slot(weigh
     assert all(abs(share - part * sum(found)) < 1 for share, part in zip(found, exact, strict=True))
 
 
-def test_a_weight_of_less_than_a_slot_is_refused() -> None:
-    """A source that would never have its turn in a stratum is no source."""
+def test_a_weight_of_less_than_a_slot_raises() -> None:
+    """A source with less than one slot in the longest stratum raises an error."""
     with pytest.raises(ArgumentError) as caught:
         shares([Fraction(1_000_000), Fraction(1)])
 
@@ -100,7 +100,7 @@ def test_a_weight_of_less_than_a_slot_is_refused() -> None:
 
 @given(patterns, st.integers(0, 10_000), st.integers(0, 200))
 def test_every_stratum_has_exact_shares(pattern: Pattern, first: int, strata: int) -> None:
-    """Wherever strata begin, each source has its share of every one of them."""
+    """Each source has exactly its share of every stratum, wherever the stratum begins."""
     stratum = pattern.stratum
     found = pattern.sources(first * stratum, (first + strata) * stratum).reshape(-1, stratum)
 
@@ -108,8 +108,8 @@ def test_every_stratum_has_exact_shares(pattern: Pattern, first: int, strata: in
 
 
 @given(patterns, st.integers(0, 5000))
-def test_a_source_is_never_far_from_its_share(pattern: Pattern, slots: int) -> None:
-    """After any number of slots a source is off by at most as many as there are other sources."""
+def test_a_source_is_always_close_to_its_share(pattern: Pattern, slots: int) -> None:
+    """After any number of slots a source is off its share by at most the number of other sources."""
     found = np.cumsum(pattern.sources(0, slots)[:, None] == np.arange(len(pattern.shares)), axis=0)
     exact = np.arange(1, slots + 1)[:, None] * np.array(pattern.shares) / pattern.stratum
 
@@ -118,7 +118,7 @@ def test_a_source_is_never_far_from_its_share(pattern: Pattern, slots: int) -> N
 
 @given(patterns, st.integers(0, 9000), st.integers(0, 9000))
 def test_slots_are_a_function_of_their_number(pattern: Pattern, start: int, count: int) -> None:
-    """Any stretch is that of the whole, counts are the slots before, and each slot is found by its number in its source."""
+    """A range of slots equals that range of all slots, and `counts` and `slot` agree with it."""
     whole = pattern.sources(0, start + count).tolist()
     counts = pattern.counts(start).tolist()
 
@@ -129,7 +129,7 @@ def test_slots_are_a_function_of_their_number(pattern: Pattern, start: int, coun
         assert pattern.slot(source, whole[:slot].count(source)) == slot
 
 
-def test_the_order_of_slots_is_fixed_for_ever() -> None:
+def test_the_order_of_slots_is_the_same_in_all_releases() -> None:
     """A saved state means the same slots in every release."""
     pattern = Pattern(shares=(5, 3, 1), seed=7)
 
@@ -142,8 +142,8 @@ def test_the_order_of_slots_is_fixed_for_ever() -> None:
 
 
 @given(blends())
-def test_an_epoch_is_as_long_as_its_sources_say(blend: MixtureOrder) -> None:
-    """Walked slot by slot: up to where a source would run out, or until all have been handed out whole."""
+def test_the_length_of_an_epoch_follows_from_its_sources(blend: MixtureOrder) -> None:
+    """`first` ends an epoch where a source would run out, and `all` when each source was used whole."""
     sizes = [part.slots for part in blend.parts]
     taken, length = [0] * len(sizes), 0
     order = blend.pattern.sources(0, blend.num_slots + blend.pattern.stratum).tolist()
@@ -162,17 +162,17 @@ def test_an_epoch_is_as_long_as_its_sources_say(blend: MixtureOrder) -> None:
 
 @given(parts(), st.integers(0, 60))
 def test_rows_of_slots_are_counted_over_epochs(part: MixturePart, slots: int) -> None:
-    """Every slot has the same number of rows, but for the last of an epoch."""
+    """Every slot has the same number of rows, except for the last slot of an epoch."""
     ends = np.minimum(np.arange(part.slots + 1) * part.width, part.num_rows)
 
     assert part.rows(slots) == sum(int(np.diff(ends)[slot % part.slots]) for slot in range(slots))
 
 
-# Tapes.
+# Orders of the sources.
 
 
 def walked(blend: MixtureOrder, epoch: int, lanes: int) -> dict[int, list[tuple[int, int]]]:
-    """Return the unit and row of each row that every source gives, lane after lane, by walking its windows."""
+    """Return the unit and row of each row of every source, lane after lane, by walking its windows."""
     mixing = blend.epoch(epoch, lanes)
     edges = even_edges(0, blend.num_slots, lanes).tolist()
     found: dict[int, list[tuple[int, int]]] = {source: [] for source in range(len(blend.parts))}
@@ -189,7 +189,7 @@ def walked(blend: MixtureOrder, epoch: int, lanes: int) -> dict[int, list[tuple[
 
 @given(blends(), st.integers(0, 3), st.integers(1, 7))
 def test_no_row_comes_twice_before_all_have_come(blend: MixtureOrder, epoch: int, lanes: int) -> None:
-    """However many lanes there are, an epoch of a source gives no row twice, and all but its last give all."""
+    """An epoch of a source has no row twice. All its epochs but the last have every row, for any lanes."""
     for source, rows in walked(blend, epoch, lanes).items():
         part, counted = blend.parts[source], Counter(rows)
         whole = part.num_rows == part.slots * part.width or part.partial
@@ -203,7 +203,7 @@ def test_no_row_comes_twice_before_all_have_come(blend: MixtureOrder, epoch: int
 
 @given(blends(), st.integers(0, 3), st.data())
 def test_one_lane_reads_a_source_in_its_own_order(blend: MixtureOrder, epoch: int, data: st.DataObject) -> None:
-    """With one lane each source's rows come as its own loader would hand them out, epoch after epoch."""
+    """With one lane the rows of a source come as from its own loader, epoch after epoch."""
     source = data.draw(st.integers(0, len(blend.parts) - 1))
     part, epochs = blend.parts[source], blend.epochs(source)
     expected = []
@@ -221,8 +221,8 @@ def test_one_lane_reads_a_source_in_its_own_order(blend: MixtureOrder, epoch: in
 
 
 @given(blends(), st.integers(1, 7), st.data())
-def test_a_part_of_the_slots_is_a_part_of_the_source_orders(blend: MixtureOrder, lanes: int, data: st.DataObject) -> None:
-    """What a stretch takes of a source lies between what the stretches before and after it take."""
+def test_a_range_of_slots_is_a_range_of_each_source_order(blend: MixtureOrder, lanes: int, data: st.DataObject) -> None:
+    """Consecutive ranges of slots take consecutive ranges of each source."""
     mixing = blend.epoch(0, lanes)
     start = data.draw(st.integers(0, blend.num_slots))
     stop = data.draw(st.integers(start, blend.num_slots))
@@ -236,8 +236,8 @@ def test_a_part_of_the_slots_is_a_part_of_the_source_orders(blend: MixtureOrder,
         assert sum(places[:-1], []) == places[-1]
 
 
-def test_what_is_left_unread_is_shared_out_to_lanes() -> None:
-    """Lanes of a source that is not needed whole begin in all of it, so that ranks do not crowd at its beginning."""
+def test_lanes_start_evenly_spaced_in_a_partly_used_source() -> None:
+    """If a source is not needed whole, its lanes do not all start near its beginning."""
     rare = MixturePart(counts=np.array([1000]), shuffle=InOrder(), seed=0)
     small = MixturePart(counts=np.array([100]), shuffle=InOrder(), seed=0)
     blend = MixtureOrder(parts=(rare, small), pattern=Pattern(shares=(1, 1), seed=0), stop="first")

@@ -1,4 +1,4 @@
-"""Hands, deals and merged positions, one rule at a time; their sum is tested in test_properties."""
+"""Shards, assignments and merged positions, one rule at a time. test_properties tests them together."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from penstock.model import Assignment, Position, Ranges, split_ranges
 
 
 def places(ranges: Ranges) -> list[int]:
-    """Return the places of a part in turn."""
+    """Return the places of the ranges in order."""
     return [place for start, stop in ranges for place in range(start, stop)]
 
 
-hand_of = st.builds(
+shard_of = st.builds(
     lambda rows, lanes, stride: Shard(tuple(split_ranges(((0, rows),), lanes)), stride),
     st.integers(0, 60),
     st.integers(1, 5),
@@ -24,9 +24,9 @@ hand_of = st.builds(
 )
 
 
-@given(hand_of, st.data())
-def test_a_hand_takes_lanes_in_turn(shard: Shard, data: st.DataObject) -> None:
-    """Any stretch of a hand is that stretch of its whole order, which takes `stride` rows of each lane in turn."""
+@given(shard_of, st.data())
+def test_a_shard_takes_lanes_in_turn(shard: Shard, data: st.DataObject) -> None:
+    """A shard takes `stride` rows of each lane in turn, and any range of it is that range of this order."""
     expected: list[int] = []
     lanes = [places(lane) for lane in shard.lanes]
     shortest = min(map(len, lanes)) // shard.stride * shard.stride
@@ -42,15 +42,15 @@ def test_a_hand_takes_lanes_in_turn(shard: Shard, data: st.DataObject) -> None:
     assert sorted(places(shard.ranges(0, start)) + places(shard.rest(start))) == list(range(shard.num_rows))
 
 
-def test_a_stride_shares_a_global_batch_among_the_lanes() -> None:
-    """Each global batch takes as many rows of every lane where that comes out even, else whole batches of each."""
+def test_the_stride_divides_a_global_batch_among_the_lanes() -> None:
+    """A global batch takes the same number of rows of each lane if possible, else whole batches of each."""
     assert first_assignment(ranks=2, lanes=8, size=64) == Assignment(lanes=8, stride=16, ranks=2)
     assert first_assignment(ranks=2, lanes=6, size=4) == Assignment(lanes=6, stride=4, ranks=2)
     assert first_assignment(ranks=3, lanes=None, size=5) == Assignment(lanes=3, stride=5, ranks=3)
 
 
-def test_lanes_that_cannot_be_shared_out_are_refused() -> None:
-    """The number of lanes is a multiple of the number of ranks."""
+def test_lanes_that_are_no_multiple_of_the_ranks_raise() -> None:
+    """The number of lanes must be a multiple of the number of ranks."""
     with pytest.raises(ArgumentError) as caught:
         first_assignment(ranks=4, lanes=6, size=1)
 
@@ -60,8 +60,8 @@ def test_lanes_that_cannot_be_shared_out_are_refused() -> None:
     )
 
 
-def test_a_deal_that_consumed_more_than_it_had_is_refused() -> None:
-    """A state cannot say more than the table holds."""
+def test_an_assignment_that_consumed_more_rows_than_its_shard_has_raises() -> None:
+    """A state cannot have consumed more rows than the table has."""
     with pytest.raises(StateError) as caught:
         shards(10, (Assignment(lanes=2, stride=1, ranks=2, rows=6),))
 
@@ -71,7 +71,7 @@ def test_a_deal_that_consumed_more_than_it_had_is_refused() -> None:
     )
 
 
-def test_a_deal_of_which_nothing_was_taken_leaves_no_trace() -> None:
+def test_an_assignment_without_consumed_rows_is_replaced() -> None:
     """Restarts without progress do not make the state longer."""
     assignments = (Assignment(lanes=2, stride=2, ranks=2, rows=3),)
     again = reassign(40, reassign(40, reassign(40, assignments, ranks=3, size=2), ranks=5, size=2), ranks=4, size=1)
@@ -80,7 +80,7 @@ def test_a_deal_of_which_nothing_was_taken_leaves_no_trace() -> None:
 
 
 def test_equal_positions_are_merged_to_one() -> None:
-    """Ranks that advance alike say the same."""
+    """Ranks that advance equally have equal positions."""
     position = Position(epoch=3, assignments=(Assignment(lanes=2, stride=2, ranks=2, rows=2),))
 
     assert merge_positions(10, [position, position]) == position
@@ -88,7 +88,7 @@ def test_equal_positions_are_merged_to_one() -> None:
 
 
 def test_unequal_positions_are_merged_rank_by_rank() -> None:
-    """A rank that has not begun consumed nothing, one that has ended consumed its hand."""
+    """A rank that has not begun consumed no rows, and one that has ended consumed its shard."""
     assignment = Assignment(lanes=3, stride=2, ranks=3, rows=1)
 
     found = merge_positions(10, [Position(epoch=2), Position(epoch=3), Position(epoch=2, assignments=(assignment,))])
@@ -108,7 +108,7 @@ BEGUN = Position(assignments=(Assignment(lanes=2, stride=2, ranks=2, rows=1),))
         [Position(), Position(assignments=(*BEGUN.assignments, Assignment(lanes=2, stride=1, ranks=2, rows=1)))],
     ],
 )
-def test_positions_that_do_not_go_together_are_refused(positions: list[Position]) -> None:
-    """States of different runs, moments or numbers of ranks cannot be merged."""
+def test_positions_that_do_not_belong_together_raise(positions: list[Position]) -> None:
+    """Positions of different runs, moments or numbers of ranks cannot be merged."""
     with pytest.raises(StateError, match="are not those of all ranks of one run at one moment"):
         merge_positions(10, positions)

@@ -1,4 +1,4 @@
-"""Large cells stay in their files until their batch is made, and are the same cells all the same."""
+"""Large cells stay in their files until their batch is made, and their values are the same as without that."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ CELLS = st.lists(st.none() | st.binary(max_size=300), min_size=1, max_size=60)
 SIDE = 5_000  # int64 values: a cell of 40 kB
 
 
-def told(cells: Blobs) -> list[bytes | None]:
-    """Return cells as Python has them."""
+def python_cells(cells: Blobs) -> list[bytes | None]:
+    """Return cells as Python bytes, and nulls as None."""
     return [None if cells.valid is not None and not cells.valid[row] else bytes(cells[row]) for row in range(len(cells))]
 
 
-def put(path: Path, cells: list[bytes | None], **options: Any) -> None:
-    """Write cells as our writer lays them out, but for some options."""
+def write_cells(path: Path, cells: list[bytes | None], **options: Any) -> None:
+    """Write cells in the layout of our writer, changed by options."""
     table = pa.table({"x": pa.array(cells, pa.binary())})
     plain = {"compression": "none", "use_dictionary": False, "row_group_size": 13, "write_batch_size": 4}
     pq.write_table(table, path, **{**plain, "data_page_size": 64, **options})
 
 
 @given(CELLS, st.sampled_from(["1.0", "2.0"]), st.sampled_from([{}, {"write_page_checksum": True}]), st.data())
-def test_cells_in_files_are_those_that_are_read_at_once(
+def test_cells_in_files_equal_cells_in_memory(
     tmp_path_factory: pytest.TempPathFactory,
     cells: list[bytes | None],
     version: str,
-    more: dict[str, bool],
+    checksum: dict[str, bool],
     data: st.DataObject,
 ) -> None:
-    """In any order, some of them in memory and some more than once."""
+    """Cells left in the file equal the written cells, in any order, repeated, and mixed with cells in memory."""
     path = tmp_path_factory.mktemp("t") / "t.parquet"
-    put(path, cells, data_page_version=version, **more)
+    write_cells(path, cells, data_page_version=version, **checksum)
     chunks, places = find_chunks(footer_of(str(path), LOCAL), ["x"])["x"], CellPlacesCache()
     with LOCAL.open_input_file(str(path)) as source:
         read = [read_chunk(source, chunk, BufferPool(1 << 20)) for chunk in chunks]
@@ -64,14 +64,14 @@ def test_cells_in_files_are_those_that_are_read_at_once(
     found = concat_blobs([one for one in mixed if one is not None]).take(np.array(numbers, dtype=np.int64))
     found = found.loaded(BufferPool(1 << 20)) if isinstance(found, FileBlobs) else found
 
-    assert told(found) == [cells[number] for number in numbers]
+    assert python_cells(found) == [cells[number] for number in numbers]
 
 
 @given(st.binary(max_size=200), st.data())
 def test_damaged_pages_are_left_to_pyarrow(tmp_path_factory: pytest.TempPathFactory, noise: bytes, data: st.DataObject) -> None:
-    """Whatever stands in a chunk, its places are found or not, and nothing is raised."""
+    """Locating the cells of a damaged chunk finds the places of all cells or None, and never raises."""
     path = tmp_path_factory.mktemp("t") / "t.parquet"
-    put(path, [bytes(40)] * 30)
+    write_cells(path, [bytes(40)] * 30)
     (chunk, *_) = find_chunks(footer_of(str(path), LOCAL), ["x"])["x"]
     at = data.draw(st.integers(chunk.start, chunk.start + chunk.size - 1))
     with path.open("r+b") as file:
@@ -83,14 +83,14 @@ def test_damaged_pages_are_left_to_pyarrow(tmp_path_factory: pytest.TempPathFact
 
 
 def noise(number: int) -> Any:
-    """Return an array that is not worth compressing, and begins with a number."""
+    """Return an incompressible array whose first value is the number."""
     values = np.random.default_rng(number).integers(0, 1 << 62, SIDE)
     values[0] = number
     return values
 
 
 def table(place: Path, rows: int = 60) -> ps.Dataset:
-    """Return a table of arrays of 40 kB, six to a row group."""
+    """Return a dataset of arrays of 40 kB, six to a row group."""
     schema = ps.Schema("T", [ps.Field("id", np.int64), ps.Field("x", np.int64, (SIDE,), Npy())])
     with ps.write(place, schema, row_group_rows=6) as out:
         for number in range(rows):
@@ -99,28 +99,28 @@ def table(place: Path, rows: int = 60) -> ps.Dataset:
 
 
 def test_windows_of_large_cells_hold_no_bytes(tmp_path: Path) -> None:
-    """What a window of sixty cells lends is a batch at a time."""
-    lent: list[int] = []
+    """No buffer that is allocated while a window of sixty large cells is read exceeds about one batch."""
+    allocated: list[int] = []
     ds = table(tmp_path / "t").shuffle(seed=3).batch(4)
     batches = iter(ds)
     buffer_pool: Any = batches._window_reader.buffer_pool  # type: ignore[union-attr]
     empty = buffer_pool.empty
 
-    def noted(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        lent.append(int(np.prod(shape)) * dtype.itemsize)
+    def recorded(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        allocated.append(int(np.prod(shape)) * dtype.itemsize)
         return empty(shape, dtype)
 
-    buffer_pool.empty = noted
+    buffer_pool.empty = recorded
 
     found = {int(number): values for batch in batches for number, values in zip(batch["id"], batch["x"], strict=True)}
 
     assert all((values == noise(number)).all() for number, values in found.items())
     assert sorted(found) == list(range(60))
-    assert max(lent) < 5 * SIDE * 8
+    assert max(allocated) < 5 * SIDE * 8
 
 
-def test_a_file_that_is_cut_while_it_is_read_is_told(tmp_path: Path) -> None:
-    """The place of the cell is named, the error comes again, and nothing hangs."""
+def test_a_file_that_is_truncated_while_it_is_read_raises(tmp_path: Path) -> None:
+    """Reading a file that was truncated meanwhile raises with the cell's place, and raises the same again."""
     batches = iter(table(tmp_path / "t").shuffle(seed=3).batch(4))
     next(batches)  # now all rows are in one window, and their bytes still in the file
     (path,) = (tmp_path / "t").glob("*.parquet")
@@ -135,12 +135,12 @@ def test_a_file_that_is_cut_while_it_is_read_is_told(tmp_path: Path) -> None:
 
 
 def test_no_more_files_than_allowed_are_kept_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells of further files are read at once; rows are the same, and all files are closed at the end."""
+    """At most `MAX_FILES` files stay open. Cells of further files are read at once, and rows are the same."""
     monkeypatch.setattr(local_cells, "MAX_FILES", 2)
     for part in range(5):
         table(tmp_path / f"p={part}", 12)
     ds = ps.open(tmp_path).select("id", "x", "p").shuffle(seed=1).batch(5, last="uneven")
-    gc.collect()  # what others have left to it
+    gc.collect()  # closes files that earlier tests left to the garbage collector
     before = len(list(Path("/proc/self/fd").iterdir()))
     found = sorted(
         (int(p), int(i), int(x[0])) for batch in ds for p, i, x in zip(batch["p"], batch["id"], batch["x"], strict=True)
@@ -150,16 +150,16 @@ def test_no_more_files_than_allowed_are_kept_open(tmp_path: Path, monkeypatch: p
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
 
 
-def test_places_are_forgotten_where_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is remembered is bounded, and rows are the same."""
+def test_rows_are_the_same_when_the_cache_of_places_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are the same when the cache of cell places is too small for all places."""
     monkeypatch.setattr(local_cells, "MAX_PLACES_BYTES", 200)
     loader = ps.loader(table(tmp_path / "t").select("id", "x").shuffle(seed=1).batch(7, last="uneven"))
     for _ in range(2):
         assert sorted(int(x[0]) for batch in loader for x in batch["x"]) == list(range(60))
 
 
-def test_a_file_that_is_being_closed_is_nobodys_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other threads, which know it by weak references, open it anew and do not get one that is closed under their hands."""
+def test_a_file_that_is_being_closed_is_not_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file leaves weak references before it is closed, so that no other thread gets a closed file."""
     (tmp_path / "file").write_bytes(b"abc")
     files: weakref.WeakValueDictionary[str, LocalFile] = weakref.WeakValueDictionary()
     seen: list[LocalFile | None] = []

@@ -1,4 +1,4 @@
-"""What footers say: row groups, bounds that hold, and words for files that cannot be read."""
+"""Parquet footers: row groups, column bounds, sizes, and the errors of files that cannot be read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ UTC = dt.UTC
 
 
 def table_of(paths: Sequence[Path | str], schema: pa.Schema, names: Mapping[str, str] | None = None) -> Snapshot:
-    """Return a table of files, of which it knows nothing but where they lie."""
+    """Return a snapshot of files of which only the paths are known."""
     count = len(paths)
     files = DataFiles(
         path=pa.array(map(str, paths), pa.string()),
@@ -51,24 +51,24 @@ def table_of(paths: Sequence[Path | str], schema: pa.Schema, names: Mapping[str,
     return Snapshot(table="t", version="", schema=schema, files=files, names=names or {})
 
 
-def said(path: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -> RowGroups:
-    """Return what one file says of columns, all by default."""
+def read_row_groups(path: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -> RowGroups:
+    """Return what the footer of one file says about columns, by default about all."""
     return read_footers(table_of([path], schema), [0], schema.names if columns is None else columns, LOCAL)
 
 
 def footer(path: Path) -> dict[int, Any]:
-    """Return a file's footer, as it is read."""
+    """Return the parsed footer of a file."""
     data = path.read_bytes()
     return parse(data[-8 - int.from_bytes(data[-8:-4], "little") : -8])
 
 
 def varint(number: int) -> bytes:
-    """Return a number without sign as Thrift writes it."""
+    """Return an unsigned number as Thrift writes it."""
     return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
 
 
 def encoded(value: Any) -> bytes:
-    """Return a value of a footer as Thrift writes it, its integers in 64 bits."""
+    """Return a footer value as Thrift writes it, with all integers in 64 bits."""
     kinds = {bool: 1, int: 6, float: 7, bytes: 8, list: 9, dict: 12}
     match value:
         case int():
@@ -89,14 +89,14 @@ def encoded(value: Any) -> bytes:
 
 
 LONGS = {"footer": {3}, "group": {2, 3, 5, 6}, "chunk": {2, 4, 6}, "meta": {5, 6, 7, 9, 10, 11, 14}, "statistics": {3, 4}}
-"""Fields of 64 bits."""
+"""Numbers of the 64-bit fields of each struct."""
 
 INSIDE = {("footer", 4): "group", ("group", 1): "chunk", ("chunk", 3): "meta", ("meta", 12): "statistics"}
-"""What structs are, by the struct that they stand in and the number of their field."""
+"""Names of nested structs, by the name of the outer struct and the number of the field."""
 
 
 def rewritten(value: Any, struct: str = "footer", number: int = 0) -> bytes:
-    """Return a value of a footer as other readers demand it: with integers of 16, 32 and 64 bits where they belong."""
+    """Return a footer value with integers of 16, 32 and 64 bits, as other readers require them."""
     if isinstance(value, list):
         kind = kind_of(value[0], struct, number) if value else 12
         return bytes([15 << 4 | kind]) + varint(len(value)) + b"".join(rewritten(one, struct, number) for one in value)
@@ -110,7 +110,7 @@ def rewritten(value: Any, struct: str = "footer", number: int = 0) -> bytes:
 
 
 def kind_of(value: Any, struct: str, number: int) -> int:
-    """Return the number that Thrift gives to the type of a value."""
+    """Return Thrift's number for the type of a value."""
     if isinstance(value, bool):
         return 1 if value else 2
     if isinstance(value, int):
@@ -119,14 +119,14 @@ def kind_of(value: Any, struct: str, number: int) -> int:
 
 
 def written(path: Path, fields: dict[int, Any]) -> Path:
-    """Write a file that has nothing but a footer."""
+    """Write a file that contains only a footer."""
     data = encoded(fields)
     path.write_bytes(b"PAR1" + data + len(data).to_bytes(4, "little") + b"PAR1")
     return path
 
 
 def assert_bounded(found: RowGroups, column: str, groups: Sequence[pa.Array], *, exact: bool = False) -> None:
-    """Assert that bounds and nulls, where they are stated, are true of the values of each row group, or are known and exact."""
+    """Assert that stated bounds and null counts are true for each row group, and exact if `exact` is set."""
     stated = found.ranges[column]
     assert len(stated.low) == len(stated.high) == len(stated.nulls) == len(groups)
     for low, high, nulls, group in zip(stated.low, stated.high, stated.nulls, groups, strict=True):
@@ -166,7 +166,7 @@ CASES: list[tuple[pa.DataType, list[Any]]] = [
 
 
 def cases_of(kind: pa.DataType, values: list[Any]) -> list[pa.Array]:
-    """Return row groups: of one value each, of all, with nulls, and of nulls alone."""
+    """Return row groups: one for each value, one of all values, one with nulls, and one of nulls only."""
     whole = [*([value] for value in values), values, [None, *values, None], [None, None]]
     if pa.types.is_timestamp(kind):
         per = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[kind.unit]
@@ -180,8 +180,8 @@ def cases_of(kind: pa.DataType, values: list[Any]) -> list[pa.Array]:
     "options", [{}, {"version": "1.0"}, {"store_decimal_as_integer": True, "store_schema": False}], ids=str
 )
 @pytest.mark.parametrize(("kind", "values"), CASES, ids=lambda given: str(given)[:30])
-def test_bounds_are_the_least_and_the_most(tmp_path: Path, kind: pa.DataType, values: list[Any], options: Any) -> None:
-    """For each type, in each row group, in the table's own type; NaN is neither, and nothing bounds nulls alone."""
+def test_bounds_are_the_minimum_and_the_maximum(tmp_path: Path, kind: pa.DataType, values: list[Any], options: Any) -> None:
+    """Bounds are the minimum and maximum in the table's type. NaN is ignored, and only nulls have no bounds."""
     groups = cases_of(kind, values)
     if options.get("version") == "1.0" and pa.types.is_timestamp(kind) and kind.unit == "ns":
         options = {**options, "coerce_timestamps": "us", "allow_truncated_timestamps": True}
@@ -190,8 +190,8 @@ def test_bounds_are_the_least_and_the_most(tmp_path: Path, kind: pa.DataType, va
         for group in groups:
             writer.write_table(pa.table({"x": group}))
 
-    found = said(path, pa.schema({"x": kind}))
-    if "coerce_timestamps" not in options:  # there, what is cut off the values is missing at the bounds
+    found = read_row_groups(path, pa.schema({"x": kind}))
+    if "coerce_timestamps" not in options:  # coerced timestamps are truncated, so their bounds are not exact
         assert_bounded(found, "x", groups, exact=True)
     stated = found.ranges["x"]
     assert stated.low.type == stated.high.type == plain(kind)
@@ -202,7 +202,7 @@ def test_bounds_are_the_least_and_the_most(tmp_path: Path, kind: pa.DataType, va
 def one_row_group(
     path: Path, element: dict[int, Any], bounds: dict[int, Any], *, order: dict[int, Any] | None = None, **changes: Any
 ) -> Path:
-    """Write the footer of a file with one row group of ten rows and one column, whose order is the type's by default."""
+    """Write a footer with one row group of ten rows and one column, by default in its type's own order."""
     physical = element[1]
     meta = {1: physical, 2: [0], 3: [b"x"], 4: 0, 5: 10, 6: 80, 7: 80, 9: 4, 12: bounds, **changes.get("meta", {})}
     fields = {
@@ -216,18 +216,18 @@ def one_row_group(
 
 
 def bounds_of(path: Path, kind: pa.DataType) -> tuple[Any, Any, int]:
-    """Return the bounds and nulls of the one row group of a file, in a table that has its column in some type."""
-    stated = said(path, pa.schema({"x": kind})).ranges["x"]
+    """Return the bounds and the null count of a file's only row group, in a table whose column has some type."""
+    stated = read_row_groups(path, pa.schema({"x": kind})).ranges["x"]
     return stated.low[0].as_py(), stated.high[0].as_py(), int(stated.nulls[0])
 
 
 def i32(number: int) -> bytes:
-    """Return an INT32 as it lies in a file."""
+    """Return an INT32 as a file stores it."""
     return struct.pack("<i", number)
 
 
 def i64(number: int) -> bytes:
-    """Return an INT64 as it lies in a file."""
+    """Return an INT64 as a file stores it."""
     return struct.pack("<q", number)
 
 
@@ -261,13 +261,13 @@ NONE = (None, None, -1)
 def test_bounds_of_old_files_are_used_where_they_are_sound(
     tmp_path: Path, element: dict[int, Any], bounds: dict[int, Any], kind: pa.DataType, expected: tuple[Any, Any, int]
 ) -> None:
-    """The first fields for bounds were compared as signed numbers, whatever the type."""
+    """The deprecated fields for bounds are only used for types that compare as signed numbers."""
     assert bounds_of(one_row_group(tmp_path / "a", element, bounds), kind) == expected
 
 
 @pytest.mark.parametrize("order", [{}, {2: {}}])
 def test_bounds_of_bytes_need_a_file_that_states_their_order(tmp_path: Path, order: dict[int, Any]) -> None:
-    """Without it, only signed numbers have bounds: their order was never in doubt."""
+    """Without a stated column order only signed numbers have bounds, because their order is certain."""
     for element, kind in ((TEXT, pa.string()), ({1: INT32, 6: 13}, pa.uint32()), ({1: BYTES, 6: 5}, pa.decimal128(9, 0))):
         path = one_row_group(tmp_path / "a", element, {5: b"zzzz", 6: b"aaaa", 3: 0}, order=order)
         assert bounds_of(path, kind) == (None, None, 0)
@@ -288,7 +288,7 @@ def test_bounds_of_bytes_need_a_file_that_states_their_order(tmp_path: Path, ord
         ({1: INT64, 6: 10}, 1, 2, pa.timestamp("us"), (1, 2)),
         ({1: INT64, 6: 8}, -1, 86_400_000_001, pa.time64("us"), (None, None)),
         ({1: INT64, 6: 8}, 1, 1_000_001, pa.time32("s"), (0, 2)),
-        # Of another kind in the table: an order may be another one.
+        # Another kind of type in the table, which may have another order.
         ({1: INT64}, 1, 2, pa.timestamp("us"), (None, None)),
         ({1: INT64}, 1, 2, pa.string(), (None, None)),
         ({1: INT64}, 1, 2, pa.float64(), (None, None)),
@@ -296,7 +296,7 @@ def test_bounds_of_bytes_need_a_file_that_states_their_order(tmp_path: Path, ord
         ({1: INT64, 6: 5, 7: 2}, 1, 2, pa.decimal128(9, 3), (None, None)),
         ({1: INT64, 6: 5, 7: 2}, 1, 1000, pa.decimal128(3, 2), (1, None)),
         ({1: INT64, 10: {5: {2: 9}}}, 1, 2, pa.decimal128(9, 0), (None, None)),
-        # A type that the table's cannot hold, an annotation of the future, one that does not fit, and types without order.
+        # Values that the table's type cannot hold, unknown or unfitting annotations, and types without an order.
         ({1: INT64}, -129, 127, pa.int8(), (None, 127)),
         ({1: INT64}, -1, 2**63 - 1, pa.uint64(), (None, 2**63 - 1)),
         ({1: INT64, 10: {99: {}}}, 1, 2, pa.int64(), (None, None)),
@@ -307,15 +307,17 @@ def test_bounds_of_bytes_need_a_file_that_states_their_order(tmp_path: Path, ord
         ({1: INT96}, 1, 2, pa.timestamp("ns"), (None, None)),
         ({1: 99}, 1, 2, pa.int64(), (None, None)),
         ({1: FIXED, 2: 8, 10: {15: {}}}, 1, 2, pa.float16(), (None, None)),
-        # They contradict each other.
+        # The lower bound is above the upper one.
         ({1: INT64}, 2, 1, pa.int64(), (None, None)),
     ],
 )
 def test_bounds_follow_the_types_of_file_and_table(
     tmp_path: Path, element: dict[int, Any], low: int, high: int, kind: pa.DataType, expected: tuple[int | None, int | None]
 ) -> None:
-    """A bound is brought to the table's type where it stays one, and is unknown elsewhere."""
-    stated = said(one_row_group(tmp_path / "a", element, {5: i64(high), 6: i64(low)}), pa.schema({"x": kind})).ranges["x"]
+    """A bound is converted to the table's type if it stays a valid bound there. Otherwise it is unknown."""
+    stated = read_row_groups(
+        one_row_group(tmp_path / "a", element, {5: i64(high), 6: i64(low)}), pa.schema({"x": kind})
+    ).ranges["x"]
 
     def stored(array: pa.Array) -> Any:
         if pa.types.is_decimal(array.type):
@@ -337,7 +339,7 @@ def test_bounds_follow_the_types_of_file_and_table(
     ],
 )
 def test_bounds_of_text_may_be_cut(tmp_path: Path, low: bytes, high: bytes, expected: tuple[str, str | None]) -> None:
-    """In the middle of a letter, too: what is left below is a lower bound, and above is none."""
+    """Bounds may be cut inside a character. The valid part is a lower bound, and the upper bound is unknown."""
     assert bounds_of(one_row_group(tmp_path / "a", TEXT, {5: high, 6: low}), pa.string())[:2] == expected
 
 
@@ -357,7 +359,7 @@ def test_bounds_of_text_may_be_cut(tmp_path: Path, low: bytes, high: bytes, expe
     ],
 )
 def test_bytes_that_are_no_value_are_no_bound(tmp_path: Path, element: dict[int, Any], raw: bytes, kind: pa.DataType) -> None:
-    """Of the wrong length, or of no meaning."""
+    """Bytes of the wrong length, and bytes that are no valid value, give no bound."""
     assert bounds_of(one_row_group(tmp_path / "a", element, {5: raw, 6: raw, 3: 2}), kind) == (None, None, 2)
 
 
@@ -371,8 +373,8 @@ def test_bytes_that_are_no_value_are_no_bound(tmp_path: Path, element: dict[int,
         {"meta": {12: {}}},
     ],
 )
-def test_what_is_said_of_another_column_is_not_believed(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """Chunks of another name or type, missing ones and encrypted ones give nothing."""
+def test_statistics_of_another_column_are_not_used(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Chunks of another name or type, missing chunks and encrypted chunks give no bounds."""
     assert bounds_of(one_row_group(tmp_path / "a", {1: INT32}, NEW, **changes), pa.int32()) == NONE
 
 
@@ -385,7 +387,7 @@ pq.ParquetFile(sys.argv[1]).metadata.row_group(0).column(0)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the exit code is that of Linux")
 def test_pyarrow_ends_the_process_on_encrypted_column_metadata(tmp_path: Path) -> None:
-    """Decision 0006: footers are parsed here because of this. If it fails, pyarrow has changed and the decision may go."""
+    """Decision 0006: footers are parsed here, because pyarrow aborts the process. If this fails, review the decision."""
     # The schema of one column "x"; one row group of one row, whose column chunk is encrypted with a key of its own.
     schema = bytes.fromhex("1502192c4804726f6f741502001502250018017800")
     chunk = bytes.fromhex("26086c2c1918017800 001809") + b"encrypted" + b"\x00"
@@ -402,12 +404,12 @@ def test_pyarrow_ends_the_process_on_encrypted_column_metadata(tmp_path: Path) -
 
 @pytest.mark.parametrize(("nulls", "expected"), [(0, 0), (10, 10), (11, -1), (-1, -1)])
 def test_nulls_are_at_most_the_rows(tmp_path: Path, nulls: int, expected: int) -> None:
-    """Any other number is none."""
+    """A null count that is negative or larger than the number of rows is unknown."""
     assert bounds_of(one_row_group(tmp_path / "a", {1: INT32}, {3: nulls}), pa.int32())[2] == expected
 
 
 def test_columns_are_found_by_the_names_of_the_files(tmp_path: Path) -> None:
-    """Renamed ones, fields of structs, names with dots; below a list nothing is known, and a missing column is null."""
+    """Renamed columns, struct fields and names with dots are found. Lists have no bounds; missing columns are null."""
     inner = pa.struct({"a": pa.int64(), "deep": pa.struct({"b.c": pa.string()})})
     rows = pa.table(
         {
@@ -421,8 +423,8 @@ def test_columns_are_found_by_the_names_of_the_files(tmp_path: Path) -> None:
     table = table_of([tmp_path / "a.parquet"], schema, {"s": "s-1"})
 
     found = read_footers(table, [0], ["s.a", "a.b", "l", "new", "s", "news.a"], LOCAL).ranges
-    spelt = {name: (r.low[0].as_py(), r.high[0].as_py(), int(r.nulls[0])) for name, r in found.items()}
-    assert spelt == {
+    summaries = {name: (r.low[0].as_py(), r.high[0].as_py(), int(r.nulls[0])) for name, r in found.items()}
+    assert summaries == {
         "s.a": (5, 5, 2),
         "a.b": (1, 3, 0),
         "l": NONE,
@@ -435,8 +437,8 @@ def test_columns_are_found_by_the_names_of_the_files(tmp_path: Path) -> None:
     assert column_bytes(table, [0], ["s", "l", "new"], LOCAL).keys() == {"s", "l", "new"}
 
 
-def test_of_two_columns_of_one_name_nothing_is_known(tmp_path: Path) -> None:
-    """It cannot be told which is meant."""
+def test_two_columns_of_one_name_have_no_bounds(tmp_path: Path) -> None:
+    """Two columns of one name have no bounds, because the name is ambiguous."""
     schema = [{4: b"root", 5: 2}, {4: b"x", 1: INT32}, {4: b"x", 1: INT32}]
     chunk = {3: {1: INT32, 3: [b"x"], 7: 8, 12: NEW}}
 
@@ -445,16 +447,16 @@ def test_of_two_columns_of_one_name_nothing_is_known(tmp_path: Path) -> None:
 
 
 def test_row_groups_come_in_the_order_of_files() -> None:
-    """Of the files asked, in the order given, with their rows and numbers, by any number of threads."""
+    """Row groups come in the order of the requested files, for any number of threads."""
     groups = [[pa.table({"id": np.arange(at * 10, at * 10 + rows)}) for rows in (3, 0, 2)] for at in range(70)]
     table = MemoryFormat(groups)
-    asked = [5, 0, 69, 5]
+    wanted = [5, 0, 69, 5]
 
     for threads in (1, 3, 16):
-        found = read_footers(table.snapshot(table.place), asked, ["id"], table.filesystem, threads=threads)
-        assert found.file.tolist() == [file for file in asked for _ in range(3)]
+        found = read_footers(table.snapshot(table.place), wanted, ["id"], table.filesystem, threads=threads)
+        assert found.file.tolist() == [file for file in wanted for _ in range(3)]
         assert (found.number.tolist(), found.rows.tolist()) == ([0, 1, 2] * 4, [3, 0, 2] * 4)
-        assert found.ranges["id"].low.to_pylist() == [low for at in asked for low in (at * 10, None, at * 10)]
+        assert found.ranges["id"].low.to_pylist() == [low for at in wanted for low in (at * 10, None, at * 10)]
     every = read_footers(table.snapshot(table.place), range(70), [], table.filesystem)
     assert every.file.tolist() == sorted(list(range(70)) * 3)
     assert every.ranges == {}
@@ -462,7 +464,7 @@ def test_row_groups_come_in_the_order_of_files() -> None:
 
 
 def test_no_files_have_no_row_groups() -> None:
-    """Nothing is read, and the arrays are empty, each in its type."""
+    """Without files nothing is read, and the results are empty arrays of the right types."""
     table = MemoryFormat.of({"id": [1]}, row_group_rows=1)
 
     found = read_footers(table.snapshot(table.place), [], ["id"], table.filesystem)
@@ -472,7 +474,7 @@ def test_no_files_have_no_row_groups() -> None:
 
 
 def test_sizes_are_the_bytes_on_storage(tmp_path: Path) -> None:
-    """Of row groups and of columns; in old files the sizes of chunks make those of row groups."""
+    """Sizes are bytes on storage. Row groups of old files without a size get the sum of their chunks."""
     rows = pa.table({"a": np.zeros(1000), "b": np.random.RandomState(0).rand(1000), "s": [{"x": 1, "y": "z"}] * 1000})
     path = tmp_path / "a.parquet"
     pq.write_table(rows, path, row_group_size=400)
@@ -493,32 +495,34 @@ def test_sizes_are_the_bytes_on_storage(tmp_path: Path) -> None:
     )
 
 
-def test_sizes_that_cannot_be_do_no_harm(tmp_path: Path) -> None:
-    """Negative ones are nothing, and those beyond all files are cut, so that they can be summed."""
+def test_impossible_sizes_are_corrected(tmp_path: Path) -> None:
+    """Negative sizes are ignored, and sizes above 2**48 are cut to it, so that sizes can be summed."""
     element = {1: INT32}
     sizes = [
-        said(one_row_group(tmp_path / "a", element, {}, group={6: size}, meta={7: 2**63 - 1}), pa.schema({}), []).size.tolist()
+        read_row_groups(
+            one_row_group(tmp_path / "a", element, {}, group={6: size}, meta={7: 2**63 - 1}), pa.schema({}), []
+        ).size.tolist()
         for size in (-5, 0, 7, 2**63 - 1)
     ]
     assert sizes == [[2**48], [2**48], [7], [2**48]]
     path = one_row_group(tmp_path / "a", element, {}, meta={7: -1})
-    assert said(path, pa.schema({}), []).size.tolist() == [0]
+    assert read_row_groups(path, pa.schema({}), []).size.tolist() == [0]
     assert column_bytes(table_of([path], pa.schema({})), [0], ["x"], LOCAL) == {"x": 0}
 
 
-def test_long_footers_are_read_in_two_goes(tmp_path: Path) -> None:
-    """A footer that does not fit the end that is read first, of a file whose size the table does not know."""
+def test_long_footers_are_read_in_two_requests(tmp_path: Path) -> None:
+    """A footer that is longer than the first read is read whole, in a file of unknown size."""
     rows = pa.table({f"column {at}": [at] for at in range(1500)})
     pq.write_table(rows, tmp_path / "a.parquet")
     assert int.from_bytes((tmp_path / "a.parquet").read_bytes()[-8:-4], "little") > 64 * 1024
 
-    found = said(tmp_path / "a.parquet", rows.schema)
+    found = read_row_groups(tmp_path / "a.parquet", rows.schema)
     assert [found.ranges[name].high[0].as_py() for name in rows.column_names] == list(range(1500))
     assert read_schema(str(tmp_path / "a.parquet"), LOCAL) == rows.schema
 
 
 def test_files_of_one_table_may_have_several_schemas(tmp_path: Path) -> None:
-    """Columns in other places, of other types, and none."""
+    """Files of one table may have columns at other places, of other types, or missing."""
     pq.write_table(pa.table({"id": pa.array([1, 2], pa.int32()), "x": ["a", "b"]}), tmp_path / "0")
     pq.write_table(pa.table({"x": ["c", None], "id": pa.array([3, 4], pa.int64())}), tmp_path / "1")
     pq.write_table(pa.table({"y": [1.5, 2.5]}), tmp_path / "2")
@@ -550,8 +554,8 @@ KINDS = ["At least 12 that end in b'PAR1' were expected.", "keep files of other 
         (b"PAR1\x19\x00\x00\x02\x00\x00\x00PAR1", ["the footer cannot be read", *WHOLE]),
     ],
 )
-def test_files_without_a_footer_are_told_in_plain_words(tmp_path: Path, content: bytes, words: list[str]) -> None:
-    """What is wrong, with the file named, what was expected, and what to do."""
+def test_files_without_a_valid_footer_raise(tmp_path: Path, content: bytes, words: list[str]) -> None:
+    """The error names the file and the problem, what was expected, and what to do."""
     path = tmp_path / "a.parquet"
     path.write_bytes(content)
     table = table_of([path], pa.schema({"id": pa.int64()}))
@@ -564,8 +568,8 @@ def test_files_without_a_footer_are_told_in_plain_words(tmp_path: Path, content:
         assert [word for word in words if word not in str(raised.value)] == []
 
 
-def test_a_schema_that_cannot_be_read_is_told_in_plain_words(tmp_path: Path) -> None:
-    """The errors of pyarrow come with the file named."""
+def test_a_schema_that_cannot_be_read_raises(tmp_path: Path) -> None:
+    """Errors of pyarrow and missing files raise `DataError`, which names the file."""
     path = written(tmp_path / "a", {1: 2, 2: [{4: b"root", 5: 1}, {4: b"x", 1: 99, 3: 1}], 3: 0, 4: []})
 
     for broken in (path, tmp_path / "nowhere"):
@@ -574,7 +578,7 @@ def test_a_schema_that_cannot_be_read_is_told_in_plain_words(tmp_path: Path) -> 
 
 
 def test_a_schema_comes_with_its_metadata(tmp_path: Path) -> None:
-    """As pyarrow reads it."""
+    """The schema of a file has the metadata that was written, for the schema and its fields."""
     schema = pa.schema([pa.field("x", pa.int8(), metadata={"k": "v"})], metadata={"about": "it"})
     pq.write_table(pa.table({"x": pa.array([1], pa.int8())}).cast(schema), tmp_path / "a.parquet")
 
@@ -584,17 +588,17 @@ def test_a_schema_comes_with_its_metadata(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [-1, 2**60, None])
-def test_impossible_numbers_of_rows_are_refused(tmp_path: Path, rows: int | None) -> None:
-    """Negative, beyond all sums, or not there."""
+def test_impossible_numbers_of_rows_raise(tmp_path: Path, rows: int | None) -> None:
+    """Negative, huge and missing row counts of a row group raise `DataError`."""
     groups = [{2: 1, 3: 5}, {2: 1} if rows is None else {2: 1, 3: rows}]
     path = written(tmp_path / "a", {1: 2, 2: [{4: b"root", 5: 0}], 3: 0, 4: groups})
 
     with pytest.raises(DataError, match=rf"a: the footer cannot be read: it says that row group 1 has {rows} rows"):
-        said(path, pa.schema({}), [])
+        read_row_groups(path, pa.schema({}), [])
 
 
 def test_the_first_file_that_fails_is_named_and_no_thread_stays(tmp_path: Path) -> None:
-    """Whatever the threads do, the error is the same, and all that has not begun is left."""
+    """The error names the first file that fails, for any number of threads, and no thread keeps running."""
     pq.write_table(pa.table({"id": [1]}), tmp_path / "good")
     (tmp_path / "bad").write_bytes(b"bad, and long enough")
     paths = [tmp_path / ("bad" if at == 150 else "nowhere" if at > 300 else "good") for at in range(1000)]
@@ -607,7 +611,7 @@ def test_the_first_file_that_fails_is_named_and_no_thread_stays(tmp_path: Path) 
 
 
 def leaf_names(schema: pa.Schema) -> list[str]:
-    """Return the dotted names of columns and of fields of structs, of those that have one meaning."""
+    """Return the dotted names of columns and their struct fields, without columns whose name is not unique."""
 
     def inside(name: str, kind: pa.DataType) -> list[str]:
         fields = [kind.field(at) for at in range(kind.num_fields)] if pa.types.is_struct(kind) else []
@@ -618,7 +622,7 @@ def leaf_names(schema: pa.Schema) -> list[str]:
 
 
 def values_of(group: pa.Table, column: str) -> pa.Array:
-    """Return the values of a column, or of a field of a struct."""
+    """Return the values of a column or of a struct field."""
     root, *inner = [column] if column in group.column_names else column.split(".")
     found = group.column(root).combine_chunks()
     for name in inner:
@@ -627,7 +631,7 @@ def values_of(group: pa.Table, column: str) -> pa.Array:
 
 
 def test_bounds_hold_for_every_file_of_the_corpus(corpus: Callable[[str], Path]) -> None:
-    """Files by other writers, old ones, hostile and encrypted ones: each within a second, true or refused."""
+    """Each corpus file is read within a second. Its bounds and row counts are true, or it raises `DataError`."""
     bounded = refused = 0
     for path in sorted(path for path in corpus("parquet").rglob("*") if path.is_file()):
         start = time.perf_counter()
@@ -637,7 +641,7 @@ def test_bounds_hold_for_every_file_of_the_corpus(corpus: Callable[[str], Path])
             schema = pa.schema({"x": pa.int64()})
         columns = leaf_names(schema)
         try:
-            found = said(path, schema, columns)
+            found = read_row_groups(path, schema, columns)
             column_bytes(table_of([path], schema), [0], columns, LOCAL)
         except DataError as error:
             assert str(error).startswith(f"{path}: ")  # noqa: PT017 - either outcome is right
@@ -660,7 +664,7 @@ def test_bounds_hold_for_every_file_of_the_corpus(corpus: Callable[[str], Path])
 
 
 def real_footer() -> bytes:
-    """Return a footer that has most of what footers have."""
+    """Return a footer with the columns of many types."""
     sink = pa.BufferOutputStream()
     groups = pa.table(
         {str(number): cases_of(kind, values)[-2] for number, (kind, values) in enumerate(CASES) if len(values) == 4}
@@ -680,8 +684,8 @@ FOOTER = real_footer()
         st.lists(st.tuples(st.integers(0, len(FOOTER) - 1), st.binary(max_size=4), st.integers(0, 4)), min_size=1, max_size=6),
     )
 )
-def test_no_footer_does_harm(given: bytes | list[tuple[int, bytes, int]]) -> None:
-    """Any bytes, and real footers with some bytes exchanged, say something or are refused, and soon."""
+def test_damaged_footers_are_read_or_raise(given: bytes | list[tuple[int, bytes, int]]) -> None:
+    """Arbitrary bytes and damaged footers are read or raise `DataError`, within a second."""
     data = given if isinstance(given, bytes) else FOOTER
     for at, inserted, removed in given if isinstance(given, list) else ():
         data = data[:at] + inserted + data[at + removed :]
@@ -702,14 +706,14 @@ def test_no_footer_does_harm(given: bytes | list[tuple[int, bytes, int]]) -> Non
 
 
 def test_row_groups_have_all_rows_of_the_file(tmp_path: Path) -> None:
-    """A footer in which a bit was flipped may tell fewer row groups than there are; no row is lost without a word."""
+    """A file's row count that differs from the sum of its row groups raises, so no row is lost silently."""
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"id": range(12_345)}), path, row_group_size=5_000)
-    told, other = (b"\x16" + bytes([count & 127 | 128, count >> 7 & 127 | 128, count >> 14]) for count in (24_690, 24_692))
+    reported, other = (b"\x16" + bytes([count & 127 | 128, count >> 7 & 127 | 128, count >> 14]) for count in (24_690, 24_692))
     data = path.read_bytes()
     footer = data[-8 - int.from_bytes(data[-8:-4], "little") :]
-    assert footer.count(told) == 1
-    path.write_bytes(data[: -len(footer)] + footer.replace(told, other))
+    assert footer.count(reported) == 1
+    path.write_bytes(data[: -len(footer)] + footer.replace(reported, other))
 
     with pytest.raises(DataError, match=r"t\.parquet: .* says that the file has 12346 rows, and its row groups have 12345"):
         list(ps.open(path).batch(10))
@@ -720,30 +724,30 @@ FLAT, LISTS = COLUMNS.select(["id"]), COLUMNS.select(["list"])
 
 
 def misstated(path: Path, table: pa.Table, change: Callable[[dict[int, Any]], None]) -> Path:
-    """Write a table in two row groups of fifty rows, and change what its footer says."""
+    """Write a table in two row groups of fifty rows, and apply `change` to its footer."""
     pq.write_table(table, path, row_group_size=50, store_schema=False)
     data = path.read_bytes()
     size = int.from_bytes(data[-8:-4], "little")
-    told = parse(data[-8 - size : -8])
-    change(told)
-    path.write_bytes(data[: -8 - size] + rewritten(told) + len(rewritten(told)).to_bytes(4, "little") + b"PAR1")
+    reported = parse(data[-8 - size : -8])
+    change(reported)
+    path.write_bytes(data[: -8 - size] + rewritten(reported) + len(rewritten(reported)).to_bytes(4, "little") + b"PAR1")
     return path
 
 
 def with_rows(first: int, second: int) -> Callable[[dict[int, Any]], None]:
-    """Return what changes the rows of both row groups, and their sum."""
+    """Return a function that changes the row counts of both row groups, and their sum."""
 
-    def change(told: dict[int, Any]) -> None:
-        told[3], told[4][0][3], told[4][1][3] = first + second, first, second
+    def change(reported: dict[int, Any]) -> None:
+        reported[3], reported[4][0][3], reported[4][1][3] = first + second, first, second
 
     return change
 
 
 def with_values(group: int, column: int, values: int) -> Callable[[dict[int, Any]], None]:
-    """Return what changes the values of a column chunk."""
+    """Return a function that changes the value count of a column chunk."""
 
-    def change(told: dict[int, Any]) -> None:
-        told[4][group][1][column][3][5] = values
+    def change(reported: dict[int, Any]) -> None:
+        reported[4][group][1][column][3][5] = values
 
     return change
 
@@ -755,27 +759,27 @@ def with_values(group: int, column: int, values: int) -> Callable[[dict[int, Any
     (FLAT, with_values(1, 0, -1), "row group 1 has 50 rows, and column 'id' has -1 values in it"),
     (LISTS, with_rows(50, 2**40), r"row group 1 has 1099511627776 rows, and column 'list\.list\.element' has 67 values in it"),
     (LISTS, with_values(0, 0, 49), r"row group 0 has 50 rows, and column 'list\.list\.element' has 49 values in it"),
-    (FLAT, lambda told: told.update({3: -1}), "the file has -1 rows, and its row groups have 100"),
-    (FLAT, lambda told: told.update({4: []}), "the file has 100 rows, and its row groups have 0"),
+    (FLAT, lambda reported: reported.update({3: -1}), "the file has -1 rows, and its row groups have 100"),
+    (FLAT, lambda reported: reported.update({4: []}), "the file has 100 rows, and its row groups have 0"),
 ])  # fmt: skip
-@pytest.mark.parametrize("ask", [
+@pytest.mark.parametrize("query", [
     lambda ds: ds.num_rows,
     lambda ds: ds.to_arrow(),
     lambda ds: ds[3],
     lambda ds: list(ds.batch(10)),
     lambda ds: ds.where(ps.col(ds.schema.names[0]).is_not_null()).num_rows,
 ])  # fmt: skip
-def test_a_footer_that_contradicts_itself_is_damaged(
+def test_a_footer_that_contradicts_itself_raises(
     tmp_path: Path,
     table: pa.Table,
     change: Callable[[dict[int, Any]], None],
     numbers: str,
-    ask: Callable[[ps.Dataset], Any],
+    query: Callable[[ps.Dataset], Any],
 ) -> None:
-    """Nobody has changed the file; both numbers are told, and no row is lost or made up."""
+    """Counts that contradict each other raise `DataError` with both numbers, and not `DataChangedError`."""
     path = misstated(tmp_path / "t.parquet", table, change)
     with pytest.raises(DataError, match=rf"/t\.parquet: .* says that {numbers}; expected .* Write the file again\.") as raised:
-        ask(ps.open(path))
+        query(ps.open(path))
 
     assert type(raised.value) is DataError
 
@@ -783,7 +787,7 @@ def test_a_footer_that_contradicts_itself_is_damaged(
 SHORT = "its footer says 50 rows, and its pages have 0. The file is damaged. Restore it, or write it again."
 
 
-@pytest.mark.parametrize(("ask", "told"), [
+@pytest.mark.parametrize(("query", "reported"), [
     (lambda ds: ds.to_arrow(),
      ", column 'text': cannot be read: Column 1 named text expected length 50 but got length 0. The table says it has 50 rows. "
      "Check the file."),
@@ -791,22 +795,24 @@ SHORT = "its footer says 50 rows, and its pages have 0. The file is damaged. Res
     (lambda ds: ds.select("text").where(ps.col("text") != "60").num_rows, f": {SHORT}"),
     (lambda ds: ds.take([0, 60]), f": {SHORT}"),
 ])  # fmt: skip
-def test_pages_that_hold_fewer_rows_than_their_row_group_are_damaged(
-    tmp_path: Path, ask: Callable[[ps.Dataset], Any], told: str
+def test_pages_that_hold_fewer_rows_than_their_row_group_raise(
+    tmp_path: Path, query: Callable[[ps.Dataset], Any], reported: str
 ) -> None:
-    """The footer agrees with itself, and the file was not changed since the table was opened."""
+    """Pages with fewer rows than the footer says raise `DataError`, and not `DataChangedError`."""
     table = pa.table({"id": range(100), "text": [str(number) for number in range(100)]})
     path = misstated(tmp_path / "t.parquet", table, with_values(1, 1, -1))
     with pytest.raises(DataError) as raised:
-        ask(ps.open(path))
+        query(ps.open(path))
 
     assert type(raised.value) is DataError
-    assert str(raised.value) == f"{path}, row group 1{told}"
+    assert str(raised.value) == f"{path}, row group 1{reported}"
 
 
-def test_a_type_that_arrow_does_not_have_is_told_as_that() -> None:
-    """The file is complete, and to write it again as it is would not help."""
+def test_a_type_that_arrow_does_not_have_is_reported() -> None:
+    """The error of a type that Arrow does not have says so, and does not call the file damaged."""
     unknown = pa.lib.ArrowNotImplementedError("Integers with more than 64 bits not implemented")
 
-    told = "a.parquet: it has a column of a type that Arrow does not read: Integers with more than 64 bits not implemented. "
-    assert str(footer_error("a.parquet", unknown)).startswith(told)
+    reported = (
+        "a.parquet: it has a column of a type that Arrow does not read: Integers with more than 64 bits not implemented. "
+    )
+    assert str(footer_error("a.parquet", unknown)).startswith(reported)

@@ -1,4 +1,4 @@
-"""Files of a few pages: what pyarrow reads of them is what it reads of the original."""
+"""Files that consist of a few pages: pyarrow reads the same values from them as from the original file."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from penstock._engine.parquet.page_file import PageRange, leaf_count, put_togeth
 from penstock._engine.parquet.page_index import page_header, parse_page_index
 from penstock._engine.runtime.memory import BufferPool
 
-SLABS = BufferPool(1 << 20)
+BUFFER_POOL = BufferPool(1 << 20)
 EMPTY = memoryview(b"")
 
 
 def written(array: pa.Array, layout: dict[str, Any]) -> bytes:
-    """Return a file of one column and row group; of one that pyarrow can read back."""
+    """Return a file of one column and one row group. Skip examples that pyarrow cannot read back."""
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"x": array}), sink, **{**layout, "row_group_size": 1000})
     data: bytes = sink.getvalue().to_pybytes()
@@ -34,14 +34,14 @@ def written(array: pa.Array, layout: dict[str, Any]) -> bytes:
 
 
 def read_file(data: bytes) -> FileLayout:
-    """Return what a file's footer says."""
+    """Return the layout that the footer of a file describes."""
     length = int.from_bytes(data[-8:-4], "little")
     return FileLayout(data[-8 - length : -8], len(data))
 
 
 @given(st.data(), LAYOUTS, st.integers(1, 60))
 def test_whole_chunks_are_read_as_from_the_original(data: st.DataObject, layout: dict[str, Any], rows: int) -> None:
-    """Whatever the type, the encoding and the compression; pages are found to have as many rows as they should."""
+    """Whole chunks decode to the original values. If too few rows are requested, the result is longer than that."""
     content = written(data.draw(arrays(rows)), layout)
     file, expected = read_file(content), pq.ParquetFile(pa.BufferReader(content)).read().column(0)
     excerpt, chunks = file.column("x"), file.chunks(0, "x")
@@ -53,14 +53,14 @@ def test_whole_chunks_are_read_as_from_the_original(data: st.DataObject, layout:
     ]
 
     assert file.schema.field("x").type == expected.type
-    assert same(excerpt.decode(pieces, rows, SLABS).to_pylist(), expected.to_pylist())
+    assert same(excerpt.decode(pieces, rows, BUFFER_POOL).to_pylist(), expected.to_pylist())
     if rows > 1:
-        assert len(excerpt.decode(pieces, rows - 2, SLABS)) > rows - 2
+        assert len(excerpt.decode(pieces, rows - 2, BUFFER_POOL)) > rows - 2
 
 
 @given(st.data(), LAYOUTS, st.integers(1, 60))
-def test_leaves_are_put_together_again(data: st.DataObject, layout: dict[str, Any], rows: int) -> None:
-    """Of each leaf only pages that hold some rows are read, and these rows are whole again."""
+def test_leaf_columns_are_joined_again(data: st.DataObject, layout: dict[str, Any], rows: int) -> None:
+    """Each leaf column is decoded from the pages that hold the wanted rows. Together they are the original rows."""
     kind = data.draw(kinds)
     content = written(data.draw(arrays(rows, kind)), {**layout, "write_page_index": True})
     file, expected = read_file(content), pq.ParquetFile(pa.BufferReader(content)).read().column(0)
@@ -75,20 +75,20 @@ def test_leaves_are_put_together_again(data: st.DataObject, layout: dict[str, An
         pages = parse_page_index(content[chunk.index[0] : sum(chunk.index)], chunk)
         assert pages is not None
         numbers, places = pages.holding(wanted)
-        some = [memoryview(content)[start:stop] for start, stop in pages.spans(numbers)]
-        values = sum(page_header(page).values for page in some)
+        page_bytes = [memoryview(content)[start:stop] for start, stop in pages.spans(numbers)]
+        values = sum(page_header(page).values for page in page_bytes)
         before = memoryview(content)[chunk.start : int(pages.start[0])]
         pieces: list[PageRange | None] = [None] * len(chunks)
-        pieces[at] = PageRange(chunk=chunk, values=values, dictionary=before, pages=some)
-        held = int((pages.first[numbers + 1] - pages.first[numbers]).sum())
-        found = excerpt.decode(pieces, held, SLABS)
-        assert len(found) == held
+        pieces[at] = PageRange(chunk=chunk, values=values, dictionary=before, pages=page_bytes)
+        page_rows = int((pages.first[numbers + 1] - pages.first[numbers]).sum())
+        found = excerpt.decode(pieces, page_rows, BUFFER_POOL)
+        assert len(found) == page_rows
         leaves.append(found.combine_chunks().take(pa.array(places)))
 
-    made = put_together(excerpt.field.type, leaves)
-    made.validate(full=True)
-    assert made.type == expected.type
-    assert same(made.to_pylist(), [expected[row].as_py() for row in wanted.tolist()])
+    joined = put_together(excerpt.field.type, leaves)
+    joined.validate(full=True)
+    assert joined.type == expected.type
+    assert same(joined.to_pylist(), [expected[row].as_py() for row in wanted.tolist()])
 
 
 @pytest.mark.parametrize(
@@ -104,6 +104,6 @@ def test_leaves_are_put_together_again(data: st.DataObject, layout: dict[str, An
         (pa.struct([]), None),
     ],
 )
-def test_leaves_are_counted_where_they_can_be_put_together(kind: pa.DataType, count: int | None) -> None:
-    """Extensions, and lists that are views, are left to pyarrow."""
+def test_leaves_are_counted_for_types_that_can_be_joined(kind: pa.DataType, count: int | None) -> None:
+    """Extension types, list views and empty structs have no leaf count, and are left to pyarrow."""
     assert leaf_count(kind) == count

@@ -1,4 +1,4 @@
-"""Pages: where an index or their headers say that they lie, and which of them hold some rows."""
+"""Pages of a column chunk: their places by an index or by page headers, and the pages that hold given rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHUNK = ColumnChunk(start=4, size=10_000, values=500, rows=500, physical=1, code
 
 
 def number(value: int) -> bytes:
-    """Return a number as Thrift's compact protocol has it."""
+    """Return a signed number in Thrift's compact protocol."""
     value = value << 1 if value >= 0 else (-value << 1) - 1
     found = bytearray()
     while value > 127:
@@ -31,29 +31,29 @@ def number(value: int) -> bytes:
     return bytes([*found, value])
 
 
-def index(pages: list[tuple[int, int, int]], *, odd: bool = False) -> bytes:
-    """Return a page index: where each page begins, its bytes and its first row; in other words where it is odd."""
+def index(pages: list[tuple[int, int, int]], *, long_form: bool = False) -> bytes:
+    """Return a page index: the start, the bytes and the first row of each page. `long_form` stores full field numbers."""
     head = bytes([0x19, len(pages) << 4 | 12]) if len(pages) < 15 else bytes([0x19, 0xFC, *varint(len(pages))])
-    # A field's number may be written out where it could be counted on from the last.
-    first = b"\x06\x02" if odd else b"\x16"
+    # A writer may store a field's number in full instead of the step from the last one.
+    first = b"\x06\x02" if long_form else b"\x16"
     body = b"".join(first + number(at) + b"\x15" + number(size) + b"\x16" + number(row) + b"\x00" for at, size, row in pages)
     return head + body + b"\x00"
 
 
 def varint(value: int) -> bytes:
-    """Return a number without a sign."""
+    """Return an unsigned number in Thrift's compact protocol."""
     return bytes([value]) if value < 128 else bytes([value & 127 | 128, *varint(value >> 7)])
 
 
 def read_file(data: bytes) -> FileLayout:
-    """Return what a file's footer says."""
+    """Return the layout that the footer of a file describes."""
     length = int.from_bytes(data[-8:-4], "little")
     return FileLayout(data[-8 - length : -8], len(data))
 
 
 @st.composite
 def places(draw: st.DrawFn) -> list[tuple[int, int, int]]:
-    """Draw pages that lie in a chunk one after the other."""
+    """Draw pages that lie in a chunk one after the other, with or without gaps."""
     found, at, row = [], CHUNK.start + draw(st.integers(0, 50)), 0
     for _ in range(draw(st.integers(1, 40))):
         size = draw(st.integers(1, 200))
@@ -63,9 +63,9 @@ def places(draw: st.DrawFn) -> list[tuple[int, int, int]]:
 
 
 @given(places(), st.booleans())
-def test_an_index_is_what_was_written(pages: list[tuple[int, int, int]], odd: bool) -> None:  # noqa: FBT001 - drawn
-    """Few pages or many, in usual words or in others that mean the same."""
-    found = parse_page_index(index(pages, odd=odd), CHUNK)
+def test_an_index_is_what_was_written(pages: list[tuple[int, int, int]], long_form: bool) -> None:  # noqa: FBT001 - drawn
+    """A parsed index has the written pages, for any number of pages and both forms of field numbers."""
+    found = parse_page_index(index(pages, long_form=long_form), CHUNK)
 
     assert found is not None
     assert list(zip(found.start.tolist(), found.size.tolist(), found.first.tolist(), strict=False)) == pages
@@ -91,13 +91,13 @@ def test_an_index_is_what_was_written(pages: list[tuple[int, int, int]], odd: bo
         [(-(2**62), 10, 0)],
     ],
 )
-def test_an_index_that_cannot_be_right_is_none(pages: list[tuple[int, int, int]]) -> None:
-    """Pages lie in their chunk, one after the other, and hold its rows in turn."""
+def test_an_impossible_index_is_none(pages: list[tuple[int, int, int]]) -> None:
+    """An index is None if its pages leave the chunk, overlap, or do not hold the rows in order."""
     assert parse_page_index(index(pages), CHUNK) is None
 
 
 def test_pages_without_rows_are_left_out() -> None:
-    """Some writers leave such pages, at the beginning too."""
+    """Pages without rows, which some writers make, are left out."""
     found = parse_page_index(index([(4, 10, 0), (14, 10, 0), (24, 10, 7), (34, 10, 7), (44, 10, 500)]), CHUNK)
 
     assert found is not None
@@ -105,10 +105,10 @@ def test_pages_without_rows_are_left_out() -> None:
 
 
 @given(places(), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=6), st.integers(0, 3))
-def test_whatever_an_index_holds_its_pages_lie_in_the_chunk(
+def test_pages_of_a_damaged_index_lie_in_the_chunk(
     pages: list[tuple[int, int, int]], changes: list[tuple[int, int]], cut: int
 ) -> None:
-    """Bytes may be changed or missing; no page is ever told of that is not there."""
+    """A damaged or truncated index is None, or has pages inside the chunk with increasing first rows."""
     data = bytearray(index(pages))
     for at, byte in changes:
         data[at % len(data)] = byte
@@ -123,13 +123,13 @@ def test_whatever_an_index_holds_its_pages_lie_in_the_chunk(
 
 @given(places(), st.lists(st.integers(0, CHUNK.rows - 1), min_size=1, max_size=30))
 def test_rows_are_found_in_the_pages_that_hold_them(pages: list[tuple[int, int, int]], rows: list[int]) -> None:
-    """Every page that has one of the rows, once, and each row's place among the rows of these pages."""
+    """`holding` returns each page with a wanted row once, and the positions of the rows among the rows of these pages."""
     found = parse_page_index(index(pages), CHUNK)
     assert found is not None
     numbers, inside = found.holding(np.array(sorted(rows)))
-    held = np.concatenate([np.arange(found.first[page], found.first[page + 1]) for page in numbers])
+    page_rows = np.concatenate([np.arange(found.first[page], found.first[page + 1]) for page in numbers])
 
-    assert held[inside].tolist() == sorted(rows)
+    assert page_rows[inside].tolist() == sorted(rows)
     assert all(set(range(found.first[page], found.first[page + 1])) & set(rows) for page in numbers.tolist())
     assert (np.diff(numbers) > 0).all()
 
@@ -148,8 +148,8 @@ def test_rows_are_found_in_the_pages_that_hold_them(pages: list[tuple[int, int, 
         }
     ),
 )
-def test_headers_tell_what_an_index_tells(rows: int, layout: dict[str, Any]) -> None:
-    """A file without an index is as good, where each page says how many rows it has."""
+def test_page_headers_give_the_pages_of_the_index(rows: int, layout: dict[str, Any]) -> None:
+    """Page headers give the same pages as the index. Lists in 1.0 pages, which have no row counts, give None."""
     table = pa.table(
         {
             "flat": pa.array([None if at % 5 == 0 else f"{at % 9}" * (at % 7) for at in range(rows)]),
@@ -164,23 +164,23 @@ def test_headers_tell_what_an_index_tells(rows: int, layout: dict[str, Any]) -> 
         for name in table.column_names:
             chunk = (file.chunks(group, name) or [])[0]
             assert chunk.index is not None
-            told = parse_page_index(data[chunk.index[0] : sum(chunk.index)], chunk)
+            indexed = parse_page_index(data[chunk.index[0] : sum(chunk.index)], chunk)
             found = walk_pages(lambda start, size: data[start : start + size], chunk, flat=name == "flat")
-            assert told is not None
+            assert indexed is not None
             if name == "list" and layout["data_page_version"] == "1.0":
                 assert found is None
             else:
                 assert found is not None
                 assert [found.start.tolist(), found.size.tolist(), found.first.tolist()] == [
-                    told.start.tolist(),
-                    told.size.tolist(),
-                    told.first.tolist(),
+                    indexed.start.tolist(),
+                    indexed.size.tolist(),
+                    indexed.first.tolist(),
                 ]
 
 
 @given(st.binary(max_size=300))
-def test_headers_of_noise_are_errors(data: bytes) -> None:
-    """Nothing but a `ThriftError` comes of bytes that are no header, and a header has sizes that can be."""
+def test_headers_of_random_bytes_raise(data: bytes) -> None:
+    """Random bytes raise only `ThriftError`, or give a header without negative sizes."""
     with suppress(ThriftError):
         header = page_header(data)
         assert min(header.unpacked, header.packed, header.values, header.length) >= 0
@@ -188,9 +188,9 @@ def test_headers_of_noise_are_errors(data: bytes) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 60)), min_size=1, max_size=20), st.integers(0, 100))
-def test_neighbours_are_read_with_one_request(given_: list[tuple[int, int]], gap: int) -> None:
-    """Every span lies in a request, requests are further apart than the gap, and none begins or ends where no span does."""
-    spans = [(start, start + size) for start, size in given_]
+def test_neighbours_are_read_with_one_request(pairs: list[tuple[int, int]], gap: int) -> None:
+    """Spans that are no further apart than the gap share one request, which starts and ends with a span."""
+    spans = [(start, start + size) for start, size in pairs]
     found = coalesce(spans, gap, max_bytes=1 << 30)
 
     assert sorted(number for _, _, inside in found for number in inside) == list(range(len(spans)))
@@ -199,13 +199,13 @@ def test_neighbours_are_read_with_one_request(given_: list[tuple[int, int]], gap
     assert all(after[0] - before[1] > gap for before, after in pairwise(found))
 
 
-def test_requests_do_not_grow_without_end() -> None:
-    """So that others can be made beside them."""
+def test_requests_do_not_exceed_a_size() -> None:
+    """A request does not exceed `max_bytes`, so that other requests can run in parallel."""
     assert coalesce([(0, 50), (50, 90), (90, 140)], gap=10, max_bytes=100) == [(0, 90, [0, 1]), (90, 140, [2])]
 
 
-def test_a_chunk_is_one_page_where_nothing_tells_of_more(tmp_path: Path) -> None:
-    """Footers tell of chunks that lie in the file; of others, and of columns that are not there, nothing."""
+def test_a_layout_has_only_what_lies_in_the_file(tmp_path: Path) -> None:
+    """A layout returns the rows and chunks of the file, and nothing for missing row groups, columns and bytes."""
     place = tmp_path / "a.parquet"
     pq.write_table(pa.table({"x": range(10), "y": [[1]] * 10}), place)
     data = place.read_bytes()

@@ -1,4 +1,4 @@
-"""Cells that are found in their pages without decoding: the same that pyarrow finds, or none at all."""
+"""Cells that are found in their pages without decoding: the same cells that pyarrow reads, or none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock._engine.parquet.page_index import ColumnChunk, PageTable, walk_pag
 from penstock._engine.parquet.plain_pages import PlainCells, are_plain, as_arrow
 from penstock._engine.runtime.memory import BufferPool
 
-SLABS = BufferPool(1 << 24)
+BUFFER_POOL = BufferPool(1 << 24)
 KINDS = [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.binary(1500)]
 LAYOUTS = st.fixed_dictionaries(
     {
@@ -33,10 +33,10 @@ LAYOUTS = st.fixed_dictionaries(
 
 
 class Case:
-    """A column of a file: its cells, its pages, and where they are read from."""
+    """A column of a file that is opened for reading, with its cells and pages."""
 
     def __init__(self, place: Path, cells: list[Any], kind: pa.DataType, *, nullable: bool = True, **layout: Any) -> None:
-        """Write the file, and open it."""
+        """Write the file and open it."""
         schema = pa.schema([pa.field("x", kind, nullable=nullable)])
         pq.write_table(pa.table([pa.array(cells, kind)], schema), place, use_dictionary=False, write_batch_size=3, **layout)
         self.file = OpenFile.at(str(place), LocalFile(str(place)))
@@ -49,21 +49,21 @@ class Case:
         self.cells = PlainCells(self.chunk, self.leaf, pages)
 
     def taken(self, rows: list[int]) -> Blobs | None:
-        """Return cells by the pages that hold them."""
+        """Return cells that are read from the pages that hold them."""
         numbers, _ = self.pages.holding(np.array(rows))
-        data = self.file.fetch(self.pages.spans(numbers), LOCAL, SLABS)
-        return self.cells.cells(numbers, data.__getitem__, np.array(rows), SLABS)
+        data = self.file.fetch(self.pages.spans(numbers), LOCAL, BUFFER_POOL)
+        return self.cells.cells(numbers, data.__getitem__, np.array(rows), BUFFER_POOL)
 
     def located(self, rows: list[int]) -> list[bytes] | None:
-        """Return cells by where they are told to lie."""
+        """Return cells that are read at the places where they were located."""
         places = self.cells.located(np.array(rows), self.file.read)
         if places is None:
             return None
         return [self.file.read(start, stop - start) for start, stop in zip(*(place.tolist() for place in places), strict=True)]
 
 
-def told(cells: Blobs | None) -> list[bytes] | None:
-    """Return cells as Python has them."""
+def python_cells(cells: Blobs | None) -> list[bytes] | None:
+    """Return cells as Python bytes."""
     return None if cells is None else [bytes(cells[row]) for row in range(len(cells))]
 
 
@@ -76,7 +76,7 @@ def test_cells_are_those_that_were_written(
     nullable: bool,  # noqa: FBT001 - drawn
     rows: int,
 ) -> None:
-    """Whatever the compression, the pages and the type; where they are asked for again, what is known is right too."""
+    """Cells equal the written ones for any type, compression and pages, also when they are asked for twice."""
     random = np.random.default_rng(rows)
     size = kind.byte_width if pa.types.is_fixed_size_binary(kind) else None
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
@@ -88,9 +88,9 @@ def test_cells_are_those_that_were_written(
         wanted = sorted(data.draw(st.sets(st.integers(0, rows - 1), min_size=1, max_size=4)))
         found = case.taken(wanted)
 
-        assert told(found) == [cells[row] for row in wanted]
+        assert python_cells(found) == [cells[row] for row in wanted]
         assert found is not None
-        assert as_arrow(found, kind, SLABS).cast(pa.large_binary()).to_pylist() == [cells[row] for row in wanted]
+        assert as_arrow(found, kind, BUFFER_POOL).cast(pa.large_binary()).to_pylist() == [cells[row] for row in wanted]
         if not case.cells.compressed:
             assert case.located(wanted) == [cells[row] for row in wanted]
 
@@ -98,12 +98,12 @@ def test_cells_are_those_that_were_written(
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_a_page_with_nulls_is_left_to_pyarrow(tmp_path: Path, version: str, compression: str) -> None:
-    """Pages without any are read all the same."""
+    """Cells of pages with nulls give None. Other pages of the same column are read."""
     cells = [None if row in (4, 30) else b"%d" % row * 1000 for row in range(40)]
     layout: dict[str, Any] = {"data_page_version": version, "compression": compression, "data_page_size": 1}
     case = Case(tmp_path / "a.parquet", cells, pa.binary(), **layout)
 
-    assert told(case.taken([0, 10, 39])) == [cells[row] for row in (0, 10, 39)]
+    assert python_cells(case.taken([0, 10, 39])) == [cells[row] for row in (0, 10, 39)]
     assert case.taken([3]) is None
     assert case.taken([0, 31]) is None
     if compression == "none":
@@ -112,14 +112,14 @@ def test_a_page_with_nulls_is_left_to_pyarrow(tmp_path: Path, version: str, comp
 
 
 @given(st.integers(0, 2**32), st.sampled_from(["none", "zstd"]), st.sampled_from(["1.0", "2.0"]), st.booleans())
-def test_damaged_pages_are_refused_or_harmless(
+def test_damaged_pages_give_valid_cells_or_none(
     tmp_path_factory: pytest.TempPathFactory,
     seed: int,
     compression: str,
     version: str,
     fixed: bool,  # noqa: FBT001 - drawn
 ) -> None:
-    """Whatever bytes a page has, cells lie in it, or there are none."""
+    """Damaged pages give None, or cells that lie inside the pages and the chunk."""
     kind = pa.binary(1500) if fixed else pa.binary()
     place = tmp_path_factory.mktemp("plain") / "a.parquet"
     layout: dict[str, Any] = {"compression": compression, "data_page_version": version, "data_page_size": 4000}
@@ -157,8 +157,8 @@ def _edges(found: Blobs) -> list[tuple[int, int, int]]:
         ({}, pa.binary_view()),
     ],
 )
-def test_what_must_be_decoded_is_not_plain(tmp_path: Path, change: dict[str, Any], kind: pa.DataType) -> None:
-    """Other types and encodings, compressions that pyarrow alone knows, and small cells."""
+def test_columns_that_must_be_decoded_are_not_plain(tmp_path: Path, change: dict[str, Any], kind: pa.DataType) -> None:
+    """Other types and encodings, compressions that only pyarrow reads, and small cells are not plain."""
     case = Case(tmp_path / "a.parquet", [b"x" * 2000] * 3, pa.binary(), compression="none")
     facts = {name: getattr(case.chunk, name) for name in ColumnChunk.__dataclass_fields__}
 

@@ -1,4 +1,4 @@
-"""The Thrift compact protocol: read in whole or in part, and never believed."""
+"""The parser of Thrift's compact protocol: it reads whole or partial structs, and checks all bytes that it reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRUE, FALSE, BYTE, I64, DOUBLE, BINARY, LIST, MAP, STRUCT = 1, 2, 3, 6, 7, 8, 9,
 
 
 def varint(number: int) -> bytes:
-    """Return a number without sign as the protocol writes it."""
+    """Return an unsigned number as the protocol writes it."""
     found = bytearray()
     while number > 127:
         found.append(number & 127 | 128)
@@ -28,13 +28,13 @@ def varint(number: int) -> bytes:
 
 
 def kind(value: Any) -> int:
-    """Return the type that a value is written in."""
+    """Return the protocol's number for the type of a value."""
     names = {int: I64, float: DOUBLE, bytes: BINARY, list: LIST, dict: STRUCT}
     return (TRUE if value else FALSE) if isinstance(value, bool) else names[type(value)]
 
 
 def encoded(value: Any) -> bytes:
-    """Return a value as the protocol writes it: integers in 64 bits, structs from dicts of field numbers."""
+    """Return a value as the protocol writes it, with integers in 64 bits. A dict of field numbers is a struct."""
     match value:
         case bool():
             return b""
@@ -66,12 +66,12 @@ plain = st.one_of(
 
 
 def lists(items: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Return lists of values of one type each."""
+    """Return a strategy of lists whose items have one type."""
     return st.lists(items, max_size=20).map(lambda found: [item for item in found if type(item) is type(found[0])])
 
 
 def structs(fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Return structs, whose fields lie next to each other or far apart."""
+    """Return a strategy of structs whose field numbers are close together or far apart."""
     return st.dictionaries(st.one_of(st.integers(1, 20), st.integers(1, 32767)), fields, max_size=6)
 
 
@@ -79,8 +79,8 @@ values = st.recursive(plain, lambda inner: lists(inner) | structs(inner), max_le
 
 
 @given(structs(values))
-def test_what_is_written_is_read(written: dict[int, Any]) -> None:
-    """Every struct comes back with its fields, whatever they are."""
+def test_written_structs_are_read(written: dict[int, Any]) -> None:
+    """Parsing a written struct returns all its fields, and where it ends."""
     data = encoded(written)
 
     assert parse(data) == written
@@ -90,15 +90,15 @@ def test_what_is_written_is_read(written: dict[int, Any]) -> None:
 
 @given(structs(values), st.data())
 def test_fields_that_are_not_wanted_are_skipped(written: dict[int, Any], data: st.DataObject) -> None:
-    """Whatever lies between wanted fields, these are the same."""
+    """Only wanted fields are returned, and fields between them do not change their values."""
     names = data.draw(st.sets(st.sampled_from([*written, 5])))
 
     assert parse(encoded(written), dict.fromkeys(names)) == {name: written[name] for name in names if name in written}
 
 
 @given(st.lists(structs(plain), max_size=30), st.sets(st.integers(-1, 31)))
-def test_items_of_a_list_are_wanted_by_their_places(items: list[dict[int, Any]], places: set[int]) -> None:
-    """Only those are read; at all other places there is None."""
+def test_items_of_a_list_are_selected_by_their_places(items: list[dict[int, Any]], places: set[int]) -> None:
+    """`Only` reads the list items at the given places. All other items are None."""
     wanted = Only(places=dict.fromkeys(places))
 
     found = parse(encoded({3: items, 4: 7}), {3: wanted, 4: int})
@@ -106,8 +106,8 @@ def test_items_of_a_list_are_wanted_by_their_places(items: list[dict[int, Any]],
 
 
 @given(structs(values))
-def test_a_struct_that_is_cut_off_is_refused(written: dict[int, Any]) -> None:
-    """No part of a struct passes for the whole, whether it is read or skipped."""
+def test_a_truncated_struct_raises(written: dict[int, Any]) -> None:
+    """A struct that is truncated anywhere raises, whether it is read or skipped."""
     data = encoded({1: written})
 
     for end in range(len(data)):
@@ -118,31 +118,31 @@ def test_a_struct_that_is_cut_off_is_refused(written: dict[int, Any]) -> None:
 
 @given(st.binary(max_size=300), st.sampled_from([None, {2: None}, {1: [{1: int}], 30000: None}, thrift.ELEMENT]))
 def test_any_bytes_give_a_struct_or_an_error(data: bytes, wanted: dict[int, Wanted] | None) -> None:
-    """Nothing but ThriftError comes out of bytes that mean nothing."""
+    """Arbitrary bytes give a struct or raise `ThriftError`, and no other error."""
     try:
         assert isinstance(parse(data, wanted), dict)
     except ThriftError:
         return
 
 
-def test_reading_stops_when_all_is_found() -> None:
-    """What comes after the last wanted field is not looked at."""
+def test_reading_stops_after_the_last_wanted_field() -> None:
+    """Bytes after the last wanted field are not read."""
     data = encoded({1: 5, 2: b"rest"})
 
     assert parse(data[:2] + b"\xff\xff", {1: int}) == {1: 5}
     assert parse_start(data, {1: int}) == ({1: 5}, 2)
 
 
-def test_nested_fields_are_chosen_by_a_tree() -> None:
-    """Structs in lists in structs: of each, what is wanted."""
+def test_nested_fields_are_selected_by_a_tree() -> None:
+    """A tree of wanted fields selects fields of structs in lists in structs."""
     data = encoded({4: [{1: [{3: {7: 5, 12: {1: b"a"}}}], 3: 10}, {3: 20}], 7: 1})
 
     assert parse(data, {4: [{1: [{3: {7: int}}], 3: int}]}) == {4: [{1: [{3: {7: 5}}], 3: 10}, {3: 20}]}
     assert parse(data, {4: [{1: [{}]}]}) == {4: [{1: [{}]}, {}]}
 
 
-def test_a_struct_can_be_wanted_as_its_bytes() -> None:
-    """It lies there as it was written, with its end, and can be copied elsewhere."""
+def test_a_struct_can_be_read_as_its_bytes() -> None:
+    """A struct that is wanted as a memoryview is returned as its bytes, up to its end. Other types raise."""
     inner = {1: 5, 3: [{2: b"x"}]}
     data = encoded({4: [inner, inner], 7: 1})
 
@@ -152,7 +152,7 @@ def test_a_struct_can_be_wanted_as_its_bytes() -> None:
 
 
 def test_all_types_are_known() -> None:
-    """Small integers, sets and maps, of which Parquet makes no use today, are read and skipped like others."""
+    """Types that Parquet does not use, such as small integers, sets and maps, are read and skipped like others."""
     fields = {
         1: (bytes([1 << 4 | BYTE, 0xFE]), -2),
         2: (bytes([1 << 4 | 4, 3]), -2),
@@ -174,7 +174,7 @@ LONG = [b"\x16" + b"\x80" * 10 + b"\x00\x00", b"\x16" + b"\xff" * 9 + b"\x7f\x00
 
 @pytest.mark.parametrize("data", LONG)
 def test_numbers_have_64_bits(data: bytes) -> None:
-    """More are refused where the number is wanted; where not, only its end matters."""
+    """A longer number raises if it is wanted. If it is skipped, it does not."""
     with pytest.raises(ThriftError, match="a number has more than 64 bits"):
         parse(data)
     assert parse(data, {99: None}) == {}
@@ -195,15 +195,15 @@ def test_numbers_have_64_bits(data: bytes) -> None:
         (b"\x17\x00", "it ends in the middle of a value"),
     ],
 )
-def test_hostile_bytes_are_refused(data: bytes, message: str) -> None:
-    """Each kind of nonsense has its words, whether it is read or skipped."""
+def test_hostile_bytes_raise(data: bytes, message: str) -> None:
+    """Each kind of invalid bytes raises with its own message, whether it is read or skipped."""
     for wanted in (None, {99: None}):
         with pytest.raises(ThriftError, match=f"^{message}$"):
             parse(data, wanted)
 
 
 def test_structs_nest_64_deep() -> None:
-    """So deep, and no deeper, whether they are read or skipped."""
+    """Structs that are nested 64 deep are read and skipped."""
     deep: dict[int, Any] = {1: 5}
     for _ in range(64):
         deep = {1: deep}
@@ -227,28 +227,28 @@ def test_structs_nest_64_deep() -> None:
         ([{1: 1}], [int], "a value of type struct lies where one of type int belongs"),
     ],
 )
-def test_a_wanted_field_has_the_type_that_is_wanted(value: Any, wanted: Wanted, message: str) -> None:
-    """So whoever wants an integer gets one, and need not look."""
+def test_a_wanted_field_of_another_type_raises(value: Any, wanted: Wanted, message: str) -> None:
+    """A wanted field of another type raises, so that callers need not check types."""
     with pytest.raises(ThriftError, match=message):
         parse(encoded({1: value}), {1: wanted})
 
 
-def test_a_map_cannot_be_wanted_as_a_struct() -> None:
-    """Maps are read in whole or not at all."""
+def test_a_map_cannot_be_read_as_a_struct() -> None:
+    """A map that is wanted as a struct raises. Maps are read in whole or not at all."""
     with pytest.raises(ThriftError, match="a value of type map lies where one of type struct belongs"):
         parse(b"\x1b\x00\x00", {1: {}})
 
 
-def test_an_empty_list_may_say_any_type() -> None:
-    """Writers leave the type of no items open."""
+def test_an_empty_list_may_have_any_type() -> None:
+    """An empty list may have any item type, because some writers do not set it."""
     assert parse(b"\x19\x00\x00", {1: [int]}) == {1: []}
     assert parse(b"\x19\x00\x15\x02\x00", {2: int}) == {2: 1}
 
 
 @pytest.mark.parametrize("unit", [b"\x1c", b"\x19\x1c", b"\x18\x01\x01", b"\x16\xff\x01", b"\x19\xfc\x7f", b"\x00"])
 @pytest.mark.parametrize("wanted", [None, {2: int}, {1: [{1: int}]}])
-def test_hostile_bytes_take_no_time(unit: bytes, wanted: dict[int, Wanted] | None) -> None:
-    """Time is linear to the bytes, in whatever way they repeat."""
+def test_hostile_bytes_are_read_in_linear_time(unit: bytes, wanted: dict[int, Wanted] | None) -> None:
+    """Parsing takes time linear in the number of bytes, for any repeated pattern."""
     start = time.perf_counter()
 
     with suppress(ThriftError):
@@ -258,7 +258,7 @@ def test_hostile_bytes_take_no_time(unit: bytes, wanted: dict[int, Wanted] | Non
 
 
 def test_leaves_are_found_in_a_schema() -> None:
-    """They have paths from the root, and are repeated if anything on the way is."""
+    """Leaves have paths from the root. They are repeated if any element on the path is repeated."""
     schema = [
         {4: b"root", 5: 3},
         {4: b"id", 1: 2},
@@ -278,7 +278,7 @@ def test_leaves_are_found_in_a_schema() -> None:
 
 
 def test_a_struct_without_fields_is_a_column_without_leaves() -> None:
-    """Its name is there, so that it does not count as missing."""
+    """The name of a struct without fields is returned, so that the column does not count as missing."""
     assert leaves({2: [{4: b"root", 5: 1}, {4: b"empty", 5: 0}]}) == ([], {b"empty"})
     assert leaves({}) == ([], set())
 
@@ -292,14 +292,14 @@ def test_a_struct_without_fields_is_a_column_without_leaves() -> None:
         [{5: 1}, *({4: b"g", 5: 1} for _ in range(200)), {4: b"a", 1: 1}],
     ],
 )
-def test_a_schema_that_is_no_tree_is_refused(schema: list[dict[int, Any]]) -> None:
-    """More columns than there are places for, columns without names, and endless nesting."""
+def test_a_schema_that_is_no_tree_raises(schema: list[dict[int, Any]]) -> None:
+    """Columns beyond the stated number, columns without a name and endless nesting raise."""
     with pytest.raises(ThriftError, match="its schema is no tree of at most 100 levels, with a name for each column"):
         leaves({2: schema})
 
 
-def test_the_pattern_of_simple_fields_is_made_once() -> None:
-    """It is compiled on the first use in a process, and it matches nothing that the parser would refuse."""
+def test_the_pattern_of_simple_fields_is_compiled_once() -> None:
+    """The pattern is compiled once for a process, and matches nothing that the parser rejects."""
     thrift._simple_fields.cache_clear()
     matches = thrift._simple_fields()
 

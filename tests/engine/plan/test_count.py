@@ -1,4 +1,4 @@
-"""Counts of a row filter: exact, kept on disk, and never trusted blindly."""
+"""Row counts of a filter are exact, cached on disk, and checked before they are used."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from penstock.testing import MemoryFormat
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty cache directory of this test's own."""
+    """Set an empty cache directory for the test, and return the path of its counts."""
     monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache" / "counts"
 
 
 def table() -> MemoryFormat:
-    """Return two files whose statistics do not settle the filter."""
+    """Return a table of two files whose statistics do not decide the filter."""
     return MemoryFormat.of({"id": range(12), "third": [number % 3 for number in range(12)]}, row_group_rows=3, files=2)
 
 
 def rows(of: MemoryFormat) -> int:
-    """Return how many rows pass the filter, by a table opened anew."""
+    """Return how many rows pass the filter in a newly opened table."""
     return of.open().where(ps.col("third") == 1).num_rows
 
 
-def test_rows_are_counted_once_and_kept(cache: Path) -> None:
-    """A second job over the same table reads footers, and no data to count."""
+def test_rows_are_counted_once_and_cached(cache: Path) -> None:
+    """A second job over the same table reads the footers, but no data to count rows."""
     first, second = table(), table()
 
     assert rows(first) == rows(second) == 4
@@ -38,20 +38,20 @@ def test_rows_are_counted_once_and_kept(cache: Path) -> None:
     assert sum(first.opened.values()) > 2
 
 
-def test_footers_are_read_once_for_all_questions_of_a_table() -> None:
-    """Another shuffle, seed or limit needs no footer again, and neither does a filter, which needs their statistics."""
+def test_footers_are_read_once_for_all_queries_of_a_table() -> None:
+    """Other shuffles, seeds, limits and filters of one dataset do not read the footers again."""
     of = table()
     ds = of.open()
-    for asked in (ds, ds.shuffle(seed=3), ds.limit(5), ds.shuffle(ps.RowGroupShuffle())):
-        assert asked.num_rows in (5, 12)
+    for query in (ds, ds.shuffle(seed=3), ds.limit(5), ds.shuffle(ps.RowGroupShuffle())):
+        assert query.num_rows in (5, 12)
     for bound in (3, 6, 9):
         assert ds.where(ps.col("id") >= bound).num_rows == 12 - bound
 
     assert sum(of.opened.values()) == 2
 
 
-def test_what_statistics_settle_is_not_counted(cache: Path) -> None:
-    """A filter that row groups pass or fail as a whole needs no pass over the data."""
+def test_rows_that_statistics_decide_are_not_counted(cache: Path) -> None:
+    """A filter that whole row groups pass or fail reads no data and caches no counts."""
     of = table()
 
     assert of.open().where(ps.col("id") >= 6).num_rows == 6
@@ -59,8 +59,8 @@ def test_what_statistics_settle_is_not_counted(cache: Path) -> None:
     assert not cache.exists()
 
 
-def test_another_filter_or_table_has_counts_of_its_own(cache: Path) -> None:
-    """Counts are named by files, deletes and filter."""
+def test_each_filter_and_table_has_its_own_counts(cache: Path) -> None:
+    """Cached counts belong to the files, the deletes and the filter."""
     of = table()
     changed = MemoryFormat.of(
         {"id": range(12), "third": [number % 3 for number in range(12)]}, row_group_rows=3, files=2, deletes={0: [1]}
@@ -73,20 +73,20 @@ def test_another_filter_or_table_has_counts_of_its_own(cache: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", None])
 def test_damaged_counts_are_counted_again(cache: Path, content: bytes | None) -> None:
-    """What does not fit is not used: an empty file, nonsense, counts of another length."""
+    """Cached counts that are empty, invalid or of another length are counted again and replaced."""
     rows(table())
-    kept = next(cache.iterdir())
+    counts_file = next(cache.iterdir())
     if content is None:
-        np.save(kept, np.array([1, 2]))
+        np.save(counts_file, np.array([1, 2]))
     else:
-        kept.write_bytes(content)
+        counts_file.write_bytes(content)
 
     assert rows(table()) == 4
-    assert np.load(kept).tolist() == [1, 1, 1, 1]
+    assert np.load(counts_file).tolist() == [1, 1, 1, 1]
 
 
-def test_wrong_counts_are_found_out_when_rows_are_read(cache: Path) -> None:
-    """The filter runs again on reading and must keep as many rows; the error says where and what to do."""
+def test_wrong_counts_raise_when_rows_are_read(cache: Path) -> None:
+    """If the filter keeps another number of rows than cached, reading raises, and raises the same again."""
     rows(table())
     np.save(next(cache.iterdir()), np.array([1, 1, 2, 1]))
     batches = iter(table().open().where(ps.col("third") == 1).batch(2))
@@ -102,15 +102,15 @@ def test_wrong_counts_are_found_out_when_rows_are_read(cache: Path) -> None:
 
 
 def test_an_unwritable_cache_is_only_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counting goes on; the warning says what can be done."""
+    """Counting works without a writable cache. The warning says what to do."""
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "file"))
     with pytest.warns(RuntimeWarning, match="Set PENSTOCK_CACHE_DIR to a writable directory"):
         assert rows(table()) == 4
 
 
-def test_the_cache_lies_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a word of the user it is the cache directory of the desktop standard."""
+def test_the_cache_directory_follows_the_desktop_standard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without PENSTOCK_CACHE_DIR the cache is in XDG_CACHE_HOME, or in ~/.cache."""
     from penstock._engine.storage.filesystem import cache_directory
 
     monkeypatch.delenv("PENSTOCK_CACHE_DIR")

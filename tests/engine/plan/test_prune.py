@@ -1,4 +1,4 @@
-"""What is read: pruned, laid out in units, named."""
+"""Planning of a read: files and row groups are pruned, split into units, and identified by a fingerprint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMA = pa.schema({"id": pa.int64(), "day": pa.string()})
 
 
 def files(rows: list[int], *, days: list[str | None] | None = None, **facts: Any) -> DataFiles:
-    """Return data files that state their rows, or -1 for those that do not."""
+    """Return data files with these row counts, where -1 is an unknown count."""
     count = len(rows)
     return DataFiles(
         path=pa.array([f"{at}.parquet" for at in range(count)]),
@@ -31,9 +31,9 @@ def files(rows: list[int], *, days: list[str | None] | None = None, **facts: Any
     )
 
 
-def snapshot(of: DataFiles) -> Snapshot:
-    """Return a table of these files."""
-    return Snapshot(table="t", version="1", schema=SCHEMA, files=of)
+def snapshot(data_files: DataFiles) -> Snapshot:
+    """Return a snapshot of these files."""
+    return Snapshot(table="t", version="1", schema=SCHEMA, files=data_files)
 
 
 def span(low: list[int | None], high: list[int | None], nulls: list[int]) -> ColumnRange:
@@ -42,7 +42,7 @@ def span(low: list[int | None], high: list[int | None], nulls: list[int]) -> Col
 
 
 def groups(file: list[int], number: list[int], rows: list[int], **ranges: ColumnRange) -> RowGroups:
-    """Return row groups as footers say them."""
+    """Return row groups as they come from footers."""
     return RowGroups(
         file=np.array(file, dtype=np.int32), number=np.array(number, dtype=np.int32), rows=np.array(rows), ranges=ranges
     )
@@ -52,18 +52,18 @@ NO_GROUPS = groups([], [], [])
 
 
 def bound(condition: Expr) -> Expr:
-    """Return a condition on the table's columns."""
+    """Return a condition that is bound to the table's columns."""
     return condition.bind(SCHEMA, table="t")
 
 
-def spelt(units: Units) -> list[tuple[int, ...]]:
+def unit_rows_of(units: Units) -> list[tuple[int, ...]]:
     """Return units as (file, row group, start, first, rows, count)."""
     columns = (units.file, units.row_group, units.start, units.first, units.rows, units.counts)
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def test_files_are_pruned_by_partition_before_any_footer() -> None:
-    """A partition value is as good as statistics; a null partition passes no comparison."""
+    """Partition values prune files like statistics. A null partition passes no comparison."""
     table = snapshot(files([-1, -1, -1], days=["mon", None, "tue"]))
 
     assert planning.prune_files(table, bound(ps.col("day") == "tue")).tolist() == [2]
@@ -72,7 +72,7 @@ def test_files_are_pruned_by_partition_before_any_footer() -> None:
 
 
 def test_files_are_pruned_by_the_statistics_of_the_log() -> None:
-    """What the log says of a file spares its footer, also where it does not say the file's rows."""
+    """Bounds of the log prune files. Null counts of the log prune only files with a known row count."""
     ranges = {"id": span([0, 10, 20], [9, 19, 29], [0, 0, 0])}
     table = snapshot(files([10, 10, -1], ranges=ranges))
 
@@ -80,34 +80,34 @@ def test_files_are_pruned_by_the_statistics_of_the_log() -> None:
     assert planning.prune_files(table, bound(ps.col("id").is_null())).tolist() == [2]
 
 
-def test_footers_are_read_of_files_that_need_them() -> None:
-    """Files without a stated number of rows, and those too large to be taken whole."""
-    facts, kept = files([3, -1, 50, 4]), np.array([0, 1, 2])
+def test_footers_are_read_only_of_files_that_need_them() -> None:
+    """Footers are read of files without a row count, and of files too large for one unit."""
+    facts, selected = files([3, -1, 50, 4]), np.array([0, 1, 2])
 
-    assert planning.without_row_count(facts, kept).tolist() == [1]
-    assert planning.files_to_split(facts, kept, ps.WindowShuffle(rows=64)).tolist() == [2]
-    assert planning.files_to_split(facts, kept, ps.RowGroupShuffle()).tolist() == [0, 2]
+    assert planning.without_row_count(facts, selected).tolist() == [1]
+    assert planning.files_to_split(facts, selected, ps.WindowShuffle(rows=64)).tolist() == [2]
+    assert planning.files_to_split(facts, selected, ps.RowGroupShuffle()).tolist() == [0, 2]
 
 
 def test_units_are_row_groups_and_whole_small_files_in_stored_order() -> None:
-    """A file without footer is one unit; rows are counted in the file as well as in the row group."""
+    """A file without a footer is one unit. A unit has its first row in the row group and in the file."""
     table = snapshot(files([3, 50, 4]))
     footers = groups([1, 1, 1], [0, 1, 2], [20, 0, 30])
 
     found = planning.make_units(table, np.array([0, 1, 2]), footers, None, ps.InOrder())
-    assert spelt(found) == [(0, -1, 0, 0, 3, 3), (1, 0, 0, 0, 20, 20), (1, 2, 0, 20, 30, 30), (2, -1, 0, 0, 4, 4)]
+    assert unit_rows_of(found) == [(0, -1, 0, 0, 3, 3), (1, 0, 0, 0, 20, 20), (1, 2, 0, 20, 30, 30), (2, -1, 0, 0, 4, 4)]
 
 
 def test_large_row_groups_are_cut_into_ranges_on_request() -> None:
-    """Ranges are of equal length and know where they begin."""
+    """Ranges have almost equal lengths, and their first rows in the row group and the file."""
     table = snapshot(files([-1]))
     found = planning.make_units(table, np.array([0]), groups([0, 0], [0, 1], [5, 7]), None, ps.WindowShuffle(8, unit_rows=4))
 
-    assert spelt(found) == [(0, 0, 0, 0, 2, 2), (0, 0, 2, 2, 3, 3), (0, 1, 0, 5, 3, 3), (0, 1, 3, 8, 4, 4)]
+    assert unit_rows_of(found) == [(0, 0, 0, 0, 2, 2), (0, 0, 2, 2, 3, 3), (0, 1, 0, 5, 3, 3), (0, 1, 3, 8, 4, 4)]
 
 
 def test_deleted_rows_are_not_counted() -> None:
-    """Deletes are numbers of rows in a file, wherever its units lie."""
+    """Deletes are row numbers of a file. They reduce the counts of the units that hold these rows."""
     table = snapshot(files([-1, 4], deletes={0: np.array([0, 4, 5]), 1: np.array([3])}))
     found = planning.make_units(table, np.array([0, 1]), groups([0, 0], [0, 1], [5, 7]), None, ps.InOrder(file_rows=9))
 
@@ -115,7 +115,7 @@ def test_deleted_rows_are_not_counted() -> None:
 
 
 def test_row_groups_are_pruned_by_statistics_and_partition() -> None:
-    """What statistics decide is not read; what they leave open is filtered row by row."""
+    """Units that cannot pass are pruned. Units that statistics leave open are filtered row by row."""
     table = snapshot(files([-1, -1], days=["mon", "tue"]))
     footers = groups([0, 0, 1], [0, 1, 0], [5, 5, 5], id=span([0, 5, 0], [4, 9, 9], [0, 0, 0]))
 
@@ -126,8 +126,8 @@ def test_row_groups_are_pruned_by_statistics_and_partition() -> None:
     assert (tuesday.file.tolist(), tuesday.residual.tolist()) == ([1], [False])
 
 
-def test_whole_files_are_judged_by_the_statistics_of_the_log() -> None:
-    """Files with footers and files without are judged together, each by what is known of it."""
+def test_whole_files_are_pruned_by_the_statistics_of_the_log() -> None:
+    """Files without a footer are decided by the log, and files with one by their row groups."""
     known = files([3, -1], ranges={"id": span([0, 0], [2, 9], [0, 0])})
     footers = groups([1], [0], [9], id=span([0], [8], [0]))
     condition = bound(ps.col("id") < 3)
@@ -138,7 +138,7 @@ def test_whole_files_are_judged_by_the_statistics_of_the_log() -> None:
     assert unknown.residual.tolist() == [True, True]
 
 
-def test_statistics_of_another_type_are_no_bounds() -> None:
+def test_statistics_of_another_type_are_not_used() -> None:
     """Bounds that cannot be compared with the column's type are left out."""
     text = ColumnRange(low=pa.array(["a"]), high=pa.array(["b"]), nulls=np.array([0]))
     found = planning.concat_ranges(span([1], [2], [0]), text, np.array([1, 0]))
@@ -148,37 +148,37 @@ def test_statistics_of_another_type_are_no_bounds() -> None:
 
 @pytest.mark.parametrize(("limit", "expected"), [(None, [3, 0, 4]), (0, [0, 0, 0]), (5, [3, 0, 2]), (99, [3, 0, 4])])
 def test_a_limit_keeps_the_first_rows(limit: int | None, expected: list[int]) -> None:
-    """Rows count in stored order, over all units."""
+    """A limit counts rows in stored order, over all units."""
     assert planning.limit_counts(np.array([3, 0, 4]), limit).tolist() == expected
 
 
-def named(of: DataFiles, **query: Any) -> str:
+def fingerprint_of(data_files: DataFiles, **query: Any) -> str:
     """Return the fingerprint of a plan over these files."""
-    units = planning.make_units(snapshot(of), np.arange(len(of)), NO_GROUPS, None, ps.InOrder(file_rows=99))
-    return planning.fingerprint(snapshot(of), units, query, {"name": "in_order"})
+    units = planning.make_units(snapshot(data_files), np.arange(len(data_files)), NO_GROUPS, None, ps.InOrder(file_rows=99))
+    return planning.fingerprint(snapshot(data_files), units, query, {"name": "in_order"})
 
 
-def test_a_fingerprint_names_files_rows_deletes_and_the_question() -> None:
-    """Whatever could change a row or its place changes the name, and its half says which side changed."""
+def test_a_fingerprint_depends_on_files_rows_deletes_and_the_query() -> None:
+    """A change of the files changes the first half of a fingerprint, and a change of the query the second half."""
     facts = files([3, 4])
-    name = named(facts, seed=0)
+    name = fingerprint_of(facts, seed=0)
 
-    assert named(facts, seed=0) == name
+    assert fingerprint_of(facts, seed=0) == name
     for other in (
         replace(facts, path=pa.array(["0.parquet", "other"])),
         replace(facts, stamp=pa.array(["s", "later"])),
         replace(facts, rows=np.array([3, 5])),
         replace(facts, deletes={0: np.array([1])}),
     ):
-        assert named(other, seed=0).split("-")[0] != name.split("-")[0]
-        assert named(other, seed=0).split("-")[1] == name.split("-")[1]
-    assert named(replace(facts, deletes={0: np.array([1])}), seed=0) != named(
+        assert fingerprint_of(other, seed=0).split("-")[0] != name.split("-")[0]
+        assert fingerprint_of(other, seed=0).split("-")[1] == name.split("-")[1]
+    assert fingerprint_of(replace(facts, deletes={0: np.array([1])}), seed=0) != fingerprint_of(
         replace(facts, deletes={0: np.array([2])}), seed=0
     )
-    assert named(facts, seed=1).split("-")[0] == name.split("-")[0]
-    assert named(facts, seed=1) != name
+    assert fingerprint_of(facts, seed=1).split("-")[0] == name.split("-")[0]
+    assert fingerprint_of(facts, seed=1) != name
 
 
-def test_a_fingerprint_is_the_same_for_ever() -> None:
-    """Saved states carry it, so its making is pinned."""
-    assert named(files([3, 4]), seed=0, shuffle={"name": "in_order"}) == "070be13036eaeba5-2f83deeee228db9b"
+def test_a_fingerprint_is_the_same_in_all_releases() -> None:
+    """Saved states hold fingerprints, so their value is fixed."""
+    assert fingerprint_of(files([3, 4]), seed=0, shuffle={"name": "in_order"}) == "070be13036eaeba5-2f83deeee228db9b"

@@ -1,4 +1,4 @@
-"""Sequences found by times and groups: what a few lines of plain Python find, in units and across their borders."""
+"""Sequences by times and groups equal those that plain Python finds, in units and across their borders."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ Row = tuple[Hashable, float, int]
 
 
 def plain(rows: Sequence[Row], rule: SequenceRule) -> list[tuple[int, ...]]:
-    """Return all sequences of rows, which lie in stored order, as numbers of rows: one window after the other is tried."""
+    """Return all sequences of rows in stored order, as row numbers, by testing one window after the other."""
     found = []
     for group in {row[0] for row in rows}:
         line = sorted((row for row in rows if row[0] == group), key=lambda row: row[1])
         ended = None
         for at in range(len(line) - rule.length + 1):
-            some = line[at : at + rule.length]
-            close = all(rule.gap is None or later[1] - earlier[1] <= rule.gap for earlier, later in pairwise(some))
-            if close and (rule.overlap or ended is None or some[0][1] > ended):
-                found.append(tuple(row[2] for row in some))
-                ended = some[-1][1]
+            candidate = line[at : at + rule.length]
+            close = all(rule.gap is None or later[1] - earlier[1] <= rule.gap for earlier, later in pairwise(candidate))
+            if close and (rule.overlap or ended is None or candidate[0][1] > ended):
+                found.append(tuple(row[2] for row in candidate))
+                ended = candidate[-1][1]
     return sorted(found)
 
 
 def counted(times: Sequence[int]) -> Times:
-    """Return whole times as the engine has them."""
+    """Return integer times in the type of the engine."""
     return np.array(times, dtype=np.uint64)
 
 
@@ -44,8 +44,8 @@ rows_of = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), max_size=20)
 
 
 @given(rows_of, rules)
-def test_the_sequences_of_a_unit_are_those_that_plain_python_finds(rows: list[tuple[int, int]], rule: SequenceRule) -> None:
-    """Whatever the order, the groups, the gaps and the times that come twice."""
+def test_sequences_of_a_unit_are_those_of_plain_python(rows: list[tuple[int, int]], rule: SequenceRule) -> None:
+    """Sequences equal those of plain Python for rows in any order, and for all groups, gaps and repeated times."""
     line = SortedRows.of(counted([time for _, time in rows]), np.array([group for group, _ in rows], dtype=np.int64))
 
     found = sequence_starts(line, rule)
@@ -57,8 +57,8 @@ def test_the_sequences_of_a_unit_are_those_that_plain_python_finds(rows: list[tu
 
 
 @given(st.lists(st.integers(0, 9), max_size=15), rules)
-def test_without_groups_all_rows_are_of_one(times: list[int], rule: SequenceRule) -> None:
-    """No column of groups is one group, whether rows lie in order or not."""
+def test_without_groups_all_rows_are_one_group(times: list[int], rule: SequenceRule) -> None:
+    """Rows without groups give the same sequences as rows of one group, in any order."""
     line, same = SortedRows.of(counted(times)), SortedRows.of(counted(times), np.zeros(len(times), dtype=np.int64))
 
     assert line.rows.tolist() == same.rows.tolist()
@@ -67,7 +67,7 @@ def test_without_groups_all_rows_are_of_one(times: list[int], rule: SequenceRule
 
 @given(st.lists(st.floats(0, 4, width=16), max_size=12), st.floats(0, 2, width=16), st.integers(1, 3))
 def test_times_may_be_fractions(times: list[float], gap: float, length: int) -> None:
-    """Neighbours exactly as far apart as the gap are close enough."""
+    """Times may be floats. Neighbours exactly as far apart as the gap are close enough."""
     rule = SequenceRule(length=length, gap=gap)
     line = SortedRows.of(np.array(times, dtype=np.float64))
 
@@ -76,8 +76,8 @@ def test_times_may_be_fractions(times: list[float], gap: float, length: int) -> 
     )
 
 
-def test_times_at_the_ends_of_their_range_are_as_far_apart_as_they_are() -> None:
-    """Differences do not overflow."""
+def test_differences_of_extreme_times_do_not_overflow() -> None:
+    """Gaps are compared correctly for times at both ends of the range of 64 bits."""
     line = SortedRows.of(np.array([0, 1, 2**64 - 2, 2**64 - 1], dtype=np.uint64))
 
     assert sequence_starts(line, SequenceRule(length=2, gap=1)).tolist() == [0, 2]
@@ -98,8 +98,8 @@ def test_times_at_the_ends_of_their_range_are_as_far_apart_as_they_are() -> None
         ([], SequenceRule(length=1, overlap=False), []),
     ],
 )
-def test_what_the_rules_mean(times: Sequence[int], rule: SequenceRule, expected: list[tuple[int, ...]]) -> None:
-    """A gap breaks a sequence when it is larger than allowed; without overlap the next run_starts later than the last ended."""
+def test_rules_for_gaps_and_overlap(times: Sequence[int], rule: SequenceRule, expected: list[tuple[int, ...]]) -> None:
+    """A longer gap ends a sequence. Without overlap the next sequence starts later than the last one ended."""
     line = SortedRows.of(counted(list(times)))
 
     assert [tuple(line.times[at : at + rule.length].tolist()) for at in sequence_starts(line, rule)] == expected
@@ -121,7 +121,7 @@ def test_what_the_rules_mean(times: Sequence[int], rule: SequenceRule, expected:
 def test_rows_out_of_order_are_found_where_they_matter(
     times: list[int], groups: list[int] | None, length: int, expected: int | None
 ) -> None:
-    """The first row that is earlier than the one before it, of groups that have enough rows for a sequence."""
+    """The result is the first row earlier than its predecessor, in groups with enough rows for a sequence."""
     found = first_unordered(counted(times), None if groups is None else np.array(groups), length)
 
     assert found == expected
@@ -129,27 +129,27 @@ def test_rows_out_of_order_are_found_where_they_matter(
 
 @dataclass(frozen=True)
 class Units:
-    """Units whose groups follow one another in time, with rows of which some were filtered out."""
+    """Units in which each group continues in time, with rows of which some were filtered out."""
 
     rows: list[list[tuple[int, int]]]
     stored: list[list[int]]
     grouped: bool
 
     def times(self, unit: int) -> Times:
-        """Return when the rows of a unit were."""
+        """Return the times of the rows of a unit."""
         return counted([time for _, time in self.rows[unit]])
 
     def groups(self, unit: int) -> IntArray | None:
-        """Return their groups, as numbers that mean something in this unit alone."""
+        """Return the groups of the rows of a unit, as numbers that are valid in this unit only."""
         names = self.names(unit)
         return np.array([names.index(group) for group, _ in self.rows[unit]], dtype=np.int64) if self.grouped else None
 
     def names(self, unit: int) -> list[int]:
-        """Return the groups of a unit, in the order they come."""
+        """Return the groups of a unit, in the order in which they appear."""
         return list(dict.fromkeys(group for group, _ in self.rows[unit]))
 
     def linked(self, rule: SequenceRule) -> SequenceLinks:
-        """Return the units linked."""
+        """Return the links of the units."""
         linker = SequenceLinker(rule, len(self.rows))
         for unit, stored in enumerate(self.stored):
             linker.add(unit, np.array(stored, dtype=np.int64), self.times(unit), self.groups(unit), self.names(unit))
@@ -158,7 +158,7 @@ class Units:
 
 @st.composite
 def units(draw: st.DrawFn) -> Units:
-    """Draw units, each of them in any order, that follow one another in time group by group."""
+    """Draw units that continue each other group by group in time, with their rows in any order."""
     grouped = draw(st.booleans())
     rows = draw(st.lists(st.tuples(st.integers(0, 2 if grouped else 0), st.integers(0, 9)), max_size=24))
     rows.sort(key=lambda row: row[1])
@@ -172,8 +172,8 @@ def units(draw: st.DrawFn) -> Units:
 
 
 @given(units(), rules)
-def test_sequences_go_on_from_unit_to_unit_as_if_there_was_one(drawn: Units, rule: SequenceRule) -> None:
-    """No sequence is lost at a border, none comes twice, and each unit finds its own again by what was noted alone."""
+def test_sequences_continue_across_units(drawn: Units, rule: SequenceRule) -> None:
+    """Each sequence across borders is found once, and a unit finds its own from the links alone."""
     every = [
         (group, time, (unit, row))
         for unit, rows in enumerate(drawn.rows)
@@ -203,8 +203,8 @@ def test_sequences_go_on_from_unit_to_unit_as_if_there_was_one(drawn: Units, rul
     assert sorted(found) == plain([(group, time, number) for number, (group, time, _) in enumerate(every)], rule)
 
 
-def test_a_group_that_goes_on_earlier_than_it_ended_is_refused() -> None:
-    """Where, and where it was before, is told by unit and row."""
+def test_a_group_that_continues_earlier_than_it_ended_raises() -> None:
+    """The error has the unit and the row, and the unit where the group was before."""
     linker = SequenceLinker(SequenceRule(length=2), 3)
     linker.add(0, np.array([0, 1]), counted([5, 9]), np.array([0, 1]), ["a", "b"])
     linker.add(1, np.array([4, 7]), counted([8, 6]), np.array([0, 0]), ["a"])
@@ -215,8 +215,8 @@ def test_a_group_that_goes_on_earlier_than_it_ended_is_refused() -> None:
     assert (error.value.unit, error.value.row, error.value.before) == (2, 6, 1)
 
 
-def test_nothing_is_noted_of_groups_that_one_unit_has_alone() -> None:
-    """Only what goes on needs to be found again."""
+def test_groups_of_a_single_unit_have_no_links() -> None:
+    """Links hold only the rows of groups that continue in another unit."""
     linker = SequenceLinker(SequenceRule(length=3), 2)
     linker.add(0, np.arange(4), counted([1, 2, 3, 4]), np.array([0, 0, 1, 1]), ["a", "b"])
     linker.add(1, np.arange(3), counted([5, 6, 7]), np.array([0, 0, 0]), ["b"])
@@ -232,8 +232,8 @@ def test_nothing_is_noted_of_groups_that_one_unit_has_alone() -> None:
     assert links.entries_of(1).tolist() == [2, 3]
 
 
-def test_what_a_unit_no_longer_has_is_no_part_of_it() -> None:
-    """A unit that has changed since it was linked is told by its number of sequences, and nothing breaks before."""
+def test_a_unit_that_changed_has_only_its_present_rows() -> None:
+    """Extending a unit that changed since it was linked raises no error. Its links still have the old count."""
     linker = SequenceLinker(SequenceRule(length=3, overlap=False), 2)
     linker.add(0, np.arange(2), counted([1, 2]), None, ())
     linker.add(1, np.arange(3), counted([3, 4, 5]), None, ())

@@ -1,4 +1,4 @@
-"""Maps and decoding in processes: what comes is what comes with threads, and nothing is left behind, whatever happens."""
+"""Maps and decoding in worker processes: results equal those of threads, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from penstock.testing import MemoryFormat, example
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what is left behind is looked up in /proc")
 
-PROMPTLY = 60.0
-"""Seconds that anything here may take before it counts as hanging; it takes next to none of them."""
+TIMEOUT = 60.0
+"""Seconds after which a wait counts as hanging. Normal waits are much shorter."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a table of arrays, some so large that they stay in their files until their batch is made."""
+    """Return a table of arrays. The large ones stay in their files until their batch is made."""
     place = tmp_path_factory.mktemp("pictures") / "table"
     fields = [
         ps.Field("id", np.int64),
@@ -68,18 +68,18 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def children() -> set[int]:
-    """Return our workers, and processes that have ended, which this one has started and not yet seen the end of.
+    """Return our worker processes, and ended processes that this one has started and not yet waited for.
 
-    Those that Python itself starts for the workers of torch stay until the end, whichever tests ran before.
+    Helpers that Python starts for the workers of torch are excluded, because they stay until this process ends.
     """
     found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ends right now
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has just ended
             found.update(int(number) for number in (task / "children").read_text().split())
     for number in tuple(found):
         try:
             command = Path(f"/proc/{number}/cmdline").read_bytes()
-        except FileNotFoundError:  # somebody has seen its end right now
+        except FileNotFoundError:  # another thread has just waited for it
             found.remove(number)
         else:
             found -= set() if not command or b"penstock._engine.processes.worker" in command else {number}
@@ -87,31 +87,31 @@ def children() -> set[int]:
 
 
 def descriptors() -> list[str]:
-    """Return what files are open here."""
+    """Return the names of the files that are open in this process."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the one that lists them
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
             found.append(str(entry.readlink()))
     return sorted(found)
 
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    """See that a test leaves no process, thread or open file behind."""
-    gc.collect()  # what a failure before this kept alive with its traceback
+    """Check that a test leaves no process, thread or open file behind."""
+    gc.collect()  # frees what the traceback of an earlier failure keeps alive
     before, open_before = children(), descriptors()
     yield
     gc.collect()
     assert children() == before
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("penstock")]
-    for thread in threads:  # one who interrupts does not wait for threads that are about to end
-        thread.join(PROMPTLY)
+    for thread in threads:  # an interrupt does not wait for threads that are about to end
+        thread.join(TIMEOUT)
     assert [thread.name for thread in threads if thread.is_alive()] == []
     assert descriptors() == open_before
 
 
-def ended(pids: set[int], patience: float = PROMPTLY) -> bool:
-    """Wait until processes have ended, whoever has started them, and return whether they have."""
+def ended(pids: set[int], seconds: float = TIMEOUT) -> bool:
+    """Wait until processes have ended, whoever started them, and return whether they have."""
     for pid in pids:
         try:
             descriptor = os.pidfd_open(pid)
@@ -119,15 +119,15 @@ def ended(pids: set[int], patience: float = PROMPTLY) -> bool:
             continue
         waiting = select.poll()
         waiting.register(descriptor, select.POLLIN)
-        came = waiting.poll(patience * 1000)
+        events = waiting.poll(seconds * 1000)
         os.close(descriptor)
-        if not came:
+        if not events:
             return False
     return True
 
 
-def told(batches: Any) -> list[list[tuple[str, str, Any]]]:
-    """Return everything that came, types included."""
+def contents(batches: Any) -> list[list[tuple[str, str, Any]]]:
+    """Return the name, type and values of every column of every batch."""
     return [
         [(name, str(getattr(values, "dtype", type(values))), np.asarray(values).tolist()) for name, values in batch.items()]
         for batch in batches
@@ -140,11 +140,11 @@ def noisy(batch: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
 
 
 def noisy_row(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """Add a random number."""
+    """Add a random number and a tuple."""
     return {**row, "noise": float(rng.random()), "pair": (int(row["id"]), row["name"])}
 
 
-QUESTIONS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
+QUERIES: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
     "batches": lambda ds: ds.shuffle(seed=3).batch(7, last="uneven").map(noisy),
     "padded": lambda ds: ds.shuffle(seed=3).batch(30, last="pad").map(noisy),
     "wrapped, two maps": lambda ds: ds.shuffle(seed=1).batch(30, last="wrap").map(noisy).map(noisy),
@@ -160,16 +160,16 @@ QUESTIONS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
 }
 
 
-@pytest.mark.parametrize("query", slow_except(QUESTIONS, fast=["batches", "rows"]))
-def test_processes_give_what_threads_give(table: Path, query: str) -> None:
-    """Rows, their order, their types, randomness and padding do not depend on what runs maps."""
-    ds = QUESTIONS[query](ps.open(table))
+@pytest.mark.parametrize("query", slow_except(QUERIES, fast=["batches", "rows"]))
+def test_processes_return_what_threads_return(table: Path, query: str) -> None:
+    """Rows, order, types, random numbers and padding do not depend on whether threads or processes run maps."""
+    ds = QUERIES[query](ps.open(table))
     processes = 3 if query == "batches" else 1
 
-    assert told(ds.using(processes=processes)) == told(ds)
+    assert contents(ds.using(processes=processes)) == contents(ds)
 
 
-LOOSE = {
+OBJECT_COLUMNS = {
     "id": list(range(24)),
     "text": [None if n % 5 == 0 else f"row {n}" for n in range(24)],
     "raw": [bytes([n]) * n for n in range(24)],
@@ -182,9 +182,9 @@ LOOSE = {
 
 
 @pytest.mark.parametrize("policy", slow_except([None, ps.Pad(), ps.Offsets()], fast=[None]))
-def test_columns_of_objects_cross(policy: Any) -> None:
-    """Text, bytes, lists, structs, decimals, times and nulls are for a map, and after it, what they are with threads."""
-    ds = MemoryFormat.of(LOOSE, row_group_rows=10).open().shuffle(seed=1)
+def test_columns_of_objects_are_the_same_as_with_threads(policy: Any) -> None:
+    """Text, bytes, lists, structs, decimals, times and nulls are the same as with threads, in a map and after it."""
+    ds = MemoryFormat.of(OBJECT_COLUMNS, row_group_rows=10).open().shuffle(seed=1)
     ds = ds if policy is None else ds.nulls(ps.Fill(0), "lists").ragged(policy, "lists")
     ds = ds.batch(5, last="uneven").map(
         lambda batch: {**batch, 7: batch["id"], "kind": [str(batch["lists"].dtype)] * len(batch["id"])}
@@ -196,14 +196,14 @@ def test_columns_of_objects_cross(policy: Any) -> None:
 
 @pytest.mark.slow
 def test_sequences_are_mapped_in_processes(table: Path) -> None:
-    """Sequences of rows, which are gathered after they were decoded, are mapped like rows."""
+    """Sequences of rows, which are gathered after decoding, are mapped like rows."""
     ds = ps.open(table).sequence(Sequence(length=3, by="id")).shuffle(seed=2).batch(4).map(noisy)
 
-    assert told(ds.using(processes=1)) == told(ds)
+    assert contents(ds.using(processes=1)) == contents(ds)
 
 
 def summed(batch: dict[str, Any]) -> dict[str, Any]:
-    """Add the sums of pictures."""
+    """Add the sum of each picture."""
     return {**batch, "sum": batch["large"].sum(axis=(1, 2))}
 
 
@@ -218,14 +218,14 @@ DECODED: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
 
 @pytest.mark.parametrize("query", slow_except(DECODED, fast=["mapped batches"]))
 def test_cells_are_decoded_in_processes(pictures: Path, query: str) -> None:
-    """Cells of bytes, in memory or in files, are decoded as by threads, with maps and without."""
+    """Processes decode cells of bytes like threads, in memory or in files, with maps and without."""
     ds = DECODED[query](ps.open(pictures))
 
-    assert told(ds.using(processes=1)) == told(ds)
+    assert contents(ds.using(processes=1)) == contents(ds)
 
 
-def test_nothing_is_started_where_there_is_nothing_to_do(table: Path) -> None:
-    """Without maps, and without cells to be decoded, there are no processes."""
+def test_no_process_is_started_without_work(table: Path) -> None:
+    """Without maps, and without cells to decode, no process is started."""
     batches = iter(ps.open(table).batch(10).using(workers="processes"))
     next(batches)
 
@@ -234,39 +234,39 @@ def test_nothing_is_started_where_there_is_nothing_to_do(table: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_state_says_where_it_is(table: Path) -> None:
-    """A state saved with processes is that of threads at the same batch, and either goes on from it."""
+def test_a_state_is_the_same_with_processes_and_threads(table: Path) -> None:
+    """States saved with processes and with threads at the same batch are equal. Both continue from such a state."""
     ds = ps.open(table).shuffle(seed=5).batch(8).map(noisy)
     states, rests = [], []
-    for asked in (ds, ds.using(processes=2)):
-        loader = ps.loader(asked)
+    for variant in (ds, ds.using(processes=2)):
+        loader = ps.loader(variant)
         batches = iter(loader)
         for _ in range(5):
             next(batches)
         states.append(loader.state_dict())
         del batches
-        again = ps.loader(asked)
+        again = ps.loader(variant)
         again.load_state_dict(json.loads(json.dumps(states[0])))
-        rests.append(told(again))
+        rests.append(contents(again))
 
     assert states[0] == states[1]
     assert rests[0] == rests[1]
 
 
 @pytest.mark.slow
-def test_epochs_of_a_loader_follow_each_other(table: Path) -> None:
-    """Each epoch is another, and is what it is with threads."""
+def test_epochs_of_a_loader_are_the_same_with_processes(table: Path) -> None:
+    """Every epoch of a loader is the same with processes and with threads."""
     ds = ps.open(table).limit(40).shuffle(seed=5).batch(8).map(noisy)
     threads, processes = ps.loader(ds), ps.loader(ds.using(processes=1))
 
-    assert [told(processes) for _ in range(2)] == [told(threads) for _ in range(2)]
+    assert [contents(processes) for _ in range(2)] == [contents(threads) for _ in range(2)]
 
 
-# What travels, and what does not.
+# What can be sent to processes.
 
 
 def test_large_arrays_are_not_copied_into_the_pickle(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pickle of a batch is small: large arrays are in blocks of their own, and the batch has the right values."""
+    """The pickle of a batch is small, because large arrays are in separate blocks. Their values are right."""
     sizes: list[list[int]] = []
 
     def unpack(blocks: list[npt.NDArray[np.uint8]]) -> Any:
@@ -294,8 +294,8 @@ def ragged(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return found
 
 
-def test_closures_and_partial_functions_travel(table: Path) -> None:
-    """What a function refers to goes with it, wherever it was written."""
+def test_closures_are_sent_to_processes(table: Path) -> None:
+    """A function is sent with the values of its closure, wherever it is defined."""
     factor = 3
 
     def scaled(batch: dict[str, Any]) -> dict[str, Any]:
@@ -306,8 +306,8 @@ def test_closures_and_partial_functions_travel(table: Path) -> None:
     assert batch["scaled"].tolist() == list(range(0, 30, 3))
 
 
-def test_functions_of_a_module_that_nobody_finds_travel(tmp_path: Path) -> None:
-    """A function travels with its code where a fresh process would not find its module."""
+def test_functions_of_a_module_that_cannot_be_imported_are_sent(tmp_path: Path) -> None:
+    """A function is sent with its code if a new process cannot import its module."""
     (tmp_path / "hidden_away.py").write_text("OFFSET = 5\ndef shifted(batch):\n    return {'y': batch['id'] + OFFSET}\n")
     spec = importlib.util.spec_from_file_location("hidden_away", tmp_path / "hidden_away.py")
     assert spec is not None
@@ -324,7 +324,7 @@ def test_functions_of_a_module_that_nobody_finds_travel(tmp_path: Path) -> None:
 
 
 def test_what_cannot_travel_is_told(table: Path) -> None:
-    """A function that refers to something that cannot be sent is refused by its name, with the remedy."""
+    """A function that refers to an object that cannot be pickled raises ArgumentError with its name and a remedy."""
     lock = threading.Lock()
 
     def locked(batch: dict[str, Any]) -> dict[str, Any]:
@@ -371,7 +371,7 @@ def test_objects_that_cannot_be_pickled_are_reported(per_row: bool) -> None:  # 
 
 
 def test_objects_that_only_the_worker_finds_are_reported(tmp_path: Path) -> None:
-    """An object of a class that this process cannot import is an error that says so."""
+    """A value whose class this process cannot import raises WorkerError with a remedy."""
     (tmp_path / "worker_only.py").write_text("class Thing:\n    pass\n")
 
     def things(batch: dict[str, Any]) -> dict[str, Any]:
@@ -391,7 +391,7 @@ def test_objects_that_only_the_worker_finds_are_reported(tmp_path: Path) -> None
 
 @dataclass(frozen=True)
 class Odd(CellCodec):
-    """A codec of the user's own, which refuses a cell."""
+    """A codec of the user, which rejects one cell."""
 
     name = "odd-of-processes"
 
@@ -408,17 +408,17 @@ class Odd(CellCodec):
 
 
 @pytest.mark.slow
-def test_a_bad_cell_is_told_with_its_place(tmp_path: Path) -> None:
-    """An error of a cell names file, row group, row and column, whoever has decoded it."""
+def test_a_bad_cell_is_reported_with_its_location(tmp_path: Path) -> None:
+    """An error of a cell names file, row group, row and column, whether a thread or a process decodes it."""
     fields = [ps.Field("id", np.int64), ps.Field("cell", np.int64, (1,), Odd())]
     with ps.write(tmp_path / "table", ps.Schema("Odd", fields)) as writer:
         for number in range(30):
             writer.append({"id": number, "cell": np.array([number])})
     ds = ps.open(tmp_path / "table", codecs=[Odd]).shuffle(seed=1).batch(5)
     texts = []
-    for asked in (ds, ds.using(processes=2), ds.map(lambda batch: batch).using(processes=2)):
+    for variant in (ds, ds.using(processes=2), ds.map(lambda batch: batch).using(processes=2)):
         with pytest.raises(DataError) as caught:
-            list(asked)
+            list(variant)
         texts.append(str(caught.value))
 
     assert "row group 0, row 17, column 'cell': " in texts[0]
@@ -426,11 +426,11 @@ def test_a_bad_cell_is_told_with_its_place(tmp_path: Path) -> None:
     assert texts == [texts[0]] * 3
 
 
-# What functions do.
+# Errors and exits of functions.
 
 
 class PickyError(Exception):
-    """An error that cannot be made again from its arguments."""
+    """An error that cannot be recreated from its arguments."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(f"{first} and {second}")
@@ -439,7 +439,7 @@ class PickyError(Exception):
 
 @pytest.mark.parametrize("kind", [KeyError, PickyError])
 def test_an_error_arrives_with_its_type(kind: type[Exception]) -> None:
-    """What a map raises is raised here, with the traceback of the process it was raised in, and again by every `next`."""
+    """An error of a map is raised with its type and the traceback of its process, and again by every `next`."""
 
     def failing(batch: dict[str, Any]) -> dict[str, Any]:
         if 6 in batch["id"]:
@@ -461,8 +461,8 @@ def test_an_error_arrives_with_its_type(kind: type[Exception]) -> None:
     assert str(caught.value) == {KeyError: "'a key'", PickyError: "one and two"}[kind]
 
 
-def test_an_error_that_cannot_be_pickled_is_told() -> None:
-    """What cannot be sent as it is arrives as one of ours, with its text."""
+def test_an_error_that_cannot_be_pickled_is_reported() -> None:
+    """An error that cannot be pickled is raised as WorkerError with its text."""
 
     def failing(_: dict[str, Any]) -> dict[str, Any]:
         msg = "no"
@@ -475,7 +475,7 @@ def test_an_error_that_cannot_be_pickled_is_told() -> None:
 
 
 def test_rows_before_a_bad_one_come_first() -> None:
-    """Where rows come one by one, all before the one that fails are handed out."""
+    """A map of single rows returns all rows before the one that fails."""
 
     def failing(row: dict[str, Any]) -> dict[str, Any]:
         return {"id": 10 // (7 - int(row["id"]))}
@@ -488,54 +488,54 @@ def test_rows_before_a_bad_one_come_first() -> None:
         next(found_rows)
 
 
-def test_a_broken_promise_is_told() -> None:
-    """A map that returns other than it must is told so, as with threads."""
+def test_an_invalid_result_of_a_map_raises() -> None:
+    """A map that returns columns of the wrong length raises the same MapError as with threads."""
     ds = example().batch(4).map(lambda batch: {"id": batch["id"][:1]})
     texts = []
-    for asked in (ds, ds.using(processes=1)):
+    for variant in (ds, ds.using(processes=1)):
         with pytest.raises(MapError) as caught:
-            list(asked)
+            list(variant)
         texts.append(str(caught.value))
 
     assert texts[0] == texts[1]
 
 
 def killed(batch: dict[str, Any]) -> dict[str, Any]:
-    """End as the system would end it."""
+    """End the process with SIGKILL, as the system does when memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
     return batch
 
 
 def crashed(batch: dict[str, Any]) -> dict[str, Any]:
-    """End as by a fault of native code."""
+    """End the process with SIGSEGV, like a crash of native code."""
     os.kill(os.getpid(), signal.SIGSEGV)
     return batch
 
 
 def exited(batch: dict[str, Any]) -> dict[str, Any]:
-    """End without a word."""
+    """End the process without an exception."""
     os._exit(3)
     return batch
 
 
 def left(batch: dict[str, Any]) -> dict[str, Any]:
-    """End politely."""
+    """Raise SystemExit."""
     sys.exit("enough")
     return batch
 
 
 def interrupted(_: dict[str, Any]) -> dict[str, Any]:
-    """End as if somebody had pressed Ctrl-C."""
+    """Raise KeyboardInterrupt, as Ctrl-C does."""
     raise KeyboardInterrupt
 
 
 def closed(_: dict[str, Any]) -> dict[str, Any]:
-    """End as a generator would."""
+    """Raise GeneratorExit."""
     raise GeneratorExit
 
 
-def left_second(batch: dict[str, Any]) -> dict[str, Any]:
-    """End politely, later."""
+def exit_with_code(batch: dict[str, Any]) -> dict[str, Any]:
+    """Raise SystemExit with an exit code."""
     sys.exit(4)
     return batch
 
@@ -575,8 +575,8 @@ KILLED = (killed, ("was ended by SIGKILL during map killed, on the rows from pos
         fast=[KILLED],
     ),
 )
-def test_a_process_that_ends_is_told(function: Callable[..., Any], parts: tuple[str, ...]) -> None:
-    """Whoever waits for a process that has ended is told how, during what and on which batch."""
+def test_a_process_that_ends_raises_an_error(function: Callable[..., Any], parts: tuple[str, ...]) -> None:
+    """A process that ends raises WorkerError, which says how it ended, in which map and on which batch."""
     batches = iter(example().batch(2).map(function).using(processes=2))
 
     with pytest.raises(WorkerError) as caught:
@@ -588,9 +588,9 @@ def test_a_process_that_ends_is_told(function: Callable[..., Any], parts: tuple[
 
 @pytest.mark.slow
 def test_of_several_maps_the_one_that_ends_its_process_is_told() -> None:
-    """And the place in the epoch at which its batch begins, with batches and with single rows."""
+    """The error names which of several maps ended its process, and where its batch begins in the epoch."""
     for ds, place in ((example().batch(4), 4), (example(), 4)):
-        mapped = ds.map(dict).map(lambda batch: left_second(batch) if np.max(batch["id"]) >= 4 else batch)
+        mapped = ds.map(dict).map(lambda batch: exit_with_code(batch) if np.max(batch["id"]) >= 4 else batch)
         name = "test_of_several_maps_the_one_that_ends_its_process_is_told.<locals>.<lambda>"
         with pytest.raises(WorkerError) as caught:
             list(mapped.using(processes=1))
@@ -605,7 +605,7 @@ def test_of_several_maps_the_one_that_ends_its_process_is_told() -> None:
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, ZeroDivisionError, MemoryError])
 def test_whatever_a_map_raises_on_a_thread_is_noted(kind: type[BaseException]) -> None:
-    """Which map it was, and where; how its rows are found only where they may be to blame."""
+    """A note names the map and the position. It suggests skipping only for errors that rows may cause."""
 
     def failing(_: dict[str, Any]) -> dict[str, Any]:
         raise kind
@@ -621,7 +621,7 @@ def test_whatever_a_map_raises_on_a_thread_is_noted(kind: type[BaseException]) -
 
 @pytest.mark.slow
 def test_a_function_that_hangs_is_ended() -> None:
-    """After the time that was allowed, a process that says nothing is ended, and whoever waits is told."""
+    """A process that works longer than the timeout is ended, and raises WorkerError."""
 
     def hangs(batch: dict[str, Any]) -> dict[str, Any]:
         threading.Event().wait()
@@ -637,8 +637,8 @@ def test_a_function_that_hangs_is_ended() -> None:
     assert text.endswith("If it needs so long, allow it: .using(timeout=...).")
 
 
-def test_a_module_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function whose module is gone when a process looks for it is told with the remedy."""
+def test_a_missing_module_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a process cannot import the module of a function, WorkerError names the function and the module."""
     (tmp_path / "gone_soon.py").write_text("def same(batch):\n    return batch\n")
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("gone_soon")
@@ -660,11 +660,11 @@ def test_a_module_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 
 
-# What is kept.
+# Batches that are kept, and what an iteration leaves behind.
 
 
-def test_batches_that_are_kept_stay_as_they_are(table: Path) -> None:
-    """Arrays may be kept and written to for as long as one likes, after the end as well."""
+def test_kept_batches_keep_their_values(table: Path) -> None:
+    """A consumer may keep batches and write to them, also after the end of the iteration."""
 
     def large(batch: dict[str, Any]) -> dict[str, Any]:
         return {"id": batch["id"], "large": np.repeat(batch["id"], 1 << 13).reshape(len(batch["id"]), 1 << 13)}
@@ -679,8 +679,8 @@ def test_batches_that_are_kept_stay_as_they_are(table: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_map_keeps_stays_as_it_is() -> None:
-    """A function may keep what it was given; its memory is not used again meanwhile."""
+def test_batches_kept_by_a_map_keep_their_values() -> None:
+    """A map may keep the batches that it gets. Their memory is not reused meanwhile."""
     seen: list[tuple[int, npt.NDArray[Any]]] = []
 
     def keeping(batch: dict[str, Any]) -> dict[str, Any]:
@@ -691,12 +691,12 @@ def test_what_a_map_keeps_stays_as_it_is() -> None:
     ds = MemoryFormat.of({"id": list(range(60)), "big": [[float(n // 3 * 3)] * 40_000 for n in range(60)]}, row_group_rows=15)
     batches = list(ds.open().ragged(ps.Pad(length=40_000), "big").batch(3).map(keeping).using(processes=1))
 
-    # The process may be given a batch before the one that comes before it.
+    # The process may get batches out of order.
     assert sorted(int(batch["kept"][0]) for batch in batches) == list(range(1, 21))
 
 
 def test_a_break_ends_the_processes(table: Path) -> None:
-    """Whoever stops in the middle leaves nothing behind, whatever the processes do right then."""
+    """A break in the loop ends all processes, whatever they do at that time."""
     for batch in ps.open(table).batch(2).map(noisy).using(processes=2):
         assert len(batch["id"]) == 2
         assert children() != set()
@@ -704,8 +704,8 @@ def test_a_break_ends_the_processes(table: Path) -> None:
 
 
 @pytest.mark.slow
-def test_many_rounds_leave_nothing(table: Path) -> None:
-    """Begun and broken off again and again, files, processes and threads stay as many; the fixture counts them."""
+def test_repeated_breaks_leave_nothing(table: Path) -> None:
+    """Iterations that are started and stopped repeatedly leave no file, process or thread. The fixture counts them."""
     ds = ps.open(table).batch(50).map(noisy).using(processes=1)
     for _ in range(3):
         next(iter(ds))
@@ -716,7 +716,7 @@ def test_many_rounds_leave_nothing(table: Path) -> None:
 
 @pytest.mark.slow
 def test_torch_gets_tensors(pictures: Path) -> None:
-    """The tensors of a torch loader are made here, of what processes have made."""
+    """A torch loader makes tensors in this process from the results of worker processes."""
     torch = pytest.importorskip("torch")
     from penstock.torch import loader
 
@@ -734,7 +734,7 @@ def test_torch_gets_tensors(pictures: Path) -> None:
 
 
 def script(text: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-    """Start a script, of which no file is left that could be imported again."""
+    """Start a script that has no file to import."""
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(text), *arguments],
         stdout=subprocess.PIPE,
@@ -746,7 +746,7 @@ def script(text: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_a_script_needs_no_guard(tmp_path: Path) -> None:
-    """A script is not run again by processes; its functions, what they print, its path and its environment work there."""
+    """Processes do not run the script again. Its functions, output, path, arguments and environment work in them."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "helpful.py").write_text("def add(values):\n    return values + 1\n")
     (tmp_path / "train.py").write_text(
@@ -772,22 +772,22 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
         )
     )
 
-    ran = subprocess.run(
-        [sys.executable, str(tmp_path / "train.py"), "given"], capture_output=True, text=True, timeout=PROMPTLY, check=True
+    process = subprocess.run(
+        [sys.executable, str(tmp_path / "train.py"), "given"], capture_output=True, text=True, timeout=TIMEOUT, check=True
     )
 
-    assert sorted(ran.stdout.splitlines()) == [
+    assert sorted(process.stdout.splitlines()) == [
         "[[101, 102, 103, 104, 105], [106, 107, 108, 109, 110]]",
         "begun",
         "mapping word given",
         "mapping word given",
     ]
-    assert ran.stderr == "to the other\n" * 2
+    assert process.stderr == "to the other\n" * 2
 
 
 @pytest.mark.slow
-def test_python_ends_while_a_thread_goes_on_with_epochs() -> None:
-    """No more processes are started then, which would have to be ended again and again."""
+def test_python_exits_while_a_thread_iterates() -> None:
+    """No more processes are started while Python exits, so the exit does not hang."""
     text = """
         import threading
         import penstock as ps
@@ -806,11 +806,11 @@ def test_python_ends_while_a_thread_goes_on_with_epochs() -> None:
             begun.acquire()
         print("main ends", flush=True)
         """
-    with script(text) as ran:
-        told, errors = ran.communicate(timeout=PROMPTLY)
+    with script(text) as process:
+        contents, errors = process.communicate(timeout=TIMEOUT)
 
-    assert told == "main ends\n"
-    assert ran.returncode == 0
+    assert contents == "main ends\n"
+    assert process.returncode == 0
     assert "WorkerError: Python ends, and starts no more processes for map" in errors or not errors
 
 
@@ -832,7 +832,7 @@ WAITING = """
 @pytest.mark.slow
 @pytest.mark.parametrize("wait", ["threading.Event().wait()", "import re; re.match('(a+)+$', 'a' * 60 + 'b')"])
 def test_processes_end_with_their_parent(wait: str) -> None:
-    """When the parent is killed its processes end by themselves, also those that never let go of the interpreter."""
+    """When the parent is killed, its processes end by themselves, even if a map never releases the GIL."""
     with script(WAITING.format(wait=wait)) as parent:
         assert parent.stdout is not None
         pids = {int(parent.stdout.readline()) for _ in range(2)}
@@ -843,21 +843,21 @@ def test_processes_end_with_their_parent(wait: str) -> None:
 
 @pytest.mark.slow
 def test_an_interrupt_ends_parent_and_processes() -> None:
-    """Ctrl-C while processes hang ends all of them, promptly, and with nothing but the traceback of the parent."""
+    """Ctrl-C while processes hang ends all of them promptly. Only the traceback of the parent is printed."""
     with script(WAITING.format(wait="threading.Event().wait()")) as parent:
         assert parent.stdout is not None
         assert parent.stderr is not None
         pids = {int(parent.stdout.readline()) for _ in range(2)}
         parent.send_signal(signal.SIGINT)
 
-        assert parent.wait(PROMPTLY) == -signal.SIGINT
+        assert parent.wait(TIMEOUT) == -signal.SIGINT
         assert ended(pids)
         assert parent.stderr.read().count("Traceback (most recent call last)") == 1
 
 
 @pytest.mark.slow
 def test_a_fork_of_the_parent_leaves_its_processes_alone() -> None:
-    """A forked process that exits does not end the processes of the one that it was forked from."""
+    """A forked process that exits does not end the worker processes of its parent."""
     with script(
         """
         import os, sys, gc
@@ -875,14 +875,14 @@ def test_a_fork_of_the_parent_leaves_its_processes_alone() -> None:
         os.waitpid(child, 0)
         print([batch["id"].tolist() for batch in batches])
         """
-    ) as ran:
-        out, errors = ran.communicate(timeout=PROMPTLY)
+    ) as process:
+        out, errors = process.communicate(timeout=TIMEOUT)
 
     assert errors == ""
     assert out == "[0, 1]\n[[2, 3], [4, 5], [6, 7], [8, 9]]\n"
 
 
-# What may be asked.
+# Arguments of `using`.
 
 
 @pytest.mark.parametrize(
@@ -895,14 +895,14 @@ def test_a_fork_of_the_parent_leaves_its_processes_alone() -> None:
         ({"timeout": True}, "using() got timeout=True; expected a positive number of seconds"),
     ],
 )
-def test_wrong_means_are_refused(options: dict[str, Any], problem: str) -> None:
-    """What cannot be meant is refused where it is said."""
+def test_invalid_arguments_of_using_raise(options: dict[str, Any], problem: str) -> None:
+    """`using` raises ArgumentError for invalid arguments at once."""
     with pytest.raises(ArgumentError) as caught:
         example().using(**options)
 
     assert str(caught.value).startswith(problem)
 
 
-def test_means_change_nothing_in_the_question() -> None:
-    """A dataset is the same with processes, and says so."""
+def test_using_does_not_change_equality() -> None:
+    """Datasets that differ only in `using` are equal."""
     assert example().using(workers="processes", timeout=5) == example()

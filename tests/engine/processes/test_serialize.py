@@ -1,4 +1,4 @@
-"""Values between processes: each is equal on the other side, and memory is reused only when nothing refers to it."""
+"""Values sent between processes: each arrives unchanged, and memory is reused only when nothing refers to it."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ from penstock._engine.runtime.memory import BufferPool
 
 
 class Pair:
-    """Two ends of one file in memory, in one process."""
+    """Both ends of one file in memory, in one process."""
 
     def __init__(self) -> None:
-        """Make the file."""
+        """Create the file."""
         self.file = anonymous_file()
-        self.here, self.there = SharedMemory(self.file), SharedMemory(self.file, first=SECOND_END)
+        self.first_end, self.second_end = SharedMemory(self.file), SharedMemory(self.file, first=SECOND_END)
 
-    def cross(self, value: Any, file_number: Callable[[LocalFile], int] | None = None) -> Any:
-        """Return a value as the other end gets it."""
-        blocks = [self.here.write(block) for block in pack(value, file_number)]
-        return unpack([self.there.read(block) for block in blocks])
+    def send(self, value: Any, file_number: Callable[[LocalFile], int] | None = None) -> Any:
+        """Return a value as the other end receives it."""
+        blocks = [self.first_end.write(block) for block in pack(value, file_number)]
+        return unpack([self.second_end.read(block) for block in blocks])
 
     def give_back(self) -> None:
-        """Return the blocks to the first end that the other has released."""
+        """Return the blocks that the second end has released to the first end."""
         gc.collect()
-        self.here.take_back(self.there.released())
+        self.first_end.take_back(self.second_end.released())
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    """Return two ends of a file, which is closed after the test."""
+    """Return both ends of a file, which is closed after the test."""
     made = Pair()
     yield made
-    made.here.close()
-    made.there.close()
+    made.first_end.close()
+    made.second_end.close()
     os.close(made.file)
 
 
@@ -72,13 +72,13 @@ def objects(*cells: Any) -> npt.NDArray[Any]:
     st.booleans(),
     st.integers(0, 2**32 - 1),
 )
-def test_arrays_come_as_they_went(dtype: str, shape: list[int], turned: bool, seed: int) -> None:  # noqa: FBT001 - drawn
-    """An array of any dtype and shape, contiguous or not, has the same dtype, shape and bytes on the other side."""
+def test_arrays_arrive_unchanged(dtype: str, shape: list[int], rearranged: bool, seed: int) -> None:  # noqa: FBT001 - drawn
+    """An array of any dtype and shape, contiguous or not, arrives with the same dtype, shape and bytes."""
     pair = Pair()
     values = array(np.random.default_rng(seed), np.dtype(dtype), shape)
-    values = values.T if turned else values
+    values = values.T if rearranged else values
 
-    found = pair.cross(values)
+    found = pair.send(values)
     os.close(pair.file)
 
     assert (found.dtype, found.shape) == (values.dtype, values.shape)
@@ -124,19 +124,19 @@ NESTED = st.recursive(
         st.lists(NESTED),
     )
 )
-def test_objects_come_as_they_went(cells: list[Any]) -> None:
-    """Text, bytes, numbers, times and what is made of them are equal on the other side, and of the same types."""
+def test_objects_arrive_unchanged(cells: list[Any]) -> None:
+    """Text, bytes, numbers, times and values nested in containers arrive equal and with the same types."""
     pair = Pair()
 
-    found = pair.cross(objects(*cells)).tolist()
+    found = pair.send(objects(*cells)).tolist()
     os.close(pair.file)
 
     assert found == cells
     assert [type(cell) for cell in found] == [type(cell) for cell in cells]
 
 
-def test_arrays_of_any_shape_cross_in_one_column(pair: Pair) -> None:
-    """Ragged columns, with nulls, single values and arrays of objects among them, come as they went."""
+def test_ragged_columns_arrive_unchanged(pair: Pair) -> None:
+    """Ragged columns arrive unchanged, also with nulls, scalars and arrays of objects in them."""
     for cells in (
         (np.arange(3), None, np.arange(0)),
         (np.zeros((2, 3), np.float32), np.ones((0, 3), np.float32)),
@@ -145,70 +145,70 @@ def test_arrays_of_any_shape_cross_in_one_column(pair: Pair) -> None:
         (np.array(["2020-01-01"], "M8[D]"), np.array([], "M8[D]")),
         (objects("a", objects(b"b", None)), objects()),
     ):
-        found = pair.cross(objects(*cells))
+        found = pair.send(objects(*cells))
 
         assert repr(found.tolist()) == repr(list(cells))
         assert [getattr(cell, "shape", None) for cell in found] == [getattr(cell, "shape", None) for cell in cells]
 
 
-def test_structured_numbers_cross(pair: Pair) -> None:
-    """Records keep their names and types."""
+def test_structured_arrays_arrive_unchanged(pair: Pair) -> None:
+    """Structured arrays keep their names and types."""
     values = np.array([(1, (2.0, 3.0)), (4, (5.0, 6.0))], [("a", "<i4"), ("b", "<f8", (2,))])
 
-    found = pair.cross(values)
+    found = pair.send(values)
 
     assert found.dtype == values.dtype
     assert found.tobytes() == values.tobytes()
 
 
-def test_a_dtype_of_another_library_crosses(pair: Pair) -> None:
-    """What others have added to NumPy is found again by its name."""
+def test_a_dtype_of_another_library_arrives_unchanged(pair: Pair) -> None:
+    """A dtype that another library adds to NumPy is found by its name."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     values = np.arange(4).astype(ml_dtypes.bfloat16)
 
-    found = pair.cross(values)
+    found = pair.send(values)
 
     assert found.dtype == values.dtype
     assert found.tolist() == values.tolist()
 
 
 @pytest.mark.parametrize("size", [4, 1 << 20])
-def test_an_array_that_is_read_only_can_be_written_to(pair: Pair, size: int) -> None:
-    """The memory on the other side belongs to the array, small or large, whatever the memory was on this side."""
+def test_a_read_only_array_arrives_writable(pair: Pair, size: int) -> None:
+    """A received array owns its memory and is writable, small or large, even if the sent array is read-only."""
     values = np.arange(size)
     values.flags.writeable = False
 
-    found = pair.cross(values)
+    found = pair.send(values)
     found[0] = 7
 
     assert (found[0], found[-1]) == (7, size - 1)
 
 
 @pytest.mark.parametrize("size", [4, 1 << 18])
-def test_an_array_that_is_not_contiguous_crosses(pair: Pair, size: int) -> None:
-    """Slices with a step, transposed arrays and broadcast ones have the same values."""
+def test_an_array_that_is_not_contiguous_arrives_unchanged(pair: Pair, size: int) -> None:
+    """Slices with a step, transposed arrays and broadcast arrays arrive with the same values."""
     values = np.arange(2 * size).reshape(2, size)
 
-    for turned in (values[:, ::2], values.T, np.broadcast_to(values[:1], (3, size))):
-        assert (pair.cross(turned) == turned).all()
+    for rearranged in (values[:, ::2], values.T, np.broadcast_to(values[:1], (3, size))):
+        assert (pair.send(rearranged) == rearranged).all()
 
 
 @pytest.mark.parametrize("dtype", ["M8[ns]", "m8[D]", "U3", "S3", ">f8"])
-def test_large_arrays_of_any_dtype_have_a_block(dtype: str) -> None:
-    """Only the buffer protocol leaves times out; here they are bytes like others."""
+def test_large_arrays_of_any_dtype_have_a_separate_block(dtype: str) -> None:
+    """Large arrays have a separate block, also times, which the buffer protocol does not support."""
     values = np.zeros(1 << 18, dtype)
 
     assert [len(block) for block in pack(values)[1:]] == [values.nbytes]
 
 
-def test_what_cannot_be_pickled_is_an_error(pair: Pair) -> None:
-    """The error of pickle, as it is."""
+def test_a_value_that_cannot_be_pickled_raises(pair: Pair) -> None:
+    """The error of pickle is raised unchanged."""
     with pytest.raises(TypeError, match=r"^cannot pickle '_thread\.lock' object$"):
-        pair.cross(objects([{"a": threading.Lock()}]))
+        pair.send(objects([{"a": threading.Lock()}]))
 
 
-def test_arrow_crosses_as_it_is(pair: Pair) -> None:
-    """Columns of Arrow keep their types and nulls; a dictionary with more values than rows is left behind."""
+def test_arrow_arrives_unchanged(pair: Pair) -> None:
+    """Arrow columns keep their types and nulls. A dictionary with more values than rows is not sent."""
     columns = {
         "text": pa.array(["a", None]),
         "lists": pa.array([[1, 2], None]),
@@ -216,7 +216,7 @@ def test_arrow_crosses_as_it_is(pair: Pair) -> None:
         "rare": pa.DictionaryArray.from_arrays(pa.array([2, 0]), pa.array(["x", "y", "z"])),
     }
 
-    found = pair.cross(columns)
+    found = pair.send(columns)
 
     assert {name: array.to_pylist() for name, array in found.items()} == {
         name: array.to_pylist() for name, array in columns.items()
@@ -225,35 +225,35 @@ def test_arrow_crosses_as_it_is(pair: Pair) -> None:
     assert found["rare"].type == pa.string()
 
 
-def test_a_slice_of_arrow_crosses_without_the_rest(pair: Pair) -> None:
-    """Of a slice only its own rows are sent."""
+def test_a_slice_of_arrow_is_sent_without_the_rest(pair: Pair) -> None:
+    """Only the rows of a slice are sent."""
     array = pa.array(range(1 << 20)).slice(5, 3)
 
     assert sum(len(block) for block in pack(array)) < 4096
-    assert pair.cross(array).to_pylist() == [5, 6, 7]
+    assert pair.send(array).to_pylist() == [5, 6, 7]
 
 
 @given(
     st.lists(st.lists(st.one_of(st.none(), st.binary(max_size=80)), min_size=1, max_size=8), min_size=1, max_size=3),
     st.lists(st.integers(0, 30), max_size=12),
 )
-def test_cells_of_bytes_cross_in_any_order(chunks: list[list[bytes | None]], order: list[int]) -> None:
-    """Cells picked from several arrays, side by side or not, nulls among them, have the same bytes on the other side."""
+def test_cells_of_bytes_arrive_in_any_order(chunks: list[list[bytes | None]], order: list[int]) -> None:
+    """Cells picked from several arrays in any order, with nulls, arrive with the same bytes."""
     pair = Pair()
     every = [cell for chunk in chunks for cell in chunk]
     rows = np.array([number % len(every) for number in order], np.int64)
     cells = Blobs.joined([Blobs.of(pa.array(chunk, pa.binary())) for chunk in chunks]).take(rows)
 
-    found = pair.cross(cells)
+    found = pair.send(cells)
     os.close(pair.file)
 
     assert isinstance(found, Blobs)
-    there = dict(found.present())
-    assert [bytes(there[row]) if row in there else None for row in range(len(found))] == [every[row] for row in rows]
+    second_end = dict(found.present())
+    assert [bytes(second_end[row]) if row in second_end else None for row in range(len(found))] == [every[row] for row in rows]
 
 
-def test_cells_in_files_stay_there(pair: Pair, tmp_path: Path) -> None:
-    """Of cells that are still in files only their places cross, and the other side reads them."""
+def test_cells_in_files_are_sent_as_positions(pair: Pair, tmp_path: Path) -> None:
+    """Cells that are still in files are sent as positions, and the other end reads them."""
     (tmp_path / "cells").write_bytes(b"onetwothree")
     file = LocalFile(str(tmp_path / "cells"))
     memory = np.frombuffer(b"four", np.uint8)
@@ -265,7 +265,7 @@ def test_cells_in_files_stay_there(pair: Pair, tmp_path: Path) -> None:
         valid=np.array([True, True, True, False]),
     )
 
-    found = pair.cross(cells, lambda _: 7)
+    found = pair.send(cells, lambda _: 7)
 
     assert found.sources[0] == 7
     assert bytes(found.sources[1]) == b"four"
@@ -273,12 +273,12 @@ def test_cells_in_files_stay_there(pair: Pair, tmp_path: Path) -> None:
     assert {row: bytes(cell) for row, cell in loaded.present()} == {0: b"three", 1: b"four", 2: b"one"}
 
 
-def test_memory_is_used_again_when_nobody_looks(pair: Pair) -> None:
-    """However many batches cross, the file is as large as those that are in use at a time."""
+def test_released_memory_is_reused(pair: Pair) -> None:
+    """The file does not grow with the number of batches if each is released before the next one."""
     batch = np.arange(1 << 20)
     sizes = set()
     for _ in range(20):
-        found = pair.cross(batch)
+        found = pair.send(batch)
         assert found[-1] == (1 << 20) - 1
         del found
         pair.give_back()
@@ -287,55 +287,55 @@ def test_memory_is_used_again_when_nobody_looks(pair: Pair) -> None:
     assert len(sizes) == 1
 
 
-def test_what_is_kept_stays_as_it_is(pair: Pair) -> None:
-    """An array that somebody keeps is never written to again, however many come after it, and after the end as well."""
+def test_kept_arrays_keep_their_values(pair: Pair) -> None:
+    """An array that is still referenced is never overwritten, however many follow it, even after the end is closed."""
     kept = []
     for number in range(3 * shared_memory.MAX_REFERENCED):
-        found = pair.cross(np.full(1 << 16, number))
+        found = pair.send(np.full(1 << 16, number))
         kept.append(found)
         pair.give_back()
 
-    pair.there.close()
+    pair.second_end.close()
 
     assert [int(values.max()) for values in kept] == list(range(3 * shared_memory.MAX_REFERENCED))
     assert [int(values.min()) for values in kept] == list(range(3 * shared_memory.MAX_REFERENCED))
 
 
 def test_small_columns_do_not_keep_large_ones(pair: Pair) -> None:
-    """Whoever keeps the labels of a batch does not keep the memory of its images."""
-    labels = pair.cross({"images": np.zeros(1 << 20), "labels": np.arange(3)})["labels"]
+    """Keeping the labels of a batch does not keep the memory of its images."""
+    labels = pair.send({"images": np.zeros(1 << 20), "labels": np.arange(3)})["labels"]
     gc.collect()
 
-    assert len(pair.there.released()) == 2
+    assert len(pair.second_end.released()) == 2
     assert labels.tolist() == [0, 1, 2]
 
 
-def test_idle_memory_is_given_back(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of memory that lies idle no more is kept than was said; the rest goes back to the system."""
+def test_idle_memory_is_returned_to_the_system(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle memory beyond the limit is returned to the system."""
     monkeypatch.setattr(shared_memory, "IDLE_BLOCKS", 2)
-    held = [pair.cross(np.ones(1 << 17)) for _ in range(6)]
+    alive = [pair.send(np.ones(1 << 17)) for _ in range(6)]
     before = os.fstat(pair.file).st_blocks
-    del held
+    del alive
     pair.give_back()
 
     assert os.fstat(pair.file).st_blocks < before // 2
 
 
-def test_without_files_in_memory_one_on_disk_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where the system has no anonymous memory, a temporary file without a name takes its place."""
+def test_a_temporary_file_replaces_missing_anonymous_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """If the system has no anonymous memory, a temporary file without a name is used."""
     monkeypatch.delattr(os, "memfd_create", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     pair = Pair()
 
-    found = pair.cross(np.arange(1 << 17))
+    found = pair.send(np.arange(1 << 17))
     os.close(pair.file)
 
     assert found[-1] == (1 << 17) - 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_values_of_each_kind_are_told_exactly(pair: Pair) -> None:
-    """One of each kind, side by side in one column."""
+def test_values_of_each_kind_arrive_unchanged(pair: Pair) -> None:
+    """One column may have values of every kind."""
     cells = [
         None,
         True,
@@ -355,6 +355,6 @@ def test_values_of_each_kind_are_told_exactly(pair: Pair) -> None:
         (1, [2, {"a": (b"b",)}]),
     ]
 
-    found = pair.cross(objects(*cells)).tolist()
+    found = pair.send(objects(*cells)).tolist()
 
     assert repr(found) == repr(cells)

@@ -1,4 +1,4 @@
-"""Stored columns brought to the table's names and types."""
+"""Stored columns are converted to the names and types of the table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAVES: list[tuple[pa.DataType, pa.DataType, st.SearchStrategy[Any]]] = [
 
 
 def snapshot(kind: pa.DataType, shape: pa.DataType | None) -> Snapshot:
-    """Return a table of one column."""
+    """Return a snapshot of a table with one column."""
     files = DataFiles(
         path=pa.array([], pa.string()),
         size=np.zeros(0, np.int64),
@@ -35,21 +35,21 @@ def snapshot(kind: pa.DataType, shape: pa.DataType | None) -> Snapshot:
 
 
 class Nest:
-    """A type in three forms: as a file has it, as the table has it, and the table's with the names of files."""
+    """A type in three forms: of the file, of the table, and of the table with the field names of the file."""
 
     def __init__(self, stored: pa.DataType, kind: pa.DataType, shape: pa.DataType, values: st.SearchStrategy[Any]) -> None:
-        """Store the types, and what makes pairs of a stored and an expected value."""
+        """Store the types, and a strategy for pairs of a stored value and the expected value."""
         self.stored, self.kind, self.shape, self.values = stored, kind, shape, values
 
 
 def leaf(at: int) -> Nest:
-    """Return a type without others inside."""
+    """Return a type without nested types."""
     stored, kind, values = LEAVES[at]
     return Nest(stored, kind, kind, st.none().map(lambda _: (None, None)) | values.map(lambda value: (value, value)))
 
 
 def listed(inner: Nest) -> Nest:
-    """Return lists of a type."""
+    """Return a type of lists of another type."""
     values = st.none().map(lambda _: (None, None)) | st.lists(inner.values, max_size=3).map(
         lambda pairs: ([one for one, _ in pairs], [two for _, two in pairs])
     )
@@ -57,7 +57,7 @@ def listed(inner: Nest) -> Nest:
 
 
 def mapped(inner: Nest) -> Nest:
-    """Return maps from text to a type."""
+    """Return a type of maps from text to another type."""
     pairs = st.lists(st.tuples(st.sampled_from("abc"), inner.values), max_size=3, unique_by=lambda pair: pair[0])
     values = st.none().map(lambda _: (None, None)) | pairs.map(
         lambda found: ([(key, one) for key, (one, _) in found], [(key, two) for key, (_, two) in found])
@@ -66,8 +66,8 @@ def mapped(inner: Nest) -> Nest:
     return Nest(stored, kind, shape, values)
 
 
-def held(inner: Nest, other: Nest) -> Nest:
-    """Return structs in which names are exchanged, a field is new and one is dropped."""
+def structured(inner: Nest, other: Nest) -> Nest:
+    """Return a type of structs in which names are exchanged, a field is new and a field is dropped."""
     stored = pa.struct([("gone", pa.int8()), ("a", inner.stored), ("b", other.stored)])
     kind = pa.struct([("b", inner.kind), ("new", pa.int64()), ("a", other.kind)])
     shape = pa.struct([("a", inner.shape), ("c-9", pa.int64()), ("b", other.shape)])
@@ -79,14 +79,14 @@ def held(inner: Nest, other: Nest) -> Nest:
 
 NESTS = st.recursive(
     st.integers(0, len(LEAVES) - 1).map(leaf),
-    lambda inner: st.one_of(inner.map(listed), inner.map(mapped), st.tuples(inner, inner).map(lambda two: held(*two))),
+    lambda inner: st.one_of(inner.map(listed), inner.map(mapped), st.tuples(inner, inner).map(lambda two: structured(*two))),
     max_leaves=4,
 )
 
 
 @given(st.data())
-def test_nested_values_keep_their_places_under_other_names(data: st.DataObject) -> None:
-    """Whatever is inside of what, of whole columns, of parts of them, and of several chunks."""
+def test_nested_fields_are_renamed_and_converted(data: st.DataObject) -> None:
+    """Any nesting is converted, for whole columns, slices and several chunks."""
     nest = data.draw(NESTS)
     pairs = data.draw(st.lists(nest.values, max_size=6))
     start = data.draw(st.integers(0, len(pairs)))
@@ -100,8 +100,8 @@ def test_nested_values_keep_their_places_under_other_names(data: st.DataObject) 
     found.validate(full=True)
 
 
-def test_ids_are_those_of_the_file() -> None:
-    """A file without any cannot be read by them, unless it has no columns at all."""
+def test_columns_are_found_by_field_id() -> None:
+    """A file whose columns have no ids raises DataError, unless it has no columns."""
     field = pa.field("a", pa.int64(), metadata={"PARQUET:field_id": "7"})
 
     assert (field_id(field), field_id(pa.field("a", pa.int64()))) == (7, None)
@@ -121,6 +121,6 @@ def test_ids_are_those_of_the_file() -> None:
         (pa.int64(), "us"),
     ],
 )
-def test_timestamps_of_twelve_bytes_are_read_in_the_unit_of_the_table(kind: pa.DataType, unit: str | None) -> None:
-    """Nanoseconds only where the table has them."""
+def test_int96_timestamps_are_read_in_the_unit_of_the_table(kind: pa.DataType, unit: str | None) -> None:
+    """INT96 timestamps are read in microseconds, unless the table has nanoseconds."""
     assert int96_unit(pa.schema({"x": kind})) == unit

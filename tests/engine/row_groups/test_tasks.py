@@ -1,4 +1,4 @@
-"""Row-group tasks: parts and shards lose no row, and the order of tasks is decided by a seed."""
+"""Row-group tasks: parts and shards lose no rows, and a seed decides the order of tasks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tasks_of(rows: list[int]) -> RowGroupTasks:
 
 
 def test_tasks_are_split_and_sharded() -> None:
-    """Parts begin at rows of their row group, may overlap, and stop at its end."""
+    """Parts of a row group may overlap and stop at its end. Shards may cut row groups."""
     tasks = tasks_of([5, 1])
 
     assert (tasks.split(2).units.start.tolist(), tasks.split(2).units.rows.tolist()) == ([0, 3, 0], [3, 2, 1])
@@ -46,8 +46,8 @@ def rows(tasks: RowGroupTasks) -> list[tuple[int, int]]:
 
 
 @given(sizes=sizes, parts=st.integers(1, 40))
-def test_parts_follow_one_another_and_make_up_the_whole(sizes: list[int], parts: int) -> None:
-    """A row group has as many parts as asked for, or as many as it has rows; they differ by one row at most."""
+def test_parts_cover_their_row_group_in_order(sizes: list[int], parts: int) -> None:
+    """A row group has as many parts as requested, or as many as it has rows. Their sizes differ by one row at most."""
     tasks = tasks_of(sizes)
 
     found = tasks.split(parts)
@@ -60,8 +60,8 @@ def test_parts_follow_one_another_and_make_up_the_whole(sizes: list[int], parts:
 
 
 @given(sizes=sizes, parts=st.integers(1, 40), more=st.integers(0, 5))
-def test_parts_may_have_rows_of_the_next(sizes: list[int], parts: int, more: int) -> None:
-    """As far as their row group has any."""
+def test_parts_may_overlap_the_next_part(sizes: list[int], parts: int, more: int) -> None:
+    """With an overlap, a part has that many more rows, as far as its row group has them."""
     plain, longer = tasks_of(sizes).split(parts), tasks_of(sizes).split(parts, more)
 
     ends = np.array(sizes)[plain.ordinal]
@@ -72,8 +72,8 @@ def test_parts_may_have_rows_of_the_next(sizes: list[int], parts: int, more: int
 
 
 @given(sizes=sizes, parts=st.integers(1, 5), ranks=st.integers(1, 20))
-def test_shards_are_even_and_make_up_the_whole(sizes: list[int], parts: int, ranks: int) -> None:
-    """Whatever row groups there are, and whether they are cut."""
+def test_shards_are_even_and_cover_all_rows(sizes: list[int], parts: int, ranks: int) -> None:
+    """Shards differ by one row at most and cover all rows in order, whether or not row groups are split."""
     tasks = tasks_of(sizes).split(parts)
 
     shards = [tasks.shard(rank, ranks) for rank in range(ranks)]
@@ -86,7 +86,7 @@ def test_shards_are_even_and_make_up_the_whole(sizes: list[int], parts: int, ran
 
 @given(count=st.integers(1, 50), seed=st.integers(0, 5), epochs=st.integers(1, 3))
 def test_every_task_comes_in_every_epoch(count: int, seed: int, epochs: int) -> None:
-    """Once, at the place that the seed says."""
+    """Every epoch has each task once. The same seed gives the same order."""
     order = TaskOrder(count=count, seed=seed)
 
     schedule = list(order.schedule(epochs=epochs))
@@ -100,8 +100,8 @@ def test_every_task_comes_in_every_epoch(count: int, seed: int, epochs: int) -> 
 
 
 @given(count=st.integers(1, 20), skipped=st.integers(0, 40))
-def test_a_schedule_goes_on_from_any_place(count: int, skipped: int) -> None:
-    """A resume computes where it is."""
+def test_a_schedule_continues_from_any_place(count: int, skipped: int) -> None:
+    """A schedule that begins at an epoch and place equals the rest of the whole schedule."""
     order = TaskOrder(count=count, seed=3)
     epoch, place = divmod(skipped, count)
 
@@ -111,7 +111,7 @@ def test_a_schedule_goes_on_from_any_place(count: int, skipped: int) -> None:
 
 
 def test_tasks_in_stored_order() -> None:
-    """Where nothing is shuffled, and where there is nothing."""
+    """Without shuffling, tasks are in stored order. Without tasks, an endless schedule is empty."""
     assert list(TaskOrder(count=2, shuffled=False).schedule(epochs=1)) == [
         ScheduledTask(epoch=0, place=0, task=0),
         ScheduledTask(epoch=0, place=1, task=1),
@@ -120,6 +120,6 @@ def test_tasks_in_stored_order() -> None:
 
 
 def test_the_order_of_tasks_is_pinned() -> None:
-    """A saved state means the same order for ever: a change of it breaks resumes."""
+    """The order for a seed never changes, because the resume of a saved state depends on it."""
     assert TaskOrder(count=8, seed=7).order(0).tolist() == [6, 7, 1, 5, 4, 3, 0, 2]
     assert TaskOrder(count=8, seed=7).order(1).tolist() == [6, 5, 7, 1, 0, 3, 2, 4]

@@ -1,4 +1,4 @@
-"""What an iteration takes in memory is counted, and kept within what it may take."""
+"""The memory of an iteration is counted and kept within `memory_limit`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ROWS = 4_000
 
 
 class Window:
-    """Something that is kept for a while."""
+    """A stand-in for a window."""
 
 
 @given(st.lists(st.tuples(st.integers(1, 1 << 20), st.booleans()), max_size=60))
-def test_what_is_lent_is_counted_exactly(asked: list[tuple[int, bool]]) -> None:
-    """However arrays come and go, those that are alive are those that count, each by the memory that it has."""
+def test_used_bytes_counts_live_arrays(requests: list[tuple[int, bool]]) -> None:
+    """`used_bytes` counts every live array with the size of its buffer, and is zero when no array is alive."""
     buffer_pool, alive = BufferPool(1 << 22), []
-    for size, dies in asked:
+    for size, dies in requests:
         array = buffer_pool.empty((size,), np.dtype(np.uint8))
         if not dies:
             alive.append(array)
@@ -40,19 +40,19 @@ def test_what_is_lent_is_counted_exactly(asked: list[tuple[int, bool]]) -> None:
     assert buffer_pool.used_bytes == 0
 
 
-def test_what_windows_keep_counts_until_they_are_gone() -> None:
-    """Memory of Arrow is not lent; it counts as long as its window is there."""
+def test_window_memory_counts_until_the_window_dies() -> None:
+    """Arrow memory of a window is not from the buffer pool. It counts as long as the window lives."""
     budget, window = MemoryBudget(1_000, BufferPool(0), threads=1), Window()
     budget.count_while_alive(window, 700)
-    held = budget.used_bytes
+    used_before = budget.used_bytes
     del window
     gc.collect()
 
-    assert (held, budget.used_bytes) == (700, 0)
+    assert (used_before, budget.used_bytes) == (700, 0)
 
 
-def test_there_is_room_for_what_fits_beside_the_rest() -> None:
-    """Before anything was read nothing is known, and something must be read."""
+def test_a_window_has_room_if_it_fits_beside_used_memory() -> None:
+    """`has_room` allows the first read, then compares estimates with free memory. `is_pinned` detects kept windows."""
     budget, window = MemoryBudget(100_000, BufferPool(0), threads=1), Window()
     assert budget.has_room(1 << 40)
     budget.add_unit(rows=10, nbytes=1000)
@@ -66,8 +66,8 @@ def test_there_is_room_for_what_fits_beside_the_rest() -> None:
     assert not budget.is_pinned(500)
 
 
-def test_a_window_that_cannot_fit_is_refused_with_both_numbers() -> None:
-    """And what would fit is told."""
+def test_a_window_that_cannot_fit_raises_with_both_sizes() -> None:
+    """A window that exceeds the limit raises MemoryLimitError with both sizes and a window size that fits."""
     budget = MemoryBudget(10 << 20, BufferPool(0), threads=1)
     budget.add_unit(rows=1_000, nbytes=2 << 20, window_rows=5_000)
 
@@ -78,18 +78,18 @@ def test_a_window_that_cannot_fit_is_refused_with_both_numbers() -> None:
         budget.add_unit(rows=1_000, nbytes=2 << 20, window_rows=50_000)
 
 
-def wide(place: Path, **options: Any) -> Path:
-    """Write rows that take more in memory than on storage."""
+def wide(directory: Path, **options: Any) -> Path:
+    """Write a table whose rows take more bytes in memory than on storage."""
     words = [f"{number % 7}" * 100 for number in range(ROWS)]
     lists = pa.array([[1] * (number % 20) for number in range(ROWS)], pa.list_(pa.int64()))
-    place.mkdir()
-    path = place / "a.parquet"
+    directory.mkdir()
+    path = directory / "a.parquet"
     pq.write_table(pa.table({"id": np.arange(ROWS), "word": words, "list": lists}), path, row_group_size=500, **options)
     return path
 
 
-def test_footers_tell_what_rows_take_in_memory(tmp_path: Path) -> None:
-    """Numbers and lists of them exactly, and text where its writer says so."""
+def test_row_bytes_estimates_memory_from_the_footer(tmp_path: Path) -> None:
+    """`row_bytes` is exact for numbers and lists of numbers. For text it uses the sizes that the writer recorded."""
     path = wide(tmp_path / "t")
     stored = path.stat().st_size / ROWS
     found = row_bytes(footer_of(str(path), pafs.LocalFileSystem()))
@@ -98,8 +98,8 @@ def test_footers_tell_what_rows_take_in_memory(tmp_path: Path) -> None:
     assert 8 + 9.5 * 8 + 100 <= found < 8 + 11 * 8 + 120
 
 
-def test_the_window_of_a_table_is_as_large_as_its_rows_in_memory_allow(tmp_path: Path) -> None:
-    """Not as storage would have it, where a dictionary makes long texts short."""
+def test_the_window_size_follows_row_sizes_in_memory(tmp_path: Path) -> None:
+    """`window_bytes` counts bytes in memory, not on storage, where a dictionary shrinks long texts."""
     path = wide(tmp_path / "t")
     ds = ps.open(path.parent).shuffle(ps.WindowShuffle(window_bytes=100_000), seed=1).batch(10)
     planned: Any = ds._table.plan(ds._query)
@@ -109,8 +109,8 @@ def test_the_window_of_a_table_is_as_large_as_its_rows_in_memory_allow(tmp_path:
 
 
 @pytest.mark.parametrize("columns", [("id",), ("id", "word", "list")])
-def test_rows_are_the_same_whatever_the_limit(tmp_path: Path, columns: tuple[str, ...]) -> None:
-    """A window is cut loose at its end, batches are copied where a consumer keeps some, and no row is another."""
+def test_rows_do_not_depend_on_the_memory_limit(tmp_path: Path, columns: tuple[str, ...]) -> None:
+    """A low memory limit may copy batches that the consumer keeps, but never changes their values."""
     path = wide(tmp_path / "t")
     ds = ps.open(path.parent).select(*columns).shuffle(ps.WindowShuffle(rows=700), seed=1).batch(64, last="uneven")
     free = [batch["id"].tolist() for batch in ds]
@@ -124,11 +124,11 @@ def test_rows_are_the_same_whatever_the_limit(tmp_path: Path, columns: tuple[str
 
 
 def test_a_consumer_that_keeps_batches_does_not_keep_windows(tmp_path: Path) -> None:
-    """When whole windows are alive for the sake of single batches, batches are copied instead."""
-    place = tmp_path / "t"
-    place.mkdir()
-    pq.write_table(pa.table({"id": np.arange(400_000)}), place / "a.parquet", row_group_size=10_000)
-    ds = ps.open(place).shuffle(ps.WindowShuffle(rows=20_000), seed=1).batch(100).using(threads=1, memory_limit=1_000_000)
+    """When kept batches would keep whole windows alive, batches are copied instead of being views."""
+    directory = tmp_path / "t"
+    directory.mkdir()
+    pq.write_table(pa.table({"id": np.arange(400_000)}), directory / "a.parquet", row_group_size=10_000)
+    ds = ps.open(directory).shuffle(ps.WindowShuffle(rows=20_000), seed=1).batch(100).using(threads=1, memory_limit=1_000_000)
     batches, kept, most = iter(ds), [], 0
     for number, batch in enumerate(batches):
         if number % 50 == 0:

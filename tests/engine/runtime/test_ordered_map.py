@@ -1,4 +1,4 @@
-"""Results come in order, what waits is bounded, and nothing goes on after an error."""
+"""Results come in order, pending work is bounded, and nothing continues after an error. Cell buffers reuse memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def consumer(threads: int, consume: Any, measure: Any = abs, most: int = 100) ->
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(0, 4), st.integers(1, 5), st.integers(1, 100))
 def test_a_map_returns_results_in_the_order_of_submission(sizes: list[int], threads: int, count: int, most: int) -> None:
-    """With any number of threads, or none, and with any bounds, which are not exceeded but by a single task."""
+    """Results come in order with any number of threads and any bounds. Only a single task may exceed the bounds."""
     pool = ThreadPool(threads) if threads else None
     results = OrderedMap[int](pool, max_pending=count, max_bytes=most)
     waiting, found, pending = list(enumerate(sizes)), [], [0]
@@ -34,8 +34,8 @@ def test_a_map_returns_results_in_the_order_of_submission(sizes: list[int], thre
         while waiting and results.has_capacity(waiting[0][1]):
             number, size = waiting.pop(0)
             results.submit(Priority.READ, partial(int, number), size)
-            held = sizes[number + 1 - results.pending : number + 1]
-            assert results.pending == 1 or (results.pending <= count and sum(held) <= most)
+            active = sizes[number + 1 - results.pending : number + 1]
+            assert results.pending == 1 or (results.pending <= count and sum(active) <= most)
         found.append(results.next())
         pending.append(results.pending)
     if pool is not None:
@@ -48,7 +48,7 @@ def test_a_map_returns_results_in_the_order_of_submission(sizes: list[int], thre
 
 
 def test_an_error_is_raised_in_its_turn() -> None:
-    """What was submitted before comes before, and what was submitted after it can be taken too."""
+    """An error is raised in the order of submission. Results before and after it can still be taken."""
     pool = ThreadPool(2)
     for threads in (pool, None):
         results = OrderedMap[float](threads)
@@ -63,7 +63,7 @@ def test_an_error_is_raised_in_its_turn() -> None:
 
 
 def test_a_task_cannot_end_an_iteration_without_an_error() -> None:
-    """StopIteration would end the loop of the consumer."""
+    """A task that raises StopIteration raises RuntimeError. StopIteration would end the consumer's loop silently."""
     pool = ThreadPool(1)
     for threads in (pool, None):
         results = OrderedMap[Any](threads)
@@ -76,7 +76,7 @@ def test_a_task_cannot_end_an_iteration_without_an_error() -> None:
 
 
 def test_an_interrupted_wait_loses_no_result() -> None:
-    """The next call returns it."""
+    """After an interrupted wait, the next call returns the result."""
 
     class Interrupted(Future[int]):
         """A future whose first wait is interrupted."""
@@ -98,8 +98,8 @@ def test_an_interrupted_wait_loses_no_result() -> None:
     assert results.next() == 42
 
 
-def test_a_map_says_what_is_ready() -> None:
-    """Tasks that run are pending; those of a map without threads run when their results are taken."""
+def test_a_map_reports_ready_results() -> None:
+    """Running tasks are pending, not ready. A map without threads runs a task when its result is taken."""
     gate = threading.Event()
     pool = ThreadPool(2)
     results, serial = OrderedMap[bool](pool), OrderedMap[bool]()
@@ -117,8 +117,8 @@ def test_a_map_says_what_is_ready() -> None:
     pool.close()
 
 
-def test_a_closed_map_drops_what_is_pending() -> None:
-    """Tasks that have not begun do not run; a closed pool ends the iteration."""
+def test_a_closed_map_drops_pending_tasks() -> None:
+    """`close` drops tasks that have not begun. A map accepts tasks again until its pool closes."""
     gate = threading.Event()
     began: list[int] = []
     pool = ThreadPool(1)
@@ -140,7 +140,7 @@ def test_a_closed_map_drops_what_is_pending() -> None:
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 4), st.integers(1, 100))
 def test_results_are_consumed_in_the_order_of_their_tasks(sizes: list[int], threads: int, most: int) -> None:
-    """With any number of threads, and any bounds."""
+    """Results are consumed in order with any number of threads and any bounds."""
     consumed: list[int] = []
     squares = consumer(threads, consumed.append, most=most)
 
@@ -152,7 +152,7 @@ def test_results_are_consumed_in_the_order_of_their_tasks(sizes: list[int], thre
 
 
 def test_a_task_waits_for_capacity() -> None:
-    """While earlier tasks hold too much, no more is submitted."""
+    """`put` waits while earlier tasks use up the allowed bytes."""
     gate = threading.Event()
     consumed: list[int] = []
     numbers = consumer(1, consumed.append, most=10)
@@ -174,7 +174,7 @@ def test_a_task_waits_for_capacity() -> None:
 
 
 def test_tasks_wait_until_results_are_consumed() -> None:
-    """No more results are made than the bounds allow."""
+    """Tasks wait while results that are not consumed yet use up the allowed bytes."""
     gate = threading.Event()
     made: list[int] = []
     consumed: list[int] = []
@@ -206,7 +206,7 @@ def test_tasks_wait_until_results_are_consumed() -> None:
 
 
 def test_an_error_is_raised_by_a_later_put() -> None:
-    """And by check and by finish; the results of later tasks are not consumed."""
+    """An error of a task is raised by later `put`, `check` and `finish`. Results of later tasks are not consumed."""
     consumed: list[int] = []
     numbers = consumer(1, consumed.append, most=5)
 
@@ -231,7 +231,7 @@ def test_an_error_is_raised_by_a_later_put() -> None:
 
 
 def test_an_error_of_the_consumer_is_raised_too() -> None:
-    """A full disk ends the write as a bad cell does, and nothing more is written."""
+    """An error of the consuming function, such as a full disk, is raised by `finish`. No further result is consumed."""
     calls: list[int] = []
 
     def refuse(number: int) -> None:
@@ -249,7 +249,7 @@ def test_an_error_of_the_consumer_is_raised_too() -> None:
 
 
 def test_no_thread_is_left_after_a_stop() -> None:
-    """Though tasks wait."""
+    """`stop` ends all threads, even if tasks are pending."""
     gate = threading.Event()
     results = consumer(1, print, int)
     results.put(gate.wait, 1)
@@ -260,9 +260,9 @@ def test_no_thread_is_left_after_a_stop() -> None:
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")] == []
 
 
-def test_arrays_lie_side_by_side_in_a_slab() -> None:
-    """Each keeps its values, whatever comes after it; what has no room lies elsewhere."""
-    slab = CellBuffer(BufferPool(limit=0), 200)
+def test_a_cell_buffer_copies_arrays() -> None:
+    """Copies in a cell buffer keep their values when the originals change, also arrays that do not fit in the buffer."""
+    cell_buffer = CellBuffer(BufferPool(limit=0), 200)
     arrays: list[Any] = [
         np.arange(3, dtype=np.int64),
         np.ones((2, 5), np.float32, order="F"),
@@ -271,31 +271,31 @@ def test_arrays_lie_side_by_side_in_a_slab() -> None:
         np.array("x", object),
     ]
 
-    copies = [slab.copy(array) for array in arrays]
+    copies = [cell_buffer.copy(array) for array in arrays]
     for array in arrays:
         array.fill("y" if array.dtype == object else 7)
 
     assert [copy.tolist() for copy in copies] == [[0, 1, 2], [[1.0] * 5] * 2, [], list(range(30)), "x"]
 
 
-def test_a_slab_is_lent_again_when_its_arrays_are_gone() -> None:
-    """Not before: an array that somebody holds keeps its values."""
+def test_a_cell_buffer_is_reused_after_its_arrays_die() -> None:
+    """A cell buffer is reused only after its arrays die. An array that is still referenced keeps its values."""
     buffer_pool = BufferPool(limit=1 << 20)
-    held = CellBuffer(buffer_pool, 1000).copy(np.arange(8))
+    active = CellBuffer(buffer_pool, 1000).copy(np.arange(8))
     other = CellBuffer(buffer_pool, 1000).copy(np.zeros(8, np.int64))
 
-    apart = not np.shares_memory(held, other)
-    where = other.ctypes.data
+    separate = not np.shares_memory(active, other)
+    address = other.ctypes.data
     del other
 
-    assert apart
-    assert CellBuffer(buffer_pool, 1000).copy(np.ones(8, np.int64)).ctypes.data == where
-    assert held.tolist() == list(range(8))
+    assert separate
+    assert CellBuffer(buffer_pool, 1000).copy(np.ones(8, np.int64)).ctypes.data == address
+    assert active.tolist() == list(range(8))
 
 
 @given(st.lists(st.none() | st.binary(max_size=50) | st.integers(LARGE - 1, LARGE + 1).map(bytes), max_size=20))
-def test_blobs_are_a_column_of_arrow(blobs: list[bytes | None]) -> None:
-    """Nulls, empty ones and large ones too; those are not copied."""
+def test_blobs_become_an_arrow_column(blobs: list[bytes | None]) -> None:
+    """Null, empty and large blobs become a valid Arrow column with the same values. Each large blob is a separate chunk."""
     found = pieces(blobs)
 
     found.validate(full=True)

@@ -1,4 +1,4 @@
-"""A small table stays in memory from the first epoch of a loader on, and nothing that comes out of it is another."""
+"""A small table stays cached from the first epoch of a loader on, with unchanged values."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ROWS = 3_000
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a table of numbers, texts, nulls, small arrays and large cells, in several row groups."""
-    place, random = tmp_path_factory.mktemp("kept") / "table", np.random.default_rng(0)
+    """Return a table of numbers, texts, nulls, small arrays and large cells in several row groups."""
+    directory, random = tmp_path_factory.mktemp("kept") / "table", np.random.default_rng(0)
     fields = [
         ps.Field("id", np.int64),
         ps.Field("x", np.float32, nullable=True),
@@ -30,7 +30,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ps.Field("small", np.uint8, (3, 5), ps.codecs.Npy()),
         ps.Field("large", np.uint8, (None, 200), ps.codecs.Npy()),
     ]
-    with ps.write(place, ps.Schema("Kept", fields), row_group_rows=500) as writing:
+    with ps.write(directory, ps.Schema("Kept", fields), row_group_rows=500) as writing:
         for row in range(ROWS):
             many = 100 if row % 100 == 0 else row % 3
             writing.append(
@@ -42,11 +42,11 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     "large": np.full((many, 200), row % 251, np.uint8),
                 }
             )
-    return place
+    return directory
 
 
 def plain(epoch: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return batches as what can be compared."""
+    """Return batches as lists that can be compared."""
     return [
         {
             name: [np.asarray(one).tolist() for one in values] if values.dtype == object else np.nan_to_num(values).tolist()
@@ -57,7 +57,7 @@ def plain(epoch: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "build_query",
     [
         lambda ds: ds.shuffle(ps.WindowShuffle(rows=1_200), seed=3).batch(64, last="uneven"),
         lambda ds: ds.batch("row_group"),
@@ -66,38 +66,38 @@ def plain(epoch: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ],
     ids=["windows", "row groups", "filtered", "cells"],
 )
-def test_every_epoch_is_what_it_would_be_if_it_were_read(table: Path, ask: Any) -> None:
-    """Epochs of a loader that keeps the table equal those of loaders that begin there, and read no more after the first."""
-    kept = ps.loader(ask(ps.open(table)))
+def test_cached_epochs_equal_epochs_that_are_read(table: Path, build_query: Any) -> None:
+    """Epochs of a loader with a cached table equal those of fresh loaders. Nothing is read after the first epoch."""
+    cached = ps.loader(build_query(ps.open(table)))
     epochs, read = [], []
     for _ in range(4):
-        epochs.append(plain(list(kept)))
-        read.append((kept.stats().bytes_read, kept.stats().units_read))
+        epochs.append(plain(list(cached)))
+        read.append((cached.stats().bytes_read, cached.stats().units_read))
 
     for number, epoch in enumerate(epochs):
-        fresh = ps.loader(ask(ps.open(table)))
+        fresh = ps.loader(build_query(ps.open(table)))
         fresh.set_epoch(number)
         assert plain(list(fresh)) == epoch
     assert (0, 0) < read[0] == read[1] == read[2] == read[3]
 
 
-def test_who_reads_without_a_loader_keeps_what_is_read_twice(table: Path) -> None:
-    """Most who do so read once, and are spared the memory; a dataset that repeats is read again for sure."""
-    opened = ps.open(table).batch(100)
-    for stays in (False, True):
-        list(opened)
-        assert (opened._table._table_cache.nbytes > 0) is stays
+def test_without_a_loader_the_second_read_is_cached(table: Path) -> None:
+    """Most datasets without a loader are read once, so the second read is cached. A repeated one is cached on the first."""
+    dataset = ps.open(table).batch(100)
+    for is_cached in (False, True):
+        list(dataset)
+        assert (dataset._table._table_cache.nbytes > 0) is is_cached
 
     repeated = ps.open(table).batch(100).repeat(2)
     next(iter(repeated))
     assert repeated._table._table_cache.nbytes > 0
 
 
-def test_what_stays_in_memory_is_nobodys_to_write(table: Path) -> None:
-    """Whatever a consumer writes into its batches, later epochs hold what is stored."""
-    kept = ps.loader(ps.open(table).select("id", "small", "large").batch("row_group"))
+def test_writing_to_batches_does_not_change_the_cache(table: Path) -> None:
+    """If a consumer writes to its batches, later epochs still return the stored values."""
+    cached = ps.loader(ps.open(table).select("id", "small", "large").batch("row_group"))
     for _ in range(4):
-        for batch in kept:
+        for batch in cached:
             assert (batch["large"][0] == batch["id"][0] % 251).all()
             for values in [batch["id"], batch["small"], *batch["large"]]:
                 if values.flags.writeable:
@@ -106,16 +106,16 @@ def test_what_stays_in_memory_is_nobodys_to_write(table: Path) -> None:
 
 @pytest.mark.parametrize("codec", [ps.codecs.Raw(), ps.codecs.Npy(), ps.codecs.Png()])
 @pytest.mark.parametrize("side", [4, 90])
-def test_cells_that_stay_in_memory_are_nobodys_to_write(tmp_path: Path, codec: Any, side: int) -> None:
-    """Of small ones and of large ones, which were in their file before, whatever a codec makes of them."""
+def test_writing_to_cells_does_not_change_the_cache(tmp_path: Path, codec: Any, side: int) -> None:
+    """Cached cells keep their values when a consumer writes to batches, for every codec and cell size."""
     field = ps.Field("cell", np.uint8, (side, side, 3), codec)
     cells = np.random.default_rng(0).integers(0, 256, (40, side, side, 3), np.uint8)
     rows = ({"id": row, "cell": cell} for row, cell in enumerate(cells))
     ps.write(tmp_path, ps.Schema("Cells", [ps.Field("id", np.int64), field]), rows, row_group_rows=10)
     for ds in (ps.open(tmp_path).batch(10), ps.open(tmp_path).shuffle(seed=1).batch(8), ps.open(tmp_path)):
-        kept = ps.loader(ds)
+        cached = ps.loader(ds)
         for _ in range(3):
-            for batch in kept:
+            for batch in cached:
                 found = np.array(batch["cell"])
                 if batch["cell"].flags.writeable:
                     batch["cell"][...] = 0
@@ -123,32 +123,32 @@ def test_cells_that_stay_in_memory_are_nobodys_to_write(tmp_path: Path, codec: A
         assert ds._table._table_cache.nbytes > cells.nbytes
 
 
-def test_a_table_that_takes_too_much_does_not_stay(tmp_path: Path) -> None:
-    """With more than a quarter of the memory limit, every epoch reads all of it."""
+def test_a_table_that_is_too_large_is_not_cached(tmp_path: Path) -> None:
+    """A table larger than a quarter of the memory limit is read again in every epoch."""
     pq.write_table(pa.table({"x": np.random.default_rng(0).random(600_000)}), tmp_path / "a.parquet", row_group_size=50_000)
     sizes = []
     for limit in (32 << 20, 8 << 20):
-        kept = ps.loader(ps.open(tmp_path).batch(10_000).using(memory_limit=limit))
+        cached = ps.loader(ps.open(tmp_path).batch(10_000).using(memory_limit=limit))
         for _ in range(4):
-            assert sum(len(batch["x"]) for batch in kept) == 600_000
-        sizes.append(kept.stats().units_read)
+            assert sum(len(batch["x"]) for batch in cached) == 600_000
+        sizes.append(cached.stats().units_read)
 
     assert sizes == [12, 48]
 
 
-def test_many_small_units_count_with_what_they_take_beside_their_values(tmp_path: Path) -> None:
-    """A row of two numbers takes sixteen bytes, and as a unit of its own some thousands."""
+def test_small_units_count_with_their_overhead(tmp_path: Path) -> None:
+    """A unit counts with its overhead. For a row of two numbers the overhead is some thousand bytes."""
     table = pa.table({"x": np.arange(400), "y": np.arange(400)})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=1)
-    for limit, stays in ((4 << 20, False), (16 << 20, True)):
+    for limit, is_cached in ((4 << 20, False), (16 << 20, True)):
         ds = ps.open(tmp_path).batch(10).using(memory_limit=limit)
         list(ps.loader(ds))
 
-        assert (ds._table._table_cache.nbytes > 0) is stays
+        assert (ds._table._table_cache.nbytes > 0) is is_cached
 
 
-def test_what_would_not_stay_for_long_is_not_kept_at_all(tmp_path: Path) -> None:
-    """Whether the whole table has room is judged by the first unit, and not found out when the room is full."""
+def test_a_table_that_will_not_fit_is_never_cached(tmp_path: Path) -> None:
+    """The first unit decides whether the whole table fits. No unit of a table that does not fit is cached."""
     pq.write_table(pa.table({"x": np.random.default_rng(0).random(600_000)}), tmp_path / "a.parquet", row_group_size=50_000)
     ds = ps.open(tmp_path).batch(10_000).using(memory_limit=12 << 20)
     batches = iter(ps.loader(ds))
@@ -159,11 +159,11 @@ def test_what_would_not_stay_for_long_is_not_kept_at_all(tmp_path: Path) -> None
     assert most == 0
 
 
-def test_questions_about_one_table_share_what_stays(table: Path) -> None:
-    """Another order reads nothing, another filter what it keeps of other rows, and no filter what a filter left whole."""
-    opened = ps.open(table)
-    list(ps.loader(opened.shuffle(seed=1).batch(100, last="uneven")))
-    read = [ps.loader(one.batch(100, last="uneven")) for one in (opened.shuffle(seed=3), opened.where(ps.col("x") > 900))]
+def test_queries_of_one_table_share_the_cache(table: Path) -> None:
+    """A query in another order reads nothing. A query with a filter reads its rows itself."""
+    dataset = ps.open(table)
+    list(ps.loader(dataset.shuffle(seed=1).batch(100, last="uneven")))
+    read = [ps.loader(one.batch(100, last="uneven")) for one in (dataset.shuffle(seed=3), dataset.where(ps.col("x") > 900))]
     rows = [sum(len(batch["id"]) for batch in one) for one in read]
 
     assert rows == [ROWS, sum(1 for row in range(ROWS) if row % 7 and row / 2 > 900)]
@@ -173,70 +173,71 @@ def test_questions_about_one_table_share_what_stays(table: Path) -> None:
 
 @pytest.mark.parametrize(("limit", "read"), [(1 << 30, 4), (3 << 20, 16)])
 def test_files_of_large_cells_do_not_stay_open(tmp_path: Path, limit: int, read: int) -> None:
-    """Cells that are left in their file until their batch is made are loaded if they stay, and otherwise left there again."""
+    """Deferred cells are loaded if the table is cached, and otherwise stay in their files. No file stays open at the end."""
     fields = [ps.Field("id", np.int64), ps.Field("cell", np.uint8, (40_000,), ps.codecs.Npy())]
-    cells = [np.random.default_rng(row).integers(0, 256, 40_000, np.uint8) for row in range(20)]  # which do not shrink
+    # Random cells do not compress.
+    cells = [np.random.default_rng(row).integers(0, 256, 40_000, np.uint8) for row in range(20)]
     rows = ({"id": row, "cell": cell} for row, cell in enumerate(cells))
     ps.write(tmp_path / "t", ps.Schema("Large", fields), rows, row_group_rows=5)
-    kept = ps.loader(ps.open(tmp_path / "t").shuffle(seed=1).batch(4).using(memory_limit=limit))
+    cached = ps.loader(ps.open(tmp_path / "t").shuffle(seed=1).batch(4).using(memory_limit=limit))
     for _ in range(4):
-        for batch in kept:
+        for batch in cached:
             assert (batch["cell"] == np.stack([cells[row] for row in batch["id"]])).all()
     del batch
     gc.collect()
 
-    assert kept.stats().units_read == read
+    assert cached.stats().units_read == read
     assert not [name for name in Path("/proc/self/fd").glob("*") if str(tmp_path) in str(name.resolve())]
 
 
-def test_an_epoch_needs_no_file_once_the_table_is_in_memory(tmp_path: Path) -> None:
-    """Files may go after the first epoch: what was opened is what is handed out."""
+def test_a_cached_table_needs_no_files(tmp_path: Path) -> None:
+    """Files may be deleted after the first epoch, because later epochs come from the cache."""
     pq.write_table(pa.table({"x": np.arange(1_000)}), tmp_path / "a.parquet", row_group_size=100)
-    kept = ps.loader(ps.open(tmp_path).shuffle(seed=0).batch(50))
-    assert sum(int(batch["x"].sum()) for batch in kept) == 499_500
+    cached = ps.loader(ps.open(tmp_path).shuffle(seed=0).batch(50))
+    assert sum(int(batch["x"].sum()) for batch in cached) == 499_500
     (tmp_path / "a.parquet").unlink()
 
-    assert sum(int(batch["x"].sum()) for batch in kept) == 499_500
+    assert sum(int(batch["x"].sum()) for batch in cached) == 499_500
 
 
 @given(
     limit=st.integers(0, 400),
     offers=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 30)), max_size=60),
-    whole=st.integers(0, 200),
-    again=st.booleans(),
+    total_bytes=st.integers(0, 200),
+    read_again=st.booleans(),
 )
-def test_units_are_kept_by_their_second_time_while_all_have_room(
-    limit: int, offers: list[tuple[int, int]], whole: int, *, again: bool
+def test_units_are_cached_on_their_second_read_while_all_fit(
+    limit: int, offers: list[tuple[int, int]], total_bytes: int, *, read_again: bool
 ) -> None:
-    """What is kept never takes more than its share, and is gone as soon as all that was seen takes more.
+    """Cached units never exceed their share of the limit. All are dropped once the units seen so far exceed it.
 
-    Where it is known that units are read again, they are kept at once, if all of them are going to have room.
+    If units are known to be read again, they are cached on the first read, provided that the whole table fits.
     """
-    kept: TableCache[int] = TableCache()
-    kept.set_memory_limit(limit)
-    if again:
-        kept.expect_again()
+    cached: TableCache[int] = TableCache()
+    cached.set_memory_limit(limit)
+    if read_again:
+        cached.expect_again()
     sizes: dict[int, int] = {}
     times: dict[int, int] = {}
     for name, size in offers:
         sizes.setdefault(name, size)
         times[name] = times.get(name, 0) + 1
-        if kept.accepts(name, sizes[name], whole):
-            kept.keep(name, name)
+        if cached.accepts(name, sizes[name], total_bytes):
+            cached.keep(name, name)
 
         fits = sum(sizes.values()) <= limit // 4
-        least = 1 if again and whole <= limit // 4 else 2
+        least = 1 if read_again and total_bytes <= limit // 4 else 2
         expected = {one for one, count in times.items() if count >= least} if fits else set()
-        assert {one for one in times if kept.units.get(one) is not None} == expected
-        assert kept.nbytes == sum(sizes[one] for one in expected) <= limit / 4
+        assert {one for one in times if cached.units.get(one) is not None} == expected
+        assert cached.nbytes == sum(sizes[one] for one in expected) <= limit / 4
 
 
-def test_more_room_is_another_chance() -> None:
-    """What had no room has some when the limit is raised; when it is lowered, what has none goes."""
-    kept: TableCache[int] = TableCache()
+def test_a_higher_limit_allows_caching_again() -> None:
+    """A higher limit allows units to be cached again. A lower limit drops units that no longer fit."""
+    cached: TableCache[int] = TableCache()
     for limit, expected in ((40, None), (40, None), (80, 7), (100, 7), (80, 7), (40, None), (20, None)):
-        kept.set_memory_limit(limit)
+        cached.set_memory_limit(limit)
         for _ in range(2):
-            if kept.accepts("unit", 15, 15):
-                kept.keep("unit", 7)
-        assert kept.units.get("unit") == expected
+            if cached.accepts("unit", 15, 15):
+                cached.keep("unit", 7)
+        assert cached.units.get("unit") == expected

@@ -1,4 +1,4 @@
-"""What stays in memory moves to other pages, and is the same there."""
+"""Cached tables are copied to pinned memory with unchanged values."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ COLUMNS: dict[str, Any] = {
 @pytest.mark.parametrize("name", COLUMNS)
 @pytest.mark.parametrize("cut", [slice(0, 3), slice(1, 3), slice(2, 2)])
 @pytest.mark.parametrize("chunks", [1, 2])
-def test_tables_of_every_type_are_the_same_elsewhere(name: str, cut: slice, chunks: int) -> None:
-    """Values, nulls, types and what is told with them; of parts, and of several chunks."""
+def test_copies_of_every_type_equal_the_original(name: str, cut: slice, chunks: int) -> None:
+    """`copy_table` keeps values, nulls, types and metadata, also of slices and of several chunks."""
     column = pa.chunked_array([COLUMNS[name][cut]] * chunks)
     table = pa.table({name: column}, metadata={"told": "too"})
 
@@ -51,8 +51,8 @@ def test_tables_of_every_type_are_the_same_elsewhere(name: str, cut: slice, chun
     found.validate(full=True)
 
 
-def test_what_is_settled_lies_nowhere_that_others_use() -> None:
-    """Whatever becomes of the memory that was read to, what stays is as it was."""
+def test_a_copy_shares_no_memory_with_the_original() -> None:
+    """Changing the memory of the original does not change the copy."""
     memory = np.arange(300_000)
     table = pa.table({"x": pa.Array.from_buffers(pa.int64(), len(memory), [None, pa.py_buffer(memory)])})
     found = PinnedMemory().copy_table(table)
@@ -62,10 +62,10 @@ def test_what_is_settled_lies_nowhere_that_others_use() -> None:
 
 
 class Unknown(pa.ExtensionType):  # type: ignore[misc] # pyarrow has no annotations
-    """A type that nobody registers."""
+    """An extension type that is not registered."""
 
     def __init__(self) -> None:
-        """Store numbers."""
+        """Store values as int64."""
         super().__init__(pa.int64(), "penstock.test.unknown")
 
     def __arrow_ext_serialize__(self) -> bytes:
@@ -76,8 +76,8 @@ class Unknown(pa.ExtensionType):  # type: ignore[misc] # pyarrow has no annotati
         return cls()
 
 
-def test_a_type_that_only_its_maker_knows_stays_where_it_is() -> None:
-    """Elsewhere it would be what it is stored as."""
+def test_a_table_of_an_unregistered_type_is_not_changed() -> None:
+    """A table with an unregistered extension type keeps the type, which a copy would lose."""
     kind = Unknown()
     table = pa.table({"x": pa.ExtensionArray.from_storage(kind, pa.array([1, 2]))})
 
@@ -89,9 +89,9 @@ def test_a_type_that_only_its_maker_knows_stays_where_it_is() -> None:
 
 @given(sizes=st.lists(st.sampled_from([1, 100, MAPPED - 1, MAPPED, MAPPED + 1, 3 * MAPPED + 7, BLOCK, BLOCK + 1]), max_size=12))
 def test_pieces_never_overlap(sizes: list[int]) -> None:
-    """Whoever writes to one leaves all others as they are, and every one is as long as was asked."""
-    rooms = PinnedMemory()
-    pieces = [rooms.allocate(size) for size in sizes]
+    """Allocated pieces have the requested sizes. Writing to one does not change the others."""
+    memory_blocks = PinnedMemory()
+    pieces = [memory_blocks.allocate(size) for size in sizes]
     for number, piece in enumerate(pieces):
         piece[:: max(1, len(piece) // 50)] = number
         piece[-1] = number
@@ -102,12 +102,12 @@ def test_pieces_never_overlap(sizes: list[int]) -> None:
         assert piece[-1] == number
 
 
-def test_threads_get_pieces_of_their_own() -> None:
-    """Two that ask at once are not given the same."""
-    rooms = PinnedMemory()
+def test_threads_get_separate_pieces() -> None:
+    """Concurrent copies never share memory."""
+    memory_blocks = PinnedMemory()
 
     def copied(number: int) -> Any:
-        return rooms.copy(np.full(MAPPED + number, number, np.uint8))
+        return memory_blocks.copy(np.full(MAPPED + number, number, np.uint8))
 
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(copied, range(60)))

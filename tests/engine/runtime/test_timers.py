@@ -1,4 +1,4 @@
-"""Where the time goes, counted while it goes: who waits for whom is arranged by events, and told while it lasts."""
+"""Statistics show where the time goes while it passes. Events and gates hold threads at known points."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock._dataset import explain
 from penstock._engine.deliver.loader import Loader
-from penstock._engine.runtime import timers as metering
+from penstock._engine.runtime import timers as timers_module
 from penstock._engine.runtime.timers import DECODE, MAP, READ, Meter
 from penstock.protocols import Shuffle
 from penstock.stats import Stats
 from penstock.testing import MemoryFormat
 
-PATIENCE = 60.0
-"""Seconds after which a test gives up; none comes near."""
+TIMEOUT = 60.0
+"""Seconds after which a test fails. No test comes near it."""
 
 
 class Gate:
-    """Where a thread is held up until the test lets it go on."""
+    """A point where a thread waits until the test lets it continue."""
 
     def __init__(self) -> None:
-        """Begin closed."""
+        """Create a closed gate."""
         self.reached, self.opened = threading.Event(), threading.Event()
 
     def pass_through(self) -> None:
-        """Wait here."""
+        """Wait until the gate is open."""
         self.reached.set()
-        assert self.opened.wait(PATIENCE)
+        assert self.opened.wait(TIMEOUT)
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Go on when something holds, which time alone must bring about."""
-    limit = time.monotonic() + PATIENCE
-    while not holds():
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds that only needs time."""
+    limit = time.monotonic() + TIMEOUT
+    while not condition():
         assert time.monotonic() < limit
 
 
 @contextmanager
-def asked(batches: Iterator[Any], gate: Gate) -> Iterator[None]:
-    """Have another thread ask for a batch, and go on when something is held up at the gate; then open it."""
+def consuming(batches: Iterator[Any], gate: Gate) -> Iterator[None]:
+    """Consume batches in another thread, yield when a thread waits at the gate, and open the gate afterwards."""
     thread = threading.Thread(target=lambda: list(batches))
     thread.start()
     try:
-        assert gate.reached.wait(PATIENCE)
+        assert gate.reached.wait(TIMEOUT)
         yield
     finally:
         gate.opened.set()
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
 
 
 def table(rows: int = 40, group: int = 10) -> MemoryFormat:
@@ -67,21 +67,21 @@ def table(rows: int = 40, group: int = 10) -> MemoryFormat:
     return MemoryFormat.of({"id": range(rows), "word": [f"word {row}" for row in range(rows)]}, row_group_rows=group)
 
 
-def test_a_wait_for_storage_is_told_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read that hangs shows at once, as time that the consumer waits for storage."""
-    gate, held = Gate(), table()
-    loader = ps.loader(held.open().batch(10).using(threads=2))
+def test_a_wait_for_storage_is_reported_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that hangs is reported at once as time that the consumer waits for storage."""
+    gate, memory_table = Gate(), table()
+    loader = ps.loader(memory_table.open().batch(10).using(threads=2))
     batches = iter(loader)
-    handler = held.filesystem.handler
-    really = handler.open_input_file
+    handler = memory_table.filesystem.handler
+    original = handler.open_input_file
 
     def open_later(path: str) -> Any:
         gate.pass_through()
-        return really(path)
+        return original(path)
 
     monkeypatch.setattr(handler, "open_input_file", open_later)
 
-    with asked(batches, gate):
+    with consuming(batches, gate):
         until(lambda: loader.stats().shares.storage > 0.9)
         until(lambda: loader.stats().busy.read > 0.9 * loader.stats().busy.total)
         stats = loader.stats()
@@ -90,26 +90,26 @@ def test_a_wait_for_storage_is_told_while_it_lasts(monkeypatch: pytest.MonkeyPat
     assert (loader.stats().batches, loader.stats().rows, loader.stats().units_read) == (4, 40, 4)
 
 
-def test_a_wait_for_decoding_is_told_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells that take long to become arrays show as decoding."""
+def test_a_wait_for_decoding_is_reported_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow decoding of cells is reported as a wait for decoding."""
     gate = Gate()
     loader = ps.loader(table().open().batch(10).using(threads=2))
     batches: Any = iter(loader)
-    really = batches._window_reader._decode
+    original = batches._window_reader._decode
 
     def decode_later(*given: Any) -> Any:
         gate.pass_through()
-        return really(*given)
+        return original(*given)
 
     monkeypatch.setattr(batches._window_reader, "_decode", decode_later)
 
-    with asked(batches, gate):
+    with consuming(batches, gate):
         until(lambda: loader.stats().shares.decode > 0.9)
         until(lambda: loader.stats().busy.decode > 0.9 * loader.stats().busy.total)
 
 
-def test_a_wait_for_a_map_is_told_while_it_lasts() -> None:
-    """A function that takes long shows as the map, in threads of the loader."""
+def test_a_wait_for_a_map_is_reported_while_it_lasts() -> None:
+    """A slow map function is reported as a wait for the map, which runs in threads of the loader."""
     gate = Gate()
 
     def slow(batch: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def test_a_wait_for_a_map_is_told_while_it_lasts() -> None:
 
     loader = ps.loader(table().open().batch(10).map(slow).using(threads=2))
 
-    with asked(iter(loader), gate):
+    with consuming(iter(loader), gate):
         until(lambda: loader.stats().shares.map > 0.9)
         assert loader.stats().busy.map > 0
         assert loader.stats().inline.map == 0
@@ -126,7 +126,7 @@ def test_a_wait_for_a_map_is_told_while_it_lasts() -> None:
 
 @pytest.mark.parametrize("lazy", [False, True])
 def test_a_map_of_single_rows_runs_in_the_consumers_thread(*, lazy: bool) -> None:
-    """What is done for one row at a time is done while the consumer waits, and told apart."""
+    """Maps of single rows run in the consumer's thread and are counted as inline work."""
     gate = Gate()
 
     def slow(row: dict[str, Any]) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def test_a_map_of_single_rows_runs_in_the_consumers_thread(*, lazy: bool) -> Non
     ds = table().open().map(slow).using(threads=2)
     loader = ps.loader(ds.where(ps.col("id") >= 0, lazy=True) if lazy else ds)
 
-    with asked(iter(loader), gate):
+    with consuming(iter(loader), gate):
         until(lambda: loader.stats().shares.map > 0.9)
         assert loader.stats().inline.map > 0
         assert loader.stats().busy.map == 0
@@ -144,35 +144,35 @@ def test_a_map_of_single_rows_runs_in_the_consumers_thread(*, lazy: bool) -> Non
 
 
 class Slow:
-    """Hands batches over through a gate."""
+    """An adapter that hands batches over through a gate."""
 
     def __init__(self, gate: Gate) -> None:
         """Store the gate."""
         self.gate = gate
 
     def batch(self, batch: Any) -> dict[str, Any]:
-        """Return the batch, later."""
+        """Return the batch after the gate opens."""
         self.gate.pass_through()
         return dict(batch)
 
     def cuts(self, columns: Mapping[str, np.ndarray[Any, Any]], size: int) -> Iterator[dict[str, Any]]:
-        """Yield batches that are views."""
+        """Yield batches that are views of the columns."""
         rows = len(next(iter(columns.values())))
         return ({name: column[at : at + size] for name, column in columns.items()} for at in range(0, rows, size))
 
 
-def test_a_wait_for_the_hand_over_is_told_while_it_lasts() -> None:
-    """Making a framework's types of arrays is work of its own."""
+def test_a_wait_for_the_hand_over_is_reported_while_it_lasts() -> None:
+    """Conversion of arrays to a framework's types is counted as hand-over."""
     gate, ds = Gate(), table().open().batch(10).using(threads=2)
     loader = Loader(ds._table, ds._query, Slow(gate))
 
-    with asked(iter(loader), gate):
+    with consuming(iter(loader), gate):
         until(lambda: loader.stats().shares.hand_over > 0.9)
         assert loader.stats().busy.hand_over > 0
 
 
-def test_a_consumer_at_work_is_told_while_it_works() -> None:
-    """Between two batches the time is the consumer's, up to now; after the last it is nobody's."""
+def test_a_working_consumer_is_reported_while_it_works() -> None:
+    """Time between two batches counts as the consumer's, up to now. Time after the last batch does not count."""
     loader = ps.loader(table().open().batch(10).using(threads=2))
     batches = iter(loader)
     next(batches)
@@ -184,9 +184,9 @@ def test_a_consumer_at_work_is_told_while_it_works() -> None:
     assert loader.stats() == ended
 
 
-def test_a_consumer_that_computes_is_known_by_its_time_on_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread's own clock tells a consumer that computes from one that waits for a device."""
-    monkeypatch.setattr(metering, "SAMPLE_INTERVAL", 0)
+def test_a_computing_consumer_is_known_by_its_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processor clock of the consumer's thread distinguishes computing from waiting for a device."""
+    monkeypatch.setattr(timers_module, "SAMPLE_INTERVAL", 0)
     loader = ps.loader(table().open().batch(10).map(lambda batch: batch).using(threads=2))
     batches = iter(loader)
     next(batches)
@@ -211,7 +211,7 @@ SHUFFLES: list[Shuffle] = [ps.InOrder(), ps.RowGroupShuffle(), ps.WindowShuffle(
     epochs=st.integers(1, 2),
 )
 def test_rows_are_counted_exactly(*, shuffle: Shuffle, size: Any, last: Any, lazy: bool, maps: bool, epochs: int) -> None:
-    """However rows are handed out, those counted are those that came, filled up ones too, before maps."""
+    """The statistics count the rows and batches that the consumer gets, including padding, for any query."""
     ds = table(45, 10).open().shuffle(shuffle, seed=2).repeat(epochs).using(threads=2)
     if lazy:
         ds = ds.where(ps.col("id") >= 18, lazy=True)
@@ -220,27 +220,27 @@ def test_rows_are_counted_exactly(*, shuffle: Shuffle, size: Any, last: Any, laz
     elif size is not None:
         ds = ds.batch(size, last=None if lazy else last)
     loader = ps.loader(ds.map(lambda batch: batch) if maps else ds)
-    came = [np.size(batch["id"]) for batch in loader]
+    row_counts = [np.size(batch["id"]) for batch in loader]
     stats = loader.stats()
 
-    assert (stats.batches, stats.rows) == (len(came), sum(came))
+    assert (stats.batches, stats.rows) == (len(row_counts), sum(row_counts))
 
 
 @pytest.mark.parametrize("size", [None, 4])
 def test_a_mixture_is_counted_like_a_table(size: int | None) -> None:
-    """Rows of all sources count, handed out one by one or in the batches of their sources, and so do the sources' maps."""
+    """Rows of all sources are counted, one by one or in batches. The time of the sources' maps is counted too."""
     sources = [table(40).open().map(lambda some: some), table(30).open().map(lambda some: some)]
     mixed = ps.mix([(ds if size is None else ds.batch(size), 1) for ds in sources], seed=1)
     loader = ps.loader(mixed)
-    came = [np.size(batch["id"]) for batch in loader]
+    row_counts = [np.size(batch["id"]) for batch in loader]
     stats = loader.stats()
 
-    assert (stats.batches, stats.rows) == (len(came), sum(came))
+    assert (stats.batches, stats.rows) == (len(row_counts), sum(row_counts))
     assert stats.busy.map + stats.inline.map > 0
 
 
-def test_what_processes_do_is_counted_here() -> None:
-    """Maps that run in another process take their time there, and it is told here."""
+def test_the_time_of_worker_processes_is_counted() -> None:
+    """The time of maps in worker processes is counted in the statistics of the loader."""
     loader = ps.loader(table().open().batch(10).map(lambda batch: batch).using(workers="processes", processes=1))
     list(loader)
     stats = loader.stats()
@@ -251,8 +251,8 @@ def test_what_processes_do_is_counted_here() -> None:
 
 
 @pytest.mark.slow
-def test_the_start_of_processes_is_told_as_such() -> None:
-    """Of an iteration that is over as soon as its process has started, it is the larger part, and the remedy says so."""
+def test_the_start_of_processes_is_reported() -> None:
+    """In a short iteration most time goes to starting processes, and the remedy says so."""
     ds = table().open().batch(10).map(lambda batch: batch).using(workers="processes", processes=1)
     loader = ps.loader(ds)
     list(loader)
@@ -267,8 +267,8 @@ def test_the_start_of_processes_is_told_as_such() -> None:
     assert ps.loader(ds.using(workers="threads")).stats().starting_seconds == 0
 
 
-def test_bytes_are_those_of_the_columns_read(tmp_path: Any) -> None:
-    """Bytes on storage are the footer's: of the columns asked for, nested ones whole, and those of the filter."""
+def test_bytes_read_are_those_of_the_columns_read(tmp_path: Any) -> None:
+    """`bytes_read` sums the footer's sizes of selected columns, nested ones whole, and of filter columns."""
     columns = {
         "id": list(range(100)),
         "pair": [{"a": row, "b": str(row)} for row in range(100)],
@@ -286,13 +286,13 @@ def test_bytes_are_those_of_the_columns_read(tmp_path: Any) -> None:
 
     assert plain.stats().bytes_read == sum(size[0] for size in sizes)
     assert nested.stats().bytes_read == sum(size[1] + size[2] for size in sizes)
-    # Of the two row groups that are left, one passes as a whole, and its filter's column is not read.
+    # Two row groups remain. All rows of one of them pass, so its filter column is not read.
     assert filtered.stats().bytes_read == sizes[2][0] + sizes[2][3] + sizes[3][3]
     assert (plain.stats().units_read, filtered.stats().units_read) == (4, 2)
 
 
-def test_iterations_add_up_also_those_that_were_left() -> None:
-    """A loader counts all its epochs, and keeps no more of those that ended than their sums."""
+def test_statistics_of_iterations_add_up() -> None:
+    """A loader counts all its epochs, including unfinished ones. It stores only the sums of those that ended."""
     loader = ps.loader(table().open().shuffle(ps.WindowShuffle(rows=20), seed=1).batch(10).using(threads=2))
     assert (loader.stats(), json.loads(json.dumps(loader.stats().as_dict()))["rows"]) == (Stats(), 0)
     for _ in range(2):
@@ -311,7 +311,7 @@ def test_iterations_add_up_also_those_that_were_left() -> None:
 
 
 def test_an_error_stops_the_clock() -> None:
-    """An iteration that failed takes no more time."""
+    """The time of an iteration stops growing after an error."""
 
     def failing(batch: dict[str, Any]) -> dict[str, Any]:
         return {**batch, "id": 1 / 0}
@@ -325,13 +325,13 @@ def test_an_error_stops_the_clock() -> None:
     assert loader.stats() == ended
 
 
-def test_explain_reads_and_tells_where_the_time_goes() -> None:
-    """The plan's page is followed by the table, and says how much was read for it."""
+def test_explain_analyze_reports_where_the_time_goes() -> None:
+    """`explain(analyze=True)` adds the time table to the plan, and says how much was read for it."""
     ds = table().open().shuffle(seed=1).batch(8).repeat()
-    plan, told = ds.explain(), ds.explain(analyze=True)
-    lines = told.removeprefix(plan).splitlines()
+    plan, reported = ds.explain(), ds.explain(analyze=True)
+    lines = reported.removeprefix(plan).splitlines()
 
-    assert told.startswith(plan + "\n")
+    assert reported.startswith(plan + "\n")
     assert lines[1] == "  analyzed    a whole epoch, read now for a consumer that does nothing"
     assert lines[2].startswith("  handed out  5 batches, 40 rows, ")
     names = ["handed out", "read", "time", "waiting on", "threads", "busy", "remedy"]
@@ -340,23 +340,23 @@ def test_explain_reads_and_tells_where_the_time_goes() -> None:
 
 @pytest.mark.parametrize(("lazy", "part"), [(False, "the first 1 of 40 steps"), (True, "the first 1 steps")])
 def test_explain_ends_after_some_seconds(*, lazy: bool, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An epoch that takes long is read in part, and the text says which."""
+    """`explain(analyze=True)` stops after ANALYZED_SECONDS and says which part of the epoch was read."""
     monkeypatch.setattr(explain, "ANALYZED_SECONDS", 0.0)
     ds = table().open()
 
-    told = (ds.where(ps.col("id") >= 0, lazy=True) if lazy else ds).explain(analyze=True)
+    reported = (ds.where(ps.col("id") >= 0, lazy=True) if lazy else ds).explain(analyze=True)
 
-    assert f"  analyzed    {part} of an epoch, read now for a consumer that does nothing\n" in told
+    assert f"  analyzed    {part} of an epoch, read now for a consumer that does nothing\n" in reported
 
 
-def test_explain_of_nothing_is_refused_like_reading_it() -> None:
-    """There is no time to tell of where no batch can be made."""
+def test_explain_of_a_dataset_without_batches_raises() -> None:
+    """`explain(analyze=True)` raises EmptyDatasetError if the dataset has no full batch."""
     with pytest.raises(ps.errors.EmptyDatasetError):
         table(3).open().shuffle().batch(10).explain(analyze=True)
 
 
-def test_work_inside_of_other_work_counts_as_its_own() -> None:
-    """The outer clock stands still while the inner one runs, and goes on after it."""
+def test_nested_work_is_counted_separately() -> None:
+    """The outer clock stops while the inner one runs, and continues after it."""
     meter = Meter()
     with meter.busy(DECODE):
         until(lambda: meter.stats(handed=0, size=1).busy.decode > 0.001)
@@ -371,8 +371,8 @@ def test_work_inside_of_other_work_counts_as_its_own() -> None:
     assert (ended.map, ended.gather, ended.hand_over) == (0, 0, 0)
 
 
-def test_time_on_a_processor_is_never_more_than_the_time() -> None:
-    """Looks now and then give an estimate that cannot exceed what they estimate."""
+def test_processor_time_never_exceeds_elapsed_time() -> None:
+    """The sampled processor time never exceeds the elapsed time."""
     meter = Meter()
     for _ in range(100):
         with meter.busy(MAP):
@@ -382,8 +382,8 @@ def test_time_on_a_processor_is_never_more_than_the_time() -> None:
     assert 0 <= stats.processor.map <= stats.busy.map
 
 
-def test_a_thread_that_asks_is_a_consumer() -> None:
-    """What a consumer's thread does is told apart from what the loader's threads do."""
+def test_work_of_the_consumer_is_inline() -> None:
+    """Work in the consumer's thread is counted separately from work in the loader's threads."""
     meter = Meter()
     with meter, meter.blocked:
         thread = threading.Thread(target=meter.timed(MAP, lambda: None))
@@ -398,12 +398,12 @@ def test_a_thread_that_asks_is_a_consumer() -> None:
     assert (stats.busy.decode, stats.inline.map) == (0, 0)
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_threads_see_how_long_the_gil_takes(*, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Now and then a thread lets go of the GIL, on systems that tell how long it was queued and on others."""
-    monkeypatch.setattr(metering, "PROBE_INTERVAL", 0)
-    if not told:
-        monkeypatch.setattr(metering, "SCHEDSTAT", "/nowhere/schedstat")
+@pytest.mark.parametrize("reported", [True, False])
+def test_threads_measure_waits_for_the_gil(*, reported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads probe the GIL now and then, on systems that report queueing time and on others."""
+    monkeypatch.setattr(timers_module, "PROBE_INTERVAL", 0)
+    if not reported:
+        monkeypatch.setattr(timers_module, "SCHEDSTAT", "/nowhere/schedstat")
     meter = Meter()
     for _ in range(2):
         with meter.busy(MAP):
@@ -411,12 +411,12 @@ def test_threads_see_how_long_the_gil_takes(*, told: bool, monkeypatch: pytest.M
     (span,) = meter._spans.values()
 
     assert (span.probes, span.probed > 0) == (2, True)
-    assert span.queued == 0 or told
+    assert span.queued == 0 or reported
 
 
 def test_a_consumer_may_move_from_thread_to_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread's clock is never compared with that of another."""
-    monkeypatch.setattr(metering, "SAMPLE_INTERVAL", 0)
+    """The clocks of two threads are never compared."""
+    monkeypatch.setattr(timers_module, "SAMPLE_INTERVAL", 0)
     meter = Meter()
     for _ in range(2):
         thread = threading.Thread(target=meter.waited_for(lambda: None))
@@ -428,21 +428,24 @@ def test_a_consumer_may_move_from_thread_to_thread(monkeypatch: pytest.MonkeyPat
     assert meter.stats(handed=0, size=1).consumer_processor_seconds == 0
 
 
-def test_what_another_process_took_is_added() -> None:
-    """A process tells what it took since it last told, and it counts as if a thread of the loader had taken it."""
-    there, here = Meter(), Meter(threads=1)
-    with there.busy(MAP):
+def test_the_time_of_another_process_is_added() -> None:
+    """`taken` returns the time since the last call. `add` counts it like the time of a thread of the loader."""
+    worker_meter, parent_meter = Meter(), Meter(threads=1)
+    with worker_meter.busy(MAP):
         pass
-    took = there.stats(handed=0, size=1)
-    here.add(there.taken())
-    here.add(there.taken())
+    worker_stats = worker_meter.stats(handed=0, size=1)
+    parent_meter.add(worker_meter.taken())
+    parent_meter.add(worker_meter.taken())
 
-    assert (here.stats(handed=0, size=1).busy, here.stats(handed=0, size=1).processor) == (took.busy, took.processor)
-    assert there.stats(handed=0, size=1).busy.total == 0
+    assert (parent_meter.stats(handed=0, size=1).busy, parent_meter.stats(handed=0, size=1).processor) == (
+        worker_stats.busy,
+        worker_stats.processor,
+    )
+    assert worker_meter.stats(handed=0, size=1).busy.total == 0
 
 
-def test_a_clock_is_stopped_once() -> None:
-    """What was ended stays as it was."""
+def test_a_meter_ends_once() -> None:
+    """Ending a meter a second time changes nothing."""
     meter = Meter()
     with meter:
         pass

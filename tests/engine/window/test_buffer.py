@@ -1,4 +1,4 @@
-"""Windows are filled by threads, of what is copied and of what waits where it lies, and are the same either way."""
+"""Windows have the same rows whether columns are copied at once or wait in memory that lasts."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ def unit(number: int) -> dict[str, npt.NDArray[Any]]:
 
 @given(
     reads=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 20), st.integers(20, UNIT)), min_size=1, max_size=4),
-    picked=st.booleans(),
+    strided=st.booleans(),
     lasting=st.lists(st.sets(st.sampled_from(["id", "x", "pair", "y"])), min_size=4, max_size=4),
     permuted=st.booleans(),
     stacked=st.booleans(),
-    near=st.sampled_from([0, 64, 1 << 20]),
+    cached_bytes=st.sampled_from([0, 64, 1 << 20]),
 )
-def test_a_window_is_its_units_in_the_order_of_its_permutation(
+def test_a_window_has_the_rows_of_its_units_in_the_order_of_its_permutation(
     reads: list[tuple[int, int, int]],
     lasting: list[set[str]],
-    near: int,
+    cached_bytes: int,
     *,
-    picked: bool,
+    strided: bool,
     permuted: bool,
     stacked: bool,
 ) -> None:
-    """Whichever columns of whichever units wait, and however far they lie."""
-    rows = [np.arange(start, stop)[::3] if picked else slice(start, stop) for _, start, stop in reads]
-    asked = tuple(Read(unit=number, rows=at) for (number, _, _), at in zip(reads, rows, strict=True))
+    """A window has its rows in permuted order, for any columns that wait in their units, and any cache size."""
+    rows = [np.arange(start, stop)[::3] if strided else slice(start, stop) for _, start, stop in reads]
+    requests = tuple(Read(unit=number, rows=at) for (number, _, _), at in zip(reads, rows, strict=True))
     total = sum(len(np.arange(UNIT)[at]) for at in rows)
     take = np.random.default_rng(total).permutation(total) if permuted else None
     stacks = [Stack(name="both", columns=("id", "y"))] if stacked else []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(buffer, "CACHED_COLUMN", near)
+        patch.setattr(buffer, "CACHED_COLUMN", cached_bytes)
         patch.setattr(buffer, "STEP_BYTES", 1 << 9)
-        filling = WindowBuilder(Window(reads=asked, take=take), stacks, BufferPool(1 << 20))
+        builder = WindowBuilder(Window(reads=requests, take=take), stacks, BufferPool(1 << 20))
         for at, (number, _, _) in enumerate(reads):
-            filling.put(at, unit(number), frozenset(lasting[at]))
-        filling.steps()
-        filling.order()
-        found = filling.complete()
+            builder.put(at, unit(number), frozenset(lasting[at]))
+        builder.steps()
+        builder.order()
+        found = builder.complete()
 
     whole = {name: np.concatenate([unit(read[0])[name][at] for read, at in zip(reads, rows, strict=True)]) for name in unit(0)}
     if stacked:
@@ -67,8 +67,8 @@ def test_a_window_is_its_units_in_the_order_of_its_permutation(
         assert found[name].tolist() == (values if take is None else values[take]).tolist()
 
 
-def test_what_lasts_is_copied_once_and_not_written_to() -> None:
-    """It waits in memory that stays, and nobody's window is a view of that where rows are permuted."""
+def test_lasting_columns_are_copied_and_not_written_to() -> None:
+    """The columns of a permuted window are writable, and share no memory with lasting columns of units."""
     units = [unit(0), unit(1)]
     for columns in units:
         for values in columns.values():
@@ -76,12 +76,12 @@ def test_what_lasts_is_copied_once_and_not_written_to() -> None:
     window = Window(
         reads=(Read(unit=0, rows=slice(0, UNIT)), Read(unit=1, rows=slice(0, UNIT))), take=np.arange(2 * UNIT)[::-1]
     )
-    filling = WindowBuilder(window, [], BufferPool(1 << 20), writable=True)
+    builder = WindowBuilder(window, [], BufferPool(1 << 20), writable=True)
     for at, columns in enumerate(units):
-        filling.put(at, columns, frozenset(columns))
-    filling.steps()
-    filling.order()
+        builder.put(at, columns, frozenset(columns))
+    builder.steps()
+    builder.order()
 
-    for name, values in filling.complete().items():
+    for name, values in builder.complete().items():
         assert values.flags.writeable
         assert not any(np.shares_memory(values, columns[name]) for columns in units)

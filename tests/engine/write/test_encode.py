@@ -26,12 +26,12 @@ UTC = dt.UTC
 
 @dataclass(frozen=True)
 class Doubled(CellCodec):
-    """A codec of a user: the bytes of an array, twice."""
+    """A codec of a user that stores the bytes of an array twice."""
 
     name = "doubled"
 
     def encode(self, field: Field, cell: Any) -> bytes:
-        """Return the bytes twice; one that holds 13 cannot be encoded."""
+        """Return the bytes twice. An array that holds 13 raises."""
         if (np.asarray(cell) == 13).any():
             msg = "13 is not lucky"
             raise RuntimeError(msg)
@@ -48,19 +48,19 @@ class Doubled(CellCodec):
 
 
 def columns(*fields: Field) -> TableEncoder:
-    """Return the columns of a schema."""
+    """Return the encoder of a schema with these fields."""
     return encoder_from_schema(Schema("Test", fields))
 
 
 def stored(field: Field, *cells: Any) -> pa.Array:
-    """Return cells as they are stored when rows are given one by one."""
-    whole = columns(field)
-    rows = [whole.check_row({field.name: cell}, number) for number, cell in enumerate(cells)]
-    return whole.named(field.name).encode([row[0] for row in rows])
+    """Return cells as they are stored when they are written row by row."""
+    encoder = columns(field)
+    rows = [encoder.check_row({field.name: cell}, number) for number, cell in enumerate(cells)]
+    return encoder.named(field.name).encode([row[0] for row in rows])
 
 
-def refused(field: Field, cell: Any) -> str:
-    """Return what is said of a cell that does not fit."""
+def error_of(field: Field, cell: Any) -> str:
+    """Return the error message for a cell that does not fit its field."""
     with pytest.raises(DataError) as caught:
         columns(field).check_row({field.name: cell}, 7)
     return str(caught.value)
@@ -167,12 +167,12 @@ def refused(field: Field, cell: Any) -> str:
         (Field("x", "S4", (), Raw()), b"a\0\0\0", "expected one that does not end in b'\\x00', which NumPy would cut off."),
     ],
 )
-def test_a_cell_that_does_not_fit_is_refused(field: Field, cell: Any, message: str) -> None:
-    """What is wrong, what was expected and what to do are told, with the row and the field."""
-    said = refused(field, cell)
+def test_a_cell_that_does_not_fit_raises(field: Field, cell: Any, message: str) -> None:
+    """The error has the row, the field, the problem, what was expected, and what to do."""
+    error_text = error_of(field, cell)
 
-    assert said.startswith("Row 7, field 'x': ")
-    assert message in said
+    assert error_text.startswith("Row 7, field 'x': ")
+    assert message in error_text
 
 
 @pytest.mark.parametrize(
@@ -210,21 +210,21 @@ def test_a_cell_that_does_not_fit_is_refused(field: Field, cell: Any, message: s
     ],
 )
 def test_a_cell_that_fits_is_stored_as_it_is(field: Field, cell: Any, expected: Any) -> None:
-    """Values come back equal, alone and among others."""
+    """Cells that fit their field are stored as equal values."""
     assert stored(field, cell, cell).to_pylist() == [expected, expected]
 
 
-def test_a_value_that_its_storage_cannot_hold_is_refused() -> None:
-    """A field whose codec names a narrower type than its dtype is bound by both."""
-    assert "which Arrow refuses: Value 300 too large" in refused(Field("x", np.int64, (), Scalar("int8")), 300)
+def test_a_value_that_its_storage_cannot_hold_raises() -> None:
+    """A value must fit the dtype of its field and the storage type of its codec."""
+    assert "which Arrow refuses: Value 300 too large" in error_of(Field("x", np.int64, (), Scalar("int8")), 300)
 
 
 def test_unknown_and_missing_fields_are_named() -> None:
-    """The nearest name is told, and what would make it right."""
-    whole = columns(Field("label", np.int32), Field("image", np.uint8, (2,)), Field("note", str, nullable=True))
+    """The error names unknown and missing fields, suggests the nearest name, and says what to do."""
+    encoder = columns(Field("label", np.int32), Field("image", np.uint8, (2,)), Field("note", str, nullable=True))
 
     with pytest.raises(DataError) as caught:
-        whole.check_row({"lable": 1, "image": np.zeros(2, np.uint8)}, 3)
+        encoder.check_row({"lable": 1, "image": np.zeros(2, np.uint8)}, 3)
 
     assert str(caught.value) == (
         "Row 3: 'lable' is not in the schema (did you mean 'label'?); 'label' is missing. Fields: label, image, note. "
@@ -234,22 +234,22 @@ def test_unknown_and_missing_fields_are_named() -> None:
 
 
 def test_a_nullable_field_may_be_left_out() -> None:
-    """Then it is null, in rows and in batches."""
-    whole = columns(Field("id", np.int32), Field("note", str, nullable=True))
+    """A nullable field that is left out is null, in rows and in batches."""
+    encoder = columns(Field("id", np.int32), Field("note", str, nullable=True))
 
-    row = whole.check_row({"id": 1}, 0)
-    batch = whole.encode(whole.check_batch({"id": [1, 2]}, 0))
+    row = encoder.check_row({"id": 1}, 0)
+    batch = encoder.encode(encoder.check_batch({"id": [1, 2]}, 0))
 
     assert row == [1, None]
     assert batch.to_pydict() == {"id": [1, 2], "note": [None, None]}
 
 
 def test_columns_of_a_batch_have_one_length() -> None:
-    """A batch is refused whole, with the lengths."""
-    whole = columns(Field("a", np.int32), Field("b", np.int32))
+    """A batch with columns of different lengths raises an error with the lengths."""
+    encoder = columns(Field("a", np.int32), Field("b", np.int32))
 
     with pytest.raises(DataError) as caught:
-        whole.check_batch({"a": [1, 2], "b": [1]}, 4)
+        encoder.check_batch({"a": [1, 2], "b": [1]}, 4)
 
     assert str(caught.value) == (
         "The batch that begins with row 4 has columns of different lengths: a: 2, b: 1; expected one length. Give columns of "
@@ -312,8 +312,8 @@ def test_columns_of_a_batch_have_one_length() -> None:
         (Field("x", np.int8, (), Doubled()), pa.array([1]), "that Doubled() has encoded."),
     ],
 )
-def test_a_batch_that_does_not_fit_is_refused(field: Field, cells: Any, message: str) -> None:
-    """The row is counted from the first of the write; a batch has its own first row."""
+def test_a_batch_that_does_not_fit_raises(field: Field, cells: Any, message: str) -> None:
+    """The error of a batch has the row's number in the whole write."""
     with pytest.raises(DataError) as caught:
         columns(field).check_batch({"x": cells}, 10)
 
@@ -340,13 +340,13 @@ def test_a_batch_that_does_not_fit_is_refused(field: Field, cells: Any, message:
     ],
 )
 def test_a_column_that_fits_is_stored(field: Field, cells: Any, expected: list[Any]) -> None:
-    """Columns of NumPy, Python and Arrow are stored as the schema says."""
-    whole = columns(field)
+    """Columns of NumPy, Python and Arrow are stored in the type of the schema."""
+    encoder = columns(field)
 
-    found = whole.encode(whole.check_batch({"x": cells}, 0))
+    found = encoder.encode(encoder.check_batch({"x": cells}, 0))
 
     assert found.column(0).to_pylist() == expected
-    assert found.schema.field(0).type == whole.arrow.field(0).type
+    assert found.schema.field(0).type == encoder.arrow.field(0).type
 
 
 TENSORS = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
@@ -368,23 +368,23 @@ TENSORS = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
     ],
     ids=range(9),
 )
-def test_arrays_are_stored_whatever_holds_them(cells: Any, codec: Any) -> None:
-    """NumPy, Arrow's tensors and lists of the right sizes are one and the same."""
+def test_arrays_of_all_libraries_are_stored_alike(cells: Any, codec: Any) -> None:
+    """NumPy arrays, Arrow tensors and Arrow lists of the right sizes give the same stored column."""
     field = Field("x", np.float32, (2, 3), codec)
-    whole = columns(field)
+    encoder = columns(field)
 
-    found = whole.encode(whole.check_batch({"x": cells}, 0)).column(0)
-    expected = whole.encode(whole.check_batch({"x": list(TENSORS)}, 0)).column(0)
+    found = encoder.encode(encoder.check_batch({"x": cells}, 0)).column(0)
+    expected = encoder.encode(encoder.check_batch({"x": list(TENSORS)}, 0)).column(0)
 
     assert found.equals(expected)
 
 
 def test_null_tensors_are_null() -> None:
-    """Nulls among tensors and lists stay where they are."""
-    whole = columns(Field("x", np.float32, (2, 3), nullable=True))
+    """Null lists are stored as null tensors, in the same rows."""
+    encoder = columns(Field("x", np.float32, (2, 3), nullable=True))
     lists = pa.array([TENSORS[0].tolist(), None, TENSORS[1].tolist()], pa.list_(pa.list_(pa.float32())))
 
-    found = whole.encode(whole.check_batch({"x": lists}, 0)).column(0)
+    found = encoder.encode(encoder.check_batch({"x": lists}, 0)).column(0)
 
     assert [None if cell is None else cell.tolist() for cell in found.to_numpy(zero_copy_only=False)] == [
         TENSORS[0].ravel().tolist(),
@@ -393,8 +393,8 @@ def test_null_tensors_are_null() -> None:
     ]
 
 
-def test_a_tensor_in_another_order_is_refused() -> None:
-    """A permuted tensor has its numbers elsewhere, and is not misread."""
+def test_a_permuted_tensor_raises() -> None:
+    """A permuted tensor raises, because its numbers are not in C order."""
     kind = pa.fixed_shape_tensor(pa.float32(), [3, 2], permutation=[1, 0])
     permuted = pa.ExtensionArray.from_storage(kind, pa.FixedSizeListArray.from_arrays(pa.array(TENSORS.ravel()), 6))
 
@@ -402,8 +402,8 @@ def test_a_tensor_in_another_order_is_refused() -> None:
         columns(Field("x", np.float32, (2, 3))).check_batch({"x": permuted}, 0)
 
 
-def test_bytes_in_arrow_are_taken_for_encoded_cells() -> None:
-    """They are stored as they are; the first is decoded to see that they are what they should be."""
+def test_bytes_in_arrow_count_as_encoded_cells() -> None:
+    """Bytes in Arrow columns are stored unchanged, in the codec's storage type."""
     field = Field("x", np.int8, (2,), Doubled(), nullable=True)
     cells = pa.array([None, b"\1\2\1\2", b"\3\4\3\4"], pa.large_binary())
 
@@ -414,12 +414,12 @@ def test_bytes_in_arrow_are_taken_for_encoded_cells() -> None:
 
 
 def test_a_cell_that_cannot_be_encoded_is_named() -> None:
-    """The row is found, though a whole column is encoded at once."""
-    whole = columns(Field("x", np.int8, (1,), Doubled()))
-    chunk = whole.check_batch({"x": np.array([[1], [13], [2]], np.int8)}, 100)
+    """The error names the row, even though a whole column is encoded at once."""
+    encoder = columns(Field("x", np.int8, (1,), Doubled()))
+    chunk = encoder.check_batch({"x": np.array([[1], [13], [2]], np.int8)}, 100)
 
     with pytest.raises(DataError) as caught:
-        whole.encode(chunk)
+        encoder.encode(chunk)
 
     assert str(caught.value) == (
         "Row 101, field 'x': Doubled() cannot encode it: 13 is not lucky. Nothing was written. Check the cell, or use "
@@ -427,70 +427,70 @@ def test_a_cell_that_cannot_be_encoded_is_named() -> None:
     )
 
 
-@pytest.mark.parametrize(("made", "message"), [(5, "a bytes-like object is required, not 'int'"), ("x", "not 'str'")])
-def test_a_codec_that_makes_no_bytes_is_refused(made: Any, message: str) -> None:
-    """A number is not taken for so many zeros."""
+@pytest.mark.parametrize(("returned", "message"), [(5, "a bytes-like object is required, not 'int'"), ("x", "not 'str'")])
+def test_a_codec_that_returns_no_bytes_raises(returned: Any, message: str) -> None:
+    """A codec that returns an int or a str raises. An int does not become that many zero bytes."""
 
     class Wrong(Doubled):
-        """One with a mistake."""
+        """A codec whose `encode` returns no bytes."""
 
         def encode(self, field: Field, cell: Any) -> bytes:  # noqa: ARG002 - that is the mistake
-            """Return something else."""
-            return made  # type: ignore[no-any-return] # that is what is tested
+            """Return a value that is not bytes."""
+            return returned  # type: ignore[no-any-return] # that is what is tested
 
-    whole = columns(Field("x", np.int8, (1,), Wrong()))
+    encoder = columns(Field("x", np.int8, (1,), Wrong()))
 
     with pytest.raises(DataError, match=f"One of rows 0 to 1, field 'x': .* cannot encode it: .*{message}"):
-        whole.encode(whole.check_batch({"x": np.zeros((2, 1), np.int8)}, 0))
+        encoder.encode(encoder.check_batch({"x": np.zeros((2, 1), np.int8)}, 0))
 
 
-def test_a_codec_may_make_any_buffer() -> None:
-    """Bytes that can change, or a view of an array, are bytes too."""
+def test_a_codec_may_return_any_buffer() -> None:
+    """A codec may return any bytes-like object, such as a view of a bytearray."""
 
     class Views(Doubled):
-        """One that saves a copy."""
+        """A codec whose `encode` returns a view and not bytes."""
 
         def encode(self, field: Field, cell: Any) -> bytes:
             """Return a view."""
             return memoryview(bytearray(super().encode(field, cell)))  # type: ignore[return-value] # that is what is tested
 
-    whole = columns(Field("x", np.int8, (1,), Views()))
+    encoder = columns(Field("x", np.int8, (1,), Views()))
 
-    assert whole.encode(whole.check_batch({"x": [np.ones(1, np.int8)]}, 0)).column(0).to_pylist() == [b"\1\1"]
+    assert encoder.encode(encoder.check_batch({"x": [np.ones(1, np.int8)]}, 0)).column(0).to_pylist() == [b"\1\1"]
 
 
 def test_a_field_of_any_codec_may_be_left_out() -> None:
-    """Nulls are made of every type."""
+    """Nullable fields that are left out are stored as nulls, for each storage type."""
     codecs: list[Any] = [Scalar(), Tensor(), Npy(), Raw()]
     fields = [Field(f"x{at}", np.int8, () if at == 0 else (2,), codec, nullable=True) for at, codec in enumerate(codecs)]
-    whole = columns(Field("id", np.int64), *fields)
+    encoder = columns(Field("id", np.int64), *fields)
 
-    found = whole.encode(whole.check_batch({"id": [1, 2]}, 0))
+    found = encoder.encode(encoder.check_batch({"id": [1, 2]}, 0))
 
     assert [column.null_count for column in found.columns] == [0, 2, 2, 2, 2]
 
 
-def test_parts_of_a_batch_share_nothing_with_it() -> None:
-    """Whoever gave an array may fill it with the next batch."""
+def test_parts_of_a_batch_share_no_memory_with_it() -> None:
+    """Parts of a batch are copies, so that the caller may reuse the arrays."""
     cells = np.arange(4)
     lists = [np.zeros(1, np.int8) for _ in range(4)]
-    whole = columns(Field("a", np.int64), Field("b", np.int8, (1,), Npy()))
-    parts = list(whole.check_batch({"a": cells, "b": lists}, 0).split(16))
+    encoder = columns(Field("a", np.int64), Field("b", np.int8, (1,), Npy()))
+    parts = list(encoder.check_batch({"a": cells, "b": lists}, 0).split(16))
 
     cells[:] = -1
     for each in lists:
         each[:] = -1
-    found = pa.concat_tables([whole.encode(part) for part in parts])
+    found = pa.concat_tables([encoder.encode(part) for part in parts])
 
     assert len(parts) > 1
     assert found.column("a").to_pylist() == [0, 1, 2, 3]
-    assert [np.asarray(Npy().decode(whole.named("b").field, memoryview(cell.as_py()))).tolist() for cell in found["b"]] == [
+    assert [np.asarray(Npy().decode(encoder.named("b").field, memoryview(cell.as_py()))).tolist() for cell in found["b"]] == [
         [0]
     ] * 4
 
 
 def test_an_arrow_schema_is_stored_as_it_says() -> None:
-    """Lists, structs and maps are left to Arrow; single values are checked as ours are."""
+    """A table with an Arrow schema stores exactly this schema, and the cells that were given."""
     schema = pa.schema(
         {
             "a": pa.int8(),
@@ -506,11 +506,11 @@ def test_an_arrow_schema_is_stored_as_it_says() -> None:
     )
     row = {"a": 1, "b": [1, 2], "c": {"x": "y"}, "d": [("k", 1)], "e": dt.date(2020, 1, 1), "f": "z", "g": 0.5}
     tensors = {"h": np.zeros(2, np.int8), "i": np.ones((2, 2), np.int8)}
-    whole = encoder_from_arrow(schema)
+    encoder = encoder_from_arrow(schema)
 
-    batch = whole.encode(whole.check_batch({name: [cell] for name, cell in {**row, **tensors}.items()}, 0))
+    batch = encoder.encode(encoder.check_batch({name: [cell] for name, cell in {**row, **tensors}.items()}, 0))
 
-    assert whole.metadata == {}
+    assert encoder.metadata == {}
     assert batch.schema == schema
     assert batch.drop_columns(["h", "i"]).to_pylist() == [row]
 
@@ -534,7 +534,7 @@ def test_an_arrow_schema_is_stored_as_it_says() -> None:
     ],
 )
 def test_arrow_loses_nothing_of_a_cell(kind: pa.DataType, cell: Any, message: str) -> None:
-    """What Arrow would cut off or leave out is refused."""
+    """Cells of which Arrow would lose a part raise an error that shows what it would store."""
     with pytest.raises(DataError) as caught:
         encoder_from_arrow(pa.schema({"x": kind})).check_row({"x": cell}, 0)
 
@@ -542,7 +542,7 @@ def test_arrow_loses_nothing_of_a_cell(kind: pa.DataType, cell: Any, message: st
 
 
 def test_an_arrow_schema_of_ours_keeps_its_codecs() -> None:
-    """A table that pyarrow has read from ours is written with the same schema, for the columns that are still there."""
+    """An Arrow schema of our table keeps the codecs of the columns that are still there."""
     ours = columns(Field("id", np.int32), Field("x", np.int8, (2,), Npy()), Field("y", np.int8, (2,), Npy()))
     changed = ours.arrow.remove(2).append(pa.field("z", pa.string()))
 
@@ -557,7 +557,7 @@ def test_an_arrow_schema_of_ours_keeps_its_codecs() -> None:
 
 
 def test_a_schema_needs_columns() -> None:
-    """One without fields, or with one name twice, makes no table."""
+    """A schema without fields raises, and so does one with two columns of one name."""
     with pytest.raises(ArgumentError, match="Schema 'Test' has no field"):
         columns()
     with pytest.raises(ArgumentError, match="The Arrow schema has the columns a, a"):
@@ -568,7 +568,7 @@ class Foreign:
     """An array of another library, such as a tensor of torch."""
 
     def __init__(self, array: Any) -> None:
-        """Store what it holds."""
+        """Store the NumPy array."""
         self._array = array
         self.shape = array.shape
         self.dtype = "an object of that library"
@@ -578,7 +578,7 @@ class Foreign:
         return len(self._array)
 
     def __array__(self) -> Any:
-        """Return what it holds."""
+        """Return the NumPy array."""
         return self._array
 
 
@@ -601,20 +601,20 @@ class Foreign:
         ({}, False),
     ],
 )
-def test_rows_and_batches_are_told_apart(item: dict[str, Any], expected: bool) -> None:  # noqa: FBT001 - a parameter of pytest
-    """A batch has a dimension more than a cell in every column; a single value, which is no column, makes a row."""
-    whole = columns(Field("id", np.int64), Field("x", np.float64, (2,), nullable=True))
+def test_rows_and_batches_are_distinguished(item: dict[str, Any], expected: bool) -> None:  # noqa: FBT001 - a parameter of pytest
+    """A batch has one more dimension than a cell in every column. A single value in any column makes a row."""
+    encoder = columns(Field("id", np.int64), Field("x", np.float64, (2,), nullable=True))
 
-    assert is_batch(item, whole, 0) is expected
+    assert is_batch(item, encoder, 0) is expected
 
 
-def test_what_could_be_either_is_refused() -> None:
-    """Nothing is guessed: the message says how to say it, and asks for a schema only where there is none."""
-    whole = columns(Field("id", np.int64), Field("x", np.float64, (2,), nullable=True))
+def test_a_mapping_that_could_be_a_row_or_a_batch_raises() -> None:
+    """The error names both ways to write the mapping, and suggests a schema only if there is none."""
+    encoder = columns(Field("id", np.int64), Field("x", np.float64, (2,), nullable=True))
     advice = r"a mapping could be a row or a batch: .* Write it with table.append\(row\) or table.extend\(batch\)"
 
     with pytest.raises(DataError, match=rf"{advice}\.$"):
-        is_batch({"id": [1], "x": np.zeros(2)}, whole, 0)
+        is_batch({"id": [1], "x": np.zeros(2)}, encoder, 0)
     with pytest.raises(DataError, match=rf"{advice}, or give a schema\.$"):
         is_batch({"x": np.zeros(2)}, None, 0)
     with pytest.raises(DataError, match=r"it is empty; .*, or give a schema\.$"):
@@ -623,15 +623,15 @@ def test_what_could_be_either_is_refused() -> None:
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_nulls_alone_are_a_row(alone: bool) -> None:  # noqa: FBT001 - a parameter of pytest
-    """They are as many cells as there are fields; as columns they would have no length."""
-    whole = columns(Field("x", np.float64, nullable=True))
+    """A mapping of nulls only is a row, because columns of nulls would have no length."""
+    encoder = columns(Field("x", np.float64, nullable=True))
 
-    assert not is_batch({"x": None}, whole, 0, alone=alone)
+    assert not is_batch({"x": None}, encoder, 0, alone=alone)
     assert not is_batch({"x": None}, None, 0, alone=alone)
 
 
-def test_without_a_schema_arrays_among_many_are_refused() -> None:
-    """They could be cells; alone they are columns."""
+def test_without_a_schema_one_of_many_mappings_of_arrays_raises() -> None:
+    """Arrays only could be cells or columns, if other mappings follow. A single mapping of arrays is a batch."""
     item = {"image": np.zeros((4, 4, 3)), "mask": np.zeros((4, 4))}
 
     with pytest.raises(DataError, match="Row 5: a mapping could be a row or a batch: 'image', 'mask' could be cells"):
@@ -642,8 +642,8 @@ def test_without_a_schema_arrays_among_many_are_refused() -> None:
     assert is_batch({**item, "id": [1, 2, 3, 4]}, None, 5)
 
 
-def test_a_schema_follows_from_a_row() -> None:
-    """Each value has its type; arrays their shape."""
+def test_a_schema_is_inferred_from_a_row() -> None:
+    """Each value gives its type, and each array its dtype and shape."""
     row = {
         "a": 1,
         "b": 1.5,
@@ -670,8 +670,8 @@ def test_a_schema_follows_from_a_row() -> None:
     assert (found["l"].shape, found["i"].codec) == ((2, 3), Scalar("timestamp[us, tz=UTC]"))
 
 
-def test_a_schema_follows_from_a_batch() -> None:
-    """Sizes that differ are None, and None makes a field nullable."""
+def test_a_schema_is_inferred_from_a_batch() -> None:
+    """Sizes that differ become None, and a null makes a field nullable."""
     batch = {
         "x": [np.zeros((2, 3)), np.zeros((4, 3))],
         "y": np.zeros((2, 5), np.int8),
@@ -698,20 +698,20 @@ def test_a_schema_follows_from_a_batch() -> None:
         ({"a": 1}, r"for which no type follows\. Give a schema: Arrow's has lists, .*pyarrow.schema"),
     ],
 )
-def test_a_schema_that_does_not_follow_is_asked_for(cell: Any, message: str) -> None:
-    """The message says which field, and to give a schema."""
+def test_a_schema_that_cannot_be_inferred_raises(cell: Any, message: str) -> None:
+    """The error names the field and asks for a schema."""
     with pytest.raises(ArgumentError, match=rf"Field 'x' .*{message}"):
         infer_schema({"x": cell}, batch=False)
 
 
-def test_no_type_follows_from_a_column_that_is_null() -> None:
-    """Beside columns that have cells it is asked for too."""
+def test_a_null_column_without_a_schema_raises() -> None:
+    """A null column raises, even beside columns with values."""
     with pytest.raises(ArgumentError, match="Field 'x' has no value in the first row or batch"):
         infer_schema({"x": None, "y": [1, 2]}, batch=True)
 
 
-def test_a_batch_of_single_values_is_refused() -> None:
-    """Whoever gives a row to extend is told where it goes."""
+def test_a_batch_of_single_values_raises() -> None:
+    """The error says that a row goes to `table.append`."""
     with pytest.raises(
         DataError, match=r"The batch that begins with row 3 has 1 \(int\) as column 'x'.*goes to table.append\(row\)"
     ):
@@ -719,8 +719,8 @@ def test_a_batch_of_single_values_is_refused() -> None:
 
 
 def test_data_frames_are_columns() -> None:
-    """Arrays in cells, missing values and named indexes are understood, given a schema."""
-    whole = columns(
+    """A DataFrame with a schema may have arrays in cells, missing values and a named index."""
+    encoder = columns(
         Field("key", str),
         Field("x", np.int64, nullable=True),
         Field("y", np.float32, (2,)),
@@ -731,11 +731,11 @@ def test_data_frames_are_columns() -> None:
         index=pd.Index(["a", "b"], name="key"),
     )
 
-    found = read_tabular(frame, whole)
+    found = read_tabular(frame, encoder)
 
     assert found is not None
     (batch,) = found.batches
-    table = whole.encode(whole.check_batch(batch, 0))
+    table = encoder.encode(encoder.check_batch(batch, 0))
     assert table.column("key").to_pylist() == ["a", "b"]
     assert table.column("x").to_pylist() == [1, None]
     assert table.column("y").to_pylist() == [[0, 0], [1, 1]]
@@ -746,8 +746,8 @@ NUMBERS = st.sampled_from([np.int8, np.int16, np.int32, np.int64, np.uint8, np.u
 
 
 @given(NUMBERS, st.lists(st.integers(-(2**65), 2**65), max_size=5))
-def test_an_integer_is_stored_or_refused(dtype: Any, cells: list[int]) -> None:
-    """Whatever is not refused comes back the same."""
+def test_an_integer_is_stored_or_raises(dtype: Any, cells: list[int]) -> None:
+    """An integer within the bounds of the dtype is stored exactly. Any other raises."""
     field = Field("x", dtype)
     bounds = np.iinfo(dtype)
 
@@ -755,12 +755,12 @@ def test_an_integer_is_stored_or_refused(dtype: Any, cells: list[int]) -> None:
         if bounds.min <= cell <= bounds.max:
             assert stored(field, cell).to_pylist() == [cell]
         else:
-            assert f"got {cell} (int);" in refused(field, cell)
+            assert f"got {cell} (int);" in error_of(field, cell)
 
 
 @given(st.datetimes(), st.sampled_from(["s", "ms", "us", "ns"]))
-def test_a_moment_is_stored_or_refused(moment: dt.datetime, unit: str) -> None:
-    """Whatever is not refused comes back the same, in any unit."""
+def test_a_datetime_is_stored_or_raises(moment: dt.datetime, unit: str) -> None:
+    """A datetime that the unit can represent is stored exactly. Any other raises."""
     field = Field("x", f"datetime64[{unit}]")
     exact = (moment - dt.datetime(1970, 1, 1)) // dt.timedelta(microseconds=1)  # noqa: DTZ001
     per_unit = {"s": 10**6, "ms": 10**3, "us": 1, "ns": 1}[unit]
@@ -770,12 +770,12 @@ def test_a_moment_is_stored_or_refused(moment: dt.datetime, unit: str) -> None:
         ticks = {"s": exact // 10**3, "ms": exact // 10**3, "us": exact, "ns": exact * 1000}[unit]  # files have no seconds
         assert stored(field, moment).cast(pa.int64()).to_pylist() == [ticks]
     else:
-        assert "which is finer or further than datetime64" in refused(field, moment)
+        assert "which is finer or further than datetime64" in error_of(field, moment)
 
 
 @given(st.data())
 def test_any_array_of_a_field_is_stored(data: st.DataObject) -> None:
-    """Cells of any dtype and shape come back from the codec as they went in."""
+    """Arrays of any dtype and shape are decoded as they were encoded, and null stays null."""
     dtype = np.dtype(data.draw(st.sampled_from(["uint8", "int64", "float32", "bool", "complex64", "<M8[us]"])))
     shape = data.draw(st.lists(st.integers(1, 3) | st.none(), min_size=1, max_size=3))
     field = Field("x", dtype, shape, Npy(), nullable=True)

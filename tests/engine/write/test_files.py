@@ -1,4 +1,4 @@
-"""Rows of many directories become row groups and files, few of them open at once."""
+"""Rows of many directories are written to row groups and files, with few files open at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS = encoder_from_schema(Schema("Ids", [Field("id", np.int64), Field("part"
 
 
 def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one written longest ago is closed, and its directory goes on in a new file."""
+    """At most `MAX_OPEN` files are open. The directory of a closed file continues in a new file."""
     monkeypatch.setattr(output_files, "MAX_OPEN", 3)
     files = pafs.LocalFileSystem()
     change = begin(files, str(tmp_path / "t"), "error", url="t")
@@ -48,7 +48,7 @@ def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_rows_are_split_by_directory_in_their_order() -> None:
-    """Every row goes to one directory, without the columns that name it."""
+    """Each row goes to one directory, in the order of the rows, without the partition columns."""
     batch = pa.table({"a": ["x", "y", "x", None], "id": [0, 1, 2, 3], "b": [1, 1, 1, 1]})
 
     found = {part.directory: part.table.to_pydict() for part in split_partitions(batch, ["a", "b"])}
@@ -62,5 +62,5 @@ def test_rows_are_split_by_directory_in_their_order() -> None:
 
 
 def test_names_that_would_be_hidden_are_escaped() -> None:
-    """A directory that begins with a dot is passed over by readers."""
+    """A leading dot is escaped, because readers skip directories that begin with a dot."""
     assert directory([(".a", ".b"), ("_c", "_d")]) == "%2Ea=.b/_c=_d"

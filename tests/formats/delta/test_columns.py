@@ -1,4 +1,4 @@
-"""The columns of Delta tables: mapped names and ids, changed types, fields that came and went."""
+"""The columns of Delta tables: mapped names and ids, changed types, added and dropped fields."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NAIVE = dt.datetime(2024, 9, 9)  # noqa: DTZ001 - a time without a zone
 
 
 def with_id(name: str, kind: pa.DataType, number: int) -> pa.Field:
-    """Return a column of a file with an id."""
+    """Return a file's column with a field id."""
     return pa.field(name, kind, metadata={"PARQUET:field_id": str(number)})
 
 
 def table(fields: list[pa.Field], *columns: list[Any]) -> pa.Table:
-    """Return rows of a file."""
+    """Return the rows of a file as a table."""
     return pa.table(
         [pa.array(cells, field.type) for field, cells in zip(fields, columns, strict=True)], schema=pa.schema(fields)
     )
@@ -57,7 +57,7 @@ def maps_of(key: Any, value: Any) -> dict[str, Any]:
 
 MAPPED = [
     column("id", "long", number=1, called="c-1"),
-    column("b", "string", number=2, called="a"),  # renamed: files call it as another column is called now
+    column("b", "string", number=2, called="a"),  # renamed: its stored name is now the name of another column
     column("a", "string", number=3, called="b"),
     column(
         "s",
@@ -83,7 +83,7 @@ EXPECTED = {
 
 
 def mapped_file(*, names: bool) -> pa.Table:
-    """Return a file of the mapped table: with the names that it should have, or with ids and other names."""
+    """Return a file of the mapped table, either with its stored names or with ids and other names."""
 
     def field(name: str, kind: pa.DataType, number: int) -> pa.Field:
         return with_id(name if names else f"other-{number}", kind, number)
@@ -107,7 +107,7 @@ def mapped_file(*, names: bool) -> pa.Table:
 
 
 def mapped(path: Path, mode: str, *, names: bool, reader: int | None = None, **parquet: Any) -> Lake:
-    """Return a table whose columns are mapped."""
+    """Write a table whose columns are mapped by name or by id."""
     lake = Lake(path)
     features = () if reader == 2 else ("columnMapping",)
     add = lake.add("0.parquet", mapped_file(names=names), partition={"c-11": "3"}, parquet=parquet)
@@ -117,7 +117,7 @@ def mapped(path: Path, mode: str, *, names: bool, reader: int | None = None, **p
 
 @pytest.mark.parametrize("reader", [2, None])
 def test_mapped_names_are_followed_everywhere(tmp_path: Path, reader: int | None) -> None:
-    """Columns, fields in structs, lists and maps, and partition values; names that were exchanged do not mix."""
+    """Mapped names apply to columns, nested fields and partition values, even if two columns swapped their names."""
     ds = ps.open(mapped(tmp_path / "t", "name", names=True, reader=reader).path)
 
     assert rows(ds) == [EXPECTED]
@@ -129,8 +129,8 @@ def test_mapped_names_are_followed_everywhere(tmp_path: Path, reader: int | None
 
 @pytest.mark.parametrize("names", [True, False])
 def test_ids_are_followed_everywhere(tmp_path: Path, names: bool) -> None:  # noqa: FBT001 - a parameter of the test
-    """By the ids of a file's columns, whatever it calls them."""
-    lake = mapped(tmp_path / "t", "id", names=names, store_schema=False)  # as all but Arrow write it
+    """In id mode, columns and nested fields are found by the field ids of a file, whatever their names."""
+    lake = mapped(tmp_path / "t", "id", names=names, store_schema=False)  # as writers other than Arrow do
     ds = ps.open(lake.path)
 
     assert rows(ds) == [EXPECTED]
@@ -140,15 +140,15 @@ def test_ids_are_followed_everywhere(tmp_path: Path, names: bool) -> None:  # no
     assert [row["b"] for row in ds.select("b").shuffle(seed=1)] == ["from a"]
 
 
-def test_delta_rs_reads_the_same_of_mapped_names(tmp_path: Path) -> None:
-    """An independent reader agrees."""
+def test_delta_rs_reads_the_same_rows_of_mapped_columns(tmp_path: Path) -> None:
+    """delta-rs reads the same rows of a table with mapped names."""
     lake = mapped(tmp_path / "t", "name", names=True)
 
     assert pa.table(DeltaTable(lake.path).scan()).to_pylist() == rows(ps.open(lake.path))
 
 
-def test_row_groups_of_tables_with_ids_are_pruned_by_nothing_that_may_be_wrong(tmp_path: Path) -> None:
-    """A file calls another column as the table calls the one that is asked for; its statistics must not be believed."""
+def test_row_groups_are_not_pruned_by_a_column_with_another_id(tmp_path: Path) -> None:
+    """Row groups are not pruned by the statistics of a column that has the right name but another field id."""
     lake = Lake(tmp_path / "t")
     fields = [column("a", "long", number=1, called="a"), column("b", "long", number=2, called="b")]
     crossed = table([with_id("b", pa.int64(), 1), with_id("a", pa.int64(), 2)], [10] * 40, list(range(40)))
@@ -161,19 +161,19 @@ def test_row_groups_of_tables_with_ids_are_pruned_by_nothing_that_may_be_wrong(t
     assert rows(ds.where(ps.col("b") == 7), "b") == [{"a": 10, "b": 7}]
 
 
-def test_a_file_without_ids_is_refused_where_columns_go_by_them(tmp_path: Path) -> None:
-    """It could only be nulls."""
+def test_a_file_without_ids_is_refused_in_id_mode(tmp_path: Path) -> None:
+    """A file without field ids raises DataError in id mode, because all its columns would be null."""
     lake = Lake(tmp_path / "t")
     add = lake.add("0.parquet", pa.table({"a": [1]}))
-    told = metadata([column("a", "long", number=1, called="a")], delta__columnMapping__mode="id")
-    lake.commit(0, protocol("columnMapping"), told, add)
+    entry = metadata([column("a", "long", number=1, called="a")], delta__columnMapping__mode="id")
+    lake.commit(0, protocol("columnMapping"), entry, add)
 
     with pytest.raises(DataError, match=r"0\.parquet: the columns have no ids, but the table identifies columns by id"):
         ps.open(lake.path).to_arrow()
 
 
-def test_the_mapping_counts_only_where_the_protocol_has_it(tmp_path: Path) -> None:
-    """Else files call columns as the schema does."""
+def test_column_mapping_applies_only_if_the_protocol_has_it(tmp_path: Path) -> None:
+    """Column mapping applies only if the protocol has it, and an unknown mapping mode raises DataError."""
     lake = Lake(tmp_path / "t")
     fields = [column("a", "long", number=1, called="other")]
     add = lake.add("0.parquet", pa.table({"a": [1], "other": [2]}))
@@ -188,17 +188,17 @@ def test_the_mapping_counts_only_where_the_protocol_has_it(tmp_path: Path) -> No
 
 
 def features(reader: int, *, readers: Sequence[str] = (), writers: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a protocol with other features for readers than for writers."""
-    told: dict[str, Any] = {"minReaderVersion": reader, "minWriterVersion": 7, "writerFeatures": list(writers)}
-    return {"protocol": told | ({"readerFeatures": list(readers)} if reader == 3 else {})}
+    """Return a protocol action with separate features for readers and for writers."""
+    entry: dict[str, Any] = {"minReaderVersion": reader, "minWriterVersion": 7, "writerFeatures": list(writers)}
+    return {"protocol": entry | ({"readerFeatures": list(readers)} if reader == 3 else {})}
 
 
 @pytest.mark.parametrize("mode", ["name", "id", "NAME"])
 @pytest.mark.parametrize("reader", [2, 3])
-def test_the_mapping_counts_where_it_is_a_feature_of_writers_alone(tmp_path: Path, reader: int, mode: str) -> None:
-    """As in older tables that Iceberg can read; filters, picked rows, changes and checkpoints follow it too."""
+def test_column_mapping_applies_if_it_is_only_a_writer_feature(tmp_path: Path, reader: int, mode: str) -> None:
+    """A mapping that is only a writer feature applies to rows, filters, single rows, changes and checkpoints."""
     lake = Lake(tmp_path / "t")
-    told = features(reader, readers=["deletionVectors"], writers=["columnMapping", "icebergCompatV1", "deletionVectors"])
+    entry = features(reader, readers=["deletionVectors"], writers=["columnMapping", "icebergCompatV1", "deletionVectors"])
     data = mapped_file(names=True)
     stats = {
         "numRecords": 1,
@@ -210,7 +210,7 @@ def test_the_mapping_counts_where_it_is_a_feature_of_writers_alone(tmp_path: Pat
         lake.add(f"{at}.parquet", data, partition={"c-11": "3"}, stats=stats, parquet={"store_schema": False})
         for at in range(2)
     ]
-    start = [told, metadata(MAPPED, ["p"], delta__columnMapping__mode=mode)]
+    start = [entry, metadata(MAPPED, ["p"], delta__columnMapping__mode=mode)]
     lake.commit(0, *start, adds[0])
     lake.commit(1, adds[1])
 
@@ -234,11 +234,11 @@ def test_the_mapping_counts_where_it_is_a_feature_of_writers_alone(tmp_path: Pat
 
 
 MISSING = "Nulls would be wrong"
-"""What is said of a column that a file should have."""
+"""A part of the message for a column that a file should have."""
 
 
 @pytest.mark.parametrize(
-    "told",
+    "entry",
     [
         protocol(),
         features(1, writers=["columnMapping"]),
@@ -246,12 +246,12 @@ MISSING = "Nulls would be wrong"
     ],
 )
 @pytest.mark.parametrize("stats", ["rows", None])
-def test_a_mapping_that_is_not_in_force_never_gives_nulls(tmp_path: Path, told: dict[str, Any], stats: Any) -> None:
-    """Files that hold physical names are refused, with what they hold; partition values by such names too."""
+def test_stored_names_are_refused_without_column_mapping(tmp_path: Path, entry: dict[str, Any], stats: Any) -> None:
+    """Without column mapping in the protocol, files and partition values under stored names raise DataError."""
     lake = Lake(tmp_path / "t")
     fields = [column("a", "long", number=1, called="col-1"), column("p", "long", number=2, called="col-2")]
     add = lake.add("0.parquet", pa.table({"col-1": [1]}), stats=stats)
-    lake.commit(0, told, metadata(fields, delta__columnMapping__mode="name"), add)
+    lake.commit(0, entry, metadata(fields, delta__columnMapping__mode="name"), add)
     lake.commit(
         1,
         metadata(fields, ["p"], delta__columnMapping__mode="name"),
@@ -267,14 +267,14 @@ def test_a_mapping_that_is_not_in_force_never_gives_nulls(tmp_path: Path, told: 
 
 @pytest.mark.parametrize("stats", [None, "rows", {"numRecords": 2, "nullCount": {"label": 0}}])
 @pytest.mark.parametrize("ask", ["all", "filter", "pick", "changes", "batch", "is null"])
-def test_a_file_that_names_columns_as_users_do_is_refused_under_a_mapping(tmp_path: Path, stats: Any, ask: str) -> None:
-    """Its values would be nulls, of which nobody is told."""
+def test_a_file_with_logical_names_is_refused_under_a_mapping(tmp_path: Path, stats: Any, ask: str) -> None:
+    """A file with logical names in a mapped table raises DataError, because its values would silently be null."""
     lake = Lake(tmp_path / "t")
     fields = [column("id", "long", number=1, called="id"), column("label", "string", number=2, called="col-2")]
     add = lake.add("0.parquet", pa.table({"id": [1, 2], "label": ["x", "y"]}), stats=stats)
-    told = metadata(fields, delta__columnMapping__mode="name", delta__columnMapping__maxColumnId="2")
+    entry = metadata(fields, delta__columnMapping__mode="name", delta__columnMapping__maxColumnId="2")
     lake.commit(0, protocol("columnMapping"), metadata(fields, delta__columnMapping__mode="name"))
-    lake.commit(1, told, add)
+    lake.commit(1, entry, add)
     ds = ps.open(lake.path)
     ways: dict[str, Callable[[], object]] = {
         "all": ds.to_arrow,
@@ -292,10 +292,10 @@ def test_a_file_that_names_columns_as_users_do_is_refused_under_a_mapping(tmp_pa
         ways[ask]()
 
 
-def test_a_column_that_came_again_after_it_was_dropped_is_null_in_older_files(
+def test_a_column_that_was_dropped_and_added_again_is_null_in_older_files(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The id of the old one differs; without ids, the table says that it once had more columns."""
+    """A re-added column is null in older files, with a warning if they lack ids; its current id under another name raises."""
     lake = Lake(tmp_path / "t")
     fields = [column("id", "long", number=1, called="id"), column("a", "string", number=3, called="col-3")]
     old = table([with_id("id", pa.int64(), 1), with_id("a", pa.string(), 2)], [1], ["dropped"])
@@ -313,8 +313,8 @@ def test_a_column_that_came_again_after_it_was_dropped_is_null_in_older_files(
         ps.open(lake.path).to_arrow()
 
 
-def test_all_columns_may_have_been_replaced_since_a_file_was_written(tmp_path: Path) -> None:
-    """Where columns were dropped, rows of nulls are what is left; where none was, they are a mistake."""
+def test_a_file_without_any_current_column_needs_dropped_columns(tmp_path: Path) -> None:
+    """A file without any current column gives nulls if the table ever dropped columns, and raises DataError otherwise."""
     lake = Lake(tmp_path / "t")
     fields = [column("b", "long", number=2, called="col-2")]
     add = lake.add("0.parquet", table([with_id("a", pa.int64(), 1)], [1, 2]))
@@ -339,8 +339,8 @@ def test_all_columns_may_have_been_replaced_since_a_file_was_written(tmp_path: P
         ({"numRecords": 2, "maxValues": {"col-2": 5}}, "the log says that its greatest value is 5"),
     ],
 )
-def test_a_column_of_which_the_log_states_values_is_never_null(tmp_path: Path, mode: str, stats: Any, why: str) -> None:
-    """A file that does not have it is not the one of which the log tells; so is one with a field of a struct less."""
+def test_a_missing_column_with_statistics_raises(tmp_path: Path, mode: str, stats: Any, why: str) -> None:
+    """A file without a column or struct field raises DataError if the log's statistics say that it has values."""
     lake = Lake(tmp_path / "t")
     inner = struct_of(column("y", "long", number=4, called="col-4"), column("x", "long", number=5, called="col-2"))
     fields = [
@@ -355,7 +355,8 @@ def test_a_column_of_which_the_log_states_values_is_never_null(tmp_path: Path, m
     data = table([with_id("id", pa.int64(), 1), with_id("s", kind, 3)], [1, 2], [{name: 1}, {name: 2}])
     inside = {key: {"s": value} if isinstance(value, dict) else value for key, value in stats.items()}
     adds = [
-        lake.add(f"{at}.parquet", data, stats=told, parquet={"store_schema": False}) for at, told in enumerate((stats, inside))
+        lake.add(f"{at}.parquet", data, stats=entry, parquet={"store_schema": False})
+        for at, entry in enumerate((stats, inside))
     ]
     start = [protocol("columnMapping"), metadata(fields, delta__columnMapping__mode=mode)]
     lake.commit(0, *start, adds[0])
@@ -375,8 +376,8 @@ def test_a_column_of_which_the_log_states_values_is_never_null(tmp_path: Path, m
 
 @pytest.mark.parametrize("mode", ["none", "name", "id"])
 @pytest.mark.parametrize("lacks", ["tags", "pairs", "s", "s.tags"])
-def test_a_list_or_map_of_which_the_log_states_values_is_never_null(tmp_path: Path, mode: str, lacks: str) -> None:
-    """Writers state no bounds of them, and how many are null."""
+def test_a_missing_list_or_map_with_null_counts_raises(tmp_path: Path, mode: str, lacks: str) -> None:
+    """A file without a list, map or struct raises DataError if the log's null counts say that it has values."""
     lake, prefix = Lake(tmp_path / "t"), "" if mode == "none" else "col-"
     tags = {"type": "array", "elementType": "long", "containsNull": True}
     pairs = {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}
@@ -409,8 +410,8 @@ def test_a_list_or_map_of_which_the_log_states_values_is_never_null(tmp_path: Pa
         ps.open(lake.path).select(lacks.split(".", maxsplit=1)[0]).take([0])
 
 
-def test_nulls_of_lists_and_maps_prune_no_file_that_has_such_rows(tmp_path: Path) -> None:
-    """Some writers count nulls inside of them, so that as many as there are rows need not be all."""
+def test_null_counts_of_lists_prune_no_file_with_selected_rows(tmp_path: Path) -> None:
+    """Null counts of lists prune no file with selected rows, because some writers also count the nulls inside lists."""
     lake = Lake(tmp_path / "t")
     tags = {"type": "array", "elementType": "long", "containsNull": True}
     cells: list[Any] = [[None, [None, None]], [[1], []], [None, None], [None, [2]]]
@@ -428,8 +429,8 @@ def test_nulls_of_lists_and_maps_prune_no_file_that_has_such_rows(tmp_path: Path
 
 
 @pytest.mark.parametrize("size", [1, 100_000])
-def test_a_filter_on_a_column_that_a_file_should_have_is_refused_however_large_the_file(tmp_path: Path, size: int) -> None:
-    """Its footer says that the column is not there, and not that it is null."""
+def test_a_filter_on_a_missing_column_with_statistics_raises(tmp_path: Path, size: int) -> None:
+    """A filter on a missing column with statistics raises DataError, both for a tiny file and for a large one."""
     lake = Lake(tmp_path / "t")
     stats = {"numRecords": size, "nullCount": {"x": 0}}
     add = lake.add("0.parquet", pa.table({"id": range(size), "y": range(size)}), stats=stats)
@@ -439,10 +440,10 @@ def test_a_filter_on_a_column_that_a_file_should_have_is_refused_however_large_t
         ps.open(lake.path).where(ps.col("x") == 5).select("id").to_arrow()
 
 
-def test_statistics_of_a_column_that_is_nowhere_in_a_file_are_doubted_aloud(
+def test_a_missing_column_with_statistics_warns_if_no_other_column_fits(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where columns go by their own names and the file has no other, the log errs: the user is warned, once."""
+    """If a file has no other column, a missing column with statistics is null, and one warning is logged."""
     lake = Lake(tmp_path / "t")
     stats = {"numRecords": 2, "nullCount": {"x": 0}}
     adds = [lake.add(f"{at}.parquet", pa.table({"id": [at, 2]}), stats=stats) for at in range(3)]
@@ -456,8 +457,8 @@ def test_statistics_of_a_column_that_is_nowhere_in_a_file_are_doubted_aloud(
     assert "is null in it, but the log says that 0 of its 2 values are null" in record.message
 
 
-def test_a_column_that_may_not_be_null_is_never_null(tmp_path: Path) -> None:
-    """At the top, in structs, in lists and in maps."""
+def test_a_missing_column_that_is_not_nullable_raises(tmp_path: Path) -> None:
+    """A missing column that is not nullable raises DataError, also inside structs, lists and maps."""
     lake = Lake(tmp_path / "t")
     never = {**column("x", "long"), "nullable": False}
     inner = struct_of(column("y", "long"), never)
@@ -485,8 +486,8 @@ def test_a_column_that_may_not_be_null_is_never_null(tmp_path: Path) -> None:
     assert ds.select("id").to_arrow()["id"].to_pylist() == [1]
 
 
-def test_a_field_that_a_file_names_as_users_do_is_refused_under_a_mapping(tmp_path: Path) -> None:
-    """Inside of structs, lists and maps as well."""
+def test_a_nested_field_with_a_logical_name_is_refused_under_a_mapping(tmp_path: Path) -> None:
+    """Nested fields with logical names in a mapped table raise DataError, in structs and in lists."""
     lake = Lake(tmp_path / "t")
     inner = struct_of(column("x", "long", number=3, called="col-3"))
     fields = [
@@ -511,7 +512,7 @@ def test_a_field_that_a_file_names_as_users_do_is_refused_under_a_mapping(tmp_pa
 
 @pytest.mark.parametrize("mode", ["none", "name", "id"])
 def test_a_new_column_without_values_is_null(tmp_path: Path, mode: str) -> None:
-    """In all files, with statistics that say nothing of it or that all of it is null, and without any; and in part of them."""
+    """A new column is null in older files if their statistics are absent, omit it or count only nulls."""
     lake = Lake(tmp_path / "t")
     new = column("new", struct_of(column("x", "long", number=4, called="col-4")), number=3, called="col-3")
     fields = [column("id", "long", number=1, called="id"), column("plain", "long", number=2, called="col-2"), new]
@@ -530,8 +531,8 @@ def test_a_new_column_without_values_is_null(tmp_path: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["name", "id"])
-def test_a_partition_column_that_the_log_names_as_users_do_is_refused_under_a_mapping(tmp_path: Path, mode: str) -> None:
-    """Its values stand in the log, under another name than they should; a null stands under none."""
+def test_a_partition_value_under_a_logical_name_is_refused_under_a_mapping(tmp_path: Path, mode: str) -> None:
+    """A partition value under a logical name raises DataError in a mapped table, from commits and from checkpoints."""
     lake = Lake(tmp_path / "t")
     fields = [column("id", "long", number=1, called="id"), column("p", "long", number=2, called="col-2")]
     data = table([with_id("id", pa.int64(), 1)], [1])
@@ -556,7 +557,7 @@ def test_a_partition_column_that_the_log_names_as_users_do_is_refused_under_a_ma
 
 
 def change(before: str, after: str, path: str | None = None) -> dict[str, Any]:
-    """Return the note of a changed type."""
+    """Return the field metadata that records a type change."""
     return {"delta.typeChanges": [{"fromType": before, "toType": after, **({"fieldPath": path} if path else {})}]}
 
 
@@ -578,7 +579,7 @@ WIDENED: list[tuple[str, str, pa.DataType, Any, Any]] = [
 def test_widened_columns_give_wider_values(
     tmp_path: Path, before: str, after: str, kind: pa.DataType, stored: Any, expected: Any
 ) -> None:
-    """Alone, in structs, in lists and in maps; files of both types stand beside each other."""
+    """A widened column gives values of the new type from older files, also in structs, lists and maps."""
     lake = Lake(tmp_path / "t")
     fields = [
         column("id", "long"),
@@ -604,8 +605,8 @@ def test_widened_columns_give_wider_values(
 
 
 @pytest.mark.parametrize(("before", "after"), [("long", "integer"), ("string", "long"), ("decimal(10,2)", "decimal(10,4)")])
-def test_a_change_of_type_that_is_none_of_the_protocol_is_refused(tmp_path: Path, before: str, after: str) -> None:
-    """Its files might not be read as they are meant."""
+def test_a_type_change_outside_the_protocol_is_refused(tmp_path: Path, before: str, after: str) -> None:
+    """A recorded type change that the protocol does not allow raises DataError."""
     lake = Lake(tmp_path / "t")
     lake.commit(0, protocol("typeWidening"), metadata([column("x", after, change(before, after))]))
 
@@ -630,7 +631,7 @@ def test_a_change_of_type_that_is_none_of_the_protocol_is_refused(tmp_path: Path
     ],
 )
 def test_stored_values_that_do_not_fit_the_table_are_refused(tmp_path: Path, kind: Any, stored: pa.Array) -> None:
-    """They are never bent into its type; the message names file and column."""
+    """Stored values that do not fit the table's type raise DataError, which names the file and the column."""
     lake = Lake(tmp_path / "t")
     lake.commit(0, protocol(), metadata([column("x", kind)]), lake.add("0.parquet", pa.table({"x": stored})))
 
@@ -654,16 +655,16 @@ def test_stored_values_that_do_not_fit_the_table_are_refused(tmp_path: Path, kin
     ],
 )
 def test_other_layouts_of_the_same_values_are_read(tmp_path: Path, kind: Any, stored: pa.Array, expected: Any) -> None:
-    """What Arrow and others write that has the table's values."""
+    """Other Arrow types that store the same values are read as the table's type."""
     lake = Lake(tmp_path / "t")
-    told = metadata([column("id", "long"), column("x", kind)])
-    lake.commit(0, protocol("timestampNtz"), told, lake.add("0.parquet", pa.table({"id": [0, 1], "x": stored})))
+    entry = metadata([column("id", "long"), column("x", kind)])
+    lake.commit(0, protocol("timestampNtz"), entry, lake.add("0.parquet", pa.table({"id": [0, 1], "x": stored})))
 
     assert [row["x"] for row in rows(ps.open(lake.path))] == [expected, stored[1].as_py()]
 
 
-def test_columns_that_came_or_went_are_null_or_left_out(tmp_path: Path) -> None:
-    """A file older than the schema, in columns and in fields of structs; a change's own column is no data."""
+def test_added_columns_are_null_and_dropped_columns_are_left_out(tmp_path: Path) -> None:
+    """In older files, added columns and struct fields are null; dropped columns and _change_type are left out."""
     lake = Lake(tmp_path / "t")
     fields = [column("id", "long"), column("s", struct_of(column("y", "long"), column("z", "string"))), column("new", "string")]
     old = pa.table({"id": [1], "s": [{"x": 0, "y": 5}], "dropped": [3], "_change_type": ["insert"]})
@@ -674,7 +675,7 @@ def test_columns_that_came_or_went_are_null_or_left_out(tmp_path: Path) -> None:
 
 
 def test_defaults_and_generated_columns_are_read_as_they_are_stored(tmp_path: Path) -> None:
-    """They are for writers: what a file does not have is null."""
+    """Identity, generated and default columns are read as stored, and are null in files that lack them."""
     lake = Lake(tmp_path / "t")
     fields = [
         column("id", "long", {"delta.identity.start": 1, "delta.identity.step": 1}),
@@ -687,14 +688,14 @@ def test_defaults_and_generated_columns_are_read_as_they_are_stored(tmp_path: Pa
 
 
 def variants(*fields: pa.Field) -> pa.Table:
-    """Return a file with a variant of some layout."""
+    """Return the rows of a file whose variant column has these fields."""
     kind = pa.struct(list(fields))
     cell = {"metadata": b"\x01\x00\x00", "value": b"\x0c\x07", "typed_value": None}
     return pa.table({"id": [1, 2], "v": pa.array([{key: cell[key] for key in [f.name for f in fields]}, None], kind)})
 
 
 def test_a_variant_is_a_struct_of_its_two_parts(tmp_path: Path) -> None:
-    """In whatever order a file has them; one that is shredded into columns is refused, and the other columns are read."""
+    """A variant is a struct of metadata and value; a shredded variant raises DataError, and other columns are read."""
     lake = Lake(tmp_path / "t")
     parts = [pa.field("value", pa.binary()), pa.field("metadata", pa.binary())]
     lake.commit(
@@ -714,8 +715,8 @@ def test_a_variant_is_a_struct_of_its_two_parts(tmp_path: Path) -> None:
         ds.to_arrow()
 
 
-def test_timestamps_of_twelve_bytes_reach_every_year(tmp_path: Path) -> None:
-    """Spark writes them; in nanoseconds the year 9999 would come round as another."""
+def test_int96_timestamps_reach_every_year(tmp_path: Path) -> None:
+    """INT96 timestamps of Spark are read in microseconds, because the year 9999 overflows nanoseconds."""
     lake = Lake(tmp_path / "t")
     moments = [
         dt.datetime(9999, 12, 31, tzinfo=dt.UTC),
@@ -732,7 +733,7 @@ def test_timestamps_of_twelve_bytes_reach_every_year(tmp_path: Path) -> None:
 
 
 def test_every_type_has_its_arrow_type(tmp_path: Path) -> None:
-    """Those of the protocol, void ones, and those that Spark's users define."""
+    """Every type of the protocol, void and user-defined types have an Arrow type."""
     named = (
         "string long integer short byte float double boolean binary date timestamp timestamp_ntz void decimal decimal(38,18)"
     )
@@ -749,7 +750,7 @@ def test_every_type_has_its_arrow_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "complaint"),
+    ("entry", "complaint"),
     [
         (metadata([column("x", "geometry(OGC:CRS84)")]), "the type 'geometry"),
         (metadata([column("x", {"type": "tensor"})]), "the type 'tensor' is not known"),
@@ -764,17 +765,17 @@ def test_every_type_has_its_arrow_type(tmp_path: Path) -> None:
         ({"metaData": {"schemaString": "{}", "format": {"provider": "orc"}}}, "stores its rows as 'orc'"),
     ],
 )
-def test_a_schema_that_is_not_known_is_refused(tmp_path: Path, told: dict[str, Any], complaint: str) -> None:
-    """By what is wrong with it."""
+def test_an_invalid_schema_is_refused(tmp_path: Path, entry: dict[str, Any], complaint: str) -> None:
+    """An unknown type or an invalid schema raises DataError, which says what is wrong."""
     lake = Lake(tmp_path / "t")
-    lake.commit(0, protocol(), told)
+    lake.commit(0, protocol(), entry)
 
     with pytest.raises(DataError, match=complaint.replace("(", r"\(")):
         ps.open(lake.path)
 
 
 @pytest.mark.parametrize(
-    ("told", "complaint"),
+    ("entry", "complaint"),
     [
         (
             protocol("deletionVectors", "teleport", "flight"),
@@ -786,41 +787,41 @@ def test_a_schema_that_is_not_known_is_refused(tmp_path: Path, told: dict[str, A
         ({"protocol": {}}, "needs reader version None"),
     ],
 )
-def test_what_a_reader_must_know_and_does_not_is_named(tmp_path: Path, told: dict[str, Any], complaint: str) -> None:
-    """A table is refused whole rather than read wrongly."""
+def test_unsupported_reader_features_are_named(tmp_path: Path, entry: dict[str, Any], complaint: str) -> None:
+    """Unsupported reader versions and features raise DataError, which names them."""
     lake = Lake(tmp_path / "t")
-    lake.commit(0, told, metadata([column("x", "long")]))
+    lake.commit(0, entry, metadata([column("x", "long")]))
 
     with pytest.raises(DataError, match=complaint):
         ps.open(lake.path)
 
 
-def test_features_of_writers_alone_do_not_matter(tmp_path: Path) -> None:
-    """Constraints, clustering, row tracking and what is to come: readers need not know them."""
+def test_writer_features_do_not_prevent_reading(tmp_path: Path) -> None:
+    """Features that only writers need do not prevent reading, even if they are unknown."""
     lake = Lake(tmp_path / "t")
-    told = protocol("vacuumProtocolCheck", "v2Checkpoint")
-    told["protocol"]["writerFeatures"] += ["clustering", "rowTracking", "icebergCompatV2", "inCommitTimestamp", "tomorrow"]
+    entry = protocol("vacuumProtocolCheck", "v2Checkpoint")
+    entry["protocol"]["writerFeatures"] += ["clustering", "rowTracking", "icebergCompatV2", "inCommitTimestamp", "tomorrow"]
     domain = {"domainMetadata": {"domain": "delta.clustering", "configuration": "{}", "removed": False}}
-    lake.commit(0, told, metadata([column("x", "long")]), domain, lake.add("0.parquet", pa.table({"x": [1]})))
+    lake.commit(0, entry, metadata([column("x", "long")]), domain, lake.add("0.parquet", pa.table({"x": [1]})))
 
     assert ps.open(lake.path).to_arrow()["x"].to_pylist() == [1]
 
 
 @pytest.fixture
-def shouted(tmp_path: Path) -> str:
-    """Return a table whose second file has its names in capital letters, as writers leave them that do not heed these."""
+def mixed_case(tmp_path: Path) -> str:
+    """Return the path of a table whose second file has its column names in capital letters."""
     lake = Lake(tmp_path / "t")
     fields = [column("id", "long"), column("s", struct_of(column("q", "integer"))), column("later", "string")]
     plain = table([pa.field("id", pa.int64()), pa.field("s", pa.struct([("q", pa.int32())]))], [1, 2], [{"q": 1}, {"q": 2}])
-    loud = table([pa.field("ID", pa.int64()), pa.field("S", pa.struct([("Q", pa.int32())]))], [3, 4], [{"Q": 3}, {"Q": 4}])
-    adds = [lake.add(name, data, stats=None) for name, data in {"a.parquet": plain, "b.parquet": loud}.items()]
+    upper = table([pa.field("ID", pa.int64()), pa.field("S", pa.struct([("Q", pa.int32())]))], [3, 4], [{"Q": 3}, {"Q": 4}])
+    adds = [lake.add(name, data, stats=None) for name, data in {"a.parquet": plain, "b.parquet": upper}.items()]
     lake.commit(0, protocol(), metadata(fields), *adds)
     return str(lake.path)
 
 
-def test_files_may_spell_columns_with_other_capital_letters(shouted: str) -> None:
-    """They are found, by filters and by numbers too; what a file has under no such name is null."""
-    ds = ps.open(shouted)
+def test_column_names_of_files_may_differ_in_case(mixed_case: str) -> None:
+    """Column names of a file may differ in case, for rows, filters and take; a column without a match is null."""
+    ds = ps.open(mixed_case)
 
     assert rows(ds) == [{"id": number, "s": {"q": number}, "later": None} for number in (1, 2, 3, 4)]
     assert [row["id"] for row in rows(ds.where(ps.col("id") >= 2).select("id"))] == [2, 3, 4]
@@ -828,8 +829,8 @@ def test_files_may_spell_columns_with_other_capital_letters(shouted: str) -> Non
     assert ds.select("id").take([3, 0])["id"].tolist() == [4, 1]
 
 
-def test_columns_that_differ_in_capital_letters_only_are_not_guessed_among(tmp_path: Path) -> None:
-    """Both are named, of columns and of fields inside."""
+def test_column_names_that_are_ambiguous_in_case_raise(tmp_path: Path) -> None:
+    """A column or field that several names match in another case raises DataError, which lists these names."""
     lake = Lake(tmp_path / "t")
     both = pa.struct([("Q", pa.int32()), ("qQ", pa.int32()), ("Qq", pa.int32())])
     kinds = [pa.field("ID", pa.int64()), pa.field("Id", pa.int64()), pa.field("s", both), pa.field("t", both)]

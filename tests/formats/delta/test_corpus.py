@@ -1,4 +1,4 @@
-"""Every Delta table of the corpus, at every version: read to what Spark or delta-rs say it holds, or refused in plain words."""
+"""Every version of every Delta table of the corpus has the rows that Spark or delta-rs expects, or raises a clear error."""
 
 from __future__ import annotations
 
@@ -32,38 +32,38 @@ REFUSED = {
     "kernel-rs/catalog_managed_0": "is managed by a catalog (catalogManaged)",
     "kernel-rs/table-with-geo": "needs unsupported features: geospatial",
 }
-"""The tables that cannot be read, and what is said of them."""
+"""The tables that cannot be read, each with a part of its error message."""
 
 ZONES = {"golden/data-reader-partition-values": "America/Los_Angeles"}
-"""The zones in which Spark wrote, and expected to read, partition values without one."""
+"""The time zones in which Spark wrote partition values without a zone."""
 
 OVERFLOWN = {"delta-rs/table_with_edge_timestamps"}
-"""Where delta-rs reads the year 9999 as 1816, for want of nanoseconds."""
+"""The tables in which delta-rs reads the year 9999 as 1816, because it overflows nanoseconds."""
 
 UNTRUE = {"delta-rs/issue_1374", "kernel-rs/parsed-stats"}
-"""Where statistics were edited by hand, and do not hold of the files; what a filter keeps then means nothing."""
+"""The tables whose statistics were edited by hand and are wrong, so that filters may lose rows."""
 
 
 @pytest.fixture(scope="session")
 def tables(corpus: Corpus) -> Inventory:
-    """Return what is known of each table."""
+    """Return the known facts of each table."""
     found: Inventory = json.loads(corpus("delta/inventory.json").read_text())["tables"]
     return found
 
 
 @pytest.fixture(scope="session")
 def root(corpus: Corpus) -> Path:
-    """Return where the corpus lies."""
+    """Return the parent directory of the corpus."""
     return corpus("delta").parent
 
 
 def opened(name: str, facts: dict[str, Any], root: Path, **options: Any) -> ps.Dataset:
-    """Return a table of the corpus."""
+    """Return a dataset over a table of the corpus."""
     return ps.open(root / facts["path"], format=DeltaFormat(timezone=ZONES.get(name, "UTC")), **options)
 
 
 def comparable(value: Any) -> Any:
-    """Return a value that is equal to itself, whatever time zone it is told in and whatever order a struct has."""
+    """Return a value in a form that does not depend on time zones or on the order of struct fields."""
     if isinstance(value, dict):
         return sorted((key, comparable(inner)) for key, inner in value.items())
     if isinstance(value, list | tuple):
@@ -74,13 +74,13 @@ def comparable(value: Any) -> Any:
 
 
 def content(table: pa.Table) -> Counter[str]:
-    """Return the rows of a table, in no order, with the names of their columns."""
+    """Return the rows of a table with their column names, in no order."""
     names = sorted(table.column_names)
     return Counter(repr([(name, comparable(row[name])) for name in names]) for row in table.to_pylist())
 
 
 def stored(path: Path, like: pa.Schema) -> pa.Table:
-    """Return expected rows in the types of a schema, where they can be brought there."""
+    """Return the expected rows, cast to the types of a schema where that is possible."""
     every = [path] if path.is_file() else [file for file in path.rglob("*.parquet") if "_delta_log" not in file.parts]
     filled = [file for file in every if not file.name.startswith(".") and pq.read_metadata(file).num_rows]
     tables = [pq.ParquetFile(file, coerce_int96_timestamp_unit="us").read() for file in filled]
@@ -97,43 +97,43 @@ def stored(path: Path, like: pa.Schema) -> pa.Table:
 
 
 def expectations(name: str, facts: dict[str, Any], root: Path) -> Iterator[tuple[int | None, Path]]:
-    """Yield versions and where their rows are, as Spark or delta-rs wrote them."""
+    """Yield versions and the paths of their expected rows, as Spark or delta-rs wrote them."""
     if name in OVERFLOWN or not (facts["spark_expected"] or facts["reference"]):
-        yield None, root / facts["path"]  # all files count, so that pyarrow can tell
+        yield None, root / facts["path"]  # all its files are current, so pyarrow can read the expected rows
     else:
         yield None, root / (facts["spark_expected"] or facts["reference"])
     for version in sorted((root / facts["path"]).parent.glob("expected/v*")):
         yield int(version.name[1:]), version / "table_content"
 
 
-def test_every_table_gives_its_expected_rows_or_is_refused(tables: Inventory, root: Path) -> None:
-    """Nothing is wrong: each is equal, at every version with an expectation, or refused for the reason that is known."""
-    told: Counter[str] = Counter()
+def test_every_table_has_its_expected_rows_or_raises(tables: Inventory, root: Path) -> None:
+    """Each table has its expected rows at every version with an expectation, or raises the known error."""
+    outcomes: Counter[str] = Counter()
     lines = []
     for name, facts in tables.items():
         if name in REFUSED:
             with pytest.raises(PenstockError) as caught:
                 opened(name, facts, root).to_arrow()
             assert REFUSED[name] in str(caught.value), name
-            told["tables refused"] += 1
+            outcomes["tables refused"] += 1
             lines.append(f"{name:<70} refused")
             continue
         for version, path in expectations(name, facts, root):
             found = opened(name, facts, root, version=version).to_arrow()
             same = content(found) == content(stored(path, found.schema))
-            told["equal" if same else "wrong"] += 1
+            outcomes["equal" if same else "wrong"] += 1
             lines.append(f"{name:<70} {'newest' if version is None else version!s:<7} {'equal' if same else 'WRONG'}")
-        told["tables read"] += 1
+        outcomes["tables read"] += 1
 
-    print("\n".join([*lines, str(dict(told))]))  # noqa: T201 - shown by pytest -s
-    assert told["wrong"] == 0
-    assert (told["tables read"], told["tables refused"]) == (len(tables) - len(REFUSED), len(REFUSED))
-    assert told["equal"] >= 114
+    print("\n".join([*lines, str(dict(outcomes))]))  # noqa: T201 - shown by pytest -s
+    assert outcomes["wrong"] == 0
+    assert (outcomes["tables read"], outcomes["tables refused"]) == (len(tables) - len(REFUSED), len(REFUSED))
+    assert outcomes["equal"] >= 114
 
 
 def test_every_version_has_as_many_rows_as_delta_rs_counts(tables: Inventory, root: Path) -> None:
-    """All versions of all tables; where delta-rs gives none, there is a version of ours or a clear error."""
-    told: Counter[str] = Counter()
+    """Every version has as many rows as delta-rs counts; where delta-rs fails, rows or an error are accepted."""
+    outcomes: Counter[str] = Counter()
     for name, facts in tables.items():
         for version, expected in (facts["rows_by_version"] or {}).items():
             try:
@@ -141,21 +141,21 @@ def test_every_version_has_as_many_rows_as_delta_rs_counts(tables: Inventory, ro
             except PenstockError:
                 found = "refused"
             assert found == expected or expected is None, (name, version)
-            told["refused" if found == "refused" else "equal" if expected is not None else "read by us alone"] += 1
+            outcomes["refused" if found == "refused" else "equal" if expected is not None else "read by us alone"] += 1
 
-    print(dict(told))  # noqa: T201 - shown by pytest -s
-    assert told["equal"] >= 300
-    assert told["refused"] <= 12
+    print(dict(outcomes))  # noqa: T201 - shown by pytest -s
+    assert outcomes["equal"] >= 300
+    assert outcomes["refused"] <= 12
 
 
 def test_every_version_has_the_rows_that_delta_rs_reads(tables: Inventory, root: Path) -> None:
-    """Value by value, where it reads the version at all."""
+    """Every version that delta-rs can read has the same values."""
     compared = 0
     for name, facts in tables.items():
         for version in facts["rows_by_version"] or {}:
             try:
                 theirs = pa.table(DeltaTable(root / facts["path"], version=int(version)).scan())
-            except Exception:  # noqa: BLE001, S112 - whatever it cannot do
+            except Exception:  # noqa: BLE001, S112 - any failure of delta-rs
                 continue
             if name not in OVERFLOWN:
                 assert content(ps.open(root / facts["path"], version=int(version)).to_arrow()) == content(theirs), (
@@ -168,7 +168,7 @@ def test_every_version_has_the_rows_that_delta_rs_reads(tables: Inventory, root:
 
 
 def leaves(name: list[str], values: pa.ChunkedArray) -> Iterator[tuple[list[str], pa.ChunkedArray]]:
-    """Yield a column, or the fields of a struct, that filters can ask about."""
+    """Yield a column, or the fields of a struct column, that filters can query."""
     kind = values.type
     if pa.types.is_struct(kind):
         for at in range(kind.num_fields):
@@ -177,20 +177,20 @@ def leaves(name: list[str], values: pa.ChunkedArray) -> Iterator[tuple[list[str]
         yield name, values
 
 
-def queries(asked: Column, values: pa.ChunkedArray) -> Iterator[Expr]:
+def queries(queried: Column, values: pa.ChunkedArray) -> Iterator[Expr]:
     """Yield filters on a column by some of its own values."""
-    yield from (asked.is_null(), asked.is_not_null())
+    yield from (queried.is_null(), queried.is_not_null())
     known = [value for value in pc.unique(values).to_pylist() if value is not None and value == value][:4]  # noqa: PLR0124
     for value in known:
-        yield from (asked == value, asked != value)
+        yield from (queried == value, queried != value)
         if not isinstance(value, bool | bytes):
-            yield from (asked < value, asked >= value)
+            yield from (queried < value, queried >= value)
 
 
 @pytest.mark.slow
-def test_statistics_of_others_never_prune_a_row_that_passes(tables: Inventory, root: Path) -> None:
-    """For every column of every table, filters keep what they keep of all rows."""
-    asked = pruned = 0
+def test_statistics_of_other_writers_never_prune_a_selected_row(tables: Inventory, root: Path) -> None:
+    """For every column of every table, a pruned query selects as many rows as its condition on all rows."""
+    queried = pruned = 0
     for name, facts in tables.items():
         if name in REFUSED or name in UNTRUE:
             continue
@@ -205,14 +205,14 @@ def test_statistics_of_others_never_prune_a_row_that_passes(tables: Inventory, r
                     query = ds.where(condition)
                     assert query.num_rows == int(condition.mask(table).sum()), (name, condition)
                     plan = query._table.plan(query._query)
-                    asked, pruned = asked + 1, pruned + plan.pruned.files - plan.pruned.files_kept
+                    queried, pruned = queried + 1, pruned + plan.pruned.files - plan.pruned.files_kept
 
-    assert asked >= 4000
+    assert queried >= 4000
     assert pruned >= 4000
 
 
-def test_tables_of_others_are_iterated(tables: Inventory, root: Path) -> None:
-    """Every column has an array, and every row comes, in batches and shuffled."""
+def test_tables_of_other_writers_are_iterated(tables: Inventory, root: Path) -> None:
+    """Shuffled batches of every table have all columns and all rows."""
     for name, facts in tables.items():
         if name in REFUSED:
             continue
@@ -227,7 +227,7 @@ def test_tables_of_others_are_iterated(tables: Inventory, root: Path) -> None:
 
 
 def test_a_directory_that_lost_its_log_is_plain_parquet(corpus: Corpus) -> None:
-    """Unless Delta is asked for, which is told."""
+    """A directory without its log is read as plain Parquet, and raises an error if the Delta format is given."""
     path = corpus("delta/golden/no-delta-log-folder/delta")
 
     with pytest.raises(PenstockError, match="is no Delta table: it has no _delta_log"):

@@ -1,4 +1,4 @@
-"""Damaged Delta logs: whatever bytes a file of the log holds, the answer is rows or an error of ours."""
+"""Damaged Delta logs give rows or a PenstockError, whatever bytes their files contain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHECKPOINTS = ("classic", "v2 json", "v2 parquet")
 
 
 def written(path: Path, checkpoint: str) -> Lake:
-    """Return a table with a checkpoint, compacted commits, deletion vectors in a file and in the log, and partitions."""
+    """Write a table with a checkpoint, compacted commits, deletion vectors in a file and in the log, and partitions."""
     lake = Lake(path)
     adds = []
     for at in range(6):
@@ -75,8 +75,8 @@ def lakes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Lake]:
     return {kind: written(tmp_path_factory.mktemp("lakes") / "t", kind) for kind in CHECKPOINTS}
 
 
-def answers(path: Path) -> list[Callable[[], object]]:
-    """Return questions that ask for all that a log says."""
+def queries(path: Path) -> list[Callable[[], object]]:
+    """Return calls that read everything a log contains."""
     return [
         lambda: ps.open(path).to_arrow(),
         lambda: ps.open(path).where(ps.col("id") > 3, ps.col("day").is_not_null()).to_arrow(),
@@ -86,13 +86,13 @@ def answers(path: Path) -> list[Callable[[], object]]:
 
 
 @pytest.mark.parametrize("kind", CHECKPOINTS)
-def test_the_table_that_is_damaged_below_is_read_whole(lakes: dict[str, Lake], kind: str) -> None:
-    """So that an error is one of the damage."""
+def test_the_undamaged_tables_are_read(lakes: dict[str, Lake], kind: str) -> None:
+    """The undamaged tables can be read, so that later errors are due to the damage."""
     assert sorted(ps.open(lakes[kind].path).to_arrow()["id"].to_pylist()) == EXPECTED
 
 
 def damaged(data: bytes, draw: Any) -> bytes:
-    """Return bytes of which some are others, missing or new."""
+    """Return bytes with random replacements, deletions and insertions."""
     found = bytearray(data)
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(found)))
@@ -115,10 +115,10 @@ def damaged(data: bytes, draw: Any) -> bytes:
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=120)
 @given(st.data())
-def test_a_damaged_log_gives_rows_or_an_error_of_ours(
+def test_a_damaged_log_gives_rows_or_a_penstock_error(
     lakes: dict[str, Lake], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Never an error of Python's or Arrow's: commits, checkpoints, sidecars, compacted commits, deletion vectors, hints."""
+    """Random damage in any file of a log, or of deletion vectors, gives rows or a PenstockError."""
     lake = lakes[data.draw(st.sampled_from(CHECKPOINTS))]
     path = tmp_path_factory.mktemp("damaged") / "t"
     shutil.copytree(lake.path, path)
@@ -153,30 +153,30 @@ ODD = [
 KEYS = ["path", "add", "remove", "nullable", "type", "metadata", "dataChange", "stats", "x"]
 
 
-def changed(told: Any, draw: Any) -> Any:
-    """Return JSON of which one value, somewhere inside, is another, is gone, or has another key."""
+def changed(value: Any, draw: Any) -> Any:
+    """Return JSON in which one value, at any depth, is replaced or removed, or gets another key."""
     way = draw(st.sampled_from(["inside", "inside", "inside", "odd", "gone", "key"]))
-    if isinstance(told, str) and told[:1] == "{" and way == "inside":
-        return json.dumps(changed(json.loads(told), draw))
-    if not isinstance(told, dict | list) or not told or way == "odd":
+    if isinstance(value, str) and value[:1] == "{" and way == "inside":
+        return json.dumps(changed(json.loads(value), draw))
+    if not isinstance(value, dict | list) or not value or way == "odd":
         return draw(st.sampled_from(ODD))
-    key = draw(st.sampled_from(sorted(told) if isinstance(told, dict) else range(len(told))))
+    key = draw(st.sampled_from(sorted(value) if isinstance(value, dict) else range(len(value))))
     if way == "gone":
-        del told[key]
-    elif way == "key" and isinstance(told, dict):
-        told[draw(st.sampled_from(KEYS))] = told.pop(key)
+        del value[key]
+    elif way == "key" and isinstance(value, dict):
+        value[draw(st.sampled_from(KEYS))] = value.pop(key)
     else:
-        told[key] = changed(told[key], draw)
-    return told
+        value[key] = changed(value[key], draw)
+    return value
 
 
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=120)
 @given(st.data())
-def test_a_log_of_odd_values_gives_rows_or_an_error_of_ours(
+def test_a_log_of_odd_values_gives_rows_or_a_penstock_error(
     lakes: dict[str, Lake], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """JSON of the right form, with values of other types, missing ones, and ones that nobody expects."""
+    """Valid JSON with values of wrong types, missing values or unexpected keys gives rows or a PenstockError."""
     lake = lakes[data.draw(st.sampled_from(CHECKPOINTS))]
     path = tmp_path_factory.mktemp("odd") / "t"
     shutil.copytree(lake.path, path)
@@ -191,7 +191,7 @@ def test_a_log_of_odd_values_gives_rows_or_an_error_of_ours(
 
 
 def check(path: Path) -> None:
-    """Ask all that a log says; what cannot be told is told so."""
-    for ask in answers(path):
+    """Read everything a log contains, and allow no error but PenstockError."""
+    for ask in queries(path):
         with suppress(PenstockError):
             ask()

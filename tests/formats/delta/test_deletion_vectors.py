@@ -28,7 +28,7 @@ def ids(ds: ps.Dataset) -> list[int]:
 
 @given(ROWS, st.integers(0, 200_000), st.integers(0, 5_000))
 def test_a_bitmap_gives_back_its_numbers(rows: list[int], start: int, dense: int) -> None:
-    """Few numbers and many, of more than 32 bits too."""
+    """Decoding an encoded bitmap gives back its numbers, whether few or many, also beyond 32 bits."""
     numbers = np.unique(np.array([*rows, *range(start, start + 2 * dense, 2)], dtype=np.int64))
 
     assert decode_bitmap(encoded(numbers)).tolist() == numbers.tolist()
@@ -36,7 +36,7 @@ def test_a_bitmap_gives_back_its_numbers(rows: list[int], start: int, dense: int
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 60)), min_size=1, max_size=200), st.integers(1, 5))
 def test_containers_of_runs_are_read(gaps: list[tuple[int, int]], containers: int) -> None:
-    """Other writers store ranges as where they begin and how long they are; with four containers come offsets."""
+    """Containers of runs, which store starts and lengths, are decoded, with offsets if there are four or more."""
     starts, at = [], 0
     for gap, length in gaps:
         starts.append((at + gap + 1, length))
@@ -54,8 +54,8 @@ def test_containers_of_runs_are_read(gaps: list[tuple[int, int]], containers: in
 
 
 @given(st.binary(max_size=200), st.data())
-def test_no_bytes_do_harm(noise: bytes, data: st.DataObject) -> None:
-    """Whatever is stored, there are numbers or a ValueError, and soon."""
+def test_arbitrary_bytes_give_numbers_or_a_value_error(noise: bytes, data: st.DataObject) -> None:
+    """Arbitrary bytes give a limited count of numbers or raise ValueError."""
     whole = encoded(np.array([3, 70_000, 2**33], dtype=np.int64))
     cut = data.draw(st.integers(0, len(whole)))
     for bad in (noise, MAGIC.to_bytes(4, "little") + noise, whole[:cut] + noise + whole[cut + len(noise) :]):
@@ -64,7 +64,7 @@ def test_no_bytes_do_harm(noise: bytes, data: st.DataObject) -> None:
 
 
 def test_the_examples_of_the_protocol_are_read() -> None:
-    """The one printed there is in an older layout; both give the same rows."""
+    """The protocol's printed example, in an older layout, gives the same rows as the current layout."""
     old, new = "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L", "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
     little = OLD_MAGIC.to_bytes(4, "little") + (1).to_bytes(4, "little") + (28).to_bytes(4, "little")
 
@@ -75,19 +75,19 @@ def test_the_examples_of_the_protocol_are_read() -> None:
 
 @given(st.binary(max_size=40))
 def test_base_85_gives_back_its_bytes(data: bytes) -> None:
-    """Filled up to whole words with zeros."""
+    """Decoding base 85 gives back the encoded bytes, padded with zeros to whole words."""
     assert decode_z85(z85_encoded(data)) == data + bytes(-len(data) % 4)
 
 
 @pytest.mark.parametrize("text", ["abcd", "abc\tde", "#####", "####0", "ééééé", "$$$$$"])
-def test_text_that_is_none_in_base_85_is_refused(text: str) -> None:
-    """Wrong lengths, letters and words."""
+def test_invalid_base_85_text_raises(text: str) -> None:
+    """Base 85 text of a wrong length, or with invalid letters or words, raises ValueError."""
     with pytest.raises(ValueError, match="is not base 85"):
         decode_z85(text)
 
 
 def test_vectors_of_all_three_kinds_delete_rows(tmp_path: Path) -> None:
-    """In the log, in a file beside the table with others and in a folder of its own, and in a file by its full path."""
+    """Vectors in the log, in a file with a relative path and in a file with an absolute path all delete rows."""
     lake = Lake(tmp_path / "t")
     rows = [pa.table({"id": range(at, at + 10)}) for at in range(0, 50, 10)]
     two = lake.vectors(NAME, [0, 9], [5])
@@ -110,8 +110,8 @@ def test_vectors_of_all_three_kinds_delete_rows(tmp_path: Path) -> None:
     assert sorted(pa.table(DeltaTable(lake.path).scan())["id"].to_pylist()) == ids(ds)
 
 
-def test_deletes_are_numbered_by_file_where_it_has_row_groups(tmp_path: Path) -> None:
-    """A file too large to be taken whole is read by row groups, each less its own deleted rows."""
+def test_deleted_rows_are_numbered_by_file_and_not_by_row_group(tmp_path: Path) -> None:
+    """Deleted rows are numbered within the file, so each row group leaves out its own part of them."""
     lake = Lake(tmp_path / "t")
     gone = [*range(0, 3000, 7), 2999]
     file, groups = pa.table({"id": range(3000)}), {"row_group_size": 1000}
@@ -123,8 +123,8 @@ def test_deletes_are_numbered_by_file_where_it_has_row_groups(tmp_path: Path) ->
     assert ds.take([0, 857])["id"].tolist() == [1, 1000]
 
 
-def test_a_file_whose_rows_are_all_deleted_has_none(tmp_path: Path) -> None:
-    """Nothing is handed out of it."""
+def test_a_file_whose_rows_are_all_deleted_yields_none(tmp_path: Path) -> None:
+    """A file whose rows are all deleted yields no rows."""
     lake = Lake(tmp_path / "t")
     adds = [
         lake.add("0.parquet", pa.table({"id": range(3)}), deletionVector=inline([0, 1, 2])),
@@ -148,8 +148,8 @@ def test_a_file_whose_rows_are_all_deleted_has_none(tmp_path: Path) -> None:
         ({"storageType": "p", "pathOrInlineDv": "s3://elsewhere/v.bin"}, "on another storage system than its log"),
     ],
 )
-def test_a_vector_that_is_not_what_the_log_says_is_refused(tmp_path: Path, change: dict[str, object], complaint: str) -> None:
-    """Rows that were deleted never come back."""
+def test_a_vector_that_does_not_match_the_log_is_refused(tmp_path: Path, change: dict[str, object], complaint: str) -> None:
+    """A vector that does not match the log raises DataError, so that deleted rows never come back."""
     lake = Lake(tmp_path / "t")
     (vector,) = lake.vectors(NAME, [0, 9])
     add = lake.add("0.parquet", pa.table({"id": range(10)}), deletionVector=vector | change)
@@ -160,7 +160,7 @@ def test_a_vector_that_is_not_what_the_log_says_is_refused(tmp_path: Path, chang
 
 
 def test_a_flipped_bit_in_a_file_of_vectors_is_found(tmp_path: Path) -> None:
-    """Each vector has a checksum."""
+    """A flipped bit in a file of vectors raises DataError, because each vector has a checksum."""
     lake = Lake(tmp_path / "t")
     (vector,) = lake.vectors(NAME, [0, 9])
     file = lake.path / f"deletion_vector_{NAME}.bin"
@@ -174,8 +174,8 @@ def test_a_flipped_bit_in_a_file_of_vectors_is_found(tmp_path: Path) -> None:
         ps.open(lake.path)
 
 
-def test_a_file_of_vectors_that_is_gone_is_told(tmp_path: Path) -> None:
-    """Its name, the version and what to do."""
+def test_a_missing_file_of_vectors_is_reported(tmp_path: Path) -> None:
+    """A missing file of vectors raises DataError, which names the file, the version and the remedy."""
     lake = Lake(tmp_path / "t")
     (vector,) = lake.vectors(NAME, [0, 9])
     add = lake.add("0.parquet", pa.table({"id": range(10)}), deletionVector=vector)
@@ -189,7 +189,7 @@ def test_a_file_of_vectors_that_is_gone_is_told(tmp_path: Path) -> None:
 
 
 def test_a_vector_belongs_to_its_own_add(tmp_path: Path) -> None:
-    """A delete removes the file as it was and adds it with a vector; another delete with another vector."""
+    """A remove action removes only the entry of a file with the same vector, and not the entry with a newer one."""
     lake = Lake(tmp_path / "t")
     rows = pa.table({"id": range(10)})
     before, after = lake.add("0.parquet", rows), lake.add("0.parquet", rows, deletionVector=inline([1]))

@@ -1,4 +1,4 @@
-"""Delta tables as their users have them: recognised, pinned, travelled through, and read while others write."""
+"""Opening Delta tables: recognition, versions, time travel, resume, and reading while others write."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.errors import DataChangedError, StateError
 from penstock.formats.delta import FORMAT, DeltaFormat
 from penstock.protocols import TableFormat, TimeTravel
 
-Told = TypeVar("Told")
+Value = TypeVar("Value")
 
 
 def ids(ds: ps.Dataset) -> list[int]:
@@ -43,15 +43,15 @@ def append(path: Path, start: int, stop: int, **options: Any) -> None:
     write_deltalake(path, rows(start, stop), mode="append", **options)
 
 
-def test_the_format_keeps_its_protocols() -> None:
-    """It is a table format whose versions have times, and it is told by its name and its zone."""
+def test_the_format_implements_its_protocols() -> None:
+    """The Delta format implements TableFormat and TimeTravel, and has a name and a repr."""
     assert isinstance(FORMAT, TableFormat)
     assert isinstance(FORMAT, TimeTravel)
     assert (FORMAT.name, repr(FORMAT)) == ("delta", "DeltaFormat(timezone='UTC')")
 
 
-def test_a_delta_table_is_recognised_by_every_name_it_has(tmp_path: Path) -> None:
-    """A path, a URL, a filesystem of pyarrow or fsspec, on a disk or not."""
+def test_a_delta_table_is_recognised_by_every_kind_of_source(tmp_path: Path) -> None:
+    """A Delta table is recognised by path, by URL and in filesystems of pyarrow and fsspec, on disk and in memory."""
     table = tmp_path / "a table, 100%"
     append(table, 0, 10, partition_by=["label"])
     append(table, 10, 20)
@@ -73,8 +73,8 @@ def test_a_delta_table_is_recognised_by_every_name_it_has(tmp_path: Path) -> Non
     assert ids(ps.open(".", filesystem=pafs.SubTreeFileSystem(str(table), pafs.LocalFileSystem()))) == expected
 
 
-def test_files_that_the_log_removed_do_not_come_back(tmp_path: Path) -> None:
-    """They lie there still; whoever wants them asks for plain Parquet."""
+def test_files_that_the_log_removed_are_not_read(tmp_path: Path) -> None:
+    """Files that the log removed are not read, unless the Parquet format is given."""
     append(tmp_path / "t", 0, 5)
     write_deltalake(tmp_path / "t", rows(5, 8), mode="overwrite")
 
@@ -83,7 +83,7 @@ def test_files_that_the_log_removed_do_not_come_back(tmp_path: Path) -> None:
 
 
 def test_no_native_runtime_is_needed(tmp_path: Path) -> None:
-    """The log is read by ourselves: a process that opens, reads, and forks a child that reads, never loads deltalake."""
+    """A process that opens and reads a table, and reads it again in a forked child, never imports deltalake."""
     append(tmp_path / "t", 0, 50, partition_by=["label"])
     script = """
 import os, sys
@@ -102,8 +102,8 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "deltalake" in sys.mod
 
 
 @pytest.fixture(scope="module")
-def travelled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[int]]]:
-    """Return a table of fourteen versions, with appends, deletes, an update, a compaction and a checkpoint."""
+def long_history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[int]]]:
+    """Return a table of fourteen versions, with deletes, an update, a compaction and a checkpoint, and the ids of each."""
     path = tmp_path_factory.mktemp("delta") / "t"
     expected: list[list[int]] = []
     alive: list[int] = []
@@ -124,9 +124,9 @@ def travelled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list
     return path, expected
 
 
-def test_every_version_of_a_long_history_is_what_it_was(travelled: tuple[Path, list[list[int]]]) -> None:
-    """Fourteen versions with deletes; delta-rs agrees on each."""
-    path, expected = travelled
+def test_every_version_of_a_long_history_has_its_original_rows(long_history: tuple[Path, list[list[int]]]) -> None:
+    """Every version of a long history has its original rows, and delta-rs agrees."""
+    path, expected = long_history
 
     assert [ids(ps.open(path, version=at)) for at in range(14)] == expected
     for at in range(14):
@@ -137,7 +137,7 @@ def test_every_version_of_a_long_history_is_what_it_was(travelled: tuple[Path, l
 
 
 def test_an_epoch_is_read_from_one_version_whatever_others_do(tmp_path: Path) -> None:
-    """Appends, deletes, a compaction, an overwrite and a change of schema come between its batches."""
+    """Appends, deletes, a compaction, an overwrite and a new schema during an epoch do not change its batches."""
     path = tmp_path / "t"
     for at in range(10):
         append(path, at * 10, at * 10 + 10)
@@ -145,7 +145,7 @@ def test_an_epoch_is_read_from_one_version_whatever_others_do(tmp_path: Path) ->
         [
             lambda: append(path, 1000, 1010),
             lambda: DeltaTable(path).delete("id < 50"),
-            lambda: DeltaTable(path).optimize.compact(),  # noqa: PLW0108 - of the table as it is then
+            lambda: DeltaTable(path).optimize.compact(),  # noqa: PLW0108 - loads the table when it is called
             lambda: write_deltalake(path, pa.table({"other": [1.5]}), mode="overwrite", schema_mode="overwrite"),
             lambda: DeltaTable(path).create_checkpoint(),
         ]
@@ -163,8 +163,8 @@ def test_an_epoch_is_read_from_one_version_whatever_others_do(tmp_path: Path) ->
     assert ps.open(path).schema.names == ("other",)
 
 
-def test_an_epoch_under_a_busy_writer_hands_out_every_row_once(tmp_path: Path) -> None:
-    """Another thread appends, deletes, compacts and overwrites as fast as it can, before and while the table is read."""
+def test_an_epoch_under_a_busy_writer_yields_every_row_once(tmp_path: Path) -> None:
+    """Epochs of a pinned version yield every row once while another thread keeps writing to the table."""
     path = tmp_path / "t"
     for at in range(5):
         append(path, at * 100, at * 100 + 100)
@@ -204,8 +204,8 @@ def test_an_epoch_under_a_busy_writer_hands_out_every_row_once(tmp_path: Path) -
     assert DeltaTable(path).version() >= 12
 
 
-def test_a_resume_goes_on_with_its_version_and_refuses_another(tmp_path: Path) -> None:
-    """The state carries the version; opened at it, the rest of the epoch is the same, whatever the table is now."""
+def test_a_state_resumes_at_its_version_and_refuses_another(tmp_path: Path) -> None:
+    """A state stores the version; at that version it resumes the epoch, and at another it raises StateError."""
     path = tmp_path / "t"
     append(path, 0, 60)
     append(path, 60, 100)
@@ -234,39 +234,39 @@ def test_a_resume_goes_on_with_its_version_and_refuses_another(tmp_path: Path) -
 
 
 class Rank:
-    """One of two ranks that run one after the other: the second is told what the first said."""
+    """One of two ranks that run one after the other; rank 1 receives what rank 0 shared."""
 
     size = 2
 
-    def __init__(self, rank: int, said: list[bytes]) -> None:
-        """Store which one it is, and what was said."""
-        self.rank, self.said = rank, said
+    def __init__(self, rank: int, shared: list[bytes]) -> None:
+        """Store the rank and the list of shared messages."""
+        self.rank, self.shared = rank, shared
 
-    def share(self, told: Callable[[], Told]) -> Told:
-        """Return what rank 0 says, as it comes over a wire."""
+    def share(self, content: Callable[[], Value]) -> Value:
+        """Return the value of rank 0, pickled as on a wire."""
         if self.rank == 0:
-            self.said.append(pickle.dumps(told()))
-        found: Told = pickle.loads(self.said[-1] if self.rank == 0 else self.said.pop(0))  # noqa: S301 - pickled right here
+            self.shared.append(pickle.dumps(content()))
+        found: Value = pickle.loads(self.shared[-1] if self.rank == 0 else self.shared.pop(0))  # noqa: S301 - pickled right here
         return found
 
-    def gather(self, told: Callable[[], Told]) -> list[Told]:
-        """Return what both say, which is the same here."""
-        return [told(), told()]
+    def gather(self, content: Callable[[], Value]) -> list[Value]:
+        """Return the values of both ranks, which are equal here."""
+        return [content(), content()]
 
 
 def test_a_commit_between_the_starts_of_two_ranks_changes_nothing(tmp_path: Path) -> None:
-    """Rank 0 resolves the version, and all read what it saw: deleted rows, partitions and statistics among it."""
+    """Rank 0 resolves the version, and all ranks read it with its deleted rows, partitions and statistics."""
     lake = Lake(tmp_path / "t")
     stats = {"numRecords": 10, "minValues": {"id": 0}, "maxValues": {"id": 9}, "nullCount": {"id": 0}}
     add = lake.add("0.parquet", pa.table({"id": range(10)}), partition={"p": "1"}, stats=stats, deletionVector=inline([3]))
-    told = metadata([column("id", "long"), column("p", "integer")], ["p"])
-    lake.commit(0, protocol("deletionVectors"), told, add)
+    content = metadata([column("id", "long"), column("p", "integer")], ["p"])
+    lake.commit(0, protocol("deletionVectors"), content, add)
     ds = ps.open(lake.path).where(ps.col("p") == 1, ps.col("id") >= 0).shuffle(seed=1)
-    said: list[bytes] = []
-    first = shared_table(ds._table, ds._query, Rank(0, said))
+    shared: list[bytes] = []
+    first = shared_table(ds._table, ds._query, Rank(0, shared))
     lake.commit(1, {"remove": {"path": "0.parquet", "deletionVector": add["add"]["deletionVector"]}})
     late = ps.open(lake.path).where(ps.col("p") == 1, ps.col("id") >= 0).shuffle(seed=1)
-    second = shared_table(late._table, late._query, Rank(1, said))
+    second = shared_table(late._table, late._query, Rank(1, shared))
 
     assert late._table.snapshot.version == "1"
     assert [table.snapshot.version for table in (first, second)] == ["0", "0"]
@@ -275,8 +275,8 @@ def test_a_commit_between_the_starts_of_two_ranks_changes_nothing(tmp_path: Path
 
 
 @pytest.mark.parametrize("window", [4, 10_000])
-def test_a_file_gone_by_vacuum_is_told_with_its_version_and_the_remedy(tmp_path: Path, window: int) -> None:
-    """Whether its footer is looked for first, or it is taken whole; the newest version reads on."""
+def test_a_file_removed_by_vacuum_is_reported_with_version_and_remedy(tmp_path: Path, window: int) -> None:
+    """Reading files that VACUUM removed raises DataChangedError with version and remedy; the newest version is readable."""
     path = tmp_path / "t"
     append(path, 0, 100)
     write_deltalake(path, rows(200, 300), mode="overwrite")
@@ -290,8 +290,8 @@ def test_a_file_gone_by_vacuum_is_told_with_its_version_and_the_remedy(tmp_path:
         list(old)
 
 
-def test_rows_keep_their_numbers_when_rows_are_appended(tmp_path: Path) -> None:
-    """Files come in the order in which they were written, so that new rows come last."""
+def test_rows_keep_their_positions_when_rows_are_appended(tmp_path: Path) -> None:
+    """Files are ordered by their modification time, so that appended rows come last."""
     path = tmp_path / "t"
     lake = Lake(path)
     adds = [lake.add(f"{name}.parquet", pa.table({"id": [at]}), modificationTime=at) for at, name in enumerate("zyxab")]
@@ -303,8 +303,8 @@ def test_rows_keep_their_numbers_when_rows_are_appended(tmp_path: Path) -> None:
     assert ps.open(path)[-1]["id"] == 4
 
 
-def test_a_table_without_rows_or_files_is_a_table(tmp_path: Path) -> None:
-    """Its columns are known, and there is nothing to hand out."""
+def test_a_table_without_files_is_read(tmp_path: Path) -> None:
+    """A table without files has its columns and no rows."""
     DeltaTable.create(tmp_path / "t", schema=rows(0, 0).schema)
     ds = ps.open(tmp_path / "t")
 
@@ -312,8 +312,8 @@ def test_a_table_without_rows_or_files_is_a_table(tmp_path: Path) -> None:
     assert ds.where(ps.col("id") > 3).num_rows == 0
 
 
-def test_partition_columns_may_be_all_that_is_selected(tmp_path: Path) -> None:
-    """No column of a file is read then; rows are counted all the same, deleted ones left out."""
+def test_partition_columns_may_be_selected_alone(tmp_path: Path) -> None:
+    """A selection of partition columns only gives one row for each stored row that is not deleted."""
     lake = Lake(tmp_path / "t")
     add = lake.add("0.parquet", pa.table({"id": range(4)}), partition={"p": "7"}, deletionVector=inline([1]))
     lake.commit(0, protocol("deletionVectors"), metadata([column("id", "long"), column("p", "integer")], ["p"]), add)
@@ -321,8 +321,8 @@ def test_partition_columns_may_be_all_that_is_selected(tmp_path: Path) -> None:
     assert ps.open(lake.path).select("p").to_arrow()["p"].to_pylist() == [7, 7, 7]
 
 
-def test_a_partition_column_that_files_have_too_is_believed_as_the_log_has_it(tmp_path: Path) -> None:
-    """Some writers store it in both places."""
+def test_the_log_overrides_a_partition_column_stored_in_files(tmp_path: Path) -> None:
+    """If files also store a partition column, the value of the log is used."""
     lake = Lake(tmp_path / "t")
     add = lake.add("0.parquet", pa.table({"id": [1], "p": [5]}), partition={"p": "7"})
     lake.commit(0, protocol(), metadata([column("id", "long"), column("p", "integer")], ["p"]), add)
@@ -332,7 +332,7 @@ def test_a_partition_column_that_files_have_too_is_believed_as_the_log_has_it(tm
 
 
 def test_a_shallow_clone_reads_the_files_of_another_table(tmp_path: Path) -> None:
-    """Its log names them by their full paths."""
+    """A log may name the files of another table by absolute paths, as the log of a shallow clone does."""
     append(tmp_path / "source table", 0, 10)
     (file,) = (tmp_path / "source table").glob("*.parquet")
     lake = Lake(tmp_path / "clone")

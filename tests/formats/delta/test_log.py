@@ -1,4 +1,4 @@
-"""Which files a Delta log names at which version: commits, checkpoints of all kinds, times."""
+"""The files of each version of a Delta log, from commits, checkpoints of all kinds and timestamps."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def history(lake: Lake, *, features: tuple[str, ...] = ()) -> list[list[int]]:
 
 
 def state(lake: Lake, version: int, *, features: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """Return the actions of a checkpoint at a version, as the commits make it."""
+    """Return the actions of a checkpoint at a version, derived from the commits."""
     alive: dict[str, dict[str, Any]] = {}
     for number in range(version + 1):
         for line in (lake.log / f"{number:020d}.json").read_text().splitlines():
@@ -62,7 +62,7 @@ def state(lake: Lake, version: int, *, features: tuple[str, ...] = ()) -> list[d
 
 
 def forget(lake: Lake, *versions: int) -> None:
-    """Remove commits, as the cleaning of logs does."""
+    """Remove commits, as log cleanup does."""
     for version in versions:
         (lake.log / f"{version:020d}.json").unlink()
 
@@ -73,7 +73,7 @@ def classic(lake: Lake) -> None:
 
 
 def in_parts(lake: Lake) -> None:
-    """Write a checkpoint in three parts, and a newer one of which a part is missing."""
+    """Write a checkpoint in three parts, and a newer one that lacks a part."""
     for number, action in enumerate(zip(state(lake, 3)[:2], state(lake, 3)[2:], strict=True), 1):
         lake.parquet(f"{3:020d}.checkpoint.{number:010d}.{3:010d}.parquet", action)
     lake.parquet(f"{3:020d}.checkpoint.{3:010d}.{3:010d}.parquet", [])
@@ -83,15 +83,15 @@ def in_parts(lake: Lake) -> None:
 def named_json(lake: Lake) -> None:
     """Write a V2 checkpoint as JSON, with its files in sidecars."""
     _sidecars(lake)
-    told = [{"checkpointMetadata": {"version": 3}}, *state(lake, 3, features=("v2Checkpoint",))[:2], *_sidecar_actions(lake)]
-    lake.json(f"{3:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json", told)
+    content = [{"checkpointMetadata": {"version": 3}}, *state(lake, 3, features=("v2Checkpoint",))[:2], *_sidecar_actions(lake)]
+    lake.json(f"{3:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json", content)
 
 
 def named_parquet(lake: Lake) -> None:
     """Write a V2 checkpoint as Parquet, with its files in sidecars."""
     _sidecars(lake)
-    told = [*state(lake, 3, features=("v2Checkpoint",))[:2], *_sidecar_actions(lake)]
-    lake.parquet(f"{3:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.parquet", told)
+    content = [*state(lake, 3, features=("v2Checkpoint",))[:2], *_sidecar_actions(lake)]
+    lake.parquet(f"{3:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.parquet", content)
 
 
 def named_alone(lake: Lake) -> None:
@@ -100,7 +100,7 @@ def named_alone(lake: Lake) -> None:
 
 
 def classic_with_sidecars(lake: Lake) -> None:
-    """Write a V2 checkpoint under the name of an old one."""
+    """Write a V2 checkpoint under the file name of a classic one."""
     _sidecars(lake)
     lake.parquet(f"{3:020d}.checkpoint.parquet", [*state(lake, 3, features=("v2Checkpoint",))[:2], *_sidecar_actions(lake)])
 
@@ -118,8 +118,8 @@ def _sidecar_actions(lake: Lake) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("write", [classic, in_parts, named_json, named_parquet, named_alone, classic_with_sidecars])
-def test_a_checkpoint_of_any_kind_stands_for_the_commits_before_it(tmp_path: Path, write: Callable[[Lake], None]) -> None:
-    """Versions read alike with it and without it, in the same order of rows, also when the commits are gone."""
+def test_a_checkpoint_of_any_kind_replaces_the_commits_before_it(tmp_path: Path, write: Callable[[Lake], None]) -> None:
+    """Every version has the same rows in the same order with and without a checkpoint, also if the commits are gone."""
     lake = Lake(tmp_path / "t")
     versions = history(lake, features=("v2Checkpoint",))
     before = [ps.open(lake.path, version=at) for at in range(6)]
@@ -140,13 +140,15 @@ def test_a_checkpoint_of_any_kind_stands_for_the_commits_before_it(tmp_path: Pat
 
 
 def test_a_compacted_log_is_read_instead_of_its_commits(tmp_path: Path) -> None:
-    """The longest that fits the version; others, and those that reach beyond it, are left."""
+    """A compacted file replaces missing commits, unless it reaches beyond the version."""
     lake = Lake(tmp_path / "t")
     versions = history(lake)
-    told = {at: (lake.log / f"{at:020d}.json").read_text() for at in range(6)}
-    adds = [json.loads(line) for at in range(1, 5) for line in told[at].splitlines()]
+    content = {at: (lake.log / f"{at:020d}.json").read_text() for at in range(6)}
+    adds = [json.loads(line) for at in range(1, 5) for line in content[at].splitlines()]
     lake.json(f"{1:020d}.{4:020d}.compacted.json", [*adds[2:], adds[0]])
-    lake.json(f"{1:020d}.{2:020d}.compacted.json", [json.loads(line) for line in "".join([told[1], told[2]]).splitlines()])
+    lake.json(
+        f"{1:020d}.{2:020d}.compacted.json", [json.loads(line) for line in "".join([content[1], content[2]]).splitlines()]
+    )
     forget(lake, 1, 2)
 
     assert ids(ps.open(lake.path, version=2)) == versions[2]
@@ -156,13 +158,13 @@ def test_a_compacted_log_is_read_instead_of_its_commits(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=4), min_size=1, max_size=8), st.integers(0, 7))
-def test_any_history_replays_to_what_the_last_action_on_each_file_says(
-    tmp_path_factory: pytest.TempPathFactory, commits: list[list[tuple[bool, int]]], asked: int
+def test_any_history_replays_to_the_last_action_on_each_file(
+    tmp_path_factory: pytest.TempPathFactory, commits: list[list[tuple[bool, int]]], requested: int
 ) -> None:
-    """Files are added, removed, and added again, in any order; delta-rs sees the same ones."""
+    """In any history, a version has the files whose last action is an add, and delta-rs agrees."""
     lake = Lake(tmp_path_factory.mktemp("lake") / "t")
     adds = [lake.add(f"{at}.parquet", pa.table({"id": [at]})) for at in range(6)]
-    version = min(asked, len(commits) - 1)
+    version = min(requested, len(commits) - 1)
     alive: set[int] = set()
     for number, commit in enumerate(commits):
         once = {file: added for added, file in commit}
@@ -177,8 +179,8 @@ def test_any_history_replays_to_what_the_last_action_on_each_file_says(
     assert sorted(pa.table(DeltaTable(lake.path, version=version).scan())["id"].to_pylist()) == sorted(alive)
 
 
-def test_the_newest_version_comes_unless_one_is_asked_for(tmp_path: Path) -> None:
-    """As a number or as text; what is no version is told."""
+def test_the_newest_version_is_the_default(tmp_path: Path) -> None:
+    """The newest version is the default; another one is given as a number or text, and an invalid one raises."""
     lake = Lake(tmp_path / "t")
     versions = history(lake)
 
@@ -196,19 +198,19 @@ def test_the_newest_version_comes_unless_one_is_asked_for(tmp_path: Path) -> Non
 
 
 def times(lake: Lake, *hours: float) -> None:
-    """Set when the commits of a log were written."""
+    """Set the hours at which the commits of a log were written."""
     for version, hour in enumerate(hours):
         moment = (START + dt.timedelta(hours=hour)).timestamp()
         os.utime(lake.log / f"{version:020d}.json", (moment, moment))
 
 
 def version_at(lake: Lake, hour: float) -> str:
-    """Return the version at a time."""
+    """Return the version at an hour."""
     return ps.open(lake.path, timestamp=START + dt.timedelta(hours=hour))._table.snapshot.version
 
 
-def test_a_timestamp_names_the_version_that_was_the_newest_then(tmp_path: Path) -> None:
-    """By when commits were written; a commit that seems older than the one before it is a little newer."""
+def test_a_timestamp_selects_the_newest_version_at_that_time(tmp_path: Path) -> None:
+    """A timestamp selects by commit times; a commit that seems older than the one before it counts as slightly newer."""
     lake = Lake(tmp_path / "t")
     history(lake)
     times(lake, 0, 1, 2, 1.5, 4, 5)
@@ -220,21 +222,21 @@ def test_a_timestamp_names_the_version_that_was_the_newest_then(tmp_path: Path) 
         version_at(lake, -1)
 
 
-def test_times_are_the_same_as_those_of_delta_rs(tmp_path: Path) -> None:
-    """The same version at the same moment."""
+def test_timestamps_select_the_same_versions_as_delta_rs(tmp_path: Path) -> None:
+    """A timestamp selects the same version as in delta-rs."""
     lake = Lake(tmp_path / "t")
     history(lake)
     hours = [0, 1, 2, 3, 4, 5]
     times(lake, *hours)
     random.seed(3)
-    for hour in [*hours, *(random.uniform(0, 9) for _ in range(20))]:  # noqa: S311 - no secret
+    for hour in [*hours, *(random.uniform(0, 9) for _ in range(20))]:  # noqa: S311 - not for security
         table = DeltaTable(lake.path)
         table.load_as_version(START + dt.timedelta(hours=hour))
         assert str(table.version()) == version_at(lake, hour)
 
 
-def test_times_that_commits_say_themselves_count_from_when_they_do(tmp_path: Path) -> None:
-    """In-commit timestamps from version 3 on; before that, files tell."""
+def test_in_commit_timestamps_apply_from_the_version_that_enables_them(tmp_path: Path) -> None:
+    """In-commit timestamps apply from the version that enables them, and file times before it; a missing one raises."""
     lake = Lake(tmp_path / "t")
     history(lake)
     times(lake, 0, 1, 2, 50, 50, 50)
@@ -247,8 +249,8 @@ def test_times_that_commits_say_themselves_count_from_when_they_do(tmp_path: Pat
     for version in (3, 4, 5):
         file = lake.log / f"{version:020d}.json"
         rest = [json.loads(line) for line in file.read_text().splitlines()]
-        told = [{"commitInfo": {"inCommitTimestamp": since + (version - 3) * 3_600_000}}]
-        lake.commit(version, *told, *([metadata(SCHEMA, **options)] if version == 3 else []), *rest)
+        content = [{"commitInfo": {"inCommitTimestamp": since + (version - 3) * 3_600_000}}]
+        lake.commit(version, *content, *([metadata(SCHEMA, **options)] if version == 3 else []), *rest)
 
     assert [version_at(lake, hour) for hour in (0, 1.5, 9, 10, 10.9, 11, 12, 99)] == ["0", "1", "2", "3", "3", "4", "5", "5"]
     lake.commit(5, {"commitInfo": {}})
@@ -256,23 +258,23 @@ def test_times_that_commits_say_themselves_count_from_when_they_do(tmp_path: Pat
         version_at(lake, 12)
 
 
-def test_times_that_commits_always_said_need_no_beginning(tmp_path: Path) -> None:
-    """A table that was made so has no version before."""
+def test_in_commit_timestamps_without_a_start_apply_to_all_versions(tmp_path: Path) -> None:
+    """Without a recorded start, in-commit timestamps apply from the first version on."""
     lake = Lake(tmp_path / "t")
     add = lake.add("0.parquet", pa.table({"id": [0]}))
-    told = {"commitInfo": {"inCommitTimestamp": int(START.timestamp() * 1000)}}
-    lake.commit(0, told, protocol(), metadata(SCHEMA, delta__enableInCommitTimestamps="true"), add)
+    content = {"commitInfo": {"inCommitTimestamp": int(START.timestamp() * 1000)}}
+    lake.commit(0, content, protocol(), metadata(SCHEMA, delta__enableInCommitTimestamps="true"), add)
 
     assert version_at(lake, 1) == "0"
     with pytest.raises(ArgumentError, match="has no version as of"):
         version_at(lake, -1)
 
 
-def test_a_timestamp_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
-    """Without a zone, in the future, beside a version, no time at all, or of files that have no versions."""
+def test_an_invalid_timestamp_raises(tmp_path: Path) -> None:
+    """A timestamp without a zone, in the future, together with a version, or of plain Parquet raises ArgumentError."""
     lake = Lake(tmp_path / "t")
     history(lake)
-    for odd in ("2026-01-01T00:00:00", "yesterday", dt.datetime(2026, 1, 1), 7):  # noqa: DTZ001 - that is what is refused
+    for odd in ("2026-01-01T00:00:00", "yesterday", dt.datetime(2026, 1, 1), 7):  # noqa: DTZ001 - naive times are tested
         with pytest.raises(ArgumentError, match=r"expected a time with a zone.*timestamp='2026-01-01T00:00:00Z'"):
             ps.open(lake.path, timestamp=odd)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="which is still to come"):
@@ -285,8 +287,8 @@ def test_a_timestamp_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
         ps.open(lake.path / "0.parquet", timestamp="2026-01-01T00:00:00Z")
 
 
-def test_a_log_with_a_hole_is_refused(tmp_path: Path) -> None:
-    """Rows would be missing, or come back; versions before the hole are whole."""
+def test_a_log_with_a_missing_commit_is_refused(tmp_path: Path) -> None:
+    """A missing commit raises DataError for later versions, and earlier versions can be read."""
     lake = Lake(tmp_path / "t")
     versions = history(lake)
     forget(lake, 3)
@@ -313,7 +315,7 @@ def test_a_log_with_a_hole_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_broken_log_is_refused(tmp_path: Path, spoil: Callable[[Lake], None], complaint: str) -> None:
-    """With the file and the reason; never with some of the rows."""
+    """A broken log raises DataError with the reason, instead of giving some of the rows."""
     lake = Lake(tmp_path / "t")
     history(lake)
     spoil(lake)
@@ -322,8 +324,8 @@ def test_a_broken_log_is_refused(tmp_path: Path, spoil: Callable[[Lake], None], 
         ps.open(lake.path)
 
 
-def test_what_else_lies_in_a_log_is_left_alone(tmp_path: Path) -> None:
-    """Checksums of Hadoop and of Delta, temporary files, staged commits, and a hint that is broken."""
+def test_other_files_in_a_log_are_ignored(tmp_path: Path) -> None:
+    """Checksums, temporary files, staged commits and a broken _last_checkpoint in a log are ignored."""
     lake = Lake(tmp_path / "t")
     versions = history(lake)
     for name in (
@@ -341,7 +343,7 @@ def test_what_else_lies_in_a_log_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_cleaned_up_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit that was listed is gone, and a checkpoint has come instead."""
+    """A log is read again if a listed commit is gone, and raises DataError if the commit stays gone."""
     lake = Lake(tmp_path / "t")
     versions = history(lake)
     read, calls = sources.read_texts, []
@@ -365,8 +367,8 @@ def test_a_log_that_is_cleaned_up_while_it_is_read_is_read_again(tmp_path: Path,
         ps.open(lake.path)
 
 
-def test_a_directory_without_a_log_is_no_delta_table(tmp_path: Path) -> None:
-    """It is plain Parquet, unless Delta is asked for."""
+def test_a_directory_without_a_log_is_not_a_delta_table(tmp_path: Path) -> None:
+    """A directory without a log is read as plain Parquet, and raises TableNotFoundError if the Delta format is given."""
     write_deltalake(tmp_path / "t", pa.table({"id": [1]}))
     for file in (tmp_path / "t" / "_delta_log").iterdir():
         file.unlink()
@@ -377,8 +379,8 @@ def test_a_directory_without_a_log_is_no_delta_table(tmp_path: Path) -> None:
         ps.open(tmp_path / "t", format=DeltaFormat())
 
 
-def test_the_same_file_by_other_names_is_the_same_file(tmp_path: Path) -> None:
-    """An absolute path, with a scheme or without one, removes what a relative one added."""
+def test_absolute_and_relative_paths_name_the_same_file(tmp_path: Path) -> None:
+    """A remove with an absolute path, with or without a scheme, applies to a file that was added by a relative path."""
     lake = Lake(tmp_path / "t")
     adds = [lake.add(f"a b{at}.parquet", pa.table({"id": [at]})) for at in range(3)]
     lake.commit(0, protocol(), metadata(SCHEMA), *adds)
@@ -389,8 +391,8 @@ def test_the_same_file_by_other_names_is_the_same_file(tmp_path: Path) -> None:
     assert ids(ps.open(lake.path)) == [2]
 
 
-def test_a_line_that_is_no_action_is_told(tmp_path: Path) -> None:
-    """Also one that Arrow ends the process over."""
+def test_a_line_that_is_not_an_action_raises(tmp_path: Path) -> None:
+    """A commit with the line null raises DataError, although Arrow's JSON reader crashes on it."""
     lake = Lake(tmp_path / "t")
     lake.commit(0, protocol(), metadata(SCHEMA), lake.add("0.parquet", pa.table({"id": [1]})))
     commit = lake.log / f"{0:020d}.json"
@@ -414,18 +416,18 @@ LAYOUTS: dict[str, Callable[[list[dict[str, Any]]], str]] = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_actions_may_be_laid_out_in_any_way_that_json_allows(tmp_path: Path, layout: str) -> None:
-    """Over several lines, or several in one: of commits, compacted commits and checkpoints alike."""
+    """Actions may span several lines or share one, in commits, compacted files and checkpoints."""
     lake = Lake(tmp_path / "t")
     options = {"delta.note": "a } {\u2028b\u0085c", "delta.enableInCommitTimestamps": "true"}
-    told = metadata(SCHEMA)
-    told["metaData"]["configuration"] = options
+    content = metadata(SCHEMA)
+    content["metaData"]["configuration"] = options
     adds = [lake.add(f"{at}.parquet", pa.table({"id": [at]})) for at in range(5)]
     moment = int(START.timestamp() * 1000)
     info = [{"commitInfo": {"operation": "WRITE", "inCommitTimestamp": moment + at}} for at in range(5)]
     actions = {
-        f"{0:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json": [protocol("v2Checkpoint"), told, adds[0]],
+        f"{0:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json": [protocol("v2Checkpoint"), content, adds[0]],
         f"{1:020d}.{2:020d}.compacted.json": [adds[1], adds[2]],
-        f"{0:020d}.json": [info[0], protocol("v2Checkpoint"), told, adds[0]],
+        f"{0:020d}.json": [info[0], protocol("v2Checkpoint"), content, adds[0]],
         f"{1:020d}.json": [info[1], adds[1]],
         f"{2:020d}.json": [info[2], adds[2]],
         f"{3:020d}.json": [info[3], adds[3]],
@@ -444,7 +446,7 @@ def test_actions_may_be_laid_out_in_any_way_that_json_allows(tmp_path: Path, lay
 @pytest.mark.parametrize("name", [f"{1:020d}.json", f"{1:020d}.{2:020d}.compacted.json", f"{0:020d}.checkpoint.a.json"])
 @pytest.mark.parametrize("where", ["path", "key", "schema"])
 def test_text_of_a_log_that_is_not_utf_8_is_refused(tmp_path: Path, name: str, where: str) -> None:
-    """With the file; not with an error of Python's."""
+    """Text of a log that is not UTF-8 raises DataError, which names the file and the byte."""
     lake = Lake(tmp_path / "t")
     adds = [lake.add(f"{at}.parquet", pa.table({"id": [at]})) for at in range(3)]
     lake.commit(0, protocol("v2Checkpoint"), metadata(SCHEMA), adds[0])
@@ -463,17 +465,17 @@ def test_text_of_a_log_that_is_not_utf_8_is_refused(tmp_path: Path, name: str, w
 
 @pytest.mark.parametrize("spoilt", ["path", "stats", "schemaString", "partitionValues", "readerFeatures", "sidecar"])
 def test_text_of_a_checkpoint_that_is_not_utf_8_is_refused(tmp_path: Path, spoilt: str) -> None:
-    """Parquet files hold bytes, and nobody has looked at them before."""
+    """Text in a Parquet checkpoint that is not UTF-8 raises DataError, which names the file."""
     lake = Lake(tmp_path / "t")
     add = lake.add("marked.parquet", pa.table({"id": [1]}), stats={"numRecords": 1, "marked": 1}, partition={"p": "marked"})
-    told = metadata([*SCHEMA, column("p", "string"), column("marked", "string")], ["p"])
+    content = metadata([*SCHEMA, column("p", "string"), column("marked", "string")], ["p"])
     features = ("v2Checkpoint", "marked") if spoilt == "readerFeatures" else ("v2Checkpoint",)
     side = {"sidecar": {"path": "marked.parquet", "sizeInBytes": 1, "modificationTime": 1}}
     actions = {
         "path": [protocol(*features), metadata(SCHEMA), {"add": {**add["add"], "stats": None, "partitionValues": {}}}],
         "stats": [protocol(*features), metadata(SCHEMA), {"add": {**add["add"], "path": "x", "partitionValues": {}}}],
-        "partitionValues": [protocol(*features), told, {"add": {**add["add"], "path": "x", "stats": None}}],
-        "schemaString": [protocol(*features), told],
+        "partitionValues": [protocol(*features), content, {"add": {**add["add"], "path": "x", "stats": None}}],
+        "schemaString": [protocol(*features), content],
         "readerFeatures": [protocol(*features), metadata(SCHEMA)],
         "sidecar": [protocol(*features), metadata(SCHEMA), side],
     }[spoilt]
@@ -487,8 +489,8 @@ def test_text_of_a_checkpoint_that_is_not_utf_8_is_refused(tmp_path: Path, spoil
         ps.open(lake.path)
 
 
-def test_an_action_of_a_kind_that_is_no_object_is_refused(tmp_path: Path) -> None:
-    """A schema that cannot be read must not leave an older one in force."""
+def test_an_action_that_is_not_an_object_is_refused(tmp_path: Path) -> None:
+    """An action that is not a JSON object, or that both adds and removes a file, raises DataError."""
     lake = Lake(tmp_path / "t")
     add = lake.add("0.parquet", pa.table({"id": [1]}))
     lake.commit(0, protocol(), metadata(SCHEMA), add)
@@ -501,8 +503,8 @@ def test_an_action_of_a_kind_that_is_no_object_is_refused(tmp_path: Path) -> Non
         ps.open(lake.path)
 
 
-def test_a_version_that_compacted_commits_lead_to_has_a_time(tmp_path: Path) -> None:
-    """Its own commit tells it, whether those before are single files or not."""
+def test_a_version_after_compacted_commits_has_a_time(tmp_path: Path) -> None:
+    """A version has the time of its own commit, even if earlier commits exist only in a compacted file."""
     lake = Lake(tmp_path / "t")
     versions = history(lake)
     times(lake, 0, 1, 2, 3, 4, 5)

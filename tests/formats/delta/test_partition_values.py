@@ -1,4 +1,4 @@
-"""What a Delta log holds as text: partition values, paths, lines of JSON."""
+"""Parsing the texts of a Delta log: partition values, paths and lines of JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ZONED, PLAIN = pa.timestamp("us", "UTC"), pa.timestamp("us")
 
 
 def read(text: str | None, kind: pa.DataType, zone: dt.tzinfo = UTC) -> Any:
-    """Return one partition value."""
+    """Return one partition value, parsed."""
     return partition_column(pa.array([text], pa.string()), kind, zone, "'p'")[0].as_py()
 
 
@@ -55,7 +55,7 @@ TYPED: list[tuple[pa.DataType, st.SearchStrategy[Any], Any]] = [
 
 @given(st.sampled_from(TYPED).flatmap(lambda one: st.tuples(st.just(one[0]), one[1], st.just(one[2]))))
 def test_values_of_every_type_are_read_as_they_were_written(given: tuple[pa.DataType, Any, Any]) -> None:
-    """The text of a value gives the value back."""
+    """A value of every type is read back from its text."""
     kind, value, write = given
 
     assert read(write(value), kind) == value
@@ -63,7 +63,7 @@ def test_values_of_every_type_are_read_as_they_were_written(given: tuple[pa.Data
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.int32(), pa.float32(), pa.bool_(), pa.date32(), ZONED])
 def test_empty_text_is_null_whatever_the_type(kind: pa.DataType) -> None:
-    """So the protocol has it; a null is one too."""
+    """Empty text and null are null for every type, as the protocol says."""
     assert read("", kind) is None
     assert read(None, kind) is None
 
@@ -89,7 +89,7 @@ def test_empty_text_is_null_whatever_the_type(kind: pa.DataType) -> None:
     ],
 )
 def test_values_are_read_in_all_their_spellings(text: str, kind: pa.DataType, value: Any) -> None:
-    """Java, Rust and Python write numbers, bytes and times in their own ways."""
+    """Numbers, bytes and times are read in the spellings of Java, Rust and Python."""
     found = read(text, kind)
 
     assert str(found) == value if value == "nan" else found == value
@@ -126,8 +126,8 @@ def test_values_are_read_in_all_their_spellings(text: str, kind: pa.DataType, va
         ("x", pa.list_(pa.int32())),
     ],
 )
-def test_a_value_that_is_none_of_its_type_is_refused(text: str, kind: pa.DataType) -> None:
-    """It is never taken for a null."""
+def test_a_value_that_does_not_fit_its_type_is_refused(text: str, kind: pa.DataType) -> None:
+    """Text that is not a value of the column's type raises DataError, and never becomes null."""
     with pytest.raises(
         DataError, match=r"Partition column 'p' has the value .* which is not .*; expected a value of the column's type"
     ):
@@ -135,7 +135,7 @@ def test_a_value_that_is_none_of_its_type_is_refused(text: str, kind: pa.DataTyp
 
 
 def number(text: str, kind: pa.DataType, zone: dt.tzinfo = UTC) -> int:
-    """Return what Arrow stores of one partition value: days, or microseconds, since 1970."""
+    """Return the number that Arrow stores for one partition value: days or microseconds since 1970."""
     found = partition_column(pa.array([text], pa.string()), kind, zone, "'p'")
     stored: int = found.cast(pa.int32() if pa.types.is_date(kind) else pa.int64())[0].as_py()
     return stored
@@ -148,15 +148,15 @@ def spelt(year: int, sign: str = "+") -> str:
 
 @given(st.integers(-5_877_000, 5_877_000), st.integers(1, 12), st.integers(1, 28), st.sampled_from(["", "+"]))
 def test_days_of_every_year_are_read(year: int, month: int, day: int, sign: str) -> None:
-    """Before the first and after the 9999th year too, as far as Arrow goes; NumPy counts the same days."""
+    """Dates of all years, also before 1 and after 9999, are the same days as in NumPy."""
     expected = int(np.datetime64(f"{spelt(year)}-{month:02d}-{day:02d}").astype(np.int64))
 
     assert number(f"{spelt(year, sign)}-{month:02d}-{day:02d}", pa.date32()) == expected
 
 
 @given(st.integers(-290_000, 290_000), st.integers(1, 12), st.integers(1, 28), st.integers(0, 86_399_999_999))
-def test_moments_of_every_year_are_read(year: int, month: int, day: int, micros: int) -> None:
-    """With a zone and without one, in years that Python's own moments do not reach."""
+def test_timestamps_of_every_year_are_read(year: int, month: int, day: int, micros: int) -> None:
+    """Timestamps are read with and without a zone, also in years outside Python's range."""
     seconds = micros // 1_000_000
     clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{micros % 1_000_000:06d}"
     text = f"{spelt(year)}-{month:02d}-{day:02d}"
@@ -167,8 +167,8 @@ def test_moments_of_every_year_are_read(year: int, month: int, day: int, micros:
     assert number(f"{text}T{clock}+01:30", ZONED) == expected - 5_400_000_000
 
 
-def test_far_moments_without_a_zone_are_in_that_of_their_writer() -> None:
-    """Before zones there was local mean time; later ones follow the last rules that are known."""
+def test_distant_timestamps_without_a_zone_use_the_zone_of_the_writer() -> None:
+    """In the writer's zone, early timestamps use local mean time, and late ones the last known rules."""
     zone = ZoneInfo("America/Los_Angeles")
     mean = 7 * 3600 + 52 * 60 + 58
 
@@ -179,8 +179,8 @@ def test_far_moments_without_a_zone_are_in_that_of_their_writer() -> None:
         assert number(f"{year}-01-01 12:00:00", ZONED, zone) - number(f"{year}-01-01 12:00:00", PLAIN) == 8 * 3_600_000_000
 
 
-def test_a_table_with_partitions_of_far_years_is_read_and_filtered(tmp_path: Path) -> None:
-    """Their rows come, by iteration too, and a filter tells them apart."""
+def test_partitions_of_distant_years_are_read_and_filtered(tmp_path: Path) -> None:
+    """Rows in partitions of distant years are read by batch and by row, and filters select them."""
     lake = Lake(tmp_path / "t")
     days = ["-0001-01-01", "0000-02-29", "2024-01-01", "+10000-12-31"]
     adds = [
@@ -203,8 +203,8 @@ def test_a_table_with_partitions_of_far_years_is_read_and_filtered(tmp_path: Pat
     assert ds[0]["d"] == np.datetime64("-0001-01-01")
 
 
-def test_times_without_a_zone_are_those_of_their_writer(tmp_path: Path) -> None:
-    """UTC unless told otherwise; text with a zone needs no telling."""
+def test_timestamps_without_a_zone_use_the_zone_of_the_format(tmp_path: Path) -> None:
+    """Timestamps without a zone are in the format's time zone, UTC by default; those with a zone do not need it."""
     lake = Lake(tmp_path / "t")
     adds = [
         lake.add(f"{at}.parquet", pa.table({"id": [at]}), partition={"p": text})
@@ -224,7 +224,7 @@ def test_times_without_a_zone_are_those_of_their_writer(tmp_path: Path) -> None:
 
 
 def test_partitions_that_delta_rs_writes_are_read(tmp_path: Path) -> None:
-    """Whatever letters are in the values, and so in paths, which are escaped twice."""
+    """Partition values of delta-rs are read with any characters, which its paths escape twice."""
     values = ["a b", "a/b", "a=b", "100%", "%41", "ü", "a:b", "é#?", "a\nb", "\U0001f600", " ", "null", None]
     write_deltalake(tmp_path / "t", pa.table({"p": values, "id": range(len(values))}), partition_by=["p"])
     ds = ps.open(tmp_path / "t")
@@ -236,8 +236,8 @@ def test_partitions_that_delta_rs_writes_are_read(tmp_path: Path) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda text: not text.startswith("/")))
-def test_a_relative_path_is_decoded_and_lies_in_the_table(name: str) -> None:
-    """Percent signs are those of a URI, and one by one or many at a time gives the same."""
+def test_a_relative_path_is_decoded_and_resolved_in_the_table(name: str) -> None:
+    """A relative path is percent-decoded and resolved inside the table, alone and among many alike."""
     written = quote(name, safe="/=")
 
     assert resolve(written, LOCAL) == f"/lake/t/{name}"
@@ -254,13 +254,13 @@ def test_a_relative_path_is_decoded_and_lies_in_the_table(name: str) -> None:
         ("time=10:00/a.parquet", "/lake/t/time=10:00/a.parquet"),
     ],
 )
-def test_absolute_paths_lead_where_they_say(uri: str, path: str) -> None:
-    """A shallow clone's log names the files of another table."""
+def test_absolute_paths_are_resolved(uri: str, path: str) -> None:
+    """File URIs and absolute paths resolve to their own path, and a colon in a relative path is not a scheme."""
     assert resolve(uri, LOCAL) == path
 
 
 def test_absolute_paths_on_other_systems() -> None:
-    """Buckets are part of a path where the filesystem has them; another system is refused."""
+    """A URI on the table's storage system resolves to its path there, and one on another system raises DataError."""
     memory = pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem("memory")))
     place = Place(url="memory://t", filesystem=memory, path="/t")
 
@@ -274,7 +274,7 @@ def test_absolute_paths_on_other_systems() -> None:
 
 @pytest.mark.skipif(not hasattr(pafs, "S3FileSystem"), reason="pyarrow was built without S3")
 def test_absolute_paths_in_buckets() -> None:
-    """Of the same bucket or of another, by any name that the system has."""
+    """S3 URIs resolve to their bucket and key, and an absolute path resolves to the table's bucket."""
     store = pafs.S3FileSystem(anonymous=True, region="eu-west-1")
     place = Place(url="s3://lake/t", filesystem=store, path="lake/t")
 
@@ -302,7 +302,7 @@ OBJECTS = st.dictionaries(
 
 @given(st.lists(OBJECTS, min_size=1, max_size=5))
 def test_lines_are_read_alike_together_and_one_by_one(rows: list[dict[str, Any]]) -> None:
-    """What Arrow reads of many lines is what is read of each, and one odd line changes no other."""
+    """Lines give the same values together and one by one, and an odd line changes no other."""
     lines = [json.dumps(row).encode() for row in rows]
     together = read_lines(lines, WANTED, strict=False).to_pylist()
     odd = read_lines([*lines, b'{"n": "odd", "s": "s", "s": "t"}'], WANTED, strict=False).to_pylist()
@@ -323,13 +323,13 @@ def test_lines_are_read_alike_together_and_one_by_one(rows: list[dict[str, Any]]
     ],
 )
 def test_strict_lines_are_refused_with_the_reason(line: bytes, complaint: str) -> None:
-    """Where a value matters, another type is an error."""
+    """In strict mode, invalid JSON or a value of another type raises ValueError with the reason."""
     with pytest.raises(ValueError, match=complaint):
         read_lines([b'{"n": 1}', line], WANTED, strict=True)
 
 
 def test_bounds_are_read_without_rounding() -> None:
-    """Decimals keep their digits, numbers as text are numbers, and no line is none."""
+    """Decimals keep their digits, numbers as text are read as numbers, and no lines give no rows."""
     lines = [b'{"d": 123456789012345678901234567890.12, "f": "NaN"}', b'{"d": "0.5", "f": 1}']
 
     found = read_lines(lines, WANTED, strict=False).to_pylist()

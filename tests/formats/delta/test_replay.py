@@ -1,4 +1,4 @@
-"""Replay of Delta logs: checkpoints and compacted commits never say anything else than the commits they stand for."""
+"""Replay of Delta logs: checkpoints and compacted commits give the same rows as the commits that they replace."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ Actions = list[dict[str, Any]]
 
 
 def key(action: dict[str, Any]) -> tuple[str, str]:
-    """Return what the protocol tells files apart by: the path, and the name of the deletion vector."""
-    told = next(action[kind] for kind in ("add", "remove") if kind in action)
-    return told["path"], (told.get("deletionVector") or {}).get("pathOrInlineDv", "")
+    """Return the key by which the protocol distinguishes files: the path and the deletion vector."""
+    content = next(action[kind] for kind in ("add", "remove") if kind in action)
+    return content["path"], (content.get("deletionVector") or {}).get("pathOrInlineDv", "")
 
 
 def removed(add: dict[str, Any]) -> dict[str, Any]:
     """Return the action that removes what an action added."""
-    told = {"path": add["add"]["path"], "dataChange": True, "deletionTimestamp": 1}
+    content = {"path": add["add"]["path"], "dataChange": True, "deletionTimestamp": 1}
     vector = add["add"].get("deletionVector")
-    return {"remove": {**told, **({"deletionVector": vector} if vector else {})}}
+    return {"remove": {**content, **({"deletionVector": vector} if vector else {})}}
 
 
 def reconciled(actions: Sequence[dict[str, Any]], *, tombstones: bool) -> Actions:
-    """Return the last action on each file, and the last ones of each kind that is not on files."""
+    """Return the last action on each file, and the last action of each other kind."""
     last: dict[Any, dict[str, Any]] = {}
     for action in actions:
         (kind,) = action
@@ -51,7 +51,7 @@ def reconciled(actions: Sequence[dict[str, Any]], *, tombstones: bool) -> Action
 
 
 class History:
-    """Random commits of a table, written to a directory, and what each version holds."""
+    """Random commits of a table in a directory, and the rows of each version."""
 
     def __init__(self, path: Path, draw: Any) -> None:
         """Write the commits."""
@@ -69,7 +69,7 @@ class History:
 
     @staticmethod
     def _change(file: int, add: dict[str, Any], alive: dict[int, dict[str, Any]], draw: Any) -> Actions:
-        """Return the actions by which a file comes, goes, or gets another deletion vector."""
+        """Return the actions that add or remove a file, or change its deletion vector."""
         before = alive.pop(file, None)
         rows = draw(st.sampled_from([None, [0], [1], [0, 2]]))
         vector = {} if rows is None else {"deletionVector": inline(rows)}
@@ -92,21 +92,21 @@ class History:
         ]
 
     def state(self, version: int) -> Actions:
-        """Return the actions of a checkpoint."""
-        told = reconciled([action for commit in self.commits[: version + 1] for action in commit], tombstones=False)
-        return [action for action in told if set(action) & {"add", "metaData", "protocol"}]
+        """Return the actions of a checkpoint at a version."""
+        content = reconciled([action for commit in self.commits[: version + 1] for action in commit], tombstones=False)
+        return [action for action in content if set(action) & {"add", "metaData", "protocol"}]
 
     def checkpoint(self, version: int, kind: str) -> None:
         """Write a checkpoint of some kind."""
-        told, lake, name = self.state(version), self.lake, f"{version:020d}.checkpoint"
-        few = [action for action in told if "add" not in action]
-        adds = [action for action in told if "add" in action]
+        content, lake, name = self.state(version), self.lake, f"{version:020d}.checkpoint"
+        few = [action for action in content if "add" not in action]
+        adds = [action for action in content if "add" in action]
         sides = [{"sidecar": {"path": f"{version}-{at}.parquet", "sizeInBytes": 1, "modificationTime": 1}} for at in range(2)]
         if kind == "classic":
-            lake.parquet(f"{name}.parquet", told)
+            lake.parquet(f"{name}.parquet", content)
         elif kind == "parts":
-            lake.parquet(f"{name}.{1:010d}.{2:010d}.parquet", told[::2])
-            lake.parquet(f"{name}.{2:010d}.{2:010d}.parquet", told[1::2])
+            lake.parquet(f"{name}.{1:010d}.{2:010d}.parquet", content[::2])
+            lake.parquet(f"{name}.{2:010d}.{2:010d}.parquet", content[1::2])
         else:
             for at in range(2):
                 lake.parquet(f"_sidecars/{version}-{at}.parquet", adds[at::2])
@@ -116,18 +116,18 @@ class History:
                 lake.parquet(f"{name}.80a083e8-7026-4e79-81be-64bd76c43a11.parquet", [*few, *sides])
 
     def compact(self, first: int, last: int, kind: str) -> None:
-        """Write a file that stands for several commits, reconciled or not."""
-        told = [action for commit in self.commits[first : last + 1] for action in commit]
+        """Write one file that replaces several commits, reconciled or not."""
+        content = [action for commit in self.commits[first : last + 1] for action in commit]
         if kind == "reconciled":
-            told = reconciled(told, tombstones=True)
+            content = reconciled(content, tombstones=True)
         elif kind == "removes first":
-            told = sorted(told, key=lambda action: 0 if "remove" in action else 1)
+            content = sorted(content, key=lambda action: 0 if "remove" in action else 1)
         elif kind == "adds first":
-            told = sorted(told, key=lambda action: 0 if "add" in action else 1)
-        self.lake.json(f"{first:020d}.{last:020d}.compacted.json", told)
+            content = sorted(content, key=lambda action: 0 if "add" in action else 1)
+        self.lake.json(f"{first:020d}.{last:020d}.compacted.json", content)
 
     def rows(self, version: int) -> list[int]:
-        """Return the ids of a version, in their order."""
+        """Return the ids of a version, in order."""
         found: list[int] = ps.open(self.lake.path, version=version).to_arrow()["id"].to_pylist()
         return found
 
@@ -148,7 +148,7 @@ COMPACTED = ("reconciled", "as committed", "removes first", "adds first")
 def test_checkpoints_and_compacted_commits_change_nothing(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Every version has the rows, in the order, that its commits alone say."""
+    """Every version has the same rows in the same order with checkpoints and compacted commits as without."""
     history = History(tmp_path_factory.mktemp("lake") / "t", data.draw)
     count = len(history.commits)
     alone = [history.rows(version) for version in range(count)]
@@ -166,7 +166,7 @@ def test_checkpoints_and_compacted_commits_change_nothing(
 def test_compacted_commits_are_right_or_refused_without_their_commits(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Reconciled, they say what the commits said; else the order may be lost, and then nothing is handed out."""
+    """Without their commits, reconciled compacted commits give the right rows; others give them or raise DataError."""
     history = History(tmp_path_factory.mktemp("lake") / "t", data.draw)
     count = len(history.commits)
     alone = [history.rows(version) for version in range(count)]
@@ -188,7 +188,7 @@ def test_compacted_commits_are_right_or_refused_without_their_commits(
 
 
 def lake_of(path: Path, *commits: Sequence[dict[str, Any]]) -> Lake:
-    """Return a table of some commits."""
+    """Write a table with these commits."""
     lake = Lake(path)
     for version, commit in enumerate(commits):
         lake.commit(version, *([protocol(*FEATURES), metadata([column("id", "long")])] if version == 0 else []), *commit)
@@ -201,15 +201,15 @@ def ids(lake: Lake, **options: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-def test_compacted_commits_that_add_and_remove_a_file_are_not_believed(tmp_path: Path, *, backwards: bool) -> None:
-    """Which of the two came last is not known; the commits say it."""
+def test_compacted_commits_that_add_and_remove_a_file_are_not_used(tmp_path: Path, *, backwards: bool) -> None:
+    """Compacted commits that add and remove a file are not used; without their commits they raise DataError."""
     lake = lake_of(tmp_path / "t")
     adds = [lake.add(f"{at}.parquet", pa.table({"id": [at]})) for at in range(3)]
     lake.commit(0, protocol(), metadata([column("id", "long")]), adds[0])
     lake.commit(1, adds[1], adds[2])
     lake.commit(2, removed(adds[1]), removed(adds[0]))
-    told = [adds[1], adds[2], removed(adds[1]), removed(adds[0])]
-    lake.json(f"{1:020d}.{2:020d}.compacted.json", told[::-1] if backwards else told)
+    content = [adds[1], adds[2], removed(adds[1]), removed(adds[0])]
+    lake.json(f"{1:020d}.{2:020d}.compacted.json", content[::-1] if backwards else content)
 
     assert ids(lake) == [2]
 
@@ -219,8 +219,8 @@ def test_compacted_commits_that_add_and_remove_a_file_are_not_believed(tmp_path:
         ps.open(lake.path)
 
 
-def test_compacted_commits_that_add_a_file_with_two_vectors_are_not_believed(tmp_path: Path) -> None:
-    """One of the vectors counts, and the order that would tell which is lost."""
+def test_compacted_commits_that_add_a_file_with_two_vectors_are_not_used(tmp_path: Path) -> None:
+    """Compacted commits that add a file with two deletion vectors are not used, because their order is lost."""
     lake = lake_of(tmp_path / "t")
     add = lake.add("0.parquet", pa.table({"id": [0, 1, 2]}))
     first, second = ({"add": {**add["add"], "deletionVector": inline(rows)}} for rows in ([0], [0, 1]))
@@ -232,8 +232,8 @@ def test_compacted_commits_that_add_a_file_with_two_vectors_are_not_believed(tmp
     assert ids(lake) == [2]
 
 
-def test_compacted_commits_with_two_schemas_are_not_believed(tmp_path: Path) -> None:
-    """One of them counts, and the commits say which."""
+def test_compacted_commits_with_two_schemas_are_not_used(tmp_path: Path) -> None:
+    """Compacted commits with two metaData actions are not used; without their commits they raise DataError."""
     lake = lake_of(tmp_path / "t")
     old, new = metadata([column("id", "long")]), metadata([column("id", "long"), column("more", "string")])
     lake.commit(0, protocol(), old, lake.add("0.parquet", pa.table({"id": [0]})))
@@ -249,27 +249,27 @@ def test_compacted_commits_with_two_schemas_are_not_believed(tmp_path: Path) -> 
         ps.open(lake.path)
 
 
-def test_compacted_commits_that_repeat_themselves_are_believed(tmp_path: Path) -> None:
-    """The same action twice says nothing else than once."""
+def test_compacted_commits_with_repeated_actions_are_used(tmp_path: Path) -> None:
+    """Compacted commits that repeat the same actions are used."""
     lake = lake_of(tmp_path / "t")
     add = lake.add("0.parquet", pa.table({"id": [0]}))
-    told = [protocol(), metadata([column("id", "long")]), add]
-    lake.json(f"{0:020d}.{1:020d}.compacted.json", [*told, *told])
+    content = [protocol(), metadata([column("id", "long")]), add]
+    lake.json(f"{0:020d}.{1:020d}.compacted.json", [*content, *content])
     lake.commit(2, lake.add("1.parquet", pa.table({"id": [1]})))
 
     assert ids(lake) == [0, 1]
     assert ids(lake, version=1) == [0]
 
 
-def test_compacted_commits_are_joined_in_whatever_way_reaches_the_version(tmp_path: Path) -> None:
-    """The longest first one may end where a commit is gone that another compaction holds."""
+def test_compacted_commits_are_combined_in_any_way_that_reaches_the_version(tmp_path: Path) -> None:
+    """Compacted files and commits are combined to reach the version, even if the longest first file leads to a gap."""
     lake = lake_of(tmp_path / "t")
     adds = [lake.add(f"{at}.parquet", pa.table({"id": [at]})) for at in range(7)]
     for version, add in enumerate(adds):
         lake.commit(version, *([protocol(), metadata([column("id", "long")])] if version == 0 else []), add)
     lake.json(f"{1:020d}.{4:020d}.compacted.json", adds[1:5])
     lake.json(f"{3:020d}.{6:020d}.compacted.json", adds[3:7])
-    lake.json(f"{9:020d}.{5:020d}.compacted.json", [])  # whose last version comes before its first
+    lake.json(f"{9:020d}.{5:020d}.compacted.json", [])  # invalid: it ends before it begins
     lake.json(f"{3:020d}.{2:020d}.compacted.json", [])
     for version in (3, 4, 5, 6):
         (lake.log / f"{version:020d}.json").unlink()
@@ -281,8 +281,8 @@ def test_compacted_commits_are_joined_in_whatever_way_reaches_the_version(tmp_pa
     assert ids(lake, version=2) == [0, 1, 2]
 
 
-def test_the_newest_version_may_be_known_by_compacted_commits_alone(tmp_path: Path) -> None:
-    """An older one would be stale without a word."""
+def test_the_newest_version_may_exist_in_compacted_commits_only(tmp_path: Path) -> None:
+    """The newest version may exist in compacted commits only, and is not replaced by an older one."""
     lake = lake_of(tmp_path / "t")
     adds = [lake.add(f"{at}.parquet", pa.table({"id": [at]})) for at in range(3)]
     lake.commit(0, protocol(), metadata([column("id", "long")]), adds[0])
@@ -295,22 +295,22 @@ def test_the_newest_version_may_be_known_by_compacted_commits_alone(tmp_path: Pa
 
 @pytest.mark.parametrize("kind", ["parquet", "80a083e8-7026-4e79-81be-64bd76c43a11.json"])
 def test_a_checkpoint_that_has_a_file_with_two_vectors_is_refused(tmp_path: Path, kind: str) -> None:
-    """One of them counts, and nothing says which."""
+    """A checkpoint that has a file with two deletion vectors raises DataError, because either could apply."""
     lake = lake_of(tmp_path / "t")
     add = lake.add("0.parquet", pa.table({"id": [0, 1, 2]}))
     both = [add, {"add": {**add["add"], "deletionVector": inline([0])}}]
-    name, told = f"{0:020d}.checkpoint.{kind}", [protocol(*FEATURES), metadata([column("id", "long")]), *both]
+    name, content = f"{0:020d}.checkpoint.{kind}", [protocol(*FEATURES), metadata([column("id", "long")]), *both]
     if kind == "parquet":
-        lake.parquet(name, told)
+        lake.parquet(name, content)
     else:
-        lake.json(name, told)
+        lake.json(name, content)
 
     with pytest.raises(DataError, match=rf"{name}: the checkpoint has .*/0\.parquet with several deletion vectors"):
         ps.open(lake.path)
 
 
-def test_an_empty_commit_is_refused_and_an_empty_compaction_is_not_believed(tmp_path: Path) -> None:
-    """A file without an action is one that a writer did not finish, and says nothing of what happened."""
+def test_an_empty_commit_is_refused_and_an_empty_compaction_is_not_used(tmp_path: Path) -> None:
+    """An empty commit raises DataError, and an empty compacted file is not used, because both are unfinished."""
     lake = lake_of(tmp_path / "t")
     adds = [lake.add(f"{at}.parquet", pa.table({"id": [at]})) for at in range(3)]
     lake.commit(0, protocol(), metadata([column("id", "long")]), adds[0])

@@ -1,4 +1,4 @@
-"""A second writer of Delta tables, independent of delta-rs: Sail, which speaks Spark's protocol."""
+"""Delta tables shared with Sail, which implements Spark's protocol and is independent of delta-rs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.sail
 
 DELTA = DeltaFormat()
 
-# Each line of standard input is code whose result is told as JSON.
+# Each line of standard input is code. The value that it assigns to `told` is printed as JSON.
 SCRIPT = """
 import json, os, sys
 from pysail.spark import SparkConnectServer
@@ -42,7 +42,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def sail(sail_python: Path) -> Iterator[Callable[[str], Any]]:
-    """Return a function that runs code in a process with a session of Sail, and returns what it tells."""
+    """Return a function that runs code in a process with a session of Sail, and returns the result."""
     pipe, command = subprocess.PIPE, [str(sail_python), "-c", SCRIPT]
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, bufsize=1)
     assert process.stdin is not None
@@ -56,7 +56,7 @@ def sail(sail_python: Path) -> Iterator[Callable[[str], Any]]:
         return json.loads(answer)
 
     yield run
-    process.kill()  # its server has nothing to tidy up, and may take long to say so
+    process.kill()  # its server has nothing to clean up, and its shutdown may take long
     process.communicate()
 
 
@@ -66,7 +66,7 @@ def ids(path: Path, **version: Any) -> list[int]:
 
 
 def test_sail_reads_and_appends_to_what_we_wrote(tmp_path: Path, sail: Callable[[str], Any]) -> None:
-    """Partitions, widened numbers and encoded cells are plain columns to it; its rows have our codecs when we read them."""
+    """Sail reads our partitions, widened numbers and encoded cells, and its appended rows are decoded by our codecs."""
     fields = [ps.Field("id", np.int64), ps.Field("day", str), ps.Field("level", np.uint8), ps.Field("x", np.int32, (2, None))]
     rows = [{"id": n, "day": ("mon", "tue é")[n % 2], "level": n, "x": np.full((2, n), n, np.int32)} for n in range(10)]
     path = tmp_path / "t"
@@ -88,7 +88,7 @@ def test_sail_reads_and_appends_to_what_we_wrote(tmp_path: Path, sail: Callable[
 
 
 def test_sail_replaces_what_we_wrote(tmp_path: Path, sail: Callable[[str], Any]) -> None:
-    """Each of both overwrites the other's table, and older versions stay."""
+    """Sail and Penstock overwrite each other's tables, and older versions stay readable."""
     path = tmp_path / "t"
     ps.write(path, data={"id": [1, 2]}, format=DELTA)
     sail(f"spark.range(5).write.format('delta').mode('overwrite').save({str(path)!r})")
@@ -101,14 +101,14 @@ def test_sail_replaces_what_we_wrote(tmp_path: Path, sail: Callable[[str], Any])
 
 
 def test_we_read_and_append_to_what_sail_wrote(tmp_path: Path, sail: Callable[[str], Any]) -> None:
-    """Partitions, nulls, structs, lists, times and deletes of its tables are read, at every version."""
+    """Tables of Sail with partitions, nulls, nested values and deletes are read at every version and appended to."""
     path = tmp_path / "t"
     sail(
         "spark.range(50).selectExpr('id', 'cast(id % 3 as string) p', 'if(id % 2 = 0, null, cast(id as double)) x', "
         "'array(id, id + 1) l', 'named_struct(\"a\", id) s', 'timestamp_micros(id) w')"
         f".write.format('delta').partitionBy('p').save({str(path)!r})"
     )
-    sail(f"spark.sql('delete from delta.`{path}` where id < 10').collect()")  # noqa: S608 - a path of this test
+    sail(f"spark.sql('delete from delta.`{path}` where id < 10').collect()")  # noqa: S608 - the path is the test's own
     ps.write(path, data=ps.open(path, version=0).where(ps.col("id") == 3).to_arrow(), format=DELTA, mode="append")
     found = ps.open(path, version=0).where(ps.col("p") == "1").to_arrow().sort_by("id").to_pylist()
 

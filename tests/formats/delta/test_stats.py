@@ -1,4 +1,4 @@
-"""Statistics in a Delta log: files that cannot matter are left out before any of them is opened."""
+"""Statistics in a Delta log: they prune files before any data file is opened."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from penstock.formats.delta.stats import Statistics, _widen
 
 
 class Watched(pafs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
-    """The local filesystem, which counts the data files that are opened."""
+    """A local filesystem that counts how often each data file is opened."""
 
     def __init__(self) -> None:
-        """Begin at nothing."""
+        """Create an empty counter."""
         self.local, self.opened = pafs.LocalFileSystem(), Counter[str]()
 
     def __eq__(self, other: object) -> bool:
-        """Return whether it is the same."""
+        """Return whether both are the same object."""
         return self is other
 
     __hash__ = None  # type: ignore[assignment]
@@ -51,11 +51,11 @@ class Watched(pafs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no ty
         return path
 
     def get_file_info(self, paths: Sequence[str]) -> Any:
-        """Return what is known of files."""
+        """Return the file infos of paths."""
         return self.local.get_file_info(paths)
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> Any:
-        """Return what lies in a directory."""
+        """Return the file infos of a directory."""
         return self.local.get_file_info(selector)
 
     def open_input_file(self, path: str) -> Any:
@@ -76,7 +76,7 @@ class Watched(pafs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no ty
 
 
 def watched(path: Path) -> tuple[ps.Dataset, Counter[str]]:
-    """Return a table, and which of its data files were opened."""
+    """Return a dataset, and the counter of its opened data files."""
     handler = Watched()
     return ps.open(str(path), filesystem=pafs.PyFileSystem(handler)), handler.opened
 
@@ -95,7 +95,7 @@ def days(path: Path, files: int = 40) -> Path:
 
 
 def test_planning_opens_no_small_file(tmp_path: Path) -> None:
-    """The log states their rows, so that they can be counted, ordered and dealt without a footer."""
+    """Row counts, batch counts and shards of small files come from the log, so no file is opened."""
     ds, opened = watched(days(tmp_path / "t"))
     shuffled = ds.shuffle(ps.WindowShuffle(rows=100), seed=1).batch(20)
 
@@ -104,7 +104,7 @@ def test_planning_opens_no_small_file(tmp_path: Path) -> None:
 
 
 def test_a_filter_on_a_partition_opens_no_other_file(tmp_path: Path) -> None:
-    """Neither to plan nor to read; its value proves that every row passes, so that nothing is counted."""
+    """A filter on a partition opens no file to count rows, and only the matching files to read them."""
     ds, opened = watched(days(tmp_path / "t"))
     asked = ds.where(ps.col("day") == 2).shuffle(ps.WindowShuffle(rows=1000), seed=1)
 
@@ -114,8 +114,8 @@ def test_a_filter_on_a_partition_opens_no_other_file(tmp_path: Path) -> None:
     assert opened == {f"{at}.parquet": 1 for at in range(2, 40, 4)}
 
 
-def test_a_filter_on_statistics_opens_no_file_that_cannot_matter(tmp_path: Path) -> None:
-    """Files whose rows all pass are not opened to be counted either."""
+def test_a_filter_on_statistics_opens_only_files_that_may_match(tmp_path: Path) -> None:
+    """Counting opens only files that the statistics do not decide; reading opens only files with selected rows."""
     ds, opened = watched(days(tmp_path / "t"))
     asked = ds.where(ps.col("id") >= 375)
 
@@ -126,7 +126,7 @@ def test_a_filter_on_statistics_opens_no_file_that_cannot_matter(tmp_path: Path)
 
 
 def test_the_first_batch_opens_only_what_its_window_needs(tmp_path: Path) -> None:
-    """A table of many small files begins at once."""
+    """The first batch of a table of many small files opens only about the files of its window."""
     ds, opened = watched(days(tmp_path / "t", files=400))
     batches = iter(ds.shuffle(ps.WindowShuffle(rows=100), seed=1).batch(10).using(threads=1))
     next(batches)
@@ -136,7 +136,7 @@ def test_the_first_batch_opens_only_what_its_window_needs(tmp_path: Path) -> Non
 
 
 def test_statistics_of_files_prune_large_files_before_their_footers(tmp_path: Path) -> None:
-    """A file with more rows than a window takes whole is asked for its footer, if it may matter."""
+    """The log prunes large files without reading their footers, and the footer of a matching file prunes row groups."""
     lake = Lake(tmp_path / "t")
     adds = []
     for at in range(3):
@@ -169,7 +169,7 @@ KINDS: dict[str, tuple[Any, pa.DataType, st.SearchStrategy[Any]]] = {
 
 
 def stated(value: Any) -> Any:
-    """Return a bound as writers put it into JSON: text is cut, and times to milliseconds."""
+    """Return a bound as writers state it in JSON: text is truncated, and timestamps have milliseconds."""
     if isinstance(value, dt.datetime):
         return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if isinstance(value, float) and not np.isfinite(value):
@@ -180,12 +180,12 @@ def stated(value: Any) -> Any:
 
 
 def json_stats(rows: pa.Table) -> dict[str, Any]:
-    """Return the statistics that a writer has of a file."""
+    """Return the statistics that a writer states for a file."""
     low, high, nulls = {}, {}, {}
     for name in rows.column_names:
         values = [value for value in rows[name].to_pylist() if value is not None]
         nulls[name] = rows.num_rows - len(values)
-        real = [value for value in values if value == value]  # noqa: PLR0124 - NaN is not
+        real = [value for value in values if value == value]  # noqa: PLR0124 - false for NaN
         if real:
             low[name], high[name] = stated(min(real)), stated(max(real))
     return {"numRecords": rows.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
@@ -195,7 +195,7 @@ def json_stats(rows: pa.Table) -> dict[str, Any]:
 def test_filters_keep_the_same_rows_with_statistics_and_without(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Whatever values files have and whatever is asked, for bounds as writers state them."""
+    """A filter selects as many rows with statistics as without, for any values, conditions and stated bounds."""
     names = data.draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3, unique=True))
     lake = Lake(tmp_path_factory.mktemp("lake") / "t")
     adds, every = [], []
@@ -218,7 +218,7 @@ def test_filters_keep_the_same_rows_with_statistics_and_without(
 
 
 def conditions(asked: Column, value: Any, data: st.DataObject) -> list[Expr]:
-    """Return questions about a column."""
+    """Return conditions on a column."""
     found: list[Expr] = [asked.is_null(), asked.is_not_null(), asked == value, asked != value]
     if not isinstance(value, bool):
         found += [asked < value, asked <= value, asked > value, asked >= value, ~(asked > value)]
@@ -227,8 +227,8 @@ def conditions(asked: Column, value: Any, data: st.DataObject) -> list[Expr]:
     return found
 
 
-def test_text_that_was_cut_is_not_taken_for_its_beginning(tmp_path: Path) -> None:
-    """Some writers cut an upper bound and do not raise it."""
+def test_truncated_bounds_of_text_are_not_exact(tmp_path: Path) -> None:
+    """A truncated upper bound of text prunes no file with a selected row, because some writers do not raise it."""
     lake = Lake(tmp_path / "t")
     text = "a" * 32
     stats = {"numRecords": 1, "minValues": {"s": text}, "maxValues": {"s": text}, "nullCount": {"s": 0}}
@@ -242,8 +242,8 @@ def test_text_that_was_cut_is_not_taken_for_its_beginning(tmp_path: Path) -> Non
     assert ds.where(ps.col("s") > text).num_rows == 1
 
 
-def test_bounds_of_floats_that_became_doubles_are_moved_outwards(tmp_path: Path) -> None:
-    """0.1 as a float of 32 bits is more than 0.1, and so was its bound when it was written."""
+def test_bounds_of_floats_that_became_doubles_are_widened(tmp_path: Path) -> None:
+    """Bounds of floats that became doubles are widened, because 0.1 as a float is more than 0.1 as a double."""
     lake = Lake(tmp_path / "t")
     notes = {"delta.typeChanges": [{"fromType": "float", "toType": "double"}]}
     stats = {"numRecords": 1, "minValues": {"x": 0.1}, "maxValues": {"x": 0.1}, "nullCount": {"x": 0}}
@@ -256,7 +256,7 @@ def test_bounds_of_floats_that_became_doubles_are_moved_outwards(tmp_path: Path)
 
 
 def test_statistics_of_fields_and_of_mapped_columns_are_found(tmp_path: Path) -> None:
-    """The log has them by the names that files have."""
+    """Statistics of struct fields and mapped columns are found under their stored names, and prune files."""
     lake = Lake(tmp_path / "t")
     inner = struct_of(column("x", "long", number=2, called="c-2"))
     fields = [
@@ -280,8 +280,8 @@ def test_statistics_of_fields_and_of_mapped_columns_are_found(tmp_path: Path) ->
         assert set(opened) == {"3.parquet"}
 
 
-def test_statistics_in_structs_of_a_checkpoint_are_as_good_as_text(tmp_path: Path) -> None:
-    """And stand beside those of later commits, which are text."""
+def test_struct_statistics_of_a_checkpoint_prune_files(tmp_path: Path) -> None:
+    """Statistics in structs of a checkpoint prune files, beside text statistics of later commits."""
     lake = Lake(tmp_path / "t")
     kinds = {"i": pa.int32(), "z": pa.timestamp("us", "UTC"), "s": pa.string()}
     names = [
@@ -308,14 +308,14 @@ def test_statistics_in_structs_of_a_checkpoint_are_as_good_as_text(tmp_path: Pat
 
     values = pa.map_(pa.string(), pa.string())
     kind = pa.struct([("path", pa.string()), ("partitionValues", values), ("size", pa.int64()), ("stats_parsed", parsed)])
-    told = [
+    recorded = [
         {"path": add["path"], "partitionValues": [], "size": add["size"], "stats_parsed": stats(at)}
         for at, add in enumerate(adds)
     ]
     lake.parquet("head.parquet", [protocol(), metadata(names)])
     head = pq.read_table(lake.log / "head.parquet").drop_columns(["add"])
     (lake.log / "head.parquet").unlink()
-    checkpoint = pa.concat_tables([head, pa.table({"add": pa.array(told, kind)})], promote_options="default")
+    checkpoint = pa.concat_tables([head, pa.table({"add": pa.array(recorded, kind)})], promote_options="default")
     pq.write_table(checkpoint, lake.log / f"{4:020d}.checkpoint.parquet")
     text = {
         "numRecords": 1,
@@ -350,8 +350,8 @@ def test_statistics_in_structs_of_a_checkpoint_are_as_good_as_text(tmp_path: Pat
         '{"numRecords": 2,\n "minValues": {"i": 1},\n "maxValues": {"i": 2}, "nullCount": {"i": 0}}',
     ],
 )
-def test_statistics_that_make_no_sense_are_as_good_as_none(tmp_path: Path, stats: str) -> None:
-    """Rows are kept, of this file and of others."""
+def test_invalid_statistics_are_ignored(tmp_path: Path, stats: str) -> None:
+    """Invalid statistics of a file lose no rows, neither of this file nor of others."""
     lake = Lake(tmp_path / "t")
     good = {"numRecords": 1, "minValues": {"i": 7}, "maxValues": {"i": 7}, "nullCount": {"i": 0}}
     adds = [
@@ -367,8 +367,8 @@ def test_statistics_that_make_no_sense_are_as_good_as_none(tmp_path: Path, stats
     assert ds.where(ps.col("i").is_null()).num_rows == 0
 
 
-def test_a_file_with_other_rows_than_the_log_states_is_refused(tmp_path: Path) -> None:
-    """Orders are made of stated rows; a lie would lose or repeat some."""
+def test_a_file_with_another_row_count_than_the_log_is_refused(tmp_path: Path) -> None:
+    """A file whose row count differs from the log's raises an error, because orders depend on the log's count."""
     lake = Lake(tmp_path / "t")
     lake.commit(
         0, protocol(), metadata([column("i", "long")]), lake.add("0.parquet", pa.table({"i": [1, 2]}), stats={"numRecords": 3})
@@ -378,13 +378,13 @@ def test_a_file_with_other_rows_than_the_log_states_is_refused(tmp_path: Path) -
         ps.open(lake.path).to_arrow()
 
 
-def test_statistics_are_read_once_and_again_in_another_process(tmp_path: Path) -> None:
-    """A snapshot is sent to ranks and workers: as compressed text, without what was read of it."""
+def test_statistics_are_parsed_once_in_each_process(tmp_path: Path) -> None:
+    """Statistics are parsed once; a pickled snapshot has them as compressed text, which is parsed again."""
     snapshot = ps.open(days(tmp_path / "t"))._table.snapshot
     ranges = snapshot.files.ranges
     assert isinstance(ranges, Statistics)
     first = ranges["id"]
-    again = pickle.loads(pickle.dumps(snapshot)).files.ranges  # noqa: S301 - what was pickled right here
+    again = pickle.loads(pickle.dumps(snapshot)).files.ranges  # noqa: S301 - pickled right here
 
     assert ranges["id"] is first
     assert (list(ranges), len(ranges), "id" in ranges, "day" in ranges) == (["id"], 1, True, False)
@@ -395,7 +395,7 @@ def test_statistics_are_read_once_and_again_in_another_process(tmp_path: Path) -
 
 
 def test_statistics_of_delta_rs_prune_its_tables(tmp_path: Path) -> None:
-    """Of all the types that it writes, and with the same rows as a scan of everything."""
+    """For every type, statistics of delta-rs prune a query to one file, with the same rows as a full scan."""
     for at in range(5):
         rows = {
             "i": [at],
@@ -425,10 +425,10 @@ def test_statistics_of_delta_rs_prune_its_tables(tmp_path: Path) -> None:
     asked=st.integers(0, 3),
     checkpoint=st.booleans(),
 )
-def test_decimals_are_found_whatever_their_writer_has_rounded(
+def test_decimals_are_found_although_their_bounds_are_rounded(
     values: list[int], scale: int, asked: int, tmp_path_factory: pytest.TempPathFactory, *, checkpoint: bool
 ) -> None:
-    """delta-rs states their bounds as doubles, or cut to 64 bits; a file is never left out, nor taken whole, for that."""
+    """Filters on decimals select the right rows, although delta-rs states bounds as doubles or cuts them to 64 bits."""
     place = tmp_path_factory.mktemp("decimals") / "t"
     numbers = [Decimal(value).scaleb(-scale) for value in values]
     write_deltalake(place, pa.table({"p": pa.array(numbers, pa.decimal128(38, scale))}))
@@ -442,8 +442,8 @@ def test_decimals_are_found_whatever_their_writer_has_rounded(
     assert ds.where(p < value).num_rows == sum(number < value for number in numbers)
 
 
-def test_decimals_of_few_digits_still_leave_files_out(tmp_path: Path) -> None:
-    """Up to fifteen digits bounds are what they say."""
+def test_decimals_of_few_digits_prune_files(tmp_path: Path) -> None:
+    """Bounds of decimals with up to fifteen digits are exact, so they prune files."""
     for start in (0, 100, 200):
         numbers = [Decimal(start + number).scaleb(-2) for number in range(100)]
         write_deltalake(tmp_path / "t", pa.table({"p": pa.array(numbers, pa.decimal128(9, 2))}), mode="append")
@@ -457,8 +457,8 @@ def test_decimals_of_few_digits_still_leave_files_out(tmp_path: Path) -> None:
     assert ps.open(tmp_path / "t").where(ps.col("p") < Decimal("0.50")).num_rows == 50
 
 
-def test_a_file_that_is_said_to_be_empty_is_asked(tmp_path: Path) -> None:
-    """Rows do not vanish because a log says that there are none."""
+def test_a_file_that_the_log_calls_empty_is_read(tmp_path: Path) -> None:
+    """A file is read even if the log says that it has no rows."""
     lake = Lake(tmp_path / "t")
     adds = [lake.add(f"{rows}.parquet", pa.table({"id": range(rows)}), stats={"numRecords": 0}) for rows in (3, 0)]
     lake.commit(0, protocol(), metadata([column("id", "long")]), *adds)
@@ -468,7 +468,7 @@ def test_a_file_that_is_said_to_be_empty_is_asked(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_replaced_is_refused(tmp_path: Path) -> None:
-    """One of another size than was committed is not what the version has, whenever it was put there."""
+    """A file whose size differs from the log's raises DataChangedError, whenever it was replaced."""
     place = tmp_path / "t"
     write_deltalake(place, pa.table({"id": range(100)}))
     ds = ps.open(place)
@@ -481,7 +481,7 @@ def test_a_file_that_was_replaced_is_refused(tmp_path: Path) -> None:
 
 
 def cut_by_spark(text: str) -> str:
-    """Return the upper bound of a text as older versions of Spark state it: cut by units of 16 bits, and U+FFFD after that."""
+    """Return the upper bound of a text as older versions of Spark state it: cut by 16-bit units, followed by U+FFFD."""
     data = text.encode("utf-16-le")
     units = [data[at : at + 2] for at in range(0, len(data), 2)]
     if len(units) <= 32:
@@ -497,8 +497,8 @@ LETTERS = st.sampled_from(["a", "?", "\ud7ff", "\ue000", "\ufffd", "\uffff", "\U
 
 
 @given(text=st.text(LETTERS, max_size=40) | st.builds("x".__mul__, st.integers(28, 34)), more=st.text(LETTERS, max_size=6))
-def test_no_text_is_above_its_bound_whoever_has_cut_it(text: str, more: str) -> None:
-    """By letters or by units of 16 bits, raised or not; the order of text is that of its bytes."""
+def test_widened_bounds_are_never_below_the_text(text: str, more: str) -> None:
+    """A widened upper bound is at or above the text, whether its writer cut letters or 16-bit units."""
     whole = text + more
     leaf = StatsColumn(path=("s",), kind=pa.string(), from_float=False)
     units = whole.encode("utf-16-le")[:64].decode("utf-16-le", "surrogatepass")
@@ -512,8 +512,8 @@ def test_no_text_is_above_its_bound_whoever_has_cut_it(text: str, more: str) -> 
     assert all(bound is None or bound.encode() >= whole.encode() for bound in bounds)
 
 
-def test_short_texts_still_leave_files_out() -> None:
-    """Their bounds are what they say."""
+def test_bounds_of_short_texts_are_not_widened() -> None:
+    """Bounds of short texts are exact, so they are not widened."""
     leaf = StatsColumn(path=("s",), kind=pa.string(), from_float=False)
 
     assert _widen(pa.array(["abc", "", None, "\U0001f600" * 15]), leaf, up=True).to_pylist() == [
@@ -525,21 +525,21 @@ def test_short_texts_still_leave_files_out() -> None:
 
 
 @given(text=st.text(LETTERS, min_size=28, max_size=40), more=st.text(LETTERS, max_size=4))
-def test_what_is_written_is_found_by_others_too(text: str, more: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """An upper bound is stated only where no text is above it."""
+def test_written_bounds_are_never_below_the_text(text: str, more: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A written upper bound is at or above every text, or is left out."""
     place, whole = tmp_path_factory.mktemp("cut") / "t", text + more
     ps.write(str(place), data={"s": ["a", whole]}, format="delta")
     log = (place / "_delta_log" / f"{0:020d}.json").read_text(encoding="utf-8").splitlines()
-    (told,) = (json.loads(line)["add"]["stats"] for line in log if '"add"' in line)
-    stated = json.loads(told)["maxValues"].get("s")
+    (recorded,) = (json.loads(line)["add"]["stats"] for line in log if '"add"' in line)
+    stated = json.loads(recorded)["maxValues"].get("s")
 
     assert stated is None or stated.encode() >= max("a", whole).encode()
     assert ps.open(place).where(ps.col("s") == whole).num_rows == (2 if whole == "a" else 1)
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_column_and_a_field_of_the_same_dotted_name_are_told_apart(tmp_path: Path, *, first: bool) -> None:
-    """What is stated of one says nothing of the other."""
+def test_a_column_and_a_field_of_the_same_dotted_name_are_distinguished(tmp_path: Path, *, first: bool) -> None:
+    """Statistics of the column 'a.b' do not apply to the field 'b' of the struct 'a', nor the other way round."""
     lake = Lake(tmp_path / "t")
     fields = [column("a.b", "long"), column("a", struct_of(column("b", "long")))]
     stated = {"a.b": 1, "a": {"b": 2}}
@@ -556,8 +556,8 @@ def test_a_column_and_a_field_of_the_same_dotted_name_are_told_apart(tmp_path: P
 
 
 @pytest.mark.parametrize("text", ["null", "[]", "1", '"x"', " null", "\tnull "])
-def test_statistics_that_are_no_object_say_nothing(tmp_path: Path, text: str) -> None:
-    """Arrow ends the process over some of them; it is not shown any."""
+def test_statistics_that_are_not_an_object_are_ignored(tmp_path: Path, text: str) -> None:
+    """Statistics that are not a JSON object are ignored, although Arrow's JSON reader crashes on some of them."""
     lake = Lake(tmp_path / "t")
     adds = [lake.add(f"{at}.parquet", pa.table({"id": [at]})) for at in range(2)]
     adds[0]["add"]["stats"] = text
@@ -568,23 +568,23 @@ def test_statistics_that_are_no_object_say_nothing(tmp_path: Path, text: str) ->
 
 
 def with_structs(lake: Lake, *stats: pa.Array) -> None:
-    """Write a checkpoint of as many parts, one file in each, whose statistics are structs or what else is given."""
+    """Write a checkpoint of one part and one file for each array, which replaces the struct of statistics."""
     count = len(stats)
-    for at, told in enumerate(stats):
+    for at, recorded in enumerate(stats):
         name = f"{0:020d}.checkpoint.{at + 1:010d}.{count:010d}.parquet"
         start = [protocol(), metadata([column("id", "long")])] if at == 0 else []
         lake.parquet(name, [*start, lake.add(f"{at}.parquet", pa.table({"id": [at]}), stats=None)])
         whole = pq.read_table(lake.log / name)
         add = whole["add"].combine_chunks()
         fields = {field.name: add.field(field.name) for field in add.type}
-        fields["stats_parsed"] = pa.concat_arrays([pa.nulls(len(start), told.type), told])
+        fields["stats_parsed"] = pa.concat_arrays([pa.nulls(len(start), recorded.type), recorded])
         place = whole.column_names.index("add")
         struct = pa.StructArray.from_arrays(list(fields.values()), names=list(fields), mask=add.is_null())
         pq.write_table(whole.set_column(place, "add", struct), lake.log / name)
 
 
 @pytest.mark.parametrize(
-    "told",
+    "recorded",
     [
         pa.array(["x"]),
         pa.array([[1]]),
@@ -596,18 +596,18 @@ def with_structs(lake: Lake, *stats: pa.Array) -> None:
         pa.array([{"numRecords": 1, "minValues": 1, "maxValues": ["x"], "nullCount": "x"}]),
     ],
 )
-def test_statistics_in_structs_that_are_no_numbers_say_nothing(tmp_path: Path, told: pa.Array) -> None:
-    """A checkpoint may hold anything; footers tell then."""
+def test_invalid_struct_statistics_are_ignored(tmp_path: Path, recorded: pa.Array) -> None:
+    """Struct statistics of wrong types are ignored, and the footers of files are used."""
     lake = Lake(tmp_path / "t")
-    with_structs(lake, told)
+    with_structs(lake, recorded)
     ds = ps.open(lake.path)
 
     assert ds.num_rows == 1
     assert ds.where(ps.col("id") == 0, ps.col("id").is_not_null()).num_rows == 1
 
 
-def test_statistics_of_other_types_in_parts_of_a_checkpoint_are_refused_with_the_part(tmp_path: Path) -> None:
-    """They belong to no one checkpoint."""
+def test_checkpoint_parts_with_different_types_of_statistics_are_refused(tmp_path: Path) -> None:
+    """Parts of a checkpoint with different types of statistics raise DataError, which names the parts."""
     lake = Lake(tmp_path / "t")
     with_structs(lake, pa.array([{"numRecords": 1}]), pa.array([{"nullCount": {"id": 0}}]), pa.array([{"numRecords": "1"}]))
 

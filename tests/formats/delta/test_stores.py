@@ -1,4 +1,4 @@
-"""Delta tables in object stores: a commit is put only where there is none, or the store is refused."""
+"""Delta tables in object stores: commits never replace an existing file, and stores that would do so are refused."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from penstock.formats.delta import DeltaFormat
 
 DELTA = DeltaFormat()
 AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""The key of azurite's one account, which is the same everywhere and stands in its documentation."""
+"""The public key of azurite's only account, from its documentation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """A bucket on a server of this machine."""
+    """A bucket on a local server."""
 
     url: str
     options: dict[str, Any]
@@ -44,7 +44,7 @@ class Store:
         return ps.write(f"{self.url}/{name}", data=data, storage_options=self.options, format=DELTA, **more)
 
     def names(self, name: str) -> list[str]:
-        """Return the names of a table's files in its log, and of those beside it how many there are."""
+        """Return the names of the files in a table's log."""
         filesystem = fsspec.filesystem(self.url.partition(":")[0], **self.options)
         filesystem.invalidate_cache()
         found = filesystem.find(f"{self.url.partition('://')[2]}/{name}")
@@ -52,7 +52,7 @@ class Store:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a port that no process uses."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
@@ -60,11 +60,11 @@ def free_port() -> int:
 
 @contextmanager
 def serving(command: list[str], port: int) -> Iterator[None]:
-    """Run a server until it is not needed any more."""
+    """Run a server while the context is open."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until = time.monotonic() + 60
-        while time.monotonic() < until and process.poll() is None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
             with socket.socket() as one:
                 one.settimeout(1)
                 if one.connect_ex(("127.0.0.1", port)) == 0:
@@ -84,10 +84,10 @@ def s3() -> Iterator[Store]:
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
     keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_DEFAULT_REGION": "us-east-1"}
-    given = {**keys, "AWS_ENDPOINT_URL": endpoint, "AWS_EC2_METADATA_DISABLED": "true"}
+    environment = {**keys, "AWS_ENDPOINT_URL": endpoint, "AWS_EC2_METADATA_DISABLED": "true"}
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with serving(command, port), pytest.MonkeyPatch.context() as patch:
-        for name, value in given.items():
+        for name, value in environment.items():
             patch.setenv(name, value)
         options = {"key": "k", "secret": "s", "endpoint_url": endpoint}
         fsspec.filesystem("s3", **options).mkdir("lake")
@@ -102,8 +102,8 @@ def azure(tmp_path_factory: pytest.TempPathFactory, azurite: Path) -> Iterator[S
     account = "devstoreaccount1"
     where = ["--location", str(tmp_path_factory.mktemp("blobs")), "--blobHost", "127.0.0.1", "--blobPort", str(port)]
     with serving([str(azurite), *where, "--silent", "--skipApiVersionCheck", "--loose", "--disableTelemetry"], port):
-        told = {"AccountName": account, "AccountKey": AZURITE_KEY, "BlobEndpoint": f"http://127.0.0.1:{port}/{account}"}
-        text = "".join(f"{key}={value};" for key, value in {"DefaultEndpointsProtocol": "http", **told}.items())
+        settings = {"AccountName": account, "AccountKey": AZURITE_KEY, "BlobEndpoint": f"http://127.0.0.1:{port}/{account}"}
+        text = "".join(f"{key}={value};" for key, value in {"DefaultEndpointsProtocol": "http", **settings}.items())
         options = {"account_name": account, "connection_string": text}
         fsspec.filesystem("abfs", **options).mkdir("lake")
         yield Store(url="abfs://lake", options=options)
@@ -113,7 +113,7 @@ def azure(tmp_path_factory: pytest.TempPathFactory, azurite: Path) -> Iterator[S
     params=["s3", pytest.param("azure", marks=[pytest.mark.azurite, pytest.mark.filterwarnings("ignore::ResourceWarning")])]
 )
 def store(request: pytest.FixtureRequest) -> Store:
-    """Return a bucket of each store that has a server here."""
+    """Return a bucket of each store that has a local server."""
     found: Store = request.getfixturevalue(request.param)
     return found
 
@@ -125,7 +125,7 @@ def ids(table: ps.Dataset) -> list[int]:
 
 @pytest.mark.cloud
 def test_a_table_in_a_bucket_is_written_appended_and_replaced(store: Store) -> None:
-    """Each write is one commit, nothing but commits stays in the log, and older versions stay readable."""
+    """Each write is one commit, the log has only commits, and older versions stay readable."""
     store.write("modes", {"id": [1, 2], "day": ["mon", "tue"]}, partition_by="day")
     store.write("modes", {"id": [3], "day": ["mon"]}, mode="append")
     store.write("modes", {"id": [9], "day": ["wed"]}, mode="overwrite")
@@ -139,8 +139,8 @@ def test_a_table_in_a_bucket_is_written_appended_and_replaced(store: Store) -> N
 
 
 @pytest.mark.cloud
-def test_a_version_that_another_wrote_is_never_written_over(store: Store) -> None:
-    """Of two appends both succeed; an overwrite that began before them is refused, and nothing of it stays."""
+def test_a_version_of_another_writer_is_never_overwritten(store: Store) -> None:
+    """Concurrent appends both succeed; an overwrite that began before them raises and commits nothing."""
     store.write("race", {"id": [0]})
     first, second = (store.write("race", mode="append") for _ in range(2))
     third = store.write("race", mode="overwrite")
@@ -157,7 +157,7 @@ def test_a_version_that_another_wrote_is_never_written_over(store: Store) -> Non
 
 @pytest.mark.cloud
 def test_many_writers_of_a_bucket_lose_nothing(store: Store) -> None:
-    """Six of them append at the same time; each makes a version of its own."""
+    """Six concurrent appends all succeed, each as a version of its own."""
     store.write("many", {"id": [0]})
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda number: store.write("many", {"id": [number]}, mode="append"), range(1, 7)))
@@ -168,7 +168,7 @@ def test_many_writers_of_a_bucket_lose_nothing(store: Store) -> None:
 
 @pytest.mark.cloud
 def test_files_of_a_table_in_a_bucket_are_not_read_without_its_log(store: Store) -> None:
-    """They are refused with the URL of their table; files of no table are read, whatever lies above them."""
+    """A source of a Delta table's files raises with the table's URL; files outside of Delta tables are read."""
     store.write("strays/t", {"id": [1, 2], "day": ["mon", "tue"]}, partition_by="day")
     store.write("strays/t", {"id": [3, 4], "day": ["mon", "tue"]}, partition_by="day", mode="overwrite")
     ps.write(f"{store.url}/plain/t", data={"id": [5]}, storage_options=store.options)
@@ -182,7 +182,7 @@ def test_files_of_a_table_in_a_bucket_are_not_read_without_its_log(store: Store)
 
 @pytest.mark.cloud
 def test_files_of_a_table_that_pyarrow_opens_are_not_read_without_its_log(s3: Store) -> None:
-    """Also where nobody may ask for what lies above the bucket."""
+    """A source of a Delta table's files that pyarrow opens raises with the table's URL; other files are read."""
     s3.write("opened/t", {"id": [1], "day": ["mon"]}, partition_by="day")
     ps.write(f"{s3.url}/bare/t", data={"id": [5]}, storage_options=s3.options)
 
@@ -193,8 +193,8 @@ def test_files_of_a_table_that_pyarrow_opens_are_not_read_without_its_log(s3: St
 
 
 @pytest.mark.cloud
-def test_writers_that_make_a_table_in_a_bucket_all_succeed(store: Store) -> None:
-    """One of them makes it, and the others go on as appends."""
+def test_writers_that_create_a_table_in_a_bucket_all_succeed(store: Store) -> None:
+    """One of several concurrent appends creates the table, and the others append to it."""
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda one: store.write("made", {"id": [one]}, mode="append", threads=1), range(4)))
 
@@ -204,7 +204,7 @@ def test_writers_that_make_a_table_in_a_bucket_all_succeed(store: Store) -> None
 
 @pytest.mark.cloud
 def test_a_url_that_pyarrow_opens_is_committed_to_by_fsspec(s3: Store) -> None:
-    """Keys and endpoint of the environment are those of both; what one wrote, the other reads."""
+    """Tables at S3 URLs are written and read with settings of the environment; pyarrow's S3FileSystem cannot commit."""
     ps.write("s3://lake/native", data={"id": [1]}, format=DELTA)
     ps.write("s3://lake/native", data={"id": [2]}, format=DELTA, mode="append")
 
@@ -214,8 +214,8 @@ def test_a_url_that_pyarrow_opens_is_committed_to_by_fsspec(s3: Store) -> None:
 
 
 @pytest.mark.cloud
-def test_delta_rs_goes_on_with_a_table_in_a_bucket(s3: Store) -> None:
-    """It reads what we wrote there, appends to it, and we read that; listings that were kept are not believed."""
+def test_delta_rs_appends_to_a_table_in_a_bucket(s3: Store) -> None:
+    """delta-rs and Penstock append to one table and read each other's rows, despite cached listings."""
     deltalake, pa = pytest.importorskip("deltalake"), pytest.importorskip("pyarrow")
     options = {"AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": s3.options["endpoint_url"]}
     s3.write("both", {"id": [1]})
@@ -228,8 +228,8 @@ def test_delta_rs_goes_on_with_a_table_in_a_bucket(s3: Store) -> None:
 
 
 @pytest.mark.cloud
-def test_a_table_is_no_table_of_parquet_while_it_is_first_written(store: Store) -> None:
-    """Its log is there before its first file, so that nobody reads files which no commit names; given up, nothing stays."""
+def test_a_table_is_not_read_as_parquet_while_it_is_first_written(store: Store) -> None:
+    """The log exists before the first file, so an unfinished table raises; an aborted write leaves no table."""
     place = destination(f"{store.url}/half", options=store.options)
     change = DELTA.begin(place, "error")
     with place.filesystem.open_output_stream(change.path(f"part-{change.id}.parquet")) as sink:
@@ -242,43 +242,43 @@ def test_a_table_is_no_table_of_parquet_while_it_is_first_written(store: Store) 
         store.open("half")
 
 
-class Forgetful(MemoryFileSystem):  # type: ignore[misc] # fsspec has no types
-    """A store that does not know the condition, as some servers do not."""
+class Unconditional(MemoryFileSystem):  # type: ignore[misc] # fsspec has no types
+    """A store that ignores the condition that no file exists, as some servers do."""
 
     protocol = "s3"
-    store: dict[str, Any] = {}  # noqa: RUF012 - it is one for all, as it is of its parent
+    store: dict[str, Any] = {}  # noqa: RUF012 - shared by all instances, as in the parent class
 
-    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **more: Any) -> Any:  # noqa: ARG002 - that is it
-        """Write a file, whatever is there."""
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **more: Any) -> Any:  # noqa: ARG002 - ignored on purpose
+        """Write a file, even if one exists."""
         return super().pipe_file(path, value, mode="overwrite", **more)
 
 
-class Deaf(MemoryFileSystem):  # type: ignore[misc] # fsspec has no types
-    """A store whose answer to the first commit of each version is lost, after the commit was made."""
+class LosesReplies(MemoryFileSystem):  # type: ignore[misc] # fsspec has no types
+    """A store whose replies to commits are lost after the commit was made."""
 
     protocol = "s3"
-    store: dict[str, Any] = {}  # noqa: RUF012 - the same
+    store: dict[str, Any] = {}  # noqa: RUF012 - shared by all instances, as in the parent class
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **more: Any) -> Any:
-        """Write a file, and tell only if it is none of a log."""
+        """Write a file, and time out if it is a commit."""
         found = super().pipe_file(path, value, mode=mode, **more)
         if path.endswith(".json"):
             raise TimeoutError(path)
         return found
 
 
-def test_a_store_that_does_not_keep_the_condition_is_refused() -> None:
-    """It is tried before anything is written, and what was tried does not stay."""
-    filesystem = Forgetful()
+def test_a_store_that_ignores_the_condition_is_refused() -> None:
+    """A store that replaces existing files in spite of the condition raises ArgumentError, and nothing stays in it."""
+    filesystem = Unconditional()
 
     with pytest.raises(ArgumentError, match=r"asked to create a file only if none exists, and replaced an existing one"):
         ps.write("/forgetful", data={"id": [1]}, filesystem=filesystem, format=DELTA)
     assert filesystem.find("/forgetful") == []
 
 
-def test_a_commit_whose_answer_was_lost_is_made_once() -> None:
-    """The file that is found there is known for ours, and is not committed again under the next number."""
-    filesystem = Deaf()
+def test_a_commit_whose_reply_was_lost_is_made_once() -> None:
+    """A commit whose reply was lost is recognised in the log and is not repeated as the next version."""
+    filesystem = LosesReplies()
     ps.write("/deaf", data={"id": [1]}, filesystem=filesystem, format=DELTA)
     ps.write("/deaf", data={"id": [2]}, filesystem=filesystem, format=DELTA, mode="append")
     found = ps.open("/deaf", filesystem=filesystem)
@@ -287,8 +287,8 @@ def test_a_commit_whose_answer_was_lost_is_made_once() -> None:
     assert found._table.snapshot.version == "1"
 
 
-def test_a_local_disk_opened_by_fsspec_is_a_local_disk(tmp_path: Path) -> None:
-    """Commits are hard links there too."""
+def test_a_local_disk_opened_by_fsspec_accepts_commits(tmp_path: Path) -> None:
+    """A local disk that fsspec opens accepts commits, and only commits stay in the log."""
     filesystem = fsspec.filesystem("file")
     ps.write(str(tmp_path / "t"), data={"id": [1]}, filesystem=filesystem, format=DELTA)
     ps.write(str(tmp_path / "t"), data={"id": [2]}, filesystem=filesystem, format=DELTA, mode="append")

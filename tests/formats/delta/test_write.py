@@ -1,4 +1,4 @@
-"""Delta tables that are written: others read them, one commit makes all of it count, and writers do not harm each other."""
+"""Writing Delta tables: other readers, atomic commits and concurrent writers."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def shots(*ids: int) -> list[dict[str, Any]]:
 
 
 def seen(path: Path | str) -> list[int]:
-    """Return the ids that our reader and the other one see, which must be the same."""
+    """Return the ids that Penstock reads, and check that delta-rs reads the same."""
     ours = sorted(int(row["id"]) for row in ps.open(str(path)).select("id")) if ps.open(str(path)).num_rows else []
     assert sorted(deltalake.DeltaTable(str(path)).to_pyarrow_table()["id"].to_pylist()) == ours
     return ours
 
 
-def test_what_we_write_comes_back_with_its_codecs(tmp_path: Path) -> None:
-    """Fields and codecs stand in the log, so that cells are decoded without a footer being asked."""
+def test_written_cells_are_read_with_their_codecs(tmp_path: Path) -> None:
+    """Fields and codecs are stored in the log, and cells are decoded with them."""
     pytest.importorskip("cv2")
     written = ps.write(tmp_path / "t", SCHEMA, shots(0, 1, 2), format=DELTA, partition_by="day")
     ds = ps.open(tmp_path / "t")
@@ -80,8 +80,8 @@ def test_what_we_write_comes_back_with_its_codecs(tmp_path: Path) -> None:
     assert (rows[1]["day"], rows[1]["name"], rows[0]["name"]) == ("t/ue é%", "n1", None)
 
 
-def test_others_read_what_we_write(tmp_path: Path) -> None:
-    """The other reader sees the same values, partitions and statistics."""
+def test_delta_rs_reads_what_we_write(tmp_path: Path) -> None:
+    """delta-rs reads the same values, partitions and statistics."""
     kinds = {
         "id": pa.array([1, 2, None], pa.int32()),
         "day": ["a b", "ü", None],
@@ -109,8 +109,8 @@ def test_others_read_what_we_write(tmp_path: Path) -> None:
     assert ps.open(tmp_path / "t").where(ps.col("id") == 2).num_rows == 1
 
 
-def test_times_without_a_zone_need_their_feature(tmp_path: Path) -> None:
-    """The protocol names what readers must know."""
+def test_timestamps_without_a_zone_need_their_feature(tmp_path: Path) -> None:
+    """A column of timestamps without a zone adds the reader feature timestampNtz to the protocol."""
     table = pa.table({"id": [1], "t": pa.array([0], pa.timestamp("us"))})
     ps.write(tmp_path / "t", data=table, format=DELTA)
     protocol = deltalake.DeltaTable(str(tmp_path / "t")).protocol()
@@ -120,7 +120,7 @@ def test_times_without_a_zone_need_their_feature(tmp_path: Path) -> None:
 
 
 def test_rows_are_appended_by_both(tmp_path: Path) -> None:
-    """Either writer goes on where the other was, and columns keep their codecs."""
+    """Penstock and delta-rs append to the same table, and columns keep their codecs."""
     pytest.importorskip("cv2")
     path = str(tmp_path / "t")
     ps.write(path, SCHEMA, shots(0, 1), format=DELTA, partition_by="day")
@@ -133,8 +133,8 @@ def test_rows_are_appended_by_both(tmp_path: Path) -> None:
     assert ps.open(path, version=0).num_rows == 2
 
 
-def test_a_table_of_others_is_appended_to(tmp_path: Path) -> None:
-    """Its columns and partitions are found in its log."""
+def test_a_table_of_delta_rs_is_appended_to(tmp_path: Path) -> None:
+    """An append to a table of delta-rs uses the columns and partitions of its log."""
     path = str(tmp_path / "t")
     deltalake.write_deltalake(path, pa.table({"id": [1], "day": ["mon"]}), partition_by=["day"])
     ps.write(path, data=[{"id": 2, "day": "tue"}], format=DELTA, mode="append")
@@ -144,7 +144,7 @@ def test_a_table_of_others_is_appended_to(tmp_path: Path) -> None:
 
 
 def test_a_table_is_replaced_in_one_version(tmp_path: Path) -> None:
-    """An overwrite removes all files in the log, may change columns and partitions, and leaves older versions readable."""
+    """An overwrite is one version, may change columns and partitions, and leaves older versions readable."""
     path = str(tmp_path / "t")
     deltalake.write_deltalake(path, pa.table({"id": [1, 2, 3], "day": ["a b", "c%d", None]}), partition_by=["day"])
     deltalake.DeltaTable(path).delete("id = 2")
@@ -158,7 +158,7 @@ def test_a_table_is_replaced_in_one_version(tmp_path: Path) -> None:
 
 
 def test_a_table_with_a_checkpoint_is_replaced(tmp_path: Path) -> None:
-    """What a checkpoint says of a table is kept in the form that commits have."""
+    """An overwrite of a table with a checkpoint keeps the table's configuration."""
     path = str(tmp_path / "t")
     deltalake.write_deltalake(path, pa.table({"id": [1]}), configuration={"delta.logRetentionDuration": "interval 9 days"})
     deltalake.DeltaTable(path).create_checkpoint()
@@ -168,8 +168,8 @@ def test_a_table_with_a_checkpoint_is_replaced(tmp_path: Path) -> None:
     assert deltalake.DeltaTable(path).metadata().configuration == {"delta.logRetentionDuration": "interval 9 days"}
 
 
-def test_no_row_is_a_table_too(tmp_path: Path) -> None:
-    """A schema alone makes a table without files."""
+def test_a_table_without_rows_can_be_written(tmp_path: Path) -> None:
+    """A schema without rows makes a table without rows."""
     ps.write(tmp_path / "t", ps.Schema("", [ps.Field("id", np.int64)]), [], format=DELTA)
 
     assert ps.open(tmp_path / "t").num_rows == 0
@@ -177,7 +177,7 @@ def test_no_row_is_a_table_too(tmp_path: Path) -> None:
 
 
 def test_numbers_without_a_type_in_delta_are_widened(tmp_path: Path) -> None:
-    """Unsigned ones are stored as wider ones, arrays of them and of short floats as .npy."""
+    """Unsigned numbers are stored as wider ones, and arrays of them or of half-precision floats as .npy."""
     schema = suited(ps.Schema("", [ps.Field("a", np.uint8), ps.Field("b", np.float16, (1,)), ps.Field("c", np.uint8, (3,))]))
     ps.write(tmp_path / "t", schema, [{"a": 255, "b": np.full(1, 0.5, "f2"), "c": np.arange(3, dtype="u1")}], format=DELTA)
     row = ps.open(tmp_path / "t")[0]
@@ -188,7 +188,7 @@ def test_numbers_without_a_type_in_delta_are_widened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [pa.uint8(), pa.float16(), pa.timestamp("ns"), pa.duration("s"), pa.time64("us")], ids=str)
 def test_types_that_delta_does_not_have_are_refused(tmp_path: Path, kind: pa.DataType) -> None:
-    """A column of Arrow's is never bent; nothing is left behind."""
+    """An Arrow column of a type that Delta lacks raises ArgumentError, and no files are left."""
     with pytest.raises(ArgumentError, match=r"Column 'x' is stored as .*, for which Delta has no type"):
         ps.write(tmp_path / "t", pa.schema([("x", kind)]), format=DELTA)
 
@@ -211,16 +211,16 @@ def test_types_that_delta_does_not_have_are_refused(tmp_path: Path, kind: pa.Dat
     ],
     ids=["uint64", "float16", "a codec of its own", "nanoseconds"],
 )
-def test_what_to_do_with_a_field_that_delta_does_not_have_is_told(tmp_path: Path, field: ps.Field, match: str) -> None:
-    """Nobody is told to give a schema who gave one, unless another one helps."""
+def test_the_remedy_for_an_unsupported_field_is_reported(tmp_path: Path, field: ps.Field, match: str) -> None:
+    """A field that Delta cannot store raises ArgumentError, whose remedy fits that field, and no files are left."""
     with pytest.raises(ArgumentError, match=match):
         ps.write(tmp_path / "t", ps.Schema("U", [field]), format=DELTA)
 
     assert not (tmp_path / "t").exists()
 
 
-def test_what_is_told_to_do_helps(tmp_path: Path) -> None:
-    """Arrays of unsigned numbers of 64 bits keep their type."""
+def test_the_suggested_remedy_works(tmp_path: Path) -> None:
+    """Arrays of uint64 in a schema, as the message suggests, keep their type."""
     schema = ps.Schema("U", [ps.Field("x", np.uint64, (1,))])
     ps.write(tmp_path / "t", schema, [{"x": np.array([2**64 - 1], np.uint64)}], format=DELTA)
 
@@ -237,8 +237,8 @@ def test_what_is_told_to_do_helps(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
-def test_names_that_delta_does_not_tell_apart_are_refused(tmp_path: Path, data: Any, names: str, mode: Any) -> None:
-    """A table that others cannot open is not begun."""
+def test_names_that_differ_only_in_case_are_refused(tmp_path: Path, data: Any, names: str, mode: Any) -> None:
+    """Column or field names that differ only in case raise ArgumentError, and no table is created."""
     with pytest.raises(
         ArgumentError, match=rf"write\(\) got the columns {names}, which are the same to Delta, .* Rename one of"
     ):
@@ -247,8 +247,8 @@ def test_names_that_delta_does_not_tell_apart_are_refused(tmp_path: Path, data: 
     assert not (tmp_path / "t").exists()
 
 
-def test_a_table_gets_no_columns_that_delta_does_not_tell_apart(tmp_path: Path) -> None:
-    """Neither by an append, nor by an overwrite; names in different structs are different."""
+def test_an_existing_table_gets_no_names_that_differ_only_in_case(tmp_path: Path) -> None:
+    """An append or overwrite with names that differ only in case raises; names in different structs may differ so."""
     path = tmp_path / "t"
     table = pa.table({"id": [1], "s": [{"ID": 1, "t": 2}], "T": [3]})
     ps.write(path, data=table, format=DELTA)
@@ -262,16 +262,16 @@ def test_a_table_gets_no_columns_that_delta_does_not_tell_apart(tmp_path: Path) 
     assert len(list(path.glob("*.parquet"))) == 1
 
 
-def test_a_table_that_is_there_is_not_written_over(tmp_path: Path) -> None:
-    """By default a write is refused where a table is."""
+def test_an_existing_table_is_not_overwritten_by_default(tmp_path: Path) -> None:
+    """By default, writing to an existing table raises ArgumentError."""
     ps.write(tmp_path / "t", data={"id": [1]}, format=DELTA)
 
     with pytest.raises(ArgumentError, match=r'is a Delta table already, at version 0; mode="error" expects an empty place'):
         ps.write(tmp_path / "t", data={"id": [2]}, format=DELTA)
 
 
-def test_files_without_a_log_are_not_hidden_by_one(tmp_path: Path) -> None:
-    """A plain table of Parquet does not become a Delta table without its rows."""
+def test_a_plain_parquet_table_does_not_become_a_delta_table(tmp_path: Path) -> None:
+    """Writing Delta to a directory of plain Parquet raises ArgumentError, because a log would hide its rows."""
     ps.write(tmp_path / "t", data={"id": [1]})
 
     with pytest.raises(ArgumentError, match=r"holds files that are not a Delta table: part-00000"):
@@ -286,10 +286,8 @@ def test_files_without_a_log_are_not_hidden_by_one(tmp_path: Path) -> None:
         ({"delta.columnMapping.mode": "name"}, "append", "delta.columnMapping.mode"),
     ],
 )
-def test_rules_that_are_not_kept_here_are_refused_by_name(
-    tmp_path: Path, configuration: dict[str, str], mode: Any, match: str
-) -> None:
-    """A table whose rules would be broken is not written to."""
+def test_unsupported_rules_are_refused_by_name(tmp_path: Path, configuration: dict[str, str], mode: Any, match: str) -> None:
+    """Writing raises ArgumentError if the table has a rule that the write would break, and names the rule."""
     log = tmp_path / "t" / "_delta_log" / f"{0:020d}.json"
     ps.write(tmp_path / "t", data={"id": [1]}, format=DELTA)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
@@ -301,8 +299,8 @@ def test_rules_that_are_not_kept_here_are_refused_by_name(
         ps.write(tmp_path / "t", data={"id": [2]}, format=DELTA, mode=mode)
 
 
-def test_features_that_are_not_known_are_refused_by_name(tmp_path: Path) -> None:
-    """A writer of version 7 must know every feature."""
+def test_unsupported_writer_features_are_refused_by_name(tmp_path: Path) -> None:
+    """Writing to a table with an unsupported writer feature raises ArgumentError, which names the feature."""
     log = tmp_path / "t" / "_delta_log" / f"{0:020d}.json"
     ps.write(tmp_path / "t", data={"id": [1]}, format=DELTA)
     features = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking", "appendOnly"]}
@@ -313,8 +311,8 @@ def test_features_that_are_not_known_are_refused_by_name(tmp_path: Path) -> None
         ps.write(tmp_path / "t", data={"id": [2]}, format=DELTA, mode="append")
 
 
-def test_writers_at_the_same_time_both_succeed(tmp_path: Path) -> None:
-    """Appends follow one another, whoever begins first."""
+def test_concurrent_appends_all_succeed(tmp_path: Path) -> None:
+    """Concurrent appends all succeed as successive versions, in whatever order they close."""
     path = str(tmp_path / "t")
     ps.write(path, data={"id": [0]}, format=DELTA)
     first, second = (ps.write(path, format=DELTA, mode="append") for _ in range(2))
@@ -330,7 +328,7 @@ def test_writers_at_the_same_time_both_succeed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_many_writers_lose_nothing(tmp_path: Path) -> None:
-    """Each commit is a version of its own."""
+    """Sixteen appends from four threads all succeed, each as a version of its own."""
     path = str(tmp_path / "t")
     ps.write(path, data={"id": [0]}, format=DELTA)
     with ThreadPoolExecutor(4) as pool:
@@ -340,8 +338,8 @@ def test_many_writers_lose_nothing(tmp_path: Path) -> None:
     assert deltalake.DeltaTable(path).version() == 16
 
 
-def test_writers_of_a_table_that_is_not_there_yet_all_succeed(tmp_path: Path) -> None:
-    """One of them makes the table, and the others go on as appends to it."""
+def test_concurrent_appends_to_a_new_table_all_succeed(tmp_path: Path) -> None:
+    """One of several concurrent appends creates the table, and the others append to it."""
     path = str(tmp_path / "t")
     gate = threading.Barrier(12)
 
@@ -358,8 +356,8 @@ def test_writers_of_a_table_that_is_not_there_yet_all_succeed(tmp_path: Path) ->
     assert len(list((tmp_path / "t").glob("*.parquet"))) == 12
 
 
-def test_processes_that_make_a_table_all_succeed(tmp_path: Path) -> None:
-    """As threads do."""
+def test_processes_that_create_a_table_all_succeed(tmp_path: Path) -> None:
+    """One of several processes creates the table, and the others append to it."""
     path = str(tmp_path / "t")
     script = (
         "import sys, penstock as ps\n"
@@ -380,14 +378,14 @@ def test_processes_that_make_a_table_all_succeed(tmp_path: Path) -> None:
     assert seen(path) == [0, 1, 2]
 
 
-def test_a_table_that_another_made_first_is_appended_to_if_rows_fit(tmp_path: Path) -> None:
-    """By the same columns in another order, also where they may be null there, and by the same partitions."""
+def test_a_table_created_meanwhile_is_appended_to_if_columns_match(tmp_path: Path) -> None:
+    """An append joins a table that another writer created meanwhile, if columns and partitions match in any order."""
     path = str(tmp_path / "t")
     late = ps.write(path, format=DELTA, mode="append", partition_by="day")
     late.append({"day": "mon", "id": 1})
-    told = pa.table({"id": [2], "day": ["tue"]})
-    deltalake.write_deltalake(path, told, partition_by=["day"])
-    deltalake.write_deltalake(path, told, mode="append")
+    other_rows = pa.table({"id": [2], "day": ["tue"]})
+    deltalake.write_deltalake(path, other_rows, partition_by=["day"])
+    deltalake.write_deltalake(path, other_rows, mode="append")
     late.close()
 
     assert seen(path) == [1, 2, 2]
@@ -413,10 +411,10 @@ def test_a_table_that_another_made_first_is_appended_to_if_rows_fit(tmp_path: Pa
         ),
     ],
 )
-def test_a_table_of_others_that_was_made_first_is_not_mixed_with(
+def test_a_table_created_meanwhile_with_other_columns_is_refused(
     tmp_path: Path, first: dict[str, Any], options: dict[str, Any], match: str
 ) -> None:
-    """Rows of other columns or partitions are refused as an append to that table is, and leave nothing."""
+    """An append raises and leaves no files if the table created meanwhile has other columns or partitions."""
     path = str(tmp_path / "t")
     late = ps.write(path, format=DELTA, mode="append")
     late.append({"id": 9, "x": b"b"})
@@ -435,8 +433,10 @@ def test_a_table_of_others_that_was_made_first_is_not_mixed_with(
         (ps.Field("x", np.uint8, (2,), Npy(), nullable=True), ps.Schema("", [BLOB]), r"'x' may be null, and may not be there"),
     ],
 )
-def test_codecs_of_a_table_that_was_made_first_are_looked_at(tmp_path: Path, ours: ps.Field, theirs: Any, match: str) -> None:
-    """Bytes of a codec do not get into a column that does not tell it, nor nulls into one that has none."""
+def test_a_table_created_meanwhile_with_other_codecs_or_nulls_is_refused(
+    tmp_path: Path, ours: ps.Field, theirs: Any, match: str
+) -> None:
+    """An append raises if the table created meanwhile has another codec, or a field that may not be null."""
     late = ps.write(tmp_path / "t", ps.Schema("", [ours]), format=DELTA, mode="append")
     ps.write(tmp_path / "t", theirs, format=DELTA).close()
 
@@ -445,8 +445,8 @@ def test_codecs_of_a_table_that_was_made_first_are_looked_at(tmp_path: Path, our
 
 
 @pytest.mark.parametrize("mode", ["error", "overwrite"])
-def test_of_writers_that_do_not_append_one_makes_the_table(tmp_path: Path, mode: Any) -> None:
-    """The other is told, and leaves nothing."""
+def test_only_one_writer_that_does_not_append_creates_the_table(tmp_path: Path, mode: Any) -> None:
+    """If another writer created the table meanwhile, a write that does not append raises and leaves no files."""
     path = str(tmp_path / "t")
     late = ps.write(path, format=DELTA, mode=mode)
     late.append({"id": 9})
@@ -458,8 +458,8 @@ def test_of_writers_that_do_not_append_one_makes_the_table(tmp_path: Path, mode:
     assert len(list((tmp_path / "t").glob("*.parquet"))) == 1
 
 
-def test_a_writer_that_was_beaten_and_dies_leaves_files_that_nobody_sees(tmp_path: Path) -> None:
-    """Before its second commit as before its first."""
+def test_a_writer_that_dies_before_its_second_attempt_leaves_files_of_no_version(tmp_path: Path) -> None:
+    """A writer that dies before its second attempt to commit leaves files that belong to no version."""
     path = tmp_path / "t"
     script = (
         "import os, sys, penstock as ps\nfrom penstock.formats.delta import write as _delta_writing\n"
@@ -480,8 +480,8 @@ def test_a_writer_that_was_beaten_and_dies_leaves_files_that_nobody_sees(tmp_pat
     assert len(list(path.glob("*.parquet"))) == 3
 
 
-def test_a_writer_that_gives_up_takes_nothing_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log in which another has put its commit meanwhile stays, however late that came."""
+def test_an_aborted_write_removes_nothing_of_other_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An aborted write keeps the log if another writer has committed to it meanwhile, however late."""
     path = tmp_path / "t"
     late = DELTA.begin(destination(path), "append")
     late.path(f"part-{late.id}.parquet")
@@ -498,8 +498,8 @@ def test_a_writer_that_gives_up_takes_nothing_from_others(tmp_path: Path, monkey
     assert seen(path) == [1]
 
 
-def test_an_overwrite_does_not_lose_what_came_meanwhile(tmp_path: Path) -> None:
-    """One who replaces a table that has changed meanwhile is told, and leaves nothing."""
+def test_an_overwrite_does_not_lose_concurrent_commits(tmp_path: Path) -> None:
+    """Overwriting a table that changed meanwhile raises an error and leaves no files."""
     path = str(tmp_path / "t")
     ps.write(path, data={"id": [0]}, format=DELTA)
     late = ps.write(path, pa.schema([("id", pa.int64())]), format=DELTA, mode="overwrite")
@@ -512,8 +512,8 @@ def test_an_overwrite_does_not_lose_what_came_meanwhile(tmp_path: Path) -> None:
     assert len(list((tmp_path / "t").glob("*.parquet"))) == 2
 
 
-def test_an_append_does_not_follow_other_columns(tmp_path: Path) -> None:
-    """Rows of the old columns do not get into a table of new ones."""
+def test_an_append_to_changed_columns_raises(tmp_path: Path) -> None:
+    """An append raises DataChangedError if another writer changed the table's columns meanwhile."""
     path = str(tmp_path / "t")
     ps.write(path, data={"id": [0]}, format=DELTA)
     late = ps.write(path, format=DELTA, mode="append")
@@ -524,19 +524,19 @@ def test_an_append_does_not_follow_other_columns(tmp_path: Path) -> None:
         late.close()
 
 
-def test_a_write_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
-    """Neither a table, nor files of one."""
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    """A write that fails leaves neither a table nor files."""
     with pytest.raises(DataError), ps.write(tmp_path / "t", SCHEMA, format=DELTA, row_group_rows=1) as table:
         table.append({"id": "x"})
 
     assert not (tmp_path / "t").exists()
 
 
-@pytest.mark.parametrize("there", [True, False], ids=["a table", "no table"])
-def test_a_writer_that_dies_leaves_files_that_nobody_sees(tmp_path: Path, *, there: bool) -> None:
-    """Data files without a commit belong to no table, and do not hinder the next writer."""
+@pytest.mark.parametrize("present", [True, False], ids=["a table", "no table"])
+def test_a_writer_that_dies_leaves_files_of_no_version(tmp_path: Path, *, present: bool) -> None:
+    """Data files without a commit belong to no version, and do not prevent the next write."""
     path = tmp_path / "t"
-    if there:
+    if present:
         ps.write(path, data={"id": [0]}, format=DELTA)
     script = (
         "import os, sys, penstock as ps\nfrom penstock.formats.delta import write as _delta_writing\n"
@@ -550,11 +550,11 @@ def test_a_writer_that_dies_leaves_files_that_nobody_sees(tmp_path: Path, *, the
     ps.write(path, data={"id": [1]}, format=DELTA, mode="append")
 
     assert (code, len(orphans)) == (9, 1)
-    assert seen(path) == ([0, 1] if there else [1])
+    assert seen(path) == ([0, 1] if present else [1])
 
 
-def test_a_disk_that_refuses_the_commit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing appears, and the table is as it was."""
+def test_a_disk_that_refuses_the_commit_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that refuses hard links raises WriteError, and the table stays as it was."""
     ps.write(tmp_path / "t", data={"id": [0]}, format=DELTA)
 
     def refused(*_: object) -> None:
@@ -570,7 +570,7 @@ def test_a_disk_that_refuses_the_commit_is_told(tmp_path: Path, monkeypatch: pyt
 
 
 def test_an_interrupt_after_the_commit_keeps_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a commit names is never removed, also where the writer does not know that it was made."""
+    """Files that a commit names are never removed, even if the writer is interrupted right after the commit."""
     link = os.link
 
     def interrupted(one: str, two: str) -> None:
@@ -585,13 +585,13 @@ def test_an_interrupt_after_the_commit_keeps_its_files(tmp_path: Path, monkeypat
 
 
 def test_an_empty_partition_value_is_refused(tmp_path: Path) -> None:
-    """It would be read as a null."""
+    """An empty partition value raises DataError, because Delta reads it as null."""
     with pytest.raises(DataError, match=r"Partition field 'day' has an empty text, which Delta tables read as a null"):
         ps.write(tmp_path / "t", data={"id": [1], "day": [""]}, format=DELTA, partition_by="day")
 
 
-def test_storage_without_exclusive_files_is_refused() -> None:
-    """Two writers could make one version there; memory can tell."""
+def test_storage_without_exclusive_creation_is_refused() -> None:
+    """A filesystem that cannot create files exclusively raises ArgumentError; fsspec's memory filesystem can."""
     filesystem = fsspec.filesystem("memory")
     ps.write("/delta-writing", data={"id": [1]}, filesystem=filesystem, format=DELTA)
     ps.write("/delta-writing", data={"id": [2]}, filesystem=filesystem, format=DELTA, mode="append")
@@ -601,8 +601,8 @@ def test_storage_without_exclusive_files_is_refused() -> None:
         ps.write("t", data={"id": [1]}, filesystem=pafs.SubTreeFileSystem("/nowhere", pafs.LocalFileSystem()), format=DELTA)
 
 
-def test_a_field_that_no_longer_fits_its_column_is_left_out(tmp_path: Path) -> None:
-    """Where others have changed a column's type, its old codec says nothing of it."""
+def test_a_stored_field_that_no_longer_fits_its_column_is_ignored(tmp_path: Path) -> None:
+    """A stored field whose dtype no longer fits its column's type gives no codec."""
     log = tmp_path / "t" / "_delta_log" / f"{0:020d}.json"
     ps.write(tmp_path / "t", ps.Schema("", [ps.Field("x", np.float32, (2,))]), [{"x": np.zeros(2, np.float32)}], format=DELTA)
     log.write_text(log.read_text().replace(r"\\\"dtype\\\": \\\"float32\\\"", r"\\\"dtype\\\": \\\"float64\\\""))
@@ -622,15 +622,15 @@ TYPES = st.recursive(
 
 
 @given(kind=TYPES)
-def test_types_that_are_told_are_read_back(kind: pa.DataType) -> None:
-    """What the log is told of a type is what our reader makes of it."""
+def test_types_written_to_the_log_are_read_back(kind: pa.DataType) -> None:
+    """The Delta type of an Arrow type is read back as the same Arrow type."""
     from penstock.formats.delta.schema import _types
 
     assert _types(delta_type(kind, "x"), "none")[0] == kind
 
 
 def test_views_of_text_and_bytes_are_text_and_bytes(tmp_path: Path) -> None:
-    """What delta-rs hands out can be written again, and read by both; a table of them is shown as it is too."""
+    """Views of text and bytes, as delta-rs returns them, can be written and then read by Penstock and delta-rs."""
     columns = {"s": pa.array(["a", "b" * 40, None], pa.string_view()), "b": pa.array([b"a", b"b", None], pa.binary_view())}
     table = pa.table({"id": [1, 2, 3], **columns, "l": pa.array([["a"], None, []], pa.list_(pa.string_view()))})
     for mode in ("error", "append", "overwrite"):
@@ -645,7 +645,7 @@ def test_views_of_text_and_bytes_are_text_and_bytes(tmp_path: Path) -> None:
 
 
 def tensors(values: Any, **options: Any) -> pa.Table:
-    """Return a table with a column of tensors, in which a number says where it lies in memory."""
+    """Return a table with a column of tensors that have these values in memory order."""
     numbers = np.asarray(values, np.int32)
     kind = pa.fixed_shape_tensor(pa.int32(), numbers.shape[1:], **options)
     lists = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), int(np.prod(numbers.shape[1:])))
@@ -654,7 +654,7 @@ def tensors(values: Any, **options: Any) -> pa.Table:
 
 @pytest.mark.parametrize("options", [{}, {"dim_names": ["rows", "columns"]}, {"permutation": [0, 1]}])
 def test_tensors_of_arrow_keep_their_shape(tmp_path: Path, options: dict[str, Any]) -> None:
-    """Without a schema of ours too, and in what is appended, whatever words they are told in; others see lists."""
+    """Arrow tensors keep their shape without a schema of Penstock, also in appends; delta-rs reads lists."""
     numbers = np.arange(12).reshape(2, 2, 3)
     ps.write(tmp_path / "t", data=tensors(numbers, **options), format=DELTA)
     more = tensors(numbers + 12, **options)
@@ -676,7 +676,7 @@ def test_tensors_of_arrow_keep_their_shape(tmp_path: Path, options: dict[str, An
 
 
 def test_tensors_whose_shape_would_be_lost_are_refused(tmp_path: Path) -> None:
-    """What to do is told, and helps."""
+    """Tensors with permuted axes or inside structs raise ArgumentError, and the suggested remedy works."""
     turned = tensors(np.arange(6).reshape(1, 2, 3), permutation=[1, 0])
     inside = pa.table({"s": pa.StructArray.from_arrays([turned["x"].combine_chunks()], ["x"])})
 
@@ -707,8 +707,8 @@ def test_tensors_whose_shape_would_be_lost_are_refused(tmp_path: Path) -> None:
         ("M8[D]", ["0000-01-01", "2020-01-01"]),
     ],
 )
-def test_times_that_python_does_not_have_have_no_bounds(tmp_path: Path, dtype: str, values: list[str]) -> None:
-    """The table holds them, and filters find what lies beside them."""
+def test_times_outside_the_range_of_python_have_no_bounds(tmp_path: Path, dtype: str, values: list[str]) -> None:
+    """Times outside Python's range are stored without bounds, and filters still find the other rows."""
     given_values = np.array(values, dtype)
     ps.write(tmp_path / "t", data={"t": given_values, "i": [1, 2]}, format=DELTA)
 

@@ -1,4 +1,4 @@
-"""Opening datasets of Petastorm: real ones of several versions, and small ones of our own."""
+"""Opening Petastorm datasets: real ones of several versions, and small ones that the tests make."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ EVIL = b"cbuiltins\neval\n(S'6*7'\ntR."
 
 
 def put(place: Path, table: pa.Table, **options: Any) -> Path:
-    """Write a data file, with its directories."""
+    """Write a data file and create its parent directories."""
     place.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, place, **options)
     return place
@@ -89,7 +89,7 @@ def npz(cell: Any) -> bytes:
 
 
 def everything(image: Any, photo: Any) -> pa.Table:
-    """Return one row of the schema that the stored pickles tell, as Spark stores it."""
+    """Return one row for the schema of the stored pickles, in the types that Spark stores."""
     png, jpeg = ps.codecs.Png(), ps.codecs.Jpeg(95)
     cells = {
         "id": (2**60, pa.int64()),
@@ -99,7 +99,7 @@ def everything(image: Any, photo: Any) -> pa.Table:
         "text": ("grün", pa.string()),
         "blob": (b"\x00\xff", pa.binary()),
         "day": (dt.date(2024, 5, 6), pa.date32()),
-        "at": (dt.datetime(2024, 5, 6, 7, 8), pa.timestamp("us", tz="UTC")),  # noqa: DTZ001 - in the zone of its type
+        "at": (dt.datetime(2024, 5, 6, 7, 8), pa.timestamp("us", tz="UTC")),  # noqa: DTZ001 - the type has the zone
         "price": (Decimal("1.50"), pa.decimal128(10, 2)),
         "bare": (1.5, pa.float64()),
         "whole": (7, pa.int32()),
@@ -117,7 +117,7 @@ def everything(image: Any, photo: Any) -> pa.Table:
 
 @pytest.mark.parametrize("protocol", petastorm_pickles.EVERYTHING)
 def test_a_dataset_is_decoded_by_its_pickled_schema(tmp_path: Path, protocol: int) -> None:
-    """Every codec, in the dtypes that the schema says and not those that Spark stores."""
+    """Every codec decodes to the dtype of the pickled schema, and not to the type that Spark stores."""
     pytest.importorskip("cv2")
     image = np.arange(2 * 5 * 3, dtype=np.uint8).reshape(2, 5, 3)
     photo = np.full((4, 6, 3), (250, 120, 10), np.uint8)
@@ -138,15 +138,15 @@ def test_a_dataset_is_decoded_by_its_pickled_schema(tmp_path: Path, protocol: in
     assert row["ragged"].tolist() == [[1, 1, 1, 1]]
     assert (row["moments"].dtype, row["moments"].tolist()) == (
         np.dtype("datetime64[s]"),
-        [dt.datetime(2024, 5, 6, 0, 0, 1)],  # noqa: DTZ001 - a moment of NumPy has no zone
+        [dt.datetime(2024, 5, 6, 0, 0, 1)],  # noqa: DTZ001 - NumPy has no zones
     )
     assert row["words"].tolist() == ["a", "ü"]
     assert np.array_equal(row["image"], image)
     assert int(np.abs(row["photo"].astype(int) - photo).max()) < 8
 
 
-def test_images_of_a_format_that_is_not_known_name_it(tmp_path: Path) -> None:
-    """Petastorm writes whatever OpenCV does; a codec of the user's can read it."""
+def test_images_of_an_unknown_format_are_reported(tmp_path: Path) -> None:
+    """Reading an image of an unknown format raises DataError, which names the codec; other columns are read."""
     codec = StoredCodec("petastorm.codecs.CompressedImageCodec", {"image_codec": ".tiff", "quality": 80})
     scan = StoredField("scan", np.uint16, (0, 0), codec, nullable=False)
     ds = ps.open(dataset(tmp_path, pa.table({"id": [1], "scan": [b"II*\0"]}), scalar("id", np.int64), scan))
@@ -159,36 +159,36 @@ def test_images_of_a_format_that_is_not_known_name_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "shape", "options", "told"),
+    ("dtype", "shape", "options", "wanted"),
     [
         (np.float32, (2, 2), {"image_codec": ".png", "quality": 80}, "CompressedImageCodec('png')"),
         (np.uint8, (2,), {"image_codec": ".jpeg", "quality": 80}, "CompressedImageCodec('jpeg')"),
         (np.uint8, (2, 2), {}, "CompressedImageCodec('None')"),
     ],
 )
-def test_fields_that_no_image_fits_name_their_codec(
-    tmp_path: Path, dtype: Any, shape: tuple[int, ...], options: dict[str, Any], told: str
+def test_image_codecs_that_do_not_fit_their_field_are_reported(
+    tmp_path: Path, dtype: Any, shape: tuple[int, ...], options: dict[str, Any], wanted: str
 ) -> None:
-    """A schema may say what its codec cannot store; the other columns are read."""
+    """Reading a field that its image codec cannot store raises DataError, which names the codec; other columns are read."""
     field = StoredField("x", dtype, shape, StoredCodec("petastorm.codecs.CompressedImageCodec", options), nullable=False)
     ds = ps.open(dataset(tmp_path, pa.table({"id": [1], "x": [b"x"]}), scalar("id", np.int64), field))
 
     assert ds.select("id")[0]["id"] == 1
-    with pytest.raises(DataError, match=re.escape(told)):
+    with pytest.raises(DataError, match=re.escape(wanted)):
         ds[0]
 
 
 @pytest.mark.parametrize("ending", [".jpg", ".jpeg", ".jpe", ".JPE"])
-def test_jpeg_goes_by_every_ending_that_opencv_has_for_it(tmp_path: Path, ending: str) -> None:
-    """Petastorm hands any of them to OpenCV."""
+def test_every_file_ending_of_jpeg_is_recognised(tmp_path: Path, ending: str) -> None:
+    """Every file ending that OpenCV has for JPEG gives the codec Jpeg."""
     codec = StoredCodec("petastorm.codecs.CompressedImageCodec", {"image_codec": ending, "quality": 80})
     field = StoredField("x", np.uint8, (2, 2, 3), codec, nullable=False)
 
     assert ps.open(dataset(tmp_path, pa.table({"x": [b"x"]}), field)).schema["x"].codec == ps.codecs.Jpeg()
 
 
-def test_a_quality_that_makes_no_sense_is_no_matter_to_a_reader(tmp_path: Path) -> None:
-    """It says how an image was written."""
+def test_an_invalid_quality_is_ignored(tmp_path: Path) -> None:
+    """An invalid quality is ignored, because it only says how an image was written."""
     codec = StoredCodec("petastorm.codecs.CompressedImageCodec", {"image_codec": ".JPG", "quality": 1000})
     field = StoredField("x", np.uint8, (2, 2, 3), codec, nullable=False)
 
@@ -197,24 +197,24 @@ def test_a_quality_that_makes_no_sense_is_no_matter_to_a_reader(tmp_path: Path) 
 
 @dataclass(frozen=True)
 class Squash(ps.codecs.CellCodec):
-    """What reads cells that `our_project.codecs.Squash` wrote for Petastorm."""
+    """A codec for cells that `our_project.codecs.Squash` wrote for Petastorm."""
 
     name = "our_project.codecs.Squash"
     factor: int
     kinds: tuple[str, ...]
 
-    def encode(self, field: ps.Field, cell: Any) -> bytes:  # noqa: ARG002 - as the base says
+    def encode(self, field: ps.Field, cell: Any) -> bytes:  # noqa: ARG002 - as in the base class
         """Return bytes."""
         return bytes((cell * self.factor).astype(np.float32))
 
-    def decode(self, field: ps.Field, cell: memoryview) -> Any:  # noqa: ARG002 - as the base says
+    def decode(self, field: ps.Field, cell: memoryview) -> Any:  # noqa: ARG002 - as in the base class
         """Return an array."""
         return np.frombuffer(cell, np.float32) / np.float32(self.factor)
 
 
 @pytest.mark.parametrize("protocol", petastorm_pickles.OWN_CODEC)
-def test_a_codec_of_a_user_is_named_and_can_be_given(tmp_path: Path, protocol: int) -> None:
-    """The error says which class it was and what to do; other columns are read without it."""
+def test_an_unknown_codec_is_reported_and_can_be_given(tmp_path: Path, protocol: int) -> None:
+    """An unknown codec raises DataError with its name and the remedy codecs=; other columns are read without it."""
     table = pa.table({"id": pa.array([7], pa.int32()), "x": [np.array([3, 6], np.float32).tobytes()]})
     put(tmp_path / "part-0.parquet", table)
     describe(tmp_path, table.schema, {UNISCHEMA: base64.b64decode(petastorm_pickles.OWN_CODEC[protocol])})
@@ -226,11 +226,11 @@ def test_a_codec_of_a_user_is_named_and_can_be_given(tmp_path: Path, protocol: i
     assert "codecs=[MyCodec]" in str(caught.value)
     given = ps.open(tmp_path, codecs=[Squash])
     assert given[0]["x"].tolist() == [1, 2]
-    assert given.schema["x"].codec == Squash(3, ["numpy.float32", "x"])  # type: ignore[arg-type] # as JSON has it
+    assert given.schema["x"].codec == Squash(3, ["numpy.float32", "x"])  # type: ignore[arg-type] # JSON turns tuples into lists
 
 
-def test_a_hostile_schema_is_refused_with_its_place_and_a_way_out(tmp_path: Path) -> None:
-    """Nothing of it runs; the files can be read as they lie, or with a schema that the user gives."""
+def test_a_hostile_schema_is_refused_with_its_path_and_a_remedy(tmp_path: Path) -> None:
+    """A hostile pickled schema raises DataError without running; the dataset opens as plain Parquet or with a given schema."""
     table = pa.table({"x": [npy([1, 2])]})
     put(tmp_path / "part-0.parquet", table)
     describe(tmp_path, table.schema, {UNISCHEMA: EVIL})
@@ -248,8 +248,8 @@ def test_a_hostile_schema_is_refused_with_its_place_and_a_way_out(tmp_path: Path
     assert ps.open(tmp_path)[0]["x"].tolist() == [1, 2]
 
 
-def test_a_schema_of_ours_counts_for_the_columns_it_names(tmp_path: Path) -> None:
-    """Adopting a part of the columns leaves the others as Petastorm says."""
+def test_an_adopted_schema_replaces_the_columns_it_names(tmp_path: Path) -> None:
+    """An adopted schema replaces the columns it names, and leaves the others as Petastorm stored them."""
     table = pa.table({"x": [npy([1.5])], "y": [npy([1, 2])]})
     dataset(tmp_path, table, array("x", np.float64, (None,)), array("y", np.int64, (None,)))
 
@@ -259,8 +259,8 @@ def test_a_schema_of_ours_counts_for_the_columns_it_names(tmp_path: Path) -> Non
     assert (ds[0]["x"].tolist(), ds[0]["y"].tolist()) == ([1.5], [1, 2])
 
 
-def test_only_directories_with_a_pickled_schema_are_of_petastorm(tmp_path: Path) -> None:
-    """Others leave `_common_metadata` too, a broken one may lie there, and a file alone has none."""
+def test_only_directories_with_a_pickled_schema_are_recognised(tmp_path: Path) -> None:
+    """Only a directory whose _common_metadata has a pickled schema is recognised as a Petastorm dataset."""
     plain = tmp_path / "plain"
     put(plain / "part-0.parquet", pa.table({"x": [1]}))
     foreign = tmp_path / "foreign"
@@ -282,7 +282,7 @@ def test_only_directories_with_a_pickled_schema_are_of_petastorm(tmp_path: Path)
 
 
 def test_datasets_of_petastorm_have_no_versions(tmp_path: Path) -> None:
-    """A version is refused, and not overlooked."""
+    """Opening a Petastorm dataset with a version raises ArgumentError."""
     place = dataset(tmp_path, pa.table({"x": [1]}), scalar("x", np.int64))
 
     with pytest.raises(ArgumentError, match="datasets of Petastorm have no versions"):
@@ -290,7 +290,7 @@ def test_datasets_of_petastorm_have_no_versions(tmp_path: Path) -> None:
 
 
 def test_columns_come_in_the_order_of_the_schema_and_others_after_them(tmp_path: Path) -> None:
-    """Directories, files, a column that no file has yet, and one that the schema does not name."""
+    """Columns have the schema's order, with partitions and columns without a file; unnamed columns come last."""
     for number in (1, 2):
         put(tmp_path / f"day={number}" / "part-0.parquet", pa.table({"more": ["m"], "b": [number], "a": [number * 10]}))
     fields = (scalar("a", np.int64), scalar("day", np.str_, "StringType"), scalar("b", np.int16), scalar("c", np.str_))
@@ -306,7 +306,7 @@ def test_columns_come_in_the_order_of_the_schema_and_others_after_them(tmp_path:
 
 
 def test_stored_types_are_filtered_in_the_types_of_the_schema(tmp_path: Path) -> None:
-    """Statistics speak of what Spark stored; the question is asked in what the schema says."""
+    """Filters compare in the types of the schema, and statistics of the stored types prune row groups."""
     table = pa.table({"small": pa.array([0, 100, 200, 255], pa.int16())})
     put(tmp_path / "part-0.parquet", table, row_group_size=2)
     describe(tmp_path, table.schema, {UNISCHEMA: pickle_unischema(StoredSchema("S", (scalar("small", np.uint8),)))})
@@ -317,7 +317,7 @@ def test_stored_types_are_filtered_in_the_types_of_the_schema(tmp_path: Path) ->
 
 
 def test_a_value_that_does_not_fit_its_dtype_is_refused(tmp_path: Path) -> None:
-    """Petastorm would wrap it around; here it is told where it lies."""
+    """A stored value that does not fit the schema's dtype raises DataError with its place; Petastorm wraps it around."""
     place = dataset(tmp_path, pa.table({"small": pa.array([1, 300], pa.int16())}), scalar("small", np.uint8))
 
     with pytest.raises(DataError, match=r"part-0\.parquet.*'small'.*300"):
@@ -349,10 +349,10 @@ def test_a_value_that_does_not_fit_its_dtype_is_refused(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_values_are_given_as_the_schema_says(
+def test_values_are_converted_to_the_schema(
     tmp_path: Path, field: StoredField, cell: object, kind: pa.DataType, expected: object
 ) -> None:
-    """What Spark stored becomes what the field is; where nothing says how, it is shown as stored."""
+    """Stored values are converted to the field's dtype and shape, or stay as stored if the schema does not say how."""
     place = dataset(tmp_path, pa.table({"x": pa.array([cell], kind)}), field)
 
     found = ps.open(place)[0]["x"]
@@ -363,7 +363,7 @@ def test_values_are_given_as_the_schema_says(
 
 
 def test_decimals_in_directories_have_the_digits_of_the_schema(tmp_path: Path) -> None:
-    """A name of a directory has no type of its own."""
+    """A decimal in a directory name gets the scale of the schema."""
     put(tmp_path / "price=1.5" / "part-0.parquet", pa.table({"x": [1]}))
     price = scalar("price", Decimal, "DecimalType", precision=10, scale=2, hasPrecisionInfo=True)
     day = scalar("day", np.datetime64, "DateType")
@@ -375,15 +375,15 @@ def test_decimals_in_directories_have_the_digits_of_the_schema(tmp_path: Path) -
 
 
 def test_arrays_of_times_of_another_kind_are_refused(tmp_path: Path) -> None:
-    """A field of times tells no unit, and still no numbers are times."""
+    """An array of integers in a field of times raises DataError."""
     place = dataset(tmp_path, pa.table({"x": [npy([1])]}), array("x", np.datetime64, (None,)))
 
     with pytest.raises(DataError, match=r"column 'x': it holds int64, and times were expected"):
         ps.open(place)[0]
 
 
-def test_facts_tell_row_groups_and_indexes(tmp_path: Path) -> None:
-    """What the door needs to select row groups: their numbers, by file and by value."""
+def test_facts_have_row_groups_and_indexes(tmp_path: Path) -> None:
+    """The facts have the number of row groups of each file, and the indexed row groups of each value."""
     table = pa.table({"x": [1, 2, 3]})
     put(tmp_path / "split=a" / "part-0.parquet", table, row_group_size=2)
     put(tmp_path / "split=b" / "part-0.parquet", table)
@@ -401,8 +401,8 @@ def test_facts_tell_row_groups_and_indexes(tmp_path: Path) -> None:
     assert facts.counts([*paths, f"{place.path}/new.parquet"], place.path).tolist() == [2, 1, -1]
 
 
-def test_a_summary_file_tells_the_rows_of_row_groups(tmp_path: Path) -> None:
-    """Where it lies there it counts, as it does for Petastorm, and files that it does not name have none."""
+def test_a_summary_file_has_the_rows_of_row_groups(tmp_path: Path) -> None:
+    """A _metadata file gives the rows of each row group, and files that it does not name have no row groups."""
     footers: list[Any] = []
     for name in ("a.parquet", "b.parquet"):
         pq.write_table(pa.table({"x": [1, 2, 3]}), tmp_path / name, row_group_size=2, metadata_collector=footers)
@@ -418,24 +418,26 @@ def test_a_summary_file_tells_the_rows_of_row_groups(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metadata", "told"),
+    ("metadata", "wanted"),
     [
         ({UNISCHEMA: b"N."}, "the schema that Petastorm stored there cannot be read: it holds nothing"),
         ({ROW_GROUPS: b"{"}, "the numbers of row groups that Petastorm stored there cannot be read: it is no JSON"),
         ({INDEX: EVIL}, "the index of row groups that Petastorm stored there cannot be read: at byte 0 it names builtins.eval"),
     ],
 )
-def test_facts_that_cannot_be_read_are_told_with_their_place(tmp_path: Path, metadata: dict[bytes, bytes], told: str) -> None:
-    """Each says what it is, where it lies, and that nothing of it is run."""
+def test_facts_that_cannot_be_read_are_reported_with_their_path(
+    tmp_path: Path, metadata: dict[bytes, bytes], wanted: str
+) -> None:
+    """Facts that cannot be read raise DataError, which names them and their file."""
     describe(put(tmp_path / "a.parquet", pa.table({"x": [1]})).parent, pa.schema({"x": pa.int64()}), metadata)
 
     with pytest.raises(DataError) as caught:
         PetastormFormat().facts(locate(tmp_path))
-    assert f"{tmp_path}/_common_metadata: {told}" in str(caught.value)
+    assert f"{tmp_path}/_common_metadata: {wanted}" in str(caught.value)
 
 
-def test_a_summary_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    """A data file under its name tells no files."""
+def test_an_invalid_summary_file_raises(tmp_path: Path) -> None:
+    """A _metadata file that names no files of row groups raises DataError."""
     put(tmp_path / "a.parquet", pa.table({"x": [1]}))
     put(tmp_path / "_metadata", pa.table({"x": [1]}))
 
@@ -444,48 +446,48 @@ def test_a_summary_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 
 def differences(row: Mapping[str, Any], expected: Mapping[str, Any], jpegs: set[str]) -> list[str]:
-    """Return the fields of a row that are not what Petastorm read."""
-    return [name for name, told in expected.items() if not agrees(row, name, told, exact=name not in jpegs)]
+    """Return the fields of a row that differ from what Petastorm read."""
+    return [name for name, wanted in expected.items() if not agrees(row, name, wanted, exact=name not in jpegs)]
 
 
-def agrees(row: Mapping[str, Any], name: str, told: Mapping[str, Any] | None, *, exact: bool) -> bool:
-    """Return whether a cell is what was told; Petastorm makes NaN of a null among floats."""
+def agrees(row: Mapping[str, Any], name: str, wanted: Mapping[str, Any] | None, *, exact: bool) -> bool:
+    """Return whether a cell equals the reference; Petastorm turns a null among floats into NaN."""
     if not row[f"{name}_valid"]:
-        return bool(told is None or (isinstance(told.get("value"), float) and np.isnan(told["value"])))
-    return told is not None and same(row[name], told, exact=exact)
+        return bool(wanted is None or (isinstance(wanted.get("value"), float) and np.isnan(wanted["value"])))
+    return wanted is not None and same(row[name], wanted, exact=exact)
 
 
-def same(found: Any, told: Mapping[str, Any], *, exact: bool) -> bool:
-    """Return whether a value is the one that was told; JPEGs differ from one decoder to the next."""
-    if "py" in told:
-        value = told["value"]
-        if told["py"] == "Decimal":
+def same(found: Any, wanted: Mapping[str, Any], *, exact: bool) -> bool:
+    """Return whether a value equals the reference. Without `exact`, pixels may differ, because JPEG decoders differ."""
+    if "py" in wanted:
+        value = wanted["value"]
+        if wanted["py"] == "Decimal":
             return bool(str(found) == value)
-        if told["py"] == "datetime64":
+        if wanted["py"] == "datetime64":
             return bool(found == np.datetime64(value))
-        return bool(found == value) and (told["py"] == "str_" or found.dtype == np.dtype(getattr(np, told["py"])))
-    if (found.dtype.str, list(found.shape)) != (told["dtype"], told["shape"]):
+        return bool(found == value) and (wanted["py"] == "str_" or found.dtype == np.dtype(getattr(np, wanted["py"])))
+    if (found.dtype.str, list(found.shape)) != (wanted["dtype"], wanted["shape"]):
         return False
-    if "values" in told:
+    if "values" in wanted:
         texts = [text.decode("latin-1") if isinstance(text, bytes) else text for text in found.reshape(-1).tolist()]
-        return bool(texts == told["values"])
-    return not exact or hashlib.sha256(np.ascontiguousarray(found).tobytes()).hexdigest() == told["sha256"]
+        return bool(texts == wanted["values"])
+    return not exact or hashlib.sha256(np.ascontiguousarray(found).tobytes()).hexdigest() == wanted["sha256"]
 
 
 @pytest.fixture(params=DATASETS)
 def real(request: pytest.FixtureRequest, corpus: Corpus) -> tuple[Path, dict[str, Any]]:
-    """Return a dataset that Petastorm wrote, and what Petastorm read of it."""
+    """Return a dataset that Petastorm wrote, and the reference of what Petastorm read from it."""
     reference = json.loads(corpus(f"petastorm/reference/{request.param}.json").read_text())
     return corpus(f"petastorm/{request.param}"), reference
 
 
 def test_real_datasets_decode_to_what_petastorm_reads(real: tuple[Path, dict[str, Any]]) -> None:
-    """Every field of every row, of versions from 2019 to the last."""
+    """Every field of every row equals what Petastorm reads, for versions since 2019."""
     pytest.importorskip("cv2")
     place, reference = real
     ds = ps.open(place)
     key = next(name for name in ("id", "image_id", "ts") if name in reference["fields"])
-    jpegs = {name for name, told in reference["fields"].items() if "jpeg" in str(told["codec"])}
+    jpegs = {name for name, wanted in reference["fields"].items() if "jpeg" in str(wanted["codec"])}
     wrong = {}
     for row in ds.nulls(ps.Mask(), ".*"):
         if found := differences(row, reference["rows"][str(row[key])], jpegs):
@@ -497,7 +499,7 @@ def test_real_datasets_decode_to_what_petastorm_reads(real: tuple[Path, dict[str
 
 
 def test_real_photos_have_their_colours_in_order(corpus: Corpus) -> None:
-    """A JPEG that Petastorm wrote is, pixel by pixel, about what another decoder makes of it: red, green, blue."""
+    """A decoded JPEG has nearly the same pixels as with Pillow, in the order red, green, blue."""
     pytest.importorskip("cv2")
     image = pytest.importorskip("PIL.Image")
     place = corpus("petastorm/modern-0.13.1-images")
@@ -508,25 +510,25 @@ def test_real_photos_have_their_colours_in_order(corpus: Corpus) -> None:
         assert int(np.abs(row["jpeg"] - expected).max()) <= 8
 
 
-def test_real_schemas_are_told_whole(real: tuple[Path, dict[str, Any]]) -> None:
-    """Names, dtypes, shapes and codecs are those that Petastorm itself finds in the pickle."""
+def test_real_schemas_are_read_completely(real: tuple[Path, dict[str, Any]]) -> None:
+    """Names, dtypes, shapes and codecs are those that Petastorm finds in the pickle."""
     place, reference = real
     schema = PetastormFormat().facts(locate(place)).schema
 
     assert schema is not None
     assert schema.name == reference["schema_name"]
     for field in schema.fields:
-        told = reference["fields"][field.name]
-        assert (list(field.shape), field.nullable) == (told["shape"], told["nullable"])
-        assert {"bool": "bool_"}.get(field.numpy_dtype.__name__, field.numpy_dtype.__name__) == told["dtype"]
-        assert (field.codec is None) == (told["codec"] is None)
+        wanted = reference["fields"][field.name]
+        assert (list(field.shape), field.nullable) == (wanted["shape"], wanted["nullable"])
+        assert {"bool": "bool_"}.get(field.numpy_dtype.__name__, field.numpy_dtype.__name__) == wanted["dtype"]
+        assert (field.codec is None) == (wanted["codec"] is None)
         if field.codec is not None:
-            assert told["codec"].startswith(field.codec.name.removeprefix("petastorm.codecs."))
-            assert field.codec.spark_type is None or field.codec.spark_type.name in told["codec"]
+            assert wanted["codec"].startswith(field.codec.name.removeprefix("petastorm.codecs."))
+            assert field.codec.spark_type is None or field.codec.spark_type.name in wanted["codec"]
 
 
 def test_real_row_groups_and_indexes_agree_with_the_data(real: tuple[Path, dict[str, Any]]) -> None:
-    """The stored numbers are those of the files, and each index lists the row groups that hold a value, and no others."""
+    """Stored row group counts are those of the files, and each index lists exactly the row groups that hold a value."""
     place, reference = real
     facts = PetastormFormat().facts(locate(place))
     files = sorted(path for path in place.rglob("*.parquet") if not path.name.startswith("."))
@@ -541,7 +543,7 @@ def test_real_row_groups_and_indexes_agree_with_the_data(real: tuple[Path, dict[
 
 
 def expected_indexes(facts: PetastormFacts, reference: Mapping[str, Any]) -> set[str]:
-    """Return the names of indexes that are known to be in a dataset of a schema."""
+    """Return the names of the indexes that a dataset with such a schema has."""
     schema = facts.schema
     assert schema is not None
     legacy = {"sensor_name", "id", "string_array_nullable"}
@@ -563,7 +565,7 @@ def row_groups_by_value(place: Path, column: str, starts: Mapping[str, int]) -> 
 
 
 def test_opening_plain_parquet_does_not_import_the_pickle_reader(tmp_path: Path) -> None:
-    """Only the module that recognises datasets of Petastorm is imported."""
+    """Opening plain Parquet imports only the modules that recognise Petastorm datasets."""
     put(tmp_path / "a.parquet", pa.table({"id": [1, 2]}))
     script = (
         "import sys, penstock\n"
@@ -577,9 +579,9 @@ def test_opening_plain_parquet_does_not_import_the_pickle_reader(tmp_path: Path)
 
 
 def test_names_of_the_package_are_imported_on_use() -> None:
-    """All that it exports is there, and nothing else."""
+    """Every exported name can be accessed, and another name raises AttributeError."""
     import penstock.formats.petastorm as package
 
     assert all(getattr(package, name) is not None for name in package.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        getattr(package, "nothing")  # noqa: B009 - it has no such name
+        getattr(package, "nothing")  # noqa: B009 - the attribute does not exist

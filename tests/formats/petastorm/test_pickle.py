@@ -1,4 +1,4 @@
-"""Pickles read as data: every protocol to its values, and whatever could run or never end refused."""
+"""Reading pickles as data: all protocols, and errors for pickles that could run code or never end."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def stored(pickles: dict[int, str], protocol: int) -> bytes:
 
 
 def old_schema(package: bytes) -> bytes:
-    """Return a pickle as Python 2 and Spark made it of one field, in the text of protocol 0."""
+    """Return a schema of one field as Python 2 and Spark pickled it, in the text of protocol 0."""
     return OLD_SCHEMA.replace(b"%(package)s", package)
 
 
 @given(value=VALUES, protocol=st.sampled_from(PROTOCOLS))
 def test_plain_values_are_what_pickle_makes_of_them(value: object, protocol: int) -> None:
-    """For every protocol the interpreter gives what went in."""
+    """The interpreter gives back plain values with their types, for every protocol."""
     found = interpret(pickle.dumps(value, protocol))
 
     assert found == value
@@ -111,7 +111,7 @@ def test_plain_values_are_what_pickle_makes_of_them(value: object, protocol: int
 
 @given(value=VALUES)
 def test_a_pickle_that_ends_early_is_refused(value: object) -> None:
-    """Nothing is made of a part of a pickle, wherever it was cut."""
+    """A truncated pickle raises PickleProblem, wherever it was cut."""
     data = pickle.dumps(value)
 
     for end in range(0, len(data), max(1, len(data) // 10)):
@@ -120,15 +120,15 @@ def test_a_pickle_that_ends_early_is_refused(value: object) -> None:
 
 
 @given(data=st.binary(max_size=200))
-def test_any_bytes_are_values_or_a_problem(data: bytes) -> None:
-    """No bytes lead to another error than ours."""
+def test_any_bytes_give_values_or_a_pickle_problem(data: bytes) -> None:
+    """Arbitrary bytes give a value or raise PickleProblem, and no other error."""
     with contextlib.suppress(PickleProblem):
         interpret(data)
 
 
 @given(data=st.data(), protocol=st.sampled_from(PROTOCOLS))
-def test_a_schema_with_a_byte_changed_is_a_schema_or_a_problem(data: st.DataObject, protocol: int) -> None:
-    """Damage is told, and never an error of another kind."""
+def test_a_schema_with_a_changed_byte_gives_a_schema_or_a_pickle_problem(data: st.DataObject, protocol: int) -> None:
+    """A schema with one changed byte gives a schema or raises PickleProblem, and no other error."""
     whole = bytearray(stored(petastorm_pickles.EVERYTHING, protocol))
     whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
 
@@ -160,8 +160,8 @@ def test_a_schema_with_a_byte_changed_is_a_schema_or_a_problem(data: st.DataObje
     ],
     ids=repr,
 )
-def test_keys_of_indexes_are_single_values_of_python_and_numpy(value: Any, protocol: int) -> None:
-    """Whatever an index may be asked for comes back as it was, type and all."""
+def test_keys_of_indexes_are_values_of_python_and_numpy(value: Any, protocol: int) -> None:
+    """Keys of an index come back with the same value and type."""
     data: dict[Any, set[int]] = defaultdict(set)
     data[value] = {1, 2}
 
@@ -182,8 +182,8 @@ def test_keys_of_indexes_are_single_values_of_python_and_numpy(value: Any, proto
     ],
 )
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_types_of_todays_numpy_have_one_name(value: type, name: str, protocol: int) -> None:
-    """NumPy has renamed its types over the years; one name stands for each."""
+def test_types_of_current_numpy_have_one_name(value: type, name: str, protocol: int) -> None:
+    """Each type of NumPy has one name, whatever NumPy called it in other versions."""
     assert interpret(pickle.dumps(value, protocol)) == Global("numpy", name)
 
 
@@ -208,14 +208,14 @@ def test_types_of_todays_numpy_have_one_name(value: type, name: str, protocol: i
         (b"ccopyreg\n__newobj__\n(cour.codecs\nMine\nK\x07tR.", Instance(Global("our.codecs", "Mine", known=False), (7,))),
     ],
 )
-def test_opcodes_that_todays_pickle_does_not_write_are_known(data: bytes, expected: object) -> None:
-    """Old picklers, and those of others, say the same in other ways."""
+def test_opcodes_that_current_pickle_does_not_write_are_read(data: bytes, expected: object) -> None:
+    """Opcodes of old picklers and of other implementations give the same values."""
     assert interpret(data) == expected
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_schemas_of_every_protocol_are_the_same(protocol: int) -> None:
-    """A Unischema of Petastorm 0.13.1, with all that its fields were told."""
+    """A Unischema of Petastorm 0.13.1 has the same fields in every protocol."""
     found = load_unischema(stored(petastorm_pickles.EVERYTHING, protocol))
 
     fields = {field.name: field for field in found.fields}
@@ -240,7 +240,7 @@ def test_schemas_of_every_protocol_are_the_same(protocol: int) -> None:
     "package", [b"petastorm", b"av.ml.dataset_toolkit", b"av.experimental.deepdrive.dataset_toolkit"], ids=bytes.decode
 )
 def test_schemas_of_python_2_are_read_under_every_name_of_the_package(package: bytes) -> None:
-    """Text of protocol 0, fields that Spark restores, and modules that were moved."""
+    """Schemas of Python 2 are read: text of protocol 0, fields that Spark restores, and former module names."""
     found = load_unischema(old_schema(package))
 
     codec = StoredCodec("petastorm.codecs.NdarrayCodec", {})
@@ -248,8 +248,8 @@ def test_schemas_of_python_2_are_read_under_every_name_of_the_package(package: b
 
 
 @pytest.mark.parametrize("protocol", petastorm_pickles.OWN_CODEC)
-def test_a_codec_of_a_user_is_told_by_its_name_and_attributes(protocol: int) -> None:
-    """Its class is not looked for: what it was called and what it held is all there is."""
+def test_an_unknown_codec_is_read_as_its_name_and_attributes(protocol: int) -> None:
+    """The class of an unknown codec is not imported; only its name and attributes are read."""
     found = load_unischema(stored(petastorm_pickles.OWN_CODEC, protocol))
 
     assert found.fields[1].codec == StoredCodec("our_project.codecs.Squash", {"factor": 3, "kinds": ["numpy.float32", "x"]})
@@ -257,7 +257,7 @@ def test_a_codec_of_a_user_is_told_by_its_name_and_attributes(protocol: int) -> 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_indexes_of_every_protocol_are_the_same(protocol: int) -> None:
-    """Values of NumPy, of Python, and none at all, with the row groups that hold them."""
+    """Indexes have the same values and row groups in every protocol."""
     found = load_indexes(stored(petastorm_pickles.INDEXES, protocol))
 
     assert found == {
@@ -270,20 +270,20 @@ def test_indexes_of_every_protocol_are_the_same(protocol: int) -> None:
 
 
 class Trap:
-    """What a pickle calls, and with what."""
+    """An object whose pickle calls a function."""
 
     def __init__(self, function: Any, *given: Any) -> None:
-        """Store both."""
+        """Store the function and its arguments."""
         self.call = function, given
 
     def __reduce__(self) -> Any:
-        """Return both, for `pickle` to write."""
+        """Return the function and its arguments, for `pickle` to write."""
         return self.call
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize(
-    ("trap", "told"),
+    ("trap", "message"),
     [
         (Trap(eval, "6 * 7"), "builtins.eval"),
         (Trap(exec, "import os"), "builtins.exec"),
@@ -299,12 +299,12 @@ class Trap:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_would_run_something_is_refused_by_its_name(trap: Any, told: str, protocol: int) -> None:
-    """Nothing outside the table of names is looked up, let alone called."""
+def test_a_pickle_that_would_run_code_is_refused_by_name(trap: Any, message: str, protocol: int) -> None:
+    """A pickle that would call a function outside the table of names raises PickleProblem, which names it."""
     with pytest.raises(PickleProblem) as caught:
         load_unischema(pickle.dumps({"a": trap}, protocol))
 
-    assert f"it names {told}" in str(caught.value)
+    assert f"it names {message}" in str(caught.value)
     assert "which no dataset of Petastorm consists of" in str(caught.value)
 
 
@@ -312,7 +312,7 @@ OBJECT = b"cpetastorm.codecs\nNdarrayCodec\nq\x01"
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (b"cos\nsystem\n(S'id'\ntR.", "at byte 0 it names os.system"),
         (b"c__builtin__\neval\n(S'1'\ntR.", "at byte 0 it names builtins.eval"),
@@ -401,16 +401,16 @@ OBJECT = b"cpetastorm.codecs\nNdarrayCodec\nq\x01"
         ),
     ],
 )
-def test_hostile_pickles_are_refused_in_plain_words(data: bytes, told: str) -> None:
-    """Claims, bombs, cut ends, and references to what is not in the pickle: each has its own sentence."""
+def test_hostile_pickles_are_refused(data: bytes, message: str) -> None:
+    """Damaged and hostile pickles raise PickleProblem, each with its own message."""
     with pytest.raises(PickleProblem) as caught:
         interpret(data)
 
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_pickle_that_is_too_large_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit is on bytes too."""
+    """A pickle with more bytes than the limit raises PickleProblem."""
     monkeypatch.setattr(_pickles, "MAX_BYTES", 10)
 
     with pytest.raises(PickleProblem, match="it has 11 bytes, and 10 are read at most"):
@@ -418,7 +418,7 @@ def test_a_pickle_that_is_too_large_is_refused_before_it_is_read(monkeypatch: py
 
 
 def test_many_decimals_as_keys_are_refused() -> None:
-    """Their hashes can be chosen to be equal, so that each would be compared with all others."""
+    """Many decimals as keys raise PickleProblem, because their hashes can be chosen to collide."""
     numbers = [str(k * (2**61 - 1)).encode() for k in range(1, 6000)]
     calls = b"".join(b"h\x00X" + len(text).to_bytes(4, "little") + text + b"\x85RNs" for text in numbers)
 
@@ -426,8 +426,8 @@ def test_many_decimals_as_keys_are_refused() -> None:
         interpret(b"cdecimal\nDecimal\nq\x000}" + calls + b".")
 
 
-def test_deep_and_shared_values_end_in_what_was_expected() -> None:
-    """A hundred thousand tuples in each other, and 2 ** 1000 of them by sharing, are walked over by nobody."""
+def test_deep_and_shared_values_are_refused() -> None:
+    """Tuples that are nested 100 000 deep, or 2 ** 1000 by sharing, raise PickleProblem without being walked over."""
     for data in (b")" + b"\x85" * 100_000 + b".", b")" + b"2\x86" * 1000 + b"."):
         with pytest.raises(PickleProblem, match=r"it holds a tuple, and a petastorm\.unischema\.Unischema was expected"):
             load_unischema(data)
@@ -443,7 +443,7 @@ def unischema(*parts: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (to_pickle(None), "it holds nothing, and a petastorm.unischema.Unischema was expected"),
         (to_pickle(Instance(UNISCHEMA)), "it holds a petastorm.unischema.Unischema"),
@@ -461,16 +461,16 @@ def unischema(*parts: Any) -> bytes:
         (unischema("x", INT, (), Instance(ARRAY.kind, (), 3)), "a int stands where attributes were expected"),
     ],
 )
-def test_what_is_no_schema_is_told_with_its_field(data: bytes, told: str) -> None:
-    """A pickle without harm may still not be a schema."""
+def test_an_invalid_schema_is_reported_with_its_field(data: bytes, message: str) -> None:
+    """A harmless pickle that is not a valid schema raises PickleProblem, which says what is wrong."""
     with pytest.raises(PickleProblem) as caught:
         load_unischema(data)
 
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_attributes_that_share_parts_without_end_are_refused() -> None:
-    """2 ** 15 parts in 15 pairs are as many as they are when they are walked over, and all fields together may have so many."""
+def test_attributes_with_too_many_shared_parts_are_refused() -> None:
+    """Shared parts count as often as they occur, and too many of them in the codecs of all fields raise PickleProblem."""
     pairs = b"S'x'\n\x85" + b"2\x86" * 15
     codec = b"cour.codecs\nMine\n)\x81}S'a'\n" + pairs + b"sbq\x05"
     fields = b"".join(b"S'f%d'\nh\x07(S'f%d'\nh\x06)h\x05\x89t\x81" % (n, n) for n in range(40))
@@ -481,8 +481,8 @@ def test_attributes_that_share_parts_without_end_are_refused() -> None:
         load_unischema(data)
 
 
-def test_fields_of_one_name_and_names_that_are_no_text_are_refused() -> None:
-    """Columns are told apart by their names."""
+def test_duplicate_names_and_names_that_are_not_text_are_refused() -> None:
+    """Two fields with the same name, or a name that is not Unicode, raise PickleProblem."""
     field = Instance(FIELD, ("x", INT, (), None, False))
     twice = to_pickle(Instance(UNISCHEMA, (), {"_name": "S", "_fields": {"x": field, "y": field}}))
 
@@ -493,7 +493,7 @@ def test_fields_of_one_name_and_names_that_are_no_text_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (pickle.dumps([]), "it holds a list, and indexes by name were expected"),
         (pickle.dumps({1: 2}), "it holds a dict"),
@@ -509,17 +509,17 @@ def test_fields_of_one_name_and_names_that_are_no_text_are_refused() -> None:
         ),
     ],
 )
-def test_what_is_no_index_is_told_with_its_name(data: bytes, told: str) -> None:
-    """Indexes are values and row groups, made by classes of Petastorm."""
+def test_an_invalid_index_is_reported_with_its_name(data: bytes, message: str) -> None:
+    """A pickle that is not an index of a Petastorm class raises PickleProblem, which names the index."""
     with pytest.raises(PickleProblem) as caught:
         load_indexes(data)
 
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("text", [b"[]", b"{", b'{"a": -1}', b'{"a": true}', b'{"a": 1.5}', b'{"a": "1"}', b"[" * 100_000])
-def test_what_are_no_numbers_of_row_groups_is_refused(text: bytes) -> None:
-    """A JSON object of paths and numbers, and nothing else."""
+def test_invalid_row_group_counts_are_refused(text: bytes) -> None:
+    """Row group counts that are not a JSON object of paths and counts raise ValueError."""
     with pytest.raises(ValueError, match="it is no JSON"):
         load_row_groups(text)
 
@@ -550,14 +550,14 @@ STORED_FIELDS = st.builds(
     fields=st.lists(STORED_FIELDS, unique_by=lambda one: one.name),
 )
 def test_a_schema_survives_being_pickled_and_interpreted(name: str, fields: list[StoredField]) -> None:
-    """What we write is what we read."""
+    """A schema that is pickled and read back is equal."""
     schema = StoredSchema(name, tuple(fields))
 
     assert load_unischema(pickle_unischema(schema)) == schema
 
 
 def test_a_field_is_one_object_in_the_pickle() -> None:
-    """Petastorm keeps each field twice, by name and as an attribute; names that it has itself are no attributes."""
+    """A field is stored by name and as an attribute, as one object; names that Unischema uses itself are no attributes."""
     fields = tuple(StoredField(name, np.int8, (), None, nullable=False) for name in ("x", "fields", "_name"))
     found = interpret(pickle_unischema(StoredSchema("S", fields)))
 

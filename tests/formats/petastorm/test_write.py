@@ -1,4 +1,4 @@
-"""Writing what Petastorm reads: its metadata beside ours, and what it has no counterpart for refused."""
+"""Writing Petastorm datasets: metadata of both libraries, and errors for fields without a counterpart."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def schemas(draw: st.DrawFn) -> ps.Schema:
 
 
 @given(schema=schemas())
-def test_a_schema_of_ours_comes_back_through_a_pickle_of_petastorm(schema: ps.Schema) -> None:
-    """Names, dtypes, shapes, nulls and codecs survive, given the types of the columns in the files."""
+def test_a_schema_survives_the_pickle_of_petastorm(schema: ps.Schema) -> None:
+    """Names, dtypes, shapes, nulls and codecs survive the pickled Unischema, given the column types of the files."""
     full = suited(schema)
     found = load_unischema(metadata_of(schema, {})[UNISCHEMA])
 
@@ -81,8 +81,8 @@ def test_a_schema_of_ours_comes_back_through_a_pickle_of_petastorm(schema: ps.Sc
         assert not isinstance(field.codec, Jpeg) or back.codec == field.codec
 
 
-def test_a_table_of_petastorm_says_its_schema_and_its_row_groups(tmp_path: Path) -> None:
-    """Files, partitions and row groups as they were written, beside the schema of ours."""
+def test_a_petastorm_dataset_stores_its_schema_and_row_groups(tmp_path: Path) -> None:
+    """A written dataset has our schema, the pickled Unischema and the number of row groups of each file."""
     schema = ps.Schema("Hello", [ps.Field("id", np.int32), ps.Field("x", np.float32, (2,)), ps.Field("day", str)])
     rows: list[dict[str, Any]] = [
         {"id": n, "x": np.full(2, n, np.float32), "day": "mon" if n < 7 else "tue"} for n in range(10)
@@ -104,8 +104,8 @@ def test_a_table_of_petastorm_says_its_schema_and_its_row_groups(tmp_path: Path)
     ]
 
 
-def test_what_we_wrote_is_the_same_by_its_pickle_alone(tmp_path: Path) -> None:
-    """Whoever drops our schema from the metadata, as Petastorm's own tools may, loses nothing."""
+def test_a_written_dataset_is_read_by_its_pickle_alone(tmp_path: Path) -> None:
+    """A written dataset has the same values if only the metadata of Petastorm is left, without our schema."""
     pytest.importorskip("cv2")
     rows = sample_rows()
     ps.write(tmp_path, SAMPLE, rows, format=PetastormFormat(), mode="overwrite")
@@ -117,8 +117,8 @@ def test_what_we_wrote_is_the_same_by_its_pickle_alone(tmp_path: Path) -> None:
         assert differences(found, {**expected, "whole": -1 if expected["whole"] is None else expected["whole"]}) == []
 
 
-def test_a_schema_that_follows_from_the_data_gets_codecs_of_petastorm(tmp_path: Path) -> None:
-    """Arrays without a codec are `.npy` there, where plain Parquet would have Arrow's tensors."""
+def test_an_inferred_schema_has_codecs_of_petastorm(tmp_path: Path) -> None:
+    """Arrays of an inferred schema get the codec Npy, where plain Parquet uses Arrow's tensors."""
     data = {"id": np.arange(4), "x": np.ones((4, 2), np.float32)}
     ps.write(tmp_path / "batch", data=data, format=PetastormFormat())
     ps.write(tmp_path / "rows", data=[{"id": 1, "x": np.ones(2, np.float32)}], format=PetastormFormat())
@@ -137,12 +137,12 @@ def test_a_schema_that_follows_from_the_data_gets_codecs_of_petastorm(tmp_path: 
 
 
 def scalar(kind: str) -> Any:
-    """Return the codec of single values."""
+    """Return the codec of a single value of a Spark type."""
     return schema_of(ps.Schema("", [ps.Field("x", {"LongType": np.int64, "StringType": str}[kind])])).fields[0].codec
 
 
 @pytest.mark.parametrize(
-    ("field", "told"),
+    ("field", "message"),
     [
         (ps.Field("x", np.float16), "Field 'x' is stored as halffloat, for which Petastorm has no counterpart"),
         (ps.Field("x", dt.timedelta), "Field 'x' is stored as duration[us]"),
@@ -165,19 +165,17 @@ def scalar(kind: str) -> Any:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_petastorm_has_no_counterpart_for_is_refused_before_a_row_is_taken(
-    tmp_path: Path, field: ps.Field, told: str
-) -> None:
-    """The field, what it is, and what to do; nothing is left behind."""
+def test_fields_without_a_counterpart_in_petastorm_are_refused(tmp_path: Path, field: ps.Field, message: str) -> None:
+    """A field without a counterpart in Petastorm raises ArgumentError before a row is accepted, and no files are left."""
     with pytest.raises(ArgumentError) as caught:
         ps.write(tmp_path / "t", ps.Schema("S", [field]), format=PetastormFormat())
 
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_tables_that_petastorm_cannot_have_are_refused(tmp_path: Path) -> None:
-    """Names of schemas, lists of Arrow, booleans as directories, and what is no format."""
+def test_other_tables_that_petastorm_does_not_support_are_refused(tmp_path: Path) -> None:
+    """Invalid schema names, Arrow lists, boolean partitions and invalid formats raise ArgumentError."""
     schema = ps.Schema("S", [ps.Field("id", np.int8), ps.Field("flag", np.bool_)])
 
     with pytest.raises(ArgumentError, match="Schema 'My data' cannot be one of Petastorm, which names a class after it"):
@@ -190,12 +188,12 @@ def test_other_tables_that_petastorm_cannot_have_are_refused(tmp_path: Path) -> 
         ps.write(tmp_path / "t", schema, partition_by="flag", format=PetastormFormat())
     for wrong in ("petasturm", PetastormFormat, ParquetFormat()):
         with pytest.raises(ArgumentError, match="expected a format that can be written: "):
-            ps.write(tmp_path / "t", schema, format=wrong)  # type: ignore[arg-type] # that is the test
+            ps.write(tmp_path / "t", schema, format=wrong)  # type: ignore[arg-type] # invalid on purpose
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_table_of_petastorm_is_not_appended_to(tmp_path: Path) -> None:
-    """Its metadata counts the row groups of all files, so that rows are added by writing it anew."""
+def test_a_petastorm_dataset_is_not_appended_to(tmp_path: Path) -> None:
+    """An append to a Petastorm dataset raises, because its metadata counts the row groups of all files."""
     schema = ps.Schema("S", [ps.Field("id", np.int8)])
     ps.write(tmp_path / "theirs", schema, [{"id": 1}], format=PetastormFormat(), mode="append")
     ps.write(tmp_path / "ours", schema, [{"id": 1}])
@@ -235,11 +233,11 @@ SAMPLE = ps.Schema(
     ],
 )
 LOSSY = {"photo": 12}
-"""Fields whose values may differ by so much."""
+"""Fields with lossy codecs, and the largest difference of their values."""
 
 
 def sample_rows() -> list[dict[str, Any]]:
-    """Return rows with every codec that Petastorm has, at the ends of their ranges."""
+    """Return rows with every codec of Petastorm, and with values at the ends of their ranges."""
     random = np.random.default_rng(0)
     return [
         {
@@ -272,19 +270,19 @@ def sample_rows() -> list[dict[str, Any]]:
 
 
 def differences(found: Any, expected: dict[str, Any]) -> list[str]:
-    """Return the fields of a row that are not what was written."""
+    """Return the fields of a row that differ from what was written."""
     return [name for name, cell in expected.items() if not same(found[name], cell, LOSSY.get(name, 0))]
 
 
-def same(found: Any, cell: Any, most: int) -> bool:
-    """Return whether two cells are the same, or almost."""
+def same(found: Any, cell: Any, tolerance: int) -> bool:
+    """Return whether two cells are equal within a tolerance."""
     if cell is None:
-        return found is None or (isinstance(found, float) and found != found)  # noqa: PLR0124 - NaN, which floats have for null
+        return found is None or (isinstance(found, float) and found != found)  # noqa: PLR0124 - NaN stands for null among floats
     if not isinstance(cell, np.ndarray):
         return bool(found == cell)
     if found.dtype.kind != cell.dtype.kind or found.shape != cell.shape:
         return False
-    return int(np.abs(found.astype(int) - cell).max()) <= most if most else bool(np.array_equal(found, cell))
+    return int(np.abs(found.astype(int) - cell).max()) <= tolerance if tolerance else bool(np.array_equal(found, cell))
 
 
 READER = """
@@ -306,7 +304,7 @@ np.savez(sys.argv[1] + ".npz", rows=np.array(rows, dtype=object))
 @pytest.mark.peer
 @pytest.mark.slow
 def test_petastorm_itself_reads_what_we_write(tmp_path: Path, ask_petastorm: Callable[..., list[str]]) -> None:
-    """Petastorm 0.13.1 with Spark's types, in an environment of its own, gives every value that was written."""
+    """Petastorm 0.13.1 with Spark's types, in an environment of its own, reads every value that was written."""
     pytest.importorskip("cv2")
     rows = {row["int64_"]: row for row in sample_rows()}
     ps.write(tmp_path / "t", SAMPLE, rows.values(), partition_by="split", row_group_rows=2, format=PetastormFormat())

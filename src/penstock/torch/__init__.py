@@ -1,11 +1,11 @@
-"""PyTorch: a `DataLoader` of tensors, sharded, resumable and as fast as the engine, and datasets for loaders of others."""
+"""PyTorch: a resumable, sharded `DataLoader` of tensors, and datasets for your own `DataLoader`."""
 
 from __future__ import annotations
 
 from penstock.errors import MissingExtraError
 
 try:
-    import torch as _torch  # noqa: F401 - asked for first, so that what is missing is said
+    import torch as _torch  # noqa: F401 - imported first, so that the error names the missing package
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise

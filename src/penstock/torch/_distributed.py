@@ -1,4 +1,4 @@
-"""Which rank this is, and how ranks talk to each other."""
+"""The rank of this process, and communication of ranks by `torch.distributed`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch import distributed
 
 from penstock.errors import ArgumentError, PenstockError
 
-__all__ = ["ProcessGroup", "Ranks", "check_ranks", "ranks", "talking"]
+__all__ = ["ProcessGroup", "Ranks", "check_ranks", "communicating_group", "ranks"]
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessGroup:
-    """The ranks of a process group of torch, as the engine sees them.
+    """A process group of torch, as the engine's consensus uses it.
 
     Attributes:
         group: The group; None for all processes.
-        rank: Which of the ranks this is.
-        size: How many there are.
+        rank: The rank of this process in the group.
+        size: The number of ranks.
     """
 
     group: Any
@@ -32,29 +32,29 @@ class ProcessGroup:
     size: int
 
     def share(self, function: Callable[[], Result]) -> Result:
-        """Return, on every rank, what the function returns on rank 0; what it raises there is raised everywhere."""
-        said = [_attempt(function) if self.rank == 0 else b""]
+        """Return the result of the function on rank 0 to every rank; an error there is raised on every rank."""
+        results = [_attempt(function) if self.rank == 0 else b""]
         first = distributed.get_global_rank(self.group, 0) if self.group is not None else 0
-        distributed.broadcast_object_list(said, src=first, group=self.group)
-        found: Result = _outcome(said)[0]
+        distributed.broadcast_object_list(results, src=first, group=self.group)
+        found: Result = _outcome(results)[0]
         return found
 
     def gather(self, function: Callable[[], Result]) -> list[Result]:
-        """Return, on every rank, what the function returns on each; what one raises is raised everywhere."""
-        said = [b""] * self.size
-        distributed.all_gather_object(said, _attempt(function), group=self.group)
-        return _outcome(said)
+        """Return the results of the function on all ranks to every rank; an error on one is raised on every rank."""
+        results = [b""] * self.size
+        distributed.all_gather_object(results, _attempt(function), group=self.group)
+        return _outcome(results)
 
 
 def _attempt(function: Callable[[], Any]) -> bytes:
-    """Return what a function returns or raises, as it travels; what cannot travel must not leave other ranks waiting."""
+    """Return the pickled result or error of a function; an error that cannot be pickled is sent as text."""
     try:
         return _packed(function(), None)
-    except Exception as error:  # noqa: BLE001 - it is raised again, on all ranks
+    except Exception as error:  # noqa: BLE001 - raised again on all ranks
         try:
             sent = _packed(None, error)
-            cloudpickle.loads(sent)  # some errors go but do not come back
-        except Exception:  # noqa: BLE001 - whatever is in the way, its text can travel
+            cloudpickle.loads(sent)  # some errors can be pickled but not unpickled
+        except Exception:  # noqa: BLE001 - its text can always be sent
             return _packed(None, PenstockError(f"{type(error).__name__}: {error}"))
         return sent
 
@@ -64,8 +64,8 @@ def _packed(value: Any, error: Exception | None) -> bytes:
     return packed
 
 
-def _outcome(said: list[bytes]) -> list[Any]:
-    found = [cloudpickle.loads(one) for one in said]
+def _outcome(results: list[bytes]) -> list[Any]:
+    found = [cloudpickle.loads(one) for one in results]
     for _, error in found:
         if error is not None:
             raise error
@@ -74,13 +74,13 @@ def _outcome(said: list[bytes]) -> list[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """Who reads.
+    """The readers of a dataset, and which of them this process is.
 
     Attributes:
-        rank: Which of the readers this is.
-        size: How many there are.
-        group: Those that agree on what is read; None where they cannot talk, or there is only one.
-        assumed: Whether nobody has said so, and it was found out.
+        rank: The number of this reader.
+        size: The number of readers.
+        group: The processes that agree on the plan; None without a process group, or if there is only one.
+        assumed: Whether rank and size come from the environment instead of arguments.
     """
 
     rank: int
@@ -90,16 +90,14 @@ class Ranks:
 
 
 def ranks(rank: int | None, world_size: int | None, process_group: Any) -> Ranks:
-    """Return who reads.
-
-    What is given counts first; then the process group; then what torchrun has put in the environment.
+    """Return the readers: from arguments, else from the process group, else from the environment of torchrun.
 
     Raises:
-        ArgumentError: If only one of rank and world_size is given, or the group is one of others.
+        ArgumentError: If only one of `rank` and `world_size` is given, or this process is not in the group.
     """
     if (rank is None) != (world_size is None):
         msg = (
-            f"loader got rank={rank!r} and world_size={world_size!r}; expected both, or neither. Give both, or leave "
+            f"loader() got rank={rank!r} and world_size={world_size!r}; expected both, or neither. Give both, or leave "
             "them out to take them from torch.distributed or from torchrun."
         )
         raise ArgumentError(msg)
@@ -118,37 +116,37 @@ def ranks(rank: int | None, world_size: int | None, process_group: Any) -> Ranks
     return Ranks(rank=0, size=1, assumed=True)
 
 
-def talking(rank: int | None, world_size: int | None, process_group: Any) -> ProcessGroup | None:
-    """Return the ranks that this one talks to, also where it was given something else that is wrong; None for none.
+def communicating_group(rank: int | None, world_size: int | None, process_group: Any) -> ProcessGroup | None:
+    """Return the ranks that must hear of invalid arguments of this one; None for none.
 
     Raises:
-        ArgumentError: If the group is one of others.
+        ArgumentError: If this process is not in the group.
     """
     alone = process_group is None and (rank is not None or world_size is not None)
     return _joined(process_group) if _is_initialized() and not alone else None
 
 
 def check_ranks(size: int) -> None:
-    """Refuse to go on with a number of readers that was found out before torch.distributed said another.
+    """Raise if torch.distributed was initialised after the number of readers was assumed.
 
     Raises:
-        ArgumentError: If there are other processes now.
+        ArgumentError: If there are more or fewer processes now.
     """
     if _is_initialized() and distributed.get_world_size() != size:
         readers = "the only reader" if size == 1 else f"one of {size} readers"
         msg = (
-            f"This loader was made as {readers}, and torch.distributed has {distributed.get_world_size()} processes now, so "
-            "that rows would be read more than once, or never. Make it after torch.distributed.init_process_group (with "
-            "Lightning: in train_dataloader), or give it rank= and world_size=."
+            f"This loader was made as {readers}, and torch.distributed has {distributed.get_world_size()} processes now; "
+            "expected equal numbers, or rows would be read twice or never. Make the loader after "
+            "torch.distributed.init_process_group (with Lightning: in train_dataloader), or give it rank= and world_size=."
         )
         raise ArgumentError(msg)
 
 
 def _joined(group: Any) -> ProcessGroup | None:
-    """Return a group that this process is in; None where it is in it alone."""
+    """Return a group that this process is in; None if no other process is."""
     if not _is_initialized():
         msg = (
-            f"loader got process_group={group!r}, and torch.distributed is not initialised. Call "
+            f"loader() got process_group={group!r}, and torch.distributed is not initialised. Call "
             "torch.distributed.init_process_group first, or leave the group out."
         )
         raise ArgumentError(msg)
@@ -157,21 +155,21 @@ def _joined(group: Any) -> ProcessGroup | None:
         here, size = distributed.get_rank(group), distributed.get_world_size(group)
     except (ValueError, TypeError) as error:
         msg = (
-            f"loader got process_group={group!r}, which is none; expected a process group of torch, or a device "
-            'mesh of one dimension. Give mesh["dp"], mesh.get_group("dp"), or what torch.distributed.new_group returns.'
+            f"loader() got process_group={group!r}; expected a process group of torch, or a device mesh of one dimension. "
+            'Give mesh["dp"], mesh.get_group("dp"), or the result of torch.distributed.new_group.'
         )
         raise ArgumentError(msg) from error
     if here < 0:
         msg = (
-            f"loader got a process_group that process {distributed.get_rank()} is not in. A group of the processes that "
-            "share out the data, this one among them, was expected. Give that."
+            f"loader() got a process_group that process {distributed.get_rank()} is not in; expected the group of all "
+            "processes that read the dataset, with this one. Make the loader in processes of the group only."
         )
         raise ArgumentError(msg)
     return ProcessGroup(group=group, rank=here, size=size) if size > 1 else None
 
 
 def _single(group: Any) -> Any:
-    """Return a group, also where a device mesh stands for the only one that it has."""
+    """Return a process group; a device mesh of one dimension stands for its group."""
     return group.get_group() if getattr(group, "ndim", 0) == 1 and hasattr(group, "get_group") else group
 
 

@@ -1,4 +1,7 @@
-"""Lightning, Accelerate and transformers: how they use a loader, and what it reports to them. None is imported here."""
+"""Integration with Lightning, Accelerate and transformers, none of which is imported here.
+
+These frameworks rebuild, wrap and save loaders in their own ways. This module finds out from the call stack which one calls.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Any, Protocol
 from torch.utils import data
 
 from penstock._engine.deliver.loader import Iteration
-from penstock._engine.deliver.loader import Loader as Engine
+from penstock._engine.deliver.loader import Loader as EngineLoader
 from penstock._engine.order.state import State
 from penstock._engine.query.query import Query
 from penstock.errors import ArgumentError, StateError
@@ -21,9 +24,9 @@ from penstock.model import Position
 __all__ = [
     "AccelerateBatches",
     "AccelerateLoader",
-    "Epochs",
+    "BatchIterator",
+    "EpochSampler",
     "LightningEpochs",
-    "Passed",
     "is_dispatching",
     "is_lightning",
     "is_lightning_measuring",
@@ -41,22 +44,22 @@ CHECKPOINTS = ("accelerate.checkpointing",)
 LIGHTNING = ("lightning.pytorch.loops.fit_loop", "pytorch_lightning.loops.fit_loop")
 CONNECTORS = ("lightning.pytorch.trainer.connectors.data_connector", "pytorch_lightning.trainer.connectors.data_connector")
 MEASURING = frozenset({"has_len", "has_len_all_ranks"})
-"""What Lightning calls its functions that ask for the length of a loader, and warn where its dataset is a stream."""
+"""Functions of Lightning that ask for the length of a loader, and warn if its dataset is iterable."""
 
 OVERFITTING = "_resolve_overfit_batches"
 DISPATCHER, SHARES = "DataLoaderDispatcher.", "IterableDatasetShard."
-"""How Accelerate distributes a stream: one process feeds all, or each takes its share of the rows."""
+"""Classes of Accelerate that distribute an iterable dataset: from one process to all, or each process takes its rows."""
 
 
 def refuse_accelerate() -> None:
-    """Refuse to let Accelerate distribute what is already the share of one rank.
+    """Raise if Accelerate is about to distribute the shard of one rank.
 
     Raises:
-        ArgumentError: If Accelerate's loaders are what asks.
+        ArgumentError: If a loader of Accelerate calls.
     """
     if "accelerate" in sys.modules and _called_by(ACCELERATE):
         msg = (
-            "Accelerate distributes, or skips, batches of this dataset, which is already the share of one rank (by .shard() or "
+            "Accelerate distributes, or skips, batches of this dataset, which is already the shard of one rank (by .shard() or "
             "by a loader), so rows would be lost; expected a dataset without .shard(). Give accelerator.prepare a dataset "
             "without it, or penstock.torch.loader(ds); to resume within an epoch, use the loader's load_state_dict."
         )
@@ -64,14 +67,14 @@ def refuse_accelerate() -> None:
 
 
 def is_dispatching() -> bool:
-    """Return whether a loader of Accelerate's is what asks, which feeds all processes with batches that nobody has changed."""
+    """Return whether a dispatching loader of Accelerate calls that uses one of torch's own collate functions."""
     caller = _caller(ACCELERATE, DISPATCHER) if "accelerate" in sys.modules else None
     asking = None if caller is None else caller.f_locals.get("self")
     return getattr(asking, "collate_fn", None) in (data.default_convert, data.default_collate)
 
 
 def refuse_to_dispatch(column: str) -> None:
-    """Refuse to let Accelerate cut a column by rows that has other things than one value of a tensor for each.
+    """Raise for a column that Accelerate cannot cut by rows.
 
     Raises:
         ArgumentError: Always.
@@ -85,10 +88,10 @@ def refuse_to_dispatch(column: str) -> None:
 
 
 def refuse_shares() -> None:
-    """Refuse to let Accelerate distribute batches as if they were rows.
+    """Raise if Accelerate is about to distribute batches as if they were rows.
 
     Raises:
-        ArgumentError: If it does.
+        ArgumentError: If a loader of Accelerate that takes single rows calls.
     """
     if "accelerate" in sys.modules and _called_by(ACCELERATE, SHARES):
         msg = (
@@ -99,56 +102,56 @@ def refuse_shares() -> None:
 
 
 def is_lightning() -> bool:
-    """Return whether Lightning's training loop is what asks."""
+    """Return whether Lightning's training loop calls."""
     return _called_by(LIGHTNING)
 
 
 def is_lightning_measuring() -> bool:
-    """Return whether what asks for an attribute of a loader is Lightning's look at its length.
+    """Return whether Lightning's `has_len` reads an attribute of a loader.
 
-    Lightning's `has_len` asks another function of it, which asks for the attribute, which asks this one.
+    `has_len` calls another function of Lightning, which reads the attribute, whose property calls this function.
     """
-    caller = sys._getframe(2).f_back  # noqa: SLF001 - who asks decides what is right
+    caller = sys._getframe(2).f_back  # noqa: SLF001 - the answer depends on the caller
     if caller is None or caller.f_code.co_name not in MEASURING:
         return False
     return str(caller.f_globals.get("__name__")).startswith(("lightning.", "lightning_fabric.", "pytorch_lightning."))
 
 
 def is_overfitting() -> bool:
-    """Return whether Lightning makes a loader anew that is to give the same batches in every epoch."""
+    """Return whether Lightning rebuilds a loader for `overfit_batches`, which needs equal batches in every epoch."""
     return _called_by(CONNECTORS, OVERFITTING)
 
 
 def refuse_lightning() -> None:
-    """Refuse to let Lightning save the state of a loader of which it has fetched more than it has trained on.
+    """Raise if Lightning saves the state of a loader without length, from which it fetches a batch ahead.
 
     Raises:
-        ArgumentError: If Lightning is what asks.
+        ArgumentError: If Lightning's training loop calls.
     """
     if is_lightning():
         msg = (
-            "Lightning saves the state of a loader without length, of which it fetches a batch before it is needed, so that a "
-            "resume would lose that batch; expected a length. Leave lazy=True out of .where(), and give .repeat() a number."
+            "Lightning saves the state of a loader without length, from which it fetches one batch ahead, so that a resume "
+            "would lose that batch; expected a length. Leave lazy=True out of .where(), and give .repeat() a number."
         )
         raise ArgumentError(msg)
 
 
 def refuse_one_for_all() -> None:
-    """Refuse to let one rank's state be saved as that of all, where each needs its own.
+    """Raise if Lightning or Accelerate saves the state of one rank for all, where each rank needs its own.
 
     Raises:
-        ArgumentError: If Lightning or Accelerate is what asks.
+        ArgumentError: If Lightning or Accelerate calls.
     """
     if is_lightning() or _called_by(CHECKPOINTS):
         msg = (
-            "Lightning and Accelerate save the state of one rank for all, and in mid-epoch the ranks of this loader have come "
-            'differently far (last="uneven", or a lazy filter), so that a resume would fail. Ranks that advance alike were '
-            'expected. Use last="pad" or "level" and no lazy filter, or save at the end of an epoch.'
+            "Lightning and Accelerate save the state of one rank for all, and in mid-epoch the ranks of this loader differ in "
+            'progress (last="uneven", or a lazy filter), so that a resume would fail; expected ranks that advance alike. '
+            'Use last="pad" or "level" and no lazy filter, or save at the end of an epoch.'
         )
         raise ArgumentError(msg)
 
 
-class Epochs(data.Sampler[None]):
+class EpochSampler(data.Sampler[None]):
     """The sampler that a loader shows: Lightning calls its `set_epoch`, and not that of the loader.
 
     Others count from 0 after a resume too, so their calls are ignored.
@@ -159,23 +162,23 @@ class Epochs(data.Sampler[None]):
         self._set_epoch = set_epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration of the loader that of an epoch, if Lightning's training loop says so."""
+        """Set the epoch of the loader's next iteration, if Lightning's training loop calls."""
         if is_lightning():
             self._set_epoch(epoch)
 
     def __iter__(self) -> Iterator[None]:
-        """Yield as little as torch's own sampler of streams."""
+        """Yield None without end, as torch's sampler of iterable datasets does."""
         return repeat(None)
 
 
 def _called_by(modules: tuple[str, ...], within: str = "") -> bool:
-    """Return whether a function of one of these modules, or of something in it, is among those that wait for this one."""
+    """Return whether the call stack has a function of one of these modules whose qualified name begins with `within`."""
     return _caller(modules, within) is not None
 
 
 def _caller(modules: tuple[str, ...], within: str) -> FrameType | None:
-    """Return the nearest call of such a function."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - who asks decides whether it is right
+    """Return the nearest frame of such a function; None if there is none."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the answer depends on the caller
     while frame is not None:
         if frame.f_globals.get("__name__") in modules and frame.f_code.co_qualname.startswith(within):
             return frame
@@ -184,27 +187,27 @@ def _caller(modules: tuple[str, ...], within: str) -> FrameType | None:
 
 
 class AccelerateLoader(Protocol):
-    """A loader as Accelerate looks at it while it accumulates gradients."""
+    """The attributes of a loader that Accelerate reads while it accumulates gradients."""
 
     end_of_dataloader: bool
     remainder: int
 
 
 def is_watched() -> bool:
-    """Return whether an accelerator exists that wants to know where a loader ends."""
+    """Return whether an accelerator exists that needs to know where a loader ends."""
     state = sys.modules.get("accelerate.state")
-    return state is not None and bool(state.GradientState._shared_state)  # noqa: SLF001 - it has no other name
+    return state is not None and bool(state.GradientState._shared_state)  # noqa: SLF001 - there is no public name
 
 
-class Passed:
-    """Batches on their way from the engine to the consumer; what went wrong once is raised again, and any thread may ask."""
+class BatchIterator:
+    """An iterator over the batches of another; the base of iterators that change or observe them."""
 
     def __init__(self, batches: Iterator[dict[str, Any]]) -> None:
         """Store the batches."""
         self._batches = batches
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Return itself."""
+        """Return this iterator."""
         return self
 
     def __next__(self) -> dict[str, Any]:
@@ -212,149 +215,149 @@ class Passed:
         return next(self._batches)
 
     def close(self) -> None:
-        """Stop and let go of everything; a further `next` ends the iteration."""
-        self._batches.close()  # type: ignore[attr-defined] # the engine's, or one of these
+        """Stop and free all memory; a further `next` ends the iteration."""
+        self._batches.close()  # type: ignore[attr-defined] # an iterator of the engine, or a `BatchIterator`
 
 
-class AccelerateBatches(Passed):
-    """Batches that mark the last one for Accelerate, which then applies gradients, complete or not."""
+class AccelerateBatches(BatchIterator):
+    """Tells Accelerate which batch is the last; Accelerate then applies incomplete gradients."""
 
     def __init__(self, batches: Iterator[dict[str, Any]], loader: AccelerateLoader, length: int | None) -> None:
-        """Store the batches, and how many there are where that is known."""
+        """Store the batches and their number, if it is known."""
         super().__init__(batches)
         self._loader, self._length, self._number = loader, length, 0
         self._state: Any = None
 
     def __next__(self) -> dict[str, Any]:
-        """Return the next batch; Accelerate looks at the loader from the first to the end."""
+        """Return the next batch; the loader is registered with Accelerate from the first batch to the end."""
         if self._number == 0:
             self._state = sys.modules["accelerate.state"].GradientState()
             self._loader.end_of_dataloader, self._loader.remainder = False, -1
-            self._state._add_dataloader(self._loader)  # noqa: SLF001 - what its own loaders do
+            self._state._add_dataloader(self._loader)  # noqa: SLF001 - as its own loaders do
         try:
             batch = super().__next__()
         except BaseException:
-            self._let_go()
+            self._unregister()
             raise
         self._number += 1
         self._loader.end_of_dataloader = self._number == self._length
         return batch
 
     def close(self) -> None:
-        """Stop, and remove the loader from the state of Accelerate."""
-        self._let_go()
+        """Stop, and unregister the loader from Accelerate."""
+        self._unregister()
         super().close()
 
     def __del__(self) -> None:
-        """Remove it after a `break` too."""
-        self._let_go()
+        """Unregister it also after a `break`."""
+        self._unregister()
 
-    def _let_go(self) -> None:
+    def _unregister(self) -> None:
         if self._state is not None:
-            self._state._remove_dataloader(self._loader)  # noqa: SLF001 - the same
+            self._state._remove_dataloader(self._loader)  # noqa: SLF001 - as above
             self._state = None
 
 
 TRAINER = "trainer"
-"""What states that Lightning saves have besides: its epoch, and the one of the loader that it began with."""
+"""The extra key of states that Lightning saves: its epoch, and the loader's epoch that it began with."""
 
 
-class Given(Enum):
-    """Who said where the next iteration begins."""
+class StartFrom(Enum):
+    """What sets the position where the next iteration begins."""
 
-    NOBODY = 0
+    LOADER = 0
     USER = 1
     LIGHTNING = 2
 
 
 class LightningEpochs:
-    """Puts a loader where an iteration of Lightning's begins.
+    """Maps the epochs of Lightning to those of a loader.
 
-    Lightning says a number when an epoch of its own begins. It may take several iterations for that, or a part of one, so the
-    number tells no more than how many epochs have gone by since the last one that is known. A position that was loaded, or an
-    epoch that was set, counts more, as long as nobody has begun it.
+    Lightning sets its epoch number when an epoch begins. Such an epoch may take several iterations of the loader, or a part
+    of one, so only the difference to the last known number counts. A state that was loaded, or an epoch that the user set,
+    comes first for the next iteration.
     """
 
-    def __init__(self, engine: Engine, query: Query) -> None:
-        """Begin with Lightning's epoch 0 as the loader's."""
+    def __init__(self, engine: EngineLoader, query: Query) -> None:
+        """Map Lightning's epoch 0 to the loader's epoch 0."""
         self._engine, self._query = engine, query
-        self._said: int | None = None
+        self._lightning_epoch: int | None = None
         self._number = self._first = 0
-        self._given, self._asked = Given.NOBODY, False
+        self._start_from, self._requested = StartFrom.LOADER, False
 
-    def ask(self) -> None:
-        """Note that Lightning has asked for an iteration, which begins when it asks for the first batch."""
-        self._asked = True
+    def request(self) -> None:
+        """Record that Lightning called `iter()`; the iteration begins with the first batch."""
+        self._requested = True
 
     def length(self) -> int:
-        """Return the number of batches of the iteration after the one that was asked for, or of the next.
+        """Return the number of batches of the next iteration, or of the one after it if `iter()` was called.
 
         Raises:
-            TypeError: If it has no length.
+            TypeError: If the iteration has no length.
         """
         coming = self._engine.coming
-        if self._asked and coming.end is not None:
+        if self._requested and coming.end is not None:
             coming = Iteration(coming.planned, self._query, Position(epoch=coming.end))
         return len(coming)
 
-    def say(self, epoch: int) -> None:
-        """Note which epoch Lightning begins."""
-        self._said = epoch
+    def set_epoch(self, epoch: int) -> None:
+        """Record which epoch Lightning begins."""
+        self._lightning_epoch = epoch
 
     def set_by_user(self) -> None:
-        """Note that somebody else has said where the next iteration begins."""
-        self._given = Given.USER
+        """Record that the user set the epoch of the next iteration."""
+        self._start_from = StartFrom.USER
 
     def loaded(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Note that a state was loaded, and in which of Lightning's epochs it was saved, if Lightning is what loads it.
+        """Record that a state was loaded, and if Lightning loads it, in which of its epochs it was saved.
 
         Raises:
-            StateError: If that cannot be what was saved.
+            StateError: If the epochs in the state are damaged.
         """
         one = state if isinstance(state, Mapping) else state[0]
-        self._given = Given.USER
+        self._start_from = StartFrom.USER
         if is_lightning() and TRAINER in one:
             number, first = _epochs(one[TRAINER])
-            self._given, self._number, self._first = Given.LIGHTNING, number, first
+            self._start_from, self._number, self._first = StartFrom.LIGHTNING, number, first
 
     def saved(self, state: State) -> State:
-        """Return a state as it is saved, by Lightning or others."""
-        if self._given is Given.USER or not is_lightning():
+        """Return a state as it is saved; Lightning's states have its epoch."""
+        if self._start_from is StartFrom.USER or not is_lightning():
             return state
         return {**state, TRAINER: [self._number, self._first]}
 
     def begun(self) -> None:
-        """Note that an iteration begins."""
-        self._given, self._asked = Given.NOBODY, False
+        """Record that an iteration begins."""
+        self._start_from, self._requested = StartFrom.LOADER, False
 
     def begin(self) -> bool:
-        """Put the loader where the next iteration of Lightning's begins; False where that had ended before it was saved."""
-        said, given, repeats = self._said, self._given, self._query.epochs
-        self._said = None
+        """Set the loader to the next iteration of Lightning; return False if it had ended before the state was saved."""
+        lightning_epoch, start_from, repeats = self._lightning_epoch, self._start_from, self._query.epochs
+        self._lightning_epoch = None
         self.begun()
-        if said is None or repeats is None:
+        if lightning_epoch is None or repeats is None:
             return True
         start = self._engine.coming.start
-        if given is Given.USER:
-            self._number, self._first = said, start.epoch // repeats * repeats
+        if start_from is StartFrom.USER:
+            self._number, self._first = lightning_epoch, start.epoch // repeats * repeats
             return True
-        if given is Given.LIGHTNING and said <= self._number:
+        if start_from is StartFrom.LIGHTNING and lightning_epoch <= self._number:
             return start.epoch == self._first or start.epoch % repeats > 0 or _is_inside(start)
-        self._number, self._first = said, max(0, self._first + (said - self._number) * repeats)
+        self._number, self._first = lightning_epoch, max(0, self._first + (lightning_epoch - self._number) * repeats)
         self._engine.load_state_dict({**self._engine.state_dict(), "epoch": self._first, "deals": []})
         return True
 
 
 def _epochs(saved: Any) -> tuple[int, int]:
-    """Return the two epochs that a state was saved with."""
+    """Return the two epochs in a state of Lightning."""
     if isinstance(saved, list | tuple) and len(saved) == 2 and all(type(one) is int and one >= 0 for one in saved):  # noqa: PLR2004
         return saved[0], saved[1]
-    msg = f"The state has {saved!r} as {TRAINER!r}; expected two epochs, Lightning's and the loader's. Load one as saved."
+    msg = f"The state has {saved!r} as {TRAINER!r}; expected two epochs, Lightning's and the loader's. Load it as saved."
     raise StateError(msg)
 
 
 def _is_inside(position: Position) -> bool:
-    """Return whether something of an epoch has been handed out."""
+    """Return whether a position is inside an epoch: some of its batches were returned."""
     return any(
         assignment.rows if isinstance(assignment.rows, int) else any(assignment.rows) for assignment in position.assignments
     )

@@ -1,4 +1,7 @@
-"""Arrays become tensors: never of memory that is used again, never a dtype that was not there before."""
+"""Conversion of batches of arrays to batches of tensors.
+
+Tensors share the memory of arrays where it is writable and is not reused. Dtypes stay, but for dates and times.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ import torch
 
 from penstock.errors import ArgumentError, DataError
 
-__all__ = ["Tensors", "owned"]
+__all__ = ["Tensors", "without_views"]
 
 OFFSETS = "_offsets"
 SIBLINGS = ("_valid", "_length")
-"""What follows the name of a column that tells which values of another are none."""
+"""Suffixes of columns that mark the missing values of another column."""
 OBJECTS = np.dtype(object)
 AT_ONCE = 512
 """Tensors that are made at a time."""
@@ -24,14 +27,14 @@ AT_ONCE = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensors:
-    """Turns batches of arrays into batches of tensors.
+    """Converts batches of arrays to batches of tensors; it is a `BatchAdapter` of the engine.
 
-    Dates, times and durations become whole numbers in their unit, since torch has no such types; text and other objects
-    become lists.
+    Dates, times and durations become integers in their unit, because torch has no such types. Text and other objects become
+    lists.
 
     Attributes:
         jagged: Columns whose values and offsets become one nested tensor of jagged layout.
-        mapped: Whether maps have made the batches; a clause cannot change what they make.
+        mapped: Whether maps made the batches; policies act before maps, so messages advise differently.
     """
 
     jagged: tuple[str, ...] = ()
@@ -39,30 +42,30 @@ class Tensors:
 
     @classmethod
     def of(cls, jagged: Iterable[str], *, mapped: bool = False) -> Tensors:
-        """Return what makes nested tensors of the columns named.
+        """Return a converter that makes nested tensors of the named columns.
 
         Raises:
-            ArgumentError: If they are no list of names.
+            ArgumentError: If `jagged` is one string instead of a list.
         """
         if isinstance(jagged, str):
-            msg = f"jagged={jagged!r} was given; expected a list of columns. Give one: jagged=[{jagged!r}]."
+            msg = f"Got jagged={jagged!r}; expected a list of columns. Write jagged=[{jagged!r}]."
             raise ArgumentError(msg)
         return cls(jagged=tuple(dict.fromkeys(jagged)), mapped=mapped)
 
     def batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a batch as tensors, or a row."""
+        """Return a batch, or a row, as tensors."""
         _check_times(batch)
         for name in self.jagged:
             if f"{name}{OFFSETS}" in batch and getattr(batch.get(name), "dtype", None) == OBJECTS:
                 msg = (
-                    f"Column {name!r} is to be a jagged tensor, and its lists hold no numbers, but other lists or objects. "
-                    "Lists of numbers were expected. Leave it out of jagged=, or make one list of each row in a .map()."
+                    f"Column {name!r} is in jagged=, and its lists hold other lists or objects; expected lists of numbers. "
+                    "Leave it out of jagged=, or make one list of numbers for each row in a .map()."
                 )
                 raise ArgumentError(msg)
             if name not in batch or f"{name}{OFFSETS}" not in batch:
                 msg = (
-                    f"Column {name!r} is to be a jagged tensor, and has no offsets. Columns: {', '.join(batch)}. Ask for "
-                    f"them: .ragged(penstock.Offsets(), {name!r})."
+                    f"Column {name!r} is in jagged=, and has no offsets; expected a column with Offsets(). Write "
+                    f".ragged(penstock.Offsets(), {name!r}). Columns: {', '.join(batch)}."
                 )
                 raise ArgumentError(msg)
         found = {
@@ -74,15 +77,14 @@ class Tensors:
         return found
 
     def cuts(self, columns: Mapping[str, npt.NDArray[Any]], size: int) -> Iterator[dict[str, Any]]:
-        """Yield batches that are views of the memory of columns, which are equally long.
+        """Yield batches of `size` rows that are views of the columns, which have equal lengths.
 
-        A few are cut at a time: a call for many costs little more than one for a single tensor, but each takes memory, and
-        Python's collector, which looks after tensors but not after arrays, goes to work when some hundreds more than before
-        are alive.
+        Up to `AT_ONCE` tensors are made in one call: a call for many costs little more than a call for one. More of them
+        would start Python's garbage collector, which tracks tensors but not arrays.
         """
         _check_times(columns)
         names, together = tuple(columns), size * max(1, AT_ONCE // len(columns))
-        # A tensor of an array's part costs less than a part of a tensor, and to autograd it is a stranger to others.
+        # A tensor from a part of an array costs less than a part of a tensor, and autograd sees separate memory.
         whole = [column if column.dtype.kind in "OUS" else _tensor(column).numpy() for column in columns.values()]
         for start in range(0, len(whole[0]), together):
             parts = [column[start : start + together] for column in whole]
@@ -90,19 +92,19 @@ class Tensors:
                 yield dict(zip(names, batch, strict=True))
 
     def _cut(self, name: str, column: npt.NDArray[Any], size: int) -> Sequence[Any]:
-        """Return a column as batches of `size` rows have it; the last may be shorter."""
+        """Return the parts of a column, `size` rows each; the last may be shorter."""
         if column.dtype.kind in "OUS":
             starts = range(0, len(column), size)
             return [_value(name, column[start : start + size], flat=False, mapped=self.mapped) for start in starts]
         if len(column) == size:
             return [torch.from_numpy(column)]
         count, rest = divmod(len(column), size)
-        # Not `split`: to autograd its outputs are one memory, and writing to one batch would spoil what another has saved.
+        # Not `split`: autograd takes its outputs for one memory, and a write to one batch would invalidate the others.
         return torch.unsafe_split_with_sizes(torch.from_numpy(column), [size] * count + [rest] * bool(rest))
 
 
-def owned(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a batch whose tensors are no views of larger ones, of which all would travel to another process."""
+def without_views(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch with copies of tensors that are views: torch would send the whole memory to another process."""
     return {name: value.clone() if _is_view(value) else value for name, value in batch.items()}
 
 
@@ -122,8 +124,8 @@ def _value(name: str, value: Any, *, flat: bool, mapped: bool) -> Any:
             return _tensor(value)
         except TypeError as error:
             msg = (
-                f"Column {name!r} is {value.dtype}, of which torch has no tensors. Numbers, booleans, dates and times become "
-                "tensors. Leave it out with .select(...), or turn it into such in a .map()."
+                f"Column {name!r} is {value.dtype}, and torch has no such tensors; expected numbers, booleans, dates or times. "
+                "Leave it out with .select(...), or convert it in a .map()."
             )
             raise ArgumentError(msg) from error
     arrays = [cell for cell in value.flat if isinstance(cell, np.ndarray)]
@@ -133,9 +135,9 @@ def _value(name: str, value: Any, *, flat: bool, mapped: bool) -> Any:
             f".ragged(penstock.Resize(height, width), {name!r}) for images"
         )
         numbers = not flat and all(cell.dtype != OBJECTS for cell in arrays)
-        made = " These act before maps: where a map makes the column, have it return arrays of one shape." if mapped else ""
+        made = " Policies act before maps: if a map makes the column, let it return arrays of one shape." if mapped else ""
         msg = (
-            f"Column {name!r} holds arrays that may differ in shape, which no tensor does. Say what becomes of them: "
+            f"Column {name!r} holds arrays that may differ in shape; expected arrays of one shape, as a tensor needs. Write "
             f".ragged(penstock.Pad(), {name!r}){nested if numbers else ''}.{made}"
         )
         raise ArgumentError(msg)
@@ -143,25 +145,25 @@ def _value(name: str, value: Any, *, flat: bool, mapped: bool) -> Any:
 
 
 def _check_times(columns: Mapping[str, Any]) -> None:
-    """Refuse times that are none, unless another column tells which they are.
+    """Raise for missing dates and times, unless another column marks them.
 
     Raises:
-        DataError: If there is one; where no map had a say, the engine has refused it before, and said where it lies.
+        DataError: If a map made one; for stored nulls the engine raised before, with the place.
     """
     for name, values in columns.items():
         if getattr(values, "dtype", OBJECTS).kind not in "mM" or any(f"{name}{suffix}" in columns for suffix in SIBLINGS):
             continue
         if np.isnat(values).any():
             msg = (
-                f"Column {name!r} has a null, and times become whole numbers, which have no value for one. Say what a null "
-                f"becomes: .nulls(penstock.Fill(value), {name!r}), or penstock.Mask(), or keep the rows that have a value: "
+                f"Column {name!r} has a null, and times become integers, which have no null; expected no nulls. Write "
+                f".nulls(penstock.Fill(value), {name!r}) or .nulls(penstock.Mask(), {name!r}), or select rows with a value: "
                 f".where(penstock.col({name!r}).is_not_null())."
             )
             raise DataError(msg)
 
 
 def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:
-    """Return an array as a tensor of the same memory, or of a copy where others share that."""
+    """Return an array as a tensor of the same memory, or of a copy if it is read-only or its layout is foreign to torch."""
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.kind in "mM":
@@ -170,5 +172,5 @@ def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:
         array = array.copy()
     try:
         return torch.from_numpy(array)
-    except ValueError:  # strides that torch does not have
+    except ValueError:  # strides that torch does not support
         return torch.from_numpy(np.ascontiguousarray(array))

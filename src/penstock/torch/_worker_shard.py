@@ -1,4 +1,4 @@
-"""One worker's part of an iteration, which can say how far it has come, and go on from there: for loaders that save that."""
+"""The iterator of one torch worker over its batches, with a state for loaders that save the states of workers."""
 
 from __future__ import annotations
 
@@ -13,68 +13,68 @@ from penstock.dataset import Dataset
 from penstock.errors import StateError
 from penstock.mix import Mixture
 from penstock.model import Position
-from penstock.torch._tensors import Tensors, owned
+from penstock.torch._tensors import Tensors, without_views
 
 __all__ = ["WorkerShard"]
 
 PART = "part"
-"""What states of a part have besides: the epoch it began with, how many workers there are, and whose turn was next."""
+"""The extra key of states of workers: first epoch, number of workers, and the worker of the next batch."""
 
 
 class WorkerShard:
-    """Batches, or rows, of one worker, or all of them where there are no workers.
+    """Yields the batches, or rows, of one worker; all of them if there are no workers.
 
-    A state tells where the last one ended, and how many of the other workers' come before the next. Of an iteration that
-    has ended nothing is left, whatever its dataset's next epoch is.
+    A state has the position after the last batch, and the worker of the next. The state of an iteration that has ended
+    resumes with no batches, whatever the next epoch of the dataset is.
     """
 
     def __init__(self, ds: Dataset | Mixture, tensors: Tensors, start: Position) -> None:
-        """Begin at a position; nothing is read before the first `next`."""
+        """Store the position; nothing is read before the first `next`."""
         worker = data.get_worker_info()
         self._ds, self._tensors, self._sent = ds, tensors, worker is not None
         self._workers = 1 if worker is None else worker.num_workers
         self._begin(start, start.epoch, 0 if worker is None else worker.id)
 
     def _begin(self, start: Position, epoch: int, turn: int) -> None:
-        table, query = self._ds._table, self._ds._query  # noqa: SLF001 - a dataset has no other parts
+        table, query = self._ds._table, self._ds._query  # noqa: SLF001 - engine values of a dataset
         self._epoch, self._turn = epoch, turn
         self._batches = Batches(table, query, start, self._tensors)
         if self._sent:
             self._batches.only(turn, self._workers)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Return itself."""
+        """Return this iterator."""
         return self
 
     def __next__(self) -> dict[str, Any]:
         """Return the next batch, or row."""
-        return owned(next(self._batches)) if self._sent else next(self._batches)
+        return without_views(next(self._batches)) if self._sent else next(self._batches)
 
     def __len__(self) -> int:
         """Return the number of batches, or rows, of all workers."""
         return len(self._batches)
 
     def close(self) -> None:
-        """Stop and let go of everything; a further `next` ends the iteration."""
+        """Stop and free all memory; a further `next` ends the iteration."""
         self._batches.close()
 
     def state_dict(self) -> states.State:
-        """Return how far this part has come, as JSON can hold it."""
+        """Return the progress of this worker as a JSON-serializable dict."""
         turn = self._workers - 1 if self._batches.iteration.handed else self._turn
         return {**self._batches.state_dict(), PART: [self._epoch, self._workers, turn]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the same part of the same number of workers stopped.
+        """Resume where the same worker, of an equal number of workers, stopped.
 
         Raises:
             StateError: If the state is damaged, or was saved over another table, order, query or number of workers.
         """
-        position = states.load(state, self._batches.planned.plan, self._ds._query)  # noqa: SLF001 - the same
+        position = states.load(state, self._batches.planned.plan, self._ds._query)  # noqa: SLF001 - as above
         epoch, workers, turn = _saved(state)
         if workers != self._workers:
             msg = (
                 f"The state was saved by {_worker_count(workers)}, and is loaded by "
-                f"{_worker_count(self._workers)}. Rows would be lost or repeated. "
+                f"{_worker_count(self._workers)}; expected equal numbers, or rows would be lost or repeated. "
                 "Give the loader as many workers as before, or use penstock.torch.loader, which needs none."
             )
             raise StateError(msg)
@@ -88,7 +88,7 @@ class WorkerShard:
 
 
 def _saved(state: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Return the epoch, the number of workers and the turn that a state was saved with."""
+    """Return first epoch, number of workers and next worker of a state."""
     saved = state.get(PART)
     if isinstance(saved, list | tuple) and len(saved) == 3 and all(type(one) is int and one >= 0 for one in saved):  # noqa: PLR2004
         epoch, workers, turn = saved
@@ -96,7 +96,7 @@ def _saved(state: Mapping[str, Any]) -> tuple[int, int, int]:
             return epoch, workers, turn
     msg = (
         f"The state has {saved!r} as {PART!r}; expected an epoch, a number of workers and a turn, as an iteration of an "
-        "IterableDataset saves them. Load such a one, or load that of a loader into penstock.torch.loader(ds)."
+        "IterableDataset saves them. Load such a state; load the state of a loader into penstock.torch.loader(ds)."
     )
     raise StateError(msg)
 

@@ -82,8 +82,8 @@ def test_lightning_fits_and_resumes_from_its_checkpoints(table: Path, tmp_path: 
     for stage in ("validated", "predicted"):
         assert sorted(flattened([result[stage] for result in first_run])) == list(range(ROWS))
     assert {result["refused"] for result in first_run} == {
-        "Lightning saves the state of a loader without length, of which it fetches a batch before it is needed, so that a "
-        "resume would lose that batch; expected a length. Leave lazy=True out of .where(), and give .repeat() a number."
+        "Lightning saves the state of a loader without length, from which it fetches one batch ahead, so that a resume "
+        "would lose that batch; expected a length. Leave lazy=True out of .where(), and give .repeat() a number."
     }
 
 
@@ -131,7 +131,7 @@ def test_accelerate_uses_the_loader_as_it_is_and_distributes_unsharded_datasets(
         assert (before, end) == ("nothing", "nothing")
         assert midst.startswith("Lightning and Accelerate save the state of one rank for all, and in mid-epoch the ranks of")
         assert set(result["refused"]) == {
-            "Accelerate distributes, or skips, batches of this dataset, which is already the share of one rank (by .shard() or "
+            "Accelerate distributes, or skips, batches of this dataset, which is already the shard of one rank (by .shard() or "
             "by a loader), so rows would be lost; expected a dataset without .shard(). Give accelerator.prepare a dataset "
             "without it, or penstock.torch.loader(ds); to resume within an epoch, use the loader's load_state_dict."
         }

@@ -229,8 +229,8 @@ def test_a_type_that_torch_lacks_raises_an_error_with_remedies() -> None:
     with pytest.raises(ArgumentError) as caught:
         next(iter(ps.torch.loader(ds)))
     assert str(caught.value) == (
-        f"Column 'wide' is {np.dtype(np.longdouble)}, of which torch has no tensors. Numbers, booleans, dates and times become "
-        "tensors. Leave it out with .select(...), or turn it into such in a .map()."
+        f"Column 'wide' is {np.dtype(np.longdouble)}, and torch has no such tensors; expected numbers, booleans, dates or "
+        "times. Leave it out with .select(...), or convert it in a .map()."
     )
 
 
@@ -242,7 +242,7 @@ def test_lists_of_different_lengths_raise_an_error_that_names_the_options() -> N
     with pytest.raises(ArgumentError) as caught:
         next(iter(ps.torch.loader(one(RAGGED).batch(4))))
     assert str(caught.value) == (
-        "Column 'x' holds arrays that may differ in shape, which no tensor does. Say what becomes of them: "
+        "Column 'x' holds arrays that may differ in shape; expected arrays of one shape, as a tensor needs. Write "
         ".ragged(penstock.Pad(), 'x'), or .ragged(penstock.Offsets(), 'x') and jagged=['x'] for a nested tensor, or "
         ".ragged(penstock.Resize(height, width), 'x') for images."
     )
@@ -256,7 +256,7 @@ def test_the_error_for_a_ragged_column_of_a_map_advises_to_change_the_map() -> N
 
     ds = one(RAGGED).select("x")
     for asked in (ds.batch(4).map(made), ps.mix([(ds, 1)]).batch(4).map(made)):
-        with pytest.raises(ArgumentError, match=r"where a map makes the column, have it return arrays of one shape\.$"):
+        with pytest.raises(ArgumentError, match=r"if a map makes the column, let it return arrays of one shape\.$"):
             next(iter(ps.torch.loader(asked)))
     of_source = ps.mix([(ds.map(lambda row: {"y": row["x"]}), 1)]).batch(4)
     # `.ragged` of a mixture acts after the maps of its sources.
@@ -297,11 +297,11 @@ def test_lists_are_nested_tensors_on_request() -> None:
 @pytest.mark.parametrize(
     ("jagged", "complaint"),
     [
-        ("x", "jagged='x' was given; expected a list of columns. Give one: jagged=['x']."),
+        ("x", "Got jagged='x'; expected a list of columns. Write jagged=['x']."),
         (
             ["x"],
-            "Column 'x' is to be a jagged tensor, and has no offsets. Columns: id, x, x_length. Ask for them: "
-            ".ragged(penstock.Offsets(), 'x').",
+            "Column 'x' is in jagged=, and has no offsets; expected a column with Offsets(). Write "
+            ".ragged(penstock.Offsets(), 'x'). Columns: id, x, x_length.",
         ),
     ],
 )
@@ -322,7 +322,7 @@ def test_the_error_for_lists_inside_lists_advises_to_pad(policy: Any) -> None:
     with pytest.raises(ArgumentError) as caught:
         next(iter(ps.torch.loader(lists.ragged(policy, "x"))))
     assert str(caught.value) == (
-        "Column 'x' holds arrays that may differ in shape, which no tensor does. Say what becomes of them: "
+        "Column 'x' holds arrays that may differ in shape; expected arrays of one shape, as a tensor needs. Write "
         ".ragged(penstock.Pad(), 'x')."
     )
 
@@ -331,7 +331,7 @@ def test_lists_inside_lists_cannot_be_a_jagged_tensor() -> None:
     """Lists inside lists in `jagged=` raise ArgumentError, which advises to leave the column out of it."""
     ds = one([[[1]], [[2], [3, 4]]]).select("x").ragged(ps.Offsets(), "x").batch(2)
 
-    with pytest.raises(ArgumentError, match=r"Column 'x' is to be a jagged tensor, .* Leave it out of jagged=, or make one"):
+    with pytest.raises(ArgumentError, match=r"Column 'x' is in jagged=, .* Leave it out of jagged=, or make one"):
         next(iter(ps.torch.loader(ds, jagged=["x"])))
 
 
@@ -374,7 +374,7 @@ def test_null_times_raise_without_a_policy(column: pa.Array) -> None:
     ds = one(column)
     with pytest.raises(ps.errors.DataError, match=r"row 1, column 'x': .* null, and a whole number"):
         list(ps.torch.loader(ds.batch(2)))
-    with pytest.raises(ps.errors.DataError, match="Column 'x' has a null, and times become whole numbers"):
+    with pytest.raises(ps.errors.DataError, match="Column 'x' has a null, and times become integers"):
         list(ps.torch.loader(ds.batch(2).map(dict)))
     masked = next(iter(ps.torch.loader(ds.nulls(ps.Mask(), "x").batch(2))))
 
@@ -604,10 +604,10 @@ def test_lanes_that_are_set_before_the_ranks_are_known_stay() -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"rank": 1}, "loader got rank=1 and world_size=None; expected both, or neither."),
-        ({"world_size": 1}, "loader got rank=None and world_size=1; expected both, or neither."),
+        ({"rank": 1}, "loader() got rank=1 and world_size=None; expected both, or neither."),
+        ({"world_size": 1}, "loader() got rank=None and world_size=1; expected both, or neither."),
         ({"rank": 3, "world_size": 2}, "shard() got rank=3 with world_size=2; expected an integer from 0 to 1."),
-        ({"process_group": "all"}, "loader got process_group='all', and torch.distributed is not initialised."),
+        ({"process_group": "all"}, "loader() got process_group='all', and torch.distributed is not initialised."),
     ],
 )
 def test_invalid_ranks_are_refused(options: dict[str, Any], complaint: str) -> None:
@@ -626,8 +626,8 @@ def test_a_shard_of_another_rank_is_refused() -> None:
     with pytest.raises(ArgumentError) as caught:
         ps.torch.loader(ds, rank=1, world_size=2)
     assert str(caught.value) == (
-        "The dataset is rank 0 of 2 by .shard(), and this process is rank 1 of 2. They must be the same. Leave .shard() out, "
-        "or give the loader rank= and world_size=."
+        "The dataset is rank 0 of 2 by .shard(), and this process is rank 1 of 2; expected equal ranks. Leave "
+        ".shard() out, or give the loader rank= and world_size=."
     )
 
 
@@ -657,7 +657,7 @@ def test_states_are_right_while_tensors_are_moved() -> None:
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", 1.5, "cuda:99", "mps:99"])
 def test_an_unavailable_device_is_refused(device: Any) -> None:
     """A device that torch or the machine lacks raises ArgumentError with torch's message, before anything is read."""
-    with pytest.raises(ArgumentError, match=r"(?s)loader got device=.*, of which torch says: .* Give a device of torch"):
+    with pytest.raises(ArgumentError, match=r"(?s)loader\(\) got device=.*; expected a device of torch.* Torch reports: "):
         ps.torch.loader(example().batch(4), device=device)
 
 

@@ -140,8 +140,8 @@ def test_ranks_with_equivalent_queries_agree(ranks: Ranks, table: Path, same: di
 @pytest.mark.parametrize(
     ("kind", "complaint"),
     [
-        ("shard", "ArgumentError: The dataset is rank 0 of 2 by .shard(), and this process is rank 1 of 2."),
-        ("table", "ArgumentError: loader got str; expected a dataset."),
+        ("shard", "ArgumentError: The dataset is rank 0 of 2 by .shard(), and this process is rank 1 of 2;"),
+        ("table", "ArgumentError: loader() got str; expected a dataset."),
     ],
 )
 def test_an_invalid_argument_on_one_rank_raises_on_all(ranks: Ranks, table: Path, kind: str, complaint: str) -> None:
@@ -199,8 +199,8 @@ def test_a_group_without_this_process_is_refused(ranks: Ranks, table: Path) -> N
     outcome = ranks.run("tensor_parallel", 4, **options)
 
     assert outcome.found[3] == (
-        "ArgumentError: loader got a process_group that process 3 is not in. A group of the processes that share out the data, "
-        "this one among them, was expected. Give that."
+        "ArgumentError: loader() got a process_group that process 3 is not in; expected the group of all processes that read "
+        "the dataset, with this one. Make the loader in processes of the group only."
     )
 
 
@@ -209,8 +209,8 @@ def test_a_mesh_of_several_dimensions_is_refused(ranks: Ranks, table: Path) -> N
     found = ranks.failed("tensor_parallel", 4, table=str(table), size=4, world=False, mesh="both", outside=False)
 
     for message in found:
-        assert message.startswith("ArgumentError: loader got process_group=DeviceMesh(")
-        assert message.endswith('Give mesh["dp"], mesh.get_group("dp"), or what torch.distributed.new_group returns.')
+        assert message.startswith("ArgumentError: loader() got process_group=DeviceMesh(")
+        assert message.endswith('Give mesh["dp"], mesh.get_group("dp"), or the result of torch.distributed.new_group.')
 
 
 def test_a_loader_made_before_the_group_is_refused_when_it_is_read(ranks: Ranks, table: Path) -> None:
@@ -222,9 +222,9 @@ def test_a_loader_made_before_the_group_is_refused_when_it_is_read(ranks: Ranks,
     assert (
         found
         == [
-            "ArgumentError: This loader was made as the only reader, and torch.distributed has 2 processes now, so that rows "
-            "would be read more than once, or never. Make it after torch.distributed.init_process_group (with Lightning: in "
-            "train_dataloader), or give it rank= and world_size=."
+            "ArgumentError: This loader was made as the only reader, and torch.distributed has 2 processes now; expected "
+            "equal numbers, or rows would be read twice or never. Make the loader after "
+            "torch.distributed.init_process_group (with Lightning: in train_dataloader), or give it rank= and world_size=."
         ]
         * 2
     )

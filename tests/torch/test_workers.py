@@ -320,7 +320,7 @@ def test_only_integers_are_row_numbers(row: Any) -> None:
     dataset: Any = ps.torch.MapDataset(example().select("id"))
 
     assert [int(dataset[number]["id"]) for number in (3, np.int64(3), torch.tensor(3))] == [3, 3, 3]
-    with pytest.raises(ArgumentError, match=r"MapDataset was asked for row .* Rows are counted by whole numbers\."):
+    with pytest.raises(ArgumentError, match=r"MapDataset got row .*; expected an integer\."):
         dataset[row]
 
 
@@ -342,8 +342,8 @@ def test_a_map_dataset_refuses_shuffles_batches_shards_and_repeats(ds: ps.Datase
     with pytest.raises(ArgumentError) as caught:
         ps.torch.MapDataset(ds)
     assert str(caught.value) == (
-        f"MapDataset got {ds!r}, which is shuffled, batched, sharded or repeated. Rows by number are in stored order, and "
-        "samplers do all that. Leave .shuffle(), .batch(), .shard() and .repeat() out."
+        f"MapDataset got {ds!r}, which is shuffled, batched, sharded or repeated; expected a dataset in stored order. "
+        "Leave .shuffle(), .batch(), .shard() and .repeat() out: samplers do all that."
     )
 
 
@@ -352,8 +352,8 @@ def test_a_map_dataset_refuses_offsets(table: Path) -> None:
     with pytest.raises(ArgumentError) as caught:
         ps.torch.MapDataset(ps.open(table).ragged(ps.Offsets(), "list"))
     assert str(caught.value) == (
-        "Column 'list' comes as Offsets(), which only a batch has, and MapDataset hands out rows. Leave the policy out, or "
-        "give it Pad(length=...)."
+        "Column 'list' has the policy Offsets(), which needs batches; expected a policy for single rows, because MapDataset "
+        "returns rows. Leave the policy out, or use Pad(length=...)."
     )
 
 

@@ -202,6 +202,11 @@ class BatchTask:
     steps: range
 
     @property
+    def is_together(self) -> bool:
+        """Whether the rows are those of several whole batches, which are cut and mapped later."""
+        return self.batch is None and self.query.size is not None
+
+    @property
     def has_bad_rows(self) -> bool:
         """Whether some rows are known to be bad."""
         return bool((_codes(self.own_rows()) < 0).any())
@@ -298,7 +303,7 @@ class BatchTask:
             columns.pop(ROW_CODE, None)
             made.ids = _codes(some)[:, 0] if query.lazy or query.size is None else None
             made.selected = selected if dropped else None
-        if not query.lazy and query.size is not None and (query.maps or query.ending == "pad"):
+        if not query.lazy and batch and (query.maps or query.ending == "pad"):
             valid = (batch.valid if batch else count) - (dropped if query.ending == "pad" else 0)
             with window_reader.meter.busy(MAP):
                 made.columns = mapped(query, columns, places, self.rank_epoch.position.epoch, (count, valid))

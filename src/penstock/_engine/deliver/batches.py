@@ -1,10 +1,9 @@
 """The batches and rows of an iteration, in order.
 
-`Steps` says which rows each step of the rank's epochs has. A `BatchSource` makes batches of them, in one of three places, which
+`Steps` says which rows each step of the rank's epochs has. A `BatchSource` makes batches of them, in one of two places, which
 is chosen once:
 
-* `InlineBatches`: in the consumer's thread, where a batch is nothing but views of its window;
-* `ThreadBatches`: on threads, ahead of the consumer;
+* `LocalBatches`: on threads, ahead of the consumer, or in the consumer's thread;
 * `RemoteBatches`: in worker processes, ahead of the consumer.
 
 A `BatchStream` returns them to the consumer, one by one or as single rows, and knows how far the consumer is.
@@ -17,10 +16,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from itertools import islice
+from threading import current_thread, main_thread
 from time import perf_counter
 from typing import Any, Protocol, TypeAlias
 
-from penstock._engine.batch.assemble import NO_PLACES, AssembledRows, BatchTask
+from penstock._engine.batch.assemble import AssembledRows, BatchTask, mapped
 from penstock._engine.decode.bad_cells import ROW_CODE
 from penstock._engine.deliver.lazy_filter import LazyFilter
 from penstock._engine.deliver.skipped import SkippedBatches
@@ -37,11 +37,11 @@ from penstock.model import Position
 ROWS_AT_ONCE = 256
 """Rows assembled at a time where the consumer takes single rows."""
 
-TASK_BYTES, TASK_SECONDS = 1 << 18, 0.002
-"""Bytes of the batches that one task makes, and how long it runs: its overhead is more than the work for a few short texts."""
+TASK_BYTES, MAX_TOGETHER = 1 << 20, 16
+"""Bytes of the batches that one task makes, and their number: its overhead is more than the work for a few short texts."""
 
-MAX_TOGETHER = 16
-"""The most batches that one task makes."""
+QUICK_SECONDS, QUICK_TASKS = 0.0005, 8
+"""Seconds that a quick batch takes, and the number of quick tasks after which the consumer makes batches itself."""
 
 Delivered: TypeAlias = tuple[RankEpoch, int] | Position
 """How far the consumer is: after a step of a rank's epoch, or at a position."""
@@ -180,68 +180,76 @@ class Steps:
         return first if first < rows else None
 
 
-class InlineBatches:
-    """Makes batches in the consumer's thread: nothing is to be done but to cut views of windows."""
+class LocalBatches:
+    """Makes batches on threads, ahead of the consumer, or in the consumer's thread where a thread would not help.
 
-    def __init__(self, steps: Steps, adapter: BatchAdapter | None) -> None:
-        """Store which batches come."""
-        self._steps, self._adapter = steps, adapter
+    A quick batch costs less than handing it from one thread to another. The consumer makes quick batches itself if it asks for
+    them sooner than a thread could have made them. A task makes several small ones: texts are decoded together.
+    """
 
-    def next(self) -> AssembledRows:
-        """Return the next batch, or some single rows."""
-        task = self._steps.next(wait=True)
-        if task is None:
-            raise StopIteration
-        self._steps.read_ahead()
-        return _adapted(task.run(), task, self._adapter)
-
-
-class ThreadBatches:
-    """Makes batches on threads, ahead of the consumer; one task makes several small ones."""
-
-    def __init__(self, steps: Steps, pool: ThreadPool, adapter: BatchAdapter | None) -> None:
-        """Store which batches come; nothing is read."""
+    def __init__(self, steps: Steps, pool: ThreadPool, adapter: BatchAdapter | None, *, inline: bool) -> None:
+        """Store which batches come; with `inline` they are views of windows, and no thread is needed for them."""
         query, reader = steps.query, steps.window_reader
         self._steps, self._window_reader, self._adapter, self._pool = steps, reader, adapter, pool
         self._tasks = OrderedMap[tuple[list[AssembledRows | BaseException], float]](pool)
         self._made: deque[AssembledRows | BaseException] = deque()
         self._rows, self._memory_bytes, self._largest = query.batch_rows or ROWS_AT_ONCE, query.memory_bytes, 0
-        alone = query.batch_rows is None or query.skip is not None or query.lazy or query.ending == "pad"
-        self._max_together = 1 if alone else MAX_TOGETHER
-        self._fast_enough = 1  # batches that a task makes in TASK_SECONDS
+        # Views of windows come one by one: `BatchStream` cuts those after them by itself.
+        alone = inline or query.batch_rows is None or query.skip is not None or query.lazy or query.ending == "pad"
+        self._max_together = 1 if alone or not reader.decodes_by_row else MAX_TOGETHER
+        self._views, self._has_maps, self._quick_tasks = inline, bool(query.maps), 0
+        self._returned = perf_counter()
 
     def next(self) -> AssembledRows:
         """Return the next batch, or some single rows."""
         if not self._made:
-            self._wait()
+            asked = perf_counter()
+            seconds = self._make()
+            quick = asked - self._returned < seconds < QUICK_SECONDS * len(self._made)
+            self._quick_tasks = min(self._quick_tasks + 1, 2 * QUICK_TASKS) if quick else self._quick_tasks // 2
+            self._returned = perf_counter()
         made = self._made.popleft()
         if isinstance(made, BaseException):
             raise made
         return made
 
-    def _wait(self) -> None:
-        """Wait for the next task, with more tasks submitted as their rows come into memory."""
+    def _make(self) -> float:
+        """Make the next batches, or wait for them; return the seconds that they took."""
         # The bytes of a batch are known from what was read so far; all tasks together may take a quarter of the memory.
         reader = self._window_reader
         batch_bytes = max(1, self._largest, int(self._rows * max(reader.row_bytes, reader.dense_bytes)))
-        together = max(1, min(self._max_together, self._fast_enough, TASK_BYTES // batch_bytes))
-        max_pending = max(1, min(self._pool.threads + 1, self._memory_bytes // 4 // (batch_bytes * together)))
+        together = max(1, min(self._max_together, TASK_BYTES // batch_bytes))
+        is_quick = self._quick_tasks >= QUICK_TASKS
+        if self._has_maps and not is_quick:
+            together = 1  # maps that take long run beside each other
+        if not self._tasks.pending and (self._views or is_quick):
+            task = self._steps.next(wait=True, together=together)
+            if task is None:
+                raise StopIteration
+            self._steps.read_ahead()
+            batches, seconds = _timed(task, self._adapter)
+        else:
+            batches, seconds = self._from_threads(together, self._memory_bytes // 4 // (batch_bytes * together))
+        self._made.extend(batches)
+        made = batches[0]
+        if isinstance(made, AssembledRows) and not self._views:
+            self._largest = max(self._largest, sum([getattr(one, "nbytes", 0) for one in made.columns.values()]))
+        return seconds
+
+    def _from_threads(self, together: int, affordable: int) -> tuple[list[AssembledRows | BaseException], float]:
+        """Wait for the next task, with more tasks submitted as their rows come into memory."""
+        max_pending = 0 if self._quick_tasks >= QUICK_TASKS else max(1, min(self._pool.threads + 1, affordable))
         self._submit(together, max_pending)
         first = self._tasks.first
         while first is not None and not first.done() and self._tasks.pending < max_pending:
             coming = self._steps.coming()
             if not coming:
                 break
-            with reader.meter.blocked:
+            with self._window_reader.meter.blocked:
                 wait_for_one([first, *coming])
             self._submit(together, max_pending)
-        with reader.meter.blocked:
-            batches, seconds = self._tasks.next()
-        self._made.extend(batches)
-        self._fast_enough = min(2 * len(batches), int(TASK_SECONDS * len(batches) / max(seconds, 1e-9)))
-        made = batches[0]
-        if isinstance(made, AssembledRows):
-            self._largest = max(self._largest, sum([getattr(one, "nbytes", 0) for one in made.columns.values()]))
+        with self._window_reader.meter.blocked:
+            return self._tasks.next()
 
     def _submit(self, together: int, max_pending: int) -> None:
         """Submit tasks for the next batches, as far as their rows are in memory; wait only where no task is pending."""
@@ -288,37 +296,54 @@ def _timed(task: BatchTask, adapter: BatchAdapter | None) -> tuple[list[Assemble
 
 def _finish(task: BatchTask, adapter: BatchAdapter | None) -> list[AssembledRows | BaseException]:
     """Return the batches of a task as the consumer gets them; the error of a batch is raised in its turn."""
-    many = task.batch is None and task.query.size is not None
     try:
-        # The user's functions, and policies that depend on the other rows of a batch, get one batch at a time.
-        if len(task.steps) > 1 and many and (task.query.maps or not task.window_reader.decodes_by_row):
-            return [made for one in task.one_by_one() for made in _finish(one, adapter)]
         made = task.run()
-        return list(_cut(made, task, adapter)) if many else [_adapted(made, task, adapter)]
-    except BaseException as error:  # noqa: BLE001 - raised in its turn
-        if not many or len(task.steps) == 1:
+        return _cut(made, task, adapter) if task.is_together else [_adapted(made, task, adapter)]
+    except BaseException as error:
+        if _is_interrupt(error):
+            raise
+        if not task.is_together or len(task.steps) == 1:
             return [error]
     return [made for one in task.one_by_one() for made in _finish(one, adapter)]
 
 
-def _cut(made: AssembledRows, task: BatchTask, adapter: BatchAdapter | None) -> Iterator[AssembledRows]:
-    """Yield several batches that were made together."""
-    size = made.count // len(task.steps)
-    if adapter is None:
-        # Objects are copied: a batch that is kept must not keep the objects of the others.
-        cuts: Iterator[dict[str, Any]] = (
-            {name: part.copy() if part.dtype.hasobject else part for name, part in batch.items()}
-            for batch in (
-                {name: values[at : at + size] for name, values in made.columns.items()} for at in range(0, made.count, size)
-            )
-        )
+def _cut(made: AssembledRows, task: BatchTask, adapter: BatchAdapter | None) -> list[AssembledRows | BaseException]:
+    """Return several batches that were made together, with the maps applied to each."""
+    query, meter, size = task.query, task.window_reader.meter, made.count // len(task.steps)
+    if adapter is not None and not query.maps:
+        with meter.busy(HAND_OVER):
+            cuts = list(adapter.cuts(made.columns, size))
     else:
-        with task.window_reader.meter.busy(HAND_OVER):
-            cuts = iter(list(adapter.cuts(made.columns, size)))
-    for step, columns in zip(task.steps, cuts, strict=True):
-        yield AssembledRows(
-            rank_epoch=made.rank_epoch, start=step, stop=step + 1, columns=columns, count=size, places=NO_PLACES
-        )
+        # Objects are copied: a batch that is kept must not keep the objects of the others.
+        columns = {name: (values, values.dtype.hasobject) for name, values in made.columns.items()}
+        cuts = [
+            {
+                name: values[at : at + size].copy() if copied else values[at : at + size]
+                for name, (values, copied) in columns.items()
+            }
+            for at in range(0, made.count, size)
+        ]
+    batches: list[AssembledRows | BaseException] = []
+    for number, (step, batch) in enumerate(zip(task.steps, cuts, strict=True)):
+        places = made.places[number * size : (number + 1) * size]
+        one = AssembledRows(rank_epoch=made.rank_epoch, start=step, stop=step + 1, columns=batch, count=size, places=places)
+        if query.maps:
+            try:
+                with meter.busy(MAP):
+                    one.columns = mapped(query, batch, places, made.rank_epoch.position.epoch, (size, size))
+                batches.append(_adapted(one, task, adapter))
+            except BaseException as error:
+                if _is_interrupt(error):
+                    raise
+                batches.append(error)
+        else:
+            batches.append(one)
+    return batches
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Return whether an error interrupts the consumer, which makes a batch itself; other errors are raised in their turn."""
+    return isinstance(error, KeyboardInterrupt) and current_thread() is main_thread()
 
 
 def _adapted(made: AssembledRows, task: BatchTask, adapter: BatchAdapter | None) -> AssembledRows:
@@ -366,10 +391,8 @@ class BatchStream:
         self._source: BatchSource
         if processes is not None:
             self._source = RemoteBatches(steps, processes)
-        elif inline:
-            self._source = InlineBatches(steps, adapter)
         else:
-            self._source = ThreadBatches(steps, pool, adapter)
+            self._source = LocalBatches(steps, pool, adapter, inline=inline)
         self._cuts_views = processes is None and inline and query.batch_rows is not None and query.ending != "pad"
         if query.lazy:
             self._lazy = LazyFilter(query, self.next_rows, self._mapped, processes, self._meter, skipping)

@@ -21,6 +21,8 @@ OFFSETS = "_offsets"
 SIBLINGS = ("_valid", "_length")
 """Suffixes of columns that mark the missing values of another column."""
 OBJECTS = np.dtype(object)
+PLAIN = frozenset(np.dtype(kind) for kind in "?bhilqBefdFD")
+"""Dtypes that torch has, too."""
 AT_ONCE = 512
 """Tensors that are made at a time."""
 
@@ -113,6 +115,8 @@ def _is_view(value: Any) -> bool:
 
 
 def _value(name: str, value: Any, *, flat: bool, mapped: bool) -> Any:
+    if type(value) is np.ndarray and value.dtype in PLAIN:
+        return _tensor(value)
     if isinstance(value, np.generic):
         value = np.asarray(value)
     if not isinstance(value, np.ndarray):
@@ -164,10 +168,11 @@ def _check_times(columns: Mapping[str, Any]) -> None:
 
 def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:
     """Return an array as a tensor of the same memory, or of a copy if it is read-only or its layout is foreign to torch."""
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    if array.dtype.kind in "mM":
-        array = array.view(np.int64)
+    if array.dtype not in PLAIN:
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
+        if array.dtype.kind in "mM":
+            array = array.view(np.int64)
     if not array.flags.writeable:
         array = array.copy()
     try:

@@ -31,7 +31,12 @@ def apply_map(
     if step.per_row:
         return _apply_by_rows(step, batch, places, key)
     returned = _call(step, batch, int(places[0]) if len(places) else 0, key)
-    columns = {name: _column(step, name, values) for name, values in returned.items()}
+    columns = {
+        name: values
+        if type(values) is np.ndarray and values.ndim and values.dtype.kind not in "US"
+        else _column(step, name, values)
+        for name, values in returned.items()
+    }
     sizes = {len(values) for name, values in columns.items() if name not in free}
     if len(sizes) > 1 or (sizes and not resize and sizes != {len(places)}):
         msg = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
 from typing import Any
@@ -17,6 +16,7 @@ from penstock import codecs
 from penstock._engine.commit.change import begin
 from penstock._engine.commit.log import fresh_listing, visible
 from penstock._engine.parquet.footer import read_schema
+from penstock._engine.runtime.threads import parallel_map
 from penstock._engine.storage.file_errors import os_message
 from penstock._engine.storage.filesystem import destination
 from penstock._engine.write.cast import cast_column, check_first_cell
@@ -101,8 +101,8 @@ def adopt(
 
 def _check_files(place: Place, paths: Sequence[str], schema: Schema) -> pa.Schema:
     """Return the columns of all files together; refuse those that do not suit the schema."""
-    with ThreadPoolExecutor(min(PARALLEL_FOOTERS, len(paths)), thread_name_prefix="penstock-footers") as pool:
-        schemas = dict(zip(paths, pool.map(partial(read_schema, filesystem=place.filesystem), paths), strict=True))
+    footers = parallel_map(partial(read_schema, filesystem=place.filesystem), paths, PARALLEL_FOOTERS)
+    schemas = dict(zip(paths, footers, strict=True))
     values = [hive_values(path, place.path) for path in paths]
     partitions = {name for value in values for name in value}
     columns = unify_schemas(schemas)
@@ -157,13 +157,13 @@ def _check_nulls(place: Place, schemas: Mapping[str, pa.Schema], schema: Schema)
     """Refuse nulls in columns whose field is not nullable, as far as the statistics of files show them."""
     required = {field.name for field in schema if not field.nullable}
     paths = [path for path, columns in schemas.items() if any(each.nullable for each in columns if each.name in required)]
-    with ThreadPoolExecutor(PARALLEL_FOOTERS, thread_name_prefix="penstock-footers") as pool:
-        for path, nulls in zip(paths, pool.map(partial(_count_nulls, place, required), paths), strict=True):
-            for name, (group, count) in nulls.items():
-                raise ArgumentError(
-                    f"Column {name!r} of {path} has {count} nulls in row group {group}, and the field is not nullable; "
-                    f"expected values. Allow nulls: Field({name!r}, ..., nullable=True)."
-                )
+    counts = parallel_map(partial(_count_nulls, place, required), paths, PARALLEL_FOOTERS)
+    for path, nulls in zip(paths, counts, strict=True):
+        for name, (group, count) in nulls.items():
+            raise ArgumentError(
+                f"Column {name!r} of {path} has {count} nulls in row group {group}, and the field is not nullable; "
+                f"expected values. Allow nulls: Field({name!r}, ..., nullable=True)."
+            )
 
 
 def _count_nulls(place: Place, names: Collection[str], path: str) -> dict[str, tuple[int, int]]:

@@ -18,7 +18,6 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +26,7 @@ from typing import Any, NoReturn
 
 from pyarrow import fs as pafs
 
+from penstock._engine.runtime.threads import parallel_map
 from penstock._engine.storage.filesystem import list_files, stamp
 from penstock.errors import DataChangedError, DataError
 from penstock.model import Place
@@ -306,11 +306,7 @@ def complete(place: Place, commit: Commit, infos: Iterable[pafs.FileInfo]) -> No
 
 def delete(filesystem: pafs.FileSystem, paths: Sequence[str]) -> None:
     """Delete files, several at once; a file that does not exist is no error."""
-    if len(paths) > 1:
-        with ThreadPoolExecutor(min(len(paths), PARALLEL_DELETES), thread_name_prefix="penstock-delete") as pool:
-            list(pool.map(partial(_delete_file, filesystem), paths))
-    elif paths:
-        _delete_file(filesystem, paths[0])
+    list(parallel_map(partial(_delete_file, filesystem), paths, PARALLEL_DELETES))
 
 
 def _delete_file(filesystem: pafs.FileSystem, path: str) -> None:

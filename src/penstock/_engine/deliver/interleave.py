@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +17,7 @@ from penstock._engine.batch.user_map import apply_map, by_row
 from penstock._engine.decode.arrow import CellError
 from penstock._engine.order.mixture import MixtureEpoch, SourceOrder
 from penstock._engine.order.shard import RankEpoch
-from penstock._engine.query.query import Batch, BatchAdapter, ColumnDecoding, Query
+from penstock._engine.query.query import Batch, ColumnDecoding, Query
 from penstock._engine.runtime.memory import BufferPool
 from penstock._engine.runtime.timers import GATHER, MAP
 from penstock._engine.window.buffer import WindowBuffer
@@ -29,14 +29,8 @@ from penstock.model import IntArray, Ranges
 SOURCE = "_source"
 """The column with the number of a row's source."""
 
-ROWS_AT_ONCE = 1 << 13
-"""Rows that are interleaved at a time where they are only copied: many cost little more than one."""
-
 POOLED_BYTES = 1 << 16
 """Arrays of fewer bytes do not come from the buffer pool."""
-
-BYTES_AT_ONCE = 4 << 20
-"""The most bytes of these rows: more would not stay in the processor's cache until they are cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -125,6 +119,14 @@ class MixtureRows(WindowRows):
         source = int(self.order[0])
         return np.arange(self.readings[source].size(len(self.parts[source]))) + int(self.slots[0]) * self.width
 
+    def cut(self, start: int, stop: int) -> MixtureRows:
+        """Return the rows of slots `start..stop`, each of one row."""
+        parts = [
+            part.cut(int((self.order[:start] == source).sum()), int((self.order[:stop] == source).sum()))
+            for source, part in enumerate(self.parts)
+        ]
+        return replace(self, slots=self.slots[start:stop], order=self.order[start:stop], parts=tuple(parts))
+
     def assemble(self, window_reader: WindowReader) -> Batch:  # noqa: ARG002 - each source has its own
         """Return the rows as columns: a batch of one source as it is, or single rows of all sources interleaved."""
         if self.readings[0].query.size is not None:
@@ -193,21 +195,16 @@ class MixturePrefetcher(Prefetcher):
         buffer_pool: BufferPool,
         numbered: bool,
         policies: tuple[ColumnDecoding, ...],
-        adapter: BatchAdapter | None,
     ) -> None:
         """Store where the epoch begins, and how sources are read."""
         self._buffer_pool, self._policies = buffer_pool, policies
         self._rank_epoch, self._epoch, self._readings, self._numbered = rank_epoch, epoch, tuple(readings), numbered
-        self._adapter = adapter
-        self._at = rank_epoch.schedule.start
-        self._cuts: Iterator[dict[str, Any]] = iter(())
         lanes = rank_epoch.lanes_ahead()
         self._mixture_lanes = [_MixtureLane(self._readings, epoch, lane, share=len(lanes)) for lane in lanes]
         self._width = max(source_order.part.width for source_order in epoch.orders)
 
     def rows(self, start: int, stop: int, fill: Ranges = ()) -> WindowRows:
         """Return slots `start..stop` of the rank's shard, which continue the last ones; then those of `fill`."""
-        self._at = stop
         # All sources begin to read before the first one is waited for.
         for lane in self._mixture_lanes:
             lane.begin()
@@ -231,35 +228,6 @@ class MixturePrefetcher(Prefetcher):
             policies=self._policies,
             buffer_pool=self._buffer_pool,
         )
-
-    def cut(self, count: int) -> dict[str, Any] | None:
-        """Return the next batch as views of several that are interleaved at once; None where it must be waited for."""
-        found = next(self._cuts, None)
-        if found is not None or self._readings[0].query.size is not None:
-            return found
-        whole = self._batches_ready(count)
-        if not whole:
-            return None
-        made = self.rows(self._at, self._at + whole * count).assemble(self._readings[0].window_reader)
-        self.prefetch()
-        self._cuts = self._cut_all(made, whole, count)
-        return next(self._cuts)
-
-    def _batches_ready(self, count: int) -> int:
-        """Return how many of the next batches are in memory and may be interleaved at once."""
-        row_bytes = max(1.0, *(reading.window_reader.row_bytes for reading in self._readings))
-        most = min(ROWS_AT_ONCE // count, int(BYTES_AT_ONCE / row_bytes / count))
-        whole = min(max(1, most), (self._rank_epoch.shard.num_rows - self._at) // count)
-        while whole and self.rows_ready(self._at, self._at + whole * count) < whole * count:
-            whole //= 2
-        return whole
-
-    def _cut_all(self, made: Batch, whole: int, count: int) -> Iterator[dict[str, Any]]:
-        """Yield batches in the types of the framework."""
-        if self._adapter is not None and made:
-            return self._adapter.cuts(made, count)
-        starts = range(0, whole * count, count)
-        return ({name: values[start : start + count] for name, values in made.items()} for start in starts)
 
     def prefetch(self) -> bool:
         """Begin to read the next windows; the next epoch is not begun early, because sources share the memory."""

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock._engine.decode.bad_cells import BadRow
-from penstock._engine.deliver.batches import BatchStream, Steps, is_view_of_window
+from penstock._engine.deliver.batches import BatchStream, Steps
 from penstock._engine.deliver.consensus import check_same_on_ranks, describe_maps, describe_policies, shared_table
 from penstock._engine.deliver.interleave import MixturePrefetcher, SourceReading
 from penstock._engine.order.mixture import MixtureOrder, MixturePart, Pattern, Stop, shares
@@ -180,17 +180,17 @@ class MixtureReader:
         deferred: The columns of all sources that are decoded per batch.
         max_cell_bytes: The most that a decoded cell may take.
         bad_rows: Always empty: a mixture does not drop bad rows.
-        decodes_by_row: False: the rows of several batches are interleaved batch by batch.
+        decodes_by_row: Whether a row becomes the same whatever the other rows of its batch are.
     """
 
-    def __init__(self, readings: tuple[SourceReading, ...], meter: Meter) -> None:
-        """Store how each source is read, and what counts the time."""
+    def __init__(self, readings: tuple[SourceReading, ...], meter: Meter, *, by_row: bool) -> None:
+        """Store how each source is read, and whether the mixture handles rows one by one."""
         self.readings, self.meter = readings, meter
         self.deferred = tuple(column for reading in readings for column in reading.window_reader.deferred)
         self.columns = readings[0].window_reader.columns
         self.max_cell_bytes = max(reading.window_reader.max_cell_bytes for reading in readings)
         self.bad_rows: dict[int, BadRow] = {}
-        self.decodes_by_row = False
+        self.decodes_by_row = by_row and all(reading.window_reader.decodes_by_row for reading in readings)
 
     @property
     def units_read(self) -> int:
@@ -275,9 +275,9 @@ def open_mixture(
             memory_limit=limit,
         )
         readings.append(reading)
-    reader = MixtureReader(tuple(readings), meter)
     # Policies of sources with batches are applied by the sources.
     policies = () if mixture.batched else query.policies
+    reader = MixtureReader(tuple(readings), meter, by_row=not mixture.batched and not policies)
     buffer_pool = BufferPool(query.memory_bytes // 16)
     if mixture.batched:
         # A step is one slot. What is flat in the sources' batches is flat in those that maps of the mixture get.
@@ -287,7 +287,7 @@ def open_mixture(
     def make_prefetcher(rank_epoch: RankEpoch) -> MixturePrefetcher:
         mixing = planned.blend.epoch(rank_epoch.position.epoch, rank_epoch.position.assignments[0].lanes)
         return MixturePrefetcher(
-            readings, mixing, rank_epoch, buffer_pool=buffer_pool, numbered=mixture.numbered, policies=policies, adapter=adapter
+            readings, mixing, rank_epoch, buffer_pool=buffer_pool, numbered=mixture.numbered, policies=policies
         )
 
     as_reader = cast("WindowReader", reader)
@@ -295,7 +295,7 @@ def open_mixture(
         Steps(query, as_reader, rank_epochs, make_prefetcher),
         pool,
         adapter,
-        inline=is_view_of_window(query, as_reader) and not policies and not any(one.query.maps for one in readings),
+        inline=False,
         may_use_processes=bool(query.maps),  # cells are decoded by the sources
         batched=mixture.batched,
     )

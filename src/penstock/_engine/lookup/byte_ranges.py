@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +16,8 @@ from penstock._engine.parquet.footer import footer_of, read_tail
 from penstock._engine.parquet.page_index import coalesce
 from penstock._engine.parquet.thrift import ThriftError
 from penstock._engine.runtime.memory import BufferPool
+from penstock._engine.runtime.threads import parallel_map
 from penstock.model import IntArray
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +85,7 @@ class OpenFile:
             for part in parts:
                 self._fill(part)
         else:
-            side_by_side(self._fill, parts)
+            list(parallel_map(self._fill, parts, MAX_REQUESTS))
         return data
 
     def one_by_one(self, spans: Sequence[tuple[int, int]], buffer_pool: BufferPool) -> Callable[[int], memoryview]:
@@ -120,19 +117,3 @@ class OpenFile:
 def _read(source: LocalFile | Any, start: int, size: int) -> bytes:
     data: bytes = source.peek(start, size) if isinstance(source, LocalFile) else source.read_at(size, start)
     return data
-
-
-def side_by_side(function: Callable[[Item], Result], items: Sequence[Item], threads: int = MAX_REQUESTS) -> list[Result]:
-    """Return the results of a function for each item, computed on threads. The first error is raised.
-
-    Example:
-        >>> side_by_side(abs, [-1, 2, -3])
-        [1, 2, 3]
-    """
-    if len(items) == 1 or threads == 1:
-        return [function(item) for item in items]
-    with ThreadPoolExecutor(min(threads, len(items)) - 1, thread_name_prefix="penstock-lookup") as pool:
-        # This thread computes the last one, so that one thread less is started.
-        rest = [pool.submit(function, item) for item in items[:-1]]
-        last = function(items[-1])
-        return [*(one.result() for one in rest), last]

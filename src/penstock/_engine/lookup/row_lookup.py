@@ -19,7 +19,7 @@ from penstock._blobs import Blobs
 from penstock._engine.decode.arrow import CellError
 from penstock._engine.decode.columns import decode_deferred
 from penstock._engine.decode.concat import take_wide
-from penstock._engine.lookup.byte_ranges import MAX_REQUESTS, Cost, OpenFile, side_by_side
+from penstock._engine.lookup.byte_ranges import MAX_REQUESTS, Cost, OpenFile
 from penstock._engine.lookup.cache import LookupCache, LruCache, PageKey
 from penstock._engine.lookup.page_reads import ColumnRead, PageRead, StoredRows, take_rows
 from penstock._engine.parquet.blob_chunks import concat_blobs
@@ -29,7 +29,7 @@ from penstock._engine.parquet.plain_pages import as_arrow
 from penstock._engine.parquet.thrift import ThriftError
 from penstock._engine.query.query import Batch, ReadSpec
 from penstock._engine.read.reader import Reader, Unit, UnitTable
-from penstock._engine.runtime.threads import ThreadPool
+from penstock._engine.runtime.threads import ThreadPool, parallel_map
 from penstock._engine.window.buffer import Cells, UnitColumns, concat_arrays, concat_cells
 from penstock._engine.window.reader import WindowReader, WindowRows
 from penstock.errors import DataChangedError, DataError
@@ -182,7 +182,7 @@ class RowLookup(Reader):
         with self._file_errors(unit):
             stored_names = tuple(names.values())
             reads = [read for at in range(len(groups)) for read in self._plan(file, groups, at, stored_names)]
-            parts = side_by_side(lambda part: self._run(file, part, blobs), self._split(reads, request.threads))
+            parts = parallel_map(lambda part: self._run(file, part, blobs), self._split(reads, request.threads), MAX_REQUESTS)
             for read, column in zip(reads, chain.from_iterable(parts), strict=True):
                 if column is not None:
                     data[read.at][read.name] = column
@@ -347,7 +347,7 @@ class RowTaker(WindowReader):
         ]
         tasks = [(sparse, list(group)) for (_, sparse), group in groupby(parts, lambda part: (part.unit.file, part.sparse))]
         threads = MAX_REQUESTS if not self._lookup.cost.near else self._request.threads if len(rows) > FEW_ROWS else 1
-        return [part for parts in side_by_side(self._read_file, tasks, threads) for part in parts]
+        return [part for parts in parallel_map(self._read_file, tasks, threads) for part in parts]
 
     def _read_file(self, task: tuple[bool, list[_UnitRows]]) -> list[UnitColumns]:
         """Return rows of one file. Sparse rows are looked up."""

@@ -25,7 +25,7 @@ from pyarrow import fs as pafs
 
 from penstock._engine.parquet import thrift
 from penstock._engine.parquet.thrift import Leaf, Only, ThriftError, Wanted, leaves, parse, parse_start
-from penstock._engine.runtime.threads import run_over
+from penstock._engine.runtime.threads import parallel_map
 from penstock._engine.storage.file_errors import changed_file_error, footer_error, missing_file_error
 from penstock._engine.storage.filesystem import check_unchanged, opened_size
 from penstock.errors import DataError
@@ -285,7 +285,7 @@ def of_each(
 
     size = max(1, min(32, len(files) // (4 * threads)))  # a task for each file would cost more than its footer
     parts = [files[at : at + size] for at in range(0, len(files), size)]
-    return _flatten(run_over(parse_files, parts, threads))
+    return _flatten(parallel_map(parse_files, parts, threads))
 
 
 def footer_of(path: str, place: pafs.FileSystem | bytes, *, size: int | None = None) -> bytes:

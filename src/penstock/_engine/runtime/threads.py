@@ -235,18 +235,20 @@ def default_threads() -> int:
     return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
-def run_over(function: Callable[[Item], Result], items: Sequence[Item], threads: int) -> Iterator[Result]:
+def parallel_map(function: Callable[[Item], Result], items: Sequence[Item], threads: int = 16) -> Iterator[Result]:
     """Yield the results of a function for some items, in order, computed on threads of their own.
 
     An error cancels the calls that have not begun. An interrupt does not wait for the calls that run.
 
     Example:
-        >>> list(run_over(abs, [-1, 2, -3], threads=2))
+        >>> list(parallel_map(abs, [-1, 2, -3], threads=2))
         [1, 2, 3]
     """
-    if not items:
+    threads = min(threads, len(items))
+    if threads <= 1:
+        yield from map(function, items)
         return
-    pool = ThreadPool(max(1, min(threads, len(items))))
+    pool = ThreadPool(threads)
     patience = PATIENCE
     try:
         for future in pool.submit_all(Priority.READ, [partial(function, item) for item in items]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
@@ -14,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import fs as pafs
 
+from penstock._engine.runtime.threads import parallel_map
 from penstock.errors import DataError
 from penstock.formats.delta.paths import resolve
 from penstock.model import IntArray, Place
@@ -98,9 +98,8 @@ def deleted_rows(vectors: Mapping[int, DeletionVector], place: Place, version: i
     def read(path: str) -> dict[int, IntArray]:
         return _read_file(path, {file: vectors[file] for file in files[path]}, place.filesystem, version)
 
-    with ThreadPoolExecutor(max(1, min(16, len(files))), thread_name_prefix="penstock-deletes") as pool:
-        for part in pool.map(read, files):
-            rows.update(part)
+    for part in parallel_map(read, list(files)):
+        rows.update(part)
     return rows
 
 

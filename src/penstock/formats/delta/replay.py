@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock._engine.runtime.threads import parallel_map
 from penstock.errors import ArgumentError, DataError
 from penstock.formats.delta.log import LOG, Log, Segment
 from penstock.formats.delta.sources import Lines, Parquet, as_array, read_texts
@@ -178,5 +178,4 @@ def _read_checkpoint(place: Place, paths: Sequence[str]) -> list[Lines | Parquet
             return Lines.of([path], read_texts(place.filesystem, [path]))
         return Parquet.open(place.filesystem, path)
 
-    with ThreadPoolExecutor(max(1, min(16, len(paths))), thread_name_prefix="penstock-delta") as pool:
-        return list(pool.map(read, paths))
+    return list(parallel_map(read, paths))

@@ -6,7 +6,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
+from penstock._engine.runtime.threads import parallel_map
 from penstock.errors import DataError
 from penstock.formats.delta.json import read_lines
 from penstock.formats.delta.paths import resolve_all
@@ -277,8 +277,7 @@ def read_texts(filesystem: pafs.FileSystem, paths: Sequence[str], threads: int =
         except (OSError, pa.ArrowException) as error:
             raise _file_error(path, error) from error
 
-    with ThreadPoolExecutor(max(1, min(threads, len(paths))), thread_name_prefix="penstock-delta") as pool:
-        return list(pool.map(read, paths))
+    return list(parallel_map(read, paths, threads))
 
 
 def commit_time(filesystem: pafs.FileSystem, path: str) -> int:

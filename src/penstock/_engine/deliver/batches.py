@@ -1,8 +1,9 @@
 """The batches and rows of an iteration, in order.
 
-`Steps` says which rows each step of the rank's epochs has. A `BatchSource` makes batches of them, in one of two places, which
+`Steps` says which rows each step of the rank's epochs has. A `BatchSource` makes batches of them, in one of three ways, which
 is chosen once:
 
+* `ViewBatches`: in the consumer's thread, where batches are views of windows;
 * `LocalBatches`: on threads, ahead of the consumer, or in the consumer's thread;
 * `RemoteBatches`: in worker processes, ahead of the consumer.
 
@@ -16,12 +17,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from itertools import islice
+from sys import maxsize
 from threading import current_thread, main_thread
 from time import perf_counter
 from typing import Any, Protocol, TypeAlias
 
 from penstock._engine.batch.assemble import AssembledRows, BatchTask, mapped
-from penstock._engine.decode.bad_cells import ROW_CODE
 from penstock._engine.deliver.lazy_filter import LazyFilter
 from penstock._engine.deliver.skipped import SkippedBatches
 from penstock._engine.order.shard import RankEpoch
@@ -37,8 +38,8 @@ from penstock.model import Position
 ROWS_AT_ONCE = 256
 """Rows assembled at a time where the consumer takes single rows."""
 
-TASK_BYTES, MAX_TOGETHER = 1 << 20, 16
-"""Bytes of the batches that one task makes, and their number: its overhead is more than the work for a few short texts."""
+TASK_BYTES, MAX_TOGETHER = 1 << 18, 16
+"""Bytes that one task decodes, and batches that it makes: its overhead is more than the work for a few short texts."""
 
 QUICK_SECONDS, QUICK_TASKS = 0.0005, 8
 """Seconds that a quick batch takes, and the number of quick tasks after which the consumer makes batches itself."""
@@ -108,14 +109,13 @@ class Steps:
             steps = ROWS_AT_ONCE * self._workers if single else max(1, min(together, self._whole - start))
             stop, first = min(start + steps, self._steps), schedule.consumed(start)
             last = schedule.consumed(stop)
-            ready = prefetcher.rows_ready(first, last)
-            if ready < last - first and stop > start + 1 and not single:
-                stop = start + max(1, ready // self.query.step_rows)
+            if stop > start + 1 and not single and (rows := prefetcher.rows_together(first, last)) < last - first:
+                stop = start + max(1, rows // self.query.step_rows)
                 last = schedule.consumed(stop)
-            if not wait and ready < last - first:
+            if not wait and prefetcher.rows_ready(first, last) < last - first:
                 return None
             batch = schedule.batch(start) if stop == start + 1 and not single else None
-            rows = prefetcher.rows(first, last, batch.fill if batch else ())
+            window_rows = prefetcher.rows(first, last, batch.fill if batch else ())
             self._step = stop
             own = self._own_rows(stop - start) if single else 0 if self._is_own() else None
             if own is not None:
@@ -124,29 +124,10 @@ class Steps:
                     window_reader=self.window_reader,
                     rank_epoch=self.rank_epoch,
                     batch=batch,
-                    rows=rows,
+                    rows=window_rows,
                     steps=range(start + own, stop, self._workers if single else 1),
                 )
         return None
-
-    def cut(self, size: int) -> dict[str, Any] | None:
-        """Return the next batch as views of the current window; None where it is not in one window."""
-        rank_epoch, prefetcher = self.rank_epoch, self.prefetcher
-        while rank_epoch is not None and prefetcher is not None and self._step < self._whole:
-            batch = prefetcher.cut(size)
-            if batch is None:
-                return None
-            self._step += 1
-            if self._is_own():
-                batch.pop(ROW_CODE, None)
-                return batch
-        return None
-
-    @property
-    def delivered(self) -> tuple[RankEpoch, int]:
-        """The current epoch, and the number of its steps that were returned."""
-        assert self.rank_epoch is not None  # noqa: S101 - something was returned
-        return self.rank_epoch, self._step
 
     def read_ahead(self) -> None:
         """Begin to read the next windows; call it after the current batch is submitted, which needs a thread first."""
@@ -180,6 +161,41 @@ class Steps:
         return first if first < rows else None
 
 
+class ViewBatches:
+    """Makes batches in the consumer's thread that are nothing but views of windows, or copies of their rows."""
+
+    def __init__(self, steps: Steps, adapter: BatchAdapter | None) -> None:
+        """Store which batches come."""
+        self._steps, self._adapter, self._alone = steps, adapter, is_made_alone(steps)
+        self._cuts: Iterator[dict[str, Any]] = iter(())
+        self._next: tuple[RankEpoch, int] | None = None
+
+    def next(self) -> AssembledRows:
+        """Return the next batch, or some single rows; `cut` returns the batches that were made with it."""
+        task = self._steps.next(wait=True, together=1 if self._alone else maxsize)
+        if task is None:
+            raise StopIteration
+        self._steps.read_ahead()
+        made = task.run()
+        if not task.is_together:
+            return _adapted(made, task, self._adapter)
+        size = made.count // len(task.steps)
+        self._cuts = (
+            _slices(made, size) if self._adapter is None or not made.columns else self._adapter.cuts(made.columns, size)
+        )
+        made.columns, made.stop, made.count = next(self._cuts), made.start + 1, size
+        self._next = made.rank_epoch, made.stop
+        return made
+
+    def cut(self) -> tuple[dict[str, Any], Delivered] | None:
+        """Return the next of the batches that were made together, and the position after it; None if there is none."""
+        batch = next(self._cuts, None)
+        if batch is None or self._next is None:
+            return None
+        self._next = self._next[0], self._next[1] + 1
+        return batch, self._next
+
+
 class LocalBatches:
     """Makes batches on threads, ahead of the consumer, or in the consumer's thread where a thread would not help.
 
@@ -187,17 +203,15 @@ class LocalBatches:
     them sooner than a thread could have made them. A task makes several small ones: texts are decoded together.
     """
 
-    def __init__(self, steps: Steps, pool: ThreadPool, adapter: BatchAdapter | None, *, inline: bool) -> None:
-        """Store which batches come; with `inline` they are views of windows, and no thread is needed for them."""
+    def __init__(self, steps: Steps, pool: ThreadPool, adapter: BatchAdapter | None) -> None:
+        """Store which batches come; nothing is read."""
         query, reader = steps.query, steps.window_reader
         self._steps, self._window_reader, self._adapter, self._pool = steps, reader, adapter, pool
         self._tasks = OrderedMap[tuple[list[AssembledRows | BaseException], float]](pool)
         self._made: deque[AssembledRows | BaseException] = deque()
         self._rows, self._memory_bytes, self._largest = query.batch_rows or ROWS_AT_ONCE, query.memory_bytes, 0
-        # Views of windows come one by one: `BatchStream` cuts those after them by itself.
-        alone = inline or query.batch_rows is None or query.skip is not None or query.lazy or query.ending == "pad"
-        self._max_together = 1 if alone or not reader.decodes_by_row else MAX_TOGETHER
-        self._views, self._has_maps, self._quick_tasks = inline, bool(query.maps), 0
+        self._max_together = 1 if is_made_alone(steps) else MAX_TOGETHER
+        self._has_maps, self._quick_tasks = bool(query.maps), 0
         self._returned = perf_counter()
 
     def next(self) -> AssembledRows:
@@ -218,11 +232,11 @@ class LocalBatches:
         # The bytes of a batch are known from what was read so far; all tasks together may take a quarter of the memory.
         reader = self._window_reader
         batch_bytes = max(1, self._largest, int(self._rows * max(reader.row_bytes, reader.dense_bytes)))
-        together = max(1, min(self._max_together, TASK_BYTES // batch_bytes))
         is_quick = self._quick_tasks >= QUICK_TASKS
-        if self._has_maps and not is_quick:
-            together = 1  # maps that take long run beside each other
-        if not self._tasks.pending and (self._views or is_quick):
+        together = 1 if self._has_maps and not is_quick else self._max_together  # maps that take long run beside each other
+        if reader.deferred:
+            together = max(1, min(together, TASK_BYTES // batch_bytes))
+        if not self._tasks.pending and is_quick:
             task = self._steps.next(wait=True, together=together)
             if task is None:
                 raise StopIteration
@@ -232,7 +246,7 @@ class LocalBatches:
             batches, seconds = self._from_threads(together, self._memory_bytes // 4 // (batch_bytes * together))
         self._made.extend(batches)
         made = batches[0]
-        if isinstance(made, AssembledRows) and not self._views:
+        if isinstance(made, AssembledRows):
             self._largest = max(self._largest, sum([getattr(one, "nbytes", 0) for one in made.columns.values()]))
         return seconds
 
@@ -314,15 +328,7 @@ def _cut(made: AssembledRows, task: BatchTask, adapter: BatchAdapter | None) -> 
         with meter.busy(HAND_OVER):
             cuts = list(adapter.cuts(made.columns, size))
     else:
-        # Objects are copied: a batch that is kept must not keep the objects of the others.
-        columns = {name: (values, values.dtype.hasobject) for name, values in made.columns.items()}
-        cuts = [
-            {
-                name: values[at : at + size].copy() if copied else values[at : at + size]
-                for name, (values, copied) in columns.items()
-            }
-            for at in range(0, made.count, size)
-        ]
+        cuts = list(_slices(made, size))
     batches: list[AssembledRows | BaseException] = []
     for number, (step, batch) in enumerate(zip(task.steps, cuts, strict=True)):
         places = made.places[number * size : (number + 1) * size]
@@ -341,6 +347,21 @@ def _cut(made: AssembledRows, task: BatchTask, adapter: BatchAdapter | None) -> 
     return batches
 
 
+def _slices(made: AssembledRows, size: int) -> Iterator[dict[str, Any]]:
+    """Yield rows in batches; objects are copied, because a batch that is kept must not keep the objects of the others."""
+    columns = [(name, values, values.dtype.hasobject) for name, values in made.columns.items()]
+    for start in range(0, made.count, size):
+        stop = start + size
+        yield {name: values[start:stop].copy() if copies else values[start:stop] for name, values, copies in columns}
+
+
+def is_made_alone(steps: Steps) -> bool:
+    """Return whether each batch is made by itself, because its rows depend on each other, or some may be dropped."""
+    query = steps.query
+    dropped = query.skip is not None or query.lazy
+    return query.batch_rows is None or dropped or query.ending == "pad" or not steps.window_reader.decodes_by_row
+
+
 def _is_interrupt(error: BaseException) -> bool:
     """Return whether an error interrupts the consumer, which makes a batch itself; other errors are raised in their turn."""
     return isinstance(error, KeyboardInterrupt) and current_thread() is main_thread()
@@ -352,11 +373,6 @@ def _adapted(made: AssembledRows, task: BatchTask, adapter: BatchAdapter | None)
         with task.window_reader.meter.busy(HAND_OVER):
             made.columns = adapter.batch(made.columns)
     return made
-
-
-def is_view_of_window(query: Query, window_reader: WindowReader) -> bool:
-    """Return whether batches are nothing but views of windows."""
-    return not (window_reader.deferred or query.maps)
 
 
 class BatchStream:
@@ -392,8 +408,8 @@ class BatchStream:
         if processes is not None:
             self._source = RemoteBatches(steps, processes)
         else:
-            self._source = LocalBatches(steps, pool, adapter, inline=inline)
-        self._cuts_views = processes is None and inline and query.batch_rows is not None and query.ending != "pad"
+            self._source = ViewBatches(steps, adapter) if inline else LocalBatches(steps, pool, adapter)
+        self._cut = self._source.cut if isinstance(self._source, ViewBatches) else None
         if query.lazy:
             self._lazy = LazyFilter(query, self.next_rows, self._mapped, processes, self._meter, skipping)
             self.next = self._meter.waited_for(self._next_filtered().__next__)
@@ -411,7 +427,7 @@ class BatchStream:
 
     def close(self) -> None:
         """Drop what was read; nothing can be asked for after that."""
-        for name in ("_source", "_steps"):
+        for name in ("_source", "_steps", "_cut"):
             self.__dict__.pop(name, None)
         self._rows, self.next = None, _raise_stop  # a method of this object would keep it alive
 
@@ -424,11 +440,10 @@ class BatchStream:
             return rows
 
     def _next_batch(self) -> dict[str, Any]:
-        if self._cuts_views and not self._window_reader.bad_rows:  # else some rows of the window may be bad
-            batch = self._steps.cut(self._query.step_rows)
-            if batch is not None:
-                self.delivered = self._steps.delivered
-                return batch
+        cut = self._cut() if self._cut is not None else None
+        if cut is not None:
+            batch, self.delivered = cut
+            return batch
         rows = self.next_rows()
         while self.skipping is not None and self.skipping.skips_batch(rows):
             rows = self.next_rows()

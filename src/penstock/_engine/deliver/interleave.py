@@ -29,6 +29,9 @@ from penstock.model import IntArray, Ranges
 SOURCE = "_source"
 """The column with the number of a row's source."""
 
+ROWS_AT_ONCE = 1 << 13
+"""Rows that are interleaved at a time: more would not stay in the processor's cache until they are cut."""
+
 POOLED_BYTES = 1 << 16
 """Arrays of fewer bytes do not come from the buffer pool."""
 
@@ -238,6 +241,10 @@ class MixturePrefetcher(Prefetcher):
     def coming(self) -> list[Future[WindowBuffer]]:
         """Return nothing: a window of a mixture is waited for when its rows are needed."""
         return []
+
+    def rows_together(self, start: int, stop: int) -> int:
+        """Return how many of the slots `start..stop` may be interleaved at once."""
+        return self.rows_ready(start, min(stop, start + ROWS_AT_ONCE))
 
     def rows_ready(self, start: int, stop: int) -> int:
         """Return how many of the slots `start..stop` are in memory: all or none."""

@@ -14,7 +14,7 @@ from functools import partial
 from operator import index
 from typing import Any, NoReturn, Self, SupportsIndex
 
-from penstock._engine.deliver.batches import BatchStream, Delivered, Steps, is_view_of_window
+from penstock._engine.deliver.batches import BatchStream, Delivered, Steps
 from penstock._engine.deliver.mixture import MixturePlan, MixtureReader, MixtureTable, open_mixture
 from penstock._engine.deliver.skipped import SkippedBatches, SkippedRow, SkippedRows
 from penstock._engine.order import state as states
@@ -276,15 +276,12 @@ class Batches:
         spec = ReadSpec.of(table.snapshot, query, framework=adapter is not None)
         make = WindowReader if query.sequence is None else SequenceWindowReader
         reader = make(planned.reader, planned.plan, spec, pool, self.meter)
-        make_prefetcher = partial(
-            Prefetcher, reader, ahead=windows_ahead(query, pool), memory_limit=query.memory_bytes, adapter=adapter
-        )
+        make_prefetcher = partial(Prefetcher, reader, ahead=windows_ahead(query, pool), memory_limit=query.memory_bytes)
         skipping = None
         if self._skipped is not None:
             skipping = SkippedBatches(query, self._skipped.of(planned.plan, planned.reader.filesystem))
         steps = Steps(query, reader, rank_epochs, make_prefetcher)
-        inline = is_view_of_window(query, reader)
-        return reader, BatchStream(steps, pool, adapter, inline=inline, skipping=skipping)
+        return reader, BatchStream(steps, pool, adapter, inline=not (reader.deferred or query.maps), skipping=skipping)
 
     def __iter__(self) -> Self:
         """Return itself."""

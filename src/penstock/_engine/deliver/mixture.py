@@ -295,7 +295,7 @@ def open_mixture(
         Steps(query, as_reader, rank_epochs, make_prefetcher),
         pool,
         adapter,
-        inline=False,
+        inline=not (reader.deferred or query.maps or policies or any(one.query.maps for one in readings)),
         may_use_processes=bool(query.maps),  # cells are decoded by the sources
         batched=mixture.batched,
     )

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from penstock._engine.order.epoch import WindowSlice
 from penstock._engine.order.shard import RankEpoch
-from penstock._engine.query.query import BatchAdapter, Query
+from penstock._engine.query.query import Query
 from penstock._engine.runtime.threads import ThreadPool, succeeded
 from penstock._engine.window.buffer import WindowBuffer
 from penstock._engine.window.reader import PendingWindow, WindowReader, WindowRows
@@ -48,7 +48,6 @@ class Prefetcher:
         *,
         ahead: int,
         memory_limit: int,
-        adapter: BatchAdapter | None = None,
     ) -> None:
         """Store where the epoch begins.
 
@@ -57,9 +56,8 @@ class Prefetcher:
             rank_epoch: The rank's epoch.
             ahead: The most windows of each lane that are read ahead.
             memory_limit: Memory of all windows together; one window of each lane is always read.
-            adapter: What turns batches into the types of a framework.
         """
-        self._window_reader, self._rank_epoch, self._adapter = window_reader, rank_epoch, adapter
+        self._window_reader, self._rank_epoch = window_reader, rank_epoch
         lanes, epoch = rank_epoch.lanes_ahead(), rank_epoch.epoch
         self._lanes = [LanePrefetcher(window_reader, epoch, lane, ahead, memory_limit // len(lanes)) for lane in lanes]
 
@@ -80,10 +78,6 @@ class Prefetcher:
             pieces.append((self._window_reader.fetch(window), piece.start, piece.stop))
             places.append(piece.place)
         return self._window_reader.rows_type(pieces=tuple(pieces), places=tuple(places))
-
-    def cut(self, count: int) -> dict[str, Any] | None:
-        """Return the next batch as views of one window, as the framework has them; None where that is not possible."""
-        return self._lanes[0].cut(count, self._adapter) if len(self._lanes) == 1 else None
 
     def prefetch(self) -> bool:
         """Begin to read the next windows, and return whether these are the last of the epoch."""
@@ -108,6 +102,10 @@ class Prefetcher:
         """Return the windows that are being read."""
         return [window for lane in self._lanes for window in lane.coming()]
 
+    def rows_together(self, start: int, stop: int) -> int:
+        """Return how many of the rows `start..stop` may be made together: those of one window; of several lanes all or none."""
+        return self._lanes[0].rows_together if len(self._lanes) == 1 else self.rows_ready(start, stop)
+
     def rows_ready(self, start: int, stop: int) -> int:
         """Return how many of the rows `start..stop` are in memory, from the first on; of several lanes all or none."""
         if len(self._lanes) == 1:
@@ -131,11 +129,9 @@ class LanePrefetcher:
         self._window: WindowBuffer | None = None
         self._at = self._stop = self._place = 0
         self._copies, self._is_large, self._batches_to_check = False, False, 0
-        self._cuts: Iterator[dict[str, Any]] = iter(())
 
     def take(self, count: int, pieces: list[tuple[WindowBuffer, int, int]], places: list[int]) -> None:
         """Append the next `count` rows to the pieces of a batch."""
-        self._cuts = iter(())
         while count:
             if self._window is None:
                 self._next_window()
@@ -143,50 +139,36 @@ class LanePrefetcher:
             self._check_copies()
             rows = min(count, self._stop - self._at)
             start, stop = self._at, self._at + rows
-            pieces.append((self._window.cut(start, stop), 0, rows) if self._copies else (self._window, start, stop))
+            # The last batch of a large window is a copy, so that it does not keep it alive while the next one is read.
+            copies = self._copies or (self._is_large and stop + rows > self._stop)
+            pieces.append((self._copied(start, stop), 0, rows) if copies else (self._window, start, stop))
             places.append(self._place)
-            self._pass(rows)
+            self._at, self._place = self._at + rows, self._place + rows
             count -= rows
             if self._at == self._stop:
                 self._window = None
                 if count and not self._copies and not self._queue and not self._affordable():
                     pieces[-1] = (pieces[-1][0].cut(*pieces[-1][1:]), 0, rows)
 
-    def cut(self, count: int, adapter: BatchAdapter | None) -> dict[str, Any] | None:
-        """Return the next batch as views of the current window; None where it needs another one.
-
-        The last batches of a large window are copies, so that they do not keep it alive while the next one is read.
-        """
-        if self._window is None or self._at + count >= self._stop:
-            return None
-        self._check_copies()
-        columns = self._window.fixed
-        if self._copies or (self._is_large and self._at + 2 * count >= self._stop):
-            batch = {name: values[self._at : self._at + count].copy() for name, values in columns.items()}
-            if batch:
-                owner = next(iter(batch.values()))
-                self._window_reader.budget.count_while_alive(owner, sum(values.nbytes for values in batch.values()))
-            self._pass(count)
-            return batch if adapter is None else adapter.batch(batch)
-        if adapter is None:
-            batch = {name: values[self._at : self._at + count] for name, values in columns.items()}
-            self._pass(count)
-            return batch
-        made = next(self._cuts, None)
-        if made is None:
-            whole = (self._stop - self._at - 1) // count - self._is_large
-            rest = {name: values[self._at : self._at + whole * count] for name, values in columns.items()}
-            self._cuts = adapter.cuts(rest, count) if rest else iter([{} for _ in range(whole)])
-            made = next(self._cuts)
-        self._pass(count)
-        return made
-
-    def _pass(self, rows: int) -> None:
-        self._at, self._place = self._at + rows, self._place + rows
+    def _copied(self, start: int, stop: int) -> WindowBuffer:
+        """Return a copy of some rows, which counts as memory as long as the consumer keeps it."""
+        assert self._window is not None  # noqa: S101 - there are rows
+        rows = self._window.cut(start, stop)
+        for values in rows.fixed.values():
+            self._window_reader.budget.count_while_alive(values, sum([column.nbytes for column in rows.fixed.values()]))
+            break
+        return rows
 
     def coming(self) -> list[Future[WindowBuffer]]:
         """Return the windows that are being read."""
         return [pending.buffer for _, pending in self._queue if not pending.buffer.done()]
+
+    @property
+    def rows_together(self) -> int:
+        """The rows of the current window that may be in several batches that are made together."""
+        if self._window is None or self._copies:
+            return 0
+        return (self._stop - self._at) // (2 if self._is_large else 1)
 
     def rows_ready(self, limit: int) -> int:
         """Return how many of the next `limit` rows are in memory."""

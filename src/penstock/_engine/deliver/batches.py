@@ -117,7 +117,7 @@ class Steps:
             batch = schedule.batch(start) if stop == start + 1 and not single else None
             window_rows = prefetcher.rows(first, last, batch.fill if batch else ())
             self._step = stop
-            own = self._own_rows(stop - start) if single else 0 if self._is_own() else None
+            own = self._first_own(stop - start if single else 1)
             if own is not None:
                 return BatchTask(
                     query=self.query,
@@ -149,16 +149,11 @@ class Steps:
             self._whole = min(self._steps, (schedule.shard.num_rows - schedule.start) // size)
         return True
 
-    def _is_own(self) -> bool:
-        """Return whether the next batch is this worker's."""
-        self._number += 1
-        return (self._number - 1) % self._workers == self._worker
-
-    def _own_rows(self, rows: int) -> int | None:
-        """Return the first of the next single rows that is this worker's; None where all are those of others."""
+    def _first_own(self, count: int) -> int | None:
+        """Return the first of the next batches, or single rows, that is this worker's; None where all are those of others."""
         first = (self._worker - self._number) % self._workers
-        self._number += rows
-        return first if first < rows else None
+        self._number += count
+        return first if first < count else None
 
 
 class ViewBatches:

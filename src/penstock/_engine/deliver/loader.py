@@ -117,7 +117,23 @@ class Iteration:
         return self._first.position
 
 
-class Loader:
+class ListsSkippedRows:
+    """A reader that knows which bad rows it skipped."""
+
+    _skipped: SkippedRows | None
+
+    @property
+    def skipped(self) -> tuple[SkippedRow, ...]:
+        """The bad rows that were skipped so far, where and why, in their order; at most the first hundred thousand."""
+        return () if self._skipped is None else self._skipped.rows
+
+    @property
+    def num_skipped(self) -> int:
+        """The number of rows that were skipped so far."""
+        return 0 if self._skipped is None else self._skipped.count
+
+
+class Loader(ListsSkippedRows):
     """Hands out a dataset's batches to one rank, epoch after epoch; `state_dict` says how far it is.
 
     Each `iter()` is the next epoch, also after a `break`; only the first after `load_state_dict` goes on inside an epoch.
@@ -198,19 +214,6 @@ class Loader:
         position = states.load(state, plan, self._query)
         self._running, self._next, self._handed_at_set = None, position, 0
 
-    @property
-    def skipped(self) -> tuple[SkippedRow, ...]:
-        """The bad rows that were skipped so far, where and why, in the order in which they would have come.
-
-        No more than the first hundred thousand are listed; `num_skipped` counts all of them.
-        """
-        return () if self._skipped is None else self._skipped.rows
-
-    @property
-    def num_skipped(self) -> int:
-        """The number of rows that were skipped so far."""
-        return 0 if self._skipped is None else self._skipped.count
-
     def stats(self) -> Stats:
         """Return the statistics of all iterations so far: where the time went, and what would make them faster.
 
@@ -235,7 +238,7 @@ class Loader:
         return Iteration(self._table.plan(self._query), self._query, self._next)
 
 
-class Batches:
+class Batches(ListsSkippedRows):
     """The batches of one iteration: an iterator that knows its position.
 
     Its threads end with it: at its end, when it is closed or collected, or after an error.
@@ -343,16 +346,6 @@ class Batches:
     def units_read(self) -> int:
         """The number of units read from storage."""
         return self._window_reader.units_read
-
-    @property
-    def skipped(self) -> tuple[SkippedRow, ...]:
-        """The bad rows that were skipped so far, as `Loader.skipped` has them."""
-        return () if self._skipped is None else self._skipped.rows
-
-    @property
-    def num_skipped(self) -> int:
-        """The number of rows that were skipped so far."""
-        return 0 if self._skipped is None else self._skipped.count
 
     def stats(self) -> Stats:
         """Return the statistics so far."""

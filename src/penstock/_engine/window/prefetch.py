@@ -41,14 +41,7 @@ class WindowOrder(Protocol):
 class Prefetcher:
     """Returns the rows of a rank's epoch from its position on, lane after lane in turn."""
 
-    def __init__(
-        self,
-        window_reader: WindowReader,
-        rank_epoch: RankEpoch,
-        *,
-        ahead: int,
-        memory_limit: int,
-    ) -> None:
+    def __init__(self, window_reader: WindowReader, rank_epoch: RankEpoch, *, ahead: int, memory_limit: int) -> None:
         """Store where the epoch begins.
 
         Args:

@@ -303,8 +303,8 @@ class BatchTask:
             columns.pop(ROW_CODE, None)
             made.ids = _codes(some)[:, 0] if query.lazy or query.size is None else None
             made.selected = selected if dropped else None
-        if not query.lazy and batch and (query.maps or query.ending == "pad"):
-            valid = (batch.valid if batch else count) - (dropped if query.ending == "pad" else 0)
+        if not query.lazy and batch is not None and (query.maps or query.ending == "pad"):
+            valid = batch.valid - (dropped if query.ending == "pad" else 0)
             with window_reader.meter.busy(MAP):
                 made.columns = mapped(query, columns, places, self.rank_epoch.position.epoch, (count, valid))
         return made

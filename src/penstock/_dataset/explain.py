@@ -18,7 +18,7 @@ from penstock._engine.lookup.access import columns_of
 from penstock._engine.order.shard import RankEpoch
 from penstock._engine.parquet.footer import column_bytes
 from penstock._engine.plan.table import Planned, Table
-from penstock._engine.query.query import MEMORY_LIMIT, ColumnDecoding, Query
+from penstock._engine.query.query import ColumnDecoding, Query
 from penstock.errors import PenstockError, listed
 from penstock.model import Position
 from penstock.policies import DEFAULT_NULLS, DEFAULT_RAGGED, Mask, Offsets, Pad, Resize
@@ -293,12 +293,11 @@ def _memory(planned: Planned, query: Query) -> str:
     files, plan = planned.plan.snapshot.files, planned.plan
     each = int(files.size[np.unique(plan.units.file)].sum()) / max(1, int(plan.units.rows.sum()))
     window = getattr(planned.shuffle, "rows", None) or int(plan.units.rows.max(initial=0))
-    limit = query.memory_limit or MEMORY_LIMIT
-    rows = min(window, plan.num_rows)
-    return f"windows of {rows} rows, {format_bytes(rows * each)} on storage; {format_bytes(limit)} read ahead at most"
+    rows, limit = min(window, plan.num_rows), format_bytes(query.memory_bytes)
+    return f"windows of {rows} rows, {format_bytes(rows * each)} on storage; {limit} read ahead at most"
 
 
 def _dropped(rank_epoch: RankEpoch, num_rows: int, query: Query) -> str:
-    if query.ending != "drop" or not isinstance(query.size, int):
+    if query.ending != "drop" or query.batch_rows is None:
         return f"last={query.ending}"
-    return f"last=drop, which leaves out {num_rows - len(rank_epoch.schedule) * query.size * query.world_size} rows"
+    return f"last=drop, which leaves out {num_rows - len(rank_epoch.schedule) * query.batch_rows * query.world_size} rows"

@@ -80,7 +80,7 @@ def _stored_tables(ds: Dataset, encoder: TableEncoder | None) -> Iterable[pa.Tab
     is_reordered = query.shuffled or query.world_size > 1 or query.lazy or query.epochs != 1
     if encoder is None or is_reordered or query.skip is not None or query.ending not in ("drop", "uneven"):
         return None
-    if query.size is not None and not isinstance(query.size, int):
+    if query.size == "row_group":
         return None
     snapshot, types = table.snapshot, {column.name: column.type for column in encoder.arrow}
     fields = [snapshot.fields[name] for name in types if name in snapshot.fields]

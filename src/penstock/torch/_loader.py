@@ -402,9 +402,8 @@ class Loader(data.DataLoader[dict[str, Any]]):
         self.device = _device(device)
         self._query = shown.ds._query  # noqa: SLF001 - engine values of a dataset
         self._engine = EngineLoader(shown.ds._table, self._query, shown.tensors)  # noqa: SLF001 - as above
-        size = self._query.size
         # Set in `__dict__`, because torch forbids setting it and wrappers copy the attribute.
-        self.__dict__["batch_size"] = size if isinstance(size, int) else None
+        self.__dict__["batch_size"] = self._query.batch_rows
         self._assumed = False
         self._lightning_epochs = LightningEpochs(self._engine, self._query)
 

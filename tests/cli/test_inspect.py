@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -117,9 +119,20 @@ def test_several_files_are_one_table(clicks: Path, capsys: Capture) -> None:
 
 def test_storage_options_are_passed_to_the_filesystem(clicks: Path, capsys: Capture) -> None:
     """Storage options are passed on, with values that are valid JSON decoded."""
-    options = ("--storage-option", "auto_mkdir=false", "--storage-option", "skip_instance_cache=true")
+    received: list[dict[str, Any]] = []
 
-    assert inspected(capsys, f"file://{clicks}", *options)["rows"] == 12
+    class Recorded(LocalFileSystem):
+        protocol = ("recorded",)
+
+        def __init__(self, **options: Any) -> None:
+            received.append(options)
+            super().__init__()
+
+    fsspec.register_implementation("recorded", Recorded, clobber=True)
+    options = ("--storage-option", "limit=3", "--storage-option", "anon=true", "--storage-option", "key=a b")
+
+    assert inspected(capsys, f"recorded://{clicks}", *options)["rows"] == 12
+    assert received[0] == {"limit": 3, "anon": True, "key": "a b"}
 
 
 def test_only_the_first_files_are_read(tmp_path: Path, capsys: Capture) -> None:

@@ -218,4 +218,6 @@ def test_safe_modules_can_be_changed() -> None:
     """Scripts add modules of their codecs to `safe_modules`. Here `codecs=[...]` has that purpose."""
     assert {"petastorm", "numpy", "pyspark"} <= legacy.safe_modules
     legacy.safe_modules.add("our_project")
+    assert "our_project" in legacy.safe_modules
     legacy.safe_modules.remove("our_project")
+    assert "our_project" not in legacy.safe_modules

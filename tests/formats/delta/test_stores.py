@@ -45,10 +45,17 @@ class Store:
 
     def names(self, name: str) -> list[str]:
         """Return the names of the files in a table's log."""
+        return sorted(Path(path).name for path in self._files(name) if "_delta_log" in path)
+
+    def num_data_files(self, name: str) -> int:
+        """Return the number of data files in a table's directory, also of those that no version has."""
+        return sum("_delta_log" not in path for path in self._files(name))
+
+    def _files(self, name: str) -> list[str]:
         filesystem = fsspec.filesystem(self.url.partition(":")[0], **self.options)
         filesystem.invalidate_cache()
-        found = filesystem.find(f"{self.url.partition('://')[2]}/{name}")
-        return sorted(Path(path).name for path in found if "_delta_log" in path)
+        found: list[str] = filesystem.find(f"{self.url.partition('://')[2]}/{name}")
+        return found
 
 
 def free_port() -> int:
@@ -153,6 +160,7 @@ def test_a_version_of_another_writer_is_never_overwritten(store: Store) -> None:
         third.close()
     assert [ids(store.open("race", version=at)) for at in range(3)] == [[0], [0, 2], [0, 1, 2]]
     assert store.names("race") == [f"{at:020d}.json" for at in range(3)]
+    assert store.num_data_files("race") == 3
 
 
 @pytest.mark.cloud

@@ -63,7 +63,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 INSTALLED = {"peer": "petastorm", "sail": "sail", "spark": "spark", "azurite": "azurite"}
 """The program to install for the tests with each marker."""
 
-MEASURED = ("test_memory.py", "test_rounds.py", "test_interrupts.py", "engine/runtime/test_timers.py")
+MEASURED = ("test_memory.py", "test_leaks.py", "test_interrupts.py", "engine/runtime/test_timers.py")
 """Files that measure memory or time, or send interrupts; they run one after the other, never in parallel."""
 RANKS = ("torch/test_ranks.py", "torch/test_mix.py", "deltatorch/test_ranks.py")
 """Files that run jobs on real ranks; one process runs them all, with one shared driver."""

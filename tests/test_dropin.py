@@ -261,7 +261,7 @@ def test_a_name_without_a_compatibility_package_is_not_replaced(tmp_path: Path, 
     """If Penstock has no compatibility package for a name, the installed package is imported."""
     if installed:
         (tmp_path / "elsewhere.py").write_text("REAL = True\n")
-    setup = "import penstock.dropin as dropin; dropin.DOORS['elsewhere'] = 'penstock.elsewhere'"
+    setup = "import penstock.dropin as dropin; dropin.REPLACED['elsewhere'] = 'penstock.elsewhere'"
 
     imported = run("-c", f"{setup}; import elsewhere; print(elsewhere.REAL)", path=(tmp_path,), check=False)
     returned = run("-c", f"{setup}; print(dropin.compatibility_module('elsewhere').REAL)", path=(tmp_path,), check=False)

@@ -609,7 +609,7 @@ def test_workers_share_the_sequences_of_a_rank(size: int | None) -> None:
     for worker in range(3):
         batches = iter(ds)
         assert isinstance(batches, Batches)
-        batches.only(worker, 3)
+        batches.select(worker, 3)
         parts.append(runs(batches))
 
     step = size or 1

@@ -15,7 +15,7 @@ from penstock.dataset import Dataset
 from penstock.errors import ArgumentError, TableNotFoundError
 from penstock.formats import known_formats
 from penstock.formats.parquet import FORMAT as PARQUET
-from penstock.formats.parquet import Unclaimed
+from penstock.formats.parquet import UnrecognisedParquet
 from penstock.model import Place
 from penstock.protocols import TableFormat, TimeTravel
 
@@ -113,7 +113,7 @@ def recognised(place: Place) -> TableFormat:
     try:
         for known in formats:
             if known.recognises(place):
-                return Unclaimed() if known is PARQUET else known
+                return UnrecognisedParquet() if known is PARQUET else known
     except OSError as error:
         msg = f"{place.url!r} cannot be looked into: {os_message(error)}. Check the path, and what you may read there."
         raise TableNotFoundError(msg) from error

@@ -5,7 +5,7 @@ It applies to this process and to its child processes in the same Python environ
 
 Example:
     >>> from penstock import dropin
-    >>> dropin.DOORS["petastorm"]
+    >>> dropin.REPLACED["petastorm"]
     'penstock.petastorm'
 """
 
@@ -25,7 +25,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 __all__ = [
-    "DOORS",
+    "REPLACED",
     "SCRIPTS",
     "compatibility_module",
     "copy_dataset",
@@ -37,7 +37,7 @@ __all__ = [
     "uninstall",
 ]
 
-DOORS = {"petastorm": "penstock.petastorm", "deltatorch": "penstock.deltatorch"}
+REPLACED = {"petastorm": "penstock.petastorm", "deltatorch": "penstock.deltatorch"}
 """The packages that are replaced, and the package of Penstock for each."""
 
 ALIASES = str(Path(__file__).parent / "_aliases")
@@ -87,9 +87,9 @@ class _AliasFinder(MetaPathFinder):
     def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
         """Return the spec of the module of Penstock; None if there is none."""
         root, dot, rest = fullname.partition(".")
-        if root not in DOORS:
+        if root not in REPLACED:
             return None
-        name = f"{DOORS[root]}{dot}{rest}"
+        name = f"{REPLACED[root]}{dot}{rest}"
         try:
             spec = importlib.util.find_spec(name)
         except ModuleNotFoundError:
@@ -108,8 +108,8 @@ def compatibility_module(name: str) -> ModuleType:
         'penstock.petastorm'
     """
     root, dot, rest = name.partition(".")
-    if importlib.util.find_spec(DOORS[root]) is not None:
-        return importlib.import_module(f"{DOORS[root]}{dot}{rest}")
+    if importlib.util.find_spec(REPLACED[root]) is not None:
+        return importlib.import_module(f"{REPLACED[root]}{dot}{rest}")
     spec = _find_installed(name)
     if spec is None or spec.loader is None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
@@ -130,9 +130,9 @@ def install() -> None:
     """
     if any(type(finder).__name__ == _AliasFinder.__name__ for finder in sys.meta_path):
         return
-    for name in DOORS:
+    for name in REPLACED:
         _warn_of_installed(name)
-    for name in [name for name in sys.modules if name.partition(".")[0] in DOORS]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in REPLACED]:
         del sys.modules[name]
     sys.meta_path.insert(0, _AliasFinder())
     if ALIASES not in sys.path:
@@ -187,7 +187,7 @@ def uninstall() -> None:
     os.environ.pop(HOME, None)
     sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != _AliasFinder.__name__]
     sys.path[:] = [entry for entry in sys.path if entry != ALIASES]
-    for name in [name for name in sys.modules if name.partition(".")[0] in DOORS]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in REPLACED]:
         del sys.modules[name]
     path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != ALIASES]
     os.environ["PYTHONPATH"] = os.pathsep.join(path)
@@ -197,16 +197,18 @@ def uninstall() -> None:
 
 def _warn_of_installed(name: str) -> None:
     """Warn of a package that is installed, or was imported before."""
-    if importlib.util.find_spec(DOORS[name]) is None:
+    if importlib.util.find_spec(REPLACED[name]) is None:
         return
     loaded, installed = sys.modules.get(name), _find_installed(name)
     marker = Path(str(getattr(loaded, "__file__", None))).parent / MARKER
-    is_ours = marker.exists() or str(getattr(loaded, "__name__", "")) in DOORS.values()
+    is_ours = marker.exists() or str(getattr(loaded, "__name__", "")) in REPLACED.values()
     if loaded is not None and not is_ours:
-        msg = f"{name} was imported before penstock.dropin. From now on `import {name}` means {DOORS[name]}; what was imported "
-        warnings.warn(msg + "before stays what it was. Import penstock.dropin first.", UserWarning, stacklevel=4)
+        msg = f"{name} was imported before penstock.dropin. From now on `import {name}` means {REPLACED[name]}; what was "
+        warnings.warn(msg + "imported before stays what it was. Import penstock.dropin first.", UserWarning, stacklevel=4)
     elif installed is not None:
-        msg = f"{name} is installed as well, at {installed.origin}. `import {name}` means {DOORS[name]} now. Uninstall it, or "
+        msg = (
+            f"{name} is installed as well, at {installed.origin}. `import {name}` means {REPLACED[name]} now. Uninstall it, or "
+        )
         warnings.warn(msg + "leave penstock.dropin out, to be sure of which is meant.", UserWarning, stacklevel=4)
 
 

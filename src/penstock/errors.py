@@ -12,7 +12,7 @@ Each is a `PenstockError` and also the built-in exception of its kind, so both `
     * RowNotFoundError (IndexError)       a row number that the dataset does not have
     * StateError (ValueError)             a checkpoint of another table, order or query
     * TableNotFoundError (FileNotFoundError)  no table at a location
-    * DataError (ValueError)              a data file that cannot be read
+    * DataError (ValueError)              data that cannot be read from a file, or stored in one
         * DataChangedError                data that changed after the plan was made
         * UnorderedError                  rows of a sequence that are not in the order of time
     * MemoryLimitError (MemoryError)      rows that need more memory than the limit
@@ -149,7 +149,7 @@ class TableNotFoundError(PenstockError, FileNotFoundError):
 
 
 class DataError(PenstockError, ValueError):
-    """A data file cannot be read.
+    """A data file or a value in it cannot be read, or a value cannot be stored.
 
     Example:
         >>> issubclass(DataError, ValueError)

@@ -189,7 +189,7 @@ class Units:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """Rows of one unit, counted among its selected rows."""
+    """One read of a window: some rows of a unit, counted among its selected rows."""
 
     unit: int
     rows: Rows
@@ -201,7 +201,7 @@ class Window:
 
     Attributes:
         reads: The parts of units to read, in this order.
-        take: For each row of the window, its index in the rows read; None for the order in which they are read.
+        take: The permutation of the window: for each of its rows, the index in the rows read; None for the order of reading.
     """
 
     reads: tuple[Read, ...]

@@ -1,8 +1,9 @@
-"""All randomness of Penstock: functions of a position, without state.
+"""Random numbers as functions of a position, without state; they define the order of rows.
 
 NumPy guarantees the streams of `RandomState` and of the Philox bit generator. The streams of `Generator` can change between
 releases, and a saved checkpoint has to give the same order in all of them, so `RandomState` defines the order.
 A `Generator` permutes without holding Python's interpreter lock. It is used if a test shows that it gives the same order.
+Maps get a `Generator`, whose stream may change with NumPy (`_engine/batch/user_map.py`).
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def test_storage_options_are_passed_to_the_filesystem(clicks: Path, capsys: Capt
     """Storage options are passed on, with values that are valid JSON decoded."""
     received: list[dict[str, Any]] = []
 
-    class Recorded(LocalFileSystem):
+    class Recorded(LocalFileSystem):  # type: ignore[misc] # fsspec has no annotations
         protocol = ("recorded",)
 
         def __init__(self, **options: Any) -> None:

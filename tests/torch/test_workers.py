@@ -142,7 +142,7 @@ def batches_of_workers(ds: ps.Dataset, workers: int) -> list[list[dict[str, Any]
     found = []
     for worker in range(workers):
         batches = Batches(ds._table, ds._query, Position(epoch=1))
-        batches.only(worker, workers)
+        batches.select(worker, workers)
         found.append(lists(batches))
     return found
 
@@ -199,7 +199,7 @@ def test_a_worker_decodes_only_its_own_batches(table: Path, monkeypatch: pytest.
     monkeypatch.setattr(gather, "decode_deferred", counted)
     ds = ps.open(table).select("name").shuffle(seed=1)
     batches = Batches(*((part := ds if size is None else ds.batch(size))._table, part._query), Position())
-    batches.only(1, 3)
+    batches.select(1, 3)
 
     assert len(list(batches)) == (FILES * EACH // 3 if size is None else FILES * EACH // size // 3)
     assert sum(decoded) == FILES * EACH // 3

@@ -131,7 +131,7 @@ class DeltaRead:
     def loader(self, ds: Dataset) -> Loader:
         """Return the loader of this rank's shard of a dataset. It raises an error if torch.distributed has other ranks then."""
         result = Loader(ds)
-        result._assumed = not self.ranks.fixed  # noqa: SLF001 - the ranks were detected here
+        result._rank_is_assumed = not self.ranks.fixed  # noqa: SLF001 - the ranks were detected here
         return result
 
 

@@ -96,11 +96,11 @@ class ParquetFormat:
 FORMAT = ParquetFormat()
 
 
-class Unclaimed(ParquetFormat):
-    """Parquet files that no other format recognises, where the user has not named the format.
+class UnrecognisedParquet(ParquetFormat):
+    """Parquet files that were opened without `format=` and that no other format recognises.
 
     Example:
-        >>> Unclaimed().name
+        >>> UnrecognisedParquet().name
         'parquet'
     """
 

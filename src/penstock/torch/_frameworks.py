@@ -30,12 +30,12 @@ __all__ = [
     "is_dispatching",
     "is_lightning",
     "is_lightning_measuring",
+    "is_observed_by_accelerate",
     "is_overfitting",
-    "is_watched",
     "refuse_accelerate",
     "refuse_lightning",
-    "refuse_one_for_all",
     "refuse_shares",
+    "refuse_state_of_one_rank",
     "refuse_to_dispatch",
 ]
 
@@ -136,7 +136,7 @@ def refuse_lightning() -> None:
         raise ArgumentError(msg)
 
 
-def refuse_one_for_all() -> None:
+def refuse_state_of_one_rank() -> None:
     """Raise if Lightning or Accelerate saves the state of one rank for all, where each rank needs its own.
 
     Raises:
@@ -193,7 +193,7 @@ class AccelerateLoader(Protocol):
     remainder: int
 
 
-def is_watched() -> bool:
+def is_observed_by_accelerate() -> bool:
     """Return whether an accelerator exists that needs to know where a loader ends."""
     state = sys.modules.get("accelerate.state")
     return state is not None and bool(state.GradientState._shared_state)  # noqa: SLF001 - there is no public name
@@ -295,7 +295,7 @@ class LightningEpochs:
         Raises:
             TypeError: If the iteration has no length.
         """
-        coming = self._engine.coming
+        coming = self._engine.next_iteration
         if self._requested and coming.end is not None:
             coming = Iteration(coming.planned, self._query, Position(epoch=coming.end))
         return len(coming)
@@ -337,7 +337,7 @@ class LightningEpochs:
         self.begun()
         if lightning_epoch is None or repeats is None:
             return True
-        start = self._engine.coming.start
+        start = self._engine.next_iteration.start
         if start_from is StartFrom.USER:
             self._number, self._first = lightning_epoch, start.epoch // repeats * repeats
             return True

@@ -35,12 +35,12 @@ from penstock.torch._frameworks import (
     is_dispatching,
     is_lightning,
     is_lightning_measuring,
+    is_observed_by_accelerate,
     is_overfitting,
-    is_watched,
     refuse_accelerate,
     refuse_lightning,
-    refuse_one_for_all,
     refuse_shares,
+    refuse_state_of_one_rank,
     refuse_to_dispatch,
 )
 from penstock.torch._pickling import pickled, reopened, unpickled
@@ -77,7 +77,7 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
         [0, 1, 2]
     """
 
-    _of_a_loader = False
+    _belongs_to_loader = False
 
     def __init__(self, ds: Dataset | Mixture, *, jagged: Iterable[str] = ()) -> None:
         """Store the dataset."""
@@ -89,7 +89,7 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
         self._process = os.getpid()
         self._start, self._sent_to_worker = Position(), False
         self._epoch = torch.zeros((), dtype=torch.int64)
-        if not self._of_a_loader:
+        if not self._belongs_to_loader:
             # Persistent workers see the change.
             self._epoch.share_memory_()  # type: ignore[no-untyped-call]
 
@@ -149,7 +149,7 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
 
     def _check(self) -> None:
         """Raise if Accelerate would shard the dataset again, or bypass the loader."""
-        if self._of_a_loader or self.ds._query.world_size > 1:  # noqa: SLF001 - engine values of a dataset
+        if self._belongs_to_loader or self.ds._query.world_size > 1:  # noqa: SLF001 - engine values of a dataset
             refuse_accelerate()
 
     def _check_distributed(self) -> None:
@@ -171,7 +171,7 @@ class IterableDataset(data.IterableDataset[dict[str, Any]]):
 class LoaderDataset(IterableDataset):
     """The `dataset` attribute of a loader, for frameworks that inspect it; the loader iterates over the engine instead."""
 
-    _of_a_loader = True
+    _belongs_to_loader = True
 
     def in_order(self) -> LoaderDataset:
         """Return the same batches in stored order, which is equal in every epoch."""
@@ -328,7 +328,7 @@ def loader(
     if readers.group is not None:
         shard = _agreed(shard, readers.group)
     made = Loader(shard, pin_memory=pin_memory, device=torch_device, jagged=tensors.jagged)
-    made._assumed = readers.assumed and ds._query.world_size == 1  # noqa: SLF001 - not an option of users
+    made._rank_is_assumed = readers.assumed and ds._query.world_size == 1  # noqa: SLF001 - not an option of users
     return made
 
 
@@ -404,7 +404,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
         self._engine = EngineLoader(shown.ds._table, self._query, shown.tensors)  # noqa: SLF001 - as above
         # Set in `__dict__`, because torch forbids setting it and wrappers copy the attribute.
         self.__dict__["batch_size"] = self._query.batch_rows
-        self._assumed = False
+        self._rank_is_assumed = False
         self._lightning_epochs = LightningEpochs(self._engine, self._query)
 
     @property
@@ -435,7 +435,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
             ArgumentError: If torch.distributed was initialised after the loader was made, with other ranks.
             EmptyDatasetError: If there are no rows, or too few for one batch.
         """
-        if self._assumed:
+        if self._rank_is_assumed:
             check_ranks(self._query.world_size)
         if is_lightning():
             self._lightning_epochs.request()
@@ -449,7 +449,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
         batches: Iterator[dict[str, Any]] = epoch
         if self.device is not None or self.pin_memory:
             batches = DeviceBatches(batches, self.device, pin=self.pin_memory)
-        if is_watched():
+        if is_observed_by_accelerate():
             sized = not self._query.lazy and self._query.epochs is not None
             batches = AccelerateBatches(batches, self, len(epoch) if sized else None)
         return batches
@@ -477,7 +477,7 @@ class Loader(data.DataLoader[dict[str, Any]]):
             refuse_lightning()
         state = self._engine.state_dict()
         if not state["alike"] and any(rows for *_, rows in state["deals"]):
-            refuse_one_for_all()
+            refuse_state_of_one_rank()
         return self._lightning_epochs.saved(state)
 
     def state_at(self, step: int) -> State:

@@ -15,7 +15,7 @@ import torch
 
 from penstock.errors import ArgumentError, DataError
 
-__all__ = ["Tensors", "without_views"]
+__all__ = ["Tensors", "clone_views"]
 
 OFFSETS = "_offsets"
 SIBLINGS = ("_valid", "_length")
@@ -78,7 +78,7 @@ class Tensors:
             found[name] = torch.nested.nested_tensor_from_jagged(values, offsets)
         return found
 
-    def cuts(self, columns: Mapping[str, npt.NDArray[Any]], size: int) -> Iterator[dict[str, Any]]:
+    def split(self, columns: Mapping[str, npt.NDArray[Any]], size: int) -> Iterator[dict[str, Any]]:
         """Yield batches of `size` rows that are views of the columns, which have equal lengths.
 
         Up to `AT_ONCE` tensors are made in one call: a call for many costs little more than a call for one. More of them
@@ -105,7 +105,7 @@ class Tensors:
         return torch.unsafe_split_with_sizes(torch.from_numpy(column), [size] * count + [rest] * bool(rest))
 
 
-def without_views(batch: dict[str, Any]) -> dict[str, Any]:
+def clone_views(batch: dict[str, Any]) -> dict[str, Any]:
     """Return a batch with copies of tensors that are views: torch would send the whole memory to another process."""
     return {name: value.clone() if _is_view(value) else value for name, value in batch.items()}
 

@@ -13,7 +13,7 @@ from penstock.dataset import Dataset
 from penstock.errors import StateError
 from penstock.mix import Mixture
 from penstock.model import Position
-from penstock.torch._tensors import Tensors, without_views
+from penstock.torch._tensors import Tensors, clone_views
 
 __all__ = ["WorkerShard"]
 
@@ -40,7 +40,7 @@ class WorkerShard:
         self._epoch, self._turn = epoch, turn
         self._batches = Batches(table, query, start, self._tensors)
         if self._sent:
-            self._batches.only(turn, self._workers)
+            self._batches.select(turn, self._workers)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Return this iterator."""
@@ -48,7 +48,7 @@ class WorkerShard:
 
     def __next__(self) -> dict[str, Any]:
         """Return the next batch, or row."""
-        return without_views(next(self._batches)) if self._sent else next(self._batches)
+        return clone_views(next(self._batches)) if self._sent else next(self._batches)
 
     def __len__(self) -> int:
         """Return the number of batches, or rows, of all workers."""

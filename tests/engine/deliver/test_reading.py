@@ -436,7 +436,7 @@ def test_the_next_epoch_is_read_ahead(table: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("lanes", [1, 6])
 def test_two_epochs_share_the_memory(table: Path, monkeypatch: pytest.MonkeyPatch, limit: int, lanes: int) -> None:
     """Data that is read ahead for the next epoch fits in the limit beside the current epoch, also if windows are views."""
-    original, seen = Prefetcher.begin_early, []
+    original, seen = Prefetcher.prefetch_first_windows, []
 
     def recording(self: Prefetcher, beside: int) -> None:
         before = self.rows_in_memory
@@ -444,7 +444,7 @@ def test_two_epochs_share_the_memory(table: Path, monkeypatch: pytest.MonkeyPatc
         if self.rows_in_memory > before:
             seen.append((beside + self.rows_in_memory) * self._window_reader.row_bytes)
 
-    monkeypatch.setattr(Prefetcher, "begin_early", recording)
+    monkeypatch.setattr(Prefetcher, "prefetch_first_windows", recording)
     ds = ps.open(table).shard(0, 1, lanes=lanes).batch(10).using(threads=2, memory_limit=limit)
 
     assert sum(len(batch["id"]) for batch in ds.repeat(3)) == 3 * ds.num_rows

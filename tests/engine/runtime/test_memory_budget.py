@@ -52,7 +52,7 @@ def test_window_memory_counts_until_the_window_dies() -> None:
 
 
 def test_a_window_has_room_if_it_fits_beside_used_memory() -> None:
-    """`has_room` allows the first read, then compares estimates with free memory. `is_pinned` detects kept windows."""
+    """`has_room` allows the first read, then compares estimates with free memory. `retains_windows` detects kept windows."""
     budget, window = MemoryBudget(100_000, BufferPool(0), threads=1), Window()
     assert budget.has_room(1 << 40)
     budget.add_unit(rows=10, nbytes=1000)
@@ -62,8 +62,8 @@ def test_a_window_has_room_if_it_fits_beside_used_memory() -> None:
     assert not budget.has_room(800)
     budget.count_while_alive(window, 50_000)
     assert not budget.has_room(600)
-    assert budget.is_pinned(0)
-    assert not budget.is_pinned(500)
+    assert budget.retains_windows(0)
+    assert not budget.retains_windows(500)
 
 
 def test_a_window_that_cannot_fit_raises_with_both_sizes() -> None:

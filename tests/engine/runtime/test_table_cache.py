@@ -216,7 +216,7 @@ def test_units_are_cached_on_their_second_read_while_all_fit(
     cached: TableCache[int] = TableCache()
     cached.set_memory_limit(limit)
     if read_again:
-        cached.expect_again()
+        cached.cache_from_first_read()
     sizes: dict[int, int] = {}
     times: dict[int, int] = {}
     for name, size in offers:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._engine.runtime.memory import BLOCK, MAPPED, PinnedMemory
+from penstock._engine.runtime.memory import BLOCK, MAPPED, CacheMemory
 
 TENSORS = pa.ExtensionArray.from_storage(
     pa.fixed_shape_tensor(pa.float32(), [2]), pa.array([[1, 2], [3, 4], None], pa.list_(pa.float32(), 2))
@@ -44,7 +44,7 @@ def test_copies_of_every_type_equal_the_original(name: str, cut: slice, chunks: 
     column = pa.chunked_array([COLUMNS[name][cut]] * chunks)
     table = pa.table({name: column}, metadata={"told": "too"})
 
-    found = PinnedMemory().copy_table(table)
+    found = CacheMemory().copy_table(table)
 
     assert found.schema.equals(table.schema, check_metadata=True)
     assert found.to_pylist() == table.to_pylist()
@@ -55,7 +55,7 @@ def test_a_copy_shares_no_memory_with_the_original() -> None:
     """Changing the memory of the original does not change the copy."""
     memory = np.arange(300_000)
     table = pa.table({"x": pa.Array.from_buffers(pa.int64(), len(memory), [None, pa.py_buffer(memory)])})
-    found = PinnedMemory().copy_table(table)
+    found = CacheMemory().copy_table(table)
     memory[:] = -1
 
     assert found["x"].to_numpy().tolist() == list(range(300_000))
@@ -81,7 +81,7 @@ def test_a_table_of_an_unregistered_type_is_not_changed() -> None:
     kind = Unknown()
     table = pa.table({"x": pa.ExtensionArray.from_storage(kind, pa.array([1, 2]))})
 
-    found = PinnedMemory().copy_table(table)
+    found = CacheMemory().copy_table(table)
 
     assert found.schema == table.schema
     assert found["x"].combine_chunks().storage.to_pylist() == [1, 2]
@@ -90,7 +90,7 @@ def test_a_table_of_an_unregistered_type_is_not_changed() -> None:
 @given(sizes=st.lists(st.sampled_from([1, 100, MAPPED - 1, MAPPED, MAPPED + 1, 3 * MAPPED + 7, BLOCK, BLOCK + 1]), max_size=12))
 def test_pieces_never_overlap(sizes: list[int]) -> None:
     """Allocated pieces have the requested sizes. Writing to one does not change the others."""
-    memory_blocks = PinnedMemory()
+    memory_blocks = CacheMemory()
     pieces = [memory_blocks.allocate(size) for size in sizes]
     for number, piece in enumerate(pieces):
         piece[:: max(1, len(piece) // 50)] = number
@@ -104,7 +104,7 @@ def test_pieces_never_overlap(sizes: list[int]) -> None:
 
 def test_threads_get_separate_pieces() -> None:
     """Concurrent copies never share memory."""
-    memory_blocks = PinnedMemory()
+    memory_blocks = CacheMemory()
 
     def copied(number: int) -> Any:
         return memory_blocks.copy(np.full(MAPPED + number, number, np.uint8))

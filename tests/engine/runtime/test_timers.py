@@ -155,7 +155,7 @@ class Slow:
         self.gate.pass_through()
         return dict(batch)
 
-    def cuts(self, columns: Mapping[str, np.ndarray[Any, Any]], size: int) -> Iterator[dict[str, Any]]:
+    def split(self, columns: Mapping[str, np.ndarray[Any, Any]], size: int) -> Iterator[dict[str, Any]]:
         """Yield batches that are views of the columns."""
         rows = len(next(iter(columns.values())))
         return ({name: column[at : at + size] for name, column in columns.items()} for at in range(0, rows, size))

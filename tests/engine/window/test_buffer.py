@@ -28,14 +28,14 @@ def unit(number: int) -> dict[str, npt.NDArray[Any]]:
 @given(
     reads=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 20), st.integers(20, UNIT)), min_size=1, max_size=4),
     strided=st.booleans(),
-    lasting=st.lists(st.sets(st.sampled_from(["id", "x", "pair", "y"])), min_size=4, max_size=4),
+    cached=st.lists(st.sets(st.sampled_from(["id", "x", "pair", "y"])), min_size=4, max_size=4),
     permuted=st.booleans(),
     stacked=st.booleans(),
     cached_bytes=st.sampled_from([0, 64, 1 << 20]),
 )
 def test_a_window_has_the_rows_of_its_units_in_the_order_of_its_permutation(
     reads: list[tuple[int, int, int]],
-    lasting: list[set[str]],
+    cached: list[set[str]],
     cached_bytes: int,
     *,
     strided: bool,
@@ -53,8 +53,8 @@ def test_a_window_has_the_rows_of_its_units_in_the_order_of_its_permutation(
         patch.setattr(buffer, "STEP_BYTES", 1 << 9)
         builder = WindowBuilder(Window(reads=requests, take=take), stacks, BufferPool(1 << 20))
         for at, (number, _, _) in enumerate(reads):
-            builder.put(at, unit(number), frozenset(lasting[at]))
-        builder.steps()
+            builder.put(at, unit(number), frozenset(cached[at]))
+        builder.prepare_steps()
         builder.order()
         found = builder.complete()
 
@@ -68,7 +68,7 @@ def test_a_window_has_the_rows_of_its_units_in_the_order_of_its_permutation(
 
 
 def test_lasting_columns_are_copied_and_not_written_to() -> None:
-    """The columns of a permuted window are writable, and share no memory with lasting columns of units."""
+    """The columns of a permuted window are writable, and share no memory with cached columns of units."""
     units = [unit(0), unit(1)]
     for columns in units:
         for values in columns.values():
@@ -79,7 +79,7 @@ def test_lasting_columns_are_copied_and_not_written_to() -> None:
     builder = WindowBuilder(window, [], BufferPool(1 << 20), writable=True)
     for at, columns in enumerate(units):
         builder.put(at, columns, frozenset(columns))
-    builder.steps()
+    builder.prepare_steps()
     builder.order()
 
     for name, values in builder.complete().items():

@@ -97,7 +97,7 @@ class AssembledRows:
         return self.mapped_rows[at]
 
 
-def thinned(rows: WindowRows, first: int, every: int) -> WindowRows:
+def every_nth(rows: WindowRows, first: int, every: int) -> WindowRows:
     """Return every `every`-th row from `first` on, not yet assembled."""
     pieces: list[tuple[WindowBuffer, int, int]] = []
     for buffer, start, stop in rows.pieces:
@@ -112,7 +112,7 @@ def assemble(query: Query, window_reader: WindowReader, rows: WindowRows, size: 
     """Return rows as columns, filled up to `size` with the last row, and their places in the sequence."""
     count = len(rows)
     batch = rows.assemble(window_reader)
-    places = rows.sequence if query.maps else NO_PLACES
+    places = rows.epoch_places if query.maps else NO_PLACES
     if size > count:
         window_reader.check_batch(size)
         batch, places = fill_up(batch, places, count, size)
@@ -257,11 +257,11 @@ class BatchTask:
 
     def own_rows(self) -> WindowRows:
         """Return the rows that are not those of other workers."""
-        return self.rows if self.steps.step == 1 else thinned(self.rows, self._first, self.steps.step)
+        return self.rows if self.steps.step == 1 else every_nth(self.rows, self._first, self.steps.step)
 
     def own_places(self) -> IntArray:
         """Return the places of these rows in the epoch's sequence."""
-        return self.rows.sequence if self.steps.step == 1 else self.rows.sequence[self._first :: self.steps.step]
+        return self.rows.epoch_places if self.steps.step == 1 else self.rows.epoch_places[self._first :: self.steps.step]
 
     @property
     def _first(self) -> int:

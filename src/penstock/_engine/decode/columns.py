@@ -61,7 +61,7 @@ class ColumnDecoder:
         name: Its name.
         is_deferred: Whether it is decoded with its batch.
         is_blob: Whether its cells are bytes of a codec.
-        decodes_by_row: Whether a cell becomes the same whatever the other rows of its batch are.
+        decodes_by_row: Whether decoding a cell does not depend on the other rows of its batch.
         is_plain_bytes: Whether its cells are bytes that are handed out as they are.
         cell_bytes: The bytes of a decoded cell, where a codec makes all cells of one size; else 0.
         min_bytes: The least that a decoded cell takes.
@@ -97,13 +97,13 @@ class ColumnDecoder:
         max_cell_bytes: int,
         meter: Meter,
         *,
-        permuted: bool,
+        copies_rows: bool,
     ) -> Batch:
         """Return the column of a unit as arrays; if it is a view of Arrow's memory, it is added to `views`.
 
-        `permuted` says that rows are copied before they are handed out, so that a codec's views will do.
+        With `copies_rows` a codec may return views, because the rows are copied before a batch has them.
         """
-        by_codec = permuted and self._codec is not None and self.column.nulls == DEFAULT_NULLS
+        by_codec = copies_rows and self._codec is not None and self.column.nulls == DEFAULT_NULLS
         view = None
         if self._viewable or (by_codec and self.cell_bytes <= max_cell_bytes):
             view = views.get(self.name)

@@ -38,11 +38,11 @@ from penstock.model import Position
 ROWS_AT_ONCE = 256
 """Rows assembled at a time where the consumer takes single rows."""
 
-TASK_BYTES, MAX_TOGETHER = 1 << 18, 16
-"""Bytes that one task decodes, and batches that it makes: its overhead is more than the work for a few short texts."""
+MAX_TASK_BYTES, MAX_TOGETHER = 1 << 18, 16
+"""Bytes that one task decodes at most, and batches that it makes at most. Several batches share the overhead of a task."""
 
 QUICK_SECONDS, QUICK_TASKS = 0.0005, 8
-"""Seconds that a quick batch takes, and the number of quick tasks after which the consumer makes batches itself."""
+"""A batch that takes fewer seconds is quick. After as many quick tasks the consumer makes batches itself."""
 
 Delivered: TypeAlias = tuple[RankEpoch, int] | Position
 """How far the consumer is: after a step of a rank's epoch, or at a position."""
@@ -81,10 +81,10 @@ class Steps:
         self._worker, self._workers = worker, workers
 
     def next(self, *, wait: bool, together: int = 1) -> BatchTask | None:
-        """Return the task of the next batch, or of the next `together` whole batches; None at the end.
+        """Return the task of the next batch, or of up to `together` whole batches; None at the end.
 
-        Without `wait`, which says that batches before it are pending, it is None too where its rows are not in memory. An
-        error is then raised after these batches.
+        With `wait=False` it is also None if the rows are not in memory. An error is then stored, and raised by the next call
+        with `wait=True`, which comes when all batches before it were returned.
         """
         if self._error is not None:
             if not wait:
@@ -134,9 +134,9 @@ class Steps:
         if self.prefetcher is not None:
             self._epochs.read_ahead(self.prefetcher)
 
-    def coming(self) -> list[Future[Any]]:
+    def pending_windows(self) -> list[Future[Any]]:
         """Return the windows that are being read."""
-        return [] if self.prefetcher is None else list(self.prefetcher.coming())
+        return [] if self.prefetcher is None else list(self.prefetcher.pending_windows())
 
     def _has_step(self) -> bool:
         """Go on to an epoch with steps left; return False where there is none."""
@@ -160,7 +160,7 @@ class ViewBatches:
     """Makes batches in the consumer's thread that are nothing but views of windows, or copies of their rows."""
 
     def __init__(self, steps: Steps, adapter: BatchAdapter | None) -> None:
-        """Store which batches come."""
+        """Store the steps and the adapter."""
         self._steps, self._adapter, self._alone = steps, adapter, is_made_alone(steps)
         self._cuts: Iterator[dict[str, Any]] = iter(())
         self._next: tuple[RankEpoch, int] | None = None
@@ -176,7 +176,7 @@ class ViewBatches:
             return _adapted(made, task, self._adapter)
         size = made.count // len(task.steps)
         self._cuts = (
-            _slices(made, size) if self._adapter is None or not made.columns else self._adapter.cuts(made.columns, size)
+            _slices(made, size) if self._adapter is None or not made.columns else self._adapter.split(made.columns, size)
         )
         made.columns, made.stop, made.count = next(self._cuts), made.start + 1, size
         self._next = made.rank_epoch, made.stop
@@ -199,7 +199,7 @@ class LocalBatches:
     """
 
     def __init__(self, steps: Steps, pool: ThreadPool, adapter: BatchAdapter | None) -> None:
-        """Store which batches come; nothing is read."""
+        """Store the steps, the threads and the adapter; nothing is read."""
         query, reader = steps.query, steps.window_reader
         self._steps, self._window_reader, self._adapter, self._pool = steps, reader, adapter, pool
         self._tasks = OrderedMap[tuple[list[AssembledRows | BaseException], float]](pool)
@@ -230,7 +230,7 @@ class LocalBatches:
         is_quick = self._quick_tasks >= QUICK_TASKS
         together = 1 if self._has_maps and not is_quick else self._max_together  # maps that take long run beside each other
         if reader.deferred:
-            together = max(1, min(together, TASK_BYTES // batch_bytes))
+            together = max(1, min(together, MAX_TASK_BYTES // batch_bytes))
         if not self._tasks.pending and is_quick:
             task = self._steps.next(wait=True, together=together)
             if task is None:
@@ -251,7 +251,7 @@ class LocalBatches:
         self._submit(together, max_pending)
         first = self._tasks.first
         while first is not None and not first.done() and self._tasks.pending < max_pending:
-            coming = self._steps.coming()
+            coming = self._steps.pending_windows()
             if not coming:
                 break
             with self._window_reader.meter.blocked:
@@ -267,7 +267,7 @@ class LocalBatches:
             task = self._steps.next(wait=not pending, together=together)
             if task is None:
                 break
-            self._tasks.add(self._pool.submit(Priority.FINISH, partial(_timed, task, self._adapter)))
+            self._tasks.add(self._pool.submit(Priority.BATCH, partial(_timed, task, self._adapter)))
             pending += 1
         self._steps.read_ahead()
 
@@ -276,7 +276,7 @@ class RemoteBatches:
     """Makes batches in worker processes, ahead of the consumer."""
 
     def __init__(self, steps: Steps, processes: ProcessBatches) -> None:
-        """Store which batches come; nothing is read."""
+        """Store the steps and the worker processes; nothing is read."""
         self._steps, self._query, self._window_reader, self._processes = steps, steps.query, steps.window_reader, processes
         self._tasks: OrderedMap[AssembledRows] = OrderedMap()
         self._largest = self._window_reader.dense_bytes * (self._query.batch_rows or ROWS_AT_ONCE)
@@ -321,7 +321,7 @@ def _cut(made: AssembledRows, task: BatchTask, adapter: BatchAdapter | None) -> 
     query, meter, size = task.query, task.window_reader.meter, made.count // len(task.steps)
     if adapter is not None and not query.maps:
         with meter.busy(HAND_OVER):
-            cuts = list(adapter.cuts(made.columns, size))
+            cuts = list(adapter.split(made.columns, size))
     else:
         cuts = list(_slices(made, size))
     batches: list[AssembledRows | BaseException] = []
@@ -413,7 +413,7 @@ class BatchStream:
 
     next: Callable[[], dict[str, Any]]
 
-    def only(self, worker: int, workers: int) -> None:
+    def select(self, worker: int, workers: int) -> None:
         """Return only batches `worker`, `worker + workers` and so on; to be called before the first."""
         if self._query.lazy:  # which rows are whose is known after the filter
             self.next = self._meter.waited_for(islice(self._next_filtered(), worker, None, workers).__next__)

@@ -21,16 +21,13 @@ from penstock._engine.query.query import Batch, ColumnDecoding, Query
 from penstock._engine.runtime.memory import BufferPool
 from penstock._engine.runtime.timers import GATHER, MAP
 from penstock._engine.window.buffer import WindowBuffer
-from penstock._engine.window.prefetch import LanePrefetcher, Prefetcher
+from penstock._engine.window.prefetch import ROWS_TOGETHER, LanePrefetcher, Prefetcher
 from penstock._engine.window.reader import WindowReader, WindowRows
 from penstock.errors import DataError, MapError
 from penstock.model import IntArray, Ranges
 
 SOURCE = "_source"
 """The column with the number of a row's source."""
-
-ROWS_AT_ONCE = 1 << 13
-"""Rows that are interleaved at a time: more would not stay in the processor's cache until they are cut."""
 
 POOLED_BYTES = 1 << 16
 """Arrays of fewer bytes do not come from the buffer pool."""
@@ -115,7 +112,7 @@ class MixtureRows(WindowRows):
         return len(self.slots)
 
     @property
-    def sequence(self) -> IntArray:
+    def epoch_places(self) -> IntArray:
         """The place of each row in the epoch's sequence; all batches take as many places as the largest one."""
         if self.width == 1:
             return self.slots
@@ -238,13 +235,13 @@ class MixturePrefetcher(Prefetcher):
             lane.prefetch()
         return False
 
-    def coming(self) -> list[Future[WindowBuffer]]:
+    def pending_windows(self) -> list[Future[WindowBuffer]]:
         """Return nothing: a window of a mixture is waited for when its rows are needed."""
         return []
 
     def rows_together(self, start: int, stop: int) -> int:
         """Return how many of the slots `start..stop` may be interleaved at once."""
-        return self.rows_ready(start, min(stop, start + ROWS_AT_ONCE))
+        return self.rows_ready(start, min(stop, start + ROWS_TOGETHER))
 
     def rows_ready(self, start: int, stop: int) -> int:
         """Return how many of the slots `start..stop` are in memory: all or none."""

@@ -37,10 +37,10 @@ class Iteration:
     Attributes:
         planned: The plan.
         start: The position before the first batch.
-        end: The epoch that it ends before; None where it has no end.
-        handed: The number of batches, or rows, handed out.
-        at: Where the last of them ended; None before the first.
-        dropped: For each step whose rows were all bad, the number of batches that were handed out before it.
+        end: The first epoch after it; None if it repeats without end.
+        handed: The number of batches, or rows, that were returned.
+        at: The position after the last of them; None before the first.
+        dropped: For each step whose rows were all bad, the number of batches that were returned before it.
     """
 
     def __init__(self, planned: Planned | MixturePlan, query: Query, start: Position) -> None:
@@ -160,7 +160,7 @@ class Loader(ListsSkippedRows):
 
     def __iter__(self) -> Batches:
         """Return the batches of the next epoch."""
-        self._table.expect_again()  # a loader is made to read several times
+        self._table.cache_from_first_read()  # a loader is made to read several times
         with self._lock:  # each of several threads has an epoch of its own
             batches = Batches(self._table, self._query, self._next, self._adapter, self._skipped)
             # The batches are not kept here: after a `break` they are collected, and their threads end.
@@ -170,7 +170,7 @@ class Loader(ListsSkippedRows):
 
     def begin(self) -> Iteration:
         """Return the next iteration for a caller that reads it in other processes, and counts what is handed out."""
-        iteration = self.coming
+        iteration = self.next_iteration
         check_rows(iteration.planned.plan, self._query)
         self._begin(iteration)
         return iteration
@@ -181,7 +181,7 @@ class Loader(ListsSkippedRows):
 
     def __len__(self) -> int:
         """Return the number of batches that the next `iter()` yields."""
-        return len(self.coming)
+        return len(self.next_iteration)
 
     def set_epoch(self, epoch: Any) -> None:
         """Make the next `iter()` begin this epoch; a state loaded inside of the same epoch stays."""
@@ -197,7 +197,7 @@ class Loader(ListsSkippedRows):
         # An epoch that was set while an iteration runs counts until that iteration goes on.
         goes_on = running is not None and (not self._handed_at_set or running.handed > self._handed_at_set)
         if running is None or not goes_on:
-            running = self.coming
+            running = self.next_iteration
         return _state(self._table.plan(self._query), self._query, running.position)
 
     def state_at(self, step: int) -> states.State:
@@ -205,7 +205,7 @@ class Loader(ListsSkippedRows):
 
         Steps count from the beginning of the iteration: the start of an epoch, or the state that was loaded.
         """
-        position = (self.coming if self._running is None else self._running).position_at(step)
+        position = (self.next_iteration if self._running is None else self._running).position_at(step)
         return _state(self._table.plan(self._query), self._query, position)
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
@@ -233,7 +233,7 @@ class Loader(ListsSkippedRows):
         self._counted = stats, (*(run for run in running if not run[0].ended), (meter, iteration))
 
     @property
-    def coming(self) -> Iteration:
+    def next_iteration(self) -> Iteration:
         """The iteration that the next `iter()` begins."""
         return Iteration(self._table.plan(self._query), self._query, self._next)
 
@@ -254,7 +254,7 @@ class Batches(ListsSkippedRows):
     ) -> None:
         """Plan the iteration; no data is read before the first `next`."""
         if query.epochs != 1:
-            table.expect_again()
+            table.cache_from_first_read()
         self.planned: Planned | MixturePlan = table.plan(query)
         check_rows(self.planned.plan, query)
         self._query, self.start = query, start
@@ -355,9 +355,9 @@ class Batches(ListsSkippedRows):
         """Return how far the iteration is, as a JSON-serializable dict."""
         return _state(self.planned, self._query, self.iteration.position)
 
-    def only(self, worker: int, workers: int) -> None:
+    def select(self, worker: int, workers: int) -> None:
         """Return only batches `worker`, `worker + workers` and so on; to be called before the first `next`."""
-        self._stream.only(worker, workers)
+        self._stream.select(worker, workers)
 
     def close(self) -> None:
         """End the threads and free the memory; a further `next` ends the iteration."""

@@ -98,10 +98,10 @@ class MixtureTable:
         """The slots of each source in a stratum."""
         return shares([Fraction(source.weight) for source in self.sources])
 
-    def expect_again(self) -> None:
+    def cache_from_first_read(self) -> None:
         """Take down that the tables will be read more than once."""
         for source in self.sources:
-            source.table.expect_again()
+            source.table.cache_from_first_read()
 
     def plan(self, query: Query) -> MixturePlan:
         """Return what is read; the sources are planned the first time it is asked."""
@@ -180,7 +180,7 @@ class MixtureReader:
         deferred: The columns of all sources that are decoded per batch.
         max_cell_bytes: The most that a decoded cell may take.
         bad_rows: Always empty: a mixture does not drop bad rows.
-        decodes_by_row: Whether a row becomes the same whatever the other rows of its batch are.
+        decodes_by_row: Whether a row does not depend on the other rows of its batch.
     """
 
     def __init__(self, readings: tuple[SourceReading, ...], meter: Meter, *, by_row: bool) -> None:
@@ -225,12 +225,12 @@ class MixtureStream(BatchStream):
         super().__init__(*args, **options)
         self._batched = batched
 
-    def only(self, worker: int, workers: int) -> None:
+    def select(self, worker: int, workers: int) -> None:
         """Return only batches `worker`, `worker + workers` and so on; to be called before the first."""
         if self._query.size is None:
             self.next = islice(iter(self.next, None), worker, None, workers).__next__
         else:
-            super().only(worker, workers)
+            super().select(worker, workers)
 
     def _next_batch(self) -> dict[str, Any]:
         batch = super()._next_batch()

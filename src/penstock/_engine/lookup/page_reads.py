@@ -16,7 +16,7 @@ from penstock._engine.parquet.page_file import PageFile, PageRange, put_together
 from penstock._engine.parquet.page_index import ColumnChunk, PageTable, page_header
 from penstock._engine.parquet.plain_pages import PlainCells, are_plain, as_arrow
 from penstock._engine.parquet.thrift import ThriftError
-from penstock._engine.read.schema_evolution import without_views
+from penstock._engine.read.schema_evolution import without_view_types
 from penstock._engine.runtime.memory import BufferPool
 from penstock.model import IntArray
 
@@ -338,7 +338,7 @@ def _plain_cells(page_file: PageFile, layout: Sequence[tuple[ColumnChunk, PageTa
 def take_rows(array: pa.ChunkedArray, places: IntArray, *, copy: bool = False) -> pa.ChunkedArray:
     """Return some rows of a column, in a type that pyarrow can take from. A single number is a view, unless `copy`."""
     if not pa.types.is_primitive(array.type):
-        kind = without_views(pa.field("", array.type)).type
+        kind = without_view_types(pa.field("", array.type)).type
         array = array if kind == array.type else array.cast(kind)
     elif len(places) == 1 and not copy:
         return array.slice(int(places[0]), 1)

@@ -175,7 +175,7 @@ class RowLookup(Reader):
         """Return rows of some row groups, by the names that columns have in the file."""
         partitions = self.snapshot.files.partitions.column_names
         present = file.layout.names
-        names = self._called(unit, [name for name in request.columns if name not in partitions], present)
+        names = self._stored_names(unit, [name for name in request.columns if name not in partitions], present)
         names = {name: stored for name, stored in names.items() if stored in present}
         blobs = {names[name] for name in request.blobs if name in names}
         data: list[dict[str, StoredRows]] = [{} for _ in groups]
@@ -255,7 +255,7 @@ class RowLookup(Reader):
     def _from_file(self, unit: Unit, columns: Sequence[str]) -> pa.Table:
         if not isinstance(unit, _RowsRead):
             return Reader._from_file(self, unit, columns)  # noqa: SLF001 - of the class above
-        stored = [name for name in self._called(unit, columns).values() if name in unit.data]
+        stored = [name for name in self._stored_names(unit, columns).values() if name in unit.data]
         if not stored:
             return pa.table({"rows": pa.nulls(unit.rows)}).select([])  # a table without columns still has rows
         return pa.Table.from_arrays([unit.data[name] for name in stored], names=stored)
@@ -263,7 +263,7 @@ class RowLookup(Reader):
     def _cells(self, unit: Unit, columns: Sequence[str]) -> dict[str, Blobs | FileBlobs]:
         if not isinstance(unit, _RowsRead):
             return Reader._cells(self, unit, columns)  # noqa: SLF001 - of the class above
-        cells = {name: unit.data.get(stored) for name, stored in self._called(unit, columns).items()}
+        cells = {name: unit.data.get(stored) for name, stored in self._stored_names(unit, columns).items()}
         return {name: one for name, one in cells.items() if isinstance(one, Blobs | FileBlobs)}
 
     def _names_in(self, unit: Unit) -> Collection[str]:

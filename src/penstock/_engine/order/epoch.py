@@ -1,7 +1,7 @@
-"""The order of rows in an epoch: counts, a shuffle, a seed and an epoch become one sequence of rows, by arithmetic.
+"""The order of rows in an epoch, computed from counts, a shuffle, a seed and an epoch, without reading.
 
-The stream of selected rows is cut into lanes of equal length, each lane into windows, and the rows of a window are permuted.
-The lanes one after the other are the epoch's *sequence*; assignments to ranks count places in it.
+The shuffle permutes the units, cuts windows and permutes the rows of each (`penstock.shuffles`). An `Epoch` cuts the stream of
+rows into lanes of equal length. The lanes one after the other are the epoch's *sequence*; a *place* is a row's number in it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class WindowSlice:
 
 
 class Epoch:
-    """The sequence of one epoch.
+    """The row order of one epoch.
 
     Example:
         >>> from penstock.shuffles import InOrder

@@ -229,9 +229,9 @@ class BatchRows:
     Attributes:
         start: The first row, counted in the rank's shard.
         stop: The row after the last.
-        fill: A part of the epoch's sequence that follows, to fill the batch up.
-        valid: How many of the batch's rows count.
-        size: Rows of the batch; where these are more than the rows read, the last row is repeated.
+        fill: Places of further rows, which fill the batch up under `last="wrap"` or `"level"`.
+        valid: The number of rows that are not padding.
+        size: Rows of the batch with padding, which repeats the last row.
     """
 
     start: int
@@ -251,7 +251,7 @@ class Schedule:
         steps: The number of batches left.
         size: Rows of a batch.
         last: How the epoch ends.
-        spare: A row for a rank that has none of its own but must fill a batch.
+        spare: The place of a row for a rank that has no row of its own but must fill a batch.
         edges: Where batches begin, in rows after `start`; None where all are of one size.
         max_rows: The most rows that a rank has left, for `last="level"`.
     """

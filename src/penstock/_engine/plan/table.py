@@ -92,9 +92,9 @@ class Table:
     _footer_cache: FooterCache = field(default_factory=FooterCache, repr=False)
     _alive: WeakValueDictionary[str, Planned] = field(default_factory=WeakValueDictionary, repr=False)
 
-    def expect_again(self) -> None:
+    def cache_from_first_read(self) -> None:
         """Keep the units of a small table in memory from the first read on, because they will be read again."""
-        self._table_cache.expect_again()
+        self._table_cache.cache_from_first_read()
 
     def plan(self, query: Query) -> Planned:
         """Return the plan of a query; footers are read and rows counted the first time."""

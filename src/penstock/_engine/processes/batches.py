@@ -109,7 +109,7 @@ class ProcessBatches:
             elif (error := task.exception()) is not None:
                 _fail(future, error)
 
-        self._pool.submit(Priority.FINISH, partial(begin, future)).add_done_callback(begun)
+        self._pool.submit(Priority.BATCH, partial(begin, future)).add_done_callback(begun)
         return future
 
     def _begin(self, future: Future[AssembledRows], chunk: AssembledRows, rows: WindowRows, valid: int) -> None:

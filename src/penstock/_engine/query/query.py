@@ -47,14 +47,11 @@ class ColumnDecoding:
 
 Batch: TypeAlias = dict[str, npt.NDArray[Any]]
 
-
 Places: TypeAlias = IntArray | range
-"""The positions of rows in the epoch."""
-
+"""The places of rows: their numbers in the order of the epoch."""
 
 NOTE = "Raised by map "
 """The beginning of the note on an error of a user's function."""
-
 
 RESIZE_ADVICE = 'To change the number of rows use .batch("row_group").'
 """The remedy if a function of a dataset changes the number of rows."""
@@ -207,7 +204,7 @@ class Query:
 
     @cached_property
     def step_rows(self) -> int:
-        """The rows that one step counts: those of a batch, or 1."""
+        """The rows that one step counts: those of a batch; 1 for single rows and for row groups."""
         return self.size if isinstance(self.size, int) else 1
 
     @cached_property
@@ -244,11 +241,11 @@ class ReadSpec:
         stacks: Columns stacked into one.
         row_ids: Whether the columns that say where a row is stored are added.
         max_cell_bytes: The most that one decoded cell may take.
-        writable: Whether no array may be a view of memory that others share.
+        writable: Whether arrays must be writable, so that shared memory is copied.
         memory_limit: Bytes that may be in memory.
         sequence: What makes a sequence, where sequences are read.
         skip: Whether bad rows are marked instead of raised.
-        permuted: Whether rows are copied to another order before they are handed out.
+        copies_rows: Whether rows are certainly copied to another order before a batch has them.
     """
 
     columns: tuple[ColumnDecoding, ...]
@@ -259,7 +256,7 @@ class ReadSpec:
     memory_limit: int = MEMORY_LIMIT
     sequence: sequences.Sequence | None = None
     skip: bool = False
-    permuted: bool = False
+    copies_rows: bool = False
 
     @classmethod
     def of(cls, snapshot: Snapshot, query: Query, *, framework: bool = False, memory_limit: int | None = None) -> ReadSpec:
@@ -286,7 +283,7 @@ class ReadSpec:
             memory_limit=memory_limit or query.memory_bytes,
             sequence=query.sequence,
             skip=query.skip is not None,
-            permuted=isinstance(query.shuffle, WindowShuffle | ExactShuffle) and query.sequence is None,
+            copies_rows=isinstance(query.shuffle, WindowShuffle | ExactShuffle) and query.sequence is None,
         )
 
 
@@ -300,6 +297,6 @@ class BatchAdapter(Protocol):
         """Return a batch of arrays, or a row of values, in the framework's types."""
         ...
 
-    def cuts(self, columns: Mapping[str, npt.NDArray[Any]], size: int) -> Iterator[dict[str, Any]]:
+    def split(self, columns: Mapping[str, npt.NDArray[Any]], size: int) -> Iterator[dict[str, Any]]:
         """Yield batches of `size` rows, which are views of larger columns; there is at least one column."""
         ...

@@ -1,7 +1,7 @@
 """Reading units: row groups of data files become Arrow tables with the table's columns, names and types.
 
 Deleted rows and rows that do not pass the filter are dropped here, once and for all columns. This is the only module that
-reads the rows of data files.
+reads whole row groups; `lookup` reads single pages, and `parquet/file_blobs.py` large cells.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from penstock._engine.read.schema_evolution import (
     has_timestamps,
     int96_unit,
     match_name,
-    without_views,
+    without_view_types,
 )
-from penstock._engine.runtime.memory import BufferPool, PinnedMemory, TableCache
+from penstock._engine.runtime.memory import BufferPool, CacheMemory, TableCache
 from penstock._engine.storage.file_errors import (
     changed_file_error,
     missing_file_error,
@@ -67,7 +67,7 @@ IDLE_BYTES = 256 << 20
 MAX_CHECKED_FILES = 1 << 14
 """Files whose missing columns were looked up and are remembered."""
 
-WARNED: tuple[int, tuple[str, ...]] = (-1, ())
+WARNED_ONCE: tuple[int, tuple[str, ...]] = (-1, ())
 """The entry of `Reader.checked_files` after the user was warned of a doubtful column."""
 
 PLAIN_IDS = frozenset(
@@ -136,7 +136,7 @@ class FileHandle:
     def column_beyond_nanoseconds(self, row_group: int, columns: Sequence[str]) -> str | None:
         """Return a column whose INT96 timestamps do not fit nanoseconds, if there is one.
 
-        Arrow turns them into other timestamps without an error. Read in seconds they are what they are.
+        Arrow wraps them around without an error. Read again in seconds, they have their true values.
         """
         if not self.in_nanoseconds:
             return None
@@ -196,7 +196,7 @@ class FileHandles(threading.local):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """One entry of `penstock.model.Units`."""
+    """One entry of `penstock.model.Units`, which documents the fields."""
 
     file: int
     row_group: int
@@ -255,7 +255,7 @@ class UnitTable:
         columns = COLUMN_BYTES * (len(self.table.column_names) + len(self.cells))
         return int(self.table.get_total_buffer_size()) + sum(cells) + columns
 
-    def pinned_cells(self, memory: PinnedMemory) -> dict[str, Blobs]:
+    def cells_in_cache_memory(self, memory: CacheMemory) -> dict[str, Blobs]:
         """Return a copy of the cells in memory that stays.
 
         Raises:
@@ -292,7 +292,7 @@ class ReadColumns:
         partitions = frozenset(columns).intersection(snapshot.files.partitions.column_names)
         fields = [snapshot.schema.field(name) for name in columns]
         return cls(
-            schema=pa.schema([one if one.type.id in PLAIN_IDS else without_views(one) for one in fields]),
+            schema=pa.schema([one if one.type.id in PLAIN_IDS else without_view_types(one) for one in fields]),
             in_files=tuple(name for name in columns if name not in partitions),
             partitions=partitions,
         )
@@ -392,7 +392,7 @@ class Reader:
             arrow = [cache.memory.copy_table(table.table) for table in kept.values()]
             for (name, table), copied in zip(kept.items(), arrow, strict=True):
                 with contextlib.suppress(CellProblem):  # raised when the cell is needed
-                    cells = table.pinned_cells(cache.memory) if table.cells else {}
+                    cells = table.cells_in_cache_memory(cache.memory) if table.cells else {}
                     cache.keep(name, replace(table, table=copied, cells=cells, is_cached=True, views={}))
             tables = [cache.units.get(name, table) for name, table in new.items()] if len(new) == len(units) else tables
         return tables, len(units) - len(new)
@@ -437,7 +437,7 @@ class Reader:
         if misstated or table.num_rows < unit.start + unit.rows:
             raise DataChangedError(self._changed(unit, table.num_rows))
         table = table if table.num_rows == unit.rows else table.slice(unit.start, unit.rows)
-        called = self._called(unit, read_columns.in_files)
+        called = self._stored_names(unit, read_columns.in_files)
         stored, arrays = dict(zip(table.column_names, table.columns, strict=True)), []
         for name, kind in zip(names, read_columns.schema.types, strict=True):
             if name in read_columns.partitions:
@@ -452,13 +452,13 @@ class Reader:
         if self.snapshot.stored is None or (unit.file, columns) in self.checked_files:
             return
         schema = self._schema_in(unit)
-        self._called(unit, columns)  # refuses ambiguous names
+        self._stored_names(unit, columns)  # refuses ambiguous names
         doubt = check_missing_columns(self.snapshot, unit.file, columns, schema)
-        if doubt and WARNED not in self.checked_files:
-            self.checked_files.add(WARNED)
+        if doubt and WARNED_ONCE not in self.checked_files:
+            self.checked_files.add(WARNED_ONCE)
             logger.warning(doubt)
         if len(self.checked_files) >= MAX_CHECKED_FILES:
-            self.checked_files.intersection_update({WARNED})
+            self.checked_files.intersection_update({WARNED_ONCE})
         self.checked_files.add((unit.file, columns))
 
     def _from_file(self, unit: Unit, columns: Sequence[str]) -> pa.Table:
@@ -467,7 +467,7 @@ class Reader:
             handle = self._handle(unit)
             if self.snapshot.sampled and not self.warned:
                 self._warn(unit, handle.names)
-            present = [name for name in self._called(unit, columns).values() if name in handle.names]
+            present = [name for name in self._stored_names(unit, columns).values() if name in handle.names]
             rows = handle.num_rows(unit.row_group)
             try:
                 table = handle.read(unit.row_group, present)
@@ -511,7 +511,7 @@ class Reader:
             handle = self.handles.open(path, self.filesystem, self.footers, int96, checksums=self.checksums)
         return handle
 
-    def _called(self, unit: Unit, columns: Sequence[str], present: Collection[str] | None = None) -> dict[str, str]:
+    def _stored_names(self, unit: Unit, columns: Sequence[str], present: Collection[str] | None = None) -> dict[str, str]:
         r"""Return the names of columns in a unit's file; "\0" for a column that it does not have.
 
         `present` are the names in the file, where they are known.
@@ -554,11 +554,11 @@ class Reader:
         path = self.snapshot.files.path[unit.file].as_py()
         with self._file_errors(unit):
             handle = self._handle(unit)
-            names = {called: name for name, called in self._called(unit, columns).items()}
+            names = {called: name for name, called in self._stored_names(unit, columns).items()}
             if handle.blob_chunks is None:
                 every = [name for name, column in self.snapshot.fields.items() if isinstance(column.codec, CellCodec)]
                 footer = self.footers.get(path, self.filesystem)
-                handle.blob_chunks = find_chunks(footer, list(self._called(unit, every).values()))
+                handle.blob_chunks = find_chunks(footer, list(self._stored_names(unit, every).values()))
             cells: dict[str, Blobs | FileBlobs] = {}
             for called, chunks in handle.blob_chunks.items():
                 if called not in names:

@@ -227,6 +227,6 @@ def _is_widening(kind: pa.DataType, into: pa.DataType) -> bool:
     return bool(both == into)
 
 
-def without_views(field: pa.Field) -> pa.Field:
+def without_view_types(field: pa.Field) -> pa.Field:
     """Return a field in a type that Arrow can take rows from, which it cannot do for views yet."""
     return field.with_type(unviewed(field.type))

@@ -115,7 +115,7 @@ class ThreadPipeline(Generic[Loaded, Result]):
         """Submit slices of the row groups that were read."""
         while self._results.has_capacity(self._result_bytes):
             if self._slices:
-                self._results.submit(Priority.FINISH, self._slices.popleft(), self._result_bytes)
+                self._results.submit(Priority.BATCH, self._slices.popleft(), self._result_bytes)
             elif self._loads.first is not None and succeeded(self._loads.first):
                 self._take_loaded()
             else:

@@ -171,11 +171,11 @@ ALIGNMENT = 64
 """Alignment of a piece, as Arrow prefers it."""
 
 
-class PinnedMemory:
+class CacheMemory:
     """Memory for copies that stay, cut from large blocks; a block is freed with its last piece. Thread-safe.
 
     Example:
-        >>> PinnedMemory().copy_table(pa.table({"x": [1, None]})).to_pydict()
+        >>> CacheMemory().copy_table(pa.table({"x": [1, None]})).to_pydict()
         {'x': [1, None]}
     """
 
@@ -262,7 +262,7 @@ class TableCache(Generic[Part]):
         self._sizes: dict[Hashable, int] = {}
         self._limit = self._seen = self._nbytes = 0
         self.is_full = self._read_again = False
-        self.memory, self._lock = PinnedMemory(), threading.Lock()
+        self.memory, self._lock = CacheMemory(), threading.Lock()
 
     def __reduce__(self) -> tuple[type[TableCache[Part]], tuple[()]]:
         """Begin empty in a copy, and in another process."""
@@ -283,7 +283,7 @@ class TableCache(Generic[Part]):
                 self._clear()
             self._limit = limit
 
-    def expect_again(self) -> None:
+    def cache_from_first_read(self) -> None:
         """Keep units when they are read for the first time, because they will be read again."""
         self._read_again = True
 
@@ -310,7 +310,7 @@ class TableCache(Generic[Part]):
                 self._nbytes += self._sizes[name]
 
     def _clear(self) -> None:
-        self._sizes, self.units, self._seen, self._nbytes, self.memory = {}, {}, 0, 0, PinnedMemory()
+        self._sizes, self.units, self._seen, self._nbytes, self.memory = {}, {}, 0, 0, CacheMemory()
 
 
 READING = 1.5
@@ -322,7 +322,7 @@ READ_AHEAD = 0.7
 RELEASE = 0.25
 """The share of the limit above which Arrow's unused memory is returned to the operating system."""
 
-PINNED = 0.125
+MAX_RETAINED = 0.125
 """The share of the limit that windows may take which only single batches keep alive; above it, batches are copied."""
 
 
@@ -408,12 +408,12 @@ class MemoryBudget:
         used = self.used_bytes + (0 if self._table_cache is None else self._table_cache.nbytes)
         return used + (self._expected_rows + rows) * self.row_bytes + reading <= READ_AHEAD * self.limit
 
-    def is_pinned(self, rows: int) -> bool:
+    def retains_windows(self, rows: int) -> bool:
         """Return whether the consumer keeps old windows alive, beside the `rows` rows in use, by keeping batches.
 
         A batch that is a view of its window keeps all of it. The last batch of one old window is always alive.
         """
-        return self.used_bytes > (rows + self.early_rows) * self.row_bytes + PINNED * self.limit
+        return self.used_bytes > (rows + self.early_rows) * self.row_bytes + MAX_RETAINED * self.limit
 
     def check_unit(self, name: Callable[[], str], rows: int, row_bytes: int) -> None:
         """Refuse a unit that cannot fit."""

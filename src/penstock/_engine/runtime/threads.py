@@ -123,10 +123,10 @@ def wait_for_one(futures: Iterable[Future[Any]]) -> None:
 
 
 class Priority(IntEnum):
-    """The order of tasks: first what the consumer waits for, then what it needs later."""
+    """The order of tasks: make batches, put windows in order, read units."""
 
-    FINISH = 0
-    ASSEMBLE = 1
+    BATCH = 0
+    WINDOW = 1
     READ = 2
 
 

@@ -159,7 +159,10 @@ class Wait:
 
 
 class Meter:
-    """The timers of one iteration; it is entered whenever the consumer asks for something that is not in memory yet.
+    """The timers of one iteration.
+
+    `with meter:` times the consumer's wait for a batch, `with meter.blocked:` the part of it in which other threads work, and
+    `with meter.busy(kind):` work of any thread.
 
     Attributes:
         blocked: The timer of a consumer that waits for other threads; entered inside of the meter.

@@ -46,14 +46,14 @@ class UnitColumns:
         rows: Which of its rows these are, without columns.
         fixed: Columns of a fixed size.
         deferred: All others.
-        lasting: Columns of `fixed` that are views of memory which stays, such as that of a cached unit.
+        cached: Columns of `fixed` that are views of memory which stays, such as that of a cached unit.
     """
 
     unit: Unit
     rows: UnitTable
     fixed: dict[str, npt.NDArray[Any]]
     deferred: dict[str, pa.Array | Cells]
-    lasting: frozenset[str] = frozenset()
+    cached: frozenset[str] = frozenset()
 
     def without(self, names: Container[str]) -> UnitColumns:
         """Return the unit without some of the deferred columns."""
@@ -68,16 +68,16 @@ Parts: TypeAlias = tuple[tuple[UnitColumns, "slice | IntArray"], ...]
 class WindowBuffer:
     """A window in memory.
 
-    "In order" is the order in which rows are handed out; the others are in the order in which they were read.
+    Rows are numbered in the order in which they were read. `take` permutes them to the order in which batches have them.
 
     Attributes:
-        fixed: Columns of a fixed size, in order.
-        parts: The units, and which of their rows, where deferred columns are still to be picked.
+        fixed: Columns of a fixed size, in the order of batches.
+        parts: The units with the rows used of each, for deferred columns; in the order of reading.
         ends: The number of the row after the last of each part.
-        take: For each row in order, its number; None where both orders are the same.
-        cells: Deferred columns of blobs of all parts together.
-        ordered: Deferred columns of Arrow, in order.
-        numbers_cut: The numbers of the rows of a part of a window.
+        take: The number of each row in the order of batches; None if both orders are equal.
+        cells: Deferred columns of blobs of all parts together, in the order of reading.
+        ordered: Deferred columns of Arrow, in the order of batches.
+        own_numbers: The row numbers of a copy that `cut` made of some rows.
     """
 
     fixed: dict[str, npt.NDArray[Any]]
@@ -86,7 +86,7 @@ class WindowBuffer:
     take: IntArray | None = None
     cells: dict[str, pa.Array | Cells] = field(default_factory=dict)
     ordered: dict[str, pa.Array] = field(default_factory=dict)
-    numbers_cut: IntArray | None = None
+    own_numbers: IntArray | None = None
 
     def cut(self, start: int, stop: int) -> WindowBuffer:
         """Return a copy of rows `start..stop`, so that the window can be freed."""
@@ -94,17 +94,17 @@ class WindowBuffer:
         names = {**self.cells, **(self.parts[0][0].deferred if self.parts else {})}
         cells = {name: self.pick(name, start, stop) for name in names}
         cells.update({name: values.take(pa.array(np.arange(start, stop))) for name, values in self.ordered.items()})
-        numbers = self.numbers(start, stop) if self.numbers_cut is None else self.numbers_cut[start:stop]
+        numbers = self.numbers(start, stop) if self.own_numbers is None else self.own_numbers[start:stop]
         parts = tuple((replace(unit, deferred={}), rows) for unit, rows in self.parts)
-        return WindowBuffer(fixed=fixed, parts=parts, ends=self.ends, cells=cells, numbers_cut=numbers)
+        return WindowBuffer(fixed=fixed, parts=parts, ends=self.ends, cells=cells, own_numbers=numbers)
 
     def chosen(self, rows: IntArray) -> WindowBuffer:
         """Return some of the rows, in any order."""
         fixed = {name: values[rows] for name, values in self.fixed.items()}
         ordered = {name: take_wide(values, rows) for name, values in self.ordered.items()}
         take = rows if self.take is None else self.take[rows]
-        numbers = None if self.numbers_cut is None else self.numbers_cut[rows]
-        return replace(self, fixed=fixed, ordered=ordered, take=take, numbers_cut=numbers)
+        numbers = None if self.own_numbers is None else self.own_numbers[rows]
+        return replace(self, fixed=fixed, ordered=ordered, take=take, own_numbers=numbers)
 
     def numbers(self, start: int, stop: int) -> IntArray:
         """Return the numbers of rows `start..stop`."""
@@ -136,7 +136,7 @@ class WindowBuffer:
 
     def where(self, row: int) -> tuple[UnitColumns, int]:
         """Return the unit of a row, and the row's number in the file."""
-        number = int((self.numbers(row, row + 1) if self.numbers_cut is None else self.numbers_cut[row : row + 1])[0])
+        number = int((self.numbers(row, row + 1) if self.own_numbers is None else self.own_numbers[row : row + 1])[0])
         at = int(np.searchsorted(self.ends, number, side="right"))
         unit, rows = self.parts[at]
         inside = number - (int(self.ends[at - 1]) if at else 0)
@@ -231,15 +231,15 @@ class WindowBuilder:
         self._columns: dict[str, _Column] = {}
         self._steps: deque[tuple[_Column, slice]] = deque()
 
-    def put(self, at: int, fixed: Batch, lasting: frozenset[str] = frozenset()) -> None:
-        """Put in the rows of read number `at`; columns that are `lasting` may wait where they are."""
+    def put(self, at: int, fixed: Batch, cached: frozenset[str] = frozenset()) -> None:
+        """Put in the rows of read number `at`; columns that are `cached` may wait where they are."""
         rows, self._has[at] = self.window.reads[at].rows, True
         part = {name: values[rows] for name, values in fixed.items()}
-        lasting = lasting if isinstance(rows, slice) and self.window.take is not None else frozenset()
+        cached = cached if isinstance(rows, slice) and self.window.take is not None else frozenset()
         with self._lock:
             if not self._outputs:
                 self._outputs = _outputs(part, self._stacks)
-            copied = [one for one in self._outputs if self._copies and not self._waits(one, part, lasting)]
+            copied = [one for one in self._outputs if self._copies and not self._waits(one, part, cached)]
             for one in copied:
                 if one.name not in self._copied:
                     self._copied[one.name] = self._empty(one, part)
@@ -248,16 +248,16 @@ class WindowBuilder:
             one.copy(part, self._copied[one.name][start:stop])
         self._parts[at] = {one.name: part[one.name] for one in self._outputs if one not in copied} if self._copies else part
 
-    def _waits(self, output: _Output, part: Batch, lasting: frozenset[str]) -> bool:
-        """Return whether a column is copied only when it is permuted: it lasts, and is small as a whole."""
-        return output.name in lasting and self.num_rows * part[output.name][:1].nbytes <= STEP_BYTES
+    def _waits(self, output: _Output, part: Batch, cached: frozenset[str]) -> bool:
+        """Return whether a column is copied only when it is permuted: it stays in the cache, and is small as a whole."""
+        return output.name in cached and self.num_rows * part[output.name][:1].nbytes <= STEP_BYTES
 
     def has(self, at: int) -> bool:
         """Return whether the rows of read number `at` were put in."""
         return self._has[at]
 
-    def steps(self) -> int:
-        """Return the number of steps that put the columns in order; all reads were put in."""
+    def prepare_steps(self) -> int:
+        """Prepare the steps that put the columns in order, and return their number; call it after all reads were put in."""
         take = self.window.take
         for one in self._outputs:
             if self._copies and one.name not in self._copied:

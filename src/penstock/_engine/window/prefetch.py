@@ -19,8 +19,11 @@ from penstock.model import Ranges, Window
 LARGE = 8
 """A window is large if fewer than this many fit in memory; a single batch should not keep it alive."""
 
-CHECKED_BATCH = 3
+RETENTION_CHECK_BATCH = 3
 """The batch of a window at which old windows are looked for; by then a consumer has dropped the last batch of the old one."""
+
+ROWS_TOGETHER = 1 << 13
+"""Rows of several lanes, or sources, that are made together at most: more would not stay in the processor's cache."""
 
 WINDOWS_AHEAD = 2
 """Windows of several units keep all threads busy; of single units more are read ahead."""
@@ -82,22 +85,24 @@ class Prefetcher:
         """The rows of all windows that are in memory or being read."""
         return sum(lane.rows_in_memory for lane in self._lanes)
 
-    def begin_early(self, beside: int) -> None:
-        """Begin to read the first window of each lane before this epoch's turn, if it fits beside `beside` rows."""
+    def prefetch_first_windows(self, beside: int) -> None:
+        """Begin to read the first window of each lane while an epoch with `beside` rows in memory is read."""
         for lane in self._lanes:
-            lane.begin_early(-(-beside // len(self._lanes)))
+            lane.prefetch_first_windows(-(-beside // len(self._lanes)))
 
-    def begin_turn(self) -> None:
-        """Count what was read early as this epoch's own."""
+    def become_current(self) -> None:
+        """Note that this is the running epoch now: its early windows are no longer extra memory."""
         self._window_reader.budget.early_rows = 0
 
-    def coming(self) -> list[Future[WindowBuffer]]:
+    def pending_windows(self) -> list[Future[WindowBuffer]]:
         """Return the windows that are being read."""
-        return [window for lane in self._lanes for window in lane.coming()]
+        return [window for lane in self._lanes for window in lane.pending_windows()]
 
     def rows_together(self, start: int, stop: int) -> int:
-        """Return how many of the rows `start..stop` may be made together: those of one window; of several lanes all or none."""
-        return self._lanes[0].rows_together if len(self._lanes) == 1 else self.rows_ready(start, stop)
+        """Return how many of the rows `start..stop` one task may take: those left in the window, or some of several lanes."""
+        if len(self._lanes) == 1:
+            return self._lanes[0].rows_together
+        return self.rows_ready(start, min(stop, start + ROWS_TOGETHER))
 
     def rows_ready(self, start: int, stop: int) -> int:
         """Return how many of the rows `start..stop` are in memory, from the first on; of several lanes all or none."""
@@ -152,7 +157,7 @@ class LanePrefetcher:
             break
         return rows
 
-    def coming(self) -> list[Future[WindowBuffer]]:
+    def pending_windows(self) -> list[Future[WindowBuffer]]:
         """Return the windows that are being read."""
         return [pending.buffer for _, pending in self._queue if not pending.buffer.done()]
 
@@ -180,14 +185,14 @@ class LanePrefetcher:
             self._window = pending.take()
         self._at, self._stop, self._place = piece.start, piece.stop, piece.place
         self._is_large = self._stop * self._window_reader.row_bytes * LARGE > self._limit
-        self._copies, self._batches_to_check = self._is_large, CHECKED_BATCH
+        self._copies, self._batches_to_check = self._is_large, RETENTION_CHECK_BATCH
 
     def _check_copies(self) -> None:
         """Decide once per window, after its first batches, whether the consumer keeps old windows alive."""
         if self._batches_to_check:
             self._batches_to_check -= 1
             if not self._batches_to_check:
-                self._copies = self._window_reader.budget.is_pinned(self.rows_in_memory)
+                self._copies = self._window_reader.budget.retains_windows(self.rows_in_memory)
 
     def begin(self) -> None:
         """Begin to read the next window, if none is in memory or being read."""
@@ -205,7 +210,7 @@ class LanePrefetcher:
         """The rows of windows that are in memory or being read."""
         return self._stop + sum(piece.stop for piece, _ in self._queue)
 
-    def begin_early(self, beside: int) -> None:
+    def prefetch_first_windows(self, beside: int) -> None:
         """Begin to read the first window, if it fits in memory beside `beside` rows of another epoch."""
         first = self._next_slice
         if first is not None and not self._queue and self._affordable(beside) and self._request():
@@ -255,7 +260,7 @@ class EpochPrefetcher:
             raise begun
         if begun is None:
             return self._begin()
-        begun[1].begin_turn()
+        begun[1].become_current()
         return begun
 
     def read_ahead(self, prefetcher: Prefetcher) -> None:
@@ -270,7 +275,7 @@ class EpochPrefetcher:
         except Exception as error:  # noqa: BLE001 - raised by `next`
             self._begun = error
         if isinstance(self._begun, tuple):
-            self._begun[1].begin_early(prefetcher.rows_in_memory)
+            self._begun[1].prefetch_first_windows(prefetcher.rows_in_memory)
 
     def _begin(self) -> tuple[RankEpoch, Prefetcher] | None:
         rank_epoch = next(self._rank_epochs, None)

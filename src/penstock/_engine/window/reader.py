@@ -130,8 +130,8 @@ class WindowRows:
         return sum(stop - start for _, start, stop in self.pieces)
 
     @property
-    def sequence(self) -> IntArray:
-        """The place of each row in the epoch's sequence."""
+    def epoch_places(self) -> IntArray:
+        """The place of each row in the order of the epoch."""
         if len(self.pieces) == 1:
             return np.arange(self.places[0], self.places[0] + len(self))
         parts = [np.arange(at, at + stop - start) for at, (_, start, stop) in zip(self.places, self.pieces, strict=True)]
@@ -201,7 +201,7 @@ class WindowReader:
         units_read: The number of units read from storage.
         outputs: The names of the arrays that each column became.
         bad_rows: The bad rows found so far, by where they are stored; see `row_codes`.
-        decodes_by_row: Whether a cell becomes the same whatever the other rows of its batch are.
+        decodes_by_row: Whether decoding a cell does not depend on the other rows of its batch.
         dense_bytes: The bytes that the deferred cells of a row take decoded, where they are all of one shape.
         max_cell_bytes: The most that a decoded cell may take.
     """
@@ -246,12 +246,12 @@ class WindowReader:
         return in_order(batch, self.columns, self.outputs, self._read_spec.stacks)
 
     def request(self, window: Callable[[], Window], before: PendingWindow | None) -> PendingWindow:
-        """Begin to read a window; a unit that the window before used in part is not read again."""
+        """Begin to read a window; it shares the last unit of the window before, if that used a part of the unit."""
         pending, earlier = PendingWindow(), [] if before is None else [before]
 
         def begin() -> None:
             builder = WindowBuilder(window(), self._read_spec.stacks, self.buffer_pool, writable=self._read_spec.writable)
-            tail = earlier.pop().take_tail() if earlier else None  # popped: it refers back to here
+            tail = earlier.pop().take_tail() if earlier else None  # popped, to drop the reference: it refers back to here
             reads = self._submit_reads(builder, pending, tail)
             pending.begun.set_result(None)
             futures = [future for _, future in reads]
@@ -265,9 +265,10 @@ class WindowReader:
         return pending
 
     def _submit_reads(self, builder: WindowBuilder, pending: PendingWindow, tail: UnitFuture | None) -> list[GroupFuture]:
-        """Submit the reads of a window, and return their futures with the numbers of the window's reads that each is for.
+        """Submit the reads of a window; return for each task the indices of its reads in `window.reads`, and its future.
 
-        The unit of `tail` was begun by the window before. The last unit is read alone, where the next window continues it.
+        The window before has begun to read the unit of `tail`. A last unit that the next window continues is a task of its own,
+        whose future both windows share.
         """
         reads = builder.window.reads
         last, futures = len(reads) - 1, list[GroupFuture]()
@@ -316,7 +317,7 @@ class WindowReader:
         for at, unit in enumerate(units):
             if not builder.has(at):  # begun by the window before
                 builder.put(at, unit.fixed)
-        helpers = min(builder.steps(), builder.nbytes // STEP_BYTES, self._pool.threads) - 1
+        helpers = min(builder.prepare_steps(), builder.nbytes // STEP_BYTES, self._pool.threads) - 1
         helping = [self._submit(builder.order) for _ in range(helpers)]
         builder.order()
 
@@ -337,7 +338,7 @@ class WindowReader:
         return future
 
     def _submit(self, task: Callable[[], None]) -> Future[None]:
-        return self._pool.submit(Priority.ASSEMBLE, self.meter.timed(GATHER, task))
+        return self._pool.submit(Priority.WINDOW, self.meter.timed(GATHER, task))
 
     def fetch(self, window: Window) -> WindowBuffer:
         """Return a window, read in this thread."""
@@ -351,7 +352,7 @@ class WindowReader:
         builder = WindowBuilder(window, self._read_spec.stacks, self.buffer_pool, writable=self._read_spec.writable)
         for at, unit in enumerate(units):
             builder.put(at, unit.fixed)
-        builder.steps()
+        builder.prepare_steps()
         builder.order()
         return self._buffer(builder, units)
 
@@ -415,7 +416,7 @@ class WindowReader:
                 stored = rows.table.column(one.name)
                 try:
                     arrays = one.decode(
-                        stored, rows.views, self.buffer_pool, self.max_cell_bytes, self.meter, permuted=spec.permuted
+                        stored, rows.views, self.buffer_pool, self.max_cell_bytes, self.meter, copies_rows=spec.copies_rows
                     )
                 except CellError as error:
                     if not spec.skip:
@@ -435,8 +436,8 @@ class WindowReader:
                 fixed.update(self._added_columns(unit, rows, bad))
             # What is decoded is not kept as Arrow too.
             numbers = UnitTable(table=NO_COLUMNS, first=rows.first, count=rows.count, selected=rows.selected)
-            lasting = frozenset(rows.views) if rows.is_cached else frozenset()
-            decoded.append(UnitColumns(unit=unit, rows=numbers, fixed=fixed, deferred=deferred, lasting=lasting))
+            cached = frozenset(rows.views) if rows.is_cached else frozenset()
+            decoded.append(UnitColumns(unit=unit, rows=numbers, fixed=fixed, deferred=deferred, cached=cached))
         return decoded
 
     def _added_columns(self, unit: Unit, rows: UnitTable, bad: dict[int, BadRow]) -> Batch:
@@ -477,7 +478,7 @@ class WindowReader:
         units = self._read_all([builder.window.reads[at].unit for at in numbers], window_rows=builder.num_rows)
         with self.meter.busy(GATHER):
             for at, columns in zip(numbers, units, strict=True):
-                builder.put(at, columns.fixed, columns.lasting)
+                builder.put(at, columns.fixed, columns.cached)
         return units if keep else [replace(columns, fixed={}) for columns in units]
 
     def _buffer(self, builder: WindowBuilder, units: Sequence[UnitColumns]) -> WindowBuffer:

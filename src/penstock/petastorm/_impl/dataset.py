@@ -24,7 +24,7 @@ from penstock._open import recognised
 from penstock.codecs import CellCodec, Codec, Tensor, resolved
 from penstock.codecs.scalar import NUMPY
 from penstock.errors import ArgumentError, TableNotFoundError
-from penstock.formats.parquet import COMMON, ParquetFormat, Unclaimed, schema_fields
+from penstock.formats.parquet import COMMON, ParquetFormat, UnrecognisedParquet, schema_fields
 from penstock.formats.petastorm import (
     INDEX_KEY,
     ROW_GROUPS_KEY,
@@ -261,7 +261,7 @@ class StoredDataset:
     def format(self) -> TableFormat:
         """The format of the table; plain Parquet for a list of files."""
         table_format = recognised(self.place) if self.partitioned else ParquetFormat()
-        return ParquetFormat() if isinstance(table_format, Unclaimed) else table_format
+        return ParquetFormat() if isinstance(table_format, UnrecognisedParquet) else table_format
 
     @cached_property
     def _stored(self) -> Snapshot:

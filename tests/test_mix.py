@@ -904,6 +904,14 @@ def test_the_last_batch_of_a_mixture_is_padded() -> None:
         list(ps.loader(ps.mix([(source, 1)], stop="all").batch(120_000, last="pad").using(memory_limit=1 << 20)))
 
 
+def test_a_memory_limit_of_less_than_a_byte_per_source_is_a_limit() -> None:
+    """A limit that leaves nothing for each source raises; it is not replaced by the default."""
+    sources = [(table(number, 50), 1) for number in range(2)]
+
+    with pytest.raises(MemoryLimitError):
+        list(ps.mix(sources).batch(10).using(memory_limit=1))
+
+
 def test_padding_of_a_mixture_repeats_the_last_row() -> None:
     """The last batch is padded with copies of the last row of the epoch, marked as not valid."""
     ds = example().select("id")

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+import penstock as ps
 from penstock._engine.deliver.loader import Iteration
 from penstock._engine.query.query import Query
+from penstock.errors import EmptyDatasetError
 from penstock.model import Position
 from penstock.testing import example
 
@@ -34,3 +38,11 @@ def test_a_position_read_at_the_end_is_valid() -> None:
     iteration.at = (rank_epoch, 2)
 
     assert [iteration.position, iteration.position] == [rank_epoch.after(2), Position(epoch=1)]
+
+
+def test_a_state_in_endless_epochs_without_batches_raises() -> None:
+    """`state_at` raises as reading does, instead of passing empty epochs for ever."""
+    loader = ps.loader(example().shuffle().batch(63).repeat())
+
+    with pytest.raises(EmptyDatasetError, match="fewer than one batch of 63"):
+        loader.state_at(1)

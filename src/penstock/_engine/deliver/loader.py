@@ -91,6 +91,8 @@ class Iteration:
         left = index(step) + sum(before < index(step) for before in self.dropped)
         if left == 0:
             return self._first_position()
+        if self.end is None:
+            check_rows(self.planned.plan, self._query)  # epochs without a step would be passed for ever
         for rank_epoch in self.rank_epochs():
             if 0 <= left <= len(rank_epoch.schedule):
                 return rank_epoch.after(left)

@@ -280,7 +280,7 @@ class ReadSpec:
             row_ids=query.row_ids,
             max_cell_bytes=query.max_cell_bytes or MAX_CELL_BYTES,
             writable=framework,
-            memory_limit=memory_limit or query.memory_bytes,
+            memory_limit=query.memory_bytes if memory_limit is None else memory_limit,
             sequence=query.sequence,
             skip=query.skip is not None,
             copies_rows=isinstance(query.shuffle, WindowShuffle | ExactShuffle) and query.sequence is None,

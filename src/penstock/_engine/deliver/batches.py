@@ -224,29 +224,33 @@ class LocalBatches:
 
     def _make(self) -> float:
         """Make the next batches, or wait for them; return the seconds that they took."""
-        # The bytes of a batch are known from what was read so far; all tasks together may take a quarter of the memory.
-        reader = self._window_reader
-        batch_bytes = max(1, self._largest, int(self._rows * max(reader.row_bytes, reader.dense_bytes)))
         is_quick = self._quick_tasks >= QUICK_TASKS
         together = 1 if self._has_maps and not is_quick else self._max_together  # maps that take long run beside each other
-        if reader.deferred:
-            together = max(1, min(together, MAX_TASK_BYTES // batch_bytes))
-        if not self._tasks.pending and is_quick:
+        if together > 1 and self._window_reader.deferred:
+            together = max(1, min(together, MAX_TASK_BYTES // self._batch_bytes))
+        if is_quick and not self._tasks.pending:
             task = self._steps.next(wait=True, together=together)
             if task is None:
                 raise StopIteration
             self._steps.read_ahead()
             batches, seconds = _timed(task, self._adapter)
         else:
-            batches, seconds = self._from_threads(together, self._memory_bytes // 4 // (batch_bytes * together))
+            batches, seconds = self._from_threads(together)
         self._made.extend(batches)
         made = batches[0]
-        if isinstance(made, AssembledRows):
+        if isinstance(made, AssembledRows) and not (is_quick and together == 1):
             self._largest = max(self._largest, sum([getattr(one, "nbytes", 0) for one in made.columns.values()]))
         return seconds
 
-    def _from_threads(self, together: int, affordable: int) -> tuple[list[AssembledRows | BaseException], float]:
+    @property
+    def _batch_bytes(self) -> int:
+        """The bytes of a batch, by what was read so far."""
+        reader = self._window_reader
+        return max(1, self._largest, int(self._rows * max(reader.row_bytes, reader.dense_bytes)))
+
+    def _from_threads(self, together: int) -> tuple[list[AssembledRows | BaseException], float]:
         """Wait for the next task, with more tasks submitted as their rows come into memory."""
+        affordable = self._memory_bytes // 4 // (self._batch_bytes * together)  # all tasks may take a quarter of the memory
         max_pending = 0 if self._quick_tasks >= QUICK_TASKS else max(1, min(self._pool.threads + 1, affordable))
         self._submit(together, max_pending)
         first = self._tasks.first

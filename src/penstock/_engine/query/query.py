@@ -114,14 +114,11 @@ def raised_by_map(error: BaseException) -> str | None:
 
 Last: TypeAlias = Literal["drop", "pad", "wrap", "level", "uneven"]
 
-
 MEMORY_LIMIT = 1 << 30
 """The default memory limit of an iteration, in bytes."""
 
-
 ORDER = 1
 """The number of the order algorithm; another algorithm gets another number, and states name theirs."""
-
 
 STORED_ORDER = InOrder()
 

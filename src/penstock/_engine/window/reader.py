@@ -44,7 +44,6 @@ REORDER_SHARE = 8
 MAX_REORDERED = 1 << 30
 """Bytes of text that are put in order at once: Arrow's offsets have 32 bits."""
 
-
 NO_COLUMNS = pa.table({})
 
 GROUP_BYTES, MIN_GROUP_BYTES = 1 << 22, 1 << 18

@@ -637,6 +637,7 @@ def valid_files() -> dict[str, bytes]:
 VALID = valid_files()
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(sorted(LAYOUTS)), st.data())
 def test_a_damaged_file_yields_valid_rows_or_raises(

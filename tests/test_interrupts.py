@@ -62,6 +62,7 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python itself warns when it is interrupted
 @pytest.mark.parametrize("kind", slow_except(QUERIES, fast=["views"]))
 def test_ctrl_c_at_any_moment_ends_only_the_iteration(table: Path, kind: str) -> None:

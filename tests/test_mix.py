@@ -216,6 +216,7 @@ def test_the_slots_of_a_mixture_do_not_depend_on_ranks() -> None:
 # Resumes.
 
 
+@pytest.mark.slow
 @given(sources(), stops, st.integers(1, 5), st.integers(0, 12), st.integers(0, 1))
 def test_a_resume_continues_with_the_same_batches(
     weighted: list[tuple[ps.Dataset, float | Fraction]], stop: Any, size: int, steps: int, epoch: int
@@ -408,6 +409,7 @@ def as_lists(batch: dict[str, Any]) -> dict[str, Any]:
     return {name: np.asarray(values).tolist() for name, values in batch.items()}
 
 
+@pytest.mark.slow
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 4), stops)
 def test_batches_are_dealt_to_ranks_and_resumed(before: int, after: int, steps: int, stop: Any) -> None:
     """Every rank has equally many batches; an elastic resume repeats none and loses fewer than one per rank."""

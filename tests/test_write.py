@@ -599,6 +599,7 @@ table = ps.write("t", schema)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "reported"),
     [

@@ -86,6 +86,7 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["rows", "close", "parts"])
 def test_a_full_disk_leaves_the_old_table(tmp_path: Path, way: str) -> None:
     """A full disk raises an error at any stage, keeps the old table, and leaves no files, threads or output."""

@@ -129,6 +129,7 @@ def test_a_checkpoint_is_json_and_arrays(first_run: Completed, location: Path) -
     assert {"weight.1", "mean.weight.1", "square.weight.1", "steps"} <= names
 
 
+@pytest.mark.slow
 def test_the_suggested_commands_work(first_run: Completed, location: Path) -> None:
     """Every suggested command runs. The last command, a longer demo, is only compared as text."""
     steps = [line.strip() for line in first_run.stdout.partition("next      try\n")[2].splitlines()]

@@ -817,6 +817,7 @@ def test_a_column_may_have_an_empty_name(tmp_path: Path) -> None:
     assert list(ds.where(ps.col("") == 1)) == list(ps.open(tmp_path / "copy").where(ps.col("") == 1)) == [{"": 1, "a": "y"}]
 
 
+@pytest.mark.slow
 def test_decimals_beside_floats_become_the_nearest_floats(tmp_path: Path) -> None:
     """Decimals in a float column become the nearest floats, in rows and in statistics, so that filters lose no row."""
     prices = [Decimal(cents).scaleb(-2) for cents in range(-55_678, 55_678, 997)]

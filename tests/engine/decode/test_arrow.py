@@ -721,6 +721,7 @@ def masked(values: Any, valid: Any) -> Any:
     ]
 
 
+@pytest.mark.slow
 def test_real_files_are_decoded_as_pyarrow_reads_them(corpus: Callable[[str], Path]) -> None:
     """Each value of each column of each readable corpus file equals the Python value of pyarrow."""
     inventory = json.loads(corpus("parquet/inventory.json").read_text())["files"]

@@ -45,6 +45,7 @@ def made_alone(ds: ps.Dataset) -> list[list[tuple[Any, ...]]]:
         return [python_rows(batch) for batch in ds]
 
 
+@pytest.mark.slow
 @given(
     size=st.integers(1, 50),
     threads=st.integers(1, 3),

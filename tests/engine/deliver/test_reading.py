@@ -69,6 +69,7 @@ SHUFFLES: list[Shuffle] = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.sampled_from(SHUFFLES), st.integers(1, 8), st.integers(1, 5), st.integers(1, 40), st.integers(0, 2))
 def test_the_number_of_threads_never_changes_the_rows(

@@ -160,6 +160,7 @@ QUERIES: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", slow_except(QUERIES, fast=["batches", "rows"]))
 def test_processes_return_what_threads_return(table: Path, query: str) -> None:
     """Rows, order, types, random numbers and padding do not depend on whether threads or processes run maps."""
@@ -437,6 +438,7 @@ class PickyError(Exception):
         self.first = first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [KeyError, PickyError])
 def test_an_error_arrives_with_its_type(kind: type[Exception]) -> None:
     """An error of a map is raised with its type and the traceback of its process, and again by every `next`."""

@@ -273,6 +273,7 @@ def test_cells_in_files_are_sent_as_positions(pair: Pair, tmp_path: Path) -> Non
     assert {row: bytes(cell) for row, cell in loaded.present()} == {0: b"three", 1: b"four", 2: b"one"}
 
 
+@pytest.mark.slow
 def test_released_memory_is_reused(pair: Pair) -> None:
     """The file does not grow with the number of batches if each is released before the next one."""
     batch = np.arange(1 << 20)
@@ -287,6 +288,7 @@ def test_released_memory_is_reused(pair: Pair) -> None:
     assert len(sizes) == 1
 
 
+@pytest.mark.slow
 def test_kept_arrays_keep_their_values(pair: Pair) -> None:
     """An array that is still referenced is never overwritten, however many follow it, even after the end is closed."""
     kept = []

@@ -1,4 +1,4 @@
-"""Integration with Lightning, Accelerate and transformers, none of which is imported here.
+"""Integration with Lightning, Accelerate and transformers. This module imports none of them.
 
 These frameworks rebuild, wrap and save loaders in their own ways. This module finds out from the call stack which one calls.
 """

@@ -17,6 +17,7 @@ from pyarrow import fs as pafs
 import penstock as ps
 from penstock._engine.parquet.footer import footer_of, row_bytes
 from penstock._engine.runtime.memory import BufferPool, MemoryBudget
+from penstock.testing import MemoryFormat
 
 ROWS = 4_000
 
@@ -137,3 +138,18 @@ def test_a_consumer_that_keeps_batches_does_not_keep_windows(tmp_path: Path) -> 
 
     assert len(kept) == 80
     assert most <= 1_200_000
+
+
+def test_a_consumer_that_keeps_batches_does_not_keep_small_windows() -> None:
+    """Batches of small windows are copied too if the consumer keeps some of each window."""
+    rows, limit = 200_000, 4 << 20
+    table = pa.table({"id": np.arange(rows), **{f"x{number}": np.zeros(rows) for number in range(7)}})
+    ds = MemoryFormat.of(table, row_group_rows=2_000).open().shuffle(ps.WindowShuffle(rows=4_000), seed=1)
+    batches, kept, most = iter(ds.batch(50).using(memory_limit=limit)), [], 0
+    for number, batch in enumerate(batches):
+        if number % 20 == 10:
+            kept.append(batch)
+        most = max(most, batches._window_reader.budget.used_bytes)  # type: ignore[union-attr]
+
+    assert len(kept) == 200
+    assert most <= limit

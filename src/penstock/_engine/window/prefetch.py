@@ -164,7 +164,7 @@ class LanePrefetcher:
     @property
     def rows_together(self) -> int:
         """The rows of the current window that may be in several batches that are made together."""
-        if self._window is None or self._copies:
+        if self._window is None or self._copies or self._batches_to_check:
             return 0
         return (self._stop - self._at) // (2 if self._is_large else 1)
 

@@ -72,7 +72,7 @@ class Steps:
         self._epochs = EpochPrefetcher(rank_epochs, make_prefetcher)
         self.rank_epoch: RankEpoch | None = None
         self.prefetcher: Prefetcher | None = None
-        self._step = self._steps = self._whole = 0
+        self._step = self._steps = self._row = self._whole = 0
         self._error: Exception | None = None
         self._worker, self._workers, self._number = 0, 1, 0
 
@@ -103,20 +103,19 @@ class Steps:
         while self._has_step():
             assert self.rank_epoch is not None  # noqa: S101 - there is a step
             assert self.prefetcher is not None  # noqa: S101 - the same
-            schedule, prefetcher, start = self.rank_epoch.schedule, self.prefetcher, self._step
-            single = self.query.size is None
+            schedule, prefetcher, start, first = self.rank_epoch.schedule, self.prefetcher, self._step, self._row
+            single, size = self.query.size is None, self.query.step_rows
             together = together if self._workers == 1 else 1  # the next batch is another worker's
             steps = ROWS_AT_ONCE * self._workers if single else max(1, min(together, self._whole - start))
-            stop, first = min(start + steps, self._steps), schedule.consumed(start)
+            if steps > 1 and not single:
+                steps = max(1, min(steps, prefetcher.rows_together(first, first + steps * size) // size))
+            stop = min(start + steps, self._steps)
             last = schedule.consumed(stop)
-            if stop > start + 1 and not single and (rows := prefetcher.rows_together(first, last)) < last - first:
-                stop = start + max(1, rows // self.query.step_rows)
-                last = schedule.consumed(stop)
+            batch = schedule.batch(start) if stop == start + 1 and not single else None
             if not wait and prefetcher.rows_ready(first, last) < last - first:
                 return None
-            batch = schedule.batch(start) if stop == start + 1 and not single else None
             window_rows = prefetcher.rows(first, last, batch.fill if batch else ())
-            self._step = stop
+            self._step, self._row = stop, last
             own = self._first_own(stop - start if single else 1)
             if own is not None:
                 return BatchTask(
@@ -145,7 +144,7 @@ class Steps:
             if self.rank_epoch is None:
                 return False
             schedule, size = self.rank_epoch.schedule, self.query.step_rows
-            self._step, self._steps = 0, len(schedule)
+            self._step, self._steps, self._row = 0, len(schedule), schedule.consumed(0)
             self._whole = min(self._steps, (schedule.shard.num_rows - schedule.start) // size)
         return True
 

@@ -286,13 +286,13 @@ class BatchTask:
         query, window_reader, batch = self.query, self.window_reader, self.batch
         rows = some = self.own_rows()
         made = self.empty()
-        count, dropped = len(rows), 0
+        dropped = 0
         # Maps get a copy: a map that fails may have changed it, and runs again.
-        if selected is not None and (len(selected) < count or query.maps):
-            some, dropped = _take(rows, selected), count - len(selected)
+        if selected is not None and (len(selected) < len(rows) or query.maps):
+            some, dropped = _take(rows, selected), len(rows) - len(selected)
         else:
             selected = None
-        count = batch.size if batch else count
+        count = batch.size if batch else len(rows)
         count = count if batch and query.ending == "pad" else count - dropped
         columns, places = assemble(query, window_reader, some, count)
         if query.maps and (self.steps.step > 1 or selected is not None):
